@@ -1,8 +1,8 @@
 // Package approval serves sluice.approval.v1: it stores the calls that wait for a person, counts the votes of operators
 // and approvers, and lets one caller claim an approved call, once.
 //
-// A move is a change of an approval that its history records, such as a vote, or the step from pending to approved. Some
-// moves are due by time, such as the step from pending to expired.
+// A move is a change of an approval that its history records, such as a vote, or the step from pending to approved.
+// Some moves are due by time, such as the step from pending to expired.
 package approval
 
 import (
@@ -31,17 +31,17 @@ import (
 )
 
 const (
-	// sweepTime is how often the service makes the moves that are due by time.
-	sweepTime = time.Second
-	// kept is how long the store has an approval after the approval's end. pruneEvery is how often older approvals are
+	// sweepInterval is how often the service makes the moves that are due by time.
+	sweepInterval = time.Second
+	// retention is how long the store keeps an approval after its end. pruneInterval is how often older approvals are
 	// deleted.
-	kept       = 30 * 24 * time.Hour
-	pruneEvery = time.Hour
-	// healthTime limits a health check of the store. countTime limits a count of the open approvals.
-	healthTime = time.Second
-	countTime  = 5 * time.Second
-	// ownersApprove is the warning that New logs if owners may decide on the calls of their agents.
-	ownersApprove = config.OwnerMayApproveWarning
+	retention     = 30 * 24 * time.Hour
+	pruneInterval = time.Hour
+	// healthTimeout limits a health check of the store. countTimeout limits a count of the open approvals.
+	healthTimeout = time.Second
+	countTimeout  = 5 * time.Second
+	// ownersApproveWarning is the warning that New logs if owners may decide on the calls of their agents.
+	ownersApproveWarning = config.OwnerMayApproveWarning
 )
 
 // Deps are the dependencies of a [Service]. Every field is required.
@@ -63,19 +63,19 @@ type Service struct {
 
 	cfg    Config
 	tokens *authn.Tokens
-	// verdicts checks the decisions that policy signed.
-	verdicts *verdicts
-	log      *slog.Logger
-	store    *store.Store
-	sender   *notice.Sender
-	dir      *datadir.Dir // nil for a store outside of the data folder
-	meters   *meters
-	tracer   trace.Tracer
-	// reading allots processor time for reading calls, and drawing for drawing views. A call may have 4 MiB, so the time
-	// is divided among the requesters.
-	reading, drawing *fairqueue.Queue[string]
-	// counting is the registration of countOpen as a callback of the metrics; nil until the store is open.
-	counting metric.Registration
+	// decisions checks the decisions that policy signed.
+	decisions *decisionVerifier
+	log       *slog.Logger
+	store     *store.Store
+	sender    *notice.Sender
+	dir       *datadir.Dir // nil for a store outside of the data folder
+	metrics   *metrics
+	tracer    trace.Tracer
+	// readTurns allots processor time for reading calls, and drawing for drawing views. A call may have 4 MiB, so the
+	// time is divided among the requesters.
+	readTurns, drawTurns *fairqueue.Queue[string]
+	// gaugeRegistration is the registration of countOpen as a callback of the metrics; nil until the store is open.
+	gaugeRegistration metric.Registration
 }
 
 // New opens the store and returns a Service. The caller must close the Service.
@@ -86,9 +86,9 @@ func New(ctx context.Context, cfg Config, deps Deps) (*Service, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	s := &Service{cfg: cfg, tokens: deps.Tokens, verdicts: newVerdicts(deps.Policy, deps.Verifier), tracer: deps.Tracer, log: deps.Log, reading: fairqueue.NewForProcessor[string](), drawing: fairqueue.NewForProcessor[string]()}
+	s := &Service{cfg: cfg, tokens: deps.Tokens, decisions: newDecisionVerifier(deps.Policy, deps.Verifier), tracer: deps.Tracer, log: deps.Log, readTurns: fairqueue.NewForProcessor[string](), drawTurns: fairqueue.NewForProcessor[string]()}
 	if cfg.OwnerMayApprove {
-		s.log.WarnContext(ctx, ownersApprove)
+		s.log.WarnContext(ctx, ownersApproveWarning)
 	}
 	if err := s.open(ctx, deps.Meter); err != nil {
 		return nil, errors.Join(fmt.Errorf("approval: %w", err), s.Close())
@@ -97,10 +97,10 @@ func New(ctx context.Context, cfg Config, deps Deps) (*Service, error) {
 }
 
 func (s *Service) open(ctx context.Context, meter metric.Meter) (err error) {
-	if s.meters, err = newMeters(ctx, meter); err != nil {
+	if s.metrics, err = newMetrics(ctx, meter); err != nil {
 		return err
 	}
-	at := store.Config{Source: s.cfg.Source, Channels: s.cfg.Notices.Channels(), Observe: s.meters.changed, Log: s.log}
+	at := store.Config{Source: s.cfg.Source, Channels: s.cfg.Notices.Channels(), Observe: s.metrics.countChanges, Log: s.log}
 	if s.cfg.Source == sqlstore.SQLite {
 		if s.dir, err = datadir.Open(s.cfg.Data, "approval"); err != nil {
 			return err
@@ -110,10 +110,10 @@ func (s *Service) open(ctx context.Context, meter metric.Meter) (err error) {
 	if s.store, err = store.Open(ctx, at); err != nil {
 		return err
 	}
-	if s.sender, err = notice.New(s.cfg.Notices, notice.Deps{Store: s.store, Draw: s.noticed, Vote: s.pressed, Log: s.log}); err != nil {
+	if s.sender, err = notice.New(s.cfg.Notices, notice.Deps{Store: s.store, Draw: s.viewForNotice, Vote: s.voteFromSlack, Log: s.log}); err != nil {
 		return err
 	}
-	s.counting, err = meter.RegisterCallback(s.countOpen, s.meters.open)
+	s.gaugeRegistration, err = meter.RegisterCallback(s.countOpen, s.metrics.open)
 	return err
 }
 
@@ -128,18 +128,18 @@ func (s *Service) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { s.sweep(ctx); return nil })
 	group.Go(func() error { return s.sender.Run(ctx) })
-	group.Go(func() error { s.verdicts.revisions.watch(ctx); return nil })
+	group.Go(func() error { s.decisions.revisions.watch(ctx); return nil })
 	return group.Wait()
 }
 
 // sweep makes the moves that are due by time, and deletes old approvals, until ctx ends.
 func (s *Service) sweep(ctx context.Context) {
-	tick := time.NewTicker(sweepTime)
+	tick := time.NewTicker(sweepInterval)
 	defer tick.Stop()
 	var pruned time.Time
 	for {
-		do := nothing
-		if time.Since(pruned) > pruneEvery {
+		do := doNothing
+		if time.Since(pruned) > pruneInterval {
 			do, pruned = prune, time.Now()
 		}
 		if err := s.store.Do(ctx, do); err != nil && ctx.Err() == nil {
@@ -154,27 +154,27 @@ func (s *Service) sweep(ctx context.Context) {
 }
 
 func prune(ctx context.Context, tx *store.Tx) error {
-	if _, err := tx.Prune(ctx, tx.Now.Add(-kept)); err != nil {
+	if _, err := tx.Prune(ctx, tx.Now.Add(-retention)); err != nil {
 		return err
 	}
-	return tx.ForgetAsked(ctx, tx.Now.Add(-config.MaxAskedWindow)) // the configured window may become longer
+	return tx.DeleteRequestCounts(ctx, tx.Now.Add(-config.MaxAskedWindow)) // the configured window may become longer
 }
 
-// nothing is the work of a transaction that only makes the moves that are due by time, as every transaction does.
-func nothing(context.Context, *store.Tx) error { return nil }
+// doNothing is the work of a transaction that only makes the moves that are due by time, as every transaction does.
+func doNothing(context.Context, *store.Tx) error { return nil }
 
 // Health implements rpc.HealthChecker.
 func (s *Service) Health(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, healthTime)
+	ctx, cancel := context.WithTimeout(ctx, healthTimeout)
 	defer cancel()
-	return errors.Join(s.verdicts.revisions.seen(), s.store.Look(ctx, nothing))
+	return errors.Join(s.decisions.revisions.checkReady(), s.store.Look(ctx, doNothing))
 }
 
 // Close closes the store and the data folder.
 func (s *Service) Close() error {
 	var errs []error
-	if s.counting != nil {
-		errs = append(errs, s.counting.Unregister()) // the last export must not read a closed store
+	if s.gaugeRegistration != nil {
+		errs = append(errs, s.gaugeRegistration.Unregister()) // the last export must not read a closed store
 	}
 	if s.store != nil {
 		errs = append(errs, s.store.Close())
@@ -185,10 +185,10 @@ func (s *Service) Close() error {
 	return errors.Join(errs...)
 }
 
-// countOpen reports the number of open approvals to the metrics. If the store can't be read, countOpen logs the error and
-// returns nil, because a returned error would suppress every metric of the process.
+// countOpen reports the number of open approvals to the metrics. If the store can't be read, countOpen logs the error
+// and returns nil, because a returned error would suppress every metric of the process.
 func (s *Service) countOpen(ctx context.Context, o metric.Observer) error {
-	ctx, cancel := context.WithTimeout(ctx, countTime)
+	ctx, cancel := context.WithTimeout(ctx, countTimeout)
 	defer cancel()
 	var counts map[approvalv1.ApprovalState]int64
 	err := s.store.Look(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
@@ -199,10 +199,10 @@ func (s *Service) countOpen(ctx context.Context, o metric.Observer) error {
 		s.log.WarnContext(ctx, "the open approvals were not counted; they are counted again at the next export", "error", err)
 		return nil
 	}
-	s.meters.observe(o, counts)
+	s.metrics.observeOpen(o, counts)
 	return nil
 }
 
-func (s *Service) times() lifecycle.Times {
+func (s *Service) defaultTimes() lifecycle.Times {
 	return lifecycle.Times{Decide: s.cfg.Decide, Execute: s.cfg.Execute}
 }

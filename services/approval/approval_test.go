@@ -37,7 +37,7 @@ const (
 	no  = approvalv1.Verdict_VERDICT_DENY
 )
 
-func TestCallersAreEnforcedAndEverythingIsImplemented(t *testing.T) {
+func TestService_ImplementsEveryMethodForItsCallers(t *testing.T) {
 	t.Parallel()
 	cfg := approval.DefaultConfig()
 	cfg.Data = t.TempDir()
@@ -51,8 +51,8 @@ func TestCallersAreEnforcedAndEverythingIsImplemented(t *testing.T) {
 
 // The caller claims an approved call once, and gets the call that the person approved. Another spelling of the JSON is
 // the same call.
-func TestAnApprovedCallRunsOnce(t *testing.T) {
-	each(t, nil, func(t *testing.T, s *site) {
+func TestClaimApproval_ClaimsAnApprovedCallOnce(t *testing.T) {
+	forEachStore(t, nil, func(t *testing.T, s *fixture) {
 		asked := s.ask(t, `{"name":"refund","arguments":{"sum":12.50},"_meta":{"progressToken":7,"dev.sluice/run":"r"}}`)
 		if !asked.GetOpened() || asked.GetApproval().GetState() != pending || asked.GetApproval().GetCode() != commonv1.Code_CODE_APPROVAL_PENDING {
 			t.Fatalf("asked: %v", asked)
@@ -69,38 +69,38 @@ func TestAnApprovedCallRunsOnce(t *testing.T) {
 		if a.GetState() != approved || a.GetVotes()[0].GetSubject() != "ana" {
 			t.Fatalf("after the vote: %v", a)
 		}
-		resp, err := s.gateway().ClaimApproval(as(t, bot()), claimRequest(a, "c1"))
+		resp, err := s.gateway().ClaimApproval(onBehalfOf(t, bot()), claimRequest(a, "c1"))
 		if err != nil || resp.GetClaimed().GetBound().GetCall().GetParamsJson() != params {
 			t.Fatalf("claimed: %v, %v", resp, err)
 		}
-		if resp, err := s.gateway().ClaimApproval(as(t, bot()), claimRequest(a, "c2")); err != nil || resp.GetRefusal().GetCode() != commonv1.Code_CODE_APPROVAL_USED || !resp.GetRefusal().GetLeaseUnused() {
+		if resp, err := s.gateway().ClaimApproval(onBehalfOf(t, bot()), claimRequest(a, "c2")); err != nil || resp.GetRefusal().GetCode() != commonv1.Code_CODE_APPROVAL_USED || !resp.GetRefusal().GetLeaseUnused() {
 			t.Errorf("claimed again: %v, %v", resp, err)
 		}
-		if renewed, err := s.gateway().RenewClaim(soon(t), &approvalv1.RenewClaimRequest{ApprovalId: id, ClaimId: "c1", Holder: "gw-1", Lease: durationpb.New(time.Hour)}); err != nil || time.Until(renewed.GetLeaseExpires().AsTime()) < 50*time.Minute {
+		if renewed, err := s.gateway().RenewClaim(timeoutContext(t), &approvalv1.RenewClaimRequest{ApprovalId: id, ClaimId: "c1", Holder: "gw-1", Lease: durationpb.New(time.Hour)}); err != nil || time.Until(renewed.GetLeaseExpires().AsTime()) < 50*time.Minute {
 			t.Errorf("renewed: %v, %v", renewed, err)
 		}
-		told, err := s.gateway().CompleteClaim(soon(t), &approvalv1.CompleteClaimRequest{ApprovalId: id, ClaimId: "c1", Holder: "gw-1", Outcome: approvalv1.CallOutcome_CALL_OUTCOME_DONE})
+		told, err := s.gateway().CompleteClaim(timeoutContext(t), &approvalv1.CompleteClaimRequest{ApprovalId: id, ClaimId: "c1", Holder: "gw-1", Outcome: approvalv1.CallOutcome_CALL_OUTCOME_DONE})
 		if err != nil || !told.GetCompleted() || told.GetApproval().GetState() != done {
 			t.Errorf("completed: %v, %v", told, err)
 		}
 		if next := s.ask(t, params); !next.GetOpened() || next.GetApproval().GetId() == id {
 			t.Errorf("the same call, later: %v", next)
 		}
-		history, err := s.person(t, "viewer").GetApproval(soon(t), &approvalv1.GetApprovalRequest{ApprovalId: id})
+		history, err := s.person(t, "viewer").GetApproval(timeoutContext(t), &approvalv1.GetApprovalRequest{ApprovalId: id})
 		if err != nil || len(history.GetHistory()) != 4 || history.GetView() != nil {
 			t.Errorf("the history is %v, %v", history, err)
 		}
 	})
 }
 
-func TestADeniedCallStaysDeniedForAWhile(t *testing.T) {
-	each(t, func(c *approval.Config) { c.CoolDown = 2 * time.Second }, func(t *testing.T, s *site) {
+func TestRequestApproval_RefusesADeniedCallDuringTheCoolDown(t *testing.T) {
+	forEachStore(t, func(c *approval.Config) { c.CoolDown = 2 * time.Second }, func(t *testing.T, s *fixture) {
 		a := s.ask(t, params).GetApproval()
-		resp, err := s.person(t, "ana").DecideApproval(soon(t), &approvalv1.DecideApprovalRequest{ApprovalId: a.GetId(), Verdict: no, Comment: "too much"})
+		resp, err := s.person(t, "ana").DecideApproval(timeoutContext(t), &approvalv1.DecideApprovalRequest{ApprovalId: a.GetId(), Verdict: no, Comment: "too much"})
 		if err != nil || resp.GetApproval().GetState() != denied {
 			t.Fatal(resp, err)
 		}
-		again, err := s.gateway().RequestApproval(as(t, bot()), &approvalv1.RequestApprovalRequest{Bound: bound(params), Decision: decision(), DecisionId: "d2"})
+		again, err := s.gateway().RequestApproval(onBehalfOf(t, bot()), &approvalv1.RequestApprovalRequest{Bound: bound(params), Decision: decision(), DecisionId: "d2"})
 		r := again.GetRefusal()
 		if err != nil || r.GetCode() != commonv1.Code_CODE_APPROVAL_DENIED || r.GetMessage() != "too much" || r.GetRetryAfter().AsDuration() <= 0 || r.GetRetryAfter().AsDuration() > 2*time.Second {
 			t.Fatalf("asked again: %v, %v", again, err)
@@ -110,7 +110,7 @@ func TestADeniedCallStaysDeniedForAWhile(t *testing.T) {
 				t.Errorf("%s says that it is denied until %s; it ended at %s", name, until, said.GetEnded().AsTime())
 			}
 		}
-		if resp, err := s.gateway().ClaimApproval(as(t, bot()), claimRequest(a, "c1")); err != nil || resp.GetRefusal().GetCode() != commonv1.Code_CODE_APPROVAL_DENIED {
+		if resp, err := s.gateway().ClaimApproval(onBehalfOf(t, bot()), claimRequest(a, "c1")); err != nil || resp.GetRefusal().GetCode() != commonv1.Code_CODE_APPROVAL_DENIED {
 			t.Errorf("claimed: %v, %v", resp, err)
 		}
 		<-time.After(r.GetRetryAfter().AsDuration())
@@ -122,18 +122,18 @@ func TestADeniedCallStaysDeniedForAWhile(t *testing.T) {
 
 // A denied call stays denied for the cool-down if only its _meta or params beyond the essential ones change. Other
 // arguments, and the same call of another caller, open new approvals.
-func TestACoolDownIsNotDodged(t *testing.T) {
-	each(t, nil, func(t *testing.T, s *site) {
+func TestRequestApproval_RefusesADeniedCallWithOtherMeta(t *testing.T) {
+	forEachStore(t, nil, func(t *testing.T, s *fixture) {
 		const first = `{"name":"refund","arguments":{"sum":12.50},"_meta":{"x":1}}`
 		a := s.ask(t, first).GetApproval()
-		if _, err := s.person(t, "ana").DecideApproval(soon(t), &approvalv1.DecideApprovalRequest{ApprovalId: a.GetId(), Verdict: no}); err != nil {
+		if _, err := s.person(t, "ana").DecideApproval(timeoutContext(t), &approvalv1.DecideApprovalRequest{ApprovalId: a.GetId(), Verdict: no}); err != nil {
 			t.Fatal(err)
 		}
 		for _, again := range []string{
 			first, params, `{"name":"refund","arguments":{"sum":125e-1},"_meta":{"x":2}}`, `{"name":"refund","arguments":{"sum":12.5},"_meta":{"y":{}}}`,
 			`{"name":"refund","arguments":{"sum":12.5},"_meta":[]}`, `{"name":"refund","arguments":{"sum":12.5},"zzz":0}`,
 		} {
-			resp, err := s.gateway().RequestApproval(as(t, bot()), &approvalv1.RequestApprovalRequest{Bound: bound(again), Decision: decision(), DecisionId: "d2"})
+			resp, err := s.gateway().RequestApproval(onBehalfOf(t, bot()), &approvalv1.RequestApprovalRequest{Bound: bound(again), Decision: decision(), DecisionId: "d2"})
 			if r := resp.GetRefusal(); err != nil || r.GetCode() != commonv1.Code_CODE_APPROVAL_DENIED || r.GetApproval().GetId() != a.GetId() || r.GetRetryAfter().AsDuration() <= 0 {
 				t.Errorf("%s: %v, %v", again, resp, err)
 			}
@@ -142,35 +142,35 @@ func TestACoolDownIsNotDodged(t *testing.T) {
 			t.Errorf("other arguments: %v", other)
 		}
 		child := &identityv1.Principal{Tenant: "default", Subject: "child", Role: authv1.TokenRole_TOKEN_ROLE_AGENT}
-		resp, err := s.gateway().RequestApproval(as(t, child), &approvalv1.RequestApprovalRequest{Bound: bound(params), Decision: decision(), DecisionId: "d3"})
+		resp, err := s.gateway().RequestApproval(onBehalfOf(t, child), &approvalv1.RequestApprovalRequest{Bound: bound(params), Decision: decision(), DecisionId: "d3"})
 		if err != nil || !resp.GetAsked().GetOpened() {
 			t.Errorf("another caller: %v, %v", resp, err)
 		}
 	})
 }
 
-func TestTooManyPending(t *testing.T) {
-	each(t, func(c *approval.Config) { c.MaxPending = 2 }, func(t *testing.T, s *site) {
+func TestRequestApproval_RefusesACallOverMaxPending(t *testing.T) {
+	forEachStore(t, func(c *approval.Config) { c.MaxPending = 2 }, func(t *testing.T, s *fixture) {
 		for i := range 2 {
 			s.ask(t, fmt.Sprintf(`{"n":%d}`, i))
 		}
 		child := &identityv1.Principal{Tenant: "default", Subject: "child", Role: authv1.TokenRole_TOKEN_ROLE_AGENT, Chain: []*identityv1.Principal{bot()}}
 		for _, who := range []*identityv1.Principal{bot(), child} {
-			resp, err := s.gateway().RequestApproval(as(t, who), &approvalv1.RequestApprovalRequest{Bound: bound(params), Decision: decision(), DecisionId: "d"})
+			resp, err := s.gateway().RequestApproval(onBehalfOf(t, who), &approvalv1.RequestApprovalRequest{Bound: bound(params), Decision: decision(), DecisionId: "d"})
 			if err != nil || resp.GetRefusal().GetCode() != commonv1.Code_CODE_TOO_MANY_PENDING {
 				t.Errorf("%s: %v, %v", who.GetSubject(), resp, err)
 			}
 		}
 		other := bot()
 		other.Subject = "other"
-		if resp, err := s.gateway().RequestApproval(as(t, other), &approvalv1.RequestApprovalRequest{Bound: bound(params), Decision: decision(), DecisionId: "d"}); err != nil || !resp.GetAsked().GetOpened() {
+		if resp, err := s.gateway().RequestApproval(onBehalfOf(t, other), &approvalv1.RequestApprovalRequest{Bound: bound(params), Decision: decision(), DecisionId: "d"}); err != nil || !resp.GetAsked().GetOpened() {
 			t.Errorf("another caller: %v, %v", resp, err)
 		}
 	})
 }
 
-func TestRequestRefusesWhatIsNone(t *testing.T) {
-	each(t, nil, func(t *testing.T, s *site) {
+func TestRequestApproval_RefusesAnInvalidRequest(t *testing.T) {
+	forEachStore(t, nil, func(t *testing.T, s *fixture) {
 		for name, tt := range map[string]struct {
 			req    *approvalv1.RequestApprovalRequest
 			reason string
@@ -180,43 +180,43 @@ func TestRequestRefusesWhatIsNone(t *testing.T) {
 			"a key twice":             {&approvalv1.RequestApprovalRequest{Bound: bound(`{"a":1,"\u0061":2}`), Decision: decision()}, "JSON_INVALID"},
 		} {
 			tt.req.DecisionId = "d"
-			_, err := s.gateway().RequestApproval(as(t, bot()), tt.req)
-			if wanted(t, err, codes.InvalidArgument, tt.reason); t.Failed() {
+			_, err := s.gateway().RequestApproval(onBehalfOf(t, bot()), tt.req)
+			if wantError(t, err, codes.InvalidArgument, tt.reason); t.Failed() {
 				t.Fatal(name)
 			}
 		}
 	})
 }
 
-func TestResolveAndCancel(t *testing.T) {
-	each(t, nil, func(t *testing.T, s *site) {
+func TestResolveOutcome_SettlesAnUnknownOutcome(t *testing.T) {
+	forEachStore(t, nil, func(t *testing.T, s *fixture) {
 		a := s.ask(t, params).GetApproval()
 		s.approve(t, "ana", a.GetId())
 		claim := claimRequest(a, "c1", func(r *approvalv1.ClaimApprovalRequest) { r.Lease = durationpb.New(time.Second) })
-		if resp, err := s.gateway().ClaimApproval(as(t, bot()), claim); err != nil || resp.GetClaimed() == nil {
+		if resp, err := s.gateway().ClaimApproval(onBehalfOf(t, bot()), claim); err != nil || resp.GetClaimed() == nil {
 			t.Fatal(resp, err)
 		}
-		_, err := s.person(t, "operator").CancelApproval(soon(t), &approvalv1.CancelApprovalRequest{ApprovalId: a.GetId(), Reason: "x"})
-		wanted(t, err, codes.FailedPrecondition, "APPROVAL_RUNNING")
+		_, err := s.person(t, "operator").CancelApproval(timeoutContext(t), &approvalv1.CancelApprovalRequest{ApprovalId: a.GetId(), Reason: "x"})
+		wantError(t, err, codes.FailedPrecondition, "APPROVAL_RUNNING")
 		<-time.After(1100 * time.Millisecond)
-		_, err = s.gateway().ReleaseClaim(soon(t), &approvalv1.ReleaseClaimRequest{ApprovalId: a.GetId(), ClaimId: "c1", Holder: "gw-1", Reason: "x"})
-		wanted(t, err, codes.FailedPrecondition, "LEASE_ENDED")
+		_, err = s.gateway().ReleaseClaim(timeoutContext(t), &approvalv1.ReleaseClaimRequest{ApprovalId: a.GetId(), ClaimId: "c1", Holder: "gw-1", Reason: "x"})
+		wantError(t, err, codes.FailedPrecondition, "LEASE_ENDED")
 		resolve := &approvalv1.ResolveOutcomeRequest{ApprovalId: a.GetId(), Resolution: approvalv1.Resolution_RESOLUTION_DONE, Comment: "seen at the server"}
 		for range 2 {
-			if resp, err := s.person(t, "operator").ResolveOutcome(soon(t), resolve); err != nil || resp.GetApproval().GetState() != done {
+			if resp, err := s.person(t, "operator").ResolveOutcome(timeoutContext(t), resolve); err != nil || resp.GetApproval().GetState() != done {
 				t.Error(resp, err)
 			}
 		}
 		b := s.ask(t, `{"n":1}`).GetApproval()
-		if resp, err := s.gateway().CancelApproval(as(t, bot()), &approvalv1.CancelApprovalRequest{ApprovalId: b.GetId(), Reason: "no need"}); err != nil || resp.GetApproval().GetState() != cancelled {
+		if resp, err := s.gateway().CancelApproval(onBehalfOf(t, bot()), &approvalv1.CancelApprovalRequest{ApprovalId: b.GetId(), Reason: "no need"}); err != nil || resp.GetApproval().GetState() != cancelled {
 			t.Error(resp, err)
 		}
 	})
 }
 
 // Case A2. Of 200 concurrent claims of one approved call, one succeeds.
-func TestA2TwoHundredCallers(t *testing.T) {
-	each(t, nil, func(t *testing.T, s *site) {
+func TestClaimApproval_OneOf200ConcurrentClaimsSucceeds(t *testing.T) {
+	forEachStore(t, nil, func(t *testing.T, s *fixture) {
 		a := s.ask(t, params).GetApproval()
 		s.approve(t, "ana", a.GetId())
 		a = s.ask(t, params).GetApproval()
@@ -224,7 +224,7 @@ func TestA2TwoHundredCallers(t *testing.T) {
 		var wg sync.WaitGroup
 		for i := range 200 {
 			wg.Go(func() {
-				ctx, claim := as(t, bot()), claimRequest(a, fmt.Sprint("c", i))
+				ctx, claim := onBehalfOf(t, bot()), claimRequest(a, fmt.Sprint("c", i))
 				resp, err := s.gateway().ClaimApproval(ctx, claim)
 				for status.Code(err) == codes.Unavailable && ctx.Err() == nil { // on a busy machine the store may be slow, and a claim is idempotent
 					resp, err = s.gateway().ClaimApproval(ctx, claim)
@@ -244,9 +244,9 @@ func TestA2TwoHundredCallers(t *testing.T) {
 	})
 }
 
-// A service that is opened on the folder of a closed service has its approvals. While the first service is open, a second
-// service on the same folder fails.
-func TestARestartLosesNothing(t *testing.T) {
+// A service that is opened on the folder of a closed service has its approvals. While the first service is open, a
+// second service on the same folder fails.
+func TestService_HasItsApprovalsAfterARestart(t *testing.T) {
 	t.Parallel()
 	cfg := approval.DefaultConfig()
 	cfg.Data = t.TempDir()
@@ -254,13 +254,13 @@ func TestARestartLosesNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	policy := judges(t)
+	policy := newFakePolicy(t)
 	first, err := approval.New(t.Context(), cfg, policy.deps(approval.Deps{Tokens: tokens, Meter: noop.Meter{}, Tracer: tracenoop.Tracer{}, Log: discard()}))
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &site{Server: rpctest.Serve(t, authv1.Role_ROLE_APPROVAL, first, rpctest.Options{Tokens: tokens}), svc: first, tokens: tokens, policy: policy, calls: new(sync.Map)}
-	policy.starts(t, first)
+	s := &fixture{Server: rpctest.Serve(t, authv1.Role_ROLE_APPROVAL, first, rpctest.Options{Tokens: tokens}), svc: first, tokens: tokens, policy: policy, calls: new(sync.Map)}
+	policy.start(t, first)
 	a := s.ask(t, params).GetApproval()
 	s.approve(t, "ana", a.GetId())
 	if _, err := approval.New(t.Context(), cfg, policy.deps(approval.Deps{Tokens: tokens, Meter: noop.Meter{}, Tracer: tracenoop.Tracer{}, Log: discard()})); err == nil || !strings.Contains(err.Error(), "in use by another process") {
@@ -275,11 +275,11 @@ func TestARestartLosesNothing(t *testing.T) {
 	}
 }
 
-func TestNewRefusesWhatCanNotWork(t *testing.T) {
+func TestNew_RefusesAnInvalidConfiguration(t *testing.T) {
 	t.Parallel()
 	good := approval.DefaultConfig()
 	good.Data = t.TempDir()
-	deps := judges(t).deps(approval.Deps{Tokens: new(authn.Tokens), Meter: noop.Meter{}, Tracer: tracenoop.Tracer{}, Log: discard()})
+	deps := newFakePolicy(t).deps(approval.Deps{Tokens: new(authn.Tokens), Meter: noop.Meter{}, Tracer: tracenoop.Tracer{}, Log: discard()})
 	for name, tt := range map[string]struct {
 		change func(*approval.Config, *approval.Deps)
 		want   string
@@ -307,12 +307,12 @@ func TestNewRefusesWhatCanNotWork(t *testing.T) {
 }
 
 // A call that policy denied at its claim can be requested again at once. Only a denial by a person has a cool-down.
-func TestWhatPolicyDeniedIsNoPersonsDenial(t *testing.T) {
-	each(t, nil, func(t *testing.T, s *site) {
+func TestRequestApproval_OpensAgainAfterADenialByPolicy(t *testing.T) {
+	forEachStore(t, nil, func(t *testing.T, s *fixture) {
 		a := s.ask(t, params).GetApproval()
 		s.approve(t, "ana", a.GetId())
 		a = s.ask(t, params).GetApproval()
-		resp, err := s.gateway().ClaimApproval(as(t, bot()), claimRequest(a, "c1", func(r *approvalv1.ClaimApprovalRequest) {
+		resp, err := s.gateway().ClaimApproval(onBehalfOf(t, bot()), claimRequest(a, "c1", func(r *approvalv1.ClaimApprovalRequest) {
 			r.Decision = &policyv1.Decision{Effect: policyv1.Effect_EFFECT_DENY, Code: commonv1.Code_CODE_DENIED_BY_RULE}
 		}))
 		if err != nil || resp.GetRefusal().GetCode() != commonv1.Code_CODE_DENIED_BY_RULE {

@@ -50,7 +50,7 @@ func FromFile(f *config.File, env config.Env) (Config, error) {
 	cfg.MaxAsked, cfg.AskedWindow = f.Approvals.MaxAsked.Max, f.Approvals.MaxAsked.Window
 	cfg.OwnerMayApprove = f.Approvals.OwnerMayApprove
 	cfg.Source, cfg.Data = source, f.Path(f.Data)
-	cfg.Notices, err = noticesFrom(f, env)
+	cfg.Notices, err = noticeConfig(f, env)
 	return cfg, err
 }
 

@@ -43,7 +43,7 @@ approvals:
 `
 
 // FromFile reads each key of the file, resolves secrets, and fails if a variable of the environment is missing.
-func TestFromFileReadsEverySetting(t *testing.T) {
+func TestFromFile_ReadsEveryKey(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "sluice.yaml")
 	if err := os.WriteFile(path, []byte(settings), 0o600); err != nil {
@@ -85,13 +85,13 @@ func TestFromFileReadsEverySetting(t *testing.T) {
 }
 
 // New logs a warning about owner_may_approve if the setting is on, and only then.
-func TestOwnersWhoMayApproveAreWarnedOf(t *testing.T) {
+func TestNew_WarnsIfOwnersMayApprove(t *testing.T) {
 	t.Parallel()
 	for _, may := range []bool{true, false} {
 		cfg := approval.DefaultConfig()
 		cfg.Data, cfg.OwnerMayApprove = t.TempDir(), may
 		log := new(bytes.Buffer)
-		svc, err := approval.New(t.Context(), cfg, judges(t).deps(approval.Deps{Tokens: new(authn.Tokens), Meter: noop.Meter{}, Tracer: tracenoop.Tracer{}, Log: slog.New(slog.NewTextHandler(log, nil))}))
+		svc, err := approval.New(t.Context(), cfg, newFakePolicy(t).deps(approval.Deps{Tokens: new(authn.Tokens), Meter: noop.Meter{}, Tracer: tracenoop.Tracer{}, Log: slog.New(slog.NewTextHandler(log, nil))}))
 		if err != nil {
 			t.Fatal(err)
 		}

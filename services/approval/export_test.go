@@ -3,4 +3,4 @@ package approval
 import "context"
 
 // WatchPolicy follows the active policy revision as Run does, and does nothing else.
-func (s *Service) WatchPolicy(ctx context.Context) { s.verdicts.revisions.watch(ctx) }
+func (s *Service) WatchPolicy(ctx context.Context) { s.decisions.revisions.watch(ctx) }

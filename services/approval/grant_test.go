@@ -13,8 +13,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/approval"
 )
 
-func TestAGrantCoversCallsUntilItIsUsedUp(t *testing.T) {
-	each(t, nil, func(t *testing.T, s *site) {
+func TestGrant_CoversCallsUntilItIsUsedUp(t *testing.T) {
+	forEachStore(t, nil, func(t *testing.T, s *fixture) {
 		wide := func(d *policyv1.Decision) {
 			d.Approval.Grant = &policyv1.Grant{Calls: 2, Within: durationpb.New(time.Hour)}
 		}
@@ -30,7 +30,7 @@ func TestAGrantCoversCallsUntilItIsUsedUp(t *testing.T) {
 				break
 			}
 			var err error
-			if last, err = s.gateway().ClaimApproval(as(t, bot()), claimRequest(a, fmt.Sprint("c", n), func(r *approvalv1.ClaimApprovalRequest) { r.Decision = decision(wide) })); err != nil || last.GetClaimed() == nil {
+			if last, err = s.gateway().ClaimApproval(onBehalfOf(t, bot()), claimRequest(a, fmt.Sprint("c", n), func(r *approvalv1.ClaimApprovalRequest) { r.Decision = decision(wide) })); err != nil || last.GetClaimed() == nil {
 				t.Fatal(last, err)
 			}
 			if votes := last.GetClaimed().GetVotes(); len(votes) != 1 || votes[0].GetSubject() != "ana" {
@@ -40,10 +40,10 @@ func TestAGrantCoversCallsUntilItIsUsedUp(t *testing.T) {
 	})
 }
 
-// A grant covers no call with other terms. The terms may change although the named rule did not, because another rule that
-// matches may require approval too.
-func TestAGrantCoversOnTheTermsAlonePeopleAgreedTo(t *testing.T) {
-	each(t, nil, func(t *testing.T, s *site) {
+// A grant covers no call with other terms. The terms may change although the named rule did not, because another rule
+// that matches may require approval too.
+func TestGrant_CoversNoCallWithOtherTerms(t *testing.T) {
+	forEachStore(t, nil, func(t *testing.T, s *fixture) {
 		wide := func(d *policyv1.Decision) {
 			d.Approval.Grant = &policyv1.Grant{Calls: 5, Within: durationpb.New(time.Hour)}
 		}
@@ -80,8 +80,8 @@ func grants(d *policyv1.Decision) {
 
 // A grant covers calls of one caller, server and tool only. The server's identity and the tool's definition must not
 // change.
-func TestAGrantIsBoundToCallerServerAndTool(t *testing.T) {
-	each(t, func(c *approval.Config) { c.MaxPending = 100 }, func(t *testing.T, s *site) {
+func TestGrant_CoversOnlyItsCallerServerAndTool(t *testing.T) {
+	forEachStore(t, func(c *approval.Config) { c.MaxPending = 100 }, func(t *testing.T, s *fixture) {
 		first := s.askAs(t, bot(), `{"n":1}`, nil, grants)
 		s.approve(t, "ana", first.GetId())
 		who := func(change func(*identityv1.Principal)) *identityv1.Principal {
@@ -110,8 +110,8 @@ func TestAGrantIsBoundToCallerServerAndTool(t *testing.T) {
 }
 
 // A new grant covers the pending calls of the same caller and tool, the oldest first, up to its number of calls.
-func TestGrant_CoversCallsThatWaitAlready(t *testing.T) {
-	each(t, func(c *approval.Config) { c.MaxPending = 100 }, func(t *testing.T, s *site) {
+func TestGrant_CoversPendingCallsWhenGiven(t *testing.T) {
+	forEachStore(t, func(c *approval.Config) { c.MaxPending = 100 }, func(t *testing.T, s *fixture) {
 		wide := func(d *policyv1.Decision) {
 			grants(d)
 			d.Approval.Grant.Calls = 3
@@ -133,11 +133,11 @@ func TestGrant_CoversCallsThatWaitAlready(t *testing.T) {
 		}
 		s.approve(t, "ana", voted.GetId())
 		for name, a := range map[string]*approvalv1.Approval{"the oldest": earlier, "a later one": later} {
-			now := s.now(t, a.GetId())
+			now := s.current(t, a.GetId())
 			if now.GetState() != approved || now.GetGrantedBy() != voted.GetId() {
 				t.Errorf("%s is not covered: %v", name, now)
 			}
-			got, err := s.gateway().ClaimApproval(as(t, bot()), claimRequest(now, "c"+a.GetId(), func(r *approvalv1.ClaimApprovalRequest) {
+			got, err := s.gateway().ClaimApproval(onBehalfOf(t, bot()), claimRequest(now, "c"+a.GetId(), func(r *approvalv1.ClaimApprovalRequest) {
 				r.Decision, r.DefinitionDigest = decision(wide), now.GetDefinitionDigest()
 			}))
 			if err != nil || got.GetClaimed() == nil || len(got.GetClaimed().GetVotes()) != 1 || got.GetClaimed().GetVotes()[0].GetSubject() != "ana" {
@@ -145,7 +145,7 @@ func TestGrant_CoversCallsThatWaitAlready(t *testing.T) {
 			}
 		}
 		for name, a := range strangers {
-			if now := s.now(t, a.GetId()); now.GetState() != pending || now.GetGrantedBy() != "" {
+			if now := s.current(t, a.GetId()); now.GetState() != pending || now.GetGrantedBy() != "" {
 				t.Errorf("%s is covered: %v", name, now)
 			}
 		}
@@ -153,8 +153,8 @@ func TestGrant_CoversCallsThatWaitAlready(t *testing.T) {
 }
 
 // A denial, or a vote that does not complete the quorum, covers no pending call.
-func TestGrant_CoversNothingBeforeItIsGiven(t *testing.T) {
-	each(t, func(c *approval.Config) { c.MaxPending = 100 }, func(t *testing.T, s *site) {
+func TestGrant_CoversNoCallBeforeTheQuorum(t *testing.T) {
+	forEachStore(t, func(c *approval.Config) { c.MaxPending = 100 }, func(t *testing.T, s *fixture) {
 		two := func(d *policyv1.Decision) {
 			grants(d)
 			d.Approval.Quorum = 2
@@ -162,7 +162,7 @@ func TestGrant_CoversNothingBeforeItIsGiven(t *testing.T) {
 		waits := s.askAs(t, bot(), `{"n":1}`, nil, two)
 		voted := s.askAs(t, bot(), `{"n":2}`, nil, two)
 		s.approve(t, "ana", voted.GetId())
-		if now := s.now(t, waits.GetId()); now.GetState() != pending {
+		if now := s.current(t, waits.GetId()); now.GetState() != pending {
 			t.Errorf("after one vote of two: %v", now)
 		}
 		one := s.askAs(t, bot(), `{"n":3}`, nil, grants)
@@ -170,14 +170,14 @@ func TestGrant_CoversNothingBeforeItIsGiven(t *testing.T) {
 		if _, err := s.vote(t, "ana", denied.GetId(), approvalv1.Verdict_VERDICT_DENY); err != nil {
 			t.Fatal(err)
 		}
-		if now := s.now(t, one.GetId()); now.GetState() != pending {
+		if now := s.current(t, one.GetId()); now.GetState() != pending {
 			t.Errorf("after a denial: %v", now)
 		}
 	})
 }
 
-// now returns the current approval.
-func (s *site) now(t *testing.T, id string) *approvalv1.Approval {
+// current returns the current approval.
+func (s *fixture) current(t *testing.T, id string) *approvalv1.Approval {
 	t.Helper()
 	resp, err := s.person(t, "operator").GetApproval(t.Context(), &approvalv1.GetApprovalRequest{ApprovalId: id})
 	if err != nil {

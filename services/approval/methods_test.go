@@ -16,18 +16,18 @@ const (
 	readSecret = `{"uri":"` + secretURI + `"}`
 )
 
-// reads makes the call read a resource.
-func reads(uri string) func(*approvalv1.BoundCall) {
+// readResource makes the call read a resource.
+func readResource(uri string) func(*approvalv1.BoundCall) {
 	return func(c *approvalv1.BoundCall) {
 		c.Call.Method, c.Call.Name, c.Call.DefinitionDigest = "resources/read", uri, nil
 	}
 }
 
 // Case X9. A secret in the URI of a resource is shown in the arguments in the view, and nowhere else.
-func TestX9AURIIsListedWithoutItsSecrets(t *testing.T) {
-	each(t, nil, func(t *testing.T, s *site) {
-		a := s.askAs(t, bot(), readSecret, reads(secretURI))
-		resp, err := s.person(t, "viewer").ListApprovals(soon(t), &approvalv1.ListApprovalsRequest{Filter: &approvalv1.ApprovalFilter{Name: secretURI}})
+func TestListApprovals_HidesSecretsInURIs(t *testing.T) {
+	forEachStore(t, nil, func(t *testing.T, s *fixture) {
+		a := s.askAs(t, bot(), readSecret, readResource(secretURI))
+		resp, err := s.person(t, "viewer").ListApprovals(timeoutContext(t), &approvalv1.ListApprovalsRequest{Filter: &approvalv1.ApprovalFilter{Name: secretURI}})
 		if err != nil || len(resp.GetApprovals()) != 1 {
 			t.Fatalf("a list filtered by the whole URI has %v, %v", resp, err)
 		}
@@ -49,18 +49,18 @@ func TestX9AURIIsListedWithoutItsSecrets(t *testing.T) {
 	})
 }
 
-// Case A1. Calls with URIs that differ only in a secret need separate approvals. A change of the server cancels only the
-// approval with the same URI.
-func TestA1URIsThatAreShownAlikeAreBoundWhole(t *testing.T) {
-	each(t, nil, func(t *testing.T, s *site) {
-		a := s.askAs(t, bot(), readSecret, reads(secretURI))
+// Case A1. Calls with URIs that differ only in a secret need separate approvals. A change of the server cancels only
+// the approval with the same URI.
+func TestRequestApproval_BindsTheWholeURI(t *testing.T) {
+	forEachStore(t, nil, func(t *testing.T, s *fixture) {
+		a := s.askAs(t, bot(), readSecret, readResource(secretURI))
 		other := strings.Replace(secretURI, "secret-2", "secret-4", 1)
-		b := s.askAs(t, bot(), strings.Replace(readSecret, secretURI, other, 1), reads(other))
+		b := s.askAs(t, bot(), strings.Replace(readSecret, secretURI, other, 1), readResource(other))
 		if a.GetName() != b.GetName() || a.GetId() == b.GetId() {
 			t.Errorf("%v\n%v", a, b)
 		}
 		s.askAs(t, bot(), readSecret, func(c *approvalv1.BoundCall) {
-			reads(secretURI)(c)
+			readResource(secretURI)(c)
 			otherServer(c)
 		})
 		if got := s.get(t, a.GetId()); got.GetState() != cancelled {
@@ -73,9 +73,9 @@ func TestA1URIsThatAreShownAlikeAreBoundWhole(t *testing.T) {
 }
 
 // The view of a prompt is not compared with a call of a tool that has the same name.
-func TestMethodsAreNotComparedWithEachOther(t *testing.T) {
-	each(t, nil, func(t *testing.T, s *site) {
-		s.made(t, s.ask(t, `{"n":1}`).GetApproval().GetId(), "c1", approvalv1.CallOutcome_CALL_OUTCOME_DONE)
+func TestView_ComparesOnlyCallsOfTheSameMethod(t *testing.T) {
+	forEachStore(t, nil, func(t *testing.T, s *fixture) {
+		s.completeCall(t, s.ask(t, `{"n":1}`).GetApproval().GetId(), "c1", approvalv1.CallOutcome_CALL_OUTCOME_DONE)
 		a := s.askAs(t, bot(), `{"n":2}`, func(c *approvalv1.BoundCall) { c.Call.Method, c.Call.DefinitionDigest = "prompts/get", nil })
 		v := s.view(t, "ana", a.GetId())
 		if v.GetPreviousApprovalId() != "" || slices.ContainsFunc(v.GetWarnings(), func(w string) bool { return strings.Contains(w, "tool") }) {

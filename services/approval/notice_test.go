@@ -27,7 +27,7 @@ import (
 const secret = "whsec_YSBrZXkgb2YgdGhpcnR5LXR3byBieXRlcywgbm8gbGVzcw=="
 
 // run runs the service's background work until the test ends.
-func (s *site) run(t *testing.T) {
+func (s *fixture) run(t *testing.T) {
 	t.Helper()
 	ctx, stop := context.WithCancel(context.Background()) //nolint:usetesting // it is cancelled in the clean-up
 	ended := make(chan error, 1)
@@ -43,15 +43,15 @@ func (s *site) run(t *testing.T) {
 // press presses a button and returns the answer for the user.
 func press(t *testing.T, fake *fakeslack.Server, user, action, value string) string {
 	t.Helper()
-	before := len(fake.Whispers())
+	before := len(fake.Ephemerals())
 	fake.Press(user, fakeslack.Channel, action, value)
-	eventually.Holds(t, "the press of "+user+" is answered", func() bool { return len(fake.Whispers()) > before })
-	return fake.Whispers()[before].Text
+	eventually.Holds(t, "the press of "+user+" is answered", func() bool { return len(fake.Ephemerals()) > before })
+	return fake.Ephemerals()[before].Text
 }
 
-// Case A3. A button in Slack votes as the subject to which the configuration maps the Slack user. The vote has the rights
-// of the subject's tokens, and counts for the view that the message showed.
-func TestA3AButtonVotesAsItsPerson(t *testing.T) {
+// Case A3. A button in Slack votes as the subject to which the configuration maps the Slack user. The vote has the
+// rights of the subject's tokens, and counts for the view that the message showed.
+func TestSlackButton_VotesAsTheMappedSubject(t *testing.T) {
 	t.Parallel()
 	fake := fakeslack.Start(t)
 	cfg := approval.DefaultConfig()
@@ -64,7 +64,7 @@ func TestA3AButtonVotesAsItsPerson(t *testing.T) {
 	s.run(t)
 	finance := func(d *policyv1.Decision) { d.Approval.Quorum, d.Approval.Approvers = 2, []string{"finance"} }
 	id := s.ask(t, params, finance).GetApproval().GetId()
-	eventually.Holds(t, "the message is posted", func() bool { return len(fake.Messages()) == 1 && fake.Heard() })
+	eventually.Holds(t, "the message is posted", func() bool { return len(fake.Messages()) == 1 && fake.Connected() })
 	m := fake.Messages()[0]
 	value := m.Button("approve")
 	for user, want := range map[string]string{
@@ -98,14 +98,14 @@ func TestA3AButtonVotesAsItsPerson(t *testing.T) {
 	if a.GetState() != approved || len(a.GetVotes()) != 2 {
 		t.Fatalf("after both votes the approval is %v", a)
 	}
-	if resp, err := s.gateway().ClaimApproval(as(t, bot()), claimRequest(a, "c1", func(r *approvalv1.ClaimApprovalRequest) { r.Decision = decision(finance) })); err != nil || resp.GetClaimed() == nil {
+	if resp, err := s.gateway().ClaimApproval(onBehalfOf(t, bot()), claimRequest(a, "c1", func(r *approvalv1.ClaimApprovalRequest) { r.Decision = decision(finance) })); err != nil || resp.GetClaimed() == nil {
 		t.Errorf("claimed: %v, %v", resp, err)
 	}
 	eventually.Holds(t, "the message has lost its buttons", func() bool { return fake.Messages()[0].Button("approve") == "" })
 }
 
 // A notice of a closed service is sent by the next service on the same store.
-func TestANoticeOutlivesItsProcess(t *testing.T) {
+func TestNotice_IsSentAfterARestart(t *testing.T) {
 	t.Parallel()
 	told := make(chan string, 10)
 	endpoint := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { told <- r.Header.Get("webhook-id") }))
@@ -120,13 +120,13 @@ func TestANoticeOutlivesItsProcess(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	policy := judges(t)
+	policy := newFakePolicy(t)
 	first, err := approval.New(t.Context(), cfg, policy.deps(approval.Deps{Tokens: tokens, Meter: noop.Meter{}, Tracer: tracenoop.Tracer{}, Log: discard()}))
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &site{Server: rpctest.Serve(t, authv1.Role_ROLE_APPROVAL, first, rpctest.Options{Tokens: tokens}), svc: first, tokens: tokens, policy: policy, calls: new(sync.Map)}
-	policy.starts(t, first)
+	s := &fixture{Server: rpctest.Serve(t, authv1.Role_ROLE_APPROVAL, first, rpctest.Options{Tokens: tokens}), svc: first, tokens: tokens, policy: policy, calls: new(sync.Map)}
+	policy.start(t, first)
 	id := s.ask(t, params).GetApproval().GetId()
 	if err := first.Close(); err != nil {
 		t.Fatal(err)
@@ -137,7 +137,7 @@ func TestANoticeOutlivesItsProcess(t *testing.T) {
 		if got != id+"-1-hook" {
 			t.Errorf("sent %s", got)
 		}
-	case <-soon(t).Done():
+	case <-timeoutContext(t).Done():
 		t.Error("no notice was sent")
 	}
 }

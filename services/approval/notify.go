@@ -8,8 +8,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/config"
 )
 
-// noticesFrom returns the channels that the configuration declares, with their secrets resolved.
-func noticesFrom(f *config.File, env config.Env) (notice.Config, error) {
+// noticeConfig returns the channels that the configuration declares, with their secrets resolved.
+func noticeConfig(f *config.File, env config.Env) (notice.Config, error) {
 	var out notice.Config
 	var errs []error
 	secret := func(key string, s config.Secret) config.Secret {

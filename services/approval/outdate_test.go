@@ -12,14 +12,14 @@ import (
 )
 
 // askAs requests an approval for a call that change modifies. It fails the test if the request is refused.
-func (s *site) askAs(t *testing.T, who *identityv1.Principal, text string, change func(*approvalv1.BoundCall), terms ...func(*policyv1.Decision)) *approvalv1.Approval {
+func (s *fixture) askAs(t *testing.T, who *identityv1.Principal, text string, change func(*approvalv1.BoundCall), terms ...func(*policyv1.Decision)) *approvalv1.Approval {
 	t.Helper()
 	call := bound(text)
 	call.Call.DefinitionDigest = bytes.Repeat([]byte{1}, 32)
 	if change != nil {
 		change(call)
 	}
-	resp, err := s.gateway().RequestApproval(as(t, who), &approvalv1.RequestApprovalRequest{Bound: call, Decision: decision(terms...), DecisionId: "d1"})
+	resp, err := s.gateway().RequestApproval(onBehalfOf(t, who), &approvalv1.RequestApprovalRequest{Bound: call, Decision: decision(terms...), DecisionId: "d1"})
 	if err != nil || resp.GetAsked() == nil {
 		t.Fatalf("ask: %v, %v", resp, err)
 	}
@@ -27,9 +27,9 @@ func (s *site) askAs(t *testing.T, who *identityv1.Principal, text string, chang
 }
 
 // get returns the current approval.
-func (s *site) get(t *testing.T, id string) *approvalv1.Approval {
+func (s *fixture) get(t *testing.T, id string) *approvalv1.Approval {
 	t.Helper()
-	resp, err := s.person(t, "viewer").GetApproval(soon(t), &approvalv1.GetApprovalRequest{ApprovalId: id})
+	resp, err := s.person(t, "viewer").GetApproval(timeoutContext(t), &approvalv1.GetApprovalRequest{ApprovalId: id})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -39,13 +39,13 @@ func (s *site) get(t *testing.T, id string) *approvalv1.Approval {
 func otherDefinition(c *approvalv1.BoundCall) { c.Call.DefinitionDigest = bytes.Repeat([]byte{2}, 32) }
 func otherServer(c *approvalv1.BoundCall)     { c.ServerIdentity = "http http://elsewhere/mcp" }
 
-// Case A4. A request for a call of a changed tool cancels the approval of the same call of the old tool. The spelling of
-// the JSON does not matter.
-func TestA4AChangeOfTheToolVoidsWhatWaits(t *testing.T) {
+// Case A4. A request for a call of a changed tool cancels the approval of the same call of the old tool. The spelling
+// of the JSON does not matter.
+func TestRequestApproval_CancelsApprovalsOfAChangedTool(t *testing.T) {
 	const spelled = `{ "arguments":{"sum":125e-1}, "name":"refund" }`
 	for name, change := range map[string]func(*approvalv1.BoundCall){"its definition": otherDefinition, "its server": otherServer} {
 		t.Run(name, func(t *testing.T) {
-			each(t, func(c *approval.Config) { c.MaxPending = 1 }, func(t *testing.T, s *site) {
+			forEachStore(t, func(c *approval.Config) { c.MaxPending = 1 }, func(t *testing.T, s *fixture) {
 				was := s.askAs(t, bot(), params, nil)
 				w := s.watch(t, "viewer", &approvalv1.WatchApprovalsRequest{ApprovalId: was.GetId()})
 				next(t, w)
@@ -67,8 +67,8 @@ func TestA4AChangeOfTheToolVoidsWhatWaits(t *testing.T) {
 }
 
 // Case A4. A changed tool cancels no approval of another call or another caller, and no grant.
-func TestA4NothingElseIsVoid(t *testing.T) {
-	each(t, nil, func(t *testing.T, s *site) {
+func TestRequestApproval_CancelsNoOtherApprovalWhenAToolChanges(t *testing.T) {
+	forEachStore(t, nil, func(t *testing.T, s *fixture) {
 		other := bot()
 		other.Agent = "other"
 		name := func(c *approvalv1.BoundCall) { c.Call.Name = "pay" }

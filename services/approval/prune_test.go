@@ -15,7 +15,7 @@ import (
 )
 
 // The service deletes approvals 30 days after their end.
-func TestWhatHasEndedIsKeptFor30Days(t *testing.T) {
+func TestRun_DeletesApprovals30DaysAfterTheirEnd(t *testing.T) {
 	t.Parallel()
 	cfg := approval.DefaultConfig()
 	cfg.Data = t.TempDir()
@@ -43,7 +43,7 @@ func TestWhatHasEndedIsKeptFor30Days(t *testing.T) {
 	older, younger := ended(`{"n":1}`, 30*day+time.Minute), ended(`{"n":2}`, 30*day-time.Hour)
 	s.run(t)
 	eventually.Holds(t, "the older approval is deleted", func() bool {
-		_, err := s.person(t, "viewer").GetApproval(soon(t), &approvalv1.GetApprovalRequest{ApprovalId: older})
+		_, err := s.person(t, "viewer").GetApproval(timeoutContext(t), &approvalv1.GetApprovalRequest{ApprovalId: older})
 		return status.Code(err) == codes.NotFound
 	})
 	if got := s.get(t, younger); got.GetState() != denied {

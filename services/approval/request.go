@@ -32,32 +32,32 @@ func (s *Service) RequestApproval(ctx context.Context, req *approvalv1.RequestAp
 	switch {
 	case d.GetEffect() != policyv1.Effect_EFFECT_REQUIRE_APPROVAL || d.GetApproval() == nil:
 		return nil, toStatus(errNotAsked)
-	case !confirms(req):
+	case !allowsSelfVote(req):
 		return nil, toStatus(errConfirmation)
 	}
 	word := req.GetSelfVote()
-	ask := asking{service: s, who: who, form: req.GetCanConfirm(), question: lifecycle.Question{
-		ID: uuid.NewString(), DecisionID: req.GetDecisionId(), Requester: who, Decision: d, Times: s.times(),
+	ask := approvalRequest{service: s, principal: who, canConfirm: req.GetCanConfirm(), question: lifecycle.OpenRequest{
+		ID: uuid.NewString(), DecisionID: req.GetDecisionId(), Requester: who, Decision: d, Times: s.defaultTimes(),
 		TraceParent: telemetry.TraceParent(trace.SpanContextFromContext(ctx)),
 	}}
-	statement, err := s.verdicts.accept(use{
-		signed: req.GetSignedDecision(), said: d, who: who, approval: word.GetApprovalId(),
+	statement, err := s.decisions.accept(decisionUse{
+		signed: req.GetSignedDecision(), unsigned: d, principal: who, approval: word.GetApprovalId(),
 		identity: req.GetBound().GetServerIdentity(), definition: req.GetBound().GetCall().GetDefinitionDigest(),
 	})
 	if err != nil {
 		return nil, toStatus(err)
 	}
-	if err := ask.bind(ctx, req.GetBound()); err != nil {
+	if err := ask.bindCall(ctx, req.GetBound()); err != nil {
 		return nil, toStatus(err)
 	}
-	if err := ofCall(statement, ask.question.Alike); err != nil {
+	if err := checkCallDigest(statement, ask.question.Alike); err != nil {
 		return nil, toStatus(err)
 	}
 	var resp *approvalv1.RequestApprovalResponse
 	if word != nil {
-		resp, err = ask.answer(ctx, word)
+		resp, err = ask.recordSelfVote(ctx, word)
 	} else {
-		resp, err = ask.within(ctx, ask.in)
+		resp, err = ask.inTransaction(ctx, ask.attachOrOpen)
 	}
 	if err != nil {
 		return nil, toStatus(err)
@@ -65,32 +65,32 @@ func (s *Service) RequestApproval(ctx context.Context, req *approvalv1.RequestAp
 	return resp, nil
 }
 
-// asking is the handling of one RequestApproval.
-type asking struct {
-	service  *Service
-	who      *identityv1.Principal
-	question lifecycle.Question
-	// form is true if the client can show a form to the person at the agent.
-	form bool
+// approvalRequest is the handling of one RequestApproval.
+type approvalRequest struct {
+	service   *Service
+	principal *identityv1.Principal
+	question  lifecycle.OpenRequest
+	// canConfirm is true if the client can show a form to the person at the agent.
+	canConfirm bool
 }
 
-// answer records the vote of the person at the agent.
-func (a *asking) answer(ctx context.Context, word *approvalv1.SelfVote) (*approvalv1.RequestApprovalResponse, error) {
+// recordSelfVote records the vote of the person at the agent.
+func (a *approvalRequest) recordSelfVote(ctx context.Context, word *approvalv1.SelfVote) (*approvalv1.RequestApprovalResponse, error) {
 	ctx, span := a.service.tracer.Start(ctx, voteSpan)
 	defer span.End()
-	resp, err := a.within(ctx, func(ctx context.Context, tx *store.Tx) (*approvalv1.RequestApprovalResponse, error) {
-		return a.answered(ctx, tx, word)
+	resp, err := a.inTransaction(ctx, func(ctx context.Context, tx *store.Tx) (*approvalv1.RequestApprovalResponse, error) {
+		return a.saveSelfVote(ctx, tx, word)
 	})
 	if err != nil {
-		uncast(span, word.GetVerdict(), err)
+		describeFailedVote(span, word.GetVerdict(), err)
 		return nil, err
 	}
-	voted(span, word.GetVerdict(), resp.GetAsked().GetApproval())
+	describeVote(span, word.GetVerdict(), resp.GetAsked().GetApproval())
 	return resp, nil
 }
 
-// within runs do in a transaction and returns its response.
-func (a *asking) within(ctx context.Context, do func(context.Context, *store.Tx) (*approvalv1.RequestApprovalResponse, error)) (resp *approvalv1.RequestApprovalResponse, err error) {
+// inTransaction runs do in a transaction and returns its response.
+func (a *approvalRequest) inTransaction(ctx context.Context, do func(context.Context, *store.Tx) (*approvalv1.RequestApprovalResponse, error)) (resp *approvalv1.RequestApprovalResponse, err error) {
 	err = a.service.store.Do(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
 		resp, err = do(ctx, tx)
 		return err
@@ -98,21 +98,21 @@ func (a *asking) within(ctx context.Context, do func(context.Context, *store.Tx)
 	return resp, err
 }
 
-// bind reads the call and sets its digests. The call may be large, so bind waits for processor time of the caller.
-func (a *asking) bind(ctx context.Context, call *approvalv1.BoundCall) error {
-	end, err := a.service.reading.Take(ctx, string(store.Who(a.who)))
+// bindCall reads the call and sets its digests. The call may be large, so bind waits for processor time of the caller.
+func (a *approvalRequest) bindCall(ctx context.Context, call *approvalv1.BoundCall) error {
+	end, err := a.service.readTurns.Take(ctx, string(store.PrincipalDigest(a.principal)))
 	if err != nil {
 		return err
 	}
 	defer end()
-	digest, params, err := binding.Bind(a.who, call)
+	digest, params, err := binding.Bind(a.principal, call)
 	if err != nil {
 		return errors.Join(errParams, err)
 	}
 	kept := proto.CloneOf(call)
 	kept.Call.ParamsJson = params
-	alike, err1 := binding.DigestIgnoringDefinition(a.who, kept.GetCall())
-	bare, err2 := binding.EssentialDigest(a.who, kept)
+	alike, err1 := binding.DigestIgnoringDefinition(a.principal, kept.GetCall())
+	bare, err2 := binding.EssentialDigest(a.principal, kept)
 	if err := errors.Join(err1, err2); err != nil {
 		return errors.Join(errParams, err)
 	}
@@ -120,16 +120,16 @@ func (a *asking) bind(ctx context.Context, call *approvalv1.BoundCall) error {
 	return nil
 }
 
-// confirms reports whether the terms allow the vote of the person at the agent in the request. It returns true if the
-// request has no vote.
-func confirms(req *approvalv1.RequestApprovalRequest) bool {
+// allowsSelfVote reports whether the terms allow the vote of the person at the agent in the request. It returns true if
+// the request has no vote.
+func allowsSelfVote(req *approvalv1.RequestApprovalRequest) bool {
 	terms := req.GetDecision().GetApproval()
 	return req.GetSelfVote() == nil || terms.GetSelfConfirm() && terms.GetQuorum() == 1
 }
 
-// in returns the existing approval of the call, or opens a new one in tx.
-func (a *asking) in(ctx context.Context, tx *store.Tx) (*approvalv1.RequestApprovalResponse, error) {
-	newest, err := tx.Newest(ctx, a.who.GetTenant(), a.question.Digest)
+// attachOrOpen returns the existing approval of the call, or opens a new one in tx.
+func (a *approvalRequest) attachOrOpen(ctx context.Context, tx *store.Tx) (*approvalv1.RequestApprovalResponse, error) {
+	newest, err := tx.Newest(ctx, a.principal.GetTenant(), a.question.Digest)
 	if errors.Is(err, store.ErrNotFound) {
 		return a.openUnlessDenied(ctx, tx)
 	}
@@ -141,7 +141,7 @@ func (a *asking) in(ctx context.Context, tx *store.Tx) (*approvalv1.RequestAppro
 		return a.attach(ctx, tx, newest)
 	case approvalv1.ApprovalState_APPROVAL_STATE_OUTCOME_UNKNOWN:
 		if a.question.Decision.GetIdempotent() && tx.Now.Before(newest.Approval.GetExecuteBefore().AsTime()) {
-			return asked(newest, false), nil
+			return askedResponse(newest, false), nil
 		}
 	}
 	return a.openUnlessDenied(ctx, tx)
@@ -149,65 +149,65 @@ func (a *asking) in(ctx context.Context, tx *store.Tx) (*approvalv1.RequestAppro
 
 // openUnlessDenied opens an approval, unless a person denied the same request a short time ago. A call that differs
 // from the denied one only in `_meta`, or in params beyond the essential ones, is the same request.
-func (a *asking) openUnlessDenied(ctx context.Context, tx *store.Tx) (*approvalv1.RequestApprovalResponse, error) {
-	was, err := tx.Denied(ctx, a.who.GetTenant(), a.question.Digest, a.question.Bare)
+func (a *approvalRequest) openUnlessDenied(ctx context.Context, tx *store.Tx) (*approvalv1.RequestApprovalResponse, error) {
+	was, err := tx.Denied(ctx, a.principal.GetTenant(), a.question.Digest, a.question.Bare)
 	if err != nil {
 		return nil, err
 	}
 	if was == nil {
 		return a.open(ctx, tx)
 	}
-	return refused(&approvalv1.Refusal{
-		Code: commonv1.Code_CODE_APPROVAL_DENIED, Message: was.GetReason(), RetryAfter: wholeMillis(was.GetDeniedUntil().AsTime().Sub(tx.Now)), Approval: was,
+	return refusalResponse(&approvalv1.Refusal{
+		Code: commonv1.Code_CODE_APPROVAL_DENIED, Message: was.GetReason(), RetryAfter: roundUpToMillis(was.GetDeniedUntil().AsTime().Sub(tx.Now)), Approval: was,
 	}), nil
 }
 
 // attach updates the existing approval of the call to the current decision of policy. It asks approvers again if the
 // terms changed. The response says whether the person at the agent can be asked.
-func (a *asking) attach(ctx context.Context, tx *store.Tx, r *lifecycle.Record) (*approvalv1.RequestApprovalResponse, error) {
-	again := r.Ask(a.question.Decision, a.service.times(), tx.Now)
-	if !again && !a.confirms(r) {
-		return asked(r, false), nil
+func (a *approvalRequest) attach(ctx context.Context, tx *store.Tx, r *lifecycle.Record) (*approvalv1.RequestApprovalResponse, error) {
+	again := r.UpdateDecision(a.question.Decision, a.service.defaultTimes(), tx.Now)
+	if !again && !a.mayConfirm(r) {
+		return askedResponse(r, false), nil
 	}
-	full, err := a.service.tooOften(ctx, tx, a.who)
+	full, err := a.service.checkRequestRate(ctx, tx, a.principal)
 	switch {
 	case err != nil:
 		return nil, err
 	case full != nil && again: // the approval keeps its old terms; they can't be used, because policy decides again at the claim
-		return refused(full), nil
+		return refusalResponse(full), nil
 	case full != nil: // only approvers are asked
-		return asked(r, false), nil
+		return askedResponse(r, false), nil
 	case again:
 		err = tx.Save(ctx, r)
 	default:
-		err = tx.Ask(ctx, a.who)
+		err = tx.CountRequest(ctx, a.principal)
 	}
-	return a.confirmed(asked(r, false), r), err
+	return a.withConfirm(askedResponse(r, false), r), err
 }
 
-// confirms reports whether the person at the agent can be asked about a record.
-func (a *asking) confirms(r *lifecycle.Record) bool {
+// mayConfirm reports whether the person at the agent can be asked about a record.
+func (a *approvalRequest) mayConfirm(r *lifecycle.Record) bool {
 	terms := r.Approval.GetTerms()
-	return a.form && r.Approval.GetState() == pending && terms.GetSelfConfirm() && terms.GetQuorum() == 1
+	return a.canConfirm && r.Approval.GetState() == pending && terms.GetSelfConfirm() && terms.GetQuorum() == 1
 }
 
-// confirmed sets in the response whether the person at the agent can be asked.
-func (a *asking) confirmed(resp *approvalv1.RequestApprovalResponse, r *lifecycle.Record) *approvalv1.RequestApprovalResponse {
-	resp.GetAsked().Confirm = a.confirms(r)
+// withConfirm sets in the response whether the person at the agent can be asked.
+func (a *approvalRequest) withConfirm(resp *approvalv1.RequestApprovalResponse, r *lifecycle.Record) *approvalv1.RequestApprovalResponse {
+	resp.GetAsked().Confirm = a.mayConfirm(r)
 	return resp
 }
 
-// answered records the vote of the person at the agent on the approval that the form showed. If that approval has ended
-// meanwhile, the vote does not count for a newer approval of the same call.
-func (a *asking) answered(ctx context.Context, tx *store.Tx, word *approvalv1.SelfVote) (*approvalv1.RequestApprovalResponse, error) {
-	r, err := tx.Get(ctx, a.who.GetTenant(), word.GetApprovalId())
+// saveSelfVote records the vote of the person at the agent on the approval that the form showed. If that approval has
+// ended meanwhile, the vote does not count for a newer approval of the same call.
+func (a *approvalRequest) saveSelfVote(ctx context.Context, tx *store.Tx, word *approvalv1.SelfVote) (*approvalv1.RequestApprovalResponse, error) {
+	r, err := tx.Get(ctx, a.principal.GetTenant(), word.GetApprovalId())
 	if err != nil {
 		return nil, err
 	}
 	if !bytes.Equal(r.Approval.GetDigest(), a.question.Digest) {
 		return nil, store.ErrNotFound
 	}
-	if err := r.Answer(word.GetVerdict(), a.question.Decision, a.service.cfg.CoolDown, tx.Now); err != nil {
+	if err := r.RecordSelfVote(word.GetVerdict(), a.question.Decision, a.service.cfg.CoolDown, tx.Now); err != nil {
 		return nil, err
 	}
 	if len(r.Moves) > 0 {
@@ -215,45 +215,45 @@ func (a *asking) answered(ctx context.Context, tx *store.Tx, word *approvalv1.Se
 			return nil, err
 		}
 	}
-	return asked(r, false), nil
+	return askedResponse(r, false), nil
 }
 
 // open opens an approval, unless the principal has too many pending approvals or asked too often.
-func (a *asking) open(ctx context.Context, tx *store.Tx) (*approvalv1.RequestApprovalResponse, error) {
-	if err := a.outdate(ctx, tx); err != nil {
+func (a *approvalRequest) open(ctx context.Context, tx *store.Tx) (*approvalv1.RequestApprovalResponse, error) {
+	if err := a.cancelOutdated(ctx, tx); err != nil {
 		return nil, err
 	}
 	q := a.question
 	q.Call = proto.CloneOf(q.Call) // the transaction may run twice
 	r := lifecycle.Open(q, tx.Now)
-	if err := a.cover(ctx, tx, r); err != nil {
+	if err := a.coverByGrant(ctx, tx, r); err != nil {
 		return nil, err
 	}
-	if r.Asks() {
-		full, err := a.full(ctx, tx)
+	if r.RequestsDecision() {
+		full, err := a.checkLimits(ctx, tx)
 		if err != nil || full != nil {
-			return refused(full), err
+			return refusalResponse(full), err
 		}
 	}
 	if err := tx.Save(ctx, r); err != nil {
 		return nil, err
 	}
-	return a.confirmed(asked(r, true), r), nil
+	return a.withConfirm(askedResponse(r, true), r), nil
 }
 
-// outdate cancels the pending and approved approvals of the same call with another definition of the tool or another
-// server, because those calls can't run any more.
-func (a *asking) outdate(ctx context.Context, tx *store.Tx) error {
-	waiting, err := tx.Waiting(ctx, a.who, a.question.Call, a.question.Alike)
+// cancelOutdated cancels the pending and approved approvals of the same call with another definition of the tool or
+// another server, because those calls can't run any more.
+func (a *approvalRequest) cancelOutdated(ctx context.Context, tx *store.Tx) error {
+	waiting, err := tx.OtherDefinitions(ctx, a.principal, a.question.Call, a.question.Alike)
 	if err != nil {
 		return err
 	}
 	for _, id := range waiting {
-		r, err := tx.Get(ctx, a.who.GetTenant(), id)
+		r, err := tx.Get(ctx, a.principal.GetTenant(), id)
 		if err != nil {
 			return err
 		}
-		r.Outdate(tx.Now)
+		r.CancelOutdated(tx.Now)
 		if err := tx.Save(ctx, r); err != nil {
 			return err
 		}
@@ -261,8 +261,8 @@ func (a *asking) outdate(ctx context.Context, tx *store.Tx) error {
 	return nil
 }
 
-// cover approves the call if a grant covers it.
-func (a *asking) cover(ctx context.Context, tx *store.Tx, r *lifecycle.Record) error {
+// coverByGrant approves the call if a grant covers it.
+func (a *approvalRequest) coverByGrant(ctx context.Context, tx *store.Tx, r *lifecycle.Record) error {
 	if a.question.Decision.GetApproval().GetGrant() == nil {
 		return nil
 	}
@@ -279,23 +279,23 @@ func (a *asking) cover(ctx context.Context, tx *store.Tx, r *lifecycle.Record) e
 	return nil
 }
 
-// full returns a refusal if the caller, a principal in its chain or a person whom they work for has reached the limit
-// of pending approvals or of approval requests. Otherwise it returns nil.
-func (a *asking) full(ctx context.Context, tx *store.Tx) (*approvalv1.Refusal, error) {
-	for _, account := range store.Accounts(a.who) {
-		n, err := tx.Pending(ctx, account.Who)
+// checkLimits returns a refusal if the caller, a principal in its chain or a person whom they work for has reached the
+// limit of pending approvals or of approval requests. Otherwise it returns nil.
+func (a *approvalRequest) checkLimits(ctx context.Context, tx *store.Tx) (*approvalv1.Refusal, error) {
+	for _, account := range store.Accounts(a.principal) {
+		n, err := tx.Pending(ctx, account.Digest)
 		if err != nil {
 			return nil, err
 		}
-		if n >= account.Times*a.service.cfg.MaxPending {
+		if n >= account.Factor*a.service.cfg.MaxPending {
 			full := quota.FullError{
-				Account: account.Key, Caller: principal.Of(a.who), Person: account.Person,
-				Held: n, Limit: account.Times * a.service.cfg.MaxPending, What: "calls that wait for people",
+				Account: account.Key, Caller: principal.Of(a.principal), Person: account.Person,
+				Held: n, Limit: account.Factor * a.service.cfg.MaxPending, What: "calls that wait for people",
 			}
 			return &approvalv1.Refusal{Code: commonv1.Code_CODE_TOO_MANY_PENDING, Message: tooManyPending(&full)}, nil
 		}
 	}
-	return a.service.tooOften(ctx, tx, a.who)
+	return a.service.checkRequestRate(ctx, tx, a.principal)
 }
 
 // tooManyPending returns the message of the refusal. It says whose calls wait, and what the caller can do.
@@ -303,22 +303,22 @@ func tooManyPending(full *quota.FullError) string {
 	return full.Error() + " (approvals.max_pending). Call sluice_approval_wait, which returns when one of them is decided, or wait until people have decided, and then make this call again."
 }
 
-// tooOften returns a refusal if the caller, a principal in its chain or a person whom they work for has reached the
-// limit of approval requests. Otherwise it returns nil.
-func (s *Service) tooOften(ctx context.Context, tx *store.Tx, who *identityv1.Principal) (*approvalv1.Refusal, error) {
-	left, err := tx.Room(ctx, who, s.cfg.MaxAsked, s.cfg.AskedWindow)
+// checkRequestRate returns a refusal if the caller, a principal in its chain or a person whom they work for has reached
+// the limit of approval requests. Otherwise it returns nil.
+func (s *Service) checkRequestRate(ctx context.Context, tx *store.Tx, who *identityv1.Principal) (*approvalv1.Refusal, error) {
+	left, err := tx.RetryAfter(ctx, who, s.cfg.MaxAsked, s.cfg.AskedWindow)
 	if err != nil || left == 0 {
 		return nil, err
 	}
 	return &approvalv1.Refusal{
-		Code: commonv1.Code_CODE_TOO_MANY_PENDING, RetryAfter: wholeMillis(left),
+		Code: commonv1.Code_CODE_TOO_MANY_PENDING, RetryAfter: roundUpToMillis(left),
 		Message: fmt.Sprintf("people were asked %d times within %s about calls of this caller, or of a principal that it works for, and are not asked again before that time is over (approvals.max_asked). "+
-			"A call that they were asked about already can be made again meanwhile.", s.cfg.MaxAsked, inWords(s.cfg.AskedWindow)),
+			"A call that they were asked about already can be made again meanwhile.", s.cfg.MaxAsked, formatDuration(s.cfg.AskedWindow)),
 	}, nil
 }
 
-// inWords formats a duration without trailing zero units: 1h instead of 1h0m0s.
-func inWords(d time.Duration) string {
+// formatDuration formats a duration without trailing zero units: 1h instead of 1h0m0s.
+func formatDuration(d time.Duration) string {
 	text := d.String()
 	for _, part := range []struct{ after, zero string }{{"m", "0s"}, {"h", "0m"}} {
 		if short, ok := strings.CutSuffix(text, part.after+part.zero); ok {
@@ -328,18 +328,19 @@ func inWords(d time.Duration) string {
 	return text
 }
 
-func asked(r *lifecycle.Record, opened bool) *approvalv1.RequestApprovalResponse {
+func askedResponse(r *lifecycle.Record, opened bool) *approvalv1.RequestApprovalResponse {
 	return &approvalv1.RequestApprovalResponse{Result: &approvalv1.RequestApprovalResponse_Asked{Asked: &approvalv1.Asked{Approval: r.Approval, Opened: opened}}}
 }
 
-func refused(r *approvalv1.Refusal) *approvalv1.RequestApprovalResponse {
+func refusalResponse(r *approvalv1.Refusal) *approvalv1.RequestApprovalResponse {
 	if r == nil {
 		return nil
 	}
 	return &approvalv1.RequestApprovalResponse{Result: &approvalv1.RequestApprovalResponse_Refusal{Refusal: r}}
 }
 
-// wholeMillis rounds a duration up to whole milliseconds, so that a caller that waits exactly as long is not too early.
-func wholeMillis(d time.Duration) *durationpb.Duration {
+// roundUpToMillis rounds a duration up to whole milliseconds, so that a caller that waits exactly as long is not too
+// early.
+func roundUpToMillis(d time.Duration) *durationpb.Duration {
 	return durationpb.New((d + time.Millisecond - 1).Truncate(time.Millisecond))
 }

@@ -15,10 +15,10 @@ import (
 )
 
 // A second request for the same call returns the pending approval, also after the call has run under earlier approvals.
-func TestACallThatRanBeforeHasOnePendingApproval(t *testing.T) {
-	each(t, nil, func(t *testing.T, s *site) {
+func TestRequestApproval_ReturnsThePendingApproval(t *testing.T) {
+	forEachStore(t, nil, func(t *testing.T, s *fixture) {
 		for n := range 2 {
-			s.made(t, s.ask(t, params).GetApproval().GetId(), fmt.Sprint("c", n), approvalv1.CallOutcome_CALL_OUTCOME_DONE)
+			s.completeCall(t, s.ask(t, params).GetApproval().GetId(), fmt.Sprint("c", n), approvalv1.CallOutcome_CALL_OUTCOME_DONE)
 		}
 		first, second := s.ask(t, params), s.ask(t, params)
 		if !first.GetOpened() || second.GetOpened() || first.GetApproval().GetId() != second.GetApproval().GetId() {
@@ -29,17 +29,17 @@ func TestACallThatRanBeforeHasOnePendingApproval(t *testing.T) {
 
 // A request for an idempotent call with an unknown outcome returns the same approval until the time to execute ends. A
 // later request opens a new approval.
-func TestAnIdempotentCallIsAskedAboutAnewAfterItsTime(t *testing.T) {
-	each(t, nil, func(t *testing.T, s *site) {
+func TestRequestApproval_OpensAgainAfterTheTimeToExecute(t *testing.T) {
+	forEachStore(t, nil, func(t *testing.T, s *fixture) {
 		idempotent := func(d *policyv1.Decision) { d.Idempotent = true }
 		short := func(d *policyv1.Decision) { d.Approval.ExecuteWithin = durationpb.New(3 * time.Second) }
 		long := s.ask(t, `{"n":1}`, idempotent).GetApproval().GetId()
-		s.made(t, long, "c1", approvalv1.CallOutcome_CALL_OUTCOME_UNKNOWN)
+		s.completeCall(t, long, "c1", approvalv1.CallOutcome_CALL_OUTCOME_UNKNOWN)
 		if again := s.ask(t, `{"n":1}`, idempotent); again.GetOpened() || again.GetApproval().GetId() != long {
 			t.Errorf("requested again within the time to execute: %v", again)
 		}
 		lost := s.ask(t, `{"n":2}`, idempotent, short).GetApproval().GetId()
-		s.made(t, lost, "c2", approvalv1.CallOutcome_CALL_OUTCOME_UNKNOWN, short)
+		s.completeCall(t, lost, "c2", approvalv1.CallOutcome_CALL_OUTCOME_UNKNOWN, short)
 		<-time.After(3 * time.Second)
 		if again := s.ask(t, `{"n":2}`, idempotent, short); !again.GetOpened() || again.GetApproval().GetState() != pending {
 			t.Errorf("requested again after the time to execute: %v", again)
@@ -50,9 +50,10 @@ func TestAnIdempotentCallIsAskedAboutAnewAfterItsTime(t *testing.T) {
 	})
 }
 
-// The limit of pending calls counts for one principal, which is one tenant, subject and agent. Sessions share the limit.
-func TestTheCapIsOfTenantAndAgent(t *testing.T) {
-	each(t, func(c *approval.Config) { c.MaxPending = 1 }, func(t *testing.T, s *site) {
+// The limit of pending calls counts for one principal, which is one tenant, subject and agent. Sessions share the
+// limit.
+func TestRequestApproval_CountsPendingCallsByPrincipal(t *testing.T) {
+	forEachStore(t, func(c *approval.Config) { c.MaxPending = 1 }, func(t *testing.T, s *fixture) {
 		s.ask(t, params)
 		for name, tt := range map[string]struct {
 			change func(*identityv1.Principal)
@@ -66,7 +67,7 @@ func TestTheCapIsOfTenantAndAgent(t *testing.T) {
 		} {
 			who := bot()
 			tt.change(who)
-			resp, err := s.gateway().RequestApproval(as(t, who), &approvalv1.RequestApprovalRequest{Bound: bound(`{"n":1}`), Decision: decision(), DecisionId: "d"})
+			resp, err := s.gateway().RequestApproval(onBehalfOf(t, who), &approvalv1.RequestApprovalRequest{Bound: bound(`{"n":1}`), Decision: decision(), DecisionId: "d"})
 			if full := resp.GetRefusal().GetCode() == commonv1.Code_CODE_TOO_MANY_PENDING; err != nil || full != tt.full || resp.GetAsked().GetOpened() == tt.full {
 				t.Errorf("%s: %v, %v", name, resp, err)
 			}

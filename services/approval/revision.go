@@ -23,23 +23,23 @@ type revisions struct {
 	last *policyv1.Revision // nil until a revision was seen
 }
 
-// seen returns errUnseen if no active revision is known yet.
-func (r *revisions) seen() error {
+// checkReady returns errNoRevision if no active revision is known yet.
+func (r *revisions) checkReady() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.last == nil {
-		return errUnseen
+		return errNoRevision
 	}
 	return nil
 }
 
-// current reports whether a decision's revision is the last revision that was seen, or a later one. A later revision is
-// possible because the policy service may use a revision before it has sent that revision.
-func (r *revisions) current(id, activation string) (bool, error) {
+// isCurrent reports whether a decision's revision is the last revision that was seen, or a later one. A later revision
+// is possible because the policy service may use a revision before it has sent that revision.
+func (r *revisions) isCurrent(id, activation string) (bool, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.last == nil {
-		return false, errUnseen
+		return false, errNoRevision
 	}
 	return id == r.last.GetId() || activation > r.last.GetActivation(), nil
 }
@@ -52,7 +52,7 @@ func (r *revisions) watch(ctx context.Context) {
 			return r.policy.WatchRevision(ctx, &policyv1.WatchRevisionRequest{})
 		},
 		Handle: func(resp *policyv1.WatchRevisionResponse) error {
-			r.see(resp.GetRevision())
+			r.setActive(resp.GetRevision())
 			return nil
 		},
 		MaxSilence: watchSilence,
@@ -60,8 +60,8 @@ func (r *revisions) watch(ctx context.Context) {
 	stream.Run(ctx)
 }
 
-// see stores the active revision. It ignores a revision without an identifier, which means that none is active.
-func (r *revisions) see(active *policyv1.Revision) {
+// setActive stores the active revision. It ignores a revision without an identifier, which means that none is active.
+func (r *revisions) setActive(active *policyv1.Revision) {
 	if active.GetId() == "" {
 		return
 	}

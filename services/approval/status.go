@@ -19,14 +19,14 @@ var (
 	errConfirmation = errors.New("the terms do not allow confirmation at the agent")
 	errParams       = errors.New("params_json can't be read")
 	errCursor       = errors.New("the cursor belongs to another watch: watch without a cursor")
-	errPage         = errors.New("the page token belongs to another list: begin without a page token")
-	// errStale means that the caller must request a new decision from the policy service.
-	errStale = errors.New("the decision is out of date: ask policy again")
-	// errRefused means that the decision was forged, or that policy signed it for another request.
-	errRefused    = errors.New("the decision is not the one that policy signed for this request")
-	errUnseen     = errors.New("no active policy revision is known yet: try again")
-	errFull       = errors.New("too many decisions were used in the last seconds: try again")
-	errCredential = errors.New("the token of the watching person was revoked: watch again with a valid token")
+	errPageToken    = errors.New("the page token belongs to another list: begin without a page token")
+	// errDecisionStale means that the caller must request a new decision from the policy service.
+	errDecisionStale = errors.New("the decision is out of date: ask policy again")
+	// errDecisionRefused means that the decision was forged, or that policy signed it for another request.
+	errDecisionRefused = errors.New("the decision is not the one that policy signed for this request")
+	errNoRevision      = errors.New("no active policy revision is known yet: try again")
+	errTooManyUsed     = errors.New("too many decisions were used in the last seconds: try again")
+	errCredential      = errors.New("the token of the watching person was revoked: watch again with a valid token")
 )
 
 // statuses maps this service's errors to gRPC codes and reasons. toStatus uses the first entry that matches.
@@ -42,12 +42,12 @@ var statuses = []struct {
 	{errConfirmation, codes.InvalidArgument, "CONFIRMATION_REFUSED"},
 	{errParams, codes.InvalidArgument, "JSON_INVALID"},
 	{errCursor, codes.InvalidArgument, "CURSOR_INVALID"},
-	{errPage, codes.InvalidArgument, "PAGE_TOKEN_INVALID"},
+	{errPageToken, codes.InvalidArgument, "PAGE_TOKEN_INVALID"},
 	{fairqueue.ErrBusy, codes.ResourceExhausted, "APPROVAL_BUSY"},
-	{errStale, codes.FailedPrecondition, "DECISION_STALE"},
-	{errRefused, codes.InvalidArgument, "DECISION_REFUSED"},
-	{errUnseen, codes.Unavailable, "POLICY_UNSEEN"},
-	{errFull, codes.ResourceExhausted, "APPROVAL_BUSY"},
+	{errDecisionStale, codes.FailedPrecondition, "DECISION_STALE"},
+	{errDecisionRefused, codes.InvalidArgument, "DECISION_REFUSED"},
+	{errNoRevision, codes.Unavailable, "POLICY_UNSEEN"},
+	{errTooManyUsed, codes.ResourceExhausted, "APPROVAL_BUSY"},
 	{errCredential, codes.Unauthenticated, "CREDENTIAL_ENDED"},
 	{view.ErrOffset, codes.InvalidArgument, "VIEW_OFFSET_INVALID"},
 	{view.ErrChanged, codes.Aborted, "VIEW_CHANGED"},

@@ -43,8 +43,8 @@ const (
 	cancelled = approvalv1.ApprovalState_APPROVAL_STATE_CANCELLED
 )
 
-// meters contains the metrics of the approval service. It is safe for concurrent use.
-type meters struct {
+// metrics contains the metrics of the approval service. It is safe for concurrent use.
+type metrics struct {
 	open      metric.Int64ObservableGauge
 	duration  metric.Float64Histogram
 	decisions metric.Int64Counter
@@ -57,10 +57,10 @@ type meters struct {
 	phases           map[approvalv1.ApprovalState]metric.MeasurementOption
 }
 
-func newMeters(ctx context.Context, meter metric.Meter) (*meters, error) {
-	m := &meters{
-		states:   named(stateKey, pending, approved, claimed, unknown),
-		outcomes: named(outcomeKey, approved, denied, expired, cancelled),
+func newMetrics(ctx context.Context, meter metric.Meter) (*metrics, error) {
+	m := &metrics{
+		states:   stateAttributes(stateKey, pending, approved, claimed, unknown),
+		outcomes: stateAttributes(outcomeKey, approved, denied, expired, cancelled),
 		phases: map[approvalv1.ApprovalState]metric.MeasurementOption{
 			pending:  metric.WithAttributeSet(attribute.NewSet(phaseKey.String("decide"))),
 			approved: metric.WithAttributeSet(attribute.NewSet(phaseKey.String("execute"))),
@@ -85,12 +85,12 @@ func newMeters(ctx context.Context, meter metric.Meter) (*meters, error) {
 	if err := errors.Join(errs[:]...); err != nil {
 		return nil, err
 	}
-	m.zero(ctx)
+	m.addZeros(ctx)
 	return m, nil
 }
 
-// named returns one attribute for each state, with the name of the state as its value.
-func named(key attribute.Key, states ...approvalv1.ApprovalState) map[approvalv1.ApprovalState]metric.MeasurementOption {
+// stateAttributes returns one attribute for each state, with the name of the state as its value.
+func stateAttributes(key attribute.Key, states ...approvalv1.ApprovalState) map[approvalv1.ApprovalState]metric.MeasurementOption {
 	out := make(map[approvalv1.ApprovalState]metric.MeasurementOption, len(states))
 	for _, s := range states {
 		out[s] = metric.WithAttributeSet(attribute.NewSet(key.String(lifecycle.StateName(s))))
@@ -98,8 +98,8 @@ func named(key attribute.Key, states ...approvalv1.ApprovalState) map[approvalv1
 	return out
 }
 
-// zero adds zero to every counter, so that a query for an increase sees the first event.
-func (m *meters) zero(ctx context.Context) {
+// addZeros adds zero to every counter, so that a query for an increase sees the first event.
+func (m *metrics) addZeros(ctx context.Context) {
 	for _, outcome := range m.outcomes {
 		m.decisions.Add(ctx, 0, outcome)
 	}
@@ -110,9 +110,9 @@ func (m *meters) zero(ctx context.Context) {
 	m.givenUp.Add(ctx, 0)
 }
 
-// voted describes a vote that was cast, and links its span to the trace of the approval request. The span contains no
-// text that people wrote.
-func voted(span trace.Span, verdict approvalv1.Verdict, a *approvalv1.Approval) {
+// describeVote describes a vote that was cast, and links its span to the trace of the approval request. The span
+// contains no text that people wrote.
+func describeVote(span trace.Span, verdict approvalv1.Verdict, a *approvalv1.Approval) {
 	if !span.IsRecording() {
 		return
 	}
@@ -120,8 +120,8 @@ func voted(span trace.Span, verdict approvalv1.Verdict, a *approvalv1.Approval) 
 	telemetry.Link(span, a.GetTraceParent())
 }
 
-// uncast describes a vote that failed with err. Its error.type is the reason in the gRPC status of err.
-func uncast(span trace.Span, verdict approvalv1.Verdict, err error) {
+// describeFailedVote describes a vote that failed with err. Its error.type is the reason in the gRPC status of err.
+func describeFailedVote(span trace.Span, verdict approvalv1.Verdict, err error) {
 	if !span.IsRecording() {
 		return
 	}
@@ -130,19 +130,19 @@ func uncast(span trace.Span, verdict approvalv1.Verdict, err error) {
 	span.SetStatus(codes.Error, reason)
 }
 
-// observe reports the number of open approvals by state.
-func (m *meters) observe(o metric.Observer, counts map[approvalv1.ApprovalState]int64) {
+// observeOpen reports the number of open approvals by state.
+func (m *metrics) observeOpen(o metric.Observer, counts map[approvalv1.ApprovalState]int64) {
 	for state, of := range m.states {
 		o.ObserveInt64(m.open, counts[state], of)
 	}
 }
 
-// changed counts the changes of a committed transaction.
-func (m *meters) changed(ctx context.Context, c store.Changes) {
-	for _, s := range c.Steps {
+// countChanges counts the changes of a committed transaction.
+func (m *metrics) countChanges(ctx context.Context, c store.Changes) {
+	for _, s := range c.Transitions {
 		if outcome, ok := m.outcomes[s.To]; ok && s.From == pending && !s.Granted {
 			m.decisions.Add(ctx, 1, outcome)
-			m.duration.Record(ctx, s.Time.Sub(s.Asked).Seconds(), outcome)
+			m.duration.Record(ctx, s.Time.Sub(s.LastAsked).Seconds(), outcome)
 		}
 		if phase, ok := m.phases[s.From]; ok && s.To == expired {
 			m.expired.Add(ctx, 1, phase)

@@ -25,7 +25,7 @@ import (
 
 // counts returns the values of the metrics that are not zero, by name and attributes. The value of a histogram is its
 // count.
-func (s *site) counts(t *testing.T) map[string]int64 {
+func (s *fixture) counts(t *testing.T) map[string]int64 {
 	t.Helper()
 	var all metricdata.ResourceMetrics
 	if err := s.meters.Collect(t.Context(), &all); err != nil {
@@ -60,29 +60,31 @@ func (s *site) counts(t *testing.T) map[string]int64 {
 	return out
 }
 
-// decided adds the expected metrics of n decisions with an outcome.
-func decided(into map[string]int64, outcome string, n int64) {
+// addDecisions adds the expected metrics of n decisions with an outcome.
+func addDecisions(into map[string]int64, outcome string, n int64) {
 	for _, name := range []string{"decisions", "decision.duration"} {
 		into["sluice.approval."+name+"{sluice.approval.outcome="+outcome+"}"] = n
 	}
 }
 
-func openIn(state string) string { return "sluice.approval.open{sluice.approval.state=" + state + "}" }
+func openMetric(state string) string {
+	return "sluice.approval.open{sluice.approval.state=" + state + "}"
+}
 
 // claim claims the approved call with the given params.
-func (s *site) claim(t *testing.T, text, name string, change ...func(*approvalv1.ClaimApprovalRequest)) *approvalv1.ClaimApprovalResponse {
+func (s *fixture) claim(t *testing.T, text, name string, change ...func(*approvalv1.ClaimApprovalRequest)) *approvalv1.ClaimApprovalResponse {
 	t.Helper()
-	resp, err := s.gateway().ClaimApproval(as(t, bot()), claimRequest(s.ask(t, text).GetApproval(), name, change...))
+	resp, err := s.gateway().ClaimApproval(onBehalfOf(t, bot()), claimRequest(s.ask(t, text).GetApproval(), name, change...))
 	if err != nil {
 		t.Fatal(err)
 	}
 	return resp
 }
 
-// Each approval counts as one decision, however many votes it needs. Later changes by policy or by a claim don't count as
-// decisions.
-func TestMetricsCountWhatPeopleDecide(t *testing.T) {
-	each(t, func(c *approval.Config) { c.MaxPending = 100 }, func(t *testing.T, s *site) {
+// Each approval counts as one decision, however many votes it needs. Later changes by policy or by a claim don't count
+// as decisions.
+func TestMetrics_CountEachApprovalOnce(t *testing.T) {
+	forEachStore(t, func(c *approval.Config) { c.MaxPending = 100 }, func(t *testing.T, s *fixture) {
 		two := func(d *policyv1.Decision) { d.Approval.Quorum = 2 }
 		id := s.ask(t, `{"arguments":{"n":1}}`, two).GetApproval().GetId()
 		s.approve(t, "ana", id)
@@ -93,7 +95,7 @@ func TestMetricsCountWhatPeopleDecide(t *testing.T) {
 		}
 		for n, end := range []func(a *approvalv1.Approval){
 			func(a *approvalv1.Approval) {
-				if _, err := s.gateway().CancelApproval(as(t, bot()), &approvalv1.CancelApprovalRequest{ApprovalId: a.GetId(), Reason: "x"}); err != nil {
+				if _, err := s.gateway().CancelApproval(onBehalfOf(t, bot()), &approvalv1.CancelApprovalRequest{ApprovalId: a.GetId(), Reason: "x"}); err != nil {
 					t.Fatal(err)
 				}
 			},
@@ -108,7 +110,7 @@ func TestMetricsCountWhatPeopleDecide(t *testing.T) {
 				s.claim(t, `{"arguments":{"m":2}}`, "unknown")
 				req := &approvalv1.CompleteClaimRequest{ApprovalId: a.GetId(), ClaimId: "unknown", Holder: "gw-1", Outcome: approvalv1.CallOutcome_CALL_OUTCOME_UNKNOWN}
 				for range 2 {
-					if _, err := s.gateway().CompleteClaim(as(t, bot()), req); err != nil {
+					if _, err := s.gateway().CompleteClaim(onBehalfOf(t, bot()), req); err != nil {
 						t.Fatal(err)
 					}
 				}
@@ -121,10 +123,10 @@ func TestMetricsCountWhatPeopleDecide(t *testing.T) {
 		} {
 			end(s.ask(t, fmt.Sprintf(`{"arguments":{"m":%d}}`, n)).GetApproval())
 		}
-		want := map[string]int64{openIn("pending"): 1, openIn("approved"): 1, openIn("claimed"): 1, openIn("outcome_unknown"): 1, "sluice.approval.unknown_outcomes{}": 1}
-		decided(want, "approved", 4)
-		decided(want, "denied", 1)
-		decided(want, "cancelled", 1)
+		want := map[string]int64{openMetric("pending"): 1, openMetric("approved"): 1, openMetric("claimed"): 1, openMetric("outcome_unknown"): 1, "sluice.approval.unknown_outcomes{}": 1}
+		addDecisions(want, "approved", 4)
+		addDecisions(want, "denied", 1)
+		addDecisions(want, "cancelled", 1)
 		if diff := cmp.Diff(want, s.counts(t)); diff != "" {
 			t.Errorf("-want +got:\n%s", diff)
 		}
@@ -132,8 +134,8 @@ func TestMetricsCountWhatPeopleDecide(t *testing.T) {
 }
 
 // A call that a grant covers is not counted as a decision.
-func TestMetricsLeaveGrantsOut(t *testing.T) {
-	each(t, nil, func(t *testing.T, s *site) {
+func TestMetrics_CountNoDecisionForACoveredCall(t *testing.T) {
+	forEachStore(t, nil, func(t *testing.T, s *fixture) {
 		granting := func(d *policyv1.Decision) {
 			d.Approval.Grant = &policyv1.Grant{Calls: 2, Within: durationpb.New(time.Hour)}
 		}
@@ -141,8 +143,8 @@ func TestMetricsLeaveGrantsOut(t *testing.T) {
 		if a := s.ask(t, `{"n":2}`, granting).GetApproval(); a.GetState() != approved || a.GetGrantedBy() == "" {
 			t.Fatalf("not covered: %v", a)
 		}
-		want := map[string]int64{openIn("approved"): 2}
-		decided(want, "approved", 1)
+		want := map[string]int64{openMetric("approved"): 2}
+		addDecisions(want, "approved", 1)
 		if diff := cmp.Diff(want, s.counts(t)); diff != "" {
 			t.Errorf("-want +got:\n%s", diff)
 		}
@@ -151,24 +153,24 @@ func TestMetricsLeaveGrantsOut(t *testing.T) {
 
 // Approvals that expire before the decision and approvals that expire before the claim are counted separately, also
 // while no request is made.
-func TestMetricsTellExpiriesApart(t *testing.T) {
-	each(t, func(c *approval.Config) { c.Execute = 10 * time.Millisecond }, func(t *testing.T, s *site) {
+func TestMetrics_CountExpiriesByPhase(t *testing.T) {
+	forEachStore(t, func(c *approval.Config) { c.Execute = 10 * time.Millisecond }, func(t *testing.T, s *fixture) {
 		s.approve(t, "ana", s.ask(t, `{"n":1}`).GetApproval().GetId())
 		s.ask(t, `{"n":2}`, func(d *policyv1.Decision) { d.Approval.DecideWithin = durationpb.New(10 * time.Millisecond) })
 		s.run(t)
 		want := map[string]int64{"sluice.approval.expired{sluice.approval.phase=decide}": 1, "sluice.approval.expired{sluice.approval.phase=execute}": 1}
-		decided(want, "approved", 1)
-		decided(want, "expired", 1)
+		addDecisions(want, "approved", 1)
+		addDecisions(want, "expired", 1)
 		var got map[string]int64
-		eventually.Holds(t, "both expire", func() bool { got = s.counts(t); return len(got) >= len(want) && got[openIn("pending")] == 0 })
+		eventually.Holds(t, "both expire", func() bool { got = s.counts(t); return len(got) >= len(want) && got[openMetric("pending")] == 0 })
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("-want +got:\n%s", diff)
 		}
 	})
 }
 
-// edit changes the SQLite file of a running service.
-func edit(t *testing.T, cfg approval.Config, statement string) {
+// editDatabase changes the SQLite file of a running service.
+func editDatabase(t *testing.T, cfg approval.Config, statement string) {
 	t.Helper()
 	db, err := sql.Open("sqlite", "file:"+filepath.Join(cfg.Data, "approval", "approvals.db")+"?_pragma=busy_timeout(5000)")
 	if err != nil {
@@ -181,7 +183,7 @@ func edit(t *testing.T, cfg approval.Config, statement string) {
 }
 
 // A notice that is not accepted for a day is given up and counted.
-func TestMetricsCountNoticesThatAreGivenUp(t *testing.T) {
+func TestMetrics_CountNoticesThatAreGivenUp(t *testing.T) {
 	t.Parallel()
 	endpoint := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusGone) }))
 	t.Cleanup(endpoint.Close)
@@ -190,26 +192,26 @@ func TestMetricsCountNoticesThatAreGivenUp(t *testing.T) {
 	cfg.Notices.Webhooks = []notice.Webhook{{Target: notice.Target{Name: "hook"}, URL: endpoint.URL, Secret: config.Secret(secret)}}
 	s := serve(t, cfg)
 	s.ask(t, params)
-	edit(t, cfg, "UPDATE notices SET due = due - 25 * 3600 * 1000000")
+	editDatabase(t, cfg, "UPDATE notices SET due = due - 25 * 3600 * 1000000")
 	s.run(t)
 	eventually.Holds(t, "the notice is given up", func() bool { return s.counts(t)["sluice.approval.notices.given_up{}"] == 1 })
 }
 
 // The other metrics are exported although the store can't be read, and after the service has closed.
-func TestMetricsWithoutTheStore(t *testing.T) {
+func TestMetrics_AreExportedWithoutTheStore(t *testing.T) {
 	t.Parallel()
 	cfg := approval.DefaultConfig()
 	cfg.Data = t.TempDir()
 	s := serve(t, cfg)
 	s.approve(t, "ana", s.ask(t, params).GetApproval().GetId())
-	edit(t, cfg, "ALTER TABLE approvals RENAME TO gone")
+	editDatabase(t, cfg, "ALTER TABLE approvals RENAME TO gone")
 	want := make(map[string]int64)
-	decided(want, "approved", 1)
+	addDecisions(want, "approved", 1)
 	if diff := cmp.Diff(want, s.counts(t)); diff != "" {
 		t.Errorf("without the store (-want +got):\n%s", diff)
 	}
-	edit(t, cfg, "ALTER TABLE gone RENAME TO approvals")
-	if got := s.counts(t)[openIn("approved")]; got != 1 {
+	editDatabase(t, cfg, "ALTER TABLE gone RENAME TO approvals")
+	if got := s.counts(t)[openMetric("approved")]; got != 1 {
 		t.Errorf("with the store there are %d open approvals", got)
 	}
 	if err := s.svc.Close(); err != nil {

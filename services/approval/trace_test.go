@@ -10,7 +10,7 @@ import (
 )
 
 // votes returns the attributes of the spans of votes, in the order in which the spans ended.
-func (s *site) votes(t *testing.T) (out []map[string]string) {
+func (s *fixture) votes(t *testing.T) (out []map[string]string) {
 	t.Helper()
 	for _, span := range s.spans.Ended() {
 		if span.Name() != "approval vote" {
@@ -25,23 +25,23 @@ func (s *site) votes(t *testing.T) (out []map[string]string) {
 	return out
 }
 
-// Each vote has a span on every channel. The span has the verdict and either the new state or the error, and no text that
-// a person wrote.
-func TestAVoteHasASpan(t *testing.T) {
+// Each vote has a span on every channel. The span has the verdict and either the new state or the error, and no text
+// that a person wrote.
+func TestTrace_HasASpanForEachVote(t *testing.T) {
 	t.Parallel()
 	s := serveOnDisk(t)
 	first := s.ask(t, params, selfConfirm).GetApproval()
 	if first.GetTraceParent() != "" {
 		t.Errorf("requested without a trace, the approval has the traceparent %q", first.GetTraceParent())
 	}
-	if _, err := s.answered(t, first.GetId(), yes, selfConfirm); err != nil {
+	if _, err := s.selfVote(t, first.GetId(), yes, selfConfirm); err != nil {
 		t.Fatal(err)
 	}
 	second := s.ask(t, `{"n":2}`).GetApproval()
 	for _, code := range []codes.Code{codes.OK, codes.FailedPrecondition} {
 		token := map[codes.Code]string{codes.OK: "ana", codes.FailedPrecondition: "ben"}[code]
-		_, err := s.person(t, token).DecideApproval(soon(t), &approvalv1.DecideApprovalRequest{ApprovalId: second.GetId(), Verdict: no, Comment: "canary"})
-		wanted(t, err, code, map[codes.Code]string{codes.FailedPrecondition: "NOT_PENDING"}[code])
+		_, err := s.person(t, token).DecideApproval(timeoutContext(t), &approvalv1.DecideApprovalRequest{ApprovalId: second.GetId(), Verdict: no, Comment: "canary"})
+		wantError(t, err, code, map[codes.Code]string{codes.FailedPrecondition: "NOT_PENDING"}[code])
 	}
 	want := []map[string]string{
 		{"sluice.approval.id": first.GetId(), "sluice.approval.verdict": "approve", "sluice.approval.state": "approved"},

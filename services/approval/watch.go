@@ -21,18 +21,19 @@ import (
 )
 
 const (
-	// poll is how often a watch reads the moves that other processes made.
-	poll = 500 * time.Millisecond
-	// beat is how long a watch may be silent before it sends an empty message. A message may be later by up to poll.
-	beat = 8 * time.Second
-	// batch is how many approvals are read in one transaction.
-	batch = 100
+	// pollInterval is how often a watch reads the moves that other processes made.
+	pollInterval = 500 * time.Millisecond
+	// heartbeatInterval is how long a watch may be silent before it sends an empty message. A message may be later by
+	// up to poll.
+	heartbeatInterval = 8 * time.Second
+	// batchSize is how many approvals are read in one transaction.
+	batchSize = 100
 )
 
 // WatchApprovals implements approvalv1.ApprovalServiceServer.
 func (s *Service) WatchApprovals(req *approvalv1.WatchApprovalsRequest, stream grpc.ServerStreamingServer[approvalv1.WatchApprovalsResponse]) error {
-	w := &watch{Service: s, caller: authn.CallerOf(stream.Context()), req: req, stream: stream, heard: time.Now()}
-	w.filter = filterOf(w.caller, req.GetFilter())
+	w := &watch{Service: s, caller: authn.CallerOf(stream.Context()), req: req, stream: stream, lastSent: time.Now()}
+	w.filter = storeFilter(w.caller, req.GetFilter())
 	w.filter.ID = req.GetApprovalId()
 	return toStatus(w.run(stream.Context()))
 }
@@ -44,15 +45,15 @@ type watch struct {
 	req    *approvalv1.WatchApprovalsRequest
 	stream grpc.ServerStreamingServer[approvalv1.WatchApprovalsResponse]
 	filter store.Filter
-	// at is the number of the newest move that was sent. heard is when the last message was sent.
-	at    int64
-	heard time.Time
-	// last is the approval that was sent last; nil until an approval was sent.
-	last *approvalv1.Approval
+	// lastMove is the number of the newest move that was sent. lastSent is when the last message was sent.
+	lastMove int64
+	lastSent time.Time
+	// lastApproval is the approval that was sent last; nil until an approval was sent.
+	lastApproval *approvalv1.Approval
 }
 
 func (w *watch) run(ctx context.Context) error {
-	if err := w.begin(ctx); err != nil {
+	if err := w.sendCurrent(ctx); err != nil {
 		return err
 	}
 	w.filter.States = nil // the states of the filter apply only to the approvals that are sent first
@@ -66,12 +67,12 @@ func (w *watch) run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-moved:
-		case <-time.After(poll):
+		case <-time.After(pollInterval):
 		}
-		if err := w.stillKnown(); err != nil {
+		if err := w.checkToken(); err != nil {
 			return err
 		}
-		if time.Since(w.heard) >= beat {
+		if time.Since(w.lastSent) >= heartbeatInterval {
 			if err := w.send(nil, true); err != nil {
 				return err
 			}
@@ -79,22 +80,22 @@ func (w *watch) run(ctx context.Context) error {
 	}
 }
 
-// begin sends the current approvals, or finds where to resume.
-func (w *watch) begin(ctx context.Context) error {
+// sendCurrent sends the current approvals, or finds where to resume.
+func (w *watch) sendCurrent(ctx context.Context) error {
 	if w.req.GetCursor() != "" {
-		at, err := w.resume(w.req.GetCursor())
+		at, err := w.parseCursor(w.req.GetCursor())
 		if err != nil {
 			return err
 		}
-		w.at = at
+		w.lastMove = at
 		return nil
 	}
 	var standing []*lifecycle.Record
 	err := w.store.Look(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
-		if standing, err = w.standing(ctx, tx); err != nil {
+		if standing, err = w.currentApprovals(ctx, tx); err != nil {
 			return err
 		}
-		w.at, err = tx.Moves(ctx)
+		w.lastMove, err = tx.NewestMove(ctx)
 		return err
 	})
 	if err != nil {
@@ -114,35 +115,35 @@ func (w *watch) begin(ctx context.Context) error {
 	return nil
 }
 
-// standing reads the approvals that are sent first, in the order in which they were opened. A watch of one approval gets
-// that approval in any state. Every other watch gets the approvals in the filter's states, or, if the filter names no
-// state, all approvals that have not ended.
-func (w *watch) standing(ctx context.Context, tx *store.Tx) ([]*lifecycle.Record, error) {
+// currentApprovals reads the approvals that are sent first, in the order in which they were opened. A watch of one
+// approval gets that approval in any state. Every other watch gets the approvals in the filter's states, or, if the
+// filter names no state, all approvals that have not ended.
+func (w *watch) currentApprovals(ctx context.Context, tx *store.Tx) ([]*lifecycle.Record, error) {
 	f := w.filter
 	if f.ID == "" && len(f.States) == 0 {
-		f.States = open
+		f.States = openStates
 	}
 	var out []*lifecycle.Record
 	for before := int64(0); ; {
-		found, err := tx.List(ctx, f, before, batch)
+		found, err := tx.List(ctx, f, before, batchSize)
 		if err != nil {
 			return nil, err
 		}
 		for _, l := range found {
 			before = l.Opened
-			if w.picks(w.caller, w.req.GetFilter(), l.Record) {
+			if w.matchesForMe(w.caller, w.req.GetFilter(), l.Record) {
 				out = append(out, l.Record)
 			}
 		}
-		if len(found) < batch {
+		if len(found) < batchSize {
 			slices.Reverse(out)
 			return out, nil
 		}
 	}
 }
 
-// open lists the states that an approval may leave.
-var open = []approvalv1.ApprovalState{
+// openStates lists the states that an approval may leave.
+var openStates = []approvalv1.ApprovalState{
 	approvalv1.ApprovalState_APPROVAL_STATE_PENDING, approvalv1.ApprovalState_APPROVAL_STATE_APPROVED,
 	approvalv1.ApprovalState_APPROVAL_STATE_CLAIMED, approvalv1.ApprovalState_APPROVAL_STATE_OUTCOME_UNKNOWN,
 }
@@ -153,40 +154,40 @@ func (w *watch) catchUp(ctx context.Context) (bool, error) {
 	for {
 		var found []store.Listed
 		err := w.store.Look(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
-			found, err = tx.MovedSince(ctx, w.filter, w.at, batch)
+			found, err = tx.MovedSince(ctx, w.filter, w.lastMove, batchSize)
 			return err
 		})
 		if err != nil {
 			return false, err
 		}
 		for _, l := range found {
-			w.at = l.Moved
+			w.lastMove = l.Moved
 			if err := w.send(l.Approval, true); err != nil {
 				return false, err
 			}
 		}
 		if w.req.GetApprovalId() != "" {
-			if over, err := w.ended(ctx); over || err != nil {
+			if over, err := w.hasEnded(ctx); over || err != nil {
 				return over, err
 			}
 		}
-		if len(found) < batch {
+		if len(found) < batchSize {
 			return false, nil
 		}
 	}
 }
 
-// ended reports whether the watched approval has ended and its end was sent or was known to the cursor.
-func (w *watch) ended(ctx context.Context) (over bool, err error) {
-	if w.last != nil {
-		return w.last.GetEnded() != nil, nil
+// hasEnded reports whether the watched approval has ended and its end was sent or was known to the cursor.
+func (w *watch) hasEnded(ctx context.Context) (over bool, err error) {
+	if w.lastApproval != nil {
+		return w.lastApproval.GetEnded() != nil, nil
 	}
 	err = w.store.Look(ctx, func(ctx context.Context, tx *store.Tx) error {
 		found, err := tx.List(ctx, w.filter, 0, 1)
 		if err == nil && len(found) == 0 {
 			return store.ErrNotFound
 		}
-		over = err == nil && found[0].Ended() && found[0].Moved <= w.at
+		over = err == nil && found[0].Ended() && found[0].Moved <= w.lastMove
 		return err
 	})
 	return over, err
@@ -194,44 +195,44 @@ func (w *watch) ended(ctx context.Context) (over bool, err error) {
 
 func (w *watch) send(a *approvalv1.Approval, synced bool) error {
 	if a != nil {
-		w.last = a
+		w.lastApproval = a
 	}
 	resp := &approvalv1.WatchApprovalsResponse{Approval: a, Synced: synced}
 	if synced {
 		resp.Cursor = w.cursor()
 	}
-	w.heard = time.Now()
+	w.lastSent = time.Now()
 	return w.stream.Send(resp)
 }
 
 // cursor returns the position at which a client can resume this watch: w.at and the digest of the watch.
-func (w *watch) cursor() string { return fmt.Sprintf("%d.%s", w.at, w.kind()) }
+func (w *watch) cursor() string { return fmt.Sprintf("%d.%s", w.lastMove, w.digest()) }
 
-func (w *watch) resume(cursor string) (int64, error) {
+func (w *watch) parseCursor(cursor string) (int64, error) {
 	place, kind, _ := strings.Cut(cursor, ".")
 	at, err := strconv.ParseInt(place, 10, 64)
-	if err != nil || at < 0 || kind != w.kind() {
+	if err != nil || at < 0 || kind != w.digest() {
 		return 0, errCursor
 	}
 	return at, nil
 }
 
-// kind returns a digest of the tenant, the approval and the filter. A cursor contains this digest, so that the cursor
+// digest returns a digest of the tenant, the approval and the filter. A cursor contains this digest, so that the cursor
 // works only for the same watch.
-func (w *watch) kind() string {
-	sum := sha256.Sum256([]byte(w.caller.Tenant() + "\x00" + w.req.GetApprovalId() + "\x00" + digestOf(w.req.GetFilter())))
+func (w *watch) digest() string {
+	sum := sha256.Sum256([]byte(w.caller.Tenant() + "\x00" + w.req.GetApprovalId() + "\x00" + filterDigest(w.req.GetFilter())))
 	return hex.EncodeToString(sum[:8])
 }
 
-// digestOf returns a digest of the filter.
-func digestOf(f *approvalv1.ApprovalFilter) string {
+// filterDigest returns a digest of the filter.
+func filterDigest(f *approvalv1.ApprovalFilter) string {
 	raw, _ := proto.MarshalOptions{Deterministic: true}.Marshal(f) // a valid message never fails
 	sum := sha256.Sum256(raw)
 	return hex.EncodeToString(sum[:8])
 }
 
-// stillKnown returns errCredential if the person's token was revoked.
-func (w *watch) stillKnown() error {
+// checkToken returns errCredential if the person's token was revoked.
+func (w *watch) checkToken() error {
 	p := w.caller.Person
 	if p == nil {
 		return nil

@@ -21,9 +21,9 @@ func discard() *slog.Logger { return slog.New(slog.DiscardHandler) }
 
 type stream = grpc.ServerStreamingClient[approvalv1.WatchApprovalsResponse]
 
-func (s *site) watch(t *testing.T, token string, req *approvalv1.WatchApprovalsRequest) stream {
+func (s *fixture) watch(t *testing.T, token string, req *approvalv1.WatchApprovalsRequest) stream {
 	t.Helper()
-	w, err := s.person(t, token).WatchApprovals(soon(t), req)
+	w, err := s.person(t, token).WatchApprovals(timeoutContext(t), req)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -40,8 +40,8 @@ func next(t *testing.T, w stream) *approvalv1.WatchApprovalsResponse {
 	return m
 }
 
-func TestWatchSendsWhatStandsAndWhatMoves(t *testing.T) {
-	each(t, nil, func(t *testing.T, s *site) {
+func TestWatchApprovals_SendsCurrentApprovalsAndMoves(t *testing.T) {
+	forEachStore(t, nil, func(t *testing.T, s *fixture) {
 		empty := s.watch(t, "viewer", &approvalv1.WatchApprovalsRequest{})
 		if m := next(t, empty); m.GetApproval() != nil || !m.GetSynced() || m.GetCursor() == "" {
 			t.Errorf("without approvals: %v", m)
@@ -72,8 +72,8 @@ func TestWatchSendsWhatStandsAndWhatMoves(t *testing.T) {
 	})
 }
 
-func TestAWatchOfOneEndsWithIt(t *testing.T) {
-	each(t, nil, func(t *testing.T, s *site) {
+func TestWatchApprovals_EndsWhenTheApprovalEnds(t *testing.T) {
+	forEachStore(t, nil, func(t *testing.T, s *fixture) {
 		a := s.ask(t, params).GetApproval()
 		s.ask(t, `{"other":1}`)
 		w := s.watch(t, "viewer", &approvalv1.WatchApprovalsRequest{ApprovalId: a.GetId()})
@@ -97,24 +97,24 @@ func TestAWatchOfOneEndsWithIt(t *testing.T) {
 			t.Errorf("the stream continues: %v", err)
 		}
 		_, err := s.watch(t, "viewer", &approvalv1.WatchApprovalsRequest{ApprovalId: "none"}).Recv()
-		wanted(t, err, codes.NotFound, "APPROVAL_UNKNOWN")
+		wantError(t, err, codes.NotFound, "APPROVAL_UNKNOWN")
 	})
 }
 
 // A renewed lease is stored, but is not a move: no watch sends it, and the version stays.
-func TestARenewalIsNoMove(t *testing.T) {
-	each(t, nil, func(t *testing.T, s *site) {
+func TestWatchApprovals_SendsNoRenewedLease(t *testing.T) {
+	forEachStore(t, nil, func(t *testing.T, s *fixture) {
 		a := s.ask(t, params).GetApproval()
 		s.approve(t, "ana", a.GetId())
 		claim := claimRequest(a, "c1", func(r *approvalv1.ClaimApprovalRequest) { r.Lease = durationpb.New(time.Second) })
-		if resp, err := s.gateway().ClaimApproval(as(t, bot()), claim); err != nil || resp.GetClaimed() == nil {
+		if resp, err := s.gateway().ClaimApproval(onBehalfOf(t, bot()), claim); err != nil || resp.GetClaimed() == nil {
 			t.Fatal(resp, err)
 		}
 		w := s.watch(t, "viewer", &approvalv1.WatchApprovalsRequest{})
 		if m := next(t, w); m.GetApproval().GetId() != a.GetId() || !m.GetSynced() {
 			t.Fatalf("the current approval: %v", m)
 		}
-		renewed, err := s.gateway().RenewClaim(soon(t), &approvalv1.RenewClaimRequest{ApprovalId: a.GetId(), ClaimId: "c1", Holder: "gw-1", Lease: durationpb.New(time.Hour)})
+		renewed, err := s.gateway().RenewClaim(timeoutContext(t), &approvalv1.RenewClaimRequest{ApprovalId: a.GetId(), ClaimId: "c1", Holder: "gw-1", Lease: durationpb.New(time.Hour)})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -134,8 +134,8 @@ func TestARenewalIsNoMove(t *testing.T) {
 	})
 }
 
-func TestCursorsAreTheirWatchs(t *testing.T) {
-	each(t, nil, func(t *testing.T, s *site) {
+func TestWatchApprovals_RefusesTheCursorOfAnotherWatch(t *testing.T) {
+	forEachStore(t, nil, func(t *testing.T, s *fixture) {
 		cursor := next(t, s.watch(t, "viewer", &approvalv1.WatchApprovalsRequest{})).GetCursor()
 		for name, w := range map[string]stream{
 			"of another tenant": s.watch(t, "acme-operator", &approvalv1.WatchApprovalsRequest{Cursor: cursor}),
@@ -143,27 +143,27 @@ func TestCursorsAreTheirWatchs(t *testing.T) {
 			"of none":           s.watch(t, "viewer", &approvalv1.WatchApprovalsRequest{Cursor: "1.x"}),
 		} {
 			_, err := w.Recv()
-			if wanted(t, err, codes.InvalidArgument, "CURSOR_INVALID"); t.Failed() {
+			if wantError(t, err, codes.InvalidArgument, "CURSOR_INVALID"); t.Failed() {
 				t.Fatal(name)
 			}
 		}
 	})
 }
 
-func TestARevokedTokenWatchesNothing(t *testing.T) {
-	each(t, nil, func(t *testing.T, s *site) {
+func TestWatchApprovals_EndsWhenTheTokenIsRevoked(t *testing.T) {
+	forEachStore(t, nil, func(t *testing.T, s *fixture) {
 		w := s.watch(t, "ana", &approvalv1.WatchApprovalsRequest{})
 		next(t, w)
 		if err := s.tokens.Replace(nil); err != nil {
 			t.Fatal(err)
 		}
 		_, err := w.Recv()
-		wanted(t, err, codes.Unauthenticated, "CREDENTIAL_ENDED")
+		wantError(t, err, codes.Unauthenticated, "CREDENTIAL_ENDED")
 	})
 }
 
 // A watch at one replica sends the moves that another replica made in the same store.
-func TestAReplicaSeesWhatAnotherMoves(t *testing.T) {
+func TestWatchApprovals_SendsMovesOfAnotherReplica(t *testing.T) {
 	t.Parallel()
 	cfg := approval.DefaultConfig()
 	cfg.Source = sqlstoretest.Postgres(t)

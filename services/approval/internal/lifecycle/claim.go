@@ -23,8 +23,8 @@ var (
 	ErrOutcomeKnown    = errors.New("the outcome of the call is known already")
 )
 
-// Claiming is a request to claim an approved call.
-type Claiming struct {
+// ClaimRequest is a request to claim an approved call.
+type ClaimRequest struct {
 	// Claim identifies the claim. Its attempt is the attempt for which the caller reserved limits.
 	Claim
 	// Decision is policy's current decision on the call.
@@ -36,32 +36,32 @@ type Claiming struct {
 	ServerIdentity string
 	// Duration is the length of the lease; positive.
 	Duration time.Duration
-	// Standing returns why a vote no longer counts, or "" if it counts.
-	Standing func(*approvalv1.Vote) string
-	// Grant is the record whose grant covers the call; nil if no grant does. It may be the claimed record itself. If it is
-	// another record, Claim changes it too.
+	// VoidReason returns why a vote no longer counts, or "" if it counts.
+	VoidReason func(*approvalv1.Vote) string
+	// Grant is the record whose grant covers the call; nil if no grant does. It may be the claimed record itself. If it
+	// is another record, Claim changes it too.
 	Grant *Record
 }
 
-// Refused is the reason why a claim was refused.
-type Refused struct {
+// Refusal is the reason why a claim was refused.
+type Refusal struct {
 	// Code and Message tell the caller why. Message may be empty.
 	Code    commonv1.Code
 	Message string
-	// LeaseUnused means that no call can be sent any more under the claim's lease of limits. The holder must then settle
-	// the lease as never sent.
+	// LeaseUnused means that no call can be sent any more under the claim's lease of limits. The holder must then
+	// settle the lease as never sent.
 	LeaseUnused bool
 }
 
-// Claim claims the call for one holder. It returns nil and nil if the holder has the claim. Otherwise it returns either a
-// refusal for the caller or an error.
-func (r *Record) Claim(c Claiming, now time.Time) (*Refused, error) {
-	if !decided(c.Decision) {
+// Claim claims the call for one holder. It returns nil and nil if the holder has the claim. Otherwise it returns either
+// a refusal for the caller or an error.
+func (r *Record) Claim(c ClaimRequest, now time.Time) (*Refusal, error) {
+	if !isDecision(c.Decision) {
 		return nil, ErrDecisionMissing
 	}
 	a := r.Approval
 	if i := slices.IndexFunc(r.Claims, func(old Claim) bool { return old.ID == c.ID }); i >= 0 {
-		if old := r.Claims[i]; old.Holder == c.Holder && old.End == Holds {
+		if old := r.Claims[i]; old.Holder == c.Holder && old.End == Active {
 			return nil, nil //nolint:nilnil // the holder has the claim already
 		}
 		return nil, ErrClaimEnded
@@ -69,8 +69,8 @@ func (r *Record) Claim(c Claiming, now time.Time) (*Refused, error) {
 	if a.GetAttempt() != c.Attempt {
 		return nil, ErrAttemptChanged
 	}
-	if refused := r.unclaimable(c, now); refused != nil {
-		refused.LeaseUnused = r.leaseUnused(c.Claim)
+	if refused := r.checkClaim(c, now); refused != nil {
+		refused.LeaseUnused = r.isLeaseUnused(c.Claim)
 		return refused, nil
 	}
 	if c.Grant != nil {
@@ -86,8 +86,8 @@ func (r *Record) Claim(c Claiming, now time.Time) (*Refused, error) {
 	return nil, nil //nolint:nilnil // the holder has the claim
 }
 
-// decided reports whether the decision has a known effect and, if it requires approval, terms.
-func decided(d *policyv1.Decision) bool {
+// isDecision reports whether the decision has a known effect and, if it requires approval, terms.
+func isDecision(d *policyv1.Decision) bool {
 	switch d.GetEffect() {
 	case policyv1.Effect_EFFECT_ALLOW, policyv1.Effect_EFFECT_DENY:
 		return true
@@ -100,9 +100,9 @@ func decided(d *policyv1.Decision) bool {
 	}
 }
 
-// unclaimable returns why the call can't be claimed, or nil if it can. It also makes the move that results from the
+// checkClaim returns why the call can't be claimed, or nil if it can. It also makes the move that results from the
 // reason, unless the approval is in outcome_unknown, which no refusal changes.
-func (r *Record) unclaimable(c Claiming, now time.Time) *Refused {
+func (r *Record) checkClaim(c ClaimRequest, now time.Time) *Refusal {
 	a, again := r.Approval, r.Approval.GetState() == unknown
 	move := func(to approvalv1.ApprovalState, why cause) {
 		if !again {
@@ -111,48 +111,48 @@ func (r *Record) unclaimable(c Claiming, now time.Time) *Refused {
 	}
 	switch {
 	case a.GetState() != approved && !again:
-		return &Refused{Code: a.GetCode()}
+		return &Refusal{Code: a.GetCode()}
 	case again && (!c.Decision.GetIdempotent() || !now.Before(a.GetExecuteBefore().AsTime())):
-		return &Refused{Code: commonv1.Code_CODE_OUTCOME_UNKNOWN}
+		return &Refusal{Code: commonv1.Code_CODE_OUTCOME_UNKNOWN}
 	case c.Decision.GetEffect() == policyv1.Effect_EFFECT_DENY || c.Decision.GetHidden(): // a hidden tool is denied even if the effect is to allow
 		code := deniedCode(c.Decision)
 		if !again {
 			a.PolicyRevision = c.Decision.GetPolicyRevision()
 		}
 		move(denied, cause{reason: "policy denies the call now", code: code})
-		return &Refused{Code: code, Message: c.Decision.GetMessage()}
+		return &Refusal{Code: code, Message: c.Decision.GetMessage()}
 	case !bytes.Equal(a.GetDefinitionDigest(), c.Definition) || a.GetServerIdentity() != c.ServerIdentity:
-		move(cancelled, otherTool())
-		return &Refused{Code: commonv1.Code_CODE_TOOL_CHANGED}
+		move(cancelled, toolChanged())
+		return &Refusal{Code: commonv1.Code_CODE_TOOL_CHANGED}
 	case c.Decision.GetEffect() == policyv1.Effect_EFFECT_REQUIRE_APPROVAL && !r.sameTerms(c.Decision):
 		if !again {
-			r.again(c.Decision, c.Times, now)
+			r.askAgain(c.Decision, c.Times, now)
 		}
-		return &Refused{Code: commonv1.Code_CODE_APPROVAL_PENDING}
-	case !again && r.tooFew(c, now):
-		return &Refused{Code: commonv1.Code_CODE_APPROVAL_PENDING}
-	case c.Grant != nil && !c.Grant.LiveGrant(now):
+		return &Refusal{Code: commonv1.Code_CODE_APPROVAL_PENDING}
+	case !again && r.dropInvalidVotes(c, now):
+		return &Refusal{Code: commonv1.Code_CODE_APPROVAL_PENDING}
+	case c.Grant != nil && !c.Grant.HasLiveGrant(now):
 		move(expired, cause{reason: "the grant is used up"})
-		return &Refused{Code: commonv1.Code_CODE_APPROVAL_EXPIRED}
+		return &Refusal{Code: commonv1.Code_CODE_APPROVAL_EXPIRED}
 	default:
 		return nil
 	}
 }
 
-// tooFew voids the votes that no longer count. If votes are missing after that, tooFew asks approvers again and returns
-// true. If a grant covers the call, tooFew checks the votes for the grant.
-func (r *Record) tooFew(c Claiming, now time.Time) bool {
+// dropInvalidVotes voids the votes that no longer count. If votes are missing after that, dropInvalidVotes asks
+// approvers again and returns true. If a grant covers the call, dropInvalidVotes checks the votes for the grant.
+func (r *Record) dropInvalidVotes(c ClaimRequest, now time.Time) bool {
 	voted := r
 	if r.Approval.GetGrantedBy() != "" && c.Grant != nil {
 		voted = c.Grant
 	}
-	if !voted.void(c.Standing, now) {
+	if !voted.voidVotes(c.VoidReason, now) {
 		return false
 	}
 	if r.Approval.GetGrantedBy() != "" { // now approvers are asked about this call itself, on its terms
-		r.Approval.GrantedBy, r.Approval.Grant = "", grantOf(r.Approval.GetTerms())
+		r.Approval.GrantedBy, r.Approval.Grant = "", newGrant(r.Approval.GetTerms())
 	}
-	r.Approval.VotesMissing = r.missing()
+	r.Approval.VotesMissing = r.missingVotes()
 	r.move(pending, now, cause{reason: "votes no longer count: a voter left the groups or lost the right to decide"})
 	return true
 }
@@ -168,16 +168,17 @@ func deniedCode(d *policyv1.Decision) commonv1.Code {
 	}
 }
 
-// leaseUnused reports whether no call can be sent any more under the lease of limits of a refused claim. It returns true
-// if no accepted claim names the lease, and the attempt of the refused claim is over or was claimed under another lease.
-func (r *Record) leaseUnused(c Claim) bool {
+// isLeaseUnused reports whether no call can be sent any more under the lease of limits of a refused claim. It returns
+// true if no accepted claim names the lease, and the attempt of the refused claim is over or was claimed under another
+// lease.
+func (r *Record) isLeaseUnused(c Claim) bool {
 	named := slices.ContainsFunc(r.Claims, func(old Claim) bool { return old.Lease == c.Lease })
 	taken := slices.ContainsFunc(r.Claims, func(old Claim) bool { return old.Attempt == c.Attempt })
 	return c.Lease != "" && !named && (taken || r.Ended() || r.Approval.GetAttempt() != c.Attempt)
 }
 
-// held returns the newest claim if it has the given identifier and holder. Otherwise it returns [ErrNotHolder].
-func (r *Record) held(id, holder string) (*Claim, error) {
+// currentClaim returns the newest claim if it has the given identifier and holder. Otherwise it returns [ErrNotHolder].
+func (r *Record) currentClaim(id, holder string) (*Claim, error) {
 	if n := len(r.Claims); n > 0 && r.Claims[n-1].ID == id && r.Claims[n-1].Holder == holder {
 		return &r.Claims[n-1], nil
 	}
@@ -191,31 +192,31 @@ func (r *Record) endClaim(how End, now time.Time) {
 
 // Renew sets the end of a claim's lease to d from now.
 func (r *Record) Renew(id, holder string, d time.Duration, now time.Time) error {
-	c, err := r.held(id, holder)
+	c, err := r.currentClaim(id, holder)
 	switch {
 	case err != nil:
 		return err
-	case c.End == Lapsed:
+	case c.End == Expired:
 		return ErrLeaseEnded
-	case c.End != Holds:
+	case c.End != Active:
 		return ErrNotHolder
 	}
 	r.Approval.GetClaim().LeaseExpires = timestamppb.New(now.Add(d))
 	return nil
 }
 
-// Release releases a claim whose call was not sent, so that the call can be claimed again. It is idempotent. grant is the
-// record whose grant covers the call, as in [Claiming].
+// Release releases a claim whose call was not sent, so that the call can be claimed again. It is idempotent. grant is
+// the record whose grant covers the call, as in [ClaimRequest].
 func (r *Record) Release(id, holder, reason string, grant *Record, now time.Time) error {
-	c, err := r.held(id, holder)
+	c, err := r.currentClaim(id, holder)
 	switch {
 	case err != nil:
 		return err
 	case c.End == Released:
 		return nil
-	case c.End == Lapsed:
+	case c.End == Expired:
 		return ErrLeaseEnded
-	case c.End == Told || c.End == Unsent:
+	case c.End == Reported || c.End == NeverSent:
 		return ErrOutcomeKnown
 	}
 	r.endClaim(Released, now)
@@ -224,6 +225,6 @@ func (r *Record) Release(id, holder, reason string, grant *Record, now time.Time
 	}
 	r.Approval.Attempt++
 	r.move(approved, now, cause{actor: holder, reason: reason})
-	r.Lapse(now) // the time to execute may be over
+	r.ApplyDue(now) // the time to execute may be over
 	return nil
 }

@@ -13,51 +13,53 @@ import (
 	"github.com/sluice-mesh/sluice/services/approval/internal/lifecycle"
 )
 
-func TestAnApprovedCallIsGivenToOneCaller(t *testing.T) {
+func TestClaim_SucceedsForOneHolder(t *testing.T) {
 	t.Parallel()
-	r := claimedOne(t)
-	if refused, err := r.Claim(claiming("c1", 1), start); refused != nil || err != nil {
+	r := claimedRecord(t)
+	if refused, err := r.Claim(claimRequest("c1", 1), start); refused != nil || err != nil {
 		t.Errorf("a repeat: %v, %v", refused, err)
 	}
-	if refused, err := r.Claim(claiming("c2", 1), start); err != nil || refused == nil || refused.Code != commonv1.Code_CODE_APPROVAL_USED || !refused.LeaseUnused {
+	if refused, err := r.Claim(claimRequest("c2", 1), start); err != nil || refused == nil || refused.Code != commonv1.Code_CODE_APPROVAL_USED || !refused.LeaseUnused {
 		t.Errorf("another: %+v, %v", refused, err)
 	}
-	shared := func(c *lifecycle.Claiming) { c.Lease = "lease-c1" }
-	if refused, _ := r.Claim(claiming("c3", 1, shared), start); refused == nil || refused.LeaseUnused {
+	shared := func(c *lifecycle.ClaimRequest) { c.Lease = "lease-c1" }
+	if refused, _ := r.Claim(claimRequest("c3", 1, shared), start); refused == nil || refused.LeaseUnused {
 		t.Errorf("another that shares the lease: %+v", refused)
 	}
-	if _, err := r.Claim(claiming("c1", 1, func(c *lifecycle.Claiming) { c.Holder = "other" }), start); !errors.Is(err, lifecycle.ErrClaimEnded) {
+	if _, err := r.Claim(claimRequest("c1", 1, func(c *lifecycle.ClaimRequest) { c.Holder = "other" }), start); !errors.Is(err, lifecycle.ErrClaimEnded) {
 		t.Errorf("another holder with the same name: %v", err)
 	}
 }
 
 // Case A4. A claim checks the current decision, tool, server and voters, and moves the approval if they have changed.
-func TestA4WhatIsCheckedAtTheClaim(t *testing.T) {
+func TestClaim_ChecksWhatHasChanged(t *testing.T) {
 	t.Parallel()
-	left := func(c *lifecycle.Claiming) { c.Standing = func(*approvalv1.Vote) string { return "left the group" } }
+	left := func(c *lifecycle.ClaimRequest) {
+		c.VoidReason = func(*approvalv1.Vote) string { return "left the group" }
+	}
 	for name, tt := range map[string]struct {
-		claim lifecycle.Claiming
+		claim lifecycle.ClaimRequest
 		code  commonv1.Code
 		err   error
 		state string
 	}{
-		"policy allows":              {claiming("c", 1), 0, nil, "claimed"},
-		"the same terms":             {claiming("c", 1, with(decision())), 0, nil, "claimed"},
-		"an empty decision":          {claiming("c", 1, with(&policyv1.Decision{})), 0, lifecycle.ErrDecisionMissing, "approved"},
-		"an unknown effect":          {claiming("c", 1, with(&policyv1.Decision{Effect: 99})), 0, lifecycle.ErrDecisionMissing, "approved"},
-		"approval without terms":     {claiming("c", 1, with(&policyv1.Decision{Effect: policyv1.Effect_EFFECT_REQUIRE_APPROVAL})), 0, lifecycle.ErrDecisionMissing, "approved"},
-		"policy allows and hides":    {claiming("c", 1, with(&policyv1.Decision{Effect: policyv1.Effect_EFFECT_ALLOW, Hidden: true})), commonv1.Code_CODE_TOOL_UNKNOWN, nil, "denied"},
-		"another attempt":            {claiming("c", 2), 0, lifecycle.ErrAttemptChanged, "approved"},
-		"policy denies":              {claiming("c", 1, with(&policyv1.Decision{Effect: policyv1.Effect_EFFECT_DENY, Code: commonv1.Code_CODE_DENIED_BY_RULE})), commonv1.Code_CODE_DENIED_BY_RULE, nil, "denied"},
-		"policy hides":               {claiming("c", 1, with(&policyv1.Decision{Effect: policyv1.Effect_EFFECT_DENY, Hidden: true})), commonv1.Code_CODE_TOOL_UNKNOWN, nil, "denied"},
-		"another definition":         {claiming("c", 1, func(c *lifecycle.Claiming) { c.Definition = nil }), commonv1.Code_CODE_TOOL_CHANGED, nil, "cancelled"},
-		"another server":             {claiming("c", 1, func(c *lifecycle.Claiming) { c.ServerIdentity = "http y" }), commonv1.Code_CODE_TOOL_CHANGED, nil, "cancelled"},
-		"other terms":                {claiming("c", 1, with(decision(quorum(2)))), commonv1.Code_CODE_APPROVAL_PENDING, nil, "pending"},
-		"a voter has lost the right": {claiming("c", 1, left), commonv1.Code_CODE_APPROVAL_PENDING, nil, "pending"},
+		"policy allows":              {claimRequest("c", 1), 0, nil, "claimed"},
+		"the same terms":             {claimRequest("c", 1, withDecision(decision())), 0, nil, "claimed"},
+		"an empty decision":          {claimRequest("c", 1, withDecision(&policyv1.Decision{})), 0, lifecycle.ErrDecisionMissing, "approved"},
+		"an unknown effect":          {claimRequest("c", 1, withDecision(&policyv1.Decision{Effect: 99})), 0, lifecycle.ErrDecisionMissing, "approved"},
+		"approval without terms":     {claimRequest("c", 1, withDecision(&policyv1.Decision{Effect: policyv1.Effect_EFFECT_REQUIRE_APPROVAL})), 0, lifecycle.ErrDecisionMissing, "approved"},
+		"policy allows and hides":    {claimRequest("c", 1, withDecision(&policyv1.Decision{Effect: policyv1.Effect_EFFECT_ALLOW, Hidden: true})), commonv1.Code_CODE_TOOL_UNKNOWN, nil, "denied"},
+		"another attempt":            {claimRequest("c", 2), 0, lifecycle.ErrAttemptChanged, "approved"},
+		"policy denies":              {claimRequest("c", 1, withDecision(&policyv1.Decision{Effect: policyv1.Effect_EFFECT_DENY, Code: commonv1.Code_CODE_DENIED_BY_RULE})), commonv1.Code_CODE_DENIED_BY_RULE, nil, "denied"},
+		"policy hides":               {claimRequest("c", 1, withDecision(&policyv1.Decision{Effect: policyv1.Effect_EFFECT_DENY, Hidden: true})), commonv1.Code_CODE_TOOL_UNKNOWN, nil, "denied"},
+		"another definition":         {claimRequest("c", 1, func(c *lifecycle.ClaimRequest) { c.Definition = nil }), commonv1.Code_CODE_TOOL_CHANGED, nil, "cancelled"},
+		"another server":             {claimRequest("c", 1, func(c *lifecycle.ClaimRequest) { c.ServerIdentity = "http y" }), commonv1.Code_CODE_TOOL_CHANGED, nil, "cancelled"},
+		"other terms":                {claimRequest("c", 1, withDecision(decision(quorum(2)))), commonv1.Code_CODE_APPROVAL_PENDING, nil, "pending"},
+		"a voter has lost the right": {claimRequest("c", 1, left), commonv1.Code_CODE_APPROVAL_PENDING, nil, "pending"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			r := approvedOne(t)
+			r := approvedRecord(t)
 			refused, err := r.Claim(tt.claim, start)
 			if !errors.Is(err, tt.err) || (refused == nil) != (tt.code == 0) || refused != nil && refused.Code != tt.code {
 				t.Errorf("%+v, %v", refused, err)
@@ -73,23 +75,23 @@ func TestA4WhatIsCheckedAtTheClaim(t *testing.T) {
 	}
 }
 
-func TestAVoteByAnOutsideIssuerGrowsOld(t *testing.T) {
+func TestClaim_VoidsAnExternalVoteAfter15Minutes(t *testing.T) {
 	t.Parallel()
 	for age, want := range map[time.Duration]string{15 * time.Minute: "claimed", 15*time.Minute + 1: "pending"} {
 		r := open(decision(func(d *policyv1.Decision) { d.Approval.ExecuteWithin = durationpb.New(time.Hour) }))
-		b := yes(person("ben"))
+		b := approveBallot(person("ben"))
 		b.External = true
 		if err := r.Vote(b, start); err != nil {
 			t.Fatal(err)
 		}
-		_, _ = r.Claim(claiming("c", 1), start.Add(age))
+		_, _ = r.Claim(claimRequest("c", 1), start.Add(age))
 		wantState(t, r, want)
 	}
 }
 
-func TestReleaseGivesTheCallBack(t *testing.T) {
+func TestRelease_MakesTheCallClaimable(t *testing.T) {
 	t.Parallel()
-	r := claimedOne(t)
+	r := claimedRecord(t)
 	for range 2 {
 		if err := r.Release("c1", "gw", "the server was unavailable", nil, start); err != nil {
 			t.Fatal(err)
@@ -99,10 +101,10 @@ func TestReleaseGivesTheCallBack(t *testing.T) {
 	if r.Approval.GetAttempt() != 2 {
 		t.Errorf("attempt %d", r.Approval.GetAttempt())
 	}
-	if _, err := r.Claim(claiming("c1", 2), start); !errors.Is(err, lifecycle.ErrClaimEnded) {
+	if _, err := r.Claim(claimRequest("c1", 2), start); !errors.Is(err, lifecycle.ErrClaimEnded) {
 		t.Errorf("the released claim again: %v", err)
 	}
-	if refused, err := r.Claim(claiming("c2", 2), start); refused != nil || err != nil {
+	if refused, err := r.Claim(claimRequest("c2", 2), start); refused != nil || err != nil {
 		t.Fatal(refused, err)
 	}
 	if err := r.Release("c1", "gw", "x", nil, start); !errors.Is(err, lifecycle.ErrNotHolder) {
@@ -114,22 +116,22 @@ func TestReleaseGivesTheCallBack(t *testing.T) {
 	if err := r.Renew("c2", "other", time.Minute, start); !errors.Is(err, lifecycle.ErrNotHolder) {
 		t.Errorf("another holder: %v", err)
 	}
-	late := claimedOne(t)
+	late := claimedRecord(t)
 	if err := late.Release("c1", "gw", "x", nil, start.Add(times.Execute)); err != nil {
 		t.Fatal(err)
 	}
 	wantState(t, late, "expired")
 }
 
-func TestWhatCameOfTheCall(t *testing.T) {
+func TestComplete_SettlesTheApproval(t *testing.T) {
 	t.Parallel()
 	for outcome, want := range map[approvalv1.CallOutcome]string{
 		approvalv1.CallOutcome_CALL_OUTCOME_DONE: "done", approvalv1.CallOutcome_CALL_OUTCOME_FAILED: "failed",
 		approvalv1.CallOutcome_CALL_OUTCOME_UNKNOWN: "outcome_unknown", approvalv1.CallOutcome_CALL_OUTCOME_NEVER_SENT: "failed",
 	} {
 		for name, at := range map[string]time.Duration{"in time": 0, "after the lease": time.Hour} {
-			r := claimedOne(t)
-			r.Lapse(start.Add(at))
+			r := claimedRecord(t)
+			r.ApplyDue(start.Add(at))
 			settled, err := r.Complete("c1", "gw", outcome, start.Add(at))
 			if again, err := r.Complete("c1", "gw", outcome, start.Add(at)); again || err != nil {
 				t.Errorf("%s, %s, again: %v, %v", want, name, again, err)
@@ -145,28 +147,28 @@ func TestWhatCameOfTheCall(t *testing.T) {
 	}
 }
 
-func TestAnUnknownOutcomeIsNeverSentAgainByItself(t *testing.T) {
+func TestClaim_OfUnknownOutcomeNeedsAnIdempotentCall(t *testing.T) {
 	t.Parallel()
-	r := claimedOne(t)
-	r.Lapse(start.Add(time.Minute))
+	r := claimedRecord(t)
+	r.ApplyDue(start.Add(time.Minute))
 	if err := r.Release("c1", "gw", "x", nil, start); !errors.Is(err, lifecycle.ErrLeaseEnded) {
 		t.Errorf("released: %v", err)
 	}
 	if err := r.Renew("c1", "gw", time.Minute, start); !errors.Is(err, lifecycle.ErrLeaseEnded) {
 		t.Errorf("renewed: %v", err)
 	}
-	if refused, err := r.Claim(claiming("c2", 2), start); err != nil || refused == nil || refused.Code != commonv1.Code_CODE_OUTCOME_UNKNOWN {
+	if refused, err := r.Claim(claimRequest("c2", 2), start); err != nil || refused == nil || refused.Code != commonv1.Code_CODE_OUTCOME_UNKNOWN {
 		t.Errorf("claimed again: %+v, %v", refused, err)
 	}
-	denied := with(&policyv1.Decision{Effect: policyv1.Effect_EFFECT_DENY, Idempotent: true})
-	if refused, _ := r.Claim(claiming("c3", 2, denied), start); refused == nil || refused.LeaseUnused {
+	denied := withDecision(&policyv1.Decision{Effect: policyv1.Effect_EFFECT_DENY, Idempotent: true})
+	if refused, _ := r.Claim(claimRequest("c3", 2, denied), start); refused == nil || refused.LeaseUnused {
 		t.Errorf("claimed against policy: %+v", refused)
 	}
 	wantState(t, r, "outcome_unknown")
-	if refused, _ := r.Claim(claiming("c4", 2, with(idempotent())), start.Add(times.Execute)); refused == nil {
+	if refused, _ := r.Claim(claimRequest("c4", 2, withDecision(idempotent())), start.Add(times.Execute)); refused == nil {
 		t.Error("an idempotent call was claimed too late")
 	}
-	if refused, err := r.Claim(claiming("c5", 2, with(idempotent())), start.Add(2*time.Minute)); refused != nil || err != nil {
+	if refused, err := r.Claim(claimRequest("c5", 2, withDecision(idempotent())), start.Add(2*time.Minute)); refused != nil || err != nil {
 		t.Errorf("an idempotent call: %+v, %v", refused, err)
 	}
 	wantState(t, r, "claimed")
@@ -175,7 +177,7 @@ func TestAnUnknownOutcomeIsNeverSentAgainByItself(t *testing.T) {
 // step changes an approval.
 type step func(*testing.T, *lifecycle.Record)
 
-func tells(outcome approvalv1.CallOutcome) step {
+func completes(outcome approvalv1.CallOutcome) step {
 	return func(t *testing.T, r *lifecycle.Record) {
 		t.Helper()
 		if settled, err := r.Complete(r.Approval.GetClaim().GetClaimId(), "gw", outcome, start); !settled || err != nil {
@@ -184,13 +186,13 @@ func tells(outcome approvalv1.CallOutcome) step {
 	}
 }
 
-func lapsesAfter(d time.Duration) step {
-	return func(_ *testing.T, r *lifecycle.Record) { r.Lapse(start.Add(d)) }
+func passesTime(d time.Duration) step {
+	return func(_ *testing.T, r *lifecycle.Record) { r.ApplyDue(start.Add(d)) }
 }
 
 func claimsAgain(t *testing.T, r *lifecycle.Record) {
 	t.Helper()
-	if refused, err := r.Claim(claiming("c2", 2, with(idempotent())), start); refused != nil || err != nil {
+	if refused, err := r.Claim(claimRequest("c2", 2, withDecision(idempotent())), start); refused != nil || err != nil {
 		t.Error(refused, err)
 	}
 }
@@ -210,26 +212,26 @@ func resolvesFailed(t *testing.T, r *lifecycle.Record) {
 }
 
 // The params of an ended approval are deleted if its call was certainly not sent, and only then.
-func TestWhoseParamsAreKept(t *testing.T) {
+func TestRecord_DeletesParamsOfACallThatDidNotRun(t *testing.T) {
 	t.Parallel()
-	lost, late, neverSent := lapsesAfter(time.Minute), lapsesAfter(times.Execute), tells(approvalv1.CallOutcome_CALL_OUTCOME_NEVER_SENT)
+	lost, late, neverSent := passesTime(time.Minute), passesTime(times.Execute), completes(approvalv1.CallOutcome_CALL_OUTCOME_NEVER_SENT)
 	for name, tt := range map[string]struct {
 		steps []step
 		kept  bool
 	}{
-		"done":                               {[]step{tells(approvalv1.CallOutcome_CALL_OUTCOME_DONE)}, true},
-		"failed":                             {[]step{tells(approvalv1.CallOutcome_CALL_OUTCOME_FAILED)}, true},
+		"done":                               {[]step{completes(approvalv1.CallOutcome_CALL_OUTCOME_DONE)}, true},
+		"failed":                             {[]step{completes(approvalv1.CallOutcome_CALL_OUTCOME_FAILED)}, true},
 		"resolved as failed":                 {[]step{lost, resolvesFailed}, true},
 		"never sent":                         {[]step{neverSent}, false},
 		"never sent, reported late":          {[]step{lost, neverSent}, false},
-		"unknown, then never sent":           {[]step{tells(approvalv1.CallOutcome_CALL_OUTCOME_UNKNOWN), neverSent}, false},
+		"unknown, then never sent":           {[]step{completes(approvalv1.CallOutcome_CALL_OUTCOME_UNKNOWN), neverSent}, false},
 		"released, then expired":             {[]step{releases, late}, false},
 		"unknown, claimed again, never sent": {[]step{lost, claimsAgain, neverSent}, true},
 		"unknown, claimed again, released, expired": {[]step{lost, claimsAgain, releases, late}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			r := claimedOne(t)
+			r := claimedRecord(t)
 			for _, happens := range tt.steps {
 				happens(t, r)
 			}
@@ -243,8 +245,8 @@ func TestWhoseParamsAreKept(t *testing.T) {
 // If policy denies a call at its claim, the approval and its last move name the revision that denies the call.
 func TestClaim_DenialNamesItsRevision(t *testing.T) {
 	t.Parallel()
-	r := approvedOne(t)
-	if _, err := r.Claim(claiming("c", 1, with(&policyv1.Decision{Effect: policyv1.Effect_EFFECT_DENY, PolicyRevision: "denying"})), start); err != nil {
+	r := approvedRecord(t)
+	if _, err := r.Claim(claimRequest("c", 1, withDecision(&policyv1.Decision{Effect: policyv1.Effect_EFFECT_DENY, PolicyRevision: "denying"})), start); err != nil {
 		t.Fatal(err)
 	}
 	if last := r.Moves[len(r.Moves)-1]; r.Approval.GetPolicyRevision() != "denying" || last.GetPolicyRevision() != "denying" {

@@ -9,49 +9,50 @@ import (
 	"github.com/sluice-mesh/sluice/services/approval/internal/lifecycle"
 )
 
-// If a grant no longer has enough votes, approvers are asked about the covered call itself. Their approval gives the grant
-// in the terms of that call.
-func TestACallThatWasCoveredGrantsWhatItsTermsSay(t *testing.T) {
+// If a grant no longer has enough votes, approvers are asked about the covered call itself. Their approval gives the
+// grant in the terms of that call.
+func TestGrant_IsGivenByACallThatWasCovered(t *testing.T) {
 	t.Parallel()
-	r := approvedOne(t, grant(5))
+	r := approvedRecord(t, grant(5))
 	c := covered(r, start)
-	_, _ = c.Claim(claiming("c1", 1, grantedBy(r), without("ben")), start)
+	_, _ = c.Claim(claimRequest("c1", 1, grantedBy(r), withoutVoter("ben")), start)
 	wantState(t, c, "pending")
 	if g := c.Approval.GetGrant(); g.GetCalls() != 5 || g.GetExpires() != nil {
 		t.Errorf("people are asked for the grant %v", g)
 	}
-	if err := c.Vote(yes(person("ana")), start); err != nil {
+	if err := c.Vote(approveBallot(person("ana")), start); err != nil {
 		t.Fatal(err)
 	}
-	if refused, err := c.Claim(claiming("c2", 2, grantedBy(c)), start); refused != nil || err != nil {
+	if refused, err := c.Claim(claimRequest("c2", 2, grantedBy(c)), start); refused != nil || err != nil {
 		t.Fatal(refused, err)
 	}
-	if g := c.Approval.GetGrant(); g.GetUsed() != 1 || !c.LiveGrant(start) {
+	if g := c.Approval.GetGrant(); g.GetUsed() != 1 || !c.HasLiveGrant(start) {
 		t.Errorf("after approval the grant is %v", g)
 	}
 }
 
-// A change of the tool cancels an approval but not its grant. Cancel then ends the grant, and adds a move to the history.
-func TestTheGrantOfACancelledOneIsTakenBack(t *testing.T) {
+// A change of the tool cancels an approval but not its grant. Cancel then ends the grant, and adds a move to the
+// history.
+func TestCancel_EndsTheGrantOfACancelledApproval(t *testing.T) {
 	t.Parallel()
-	r := approvedOne(t, grant(5))
-	r.Outdate(start)
+	r := approvedRecord(t, grant(5))
+	r.CancelOutdated(start)
 	wantState(t, r, "cancelled")
-	if r.Approval.GetCode() != commonv1.Code_CODE_TOOL_CHANGED || !r.LiveGrant(start) {
+	if r.Approval.GetCode() != commonv1.Code_CODE_TOOL_CHANGED || !r.HasLiveGrant(start) {
 		t.Errorf("the cancelled approval is %v", r.Approval)
 	}
 	moves := len(r.Moves)
 	for range 2 {
-		if err := r.Cancel("op", "enough", start); err != nil || r.LiveGrant(start) || len(r.Moves) != moves+1 {
+		if err := r.Cancel("op", "enough", start); err != nil || r.HasLiveGrant(start) || len(r.Moves) != moves+1 {
 			t.Errorf("cancelled: %v, %v, %d moves", err, r.Approval.GetGrant(), len(r.Moves)-moves)
 		}
 	}
 }
 
 // The time to execute of a covered call ends with the grant at the latest.
-func TestACoveredCallEndsWithItsGrant(t *testing.T) {
+func TestCover_LimitsTheTimeToExecuteToTheGrant(t *testing.T) {
 	t.Parallel()
-	r := approvedOne(t, grant(5)) // for an hour
+	r := approvedRecord(t, grant(5)) // for an hour
 	for at, want := range map[time.Duration]time.Duration{
 		0: times.Execute, time.Hour - times.Execute: time.Hour, time.Hour - times.Execute + time.Second: time.Hour, time.Hour - time.Second: time.Hour,
 	} {
@@ -62,14 +63,14 @@ func TestACoveredCallEndsWithItsGrant(t *testing.T) {
 }
 
 // grantedBy makes a claim use the grant of a record.
-func grantedBy(r *lifecycle.Record) func(*lifecycle.Claiming) {
-	return func(c *lifecycle.Claiming) { c.Grant = r }
+func grantedBy(r *lifecycle.Record) func(*lifecycle.ClaimRequest) {
+	return func(c *lifecycle.ClaimRequest) { c.Grant = r }
 }
 
-// without makes the vote of one subject no longer count.
-func without(subject string) func(*lifecycle.Claiming) {
-	return func(c *lifecycle.Claiming) {
-		c.Standing = func(v *approvalv1.Vote) string {
+// withoutVoter makes the vote of one subject no longer count.
+func withoutVoter(subject string) func(*lifecycle.ClaimRequest) {
+	return func(c *lifecycle.ClaimRequest) {
+		c.VoidReason = func(v *approvalv1.Vote) string {
 			if v.GetSubject() == subject {
 				return "left"
 			}

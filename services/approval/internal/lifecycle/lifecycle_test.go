@@ -48,7 +48,7 @@ func grant(calls int64) func(*policyv1.Decision) {
 }
 
 func open(d *policyv1.Decision) *lifecycle.Record {
-	return lifecycle.Open(lifecycle.Question{
+	return lifecycle.Open(lifecycle.OpenRequest{
 		ID: "a1", DecisionID: "d1", Digest: []byte("digest"), Decision: d, Times: times,
 		Requester: &identityv1.Principal{
 			Tenant: "acme", Subject: "bot", Agent: "dev", Owner: "olga", Session: "s", TokenId: "t",
@@ -64,19 +64,19 @@ func person(subject string, groups ...string) *identityv1.Principal {
 	return &identityv1.Principal{Tenant: "acme", Subject: subject, Groups: groups}
 }
 
-func yes(who *identityv1.Principal) lifecycle.Ballot {
-	return lifecycle.Ballot{Voter: who, Verdict: approvalv1.Verdict_VERDICT_APPROVE, Shown: []byte("v"), View: []byte("v"), Channel: approvalv1.VoteChannel_VOTE_CHANNEL_TOKEN}
+func approveBallot(who *identityv1.Principal) lifecycle.Ballot {
+	return lifecycle.Ballot{Voter: who, Verdict: approvalv1.Verdict_VERDICT_APPROVE, ShownDigest: []byte("v"), ViewDigest: []byte("v"), Channel: approvalv1.VoteChannel_VOTE_CHANNEL_TOKEN}
 }
 
-func no(who *identityv1.Principal) lifecycle.Ballot {
+func denyBallot(who *identityv1.Principal) lifecycle.Ballot {
 	return lifecycle.Ballot{Voter: who, Verdict: approvalv1.Verdict_VERDICT_DENY, Comment: "too much"}
 }
 
-func claiming(id string, attempt int32, change ...func(*lifecycle.Claiming)) lifecycle.Claiming {
-	c := lifecycle.Claiming{
+func claimRequest(id string, attempt int32, change ...func(*lifecycle.ClaimRequest)) lifecycle.ClaimRequest {
+	c := lifecycle.ClaimRequest{
 		Claim:    lifecycle.Claim{ID: id, Holder: "gw", Lease: "lease-" + id, Attempt: attempt},
 		Decision: allow(), Times: times, Definition: []byte("definition"), ServerIdentity: "http x", Duration: time.Minute,
-		Standing: func(*approvalv1.Vote) string { return "" },
+		VoidReason: func(*approvalv1.Vote) string { return "" },
 	}
 	for _, f := range change {
 		f(&c)
@@ -84,25 +84,25 @@ func claiming(id string, attempt int32, change ...func(*lifecycle.Claiming)) lif
 	return c
 }
 
-func with(d *policyv1.Decision) func(*lifecycle.Claiming) {
-	return func(c *lifecycle.Claiming) { c.Decision = d }
+func withDecision(d *policyv1.Decision) func(*lifecycle.ClaimRequest) {
+	return func(c *lifecycle.ClaimRequest) { c.Decision = d }
 }
 
-// approvedOne returns an approval that one person has approved.
-func approvedOne(t *testing.T, change ...func(*policyv1.Decision)) *lifecycle.Record {
+// approvedRecord returns an approval that one person has approved.
+func approvedRecord(t *testing.T, change ...func(*policyv1.Decision)) *lifecycle.Record {
 	t.Helper()
 	r := open(decision(change...))
-	if err := r.Vote(yes(person("ben")), start); err != nil {
+	if err := r.Vote(approveBallot(person("ben")), start); err != nil {
 		t.Fatal(err)
 	}
 	wantState(t, r, "approved")
 	return r
 }
 
-func claimedOne(t *testing.T) *lifecycle.Record {
+func claimedRecord(t *testing.T) *lifecycle.Record {
 	t.Helper()
-	r := approvedOne(t)
-	if refused, err := r.Claim(claiming("c1", 1), start); refused != nil || err != nil {
+	r := approvedRecord(t)
+	if refused, err := r.Claim(claimRequest("c1", 1), start); refused != nil || err != nil {
 		t.Fatal(refused, err)
 	}
 	return r
@@ -115,7 +115,7 @@ func wantState(t *testing.T, r *lifecycle.Record, want string) {
 	}
 }
 
-func TestOpenKeepsWhoAskedAndNothingOfTheSending(t *testing.T) {
+func TestOpen_StoresTheRequesterWithoutItsSession(t *testing.T) {
 	t.Parallel()
 	a := open(decision()).Approval
 	if who := a.GetRequester(); who.GetSubject() != "bot" || who.GetSession() != "" || who.GetTokenId() != "" || len(who.GetChain()) != 1 {
@@ -126,7 +126,7 @@ func TestOpenKeepsWhoAskedAndNothingOfTheSending(t *testing.T) {
 	}
 }
 
-func TestTimeMovesAnApproval(t *testing.T) {
+func TestApplyDue_MovesAnApprovalInTime(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		given   func(*testing.T) *lifecycle.Record
@@ -135,12 +135,12 @@ func TestTimeMovesAnApproval(t *testing.T) {
 		attempt int32
 	}{
 		"no decision": {func(*testing.T) *lifecycle.Record { return open(decision()) }, times.Decide, "expired", 1},
-		"no claim":    {func(t *testing.T) *lifecycle.Record { t.Helper(); return approvedOne(t) }, times.Execute, "expired", 1},
-		"no renewal":  {func(t *testing.T) *lifecycle.Record { t.Helper(); return claimedOne(t) }, time.Minute, "outcome_unknown", 2},
+		"no claim":    {func(t *testing.T) *lifecycle.Record { t.Helper(); return approvedRecord(t) }, times.Execute, "expired", 1},
+		"no renewal":  {func(t *testing.T) *lifecycle.Record { t.Helper(); return claimedRecord(t) }, time.Minute, "outcome_unknown", 2},
 		"a final state": {func(t *testing.T) *lifecycle.Record {
 			t.Helper()
 			r := open(decision())
-			_ = r.Vote(no(person("x")), start)
+			_ = r.Vote(denyBallot(person("x")), start)
 			return r
 		}, time.Hour, "denied", 1},
 	} {
@@ -148,22 +148,23 @@ func TestTimeMovesAnApproval(t *testing.T) {
 			t.Parallel()
 			r := tt.given(t)
 			before := lifecycle.StateName(r.Approval.GetState())
-			r.Lapse(start.Add(tt.after - 1))
+			r.ApplyDue(start.Add(tt.after - 1))
 			wantState(t, r, before)
-			r.Lapse(start.Add(tt.after))
+			r.ApplyDue(start.Add(tt.after))
 			wantState(t, r, tt.want)
 			if r.Approval.GetAttempt() != tt.attempt {
 				t.Errorf("attempt %d, want %d", r.Approval.GetAttempt(), tt.attempt)
 			}
-			if r.Lapse(start.Add(10 * time.Hour)); lifecycle.StateName(r.Approval.GetState()) != tt.want {
+			if r.ApplyDue(start.Add(10 * time.Hour)); lifecycle.StateName(r.Approval.GetState()) != tt.want {
 				t.Error("the approval moved again")
 			}
 		})
 	}
 }
 
-// Case A3. A vote counts only if the voter may decide: the requester, the principals in its chain and their owners may not.
-func TestA3WhoMayVote(t *testing.T) {
+// Case A3. A vote counts only if the voter may decide: the requester, the principals in its chain and their owners may
+// not.
+func TestVote_RefusesAVoterWhoMayNotDecide(t *testing.T) {
 	t.Parallel()
 	tooNew := person("ben", "finance")
 	tooNew.TokenCreated = timestamppb.New(start.Add(time.Second))
@@ -171,19 +172,35 @@ func TestA3WhoMayVote(t *testing.T) {
 		ballot lifecycle.Ballot
 		want   error
 	}{
-		"a member":                              {yes(person("ben", "finance")), nil},
-		"the caller":                            {yes(person("bot", "finance")), lifecycle.ErrSelf},
-		"its owner":                             {yes(person("olga", "finance")), lifecycle.ErrOwner},
-		"a principal in its chain":              {yes(person("carl", "finance")), lifecycle.ErrSelf},
-		"the owner of a principal in its chain": {yes(person("cleo", "finance")), lifecycle.ErrOwner},
-		"an owner, if owners may":               {func() lifecycle.Ballot { b := yes(person("olga", "finance")); b.OwnersMay = true; return b }(), nil},
-		"the caller, if owners may":             {func() lifecycle.Ballot { b := yes(person("bot", "finance")); b.OwnersMay = true; return b }(), lifecycle.ErrSelf},
-		"not a member":                          {yes(person("ben", "sales")), lifecycle.ErrNotApprover},
-		"not a member, denying":                 {no(person("ben")), lifecycle.ErrNotApprover},
-		"a newer token":                         {yes(tooNew), lifecycle.ErrTokenTooNew},
-		"no view was shown":                     {func() lifecycle.Ballot { b := yes(person("ben", "finance")); b.Shown = nil; return b }(), lifecycle.ErrViewNotShown},
-		"another view was shown":                {func() lifecycle.Ballot { b := yes(person("ben", "finance")); b.Shown = []byte("w"); return b }(), lifecycle.ErrViewChanged},
-		"the view can't be drawn":               {func() lifecycle.Ballot { b := yes(person("ben", "finance")); b.Shown, b.View = nil, nil; return b }(), lifecycle.ErrViewNotShown},
+		"a member":                              {approveBallot(person("ben", "finance")), nil},
+		"the caller":                            {approveBallot(person("bot", "finance")), lifecycle.ErrSelf},
+		"its owner":                             {approveBallot(person("olga", "finance")), lifecycle.ErrOwner},
+		"a principal in its chain":              {approveBallot(person("carl", "finance")), lifecycle.ErrSelf},
+		"the owner of a principal in its chain": {approveBallot(person("cleo", "finance")), lifecycle.ErrOwner},
+		"an owner, if owners may": {func() lifecycle.Ballot {
+			b := approveBallot(person("olga", "finance"))
+			b.OwnersMayDecide = true
+			return b
+		}(), nil},
+		"the caller, if owners may": {func() lifecycle.Ballot {
+			b := approveBallot(person("bot", "finance"))
+			b.OwnersMayDecide = true
+			return b
+		}(), lifecycle.ErrSelf},
+		"not a member":          {approveBallot(person("ben", "sales")), lifecycle.ErrNotApprover},
+		"not a member, denying": {denyBallot(person("ben")), lifecycle.ErrNotApprover},
+		"a newer token":         {approveBallot(tooNew), lifecycle.ErrTokenTooNew},
+		"no view was shown":     {func() lifecycle.Ballot { b := approveBallot(person("ben", "finance")); b.ShownDigest = nil; return b }(), lifecycle.ErrViewNotShown},
+		"another view was shown": {func() lifecycle.Ballot {
+			b := approveBallot(person("ben", "finance"))
+			b.ShownDigest = []byte("w")
+			return b
+		}(), lifecycle.ErrViewChanged},
+		"the view can't be drawn": {func() lifecycle.Ballot {
+			b := approveBallot(person("ben", "finance"))
+			b.ShownDigest, b.ViewDigest = nil, nil
+			return b
+		}(), lifecycle.ErrViewNotShown},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -201,11 +218,11 @@ func TestA3WhoMayVote(t *testing.T) {
 }
 
 // Case A3. Repeated votes of one person count once towards the quorum.
-func TestA3AQuorumIsOfDistinctPeople(t *testing.T) {
+func TestVote_CountsEachPersonOnce(t *testing.T) {
 	t.Parallel()
 	r := open(decision(quorum(2)))
 	for range 3 {
-		if err := r.Vote(yes(person("ben")), start); err != nil {
+		if err := r.Vote(approveBallot(person("ben")), start); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -213,29 +230,29 @@ func TestA3AQuorumIsOfDistinctPeople(t *testing.T) {
 	if len(r.Approval.GetVotes()) != 1 || r.Approval.GetVotesMissing() != 1 {
 		t.Errorf("votes %v", r.Approval.GetVotes())
 	}
-	if err := r.Vote(yes(person("ana")), start.Add(time.Minute)); err != nil {
+	if err := r.Vote(approveBallot(person("ana")), start.Add(time.Minute)); err != nil {
 		t.Fatal(err)
 	}
 	wantState(t, r, "approved")
 	if got := r.Approval.GetExecuteBefore().AsTime(); !got.Equal(start.Add(time.Minute + times.Execute)) {
 		t.Errorf("execute_before is %v", got)
 	}
-	if err := r.Vote(yes(person("ben")), start); err != nil {
+	if err := r.Vote(approveBallot(person("ben")), start); err != nil {
 		t.Errorf("the same vote again: %v", err)
 	}
-	if err := r.Vote(no(person("ben")), start); !errors.Is(err, lifecycle.ErrAlreadyVoted) {
+	if err := r.Vote(denyBallot(person("ben")), start); !errors.Is(err, lifecycle.ErrAlreadyVoted) {
 		t.Errorf("another vote, too late: %v", err)
 	}
-	if err := r.Vote(no(person("eve")), start); !errors.Is(err, lifecycle.ErrNotPending) {
+	if err := r.Vote(denyBallot(person("eve")), start); !errors.Is(err, lifecycle.ErrNotPending) {
 		t.Errorf("a first vote, too late: %v", err)
 	}
 }
 
-func TestOneDenialEndsIt(t *testing.T) {
+func TestVote_OneDenialEndsTheApproval(t *testing.T) {
 	t.Parallel()
 	r := open(decision(quorum(2)))
-	_ = r.Vote(yes(person("ben")), start)
-	if err := r.Vote(no(person("ben")), start); err != nil { // a person who approved may deny later
+	_ = r.Vote(approveBallot(person("ben")), start)
+	if err := r.Vote(denyBallot(person("ben")), start); err != nil { // a person who approved may deny later
 		t.Fatal(err)
 	}
 	wantState(t, r, "denied")
@@ -245,7 +262,7 @@ func TestOneDenialEndsIt(t *testing.T) {
 	}
 }
 
-func TestOtherTermsBeginAnew(t *testing.T) {
+func TestUpdateDecision_AsksAgainIfTheTermsChange(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		change func(*policyv1.Decision)
@@ -266,11 +283,11 @@ func TestOtherTermsBeginAnew(t *testing.T) {
 			t.Parallel()
 			base := quorum(2, "a", "b")
 			r := open(decision(base))
-			if err := r.Vote(yes(person("ben", "a")), start); err != nil {
+			if err := r.Vote(approveBallot(person("ben", "a")), start); err != nil {
 				t.Fatal(err)
 			}
 			later := start.Add(time.Minute)
-			if anew := r.Ask(decision(base, tt.change), times, later); anew != tt.anew {
+			if anew := r.UpdateDecision(decision(base, tt.change), times, later); anew != tt.anew {
 				t.Errorf("asked again: %v, want %v", anew, tt.anew)
 			}
 			if left := len(r.Approval.GetVotes()) == 0; left != tt.anew {
@@ -283,13 +300,13 @@ func TestOtherTermsBeginAnew(t *testing.T) {
 	}
 }
 
-func TestAnOperatorResolves(t *testing.T) {
+func TestResolve_SettlesAnUnknownOutcome(t *testing.T) {
 	t.Parallel()
-	r := claimedOne(t)
+	r := claimedRecord(t)
 	if err := r.Resolve("op", approvalv1.Resolution_RESOLUTION_DONE, "seen", start); !errors.Is(err, lifecycle.ErrOutcomeKnown) {
 		t.Errorf("while it runs: %v", err)
 	}
-	r.Lapse(start.Add(time.Minute))
+	r.ApplyDue(start.Add(time.Minute))
 	for range 2 {
 		if err := r.Resolve("op", approvalv1.Resolution_RESOLUTION_DONE, "seen", start); err != nil {
 			t.Fatal(err)
@@ -306,10 +323,10 @@ func TestAnOperatorResolves(t *testing.T) {
 	}
 }
 
-func TestCancel(t *testing.T) {
+func TestCancel_EndsAPendingOrApprovedRecord(t *testing.T) {
 	t.Parallel()
 	for range 2 {
-		r := approvedOne(t)
+		r := approvedRecord(t)
 		for range 2 {
 			if err := r.Cancel("op", "no need", start); err != nil {
 				t.Fatal(err)
@@ -317,11 +334,11 @@ func TestCancel(t *testing.T) {
 		}
 		wantState(t, r, "cancelled")
 	}
-	if err := claimedOne(t).Cancel("op", "x", start); !errors.Is(err, lifecycle.ErrRunning) {
+	if err := claimedRecord(t).Cancel("op", "x", start); !errors.Is(err, lifecycle.ErrRunning) {
 		t.Errorf("a claimed approval: %v", err)
 	}
 	r := open(decision())
-	_ = r.Vote(no(person("ben")), start)
+	_ = r.Vote(denyBallot(person("ben")), start)
 	if err := r.Cancel("op", "x", start); !errors.Is(err, lifecycle.ErrEnded) {
 		t.Errorf("a denied approval: %v", err)
 	}
@@ -335,41 +352,41 @@ func covered(r *lifecycle.Record, now time.Time) *lifecycle.Record {
 	return c
 }
 
-func TestAGrantCoversItsCallsAlone(t *testing.T) {
+func TestGrant_CoversItsNumberOfCalls(t *testing.T) {
 	t.Parallel()
-	r := approvedOne(t, grant(2))
-	own := func(c *lifecycle.Claiming) { c.Grant = r }
-	if refused, err := r.Claim(claiming("c1", 1, own), start); refused != nil || err != nil {
+	r := approvedRecord(t, grant(2))
+	own := func(c *lifecycle.ClaimRequest) { c.Grant = r }
+	if refused, err := r.Claim(claimRequest("c1", 1, own), start); refused != nil || err != nil {
 		t.Fatal(refused, err)
 	}
 	second, third := covered(r, start), covered(r, start)
-	if refused, err := second.Claim(claiming("c2", 1, own), start); refused != nil || err != nil {
+	if refused, err := second.Claim(claimRequest("c2", 1, own), start); refused != nil || err != nil {
 		t.Fatal(refused, err)
 	}
-	if refused, err := third.Claim(claiming("c3", 1, own), start); err != nil || refused == nil || refused.Code != commonv1.Code_CODE_APPROVAL_EXPIRED {
+	if refused, err := third.Claim(claimRequest("c3", 1, own), start); err != nil || refused == nil || refused.Code != commonv1.Code_CODE_APPROVAL_EXPIRED {
 		t.Errorf("one too many: %+v, %v", refused, err)
 	}
 	wantState(t, third, "expired")
-	if err := second.Release("c2", "gw", "x", r, start); err != nil || r.Approval.GetGrant().GetUsed() != 1 || !r.LiveGrant(start) {
+	if err := second.Release("c2", "gw", "x", r, start); err != nil || r.Approval.GetGrant().GetUsed() != 1 || !r.HasLiveGrant(start) {
 		t.Errorf("released: %v, %v", err, r.Approval.GetGrant())
 	}
-	if r.LiveGrant(start.Add(time.Hour)) {
+	if r.HasLiveGrant(start.Add(time.Hour)) {
 		t.Error("the grant is live after its time")
 	}
-	if err := r.Cancel("op", "enough", start); err != nil || r.LiveGrant(start) {
+	if err := r.Cancel("op", "enough", start); err != nil || r.HasLiveGrant(start) {
 		t.Errorf("cancelled: %v", err)
 	}
 	wantState(t, r, "claimed")
 }
 
-func TestACoveredCallStandsOnTheVotesForTheGrant(t *testing.T) {
+func TestClaim_OfACoveredCallChecksTheVotesForTheGrant(t *testing.T) {
 	t.Parallel()
-	r := approvedOne(t, grant(5))
+	r := approvedRecord(t, grant(5))
 	c := covered(r, start)
-	left := func(c *lifecycle.Claiming) {
-		c.Grant, c.Standing = r, func(*approvalv1.Vote) string { return "left" }
+	left := func(c *lifecycle.ClaimRequest) {
+		c.Grant, c.VoidReason = r, func(*approvalv1.Vote) string { return "left" }
 	}
-	if refused, err := c.Claim(claiming("c1", 1, left), start); err != nil || refused == nil || refused.Code != commonv1.Code_CODE_APPROVAL_PENDING {
+	if refused, err := c.Claim(claimRequest("c1", 1, left), start); err != nil || refused == nil || refused.Code != commonv1.Code_CODE_APPROVAL_PENDING {
 		t.Errorf("%+v, %v", refused, err)
 	}
 	wantState(t, c, "pending")
@@ -378,22 +395,22 @@ func TestACoveredCallStandsOnTheVotesForTheGrant(t *testing.T) {
 	}
 }
 
-func TestConfirmedAtTheAgent(t *testing.T) {
+func TestRecordSelfVote_ApprovesTheCall(t *testing.T) {
 	t.Parallel()
 	d := decision(func(d *policyv1.Decision) { d.Approval.SelfConfirm = true })
 	r := open(d)
-	if err := r.Answer(approvalv1.Verdict_VERDICT_APPROVE, d, time.Hour, start); err != nil {
+	if err := r.RecordSelfVote(approvalv1.Verdict_VERDICT_APPROVE, d, time.Hour, start); err != nil {
 		t.Fatal(err)
 	}
 	wantState(t, r, "approved")
-	gone := func(c *lifecycle.Claiming) { c.Standing = func(*approvalv1.Vote) string { return "no approver" } }
-	if refused, err := r.Claim(claiming("c1", 1, gone), start); refused != nil || err != nil {
+	gone := func(c *lifecycle.ClaimRequest) { c.VoidReason = func(*approvalv1.Vote) string { return "no approver" } }
+	if refused, err := r.Claim(claimRequest("c1", 1, gone), start); refused != nil || err != nil {
 		t.Errorf("%+v, %v", refused, err)
 	}
 }
 
 // Terms without a quorum need one vote.
-func TestTermsWithoutAQuorumAskForOne(t *testing.T) {
+func TestOpen_NeedsOneVoteWithoutAQuorum(t *testing.T) {
 	t.Parallel()
 	r := open(decision(quorum(0)))
 	if r.Approval.GetVotesMissing() != 1 {

@@ -13,9 +13,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/approval/internal/lifecycle"
 )
 
-// life is the model of one approval: the record, and the facts that check compares the record with. sent is the claim that
-// succeeded, by attempt.
-type life struct {
+// recordModel is the model of one approval: the record, and the facts that check compares the record with. sent is the
+// claim that succeeded, by attempt.
+type recordModel struct {
 	r       *lifecycle.Record
 	now     time.Time
 	claims  []string
@@ -24,16 +24,19 @@ type life struct {
 	ended   approvalv1.ApprovalState
 }
 
-// TestLifeModel applies random operations to approvals. It checks that at most one claim succeeds for each attempt, that an
-// ended approval does not change its state, that no call is claimed after a denial, and that every move is in the history.
-func TestLifeModel(t *testing.T) {
+// TestRecord_KeepsItsInvariants applies random operations to approvals. It checks that at most one claim succeeds for
+// each attempt, that an ended approval does not change its state, that no call is claimed after a denial, and that
+// every move is in the history.
+func TestRecord_KeepsItsInvariants(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
-		l := &life{r: open(decision(quorum(rapid.Int32Range(1, 3).Draw(t, "quorum")))), now: start, sent: make(map[int32]string), version: 1}
+		l := &recordModel{r: open(decision(quorum(rapid.Int32Range(1, 3).Draw(t, "quorum")))), now: start, sent: make(map[int32]string), version: 1}
 		t.Repeat(map[string]func(*rapid.T){
-			"":         l.check,
-			"wait":     func(t *rapid.T) { l.wait(t) },
-			"ask":      func(t *rapid.T) { l.r.Ask(decision(quorum(rapid.Int32Range(1, 3).Draw(t, "quorum"))), times, l.now) },
+			"":     l.check,
+			"wait": func(t *rapid.T) { l.wait(t) },
+			"ask": func(t *rapid.T) {
+				l.r.UpdateDecision(decision(quorum(rapid.Int32Range(1, 3).Draw(t, "quorum"))), times, l.now)
+			},
 			"vote":     l.vote,
 			"claim":    l.claim,
 			"renew":    func(t *rapid.T) { _ = l.r.Renew(l.known(t), "gw", time.Minute, l.now) },
@@ -47,24 +50,24 @@ func TestLifeModel(t *testing.T) {
 	})
 }
 
-func (l *life) wait(t *rapid.T) {
+func (l *recordModel) wait(t *rapid.T) {
 	l.now = l.now.Add(time.Duration(rapid.Int64Range(1, int64(10*time.Minute)).Draw(t, "time")))
-	l.r.Lapse(l.now)
+	l.r.ApplyDue(l.now)
 }
 
-func (l *life) vote(t *rapid.T) {
-	b := yes(person(rapid.SampledFrom([]string{"ana", "ben", "cid", "bot", "olga"}).Draw(t, "who")))
+func (l *recordModel) vote(t *rapid.T) {
+	b := approveBallot(person(rapid.SampledFrom([]string{"ana", "ben", "cid", "bot", "olga"}).Draw(t, "who")))
 	if rapid.IntRange(0, 5).Draw(t, "denies") == 0 {
-		b = no(b.Voter)
+		b = denyBallot(b.Voter)
 	}
 	_ = l.r.Vote(b, l.now)
 }
 
-func (l *life) known(t *rapid.T) string {
+func (l *recordModel) known(t *rapid.T) string {
 	return rapid.SampledFrom(append([]string{"none"}, l.claims...)).Draw(t, "claim")
 }
 
-func (l *life) claim(t *rapid.T) {
+func (l *recordModel) claim(t *rapid.T) {
 	id := fmt.Sprintf("c%d", len(l.claims))
 	if len(l.claims) > 0 && rapid.Bool().Draw(t, "again") {
 		id = l.known(t)
@@ -74,7 +77,7 @@ func (l *life) claim(t *rapid.T) {
 	d := rapid.SampledFrom([]*policyv1.Decision{allow(), allow(), idempotent(), l.r.Decision, {Effect: policyv1.Effect_EFFECT_DENY}}).Draw(t, "decision")
 	attempt := l.r.Approval.GetAttempt() - rapid.Int32Range(0, 1).Draw(t, "behind")
 	before := l.r.Approval.GetState()
-	refused, err := l.r.Claim(claiming(id, attempt, with(d)), l.now)
+	refused, err := l.r.Claim(claimRequest(id, attempt, withDecision(d)), l.now)
 	if refused != nil || err != nil {
 		return
 	}
@@ -91,12 +94,12 @@ func (l *life) claim(t *rapid.T) {
 	l.sent[attempt] = id
 }
 
-func (l *life) complete(t *rapid.T) {
+func (l *recordModel) complete(t *rapid.T) {
 	outcome := rapid.SampledFrom([]approvalv1.CallOutcome{1, 2, 3, 4}).Draw(t, "outcome")
 	_, _ = l.r.Complete(l.known(t), "gw", outcome, l.now)
 }
 
-func (l *life) check(t *rapid.T) {
+func (l *recordModel) check(t *rapid.T) {
 	a := l.r.Approval
 	if l.ended != 0 && a.GetState() != l.ended {
 		t.Fatalf("the approval ended as %v and is %v", l.ended, a.GetState())

@@ -14,8 +14,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/publicname"
 )
 
-// Question is a call that a person must decide on.
-type Question struct {
+// OpenRequest is a call that a person must decide on.
+type OpenRequest struct {
 	// ID is the approval's identifier. DecisionID identifies the decision that requires the approval. Digest is the
 	// digest of the call.
 	ID, DecisionID string
@@ -35,10 +35,10 @@ type Question struct {
 }
 
 // Open returns a new record that waits for approvers.
-func Open(q Question, now time.Time) *Record {
+func Open(q OpenRequest, now time.Time) *Record {
 	r := &Record{
 		Approval: &approvalv1.Approval{
-			Id: q.ID, Attempt: 1, Digest: q.Digest, Requester: requester(q.Requester), DecisionId: q.DecisionID,
+			Id: q.ID, Attempt: 1, Digest: q.Digest, Requester: stableRequester(q.Requester), DecisionId: q.DecisionID,
 			Method: q.Call.GetCall().GetMethod(), Server: q.Call.GetCall().GetServer(), Name: publicname.Of(q.Call.GetCall().GetName()),
 			ServerIdentity: q.Call.GetServerIdentity(), DefinitionDigest: q.Call.GetCall().GetDefinitionDigest(),
 			ParamsBytes: int64(len(q.Call.GetCall().GetParamsJson())), Requested: timestamppb.New(now),
@@ -49,14 +49,14 @@ func Open(q Question, now time.Time) *Record {
 	if r.Approval.GetMethod() == "" {
 		r.Approval.Method = "tools/call"
 	}
-	r.judged(q.Decision, q.Times)
+	r.applyDecision(q.Decision, q.Times)
 	r.move(pending, now, cause{actor: q.Requester.GetSubject(), reason: "requested"})
 	r.Approval.Reason = ""
 	return r
 }
 
-// requester returns p without the fields that may differ between two requests of one caller.
-func requester(p *identityv1.Principal) *identityv1.Principal {
+// stableRequester returns p without the fields that may differ between two requests of one caller.
+func stableRequester(p *identityv1.Principal) *identityv1.Principal {
 	out := proto.CloneOf(p)
 	for _, who := range append([]*identityv1.Principal{out}, out.GetChain()...) {
 		who.Session, who.Run, who.TokenId, who.TokenCreated = "", "", "", nil
@@ -64,8 +64,8 @@ func requester(p *identityv1.Principal) *identityv1.Principal {
 	return out
 }
 
-// judged copies the rule, the terms and the times of a decision into the record, and removes all votes.
-func (r *Record) judged(d *policyv1.Decision, times Times) {
+// applyDecision copies the rule, the terms and the times of a decision into the record, and removes all votes.
+func (r *Record) applyDecision(d *policyv1.Decision, times Times) {
 	a, terms := r.Approval, d.GetApproval()
 	r.Decision = d
 	r.Times = times
@@ -77,12 +77,12 @@ func (r *Record) judged(d *policyv1.Decision, times Times) {
 	}
 	a.Rule, a.RuleDigest, a.PolicyRevision, a.Message, a.Terms = d.GetRule(), d.GetRuleDigest(), d.GetPolicyRevision(), d.GetMessage(), terms
 	a.Votes = nil
-	a.VotesMissing = r.missing()
-	a.Grant = grantOf(terms)
+	a.VotesMissing = r.missingVotes()
+	a.Grant = newGrant(terms)
 }
 
-// grantOf returns the grant that an approval on these terms gives, or nil if the terms are for one call only.
-func grantOf(terms *policyv1.ApprovalTerms) *approvalv1.GrantRecord {
+// newGrant returns the grant that an approval on these terms gives, or nil if the terms are for one call only.
+func newGrant(terms *policyv1.ApprovalTerms) *approvalv1.GrantRecord {
 	g := terms.GetGrant()
 	if g == nil {
 		return nil
@@ -90,15 +90,16 @@ func grantOf(terms *policyv1.ApprovalTerms) *approvalv1.GrantRecord {
 	return &approvalv1.GrantRecord{Calls: g.GetCalls(), Scope: g.GetScope()}
 }
 
-// Answer records the vote of the person at the agent. d is the decision on whose terms the person was asked; they must
-// have self_confirm and a quorum of 1. If the record is no longer pending or has other terms, a vote to approve changes
-// nothing, and a vote to deny cancels a pending or approved record. A denied call stays denied for coolDown.
-func (r *Record) Answer(verdict approvalv1.Verdict, d *policyv1.Decision, coolDown time.Duration, now time.Time) error {
+// RecordSelfVote records the vote of the person at the agent. d is the decision on whose terms the person was asked;
+// they must have self_confirm and a quorum of 1. If the record is no longer pending or has other terms, a vote to
+// approve changes nothing, and a vote to deny cancels a pending or approved record. A denied call stays denied for
+// coolDown.
+func (r *Record) RecordSelfVote(verdict approvalv1.Verdict, d *policyv1.Decision, coolDown time.Duration, now time.Time) error {
 	state, asker := r.Approval.GetState(), r.Approval.GetRequester().GetSubject()
 	declines := verdict == approvalv1.Verdict_VERDICT_DENY
 	if state != pending || !r.sameTerms(d) {
 		if declines && (state == pending || state == approved) {
-			return r.Cancel(asker, declinedThere, now)
+			return r.Cancel(asker, declinedAtAgent, now)
 		}
 		return nil
 	}
@@ -107,15 +108,15 @@ func (r *Record) Answer(verdict approvalv1.Verdict, d *policyv1.Decision, coolDo
 	}
 	r.Approval.Votes = append(r.Approval.Votes, vote)
 	if declines {
-		r.deny(vote, declinedThere, coolDown, now)
+		r.deny(vote, declinedAtAgent, coolDown, now)
 		return nil
 	}
-	r.count(now, cause{actor: asker, reason: "confirmed at the agent", vote: vote})
+	r.countVotes(now, cause{actor: asker, reason: "confirmed at the agent", vote: vote})
 	return nil
 }
 
-// declinedThere is the reason in an approval whose call the person at the agent declined.
-const declinedThere = "declined at the agent"
+// declinedAtAgent is the reason in an approval whose call the person at the agent declined.
+const declinedAtAgent = "declined at the agent"
 
 // Cover approves r because the grant of another record, by, covers the call of r.
 func (r *Record) Cover(by *Record, now time.Time) {
@@ -129,19 +130,19 @@ func (r *Record) Cover(by *Record, now time.Time) {
 	r.approve(until, now, cause{reason: "covered by the grant of approval " + by.Approval.GetId()})
 }
 
-// Ask updates the approval of a call to policy's current decision. If the rule or its terms changed, Ask removes all votes
-// and asks approvers again. It reports whether it asked approvers again.
-func (r *Record) Ask(d *policyv1.Decision, times Times, now time.Time) bool {
+// UpdateDecision updates the approval of a call to policy's current decision. If the rule or its terms changed,
+// UpdateDecision removes all votes and asks approvers again. It reports whether it asked approvers again.
+func (r *Record) UpdateDecision(d *policyv1.Decision, times Times, now time.Time) bool {
 	if s := r.Approval.GetState(); s != pending && s != approved || r.sameTerms(d) {
 		return false
 	}
-	r.again(d, times, now)
+	r.askAgain(d, times, now)
 	return true
 }
 
-// again asks approvers again, on the terms of decision d.
-func (r *Record) again(d *policyv1.Decision, times Times, now time.Time) {
-	r.judged(d, times)
+// askAgain asks approvers again, on the terms of decision d.
+func (r *Record) askAgain(d *policyv1.Decision, times Times, now time.Time) {
+	r.applyDecision(d, times)
 	r.Approval.GrantedBy = ""
 	r.move(pending, now, cause{reason: "the rule or its terms have changed"})
 }
@@ -150,22 +151,22 @@ func (r *Record) again(d *policyv1.Decision, times Times, now time.Time) {
 func (r *Record) sameTerms(d *policyv1.Decision) bool {
 	was, is := r.Approval.GetTerms(), d.GetApproval()
 	return bytes.Equal(r.Approval.GetRuleDigest(), d.GetRuleDigest()) &&
-		slices.Equal(set(was.GetApprovers()), set(is.GetApprovers())) &&
+		slices.Equal(sortedSet(was.GetApprovers()), sortedSet(is.GetApprovers())) &&
 		was.GetQuorum() == is.GetQuorum() && was.GetSelfConfirm() == is.GetSelfConfirm() &&
 		proto.Equal(was.GetDecideWithin(), is.GetDecideWithin()) && proto.Equal(was.GetExecuteWithin(), is.GetExecuteWithin()) &&
 		proto.Equal(was.GetGrant(), is.GetGrant())
 }
 
-func set(words []string) []string { return slices.Compact(slices.Sorted(slices.Values(words))) }
+func sortedSet(words []string) []string { return slices.Compact(slices.Sorted(slices.Values(words))) }
 
-// Covers reports whether the record's grant has a call left for a call with decision d, which must have the same rule and
-// terms.
+// Covers reports whether the record's grant has a call left for a call with decision d, which must have the same rule
+// and terms.
 func (r *Record) Covers(d *policyv1.Decision, now time.Time) bool {
-	return r.LiveGrant(now) && r.sameTerms(d)
+	return r.HasLiveGrant(now) && r.sameTerms(d)
 }
 
-// LiveGrant reports whether the record has a grant that has not expired and has calls left.
-func (r *Record) LiveGrant(now time.Time) bool {
+// HasLiveGrant reports whether the record has a grant that has not expired and has calls left.
+func (r *Record) HasLiveGrant(now time.Time) bool {
 	g := r.Approval.GetGrant()
 	return g.GetExpires() != nil && now.Before(g.GetExpires().AsTime()) && g.GetUsed() < g.GetCalls()
 }

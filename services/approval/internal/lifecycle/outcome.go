@@ -16,17 +16,17 @@ var (
 	ErrEnded   = errors.New("the approval has ended")
 )
 
-// Complete records the outcome that a claim's holder reports, and reports whether the outcome settled the approval. If the
-// approval is in a final state, Complete only adds the outcome to the history.
+// Complete records the outcome that a claim's holder reports, and reports whether the outcome settled the approval. If
+// the approval is in a final state, Complete only adds the outcome to the history.
 func (r *Record) Complete(id, holder string, outcome approvalv1.CallOutcome, now time.Time) (bool, error) {
-	c, err := r.held(id, holder)
+	c, err := r.currentClaim(id, holder)
 	if err != nil || c.End == Released {
 		return false, ErrNotHolder
 	}
-	to, end, reason := told(outcome)
+	to, end, reason := stateAfter(outcome)
 	from := r.Approval.GetState()
-	first, settles := c.End == Holds || c.End == Lapsed, from == claimed || from == unknown && to != unknown
-	if c.End == Holds {
+	first, settles := c.End == Active || c.End == Expired, from == claimed || from == unknown && to != unknown
+	if c.End == Active {
 		r.endClaim(end, now)
 	}
 	if first || settles {
@@ -37,22 +37,22 @@ func (r *Record) Complete(id, holder string, outcome approvalv1.CallOutcome, now
 		r.move(to, now, cause{actor: holder, reason: reason})
 	case first && to != from:
 		r.Approval.Version++
-		r.note(from, now, cause{actor: holder, reason: "reported too late: " + reason})
+		r.addMove(from, now, cause{actor: holder, reason: "reported too late: " + reason})
 	}
 	return settles, nil
 }
 
-// told returns the state of the approval after an outcome, how the claim ends, and the reason for the history.
-func told(outcome approvalv1.CallOutcome) (approvalv1.ApprovalState, End, string) {
+// stateAfter returns the state of the approval after an outcome, how the claim ends, and the reason for the history.
+func stateAfter(outcome approvalv1.CallOutcome) (approvalv1.ApprovalState, End, string) {
 	switch outcome { //nolint:exhaustive // an unspecified outcome is unknown
 	case approvalv1.CallOutcome_CALL_OUTCOME_DONE:
-		return done, Told, "the server has answered"
+		return done, Reported, "the server has answered"
 	case approvalv1.CallOutcome_CALL_OUTCOME_FAILED:
-		return failed, Told, "the server has answered with an error"
+		return failed, Reported, "the server has answered with an error"
 	case approvalv1.CallOutcome_CALL_OUTCOME_NEVER_SENT:
-		return failed, Unsent, "the call was not sent"
+		return failed, NeverSent, "the call was not sent"
 	default:
-		return unknown, Told, "there was no usable answer: the call may have run"
+		return unknown, Reported, "there was no usable answer: the call may have run"
 	}
 }
 
@@ -82,7 +82,7 @@ func (r *Record) Cancel(actor, reason string, now time.Time) error {
 		return nil
 	case ended:
 		r.Approval.Version++
-		r.note(state, now, cause{actor: actor, reason: "the grant was cancelled: " + reason})
+		r.addMove(state, now, cause{actor: actor, reason: "the grant was cancelled: " + reason})
 		return nil
 	case state == cancelled:
 		return nil
@@ -93,21 +93,21 @@ func (r *Record) Cancel(actor, reason string, now time.Time) error {
 	}
 }
 
-// Outdate cancels a pending or approved record, because its tool or its server has changed. The record's grant does not
-// end: it still covers calls of the old tool.
-func (r *Record) Outdate(now time.Time) {
+// CancelOutdated cancels a pending or approved record, because its tool or its server has changed. The record's grant
+// does not end: it still covers calls of the old tool.
+func (r *Record) CancelOutdated(now time.Time) {
 	if state := r.Approval.GetState(); state == pending || state == approved {
-		r.move(cancelled, now, otherTool())
+		r.move(cancelled, now, toolChanged())
 	}
 }
 
-func otherTool() cause {
+func toolChanged() cause {
 	return cause{reason: "the tool's definition or its server has changed", code: commonv1.Code_CODE_TOOL_CHANGED}
 }
 
 // endGrant ends the grant if it is live, and reports whether it did.
 func (r *Record) endGrant(now time.Time) bool {
-	if !r.LiveGrant(now) {
+	if !r.HasLiveGrant(now) {
 		return false
 	}
 	r.Approval.GetGrant().Expires = timestamppb.New(now)

@@ -26,8 +26,8 @@ const (
 
 // Record is an approval as the store has it.
 type Record struct {
-	// Approval is the part that people and callers may see. Its state is the state after the last move. [Record.Lapse]
-	// makes the moves that are due by time.
+	// Approval is the part that people and callers may see. Its state is the state after the last move.
+	// [Record.ApplyDue] makes the moves that are due by time.
 	Approval *approvalv1.Approval
 	// Call is the call to send. Its params are deleted when the approval has ended and the call certainly did not run.
 	Call *approvalv1.BoundCall
@@ -35,11 +35,11 @@ type Record struct {
 	Decision *policyv1.Decision
 	// Times are the times in the decision's terms. The configuration supplies a time that the terms leave out.
 	Times Times
-	// Alike is the digest of the call without the tool's definition and the server's identity. It is empty for an approval
-	// that an older version of the store wrote.
+	// Alike is the digest of the call without the tool's definition and the server's identity. It is empty for an
+	// approval that an older version of the store wrote.
 	Alike []byte
-	// Bare is the digest of the essential parts of the call, such as the tool and its arguments, without other params. It
-	// is set on a new record only, because the store writes it and does not read it.
+	// Bare is the digest of the essential parts of the call, such as the tool and its arguments, without other params.
+	// It is set on a new record only, because the store writes it and does not read it.
 	Bare []byte
 	// Claims are all claims so far, oldest first. The newest claim is the claim in Approval.
 	Claims []Claim
@@ -67,22 +67,23 @@ type Claim struct {
 type End int
 
 const (
-	// Holds means that the holder of the claim, and no other, may send the call.
-	Holds End = iota
+	// Active means that the holder of the claim, and no other, may send the call.
+	Active End = iota
 	// Released means that the holder released the claim without sending the call.
 	Released
-	// Told means that the holder reported an outcome other than CALL_OUTCOME_NEVER_SENT.
-	Told
-	// Lapsed means that the lease of the claim expired.
-	Lapsed
-	// Unsent means that the holder reported that the call was not sent. Older versions stored this as Told.
-	Unsent
+	// Reported means that the holder reported an outcome other than CALL_OUTCOME_NEVER_SENT.
+	Reported
+	// Expired means that the lease of the claim expired.
+	Expired
+	// NeverSent means that the holder reported that the call was not sent. Older versions stored this as the number of
+	// Reported.
+	NeverSent
 )
 
 // Ended reports whether the approval is in a final state.
-func (r *Record) Ended() bool { return final(r.Approval.GetState()) }
+func (r *Record) Ended() bool { return isFinal(r.Approval.GetState()) }
 
-func final(s approvalv1.ApprovalState) bool {
+func isFinal(s approvalv1.ApprovalState) bool {
 	switch s { //nolint:exhaustive // all others can change
 	case done, failed, denied, expired, cancelled:
 		return true
@@ -91,13 +92,14 @@ func final(s approvalv1.ApprovalState) bool {
 	}
 }
 
-// Asks reports whether one of r.Moves asked approvers, for the first time or again, and the record is still pending.
-func (r *Record) Asks() bool {
+// RequestsDecision reports whether one of r.Moves asked approvers, for the first time or again, and the record is still
+// pending.
+func (r *Record) RequestsDecision() bool {
 	return r.Approval.GetState() == pending && slices.ContainsFunc(r.Moves, func(m *approvalv1.Move) bool { return m.GetTo() == pending && m.GetVote() == nil })
 }
 
-// Asked returns when approvers were last asked.
-func (r *Record) Asked() time.Time {
+// LastAsked returns when approvers were last asked.
+func (r *Record) LastAsked() time.Time {
 	return r.Approval.GetDecideBefore().AsTime().Add(-r.Times.Decide)
 }
 
@@ -118,8 +120,8 @@ func (r *Record) Due() time.Time {
 	return at.AsTime()
 }
 
-// Lapse makes the move that is due at the time now, if there is one.
-func (r *Record) Lapse(now time.Time) {
+// ApplyDue makes the move that is due at the time now, if there is one.
+func (r *Record) ApplyDue(now time.Time) {
 	due := r.Due()
 	if due.IsZero() || now.Before(due) {
 		return
@@ -130,7 +132,7 @@ func (r *Record) Lapse(now time.Time) {
 	case approved:
 		r.move(expired, due, cause{reason: "the approved call was not made in time"})
 	case claimed:
-		r.endClaim(Lapsed, due)
+		r.endClaim(Expired, due)
 		r.move(unknown, due, cause{reason: "the gateway that had the call did not report the outcome"})
 	}
 }
@@ -163,22 +165,22 @@ func (r *Record) move(to approvalv1.ApprovalState, now time.Time, why cause) {
 		a.Approved, a.ExecuteBefore = nil, nil
 		a.DecideBefore = timestamppb.New(now.Add(r.Times.Decide))
 	}
-	if final(to) && !final(from) {
+	if isFinal(to) && !isFinal(from) {
 		a.Ended = timestamppb.New(now)
 		if !r.mayHaveRun() {
 			r.Call.Call.ParamsJson = ""
 		}
 	}
-	r.note(from, now, why)
+	r.addMove(from, now, why)
 }
 
 // mayHaveRun reports whether the call was sent, or may have been sent, under any claim.
 func (r *Record) mayHaveRun() bool {
-	return slices.ContainsFunc(r.Claims, func(c Claim) bool { return c.End != Released && c.End != Unsent })
+	return slices.ContainsFunc(r.Claims, func(c Claim) bool { return c.End != Released && c.End != NeverSent })
 }
 
-// note adds a move to the history.
-func (r *Record) note(from approvalv1.ApprovalState, now time.Time, why cause) {
+// addMove adds a move to the history.
+func (r *Record) addMove(from approvalv1.ApprovalState, now time.Time, why cause) {
 	r.Moves = append(r.Moves, &approvalv1.Move{
 		Version: r.Approval.GetVersion(), From: from, To: r.Approval.GetState(), Time: timestamppb.New(now),
 		Actor: why.actor, Reason: why.reason, Vote: why.vote, Attempt: r.Approval.GetAttempt(),

@@ -24,8 +24,8 @@ var (
 	ErrViewChanged  = errors.New("the view has changed")
 )
 
-// externalLife is how long a vote counts if an external issuer asserted the voter's groups.
-const externalLife = 15 * time.Minute
+// externalVoteLife is how long a vote counts if an external issuer asserted the voter's groups.
+const externalVoteLife = 15 * time.Minute
 
 // Ballot is the vote that a person casts.
 type Ballot struct {
@@ -39,10 +39,10 @@ type Ballot struct {
 	Channel approvalv1.VoteChannel
 	// External is true if an external issuer asserted the voter's groups.
 	External bool
-	// Shown is the digest of the view that the person saw, and View the digest of the current view.
-	Shown, View []byte
-	// OwnersMay allows the owner of the agent to decide.
-	OwnersMay bool
+	// ShownDigest is the digest of the view that the person saw, and ViewDigest the digest of the current view.
+	ShownDigest, ViewDigest []byte
+	// OwnersMayDecide allows the owner of the agent to decide.
+	OwnersMayDecide bool
 	// CoolDown is how long a denied call stays denied: 0 or more.
 	CoolDown time.Duration
 }
@@ -51,11 +51,11 @@ type Ballot struct {
 // person has already cast the same vote, and that vote still counts, Vote changes nothing.
 func (r *Record) Vote(b Ballot, now time.Time) error {
 	a := r.Approval
-	at := r.voted(b.Voter)
+	at := r.voteIndex(b.Voter)
 	if at >= 0 && a.GetVotes()[at].GetVerdict() == b.Verdict {
 		return nil
 	}
-	groups, err := r.MayDecide(b.Voter, b.OwnersMay)
+	groups, err := r.MayDecide(b.Voter, b.OwnersMayDecide)
 	if err != nil {
 		return err
 	}
@@ -63,9 +63,9 @@ func (r *Record) Vote(b Ballot, now time.Time) error {
 		if at >= 0 {
 			return ErrAlreadyVoted
 		}
-		return fmt.Errorf("%w: it is %s%s", ErrNotPending, StateName(a.GetState()), because(a.GetReason()))
+		return fmt.Errorf("%w: it is %s%s", ErrNotPending, StateName(a.GetState()), reasonSuffix(a.GetReason()))
 	}
-	if err := b.seen(); err != nil {
+	if err := b.checkView(); err != nil {
 		return err
 	}
 	vote := &approvalv1.Vote{
@@ -84,12 +84,12 @@ func (r *Record) Vote(b Ballot, now time.Time) error {
 		r.deny(vote, reason, b.CoolDown, now)
 		return nil
 	}
-	r.count(now, cause{actor: vote.GetSubject(), reason: "approved by " + vote.GetSubject(), vote: vote})
+	r.countVotes(now, cause{actor: vote.GetSubject(), reason: "approved by " + vote.GetSubject(), vote: vote})
 	return nil
 }
 
-// because returns the text that appends a reason to the name of a state. It returns "" for an empty reason.
-func because(reason string) string {
+// reasonSuffix returns the text that appends a reason to the name of a state. It returns "" for an empty reason.
+func reasonSuffix(reason string) string {
 	if reason == "" {
 		return ""
 	}
@@ -104,35 +104,35 @@ func (r *Record) deny(vote *approvalv1.Vote, reason string, coolDown time.Durati
 
 // VoteOf returns the valid vote of a person, or nil.
 func (r *Record) VoteOf(voter *identityv1.Principal) *approvalv1.Vote {
-	if at := r.voted(voter); at >= 0 {
+	if at := r.voteIndex(voter); at >= 0 {
 		return r.Approval.GetVotes()[at]
 	}
 	return nil
 }
 
-// voted returns the index of a person's valid vote, or -1. It ignores a vote that was cast at the agent.
-func (r *Record) voted(voter *identityv1.Principal) int {
+// voteIndex returns the index of a person's valid vote, or -1. It ignores a vote that was cast at the agent.
+func (r *Record) voteIndex(voter *identityv1.Principal) int {
 	return slices.IndexFunc(r.Approval.GetVotes(), func(v *approvalv1.Vote) bool {
 		return v.GetSubject() == voter.GetSubject() && v.GetVoidReason() == "" && v.GetChannel() != approvalv1.VoteChannel_VOTE_CHANNEL_ELICITATION
 	})
 }
 
-// seen returns an error if the vote is to approve and the person did not see the current view.
-func (b *Ballot) seen() error {
+// checkView returns an error if the vote is to approve and the person did not see the current view.
+func (b *Ballot) checkView() error {
 	switch {
 	case b.Verdict != approvalv1.Verdict_VERDICT_APPROVE:
 		return nil
-	case len(b.Shown) == 0:
+	case len(b.ShownDigest) == 0:
 		return ErrViewNotShown
-	case len(b.View) == 0 || string(b.Shown) != string(b.View):
+	case len(b.ViewDigest) == 0 || string(b.ShownDigest) != string(b.ViewDigest):
 		return ErrViewChanged
 	default:
 		return nil
 	}
 }
 
-// MayDecide returns the groups that allow a person to decide on this approval, which are the voter's groups that the terms
-// name. It returns nil if the terms name no groups, and an error if the person may not decide.
+// MayDecide returns the groups that allow a person to decide on this approval, which are the voter's groups that the
+// terms name. It returns nil if the terms name no groups, and an error if the person may not decide.
 func (r *Record) MayDecide(voter *identityv1.Principal, ownersMay bool) ([]string, error) {
 	asked := r.Approval.GetRequester()
 	for _, who := range append([]*identityv1.Principal{asked}, asked.GetChain()...) {
@@ -146,12 +146,12 @@ func (r *Record) MayDecide(voter *identityv1.Principal, ownersMay bool) ([]strin
 	if made := voter.GetTokenCreated(); made != nil && made.AsTime().After(r.Approval.GetRequested().AsTime()) {
 		return nil, ErrTokenTooNew
 	}
-	return r.groupsOf(voter.GetGroups())
+	return r.decidingGroups(voter.GetGroups())
 }
 
-// groupsOf returns the given groups that the terms name, or [ErrNotApprover] if the terms name other groups only. It
-// returns nil if the terms name no groups.
-func (r *Record) groupsOf(groups []string) ([]string, error) {
+// decidingGroups returns the given groups that the terms name, or [ErrNotApprover] if the terms name other groups only.
+// It returns nil if the terms name no groups.
+func (r *Record) decidingGroups(groups []string) ([]string, error) {
 	named := r.Approval.GetTerms().GetApprovers()
 	if len(named) == 0 {
 		return nil, nil
@@ -163,26 +163,26 @@ func (r *Record) groupsOf(groups []string) ([]string, error) {
 	return in, nil
 }
 
-// Names reports whether the terms let a member of the given groups decide.
-func (r *Record) Names(groups []string) bool {
-	_, err := r.groupsOf(groups)
+// LetsDecide reports whether the terms let a member of the given groups decide.
+func (r *Record) LetsDecide(groups []string) bool {
+	_, err := r.decidingGroups(groups)
 	return err == nil
 }
 
-// count updates the number of missing votes, and approves the call if no vote is missing.
-func (r *Record) count(now time.Time, why cause) {
-	r.Approval.VotesMissing = r.missing()
+// countVotes updates the number of missing votes, and approves the call if no vote is missing.
+func (r *Record) countVotes(now time.Time, why cause) {
+	r.Approval.VotesMissing = r.missingVotes()
 	if r.Approval.GetVotesMissing() > 0 {
 		from := r.Approval.GetState()
 		r.Approval.Version++
-		r.note(from, now, why)
+		r.addMove(from, now, why)
 		return
 	}
 	r.approve(now.Add(r.Times.Execute), now, why)
 }
 
-// missing returns how many votes are still needed. Terms without a quorum need one.
-func (r *Record) missing() int32 {
+// missingVotes returns how many votes are still needed. Terms without a quorum need one.
+func (r *Record) missingVotes() int32 {
 	n := max(r.Approval.GetTerms().GetQuorum(), 1)
 	for _, v := range r.Approval.GetVotes() {
 		if v.GetVerdict() == approvalv1.Verdict_VERDICT_APPROVE && v.GetVoidReason() == "" {
@@ -201,19 +201,19 @@ func (r *Record) approve(until, now time.Time, why cause) {
 	r.move(approved, now, why)
 }
 
-// void voids the votes that no longer count, and reports whether votes are missing after that. standing returns why a vote
-// no longer counts, or "" if it counts.
-func (r *Record) void(standing func(*approvalv1.Vote) string, now time.Time) bool {
+// voidVotes voids the votes that no longer count, and reports whether votes are missing after that. standing returns
+// why a vote no longer counts, or "" if it counts.
+func (r *Record) voidVotes(standing func(*approvalv1.Vote) string, now time.Time) bool {
 	for _, v := range r.Approval.GetVotes() {
 		switch {
 		case v.GetVoidReason() != "" || v.GetChannel() == approvalv1.VoteChannel_VOTE_CHANNEL_ELICITATION:
-		case v.GetExternal() && now.Sub(v.GetTime().AsTime()) > externalLife:
+		case v.GetExternal() && now.Sub(v.GetTime().AsTime()) > externalVoteLife:
 			v.VoidReason = "an external issuer asserted the voter's groups more than 15 minutes ago"
 		case !v.GetExternal():
 			v.VoidReason = standing(v)
 		}
 	}
-	r.Approval.VotesMissing = r.missing()
+	r.Approval.VotesMissing = r.missingVotes()
 	return r.Approval.GetVotesMissing() > 0
 }
 

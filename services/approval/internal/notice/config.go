@@ -25,16 +25,16 @@ type Target struct {
 	Name string
 	// Tenant limits the channel to approvals of one tenant; empty for all.
 	Tenant string
-	// After is a part of the time to decide: at least 0 and below 1. A channel with 0 is notified at once, and also when
-	// an approval ends. A channel with a higher value is an escalation: it is notified only of an approval that is still
-	// pending after this part of the time.
+	// After is a part of the time to decide: at least 0 and below 1. A channel with 0 is notified at once, and also
+	// when an approval ends. A channel with a higher value is an escalation: it is notified only of an approval that is
+	// still pending after this part of the time.
 	After float64
 }
 
-var names = regexp.MustCompile(`^[a-z0-9-]{1,32}$`)
+var channelNames = regexp.MustCompile(`^[a-z0-9-]{1,32}$`)
 
 func (t Target) validate() error {
-	if !names.MatchString(t.Name) {
+	if !channelNames.MatchString(t.Name) {
 		return fmt.Errorf("notices: the name %q must be 1 to 32 lower-case letters, digits and hyphens", t.Name)
 	}
 	if !(t.After >= 0 && t.After < 1) { // NaN is refused too
@@ -43,19 +43,19 @@ func (t Target) validate() error {
 	return nil
 }
 
-// way is the configuration of one channel.
-type way interface {
+// channelConfig is the configuration of one channel.
+type channelConfig interface {
 	target() Target
 	// open creates the channel without connecting to anything.
 	open(Deps) (Channel, error)
 }
 
-func (c *Config) ways() (out []way) {
+func (c *Config) channelConfigs() (out []channelConfig) {
 	for i := range c.Webhooks {
 		out = append(out, &c.Webhooks[i])
 	}
 	if c.Mail != nil {
-		out = append(out, c.Mail.readers()...)
+		out = append(out, c.Mail.recipients()...)
 	}
 	if c.Slack != nil {
 		out = append(out, c.Slack)
@@ -76,7 +76,7 @@ func (c *Config) Validate() error {
 		errs = append(errs, c.Slack.validate())
 	}
 	seen := make(map[string]bool)
-	for _, w := range c.ways() {
+	for _, w := range c.channelConfigs() {
 		name := w.target().Name
 		if seen[name] {
 			errs = append(errs, fmt.Errorf("notices: two channels have the name %s; rename one of them", name))
@@ -88,7 +88,7 @@ func (c *Config) Validate() error {
 
 // Channels returns the channels that the store writes notices for.
 func (c *Config) Channels() (out []store.Channel) {
-	for _, w := range c.ways() {
+	for _, w := range c.channelConfigs() {
 		t := w.target()
 		out = append(out, store.Channel{Name: t.Name, Tenant: t.Tenant, After: t.After})
 	}

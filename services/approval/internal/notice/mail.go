@@ -27,8 +27,8 @@ import (
 type Mail struct {
 	// Server is the address of the SMTP server: `HOST:PORT`.
 	Server string
-	// TLS is `starttls` or empty for STARTTLS, which must succeed before a mail is sent. It is `tls` for TLS from the first
-	// byte, or `none`, which is allowed only for a server on the same machine.
+	// TLS is `starttls` or empty for STARTTLS, which must succeed before a mail is sent. It is `tls` for TLS from the
+	// first byte, or `none`, which is allowed only for a server on the same machine.
 	TLS string
 	// CA is a PEM file with the certificate authorities for the server; empty for the system's authorities.
 	CA string
@@ -41,8 +41,8 @@ type Mail struct {
 	Lists []MailList
 }
 
-// MailList is a list of people who get a mail when a call waits for approvers. Each address gets a separate mail, so that
-// an address that fails does not delay the others. No mail is sent when an approval ends.
+// MailList is a list of people who get a mail when a call waits for approvers. Each address gets a separate mail, so
+// that an address that fails does not delay the others. No mail is sent when an approval ends.
 type MailList struct {
 	Target
 	// To contains the addresses, at least one.
@@ -50,9 +50,9 @@ type MailList struct {
 }
 
 const (
-	startTLS   = "starttls"
-	tlsAtOnce  = "tls"
-	withoutTLS = "none"
+	startTLS    = "starttls"
+	implicitTLS = "tls"
+	noTLS       = "none"
 )
 
 func (m *Mail) validate() error {
@@ -62,9 +62,9 @@ func (m *Mail) validate() error {
 		errs = append(errs, fmt.Errorf("notices: mail: server must be `HOST:PORT`, is %q", m.Server))
 	}
 	switch m.TLS {
-	case "", startTLS, tlsAtOnce:
-	case withoutTLS:
-		if !loopback(host) || m.Password != "" {
+	case "", startTLS, implicitTLS:
+	case noTLS:
+		if !isLoopback(host) || m.Password != "" {
 			errs = append(errs, errors.New("notices: mail: tls may be `none` only for a server on the same machine, and without a password"))
 		}
 	default:
@@ -98,18 +98,19 @@ func (l *MailList) validate() error {
 	return errors.Join(errs...)
 }
 
-// reader is one address of a list.
-type reader struct {
+// recipient is one address of a list.
+type recipient struct {
 	*Mail
 	Target
 	to string
 }
 
-// readers returns all addresses of all lists. The channel of an address has the list's name with a digest of the address.
-func (m *Mail) readers() (out []way) {
+// recipients returns all addresses of all lists. The channel of an address has the list's name with a digest of the
+// address.
+func (m *Mail) recipients() (out []channelConfig) {
 	for _, l := range m.Lists {
 		for _, to := range l.To {
-			r := &reader{Mail: m, Target: l.Target, to: to}
+			r := &recipient{Mail: m, Target: l.Target, to: to}
 			digest := sha256.Sum256([]byte(to))
 			r.Name += "-" + hex.EncodeToString(digest[:4])
 			out = append(out, r)
@@ -118,9 +119,9 @@ func (m *Mail) readers() (out []way) {
 	return out
 }
 
-func (r *reader) target() Target { return r.Target }
+func (r *recipient) target() Target { return r.Target }
 
-func (r *reader) open(Deps) (Channel, error) {
+func (r *recipient) open(Deps) (Channel, error) {
 	host, port, err := net.SplitHostPort(r.Server)
 	if err != nil {
 		return nil, err
@@ -133,19 +134,19 @@ func (r *reader) open(Deps) (Channel, error) {
 	if err != nil {
 		return nil, err
 	}
-	opts = append(opts, mail.WithPort(number), mail.WithTimeout(sendTime))
+	opts = append(opts, mail.WithPort(number), mail.WithTimeout(sendTimeout))
 	if _, err := mail.NewClient(host, opts...); err != nil {
 		return nil, fmt.Errorf("set up mail: %w", err)
 	}
-	return &mailbox{reader: r, host: host, opts: opts}, nil
+	return &mailChannel{recipient: r, host: host, opts: opts}, nil
 }
 
 // options returns the options of the SMTP client.
 func (m *Mail) options(host string) (opts []mail.Option, err error) {
 	switch m.TLS {
-	case tlsAtOnce:
+	case implicitTLS:
 		opts = append(opts, mail.WithSSL())
-	case withoutTLS:
+	case noTLS:
 		opts = append(opts, mail.WithTLSPolicy(mail.NoTLS))
 	default:
 		opts = append(opts, mail.WithTLSPolicy(mail.TLSMandatory))
@@ -167,19 +168,19 @@ func (m *Mail) options(host string) (opts []mail.Option, err error) {
 	return opts, nil
 }
 
-// mailbox is the channel to one address.
-type mailbox struct {
-	*reader
+// mailChannel is the channel to one address.
+type mailChannel struct {
+	*recipient
 	host string
 	opts []mail.Option
 }
 
 // Send implements Channel.
-func (b *mailbox) Send(ctx context.Context, m *Message) (string, error) {
+func (b *mailChannel) Send(ctx context.Context, m *Message) (string, error) {
 	if m.View == nil {
-		return "", ErrMoot
+		return "", ErrObsolete
 	}
-	msg, err := b.write(m)
+	msg, err := b.newMail(m)
 	if err != nil {
 		return "", fmt.Errorf("write a mail: %w", err)
 	}
@@ -193,7 +194,7 @@ func (b *mailbox) Send(ctx context.Context, m *Message) (string, error) {
 	return "", nil
 }
 
-func (b *mailbox) write(m *Message) (*mail.Msg, error) {
+func (b *mailChannel) newMail(m *Message) (*mail.Msg, error) {
 	msg := mail.NewMsg(mail.WithNoDefaultUserAgent())
 	if err := errors.Join(msg.From(b.From), msg.To(b.to)); err != nil {
 		return nil, err
@@ -207,18 +208,18 @@ func (b *mailbox) write(m *Message) (*mail.Msg, error) {
 	msg.SetMessageIDWithValue(m.ID + "@sluice")
 	msg.SetDateWithValue(m.Due)
 	msg.SetGenHeader("Auto-Submitted", "auto-generated") // RFC 3834, section 5
-	msg.SetBodyString(mail.TypeTextPlain, fmt.Sprintf("A call waits for a person's decision.\n\n%s\n%s", facts(m.View), commands(m.View)))
+	msg.SetBodyString(mail.TypeTextPlain, fmt.Sprintf("A call waits for a person's decision.\n\n%s\n%s", factsText(m.View), commandsText(m.View)))
 	return msg, nil
 }
 
-// facts returns the facts of a view without the values of arguments.
-func facts(v *approvalv1.View) string {
+// factsText returns the facts of a view without the values of arguments.
+func factsText(v *approvalv1.View) string {
 	v = proto.CloneOf(v)
 	v.PreviousApprovalId, v.Changes, v.ChangesTotal = "", nil, 0
 	return safetext.Facts(v)
 }
 
-// commands returns the commands for a person to see the arguments and to decide.
-func commands(v *approvalv1.View) string {
+// commandsText returns the commands for a person to see the arguments and to decide.
+func commandsText(v *approvalv1.View) string {
 	return fmt.Sprintf("This shows the arguments and then asks for confirmation:\n\n  sluice approvals approve %[1]s\n  sluice approvals deny %[1]s\n", v.GetApprovalId())
 }

@@ -22,8 +22,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// sink is a mail server that stores the mails that it accepts.
-type sink struct {
+// mailServer is a mail server that stores the mails that it accepts.
+type mailServer struct {
 	addr string
 	tls  *tls.Config // nil: the server offers no STARTTLS
 
@@ -34,13 +34,13 @@ type sink struct {
 	mails   []string
 }
 
-func sinkMail(t *testing.T, cfg *tls.Config) *sink {
+func startMailServer(t *testing.T, cfg *tls.Config) *mailServer {
 	t.Helper()
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &sink{addr: lis.Addr().String(), tls: cfg}
+	s := &mailServer{addr: lis.Addr().String(), tls: cfg}
 	var open sync.WaitGroup
 	open.Go(func() {
 		for {
@@ -56,7 +56,7 @@ func sinkMail(t *testing.T, cfg *tls.Config) *sink {
 }
 
 // serve implements the part of RFC 5321 that sending one mail needs.
-func (s *sink) serve(conn net.Conn) {
+func (s *mailServer) serve(conn net.Conn) {
 	defer func() { conn.Close() }()
 	_ = conn.SetDeadline(time.Now().Add(10 * time.Second))
 	c := textproto.NewConn(conn)
@@ -105,13 +105,13 @@ func (s *sink) serve(conn net.Conn) {
 	}
 }
 
-func (s *sink) note(line string) {
+func (s *mailServer) note(line string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.said = append(s.said, line)
 }
 
-func (s *sink) take(mail string) string {
+func (s *mailServer) take(mail string) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.refuse > 0 {
@@ -122,17 +122,17 @@ func (s *sink) take(mail string) string {
 	return "250 ok"
 }
 
-func (s *sink) all() (said, mails []string) {
+func (s *mailServer) all() (said, mails []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return append([]string(nil), s.said...), append([]string(nil), s.mails...)
 }
 
-func (s *sink) mail(lists ...notice.MailList) notice.Config {
+func (s *mailServer) mail(lists ...notice.MailList) notice.Config {
 	return notice.Config{Mail: &notice.Mail{Server: s.addr, TLS: "none", From: "sluice@example.com", Lists: lists}}
 }
 
-func people(name string, after float64, to ...string) notice.MailList {
+func mailList(name string, after float64, to ...string) notice.MailList {
 	return notice.MailList{Target: notice.Target{Name: name, After: after}, To: to}
 }
 
@@ -144,21 +144,21 @@ func names(cfg notice.Config) (out []string) {
 	return out
 }
 
-func TestMail(t *testing.T) {
+func TestMail_IsSentWhenACallWaits(t *testing.T) {
 	t.Parallel()
-	s := sinkMail(t, nil)
+	s := startMailServer(t, nil)
 	s.refuse = 1
-	cfg := s.mail(people("ops", 0, "ana@example.com"), people("boss", 0.5, "Carl <carl@example.com>"))
+	cfg := s.mail(mailList("ops", 0, "ana@example.com"), mailList("boss", 0.5, "Carl <carl@example.com>"))
 	at, name := start(t, cfg), names(cfg)
-	at.ask(t, "a", func(q *lifecycle.Question) { q.Call.Call.Name = "refund\r\nBcc: eve@example.com" })
+	at.ask(t, "a", func(q *lifecycle.OpenRequest) { q.Call.Call.Name = "refund\r\nBcc: eve@example.com" })
 	eventually.Holds(t, "one is sent, at the second attempt", func() bool { return at.count(t, name[0], store.Sent) == 1 })
 	if n := at.count(t, name[1], store.Sent); n != 0 {
 		t.Fatal("it is escalated at once")
 	}
-	at.later(31 * time.Minute)
+	at.advanceClock(31 * time.Minute)
 	eventually.Holds(t, "it is escalated", func() bool { return at.count(t, name[1], store.Sent) == 1 })
 	at.decide(t, "a", yes)
-	eventually.Holds(t, "the end is moot", func() bool { return at.count(t, name[0], store.Moot) == 1 })
+	eventually.Holds(t, "the end is moot", func() bool { return at.count(t, name[0], store.Obsolete) == 1 })
 
 	_, mails := s.all()
 	if len(mails) != 2 {
@@ -191,11 +191,11 @@ func TestMail(t *testing.T) {
 }
 
 // An address that the mail server refuses does not delay the mails to other addresses.
-func TestMailGoesToEachByItself(t *testing.T) {
+func TestMail_IsSentToEachAddressSeparately(t *testing.T) {
 	t.Parallel()
-	s := sinkMail(t, nil)
+	s := startMailServer(t, nil)
 	s.unknown = "gone@example.com"
-	cfg := s.mail(people("ops", 0, "gone@example.com", "ana@example.com"))
+	cfg := s.mail(mailList("ops", 0, "gone@example.com", "ana@example.com"))
 	at, name := start(t, cfg), names(cfg)
 	at.ask(t, "a")
 	eventually.Holds(t, "one is sent", func() bool { return at.count(t, name[1], store.Sent) == 1 })
@@ -207,28 +207,28 @@ func TestMailGoesToEachByItself(t *testing.T) {
 
 // A mail that waits for another attempt is not sent if approvers were asked again meanwhile. The mail about the newer
 // request is sent.
-func TestAMailThatIsOutOfDateIsNotSent(t *testing.T) {
+func TestMail_IsNotSentIfOutOfDate(t *testing.T) {
 	t.Parallel()
-	s := sinkMail(t, nil)
+	s := startMailServer(t, nil)
 	s.refuse = 1
-	cfg := s.mail(people("ops", 0, "ana@example.com"))
+	cfg := s.mail(mailList("ops", 0, "ana@example.com"))
 	at, name := start(t, cfg), names(cfg)
 	at.ask(t, "a")
 	eventually.Holds(t, "a first attempt", func() bool { return strings.Contains(at.log.String(), "an attempt to send a notice failed") })
-	at.begin(t, "a")
-	eventually.Holds(t, "the newer one is sent", func() bool { return at.count(t, name[0], store.Sent) == 1 && at.count(t, name[0], store.Moot) == 1 })
+	at.askAgain(t, "a")
+	eventually.Holds(t, "the newer one is sent", func() bool { return at.count(t, name[0], store.Sent) == 1 && at.count(t, name[0], store.Obsolete) == 1 })
 	if _, mails := s.all(); len(mails) != 1 || !strings.Contains(mails[0], "<a-2-"+name[0]+"@sluice>") {
 		t.Errorf("mailed %q", mails)
 	}
 }
 
 // A mail does not contain the differences from the previous call.
-func TestAMailTellsNoDifference(t *testing.T) {
+func TestMail_ContainsNoComparison(t *testing.T) {
 	t.Parallel()
-	s := sinkMail(t, nil)
-	cfg := s.mail(people("ops", 0, "ana@example.com"))
+	s := startMailServer(t, nil)
+	cfg := s.mail(mailList("ops", 0, "ana@example.com"))
 	at := start(t, cfg)
-	at.previous(t)
+	at.setPrevious(t)
 	at.ask(t, "a")
 	eventually.Holds(t, "it is sent", func() bool { return at.count(t, names(cfg)[0], store.Sent) == 1 })
 	if _, mails := s.all(); strings.Contains(mails[0], hidden) || strings.Contains(mails[0], "differ") {
@@ -237,16 +237,16 @@ func TestAMailTellsNoDifference(t *testing.T) {
 }
 
 // readsHidden makes the call read a resource whose URI contains the hidden value.
-func readsHidden(q *lifecycle.Question) {
+func readsHidden(q *lifecycle.OpenRequest) {
 	c := q.Call.GetCall()
 	c.Method, c.Name, c.ParamsJson = "resources/read", "https://ana:"+hidden+"@host/plan?key="+hidden, `{"uri":"https://ana:`+hidden+`@host/plan?key=`+hidden+`"}`
 }
 
 // Case X9. A mail names the resource that would be read, without the secrets in its URI.
-func TestX9AMailHoldsNoSecretOfAURI(t *testing.T) {
+func TestMail_ContainsNoSecretOfAURI(t *testing.T) {
 	t.Parallel()
-	s := sinkMail(t, nil)
-	cfg := s.mail(people("ops", 0, "ana@example.com"))
+	s := startMailServer(t, nil)
+	cfg := s.mail(mailList("ops", 0, "ana@example.com"))
 	at := start(t, cfg)
 	at.ask(t, "a", readsHidden)
 	eventually.Holds(t, "it is sent", func() bool { return at.count(t, names(cfg)[0], store.Sent) == 1 })
@@ -268,7 +268,7 @@ func certificate(t *testing.T) (*tls.Config, string) {
 }
 
 // By default no mail and no password is sent before the connection is encrypted.
-func TestMailIsSentByTLS(t *testing.T) {
+func TestMail_IsSentOverTLSByDefault(t *testing.T) {
 	t.Parallel()
 	cert, ca := certificate(t)
 	for name, tt := range map[string]struct {
@@ -282,8 +282,8 @@ func TestMailIsSentByTLS(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := sinkMail(t, tt.server)
-			cfg := s.mail(people("ops", 0, "ana@example.com"))
+			s := startMailServer(t, tt.server)
+			cfg := s.mail(mailList("ops", 0, "ana@example.com"))
 			cfg.Mail.TLS, cfg.Mail.CA, cfg.Mail.User, cfg.Mail.Password = "", tt.ca, "sluice", "geheim"
 			at := start(t, cfg)
 			at.ask(t, "a")
@@ -306,7 +306,7 @@ func TestMailIsSentByTLS(t *testing.T) {
 	}
 }
 
-func TestMailIsValidated(t *testing.T) {
+func TestMail_ValidateChecksEachField(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		change func(*notice.Mail)
@@ -327,7 +327,7 @@ func TestMailIsValidated(t *testing.T) {
 		"two lists with one name": {func(m *notice.Mail) { m.Lists = append(m.Lists, m.Lists[0]) }, false},
 		"a list without names":    {func(m *notice.Mail) { m.Lists[0].Name = "" }, false},
 	} {
-		m := notice.Mail{Server: "mail.example.com:587", From: "Sluice <sluice@example.com>", Lists: []notice.MailList{people("ops", 0, "ana@example.com")}}
+		m := notice.Mail{Server: "mail.example.com:587", From: "Sluice <sluice@example.com>", Lists: []notice.MailList{mailList("ops", 0, "ana@example.com")}}
 		tt.change(&m)
 		cfg := notice.Config{Mail: &m}
 		if err := cfg.Validate(); (err == nil) != tt.ok || err != nil && strings.Contains(err.Error(), "geheim") {

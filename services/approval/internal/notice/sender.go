@@ -16,40 +16,40 @@ import (
 )
 
 const (
-	// poll is how often a channel reads the notices that other processes wrote, or that are due again.
-	poll = time.Second
-	// atOnce is how many notices a channel sends concurrently.
-	atOnce = 16
-	// sendTime limits one attempt. lease is how long no other process sends the same notice.
-	sendTime = 15 * time.Second
-	lease    = time.Minute
-	// settleTime limits storing the result of an attempt.
-	settleTime = 5 * time.Second
+	// pollInterval is how often a channel reads the notices that other processes wrote, or that are due again.
+	pollInterval = time.Second
+	// batchSize is how many notices a channel sends concurrently.
+	batchSize = 16
+	// sendTimeout limits one attempt. lease is how long no other process sends the same notice.
+	sendTimeout = 15 * time.Second
+	lease       = time.Minute
+	// storeTimeout limits storing the result of an attempt.
+	storeTimeout = 5 * time.Second
 	// firstPause is the longest pause after the first failure. The pause doubles with each failure, up to lastPause.
 	firstPause = time.Second
 	lastPause  = 10 * time.Minute
-	// giveUp is how long a channel tries to send a notice. keep is how long a notice is stored after its end.
-	giveUp = 24 * time.Hour
-	keep   = 30 * 24 * time.Hour
-	// forget is how often old notices are deleted.
-	forget = time.Hour
+	// giveUpAfter is how long a channel tries to send a notice. keep is how long a notice is stored after its end.
+	giveUpAfter = 24 * time.Hour
+	retention   = 30 * 24 * time.Hour
+	// deleteInterval is how often old notices are deleted.
+	deleteInterval = time.Hour
 )
 
-// ErrMoot means that the notice has become irrelevant. Compare with errors.Is.
-var ErrMoot = errors.New("the notice is no longer relevant")
+// ErrObsolete means that the notice has become irrelevant. Compare with errors.Is.
+var ErrObsolete = errors.New("the notice is no longer relevant")
 
 // Message is a notice to send.
 type Message struct {
 	*store.Notice
-	// View is what a person must see before deciding. If a view has several parts, View is the first part. It is nil if the
-	// notice does not ask for a decision, or if the decision is no longer needed.
+	// View is what a person must see before deciding. If a view has several parts, View is the first part. It is nil if
+	// the notice does not ask for a decision, or if the decision is no longer needed.
 	View *approvalv1.View
 }
 
 // Channel notifies people in one way. It is safe for concurrent use.
 type Channel interface {
 	// Send sends a notice. It returns a receipt, which may be empty; later notices of the same approval contain the
-	// receipt. The error contains no secret. Errors: [ErrMoot].
+	// receipt. The error contains no secret. Errors: [ErrObsolete].
 	Send(ctx context.Context, m *Message) (receipt string, err error)
 }
 
@@ -60,8 +60,9 @@ type listener interface{ listen(ctx context.Context) }
 type Deps struct {
 	// Store must have been opened with the channels of the configuration.
 	Store *store.Store
-	// Draw returns the view of an approval, or the first part of a view that has several. It returns nil if the approval no
-	// longer asks for the decision of the notice. Draw may take long, so it is called outside of transactions.
+	// Draw returns the view of an approval, or the first part of a view that has several. It returns nil if the
+	// approval no longer asks for the decision of the notice. Draw may take long, so it is called outside of
+	// transactions.
 	Draw func(ctx context.Context, asked *approvalv1.Approval) (*approvalv1.View, error)
 	// Vote casts the vote of a person who pressed a button.
 	Vote Voter
@@ -83,7 +84,7 @@ func New(cfg Config, deps Deps) (*Sender, error) {
 		return nil, err
 	}
 	s := &Sender{deps: deps, channels: make(map[string]Channel)}
-	for _, w := range cfg.ways() {
+	for _, w := range cfg.channelConfigs() {
 		c, err := w.open(deps)
 		if err != nil {
 			return nil, fmt.Errorf("notices: %s: %w", w.target().Name, err)
@@ -98,36 +99,36 @@ func New(cfg Config, deps Deps) (*Sender, error) {
 func (s *Sender) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	for name, c := range s.channels {
-		group.Go(func() error { s.serve(ctx, name, c); return nil })
+		group.Go(func() error { s.sendNotices(ctx, name, c); return nil })
 		if l, ok := c.(listener); ok {
 			group.Go(func() error { l.listen(ctx); return nil })
 		}
 	}
-	group.Go(func() error { s.forget(ctx); return nil })
+	group.Go(func() error { s.deleteOld(ctx); return nil })
 	return group.Wait()
 }
 
-// serve sends the notices of one channel until ctx ends.
-func (s *Sender) serve(ctx context.Context, name string, c Channel) {
+// sendNotices sends the notices of one channel until ctx ends.
+func (s *Sender) sendNotices(ctx context.Context, name string, c Channel) {
 	for ctx.Err() == nil {
 		moved := s.deps.Store.Moved()
-		if s.round(ctx, name, c) {
+		if s.sendDue(ctx, name, c) {
 			continue
 		}
 		select {
 		case <-ctx.Done():
 		case <-moved:
-		case <-time.After(poll):
+		case <-time.After(pollInterval):
 		}
 	}
 }
 
-// round sends due notices, and reports whether more may be due.
-func (s *Sender) round(ctx context.Context, name string, c Channel) bool {
+// sendDue sends due notices, and reports whether more may be due.
+func (s *Sender) sendDue(ctx context.Context, name string, c Channel) bool {
 	var messages []*Message
 	err := s.deps.Store.Do(ctx, func(ctx context.Context, tx *store.Tx) error {
 		messages = nil
-		notices, err := tx.TakeNotices(ctx, name, lease, atOnce)
+		notices, err := tx.LeaseNotices(ctx, name, lease, batchSize)
 		if err != nil {
 			return err
 		}
@@ -147,7 +148,7 @@ func (s *Sender) round(ctx context.Context, name string, c Channel) bool {
 		sent.Go(func() { s.send(ctx, c, m) })
 	}
 	sent.Wait()
-	return len(messages) == atOnce
+	return len(messages) == batchSize
 }
 
 // send makes one attempt and stores its result.
@@ -159,19 +160,19 @@ func (s *Sender) send(ctx context.Context, c Channel, m *Message) {
 	log := s.deps.Log.With("channel", m.Channel, "notice", m.ID, "attempt", m.Attempt)
 	how := store.Sent
 	switch {
-	case errors.Is(err, ErrMoot):
-		how = store.Moot
+	case errors.Is(err, ErrObsolete):
+		how = store.Obsolete
 	case err != nil:
 		how = store.GivenUp
 		log.WarnContext(ctx, "an attempt to send a notice failed", "error", err)
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleTime)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeTimeout)
 	defer cancel()
 	var lately int
 	err = s.deps.Store.Do(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
 		lately = 0
-		if how == store.GivenUp && tx.Now.Sub(m.Due) < giveUp {
-			return tx.RetryNotice(ctx, m.Notice, pause(m.Attempt))
+		if how == store.GivenUp && tx.Now.Sub(m.Due) < giveUpAfter {
+			return tx.RetryNotice(ctx, m.Notice, retryPause(m.Attempt))
 		}
 		if err := tx.EndNotice(ctx, m.Notice, how, receipt); err != nil || how != store.GivenUp {
 			return err
@@ -188,7 +189,7 @@ func (s *Sender) send(ctx context.Context, c Channel, m *Message) {
 }
 
 func (s *Sender) attempt(ctx context.Context, c Channel, m *Message) (receipt string, err error) {
-	ctx, cancel := context.WithTimeout(ctx, sendTime)
+	ctx, cancel := context.WithTimeout(ctx, sendTimeout)
 	defer cancel()
 	if m.Kind == store.Pending || m.Kind == store.Escalated {
 		if m.View, err = s.deps.Draw(ctx, m.Approval); err != nil {
@@ -196,14 +197,14 @@ func (s *Sender) attempt(ctx context.Context, c Channel, m *Message) (receipt st
 		}
 	}
 	if m.Kind == store.Escalated && m.View == nil {
-		return "", ErrMoot
+		return "", ErrObsolete
 	}
 	return c.Send(ctx, m)
 }
 
-// pause returns how long a notice waits after an attempt, which counts from 1. It grows exponentially, and half of it
-// is random.
-func pause(attempt int64) time.Duration {
+// retryPause returns how long a notice waits after an attempt, which counts from 1. It grows exponentially, and half of
+// it is random.
+func retryPause(attempt int64) time.Duration {
 	most := lastPause
 	if n := attempt - 1; n < 20 { // a larger shift would overflow
 		most = min(firstPause<<max(n, 0), lastPause)
@@ -211,12 +212,12 @@ func pause(attempt int64) time.Duration {
 	return most/2 + rand.N(most/2) //nolint:gosec // no secret
 }
 
-// forget deletes old notices until ctx ends.
-func (s *Sender) forget(ctx context.Context) {
-	tick := time.NewTicker(forget)
+// deleteOld deletes old notices until ctx ends.
+func (s *Sender) deleteOld(ctx context.Context) {
+	tick := time.NewTicker(deleteInterval)
 	defer tick.Stop()
 	for {
-		err := s.deps.Store.Do(ctx, func(ctx context.Context, tx *store.Tx) error { return tx.ForgetNotices(ctx, keep) })
+		err := s.deps.Store.Do(ctx, func(ctx context.Context, tx *store.Tx) error { return tx.DeleteOldNotices(ctx, retention) })
 		if err != nil && ctx.Err() == nil {
 			s.deps.Log.WarnContext(ctx, "old notices were not deleted; the service tries again in an hour", "error", err)
 		}

@@ -58,51 +58,51 @@ func (s *Slack) validate() error {
 }
 
 func (s *Slack) open(deps Deps) (Channel, error) {
-	return &channel{Slack: s, deps: deps, api: slack.New(string(s.BotToken), slack.OptionAppLevelToken(string(s.AppToken)),
-		slack.OptionAPIURL(cmp.Or(s.API, slack.APIURL)), slack.OptionHTTPClient(&http.Client{Timeout: sendTime}))}, nil
+	return &slackChannel{Slack: s, deps: deps, api: slack.New(string(s.BotToken), slack.OptionAppLevelToken(string(s.AppToken)),
+		slack.OptionAPIURL(cmp.Or(s.API, slack.APIURL)), slack.OptionHTTPClient(&http.Client{Timeout: sendTimeout}))}, nil
 }
 
-// channel is the open channel in Slack.
-type channel struct {
+// slackChannel is the open channel in Slack.
+type slackChannel struct {
 	*Slack
 	deps Deps
 	api  *slack.Client
 }
 
-// maxText is the maximum length of the text of a section, in bytes. Slack limits the number of characters, which is never
-// higher.
+// maxText is the maximum length of the text of a section, in bytes. Slack limits the number of characters, which is
+// never higher.
 const maxText = 3000
 
 // Send implements Channel. Its receipt is the timestamp of the message. Later notices use the timestamp to change the
 // message, when approvers are asked again and when the approval ends.
-func (c *channel) Send(ctx context.Context, m *Message) (string, error) {
-	line := what(m.Approval) + ": " + standing(m)
+func (c *slackChannel) Send(ctx context.Context, m *Message) (string, error) {
+	line := describeCall(m.Approval) + ": " + statusText(m)
 	for _, ts := range m.Receipts {
-		_, _, _, err := c.api.UpdateMessageContext(ctx, c.Channel, ts, slack.MsgOptionText(line, true), slack.MsgOptionBlocks(text(line)))
+		_, _, _, err := c.api.UpdateMessageContext(ctx, c.Channel, ts, slack.MsgOptionText(line, true), slack.MsgOptionBlocks(textSection(line)))
 		if err != nil && err.Error() != "message_not_found" { // a person has deleted the message
-			return "", fmt.Errorf("change a message: %w", bare(err))
+			return "", fmt.Errorf("change a message: %w", withoutURL(err))
 		}
 	}
 	if m.View == nil {
 		if len(m.Receipts) == 0 {
-			return "", ErrMoot
+			return "", ErrObsolete
 		}
 		return "", nil
 	}
-	_, ts, err := c.api.PostMessageContext(ctx, c.Channel, slack.MsgOptionText(what(m.Approval)+": a person must decide", true), slack.MsgOptionBlocks(c.ask(m.View)...))
+	_, ts, err := c.api.PostMessageContext(ctx, c.Channel, slack.MsgOptionText(describeCall(m.Approval)+": a person must decide", true), slack.MsgOptionBlocks(c.questionBlocks(m.View)...))
 	if err != nil {
-		return "", fmt.Errorf("post a message: %w", bare(err))
+		return "", fmt.Errorf("post a message: %w", withoutURL(err))
 	}
 	return ts, nil
 }
 
-// what describes the call of an approval in one line.
-func what(a *approvalv1.Approval) string {
+// describeCall describes the call of an approval in one line.
+func describeCall(a *approvalv1.Approval) string {
 	return safetext.Escape(fmt.Sprintf("%s, requested by %s", safetext.CallName(a.GetServer(), a.GetMethod(), a.GetName()), a.GetRequester().GetSubject()))
 }
 
-// standing returns the text that replaces an earlier message.
-func standing(m *Message) string {
+// statusText returns the text that replaces an earlier message.
+func statusText(m *Message) string {
 	if m.Kind == store.Pending {
 		return "people are asked again; see the newer message"
 	}
@@ -113,28 +113,28 @@ func standing(m *Message) string {
 	return m.Kind + ", " + reason
 }
 
-// ask returns the blocks of a message that asks for a decision. The message has buttons if it shows the whole view and
-// c.People is not empty. Otherwise it shows the commands to decide.
-func (c *channel) ask(v *approvalv1.View) []slack.Block {
-	seen, params := fenced(safetext.Facts(v)), fenced(v.GetParams())
+// questionBlocks returns the blocks of a message that asks for a decision. The message has buttons if it shows the
+// whole view and c.People is not empty. Otherwise it shows the commands to decide.
+func (c *slackChannel) questionBlocks(v *approvalv1.View) []slack.Block {
+	seen, params := preformatted(safetext.Facts(v)), preformatted(v.GetParams())
 	if len(c.People) == 0 || len(v.GetDigest()) == 0 || len(seen) > maxText || len(params) > maxText {
-		seen := fenced(facts(v))
+		seen := preformatted(factsText(v))
 		if len(seen) > maxText {
-			seen = fenced("The facts are too long for this message.\n")
+			seen = preformatted("The facts are too long for this message.\n")
 		}
-		return []slack.Block{section(seen), section(fenced(commands(v)))}
+		return []slack.Block{section(seen), section(preformatted(commandsText(v)))}
 	}
 	value := v.GetApprovalId() + " " + hex.EncodeToString(v.GetDigest())
 	return []slack.Block{
 		section(seen), section(params),
 		slack.NewActionBlock("decide",
-			slack.NewButtonBlockElement(approveButton, value, plain("Approve")).WithStyle(slack.StylePrimary),
-			slack.NewButtonBlockElement(denyButton, value, plain("Deny")).WithStyle(slack.StyleDanger)),
+			slack.NewButtonBlockElement(approveButton, value, plainText("Approve")).WithStyle(slack.StylePrimary),
+			slack.NewButtonBlockElement(denyButton, value, plainText("Deny")).WithStyle(slack.StyleDanger)),
 	}
 }
 
-// fenced returns text as a preformatted block. It escapes markup, and backticks, which would end the block.
-func fenced(text string) string {
+// preformatted returns text as a preformatted block. It escapes markup, and backticks, which would end the block.
+func preformatted(text string) string {
 	return "```\n" + strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;", "`", `\u0060`).Replace(strings.TrimSuffix(text, "\n")) + "\n```"
 }
 
@@ -143,14 +143,14 @@ func section(text string) slack.Block {
 	return slack.NewSectionBlock(slack.NewTextBlockObject(slack.MarkdownType, text, false, true), nil, nil, slack.SectionBlockOptionExpand(true))
 }
 
-// text returns a section of plain text.
-func text(line string) slack.Block {
+// textSection returns a section of plain text.
+func textSection(line string) slack.Block {
 	if len(line) > maxText {
 		line = strings.ToValidUTF8(line[:maxText], "")
 	}
-	return slack.NewSectionBlock(plain(line), nil, nil)
+	return slack.NewSectionBlock(plainText(line), nil, nil)
 }
 
-func plain(text string) *slack.TextBlockObject {
+func plainText(text string) *slack.TextBlockObject {
 	return slack.NewTextBlockObject(slack.PlainTextType, text, false, false)
 }

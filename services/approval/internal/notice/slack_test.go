@@ -22,7 +22,7 @@ func slackConfig(s *fakeslack.Server) notice.Config {
 	}}
 }
 
-func TestASlackMessageFollowsItsApproval(t *testing.T) {
+func TestSlack_UpdatesTheMessageWithTheApproval(t *testing.T) {
 	t.Parallel()
 	fake := fakeslack.Start(t)
 	fake.Fail(1)
@@ -37,7 +37,7 @@ func TestASlackMessageFollowsItsApproval(t *testing.T) {
 	if m.Button("approve") == "" || m.Button("approve") != m.Button("deny") || strings.Contains(m.Text, hidden) {
 		t.Errorf("the buttons are %q and %q, and the text is %q", m.Button("approve"), m.Button("deny"), m.Text)
 	}
-	s.begin(t, "a")
+	s.askAgain(t, "a")
 	eventually.Holds(t, "people are asked again", func() bool { return s.count(t, "slack", store.Sent) == 2 })
 	all := fake.Messages()
 	if len(all) != 2 || !strings.Contains(all[0].Text, "people are asked again") || all[0].Button("approve") != "" || all[1].Button("approve") == "" {
@@ -57,28 +57,28 @@ func TestASlackMessageFollowsItsApproval(t *testing.T) {
 }
 
 // A message has no buttons if it does not show the whole view, or if no Slack user is mapped to a subject.
-func TestASlackMessageWithoutButtons(t *testing.T) {
-	params := func(text string) func(*notice.Slack, *lifecycle.Question) {
-		return func(_ *notice.Slack, q *lifecycle.Question) {
+func TestSlack_HasNoButtonsWithoutTheWholeView(t *testing.T) {
+	params := func(text string) func(*notice.Slack, *lifecycle.OpenRequest) {
+		return func(_ *notice.Slack, q *lifecycle.OpenRequest) {
 			q.Call.Call.ParamsJson = `{"arguments":{"card":"` + hidden + `","text":"` + text + `"}}`
 		}
 	}
-	for name, change := range map[string]func(*notice.Slack, *lifecycle.Question){
+	for name, change := range map[string]func(*notice.Slack, *lifecycle.OpenRequest){
 		"many arguments":                   params(strings.Repeat("x", 3000)),
 		"more than one part of the view":   params(strings.Repeat("x", 2<<20)),
 		"many characters that are escaped": params(strings.Repeat("<", 900)),
-		"a long reason":                    func(_ *notice.Slack, q *lifecycle.Question) { q.Decision.Message = strings.Repeat("y", 3000) },
-		"no people":                        func(s *notice.Slack, _ *lifecycle.Question) { s.People = nil },
-		"no people, a resource":            func(s *notice.Slack, q *lifecycle.Question) { s.People = nil; readsHidden(q) },
+		"a long reason":                    func(_ *notice.Slack, q *lifecycle.OpenRequest) { q.Decision.Message = strings.Repeat("y", 3000) },
+		"no people":                        func(s *notice.Slack, _ *lifecycle.OpenRequest) { s.People = nil },
+		"no people, a resource":            func(s *notice.Slack, q *lifecycle.OpenRequest) { s.People = nil; readsHidden(q) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			fake := fakeslack.Start(t)
 			cfg := slackConfig(fake)
-			q := question("a")
+			q := openRequest("a")
 			change(cfg.Slack, &q)
 			s := start(t, cfg)
-			s.ask(t, "a", func(old *lifecycle.Question) { *old = q })
+			s.ask(t, "a", func(old *lifecycle.OpenRequest) { *old = q })
 			eventually.Holds(t, "it is posted", func() bool { return s.count(t, "slack", store.Sent) == 1 })
 			m := fake.Messages()[0]
 			var all strings.Builder
@@ -95,12 +95,13 @@ func TestASlackMessageWithoutButtons(t *testing.T) {
 	}
 }
 
-// A message shows the text of an agent without markup: the text can't end the preformatted block, mention people or link.
-func TestASlackMessageIsTextThroughout(t *testing.T) {
+// A message shows the text of an agent without markup: the text can't end the preformatted block, mention people or
+// link.
+func TestSlack_EscapesMarkup(t *testing.T) {
 	t.Parallel()
 	fake := fakeslack.Start(t)
 	s := start(t, slackConfig(fake))
-	s.ask(t, "a", func(q *lifecycle.Question) {
+	s.ask(t, "a", func(q *lifecycle.OpenRequest) {
 		q.Call.Call.ParamsJson = `{"arguments":{"text":"` + "```" + `<!channel> <https://example.com|ok> & *bold*"}}`
 		q.Call.Call.Name = "<@U1>`"
 	})
@@ -118,12 +119,12 @@ func TestASlackMessageIsTextThroughout(t *testing.T) {
 	}
 }
 
-func TestPresses(t *testing.T) {
+func TestSlack_CastsVotesOfMappedUsers(t *testing.T) {
 	t.Parallel()
 	fake := fakeslack.Start(t)
 	s := start(t, slackConfig(fake))
 	s.ask(t, "a")
-	eventually.Holds(t, "it is posted and the socket is open", func() bool { return s.count(t, "slack", store.Sent) == 1 && fake.Heard() })
+	eventually.Holds(t, "it is posted and the socket is open", func() bool { return s.count(t, "slack", store.Sent) == 1 && fake.Connected() })
 	m := fake.Messages()[0]
 	value := m.Button("approve")
 
@@ -132,15 +133,15 @@ func TestPresses(t *testing.T) {
 	fake.Press("U1", fakeslack.Channel, "other", value)   // an unknown button
 	fake.Press("U1", fakeslack.Channel, "approve", "a")   // without a digest
 	fake.Press("U1", fakeslack.Channel, "deny", value)
-	eventually.Holds(t, "all are acknowledged and two are answered", func() bool { return fake.Acks() == 5 && len(fake.Whispers()) == 2 })
-	want := []fakeslack.Whisper{{User: "U2", Text: "Nothing was decided: your Slack user is mapped to no subject of Sluice."}, {User: "U1", Text: "heard &lt;ana&gt;"}}
-	got := fake.Whispers()
-	slices.SortFunc(got, func(a, b fakeslack.Whisper) int { return strings.Compare(b.User, a.User) })
+	eventually.Holds(t, "all are acknowledged and two are answered", func() bool { return fake.Acks() == 5 && len(fake.Ephemerals()) == 2 })
+	want := []fakeslack.Ephemeral{{User: "U2", Text: "Nothing was decided: your Slack user is mapped to no subject of Sluice."}, {User: "U1", Text: "heard &lt;ana&gt;"}}
+	got := fake.Ephemerals()
+	slices.SortFunc(got, func(a, b fakeslack.Ephemeral) int { return strings.Compare(b.User, a.User) })
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("answers (-want +got):\n%s", diff)
 	}
-	fake.Cut()
-	eventually.Holds(t, "it connects again", fake.Heard)
+	fake.Disconnect()
+	eventually.Holds(t, "it connects again", fake.Connected)
 	fake.Press("U1", fakeslack.Channel, "approve", value)
 	eventually.Holds(t, "a press is received again", func() bool { return len(s.votes()) == 2 })
 	_, shown, _ := strings.Cut(value, " ")
@@ -149,8 +150,8 @@ func TestPresses(t *testing.T) {
 		t.Fatalf("the button carries %q", value)
 	}
 	if diff := cmp.Diff([]notice.Press{
-		{Tenant: "acme", Subject: "ana", Approval: "a", Verdict: no, Shown: digest},
-		{Tenant: "acme", Subject: "ana", Approval: "a", Verdict: yes, Shown: digest},
+		{Tenant: "acme", Subject: "ana", Approval: "a", Verdict: no, ViewDigest: digest},
+		{Tenant: "acme", Subject: "ana", Approval: "a", Verdict: yes, ViewDigest: digest},
 	}, s.votes()); diff != "" {
 		t.Errorf("votes (-want +got):\n%s", diff)
 	}
@@ -159,7 +160,7 @@ func TestPresses(t *testing.T) {
 	}
 }
 
-func TestSlackIsValidated(t *testing.T) {
+func TestSlack_ValidateChecksEachField(t *testing.T) {
 	t.Parallel()
 	fake := fakeslack.Start(t)
 	for name, tt := range map[string]struct {

@@ -21,8 +21,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/safetext"
 )
 
-// Webhook is an HTTP endpoint that gets signed requests about approvals, as Standard Webhooks specifies. Every status other
-// than 2xx is a failure. Redirects are not followed.
+// Webhook is an HTTP endpoint that gets signed requests about approvals, as Standard Webhooks specifies. Every status
+// other than 2xx is a failure. Redirects are not followed.
 type Webhook struct {
 	Target
 	// URL is the URL of the endpoint: https, or http on the same machine.
@@ -32,10 +32,10 @@ type Webhook struct {
 }
 
 const (
-	// maxAnswer is how many bytes of a response body are read, so that the connection can be used again. maxHeader is the
-	// maximum size of a response header, in bytes.
-	maxAnswer = 4 << 10
-	maxHeader = 64 << 10
+	// maxResponse is how many bytes of a response body are read, so that the connection can be used again. maxHeader is
+	// the maximum size of a response header, in bytes.
+	maxResponse = 4 << 10
+	maxHeader   = 64 << 10
 )
 
 func (w *Webhook) target() Target { return w.Target }
@@ -46,7 +46,7 @@ func (w *Webhook) validate() error {
 	switch {
 	case err != nil || u.Host == "" || u.User != nil:
 		errs = append(errs, fmt.Errorf("notices: %s: url is not a valid URL without a user", w.Name)) // err may quote a secret
-	case u.Scheme != "https" && (u.Scheme != "http" || !loopback(u.Hostname())):
+	case u.Scheme != "https" && (u.Scheme != "http" || !isLoopback(u.Hostname())):
 		errs = append(errs, fmt.Errorf("notices: %s: url must use https, or http on the same machine", w.Name))
 	}
 	if key, err := w.key(); err != nil || len(key) < 24 || len(key) > 64 {
@@ -59,7 +59,7 @@ func (w *Webhook) key() ([]byte, error) {
 	return base64.StdEncoding.DecodeString(strings.TrimPrefix(string(w.Secret), "whsec_"))
 }
 
-func loopback(host string) bool {
+func isLoopback(host string) bool {
 	ip, err := netip.ParseAddr(host)
 	return host == "localhost" || err == nil && ip.IsLoopback()
 }
@@ -71,7 +71,7 @@ func (w *Webhook) open(Deps) (Channel, error) {
 		return nil, err
 	}
 	return &webhook{url: w.URL, signer: signer, client: &http.Client{
-		Transport:     &http.Transport{ForceAttemptHTTP2: true, MaxIdleConnsPerHost: atOnce, IdleConnTimeout: time.Minute, MaxResponseHeaderBytes: maxHeader},
+		Transport:     &http.Transport{ForceAttemptHTTP2: true, MaxIdleConnsPerHost: batchSize, IdleConnTimeout: time.Minute, MaxResponseHeaderBytes: maxHeader},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}, nil
 }
@@ -114,18 +114,18 @@ func (w *webhook) Send(ctx context.Context, m *Message) (string, error) {
 	req.Header.Set(standardwebhooks.HeaderWebhookSignature, signature)
 	resp, err := w.client.Do(req)
 	if err != nil {
-		return "", bare(err)
+		return "", withoutURL(err)
 	}
-	defer func() { _ = resp.Body.Close() }()                         // only the status counts
-	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, maxAnswer)) // only the status counts
+	defer func() { _ = resp.Body.Close() }()                           // only the status counts
+	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, maxResponse)) // only the status counts
 	if resp.StatusCode < 200 || resp.StatusCode > 299 {
 		return "", fmt.Errorf("the endpoint answered with status %d instead of 2xx", resp.StatusCode)
 	}
 	return "", nil
 }
 
-// bare returns err without its URL, which may contain a secret.
-func bare(err error) error {
+// withoutURL returns err without its URL, which may contain a secret.
+func withoutURL(err error) error {
 	if u, ok := errors.AsType[*url.Error](err); ok {
 		return u.Err
 	}

@@ -101,7 +101,7 @@ func (e *endpoint) hook() notice.Webhook {
 	return notice.Webhook{Target: notice.Target{Name: "hook"}, URL: e.URL, Secret: config.Secret(secret)}
 }
 
-func TestAWebhookIsToldWhatHappens(t *testing.T) {
+func TestWebhook_SendsPendingAndEnd(t *testing.T) {
 	t.Parallel()
 	e := receive(t)
 	s := start(t, notice.Config{Webhooks: []notice.Webhook{e.hook()}})
@@ -129,9 +129,9 @@ func TestAWebhookIsToldWhatHappens(t *testing.T) {
 	}
 }
 
-// A request without a 2xx response is repeated with the same identifier and body. Redirects are not followed, and the log
-// contains neither the secret nor the URL.
-func TestAWebhookIsTriedAgain(t *testing.T) {
+// A request without a 2xx response is repeated with the same identifier and body. Redirects are not followed, and the
+// log contains neither the secret nor the URL.
+func TestWebhook_RetriesWithTheSameIdentifier(t *testing.T) {
 	for name, answer := range map[string]func(w http.ResponseWriter){
 		"an error": func(w http.ResponseWriter) { w.WriteHeader(http.StatusInternalServerError) },
 		"gone":     func(w http.ResponseWriter) { w.WriteHeader(http.StatusGone) },
@@ -165,7 +165,7 @@ func TestAWebhookIsTriedAgain(t *testing.T) {
 }
 
 // After the lease, the next sender sends the notice of a sender that was killed during its request.
-func TestAKilledSendersNoticeIsSentAgain(t *testing.T) {
+func TestWebhook_IsSentAgainAfterAKilledSender(t *testing.T) {
 	t.Parallel()
 	e, hang := receive(t), make(chan struct{})
 	e.answers(func(http.ResponseWriter) { <-hang })
@@ -177,7 +177,7 @@ func TestAKilledSendersNoticeIsSentAgain(t *testing.T) {
 	if n := s.count(t, "hook", store.Sent); n != 0 {
 		t.Fatalf("%d were sent", n)
 	}
-	s.later(2 * time.Minute) // after the lease
+	s.advanceClock(2 * time.Minute) // after the lease
 	s.run(t)
 	eventually.Holds(t, "it is sent", func() bool { return s.count(t, "hook", store.Sent) == 1 })
 	if diff := cmp.Diff([]string{"a-1-hook", "a-1-hook"}, e.ids()); diff != "" {
@@ -185,7 +185,7 @@ func TestAKilledSendersNoticeIsSentAgain(t *testing.T) {
 	}
 }
 
-func TestANoticeIsGivenUpAfterADay(t *testing.T) {
+func TestWebhook_IsGivenUpAfterADay(t *testing.T) {
 	t.Parallel()
 	e := receive(t)
 	e.answers(func(w http.ResponseWriter) { w.WriteHeader(http.StatusInternalServerError) })
@@ -195,7 +195,7 @@ func TestANoticeIsGivenUpAfterADay(t *testing.T) {
 	if n := s.count(t, "hook", store.GivenUp); n != 0 {
 		t.Fatal("the notice was given up after the first attempt")
 	}
-	s.later(25 * time.Hour) // the approval has expired then, too
+	s.advanceClock(25 * time.Hour) // the approval has expired then, too
 	eventually.Holds(t, "both are over", func() bool { return s.count(t, "hook", store.GivenUp) == 1 })
 	eventually.Holds(t, "the log says so", func() bool { return strings.Contains(s.log.String(), "given_up_lately=1") })
 	e.answers(nil)
@@ -210,7 +210,7 @@ func TestANoticeIsGivenUpAfterADay(t *testing.T) {
 	}
 }
 
-func TestAnEscalation(t *testing.T) {
+func TestWebhook_EscalatesOnlyAPendingApproval(t *testing.T) {
 	t.Parallel()
 	e := receive(t)
 	hook := e.hook()
@@ -219,8 +219,8 @@ func TestAnEscalation(t *testing.T) {
 	s.ask(t, "decided")
 	s.ask(t, "open")
 	s.decide(t, "decided", yes)
-	s.later(31 * time.Minute)
-	eventually.Holds(t, "one is sent", func() bool { return s.count(t, "hook", store.Sent) == 1 && s.count(t, "hook", store.Moot) == 1 })
+	s.advanceClock(31 * time.Minute)
+	eventually.Holds(t, "one is sent", func() bool { return s.count(t, "hook", store.Sent) == 1 && s.count(t, "hook", store.Obsolete) == 1 })
 	if diff := cmp.Diff([]string{"open-1-hook"}, e.ids()); diff != "" {
 		t.Errorf("ids (-want +got):\n%s", diff)
 	}
@@ -229,7 +229,7 @@ func TestAnEscalation(t *testing.T) {
 	}
 }
 
-func TestAWebhookIsValidated(t *testing.T) {
+func TestWebhook_ValidateChecksEachField(t *testing.T) {
 	t.Parallel()
 	good := notice.Webhook{Target: notice.Target{Name: "a"}, URL: "https://example.com/hook", Secret: config.Secret(secret)}
 	for name, tt := range map[string]struct {

@@ -14,19 +14,19 @@ import (
 )
 
 // Prune does not delete an ended approval while its grant is live.
-func TestALiveGrantIsNotForgotten(t *testing.T) {
-	each(t, func(t *testing.T, at site) {
+func TestPrune_KeepsALiveGrant(t *testing.T) {
+	forEachStore(t, func(t *testing.T, at storeKind) {
 		s := at.open(t)
-		opened(t, s, question("a", func(q *lifecycle.Question) {
+		openApproval(t, s, openRequest("a", func(q *lifecycle.OpenRequest) {
 			q.Decision.Approval.Grant = &policyv1.Grant{Calls: 2, Within: durationpb.New(time.Hour)}
 		}))
-		approvedBy(t, s, "a", "ben")
+		approve(t, s, "a", "ben")
 		do(t, s, func(ctx context.Context, tx *store.Tx) error {
 			r, err := tx.Get(ctx, "acme", "a")
 			if err != nil {
 				return err
 			}
-			r.Outdate(tx.Now)
+			r.CancelOutdated(tx.Now)
 			return tx.Save(ctx, r)
 		})
 		for _, tt := range []struct {
@@ -45,14 +45,14 @@ func TestALiveGrantIsNotForgotten(t *testing.T) {
 }
 
 // An approval that is due is expired when it is read, also if more moves are due than one transaction makes.
-func TestMuchIsDueAtOnce(t *testing.T) {
-	each(t, func(t *testing.T, at site) {
+func TestDo_ExpiresMoreApprovalsThanOneBatch(t *testing.T) {
+	forEachStore(t, func(t *testing.T, at storeKind) {
 		s := at.open(t)
 		const due, last = 9, "a8"
 		for n := range due {
 			id := fmt.Sprintf("a%d", n)
-			opened(t, s, question(id, func(q *lifecycle.Question) { q.Times.Execute = 2 * time.Second }))
-			approvedBy(t, s, id, "ben")
+			openApproval(t, s, openRequest(id, func(q *lifecycle.OpenRequest) { q.Times.Execute = 2 * time.Second }))
+			approve(t, s, id, "ben")
 		}
 		<-time.After(2 * time.Second)
 		do(t, s, func(ctx context.Context, tx *store.Tx) error {
@@ -60,7 +60,7 @@ func TestMuchIsDueAtOnce(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			refused, err := r.Claim(claiming("c", 1), tx.Now)
+			refused, err := r.Claim(claimRequest("c", 1), tx.Now)
 			if refused == nil || lifecycle.StateName(r.Approval.GetState()) != "expired" {
 				t.Errorf("claimed after the time to execute: %v", r.Approval)
 			}

@@ -25,14 +25,14 @@ type Filter struct {
 	// exactly.
 	States                        []approvalv1.ApprovalState
 	Server, Name, Subject, Holder string
-	// Asker selects the approvals that this principal, with this chain, requested.
-	Asker *identityv1.Principal
+	// Requester selects the approvals that this principal, with this chain, requested.
+	Requester *identityv1.Principal
 	// Alike selects the approvals with this [lifecycle.Record.Alike]: the same call, with any definition of its tool.
 	Alike []byte
 }
 
-// Listed is an approval in a list. Its record has only the field Approval: the call, which may be large, the decision and
-// the claims are not read.
+// Listed is an approval in a list. Its record has only the field Approval: the call, which may be large, the decision
+// and the claims are not read.
 type Listed struct {
 	*lifecycle.Record
 	// Opened is the number of the move that opened the approval, and Moved the number of its newest move. The store
@@ -57,16 +57,16 @@ func (t *Tx) MovedSince(ctx context.Context, f Filter, after int64, most int) ([
 	return t.listed(ctx, c, "ORDER BY moved", most)
 }
 
-// waits is how many approvals Waiting reads at most. A caller can't have as many pending approvals.
-const waits = 1000
+// maxWaiting is how many approvals OtherDefinitions reads at most. A caller can't have as many pending approvals.
+const maxWaiting = 1000
 
-// Waiting returns the identifiers of the caller's pending and approved approvals for the same call with another definition
-// of the tool or another server.
-func (t *Tx) Waiting(ctx context.Context, asker *identityv1.Principal, call *approvalv1.BoundCall, alike []byte) (ids []string, err error) {
+// OtherDefinitions returns the identifiers of the caller's pending and approved approvals for the same call with
+// another definition of the tool or another server.
+func (t *Tx) OtherDefinitions(ctx context.Context, asker *identityv1.Principal, call *approvalv1.BoundCall, alike []byte) (ids []string, err error) {
 	found, err := t.List(ctx, Filter{
-		Tenant: asker.GetTenant(), Asker: asker, Server: call.GetCall().GetServer(), Name: publicname.Of(call.GetCall().GetName()), Alike: alike,
+		Tenant: asker.GetTenant(), Requester: asker, Server: call.GetCall().GetServer(), Name: publicname.Of(call.GetCall().GetName()), Alike: alike,
 		States: []approvalv1.ApprovalState{approvalv1.ApprovalState_APPROVAL_STATE_PENDING, approvalv1.ApprovalState_APPROVAL_STATE_APPROVED},
-	}, 0, waits)
+	}, 0, maxWaiting)
 	for _, l := range found {
 		if l.Approval.GetServerIdentity() != call.GetServerIdentity() || !bytes.Equal(l.Approval.GetDefinitionDigest(), call.GetCall().GetDefinitionDigest()) {
 			ids = append(ids, l.Approval.GetId())
@@ -75,8 +75,8 @@ func (t *Tx) Waiting(ctx context.Context, asker *identityv1.Principal, call *app
 	return ids, err
 }
 
-// Moves returns the number of the newest move.
-func (t *Tx) Moves(ctx context.Context) (n int64, err error) {
+// NewestMove returns the number of the newest move.
+func (t *Tx) NewestMove(ctx context.Context) (n int64, err error) {
 	err = t.inner.QueryRowContext(ctx, "SELECT n FROM moved").Scan(&n)
 	return n, err
 }
@@ -118,8 +118,8 @@ func (f *Filter) conditions() conditions {
 			c.add(column+" = %s", value)
 		}
 	}
-	if f.Asker != nil {
-		c.add("asker = %s", Asker(f.Asker))
+	if f.Requester != nil {
+		c.add("asker = %s", RequesterDigest(f.Requester))
 	}
 	if len(f.Alike) > 0 {
 		c.add("alike = %s", f.Alike)

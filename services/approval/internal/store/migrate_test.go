@@ -30,18 +30,18 @@ import (
 )
 
 // Before you add a migration, store the rows that the program writes without the migration:
-// go test ./approval/internal/store -run TestEarlierTablesAreReadOn -update
+// go test ./approval/internal/store -run TestMigrations_ReadRowsOfEarlierVersions -update
 var update = flag.Bool("update", false, "store the rows that this program writes in testdata, for the tests of later versions")
 
-// firstKept is the first version of the tables whose rows are stored in testdata.
-const firstKept = 2
+// firstVersion is the first version of the tables whose rows are stored in testdata.
+const firstVersion = 2
 
-// earlier contains the rows that an earlier program wrote. They are the same on every kind of store.
-type earlier struct {
+// earlierRows contains the rows that an earlier program wrote. They are the same on every kind of store.
+type earlierRows struct {
 	// Migrations are the SHA-256 digests of the migrations of the program, by file name.
 	Migrations map[string]string `json:"migrations"`
-	// Rows are the rows by table. Each row has its values by column. A value is a number, a text, or, for bytes, an array
-	// with one text in hexadecimal.
+	// Rows are the rows by table. Each row has its values by column. A value is a number, a text, or, for bytes, an
+	// array with one text in hexadecimal.
 	Rows map[string][]map[string]any `json:"rows"`
 	// States are the states of the approvals, by identifier.
 	States map[string]approvalv1.ApprovalState `json:"states"`
@@ -50,22 +50,22 @@ type earlier struct {
 // tables are the tables in the order in which rows can be inserted.
 var tables = []string{"moved", "approvals", "pending", "claims", "moves", "notices", "asked"}
 
-// The store reads and changes the rows that earlier versions wrote, so that an upgrade loses no decision. The migrations of
-// earlier versions have not changed.
-func TestEarlierTablesAreReadOn(t *testing.T) {
+// The store reads and changes the rows that earlier versions wrote, so that an upgrade loses no decision. The
+// migrations of earlier versions have not changed.
+func TestMigrations_ReadRowsOfEarlierVersions(t *testing.T) {
 	t.Parallel()
 	names, err := filepath.Glob("migrations/*.sql")
-	if err != nil || len(names) < firstKept {
+	if err != nil || len(names) < firstVersion {
 		t.Fatalf("%v, %v", names, err)
 	}
 	if *update {
-		keep(t, names)
+		writeRows(t, names)
 	}
-	for version := firstKept; version < len(names); version++ {
+	for version := firstVersion; version < len(names); version++ {
 		t.Run(fmt.Sprint("version ", version), func(t *testing.T) {
 			t.Parallel()
-			var rows earlier
-			text, err := os.ReadFile(kept(version))
+			var rows earlierRows
+			text, err := os.ReadFile(rowsFile(version))
 			if err != nil {
 				t.Fatalf("%v: check out the commit before migration %d, and store its rows by -update", err, version+1)
 			}
@@ -90,7 +90,7 @@ func TestEarlierTablesAreReadOn(t *testing.T) {
 	}
 }
 
-func kept(version int) string { return fmt.Sprintf("testdata/rows-%d.json", version) }
+func rowsFile(version int) string { return fmt.Sprintf("testdata/rows-%d.json", version) }
 
 func hashes(t *testing.T, names []string) map[string]string {
 	t.Helper()
@@ -125,7 +125,7 @@ func openAt(t *testing.T, cfg store.Config, names []string) *sqlstore.DB {
 }
 
 // write creates a database with the rows of the earlier program.
-func (e *earlier) write(t *testing.T, cfg store.Config, names []string) {
+func (e *earlierRows) write(t *testing.T, cfg store.Config, names []string) {
 	t.Helper()
 	db := openAt(t, cfg, names)
 	defer db.Close()
@@ -175,7 +175,7 @@ func value(t *testing.T, v any) any {
 }
 
 // check reads all approvals with this program. It also votes on, claims and completes approvals that have not ended.
-func (e *earlier) check(t *testing.T, cfg store.Config) {
+func (e *earlierRows) check(t *testing.T, cfg store.Config) {
 	t.Helper()
 	cfg.Log, cfg.Channels, cfg.Observe = slog.New(slog.DiscardHandler), channels, func(context.Context, store.Changes) {}
 	s, err := store.Open(t.Context(), cfg)
@@ -197,14 +197,14 @@ func (e *earlier) check(t *testing.T, cfg store.Config) {
 	if diff := cmp.Diff(e.States, states); diff != "" {
 		t.Errorf("states (-then +now):\n%s", diff)
 	}
-	approvedBy(t, s, "waits", "carla")
+	approve(t, s, "waits", "carla")
 	do(t, s, func(ctx context.Context, tx *store.Tx) error {
 		for _, id := range []string{"waits", "approved"} {
 			r, err := tx.Get(ctx, "acme", id)
 			if err != nil {
 				return err
 			}
-			if refused, err := r.Claim(claiming("c-"+id, r.Approval.GetAttempt()), tx.Now); err != nil || refused != nil {
+			if refused, err := r.Claim(claimRequest("c-"+id, r.Approval.GetAttempt()), tx.Now); err != nil || refused != nil {
 				return fmt.Errorf("claim %s: %v, %w", id, refused, err)
 			}
 			if err := tx.Save(ctx, r); err != nil {
@@ -222,11 +222,11 @@ func (e *earlier) check(t *testing.T, cfg store.Config) {
 	})
 }
 
-// keep writes the rows of this program to the file of its version.
-func keep(t *testing.T, names []string) {
+// writeRows writes the rows of this program to the file of its version.
+func writeRows(t *testing.T, names []string) {
 	t.Helper()
 	cfg := store.Config{Source: "sqlite", File: filepath.Join(t.TempDir(), "approvals.db")}
-	e := earlier{Migrations: hashes(t, names), Rows: make(map[string][]map[string]any), States: tell(t, cfg)}
+	e := earlierRows{Migrations: hashes(t, names), Rows: make(map[string][]map[string]any), States: createRecords(t, cfg)}
 	db := openAt(t, cfg, names)
 	defer db.Close()
 	err := db.Do(t.Context(), func(ctx context.Context, tx *sqlstore.Tx) (err error) {
@@ -244,7 +244,7 @@ func keep(t *testing.T, names []string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(kept(len(names)), append(text, '\n'), 0o600); err != nil {
+	if err := os.WriteFile(rowsFile(len(names)), append(text, '\n'), 0o600); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -282,8 +282,8 @@ func readRows(ctx context.Context, tx *sqlstore.Tx, table string) (out []map[str
 // century is a time to decide that does not end while the files in testdata are used.
 const century = 100 * 365 * 24 * time.Hour
 
-// tell creates an approval in each state, and returns the states.
-func tell(t *testing.T, cfg store.Config) map[string]approvalv1.ApprovalState {
+// createRecords creates an approval in each state, and returns the states.
+func createRecords(t *testing.T, cfg store.Config) map[string]approvalv1.ApprovalState {
 	t.Helper()
 	cfg.Log, cfg.Channels, cfg.Observe = slog.New(slog.DiscardHandler), channels, func(context.Context, store.Changes) {}
 	s, err := store.Open(t.Context(), cfg)
@@ -291,31 +291,31 @@ func tell(t *testing.T, cfg store.Config) map[string]approvalv1.ApprovalState {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	patient := func(q *lifecycle.Question) { q.Times = lifecycle.Times{Decide: century, Execute: century} }
-	four := func(q *lifecycle.Question) { q.Decision.Approval = &policyv1.ApprovalTerms{Quorum: 2} }
+	patient := func(q *lifecycle.OpenRequest) { q.Times = lifecycle.Times{Decide: century, Execute: century} }
+	four := func(q *lifecycle.OpenRequest) { q.Decision.Approval = &policyv1.ApprovalTerms{Quorum: 2} }
 	out := make(map[string]approvalv1.ApprovalState)
 	for _, id := range []string{"waits", "approved", "claimed", "done", "denied", "cancelled", "unknown"} {
 		if id == "waits" {
-			opened(t, s, question(id, patient, four))
+			openApproval(t, s, openRequest(id, patient, four))
 		} else {
-			opened(t, s, question(id, patient))
+			openApproval(t, s, openRequest(id, patient))
 		}
 		if id != "denied" && id != "cancelled" {
-			approvedBy(t, s, id, "ben")
+			approve(t, s, id, "ben")
 		}
-		do(t, s, func(ctx context.Context, tx *store.Tx) error { return bring(ctx, tx, id) })
+		do(t, s, func(ctx context.Context, tx *store.Tx) error { return moveToState(ctx, tx, id) })
 		out[id] = get(t, s, id).Approval.GetState()
 	}
 	return out
 }
 
-// bring moves an approval to the state that its identifier names.
-func bring(ctx context.Context, tx *store.Tx, id string) error {
+// moveToState moves an approval to the state that its identifier names.
+func moveToState(ctx context.Context, tx *store.Tx, id string) error {
 	r, err := tx.Get(ctx, "acme", id)
 	if err != nil {
 		return err
 	}
-	claim := claiming("c-"+id, 1)
+	claim := claimRequest("c-"+id, 1)
 	claim.Duration = century
 	switch id {
 	case "claimed", "done", "unknown":

@@ -51,21 +51,21 @@ type Notice struct {
 	sequence int64
 }
 
-// Ending is how a notice ended.
-type Ending int64
+// NoticeEnd is how a notice ended.
+type NoticeEnd int64
 
 const (
 	// Sent means that the channel accepted the notice.
-	Sent Ending = iota + 1
-	// Moot means that the notice was not sent, because it had become irrelevant.
-	Moot
+	Sent NoticeEnd = iota + 1
+	// Obsolete means that the notice was not sent, because it had become irrelevant.
+	Obsolete
 	// GivenUp means that the channel did not accept the notice for too long.
 	GivenUp
 )
 
-// news returns the kind of the notice for a record's new moves, or "" if the moves need no notice. The newest move that
-// needs a notice determines the kind.
-func news(r *lifecycle.Record) string {
+// noticeKind returns the kind of the notice for a record's new moves, or "" if the moves need no notice. The newest
+// move that needs a notice determines the kind.
+func noticeKind(r *lifecycle.Record) string {
 	for _, m := range slices.Backward(r.Moves) {
 		state := lifecycle.StateName(m.GetTo())
 		switch {
@@ -81,7 +81,7 @@ func news(r *lifecycle.Record) string {
 
 // saveNotices writes the notices of a record's new moves. number is the number of the newest move.
 func (t *Tx) saveNotices(ctx context.Context, r *lifecycle.Record, number int64) error {
-	kind := news(r)
+	kind := noticeKind(r)
 	if kind == "" || len(t.channels) == 0 {
 		return nil
 	}
@@ -112,10 +112,10 @@ func (t *Tx) saveNotices(ctx context.Context, r *lifecycle.Record, number int64)
 	return nil
 }
 
-// TakeNotices returns up to most due notices of a channel, and leases them to the caller. Other callers don't get these
-// notices until the lease ends. TakeNotices returns only the oldest waiting notice of each approval, so that a channel
-// gets the notices of an approval in the order of the approval's moves.
-func (t *Tx) TakeNotices(ctx context.Context, channel string, lease time.Duration, most int) ([]*Notice, error) {
+// LeaseNotices returns up to most due notices of a channel, and leases them to the caller. Other callers don't get
+// these notices until the lease ends. LeaseNotices returns only the oldest waiting notice of each approval, so that a
+// channel gets the notices of an approval in the order of the approval's moves.
+func (t *Tx) LeaseNotices(ctx context.Context, channel string, lease time.Duration, most int) ([]*Notice, error) {
 	var out []*Notice
 	err := t.inner.Each(ctx, func(rows *sql.Rows) error {
 		var due int64
@@ -155,7 +155,7 @@ func (t *Tx) receipts(ctx context.Context, n *Notice) (out []string, err error) 
 
 // EndNotice ends a notice that the caller has leased. receipt identifies the sent notice on its channel; may be empty.
 // If another attempt has begun, EndNotice changes nothing.
-func (t *Tx) EndNotice(ctx context.Context, n *Notice, how Ending, receipt string) error {
+func (t *Tx) EndNotice(ctx context.Context, n *Notice, how NoticeEnd, receipt string) error {
 	done, err := t.inner.ExecContext(ctx, "UPDATE notices SET state = $1, ended = $2, receipt = $3 WHERE id = $4 AND state = 0 AND attempts = $5",
 		int64(how), sqlstore.Micros(t.Now), receipt, n.ID, n.Attempt)
 	if err != nil || how != GivenUp {
@@ -175,14 +175,14 @@ func (t *Tx) RetryNotice(ctx context.Context, n *Notice, pause time.Duration) er
 }
 
 // CountNotices counts the stored notices of a channel that ended in a given way.
-func (t *Tx) CountNotices(ctx context.Context, channel string, how Ending) (n int, err error) {
+func (t *Tx) CountNotices(ctx context.Context, channel string, how NoticeEnd) (n int, err error) {
 	err = t.inner.QueryRowContext(ctx, "SELECT count(*) FROM notices WHERE channel = $1 AND state = $2", channel, int64(how)).Scan(&n)
 	return n, err
 }
 
-// ForgetNotices deletes notices that ended longer than older ago. It also deletes notices that have waited longer than
-// older, because their channel is no longer configured.
-func (t *Tx) ForgetNotices(ctx context.Context, older time.Duration) error {
+// DeleteOldNotices deletes notices that ended longer than older ago. It also deletes notices that have waited longer
+// than older, because their channel is no longer configured.
+func (t *Tx) DeleteOldNotices(ctx context.Context, older time.Duration) error {
 	_, err := t.inner.ExecContext(ctx, "DELETE FROM notices WHERE ended > 0 AND ended <= $1 OR state = 0 AND due <= $1", sqlstore.Micros(t.Now.Add(-older)))
 	return err
 }

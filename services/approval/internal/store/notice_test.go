@@ -20,51 +20,51 @@ import (
 // channels are the channels of all stores in these tests.
 var channels = []store.Channel{{Name: "all"}, {Name: "elsewhere", Tenant: "other"}, {Name: "late", After: 0.5}}
 
-// take leases and returns the due notices of a channel.
-func take(t *testing.T, s *store.Store, channel string, lease time.Duration) (out []*store.Notice) {
+// leaseNotices leases and returns the due notices of a channel.
+func leaseNotices(t *testing.T, s *store.Store, channel string, lease time.Duration) (out []*store.Notice) {
 	t.Helper()
 	do(t, s, func(ctx context.Context, tx *store.Tx) (err error) {
-		out, err = tx.TakeNotices(ctx, channel, lease, 100)
+		out, err = tx.LeaseNotices(ctx, channel, lease, 100)
 		return err
 	})
 	return out
 }
 
-// takeLater leases the notices of a channel that are due after a time.
-func takeLater(t *testing.T, s *store.Store, channel string, after time.Duration) (out []*store.Notice) {
+// leaseNoticesLater leases the notices of a channel that are due after a time.
+func leaseNoticesLater(t *testing.T, s *store.Store, channel string, after time.Duration) (out []*store.Notice) {
 	t.Helper()
 	do(t, s, func(ctx context.Context, tx *store.Tx) (err error) {
 		tx.Now = tx.Now.Add(after)
-		out, err = tx.TakeNotices(ctx, channel, time.Hour, 100)
+		out, err = tx.LeaseNotices(ctx, channel, time.Hour, 100)
 		return err
 	})
 	return out
 }
 
-// end ends a notice that the test has leased.
-func end(t *testing.T, s *store.Store, n *store.Notice, how store.Ending, receipt string) {
+// endNotice ends a notice that the test has leased.
+func endNotice(t *testing.T, s *store.Store, n *store.Notice, how store.NoticeEnd, receipt string) {
 	t.Helper()
 	do(t, s, func(ctx context.Context, tx *store.Tx) error { return tx.EndNotice(ctx, n, how, receipt) })
 }
 
-// told leases and ends the due notices of a channel until none is left. It returns the identifier, the kind and the state
-// of each.
-func told(t *testing.T, s *store.Store, channel string) (out []string) {
+// sentNotices leases and ends the due notices of a channel until none is left. It returns the identifier, the kind and
+// the state of each.
+func sentNotices(t *testing.T, s *store.Store, channel string) (out []string) {
 	t.Helper()
 	for {
-		notices := take(t, s, channel, time.Hour)
+		notices := leaseNotices(t, s, channel, time.Hour)
 		if len(notices) == 0 {
 			return out
 		}
 		for _, n := range notices {
 			out = append(out, n.ID+" "+n.Kind+" "+lifecycle.StateName(n.Approval.GetState()))
-			end(t, s, n, store.Sent, "")
+			endNotice(t, s, n, store.Sent, "")
 		}
 	}
 }
 
-// move changes an approval and saves it.
-func move(t *testing.T, s *store.Store, id string, fn func(r *lifecycle.Record, now time.Time) error) {
+// changeRecord changes an approval and saves it.
+func changeRecord(t *testing.T, s *store.Store, id string, fn func(r *lifecycle.Record, now time.Time) error) {
 	t.Helper()
 	do(t, s, func(ctx context.Context, tx *store.Tx) error {
 		r, err := tx.Get(ctx, "acme", id)
@@ -75,69 +75,69 @@ func move(t *testing.T, s *store.Store, id string, fn func(r *lifecycle.Record, 
 	})
 }
 
-func TestWhatPeopleAreToldOf(t *testing.T) {
-	each(t, func(t *testing.T, at site) {
+func TestNotices_AreWrittenForMoves(t *testing.T) {
+	forEachStore(t, func(t *testing.T, at storeKind) {
 		s := at.open(t)
-		opened(t, s, question("a", func(q *lifecycle.Question) { q.Decision.Approval.Quorum = 2 }))
-		approvedBy(t, s, "a", "ben") // one vote of two is no notice
-		move(t, s, "a", func(r *lifecycle.Record, now time.Time) error {
-			r.Ask(&policyv1.Decision{Approval: &policyv1.ApprovalTerms{Quorum: 1}}, r.Times, now)
+		openApproval(t, s, openRequest("a", func(q *lifecycle.OpenRequest) { q.Decision.Approval.Quorum = 2 }))
+		approve(t, s, "a", "ben") // one vote of two is no notice
+		changeRecord(t, s, "a", func(r *lifecycle.Record, now time.Time) error {
+			r.UpdateDecision(&policyv1.Decision{Approval: &policyv1.ApprovalTerms{Quorum: 1}}, r.Times, now)
 			return nil
 		})
-		approvedBy(t, s, "a", "ben")
-		move(t, s, "a", func(r *lifecycle.Record, now time.Time) error {
-			refused, err := r.Claim(claiming("c", 1), now)
+		approve(t, s, "a", "ben")
+		changeRecord(t, s, "a", func(r *lifecycle.Record, now time.Time) error {
+			refused, err := r.Claim(claimRequest("c", 1), now)
 			if refused != nil {
 				return fmt.Errorf("refused: %v", refused)
 			}
 			return err
 		})
-		move(t, s, "a", func(r *lifecycle.Record, now time.Time) error {
+		changeRecord(t, s, "a", func(r *lifecycle.Record, now time.Time) error {
 			_, err := r.Complete("c", "gw", approvalv1.CallOutcome_CALL_OUTCOME_DONE, now)
 			return err
 		})
-		opened(t, s, question("b", func(q *lifecycle.Question) {
+		openApproval(t, s, openRequest("b", func(q *lifecycle.OpenRequest) {
 			q.Requester = &identityv1.Principal{Tenant: "other", Subject: "bot"}
 			q.Times.Decide = 10 * time.Millisecond
 		}))
 		<-time.After(20 * time.Millisecond)
 		want := []string{"a-1-all pending pending", "b-1-all pending pending", "a-3-all pending pending", "b-2-all expired expired", "a-4-all approved approved", "a-6-all done done"}
-		if diff := cmp.Diff(want, told(t, s, "all")); diff != "" {
+		if diff := cmp.Diff(want, sentNotices(t, s, "all")); diff != "" {
 			t.Errorf("notices (-want +got):\n%s", diff)
 		}
-		if diff := cmp.Diff([]string{"b-1-elsewhere pending pending", "b-2-elsewhere expired expired"}, told(t, s, "elsewhere")); diff != "" {
+		if diff := cmp.Diff([]string{"b-1-elsewhere pending pending", "b-2-elsewhere expired expired"}, sentNotices(t, s, "elsewhere")); diff != "" {
 			t.Errorf("notices of another tenant (-want +got):\n%s", diff)
 		}
 	})
 }
 
 // A call that is confirmed at the agent in the same transaction has no notice of kind pending.
-func TestNobodyIsAskedWhatIsApprovedAtOnce(t *testing.T) {
-	each(t, func(t *testing.T, at site) {
+func TestNotices_SkipPendingIfApprovedAtOnce(t *testing.T) {
+	forEachStore(t, func(t *testing.T, at storeKind) {
 		s := at.open(t)
 		do(t, s, func(ctx context.Context, tx *store.Tx) error {
-			r := lifecycle.Open(question("a"), tx.Now)
-			if err := r.Answer(approvalv1.Verdict_VERDICT_APPROVE, question("a").Decision, 0, tx.Now); err != nil {
+			r := lifecycle.Open(openRequest("a"), tx.Now)
+			if err := r.RecordSelfVote(approvalv1.Verdict_VERDICT_APPROVE, openRequest("a").Decision, 0, tx.Now); err != nil {
 				return err
 			}
 			return tx.Save(ctx, r)
 		})
-		if diff := cmp.Diff([]string{"a-2-all approved approved"}, told(t, s, "all")); diff != "" {
+		if diff := cmp.Diff([]string{"a-2-all approved approved"}, sentNotices(t, s, "all")); diff != "" {
 			t.Errorf("notices (-want +got):\n%s", diff)
 		}
 	})
 }
 
-func TestANoticeOfARolledBackMoveDoesNotExist(t *testing.T) {
-	each(t, func(t *testing.T, at site) {
+func TestNotices_AreRolledBackWithTheMove(t *testing.T) {
+	forEachStore(t, func(t *testing.T, at storeKind) {
 		s, boom := at.open(t), errors.New("boom")
 		err := s.Do(t.Context(), func(ctx context.Context, tx *store.Tx) error {
-			return errors.Join(tx.Save(ctx, lifecycle.Open(question("a"), tx.Now)), boom)
+			return errors.Join(tx.Save(ctx, lifecycle.Open(openRequest("a"), tx.Now)), boom)
 		})
 		if !errors.Is(err, boom) {
 			t.Fatal(err)
 		}
-		if got := told(t, s, "all"); got != nil {
+		if got := sentNotices(t, s, "all"); got != nil {
 			t.Errorf("sent %v", got)
 		}
 	})
@@ -145,34 +145,34 @@ func TestANoticeOfARolledBackMoveDoesNotExist(t *testing.T) {
 
 // After the lease of a killed sender, another sender gets the notice with the same identifier. The killed sender can no
 // longer change the notice.
-func TestANoticeOutlivesItsSender(t *testing.T) {
-	each(t, func(t *testing.T, at site) {
+func TestLeaseNotices_ReturnsANoticeAgainAfterTheLease(t *testing.T) {
+	forEachStore(t, func(t *testing.T, at storeKind) {
 		s := at.open(t)
-		opened(t, s, question("a"))
-		killed := take(t, s, "all", time.Hour)
+		openApproval(t, s, openRequest("a"))
+		killed := leaseNotices(t, s, "all", time.Hour)
 		if len(killed) != 1 || killed[0].Attempt != 1 {
 			t.Fatalf("taken: %v", killed)
 		}
-		if again := take(t, s, "all", time.Hour); len(again) != 0 {
+		if again := leaseNotices(t, s, "all", time.Hour); len(again) != 0 {
 			t.Errorf("taken by two: %v", again)
 		}
 		if err := s.Close(); err != nil {
 			t.Fatal(err)
 		}
 		s = at.open(t)
-		again := takeLater(t, s, "all", 2*time.Hour)
+		again := leaseNoticesLater(t, s, "all", 2*time.Hour)
 		if len(again) != 1 || again[0].ID != killed[0].ID || again[0].Attempt != 2 {
 			t.Fatalf("taken again: %v", again)
 		}
 		do(t, s, func(ctx context.Context, tx *store.Tx) error {
 			return errors.Join(tx.RetryNotice(ctx, killed[0], 0), tx.EndNotice(ctx, killed[0], store.GivenUp, ""))
 		})
-		if third := take(t, s, "all", time.Hour); len(third) != 0 {
+		if third := leaseNotices(t, s, "all", time.Hour); len(third) != 0 {
 			t.Errorf("a sender without the lease made the notice due: %v", third)
 		}
-		end(t, s, again[0], store.Sent, "")
+		endNotice(t, s, again[0], store.Sent, "")
 		do(t, s, func(ctx context.Context, tx *store.Tx) error {
-			for how, want := range map[store.Ending]int{store.Sent: 1, store.GivenUp: 0} {
+			for how, want := range map[store.NoticeEnd]int{store.Sent: 1, store.GivenUp: 0} {
 				if n, err := tx.CountNotices(ctx, "all", how); n != want || err != nil {
 					t.Errorf("%d notices ended as %d, want %d, %v", n, how, want, err)
 				}
@@ -183,59 +183,59 @@ func TestANoticeOutlivesItsSender(t *testing.T) {
 }
 
 // A channel gets the notices of an approval in the order of the approval's moves, also after failures.
-func TestNoticesOfOneApprovalKeepTheirOrder(t *testing.T) {
-	each(t, func(t *testing.T, at site) {
+func TestLeaseNotices_KeepsTheOrderOfMoves(t *testing.T) {
+	forEachStore(t, func(t *testing.T, at storeKind) {
 		s := at.open(t)
-		opened(t, s, question("a"))
-		approvedBy(t, s, "a", "ben")
-		opened(t, s, question("b"))
-		first := take(t, s, "all", time.Hour)
+		openApproval(t, s, openRequest("a"))
+		approve(t, s, "a", "ben")
+		openApproval(t, s, openRequest("b"))
+		first := leaseNotices(t, s, "all", time.Hour)
 		if len(first) != 2 || first[0].ID != "a-1-all" || first[1].ID != "b-1-all" {
 			t.Fatalf("taken: %v", first)
 		}
 		do(t, s, func(ctx context.Context, tx *store.Tx) error {
 			return tx.RetryNotice(ctx, first[0], 50*time.Millisecond)
 		})
-		if early := take(t, s, "all", time.Hour); len(early) != 0 {
+		if early := leaseNotices(t, s, "all", time.Hour); len(early) != 0 {
 			t.Errorf("taken before its pause is over: %v", early)
 		}
 		<-time.After(60 * time.Millisecond)
-		again := take(t, s, "all", time.Hour)
+		again := leaseNotices(t, s, "all", time.Hour)
 		if len(again) != 1 || again[0].ID != "a-1-all" {
 			t.Fatalf("taken: %v", again)
 		}
-		end(t, s, again[0], store.Sent, "message 7")
-		last := take(t, s, "all", time.Hour)
+		endNotice(t, s, again[0], store.Sent, "message 7")
+		last := leaseNotices(t, s, "all", time.Hour)
 		if len(last) != 1 || last[0].Kind != "approved" || !cmp.Equal(last[0].Receipts, []string{"message 7"}) {
 			t.Errorf("taken: %v", last)
 		}
 	})
 }
 
-func TestAnEscalationWaitsForItsShareOfTheTime(t *testing.T) {
-	each(t, func(t *testing.T, at site) {
+func TestLeaseNotices_ReturnsAnEscalationWhenDue(t *testing.T) {
+	forEachStore(t, func(t *testing.T, at storeKind) {
 		s := at.open(t)
-		opened(t, s, question("a", func(q *lifecycle.Question) { q.Times.Decide = 2 * time.Second }))
-		if early := take(t, s, "late", time.Hour); len(early) != 0 {
+		openApproval(t, s, openRequest("a", func(q *lifecycle.OpenRequest) { q.Times.Decide = 2 * time.Second }))
+		if early := leaseNotices(t, s, "late", time.Hour); len(early) != 0 {
 			t.Errorf("at once: %v", early)
 		}
 		<-time.After(1010 * time.Millisecond)
-		if diff := cmp.Diff([]string{"a-1-late escalated pending"}, told(t, s, "late")); diff != "" {
+		if diff := cmp.Diff([]string{"a-1-late escalated pending"}, sentNotices(t, s, "late")); diff != "" {
 			t.Errorf("after half of the time (-want +got):\n%s", diff)
 		}
 	})
 }
 
 // Each notice is leased to one of many concurrent senders.
-func TestANoticeIsTakenByOne(t *testing.T) {
-	each(t, func(t *testing.T, at site) {
+func TestLeaseNotices_LeasesANoticeToOneSender(t *testing.T) {
+	forEachStore(t, func(t *testing.T, at storeKind) {
 		replicas := []*store.Store{at.open(t)}
 		for at.replicas && len(replicas) < 4 {
 			replicas = append(replicas, at.open(t))
 		}
 		const notices, senders = 20, 16
 		for i := range notices {
-			opened(t, replicas[0], question(fmt.Sprintf("a%d", i)))
+			openApproval(t, replicas[0], openRequest(fmt.Sprintf("a%d", i)))
 		}
 		var mu sync.Mutex
 		taken := make(map[string]int)
@@ -244,7 +244,7 @@ func TestANoticeIsTakenByOne(t *testing.T) {
 			wg.Go(func() {
 				var got []*store.Notice
 				err := replicas[i%len(replicas)].Do(t.Context(), func(ctx context.Context, tx *store.Tx) (err error) {
-					got, err = tx.TakeNotices(ctx, "all", time.Hour, 3)
+					got, err = tx.LeaseNotices(ctx, "all", time.Hour, 3)
 					return err
 				})
 				if err != nil {
@@ -269,14 +269,14 @@ func TestANoticeIsTakenByOne(t *testing.T) {
 	})
 }
 
-func TestOldNoticesAreForgotten(t *testing.T) {
-	each(t, func(t *testing.T, at site) {
+func TestDeleteOldNotices_DeletesEndedNotices(t *testing.T) {
+	forEachStore(t, func(t *testing.T, at storeKind) {
 		s := at.open(t)
-		opened(t, s, question("a"))
-		end(t, s, take(t, s, "all", time.Hour)[0], store.GivenUp, "")
+		openApproval(t, s, openRequest("a"))
+		endNotice(t, s, leaseNotices(t, s, "all", time.Hour)[0], store.GivenUp, "")
 		kept := func(older time.Duration) (n int) {
 			do(t, s, func(ctx context.Context, tx *store.Tx) (err error) {
-				if err := tx.ForgetNotices(ctx, older); err != nil {
+				if err := tx.DeleteOldNotices(ctx, older); err != nil {
 					return err
 				}
 				n, err = tx.CountNotices(ctx, "all", store.GivenUp)

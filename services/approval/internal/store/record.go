@@ -18,11 +18,11 @@ import (
 
 // Get reads an approval of a tenant. Errors: [ErrNotFound].
 func (t *Tx) Get(ctx context.Context, tenant, id string) (*lifecycle.Record, error) {
-	return one(t.query(ctx, "tenant = $1 AND id = $2", tenant, id))
+	return single(t.query(ctx, "tenant = $1 AND id = $2", tenant, id))
 }
 
-// Head reads an approval of a tenant without its call, which may be large. Errors: [ErrNotFound].
-func (t *Tx) Head(ctx context.Context, tenant, id string) (*lifecycle.Record, error) {
+// GetHead reads an approval of a tenant without its call, which may be large. Errors: [ErrNotFound].
+func (t *Tx) GetHead(ctx context.Context, tenant, id string) (*lifecycle.Record, error) {
 	found, err := t.List(ctx, Filter{Tenant: tenant, ID: id}, 0, 1)
 	if err != nil {
 		return nil, err
@@ -33,15 +33,15 @@ func (t *Tx) Head(ctx context.Context, tenant, id string) (*lifecycle.Record, er
 	return found[0].Record, nil
 }
 
-// ByClaimant reads an approval of any tenant by its identifier. The caller must check the claim and its holder. Errors:
-// [ErrNotFound].
-func (t *Tx) ByClaimant(ctx context.Context, id string) (*lifecycle.Record, error) {
-	return one(t.query(ctx, "id = $1", id))
+// GetAnyTenant reads an approval of any tenant by its identifier. The caller must check the claim and its holder.
+// Errors: [ErrNotFound].
+func (t *Tx) GetAnyTenant(ctx context.Context, id string) (*lifecycle.Record, error) {
+	return single(t.query(ctx, "id = $1", id))
 }
 
 // Newest reads the newest approval of a call. Errors: [ErrNotFound].
 func (t *Tx) Newest(ctx context.Context, tenant string, digest []byte) (*lifecycle.Record, error) {
-	return one(t.query(ctx, "tenant = $1 AND digest = $2 ORDER BY opened DESC LIMIT 1", tenant, digest))
+	return single(t.query(ctx, "tenant = $1 AND digest = $2 ORDER BY opened DESC LIMIT 1", tenant, digest))
 }
 
 // Previous reads the newest other approval of the same caller and tool whose call ran or may have run. If r has ended,
@@ -53,14 +53,14 @@ func (t *Tx) Previous(ctx context.Context, r *lifecycle.Record) (*lifecycle.Reco
 	if r.Ended() {
 		where += " AND opened < (SELECT opened FROM approvals WHERE id = $4)"
 	}
-	return one(t.query(ctx, where+" ORDER BY opened DESC LIMIT 1", Asker(a.GetRequester()), a.GetServer(), a.GetName(), a.GetId(),
+	return single(t.query(ctx, where+" ORDER BY opened DESC LIMIT 1", RequesterDigest(a.GetRequester()), a.GetServer(), a.GetName(), a.GetId(),
 		int64(approvalv1.ApprovalState_APPROVAL_STATE_DONE), int64(approvalv1.ApprovalState_APPROVAL_STATE_OUTCOME_UNKNOWN),
-		int64(approvalv1.ApprovalState_APPROVAL_STATE_FAILED), int64(lifecycle.Told), int64(lifecycle.Lapsed)))
+		int64(approvalv1.ApprovalState_APPROVAL_STATE_FAILED), int64(lifecycle.Reported), int64(lifecycle.Expired)))
 }
 
 // Denied reads the approval with which a person denied the call with this digest, or a call with this digest of its
-// essential parts, bare. Of several approvals, Denied reads the approval whose cool-down ends last. It returns nil if the
-// call was not denied or all cool-downs have ended.
+// essential parts, bare. Of several approvals, Denied reads the approval whose cool-down ends last. It returns nil if
+// the call was not denied or all cool-downs have ended.
 func (t *Tx) Denied(ctx context.Context, tenant string, digest, bare []byte) (*approvalv1.Approval, error) {
 	var raw []byte
 	var until int64
@@ -80,8 +80,8 @@ func (t *Tx) Denied(ctx context.Context, tenant string, digest, bare []byte) (*a
 	return a, nil
 }
 
-// Unsettled returns the identifier of the newest approval of the same call that was opened before r and whose outcome is
-// unknown. It returns "" if there is no such approval.
+// Unsettled returns the identifier of the newest approval of the same call that was opened before r and whose outcome
+// is unknown. It returns "" if there is no such approval.
 func (t *Tx) Unsettled(ctx context.Context, r *lifecycle.Record) (id string, err error) {
 	a := r.Approval
 	err = t.inner.QueryRowContext(ctx, `SELECT id FROM approvals WHERE tenant = $1 AND digest = $2 AND state = $3
@@ -96,16 +96,16 @@ func (t *Tx) Unsettled(ctx context.Context, r *lifecycle.Record) (id string, err
 // Grants reads the approvals whose live grants may cover a call like that of r. The grant that expires last comes
 // first.
 func (t *Tx) Grants(ctx context.Context, r *lifecycle.Record) ([]*lifecycle.Record, error) {
-	return t.query(ctx, "family = $1 AND granted_to > $2 ORDER BY granted_to DESC, opened", family(r), sqlstore.Micros(t.Now))
+	return t.query(ctx, "family = $1 AND granted_to > $2 ORDER BY granted_to DESC, opened", grantFamily(r), sqlstore.Micros(t.Now))
 }
 
 // Coverable reads up to most pending approvals that r's grant may cover, oldest first.
 func (t *Tx) Coverable(ctx context.Context, r *lifecycle.Record, most int64) ([]*lifecycle.Record, error) {
 	return t.query(ctx, "asker = $1 AND server = $2 AND state = $3 AND family = $4 AND id <> $5 ORDER BY opened LIMIT $6",
-		Asker(r.Approval.GetRequester()), r.Approval.GetServer(), int64(approvalv1.ApprovalState_APPROVAL_STATE_PENDING), family(r), r.Approval.GetId(), most)
+		RequesterDigest(r.Approval.GetRequester()), r.Approval.GetServer(), int64(approvalv1.ApprovalState_APPROVAL_STATE_PENDING), grantFamily(r), r.Approval.GetId(), most)
 }
 
-// Pending counts the pending approvals of an account. who is the account's Who.
+// Pending counts the pending approvals of an account. who is the digest of the account's principal.
 func (t *Tx) Pending(ctx context.Context, who []byte) (int, error) {
 	var n int
 	err := t.inner.QueryRowContext(ctx, "SELECT count(*) FROM pending WHERE who = $1", who).Scan(&n)
@@ -129,7 +129,7 @@ func (t *Tx) History(ctx context.Context, id string, most int) (out []*approvalv
 	return out, err
 }
 
-func one(records []*lifecycle.Record, err error) (*lifecycle.Record, error) {
+func single(records []*lifecycle.Record, err error) (*lifecycle.Record, error) {
 	if err == nil && len(records) == 0 {
 		return nil, ErrNotFound
 	}
@@ -142,7 +142,7 @@ func one(records []*lifecycle.Record, err error) (*lifecycle.Record, error) {
 // query reads the approvals that match an SQL condition.
 func (t *Tx) query(ctx context.Context, where string, args ...any) (out []*lifecycle.Record, err error) {
 	err = t.inner.Each(ctx, func(rows *sql.Rows) error {
-		r, err := scan(rows)
+		r, err := scanRecord(rows)
 		out = append(out, r)
 		return err
 	}, "SELECT approval, call, decision, decide, execute, alike FROM approvals WHERE "+where, args...)
@@ -157,7 +157,7 @@ func (t *Tx) query(ctx context.Context, where string, args ...any) (out []*lifec
 	return out, nil
 }
 
-func scan(rows *sql.Rows) (*lifecycle.Record, error) {
+func scanRecord(rows *sql.Rows) (*lifecycle.Record, error) {
 	var approval, call, decision, alike []byte
 	var decide, execute int64
 	if err := rows.Scan(&approval, &call, &decision, &decide, &execute, &alike); err != nil {
@@ -189,7 +189,7 @@ func (t *Tx) claims(ctx context.Context, id string) (out []lifecycle.Claim, err 
 // notices about them.
 func (t *Tx) Save(ctx context.Context, r *lifecycle.Record) error {
 	a := r.Approval
-	number, err := t.next(ctx)
+	number, err := t.nextMoveNumber(ctx)
 	if err != nil {
 		return err
 	}
@@ -205,15 +205,15 @@ func (t *Tx) Save(ctx context.Context, r *lifecycle.Record) error {
 		ON CONFLICT (id) DO UPDATE SET moved = $2, version = $3, state = $6, due = $7, ended = $8, holder = $13, family = $14,
 			granted_to = $15, approval = $16, call = $17, decision = $18, decide = $19, execute = $20, denied_until = $23`,
 		a.GetId(), number, a.GetVersion(), a.GetRequester().GetTenant(), a.GetDigest(), int64(a.GetState()), sqlstore.Micros(r.Due()),
-		micros(a.GetEnded()), a.GetServer(), a.GetName(), a.GetRequester().GetSubject(), Asker(a.GetRequester()),
-		a.GetClaim().GetHolder(), family(r), micros(a.GetGrant().GetExpires()), approval, call, decision,
+		micros(a.GetEnded()), a.GetServer(), a.GetName(), a.GetRequester().GetSubject(), RequesterDigest(a.GetRequester()),
+		a.GetClaim().GetHolder(), grantFamily(r), micros(a.GetGrant().GetExpires()), approval, call, decision,
 		int64(r.Times.Decide), int64(r.Times.Execute), append([]byte{}, r.Alike...), append([]byte{}, r.Bare...), micros(a.GetDeniedUntil()))
 	if err != nil {
 		return fmt.Errorf("write approval %s: %w", a.GetId(), err)
 	}
 	t.changed = true
-	if r.Asks() {
-		if err := t.saveAsked(ctx, number, a.GetRequester()); err != nil {
+	if r.RequestsDecision() {
+		if err := t.saveRequestCount(ctx, number, a.GetRequester()); err != nil {
 			return fmt.Errorf("count the request for approval %s: %w", a.GetId(), err)
 		}
 	}
@@ -224,9 +224,9 @@ func (t *Tx) Save(ctx context.Context, r *lifecycle.Record) error {
 	return nil
 }
 
-// Keep writes a record whose lease or claim changed without a move. It uses no move number, so watchers don't get the
-// record.
-func (t *Tx) Keep(ctx context.Context, r *lifecycle.Record) error {
+// UpdateClaim writes a record whose lease or claim changed without a move. It uses no move number, so watchers don't
+// get the record.
+func (t *Tx) UpdateClaim(ctx context.Context, r *lifecycle.Record) error {
 	approval, err := proto.Marshal(r.Approval)
 	if err != nil {
 		return fmt.Errorf("update approval %s: %w", r.Approval.GetId(), err)
@@ -247,8 +247,8 @@ func (t *Tx) Prune(ctx context.Context, before time.Time) (int64, error) {
 	return done.RowsAffected()
 }
 
-// next returns the number of the next move.
-func (t *Tx) next(ctx context.Context) (n int64, err error) {
+// nextMoveNumber returns the number of the next move.
+func (t *Tx) nextMoveNumber(ctx context.Context) (n int64, err error) {
 	err = t.inner.QueryRowContext(ctx, "UPDATE moved SET n = n + 1 RETURNING n").Scan(&n)
 	return n, err
 }
@@ -277,7 +277,7 @@ func (t *Tx) saveMoves(ctx context.Context, r *lifecycle.Record) error {
 		if err != nil {
 			return fmt.Errorf("write the history of approval %s: %w", r.Approval.GetId(), err)
 		}
-		t.changes.Steps = append(t.changes.Steps, stepOf(r, m))
+		t.changes.Transitions = append(t.changes.Transitions, newTransition(r, m))
 	}
 	r.Moves = nil
 	return nil
@@ -293,17 +293,17 @@ func (t *Tx) savePending(ctx context.Context, r *lifecycle.Record) error {
 		return nil
 	}
 	for _, a := range Accounts(r.Approval.GetRequester()) {
-		if _, err := t.inner.ExecContext(ctx, "INSERT INTO pending (approval, who) VALUES ($1, $2) ON CONFLICT DO NOTHING", id, a.Who); err != nil {
+		if _, err := t.inner.ExecContext(ctx, "INSERT INTO pending (approval, who) VALUES ($1, $2) ON CONFLICT DO NOTHING", id, a.Digest); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// family returns a digest of the properties that all calls under one grant share.
-func family(r *lifecycle.Record) []byte {
+// grantFamily returns a digest of the properties that all calls under one grant share.
+func grantFamily(r *lifecycle.Record) []byte {
 	a := r.Approval
-	return hash(string(Asker(a.GetRequester())), a.GetServer(), a.GetServerIdentity(), a.GetMethod(), a.GetName(),
+	return hash(string(RequesterDigest(a.GetRequester())), a.GetServer(), a.GetServerIdentity(), a.GetMethod(), a.GetName(),
 		string(a.GetDefinitionDigest()), string(a.GetRuleDigest()), a.GetTerms().GetGrant().GetScope())
 }
 

@@ -1,6 +1,6 @@
 // Package store stores approvals in SQLite or PostgreSQL. Each change is one serializable transaction. The transaction
-// first makes the moves that are due by time, so that an approval never appears valid after its time. A committed change
-// survives a crash.
+// first makes the moves that are due by time, so that an approval never appears valid after its time. A committed
+// change survives a crash.
 package store
 
 import (
@@ -68,8 +68,8 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 func (s *Store) Close() error { return s.db.Close() }
 
 // Do runs fn in one transaction, after the moves that are due by time. If many moves are due, Do makes them in
-// transactions of their own first. Transactions of Do wait for each other. Do may run fn several times, so fn must have no
-// effect outside of its transaction. Do returns the error of fn, or [sqlstore.ErrUnavailable].
+// transactions of their own first. Transactions of Do wait for each other. Do may run fn several times, so fn must have
+// no effect outside of its transaction. Do returns the error of fn, or [sqlstore.ErrUnavailable].
 func (s *Store) Do(ctx context.Context, fn func(ctx context.Context, tx *Tx) error) error {
 	return s.do(ctx, s.db.Do, fn)
 }
@@ -81,7 +81,7 @@ func (s *Store) Look(ctx context.Context, fn func(ctx context.Context, tx *Tx) e
 
 func (s *Store) do(ctx context.Context, run transact, fn work) error {
 	for {
-		if ran, err := s.try(ctx, run, fn); ran || err != nil {
+		if ran, err := s.runOnce(ctx, run, fn); ran || err != nil {
 			return err
 		}
 	}
@@ -91,13 +91,13 @@ func (s *Store) do(ctx context.Context, run transact, fn work) error {
 type work func(ctx context.Context, tx *Tx) error
 type transact func(context.Context, func(context.Context, *sqlstore.Tx) error) error
 
-// try makes up to lapseAtOnce due moves in one transaction. If no more moves are due, try runs fn in the same transaction.
-// It reports whether fn ran.
-func (s *Store) try(ctx context.Context, run transact, fn work) (ran bool, err error) {
+// runOnce makes up to dueBatchSize due moves in one transaction. If no more moves are due, runOnce runs fn in the same
+// transaction. It reports whether fn ran.
+func (s *Store) runOnce(ctx context.Context, run transact, fn work) (ran bool, err error) {
 	var last *Tx // the committed transaction
 	err = run(ctx, func(ctx context.Context, inner *sqlstore.Tx) error {
 		last = &Tx{inner: inner, Now: inner.Now, channels: s.channels}
-		more, err := last.lapse(ctx)
+		more, err := last.applyDue(ctx)
 		ran = !more
 		if more || err != nil {
 			return err
@@ -109,7 +109,7 @@ func (s *Store) try(ctx context.Context, run transact, fn work) (ran bool, err e
 	}
 	if last.changed {
 		// gofail: var approvalAfterCommit struct{}
-		s.wake()
+		s.notifyMoved()
 	}
 	s.observe(ctx, last.changes)
 	return ran, nil
@@ -123,7 +123,7 @@ func (s *Store) Moved() <-chan struct{} {
 	return s.moved
 }
 
-func (s *Store) wake() {
+func (s *Store) notifyMoved() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	close(s.moved)
@@ -141,31 +141,34 @@ type Tx struct {
 	changes  Changes
 }
 
-// lapseAtOnce is how many due approvals are moved in one transaction. Approvals may be large, so a transaction that moved
-// all of them would let callers wait too long.
-const lapseAtOnce = 8
+// dueBatchSize is how many due approvals are moved in one transaction. Approvals may be large, so a transaction that
+// moved all of them would let callers wait too long.
+const dueBatchSize = 8
 
-// lapse makes moves that are due by time, and reports whether more may be due.
-func (t *Tx) lapse(ctx context.Context) (more bool, err error) {
-	records, err := t.query(ctx, "due > 0 AND due <= $1 ORDER BY due LIMIT $2", sqlstore.Micros(t.Now), lapseAtOnce)
+// applyDue makes moves that are due by time, and reports whether more may be due.
+func (t *Tx) applyDue(ctx context.Context) (more bool, err error) {
+	records, err := t.query(ctx, "due > 0 AND due <= $1 ORDER BY due LIMIT $2", sqlstore.Micros(t.Now), dueBatchSize)
 	if err != nil {
 		return false, fmt.Errorf("read what is due: %w", err)
 	}
 	for _, r := range records {
-		r.Lapse(t.Now)
+		r.ApplyDue(t.Now)
 		if err := t.Save(ctx, r); err != nil {
 			return false, err
 		}
 	}
-	return len(records) == lapseAtOnce, nil
+	return len(records) == dueBatchSize, nil
 }
 
-// Who returns a digest of the principal's tenant, subject and agent. The store counts a principal's pending calls by this
-// digest.
-func Who(p *identityv1.Principal) []byte { return hash(p.GetTenant(), p.GetSubject(), p.GetAgent()) }
+// PrincipalDigest returns a digest of the principal's tenant, subject and agent. The store counts a principal's pending
+// calls by this digest.
+func PrincipalDigest(p *identityv1.Principal) []byte {
+	return hash(p.GetTenant(), p.GetSubject(), p.GetAgent())
+}
 
-// Asker returns a digest of a requester and its chain. Only a caller with the same digest can use the approval.
-func Asker(p *identityv1.Principal) []byte {
+// RequesterDigest returns a digest of a requester and its chain. Only a caller with the same digest can use the
+// approval.
+func RequesterDigest(p *identityv1.Principal) []byte {
 	words := []string{p.GetTenant(), p.GetSubject(), p.GetAgent()}
 	for _, of := range p.GetChain() {
 		words = append(words, of.GetTenant(), of.GetSubject(), of.GetAgent())

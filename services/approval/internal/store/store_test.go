@@ -28,8 +28,8 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(sqlstoretest.Main(m)) }
 
-// site is one kind of store.
-type site struct {
+// storeKind is one kind of store.
+type storeKind struct {
 	// open opens the store. Every call opens the same tables.
 	open func(t *testing.T) *store.Store
 	// observed opens the store with an Observe function.
@@ -38,11 +38,11 @@ type site struct {
 	replicas bool
 }
 
-// each runs story twice in parallel: on SQLite and on PostgreSQL.
-func each(t *testing.T, story func(t *testing.T, s site)) {
+// forEachStore runs story twice in parallel: on SQLite and on PostgreSQL.
+func forEachStore(t *testing.T, story func(t *testing.T, s storeKind)) {
 	t.Helper()
 	t.Parallel()
-	opens := func(cfg store.Config) (at site) {
+	opens := func(cfg store.Config) (at storeKind) {
 		at.observed = func(t *testing.T, observe func(context.Context, store.Changes)) *store.Store {
 			t.Helper()
 			cfg := cfg
@@ -76,9 +76,9 @@ var principal = &identityv1.Principal{
 	Tenant: "acme", Subject: "bot", Agent: "dev", Chain: []*identityv1.Principal{{Tenant: "acme", Subject: "carl"}},
 }
 
-// question returns a call that needs approval.
-func question(id string, change ...func(*lifecycle.Question)) lifecycle.Question {
-	q := lifecycle.Question{
+// openRequest returns a call that needs approval.
+func openRequest(id string, change ...func(*lifecycle.OpenRequest)) lifecycle.OpenRequest {
+	q := lifecycle.OpenRequest{
 		ID: id, DecisionID: "d-" + id, Digest: []byte("digest-" + id), Requester: principal,
 		Call: &approvalv1.BoundCall{ServerIdentity: "http x", Call: &policyv1.Call{
 			Server: "pay", Name: "refund", ParamsJson: `{"name":"refund"}`, DefinitionDigest: []byte("definition"),
@@ -101,14 +101,14 @@ func do(t *testing.T, s *store.Store, fn func(ctx context.Context, tx *store.Tx)
 	}
 }
 
-// opened opens an approval.
-func opened(t *testing.T, s *store.Store, q lifecycle.Question) {
+// openApproval opens an approval.
+func openApproval(t *testing.T, s *store.Store, q lifecycle.OpenRequest) {
 	t.Helper()
 	do(t, s, func(ctx context.Context, tx *store.Tx) error { return tx.Save(ctx, lifecycle.Open(q, tx.Now)) })
 }
 
-// approvedBy casts a person's vote to approve.
-func approvedBy(t *testing.T, s *store.Store, id, person string) {
+// approve casts a person's vote to approve.
+func approve(t *testing.T, s *store.Store, id, person string) {
 	t.Helper()
 	do(t, s, func(ctx context.Context, tx *store.Tx) error {
 		r, err := tx.Get(ctx, "acme", id)
@@ -117,7 +117,7 @@ func approvedBy(t *testing.T, s *store.Store, id, person string) {
 		}
 		err = r.Vote(lifecycle.Ballot{
 			Voter: &identityv1.Principal{Tenant: "acme", Subject: person}, Verdict: approvalv1.Verdict_VERDICT_APPROVE,
-			Shown: []byte("v"), View: []byte("v"), Channel: approvalv1.VoteChannel_VOTE_CHANNEL_TOKEN,
+			ShownDigest: []byte("v"), ViewDigest: []byte("v"), Channel: approvalv1.VoteChannel_VOTE_CHANNEL_TOKEN,
 		}, tx.Now)
 		return errors.Join(err, tx.Save(ctx, r))
 	})
@@ -132,25 +132,25 @@ func get(t *testing.T, s *store.Store, id string) (out *lifecycle.Record) {
 	return out
 }
 
-func claiming(id string, attempt int32) lifecycle.Claiming {
-	return lifecycle.Claiming{
+func claimRequest(id string, attempt int32) lifecycle.ClaimRequest {
+	return lifecycle.ClaimRequest{
 		Claim: lifecycle.Claim{ID: id, Holder: "gw", Lease: "l-" + id, Attempt: attempt}, Decision: &policyv1.Decision{Effect: policyv1.Effect_EFFECT_ALLOW},
 		Definition: []byte("definition"), ServerIdentity: "http x", Duration: time.Minute,
-		Standing: func(*approvalv1.Vote) string { return "" },
+		VoidReason: func(*approvalv1.Vote) string { return "" },
 	}
 }
 
-func TestARecordComesBackAsItWas(t *testing.T) {
-	each(t, func(t *testing.T, at site) {
+func TestSave_StoresTheWholeRecord(t *testing.T) {
+	forEachStore(t, func(t *testing.T, at storeKind) {
 		s := at.open(t)
 		var want *lifecycle.Record
-		opened(t, s, question("a"))
-		approvedBy(t, s, "a", "ben")
+		openApproval(t, s, openRequest("a"))
+		approve(t, s, "a", "ben")
 		do(t, s, func(ctx context.Context, tx *store.Tx) (err error) {
 			if want, err = tx.Get(ctx, "acme", "a"); err != nil {
 				return err
 			}
-			if refused, err := want.Claim(claiming("c", 1), tx.Now); refused != nil || err != nil {
+			if refused, err := want.Claim(claimRequest("c", 1), tx.Now); refused != nil || err != nil {
 				return fmt.Errorf("%v, %w", refused, err)
 			}
 			return tx.Save(ctx, want)
@@ -179,11 +179,11 @@ func TestARecordComesBackAsItWas(t *testing.T) {
 	})
 }
 
-func TestWhatAFailedTransactionDidIsGone(t *testing.T) {
-	each(t, func(t *testing.T, at site) {
+func TestDo_RollsBackAFailedTransaction(t *testing.T) {
+	forEachStore(t, func(t *testing.T, at storeKind) {
 		s, boom := at.open(t), errors.New("boom")
 		err := s.Do(t.Context(), func(ctx context.Context, tx *store.Tx) error {
-			return errors.Join(tx.Save(ctx, lifecycle.Open(question("a"), tx.Now)), boom)
+			return errors.Join(tx.Save(ctx, lifecycle.Open(openRequest("a"), tx.Now)), boom)
 		})
 		if !errors.Is(err, boom) {
 			t.Error(err)
@@ -196,17 +196,17 @@ func TestWhatAFailedTransactionDidIsGone(t *testing.T) {
 }
 
 // An approval whose time to decide has ended is expired when it is read, and no longer counts as pending.
-func TestTimePasses(t *testing.T) {
-	each(t, func(t *testing.T, at site) {
+func TestDo_ExpiresADueApproval(t *testing.T) {
+	forEachStore(t, func(t *testing.T, at storeKind) {
 		s := at.open(t)
-		opened(t, s, question("b"))
-		opened(t, s, question("a", func(q *lifecycle.Question) { q.Times.Decide = 50 * time.Millisecond }))
+		openApproval(t, s, openRequest("b"))
+		openApproval(t, s, openRequest("a", func(q *lifecycle.OpenRequest) { q.Times.Decide = 50 * time.Millisecond }))
 		<-time.After(60 * time.Millisecond)
 		if got := get(t, s, "b"); lifecycle.StateName(got.Approval.GetState()) != "pending" {
 			t.Errorf("the approval with more time: %v", got.Approval)
 		}
 		do(t, s, func(ctx context.Context, tx *store.Tx) error {
-			if n, err := tx.Pending(ctx, store.Who(principal)); n != 1 || err != nil {
+			if n, err := tx.Pending(ctx, store.PrincipalDigest(principal)); n != 1 || err != nil {
 				t.Errorf("%d pending, want only the approval with more time: %v", n, err)
 			}
 			return nil
@@ -218,17 +218,17 @@ func TestTimePasses(t *testing.T) {
 	})
 }
 
-func TestWhatIsPendingIsCountedForTheWholeChain(t *testing.T) {
-	each(t, func(t *testing.T, at site) {
+func TestPending_CountsForTheWholeChain(t *testing.T) {
+	forEachStore(t, func(t *testing.T, at storeKind) {
 		s := at.open(t)
-		opened(t, s, question("a"))
-		opened(t, s, question("b", func(q *lifecycle.Question) { q.Requester = principal.GetChain()[0] }))
+		openApproval(t, s, openRequest("a"))
+		openApproval(t, s, openRequest("b", func(q *lifecycle.OpenRequest) { q.Requester = principal.GetChain()[0] }))
 		counts := func() (bot, carl int) {
 			do(t, s, func(ctx context.Context, tx *store.Tx) (err error) {
-				if bot, err = tx.Pending(ctx, store.Who(principal)); err != nil {
+				if bot, err = tx.Pending(ctx, store.PrincipalDigest(principal)); err != nil {
 					return err
 				}
-				carl, err = tx.Pending(ctx, store.Who(principal.GetChain()[0]))
+				carl, err = tx.Pending(ctx, store.PrincipalDigest(principal.GetChain()[0]))
 				return err
 			})
 			return bot, carl
@@ -236,17 +236,17 @@ func TestWhatIsPendingIsCountedForTheWholeChain(t *testing.T) {
 		if bot, carl := counts(); bot != 1 || carl != 2 {
 			t.Errorf("the agent has %d pending, the principal in its chain %d", bot, carl)
 		}
-		approvedBy(t, s, "a", "ben")
+		approve(t, s, "a", "ben")
 		if bot, carl := counts(); bot != 0 || carl != 1 {
 			t.Errorf("after one was approved: %d and %d", bot, carl)
 		}
 	})
 }
 
-func TestTenantsDoNotSeeEachOther(t *testing.T) {
-	each(t, func(t *testing.T, at site) {
+func TestGet_HidesApprovalsOfOtherTenants(t *testing.T) {
+	forEachStore(t, func(t *testing.T, at storeKind) {
 		s := at.open(t)
-		opened(t, s, question("a"))
+		openApproval(t, s, openRequest("a"))
 		do(t, s, func(ctx context.Context, tx *store.Tx) error {
 			if _, err := tx.Get(ctx, "other", "a"); !errors.Is(err, store.ErrNotFound) {
 				t.Errorf("another tenant gets %v", err)
@@ -270,18 +270,18 @@ func ids(list []store.Listed) (out []string) {
 	return out
 }
 
-func TestListAndWhatHasMoved(t *testing.T) {
-	each(t, func(t *testing.T, at site) {
+func TestList_FiltersAndPages(t *testing.T) {
+	forEachStore(t, func(t *testing.T, at storeKind) {
 		s := at.open(t)
 		for _, id := range []string{"a", "b", "c", "d"} {
-			opened(t, s, question(id, func(q *lifecycle.Question) {
+			openApproval(t, s, openRequest(id, func(q *lifecycle.OpenRequest) {
 				if id == "c" {
 					q.Call.Call.Server, q.Call.Call.Name = "mail", "send"
 					q.Requester = &identityv1.Principal{Tenant: "acme", Subject: "eve"}
 				}
 			}))
 		}
-		approvedBy(t, s, "b", "ben")
+		approve(t, s, "b", "ben")
 		do(t, s, func(ctx context.Context, tx *store.Tx) error {
 			for name, tt := range map[string]struct {
 				f    store.Filter
@@ -294,7 +294,7 @@ func TestListAndWhatHasMoved(t *testing.T) {
 				"a server":  {store.Filter{Server: "mail"}, []string{"c"}},
 				"a tool":    {store.Filter{Name: "send"}, []string{"c"}},
 				"a subject": {store.Filter{Subject: "eve"}, []string{"c"}},
-				"a caller":  {store.Filter{Asker: principal}, []string{"d", "b", "a"}},
+				"a caller":  {store.Filter{Requester: principal}, []string{"d", "b", "a"}},
 				"a holder":  {store.Filter{Holder: "gw"}, nil},
 			} {
 				tt.f.Tenant = "acme"
@@ -315,7 +315,7 @@ func TestListAndWhatHasMoved(t *testing.T) {
 			if diff := cmp.Diff([]string{"d", "b"}, ids(moved)); err != nil || diff != "" {
 				t.Errorf("moved since c was opened (-want +got):\n%s%v", diff, err)
 			}
-			if n, err := tx.Moves(ctx); err != nil || n != moved[1].Moved {
+			if n, err := tx.NewestMove(ctx); err != nil || n != moved[1].Moved {
 				t.Errorf("%d moves, %v; the newest is %d", n, err, moved[1].Moved)
 			}
 			return nil
@@ -323,15 +323,15 @@ func TestListAndWhatHasMoved(t *testing.T) {
 	})
 }
 
-func TestGrantsAndTheCallBefore(t *testing.T) {
-	each(t, func(t *testing.T, at site) {
+func TestGrants_FindsLiveGrants(t *testing.T) {
+	forEachStore(t, func(t *testing.T, at storeKind) {
 		s := at.open(t)
-		withGrant := func(q *lifecycle.Question) {
+		withGrant := func(q *lifecycle.OpenRequest) {
 			q.Decision.Approval.Grant = &policyv1.Grant{Calls: 2, Within: durationpb.New(time.Hour), Scope: "s"}
 		}
-		opened(t, s, question("a", withGrant))
-		other := lifecycle.Open(question("b", withGrant, func(q *lifecycle.Question) { q.Call.Call.ParamsJson = `{"other":1}` }), time.Now())
-		elsewhere := lifecycle.Open(question("c", withGrant, func(q *lifecycle.Question) { q.Decision.Approval.Grant.Scope = "t" }), time.Now())
+		openApproval(t, s, openRequest("a", withGrant))
+		other := lifecycle.Open(openRequest("b", withGrant, func(q *lifecycle.OpenRequest) { q.Call.Call.ParamsJson = `{"other":1}` }), time.Now())
+		elsewhere := lifecycle.Open(openRequest("c", withGrant, func(q *lifecycle.OpenRequest) { q.Decision.Approval.Grant.Scope = "t" }), time.Now())
 		found := func(r *lifecycle.Record) (n int) {
 			do(t, s, func(ctx context.Context, tx *store.Tx) error {
 				records, err := tx.Grants(ctx, r)
@@ -343,7 +343,7 @@ func TestGrantsAndTheCallBefore(t *testing.T) {
 		if n := found(other); n != 0 {
 			t.Errorf("%d grants before the approval", n)
 		}
-		approvedBy(t, s, "a", "ben")
+		approve(t, s, "a", "ben")
 		if n := found(other); n != 1 {
 			t.Errorf("%d grants cover another call of the tool", n)
 		}
@@ -358,7 +358,7 @@ func TestGrantsAndTheCallBefore(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			if refused, err := r.Claim(claiming("x", 1), tx.Now); refused != nil || err != nil {
+			if refused, err := r.Claim(claimRequest("x", 1), tx.Now); refused != nil || err != nil {
 				t.Error(refused, err)
 			}
 			if _, err := r.Complete("x", "gw", approvalv1.CallOutcome_CALL_OUTCOME_DONE, tx.Now); err != nil {
@@ -377,7 +377,7 @@ func TestGrantsAndTheCallBefore(t *testing.T) {
 }
 
 // Case A2. Of 200 concurrent claims of an approved call, one succeeds. SLUICE_REDEEMS sets the number of rounds.
-func TestA2AnApprovedCallIsClaimedOnce(t *testing.T) {
+func TestClaim_OneOf200ConcurrentClaimsSucceeds(t *testing.T) {
 	rounds := 3
 	if text, ok := os.LookupEnv("SLUICE_REDEEMS"); ok {
 		var err error
@@ -385,7 +385,7 @@ func TestA2AnApprovedCallIsClaimedOnce(t *testing.T) {
 			t.Fatalf("SLUICE_REDEEMS=%q must be a number of rounds, 1 or more", text)
 		}
 	}
-	each(t, func(t *testing.T, at site) {
+	forEachStore(t, func(t *testing.T, at storeKind) {
 		replicas := []*store.Store{at.open(t)}
 		for at.replicas && len(replicas) < 4 {
 			replicas = append(replicas, at.open(t))
@@ -393,13 +393,13 @@ func TestA2AnApprovedCallIsClaimedOnce(t *testing.T) {
 		const callers = 200
 		for round := range rounds {
 			id := fmt.Sprintf("a%d", round)
-			opened(t, replicas[0], question(id))
-			approvedBy(t, replicas[0], id, "ben")
+			openApproval(t, replicas[0], openRequest(id))
+			approve(t, replicas[0], id, "ben")
 			var granted, refused atomic.Int64
 			var wg sync.WaitGroup
 			for i := range callers {
 				wg.Go(func() {
-					var got *lifecycle.Refused
+					var got *lifecycle.Refusal
 					err := sqlstore.ErrUnavailable
 					for errors.Is(err, sqlstore.ErrUnavailable) { // a busy machine may not open a connection in time
 						err = replicas[i%len(replicas)].Do(t.Context(), func(ctx context.Context, tx *store.Tx) error {
@@ -407,7 +407,7 @@ func TestA2AnApprovedCallIsClaimedOnce(t *testing.T) {
 							if err != nil {
 								return err
 							}
-							if got, err = r.Claim(claiming(fmt.Sprintf("c%d", i), 1), tx.Now); err != nil || got != nil {
+							if got, err = r.Claim(claimRequest(fmt.Sprintf("c%d", i), 1), tx.Now); err != nil || got != nil {
 								return err
 							}
 							return tx.Save(ctx, r)
@@ -432,11 +432,11 @@ func TestA2AnApprovedCallIsClaimedOnce(t *testing.T) {
 	})
 }
 
-func TestWhatIsOldIsForgotten(t *testing.T) {
-	each(t, func(t *testing.T, at site) {
+func TestPrune_DeletesEndedApprovals(t *testing.T) {
+	forEachStore(t, func(t *testing.T, at storeKind) {
 		s := at.open(t)
-		opened(t, s, question("pending"))
-		opened(t, s, question("ended"))
+		openApproval(t, s, openRequest("pending"))
+		openApproval(t, s, openRequest("ended"))
 		do(t, s, func(ctx context.Context, tx *store.Tx) error {
 			r, err := tx.Get(ctx, "acme", "ended")
 			if err != nil {
@@ -463,17 +463,17 @@ func TestWhatIsOldIsForgotten(t *testing.T) {
 	})
 }
 
-func TestMovesWakeWhoWaits(t *testing.T) {
-	each(t, func(t *testing.T, at site) {
+func TestMoved_IsClosedByAMove(t *testing.T) {
+	forEachStore(t, func(t *testing.T, at storeKind) {
 		s := at.open(t)
 		wait := s.Moved()
-		do(t, s, func(ctx context.Context, tx *store.Tx) error { _, err := tx.Moves(ctx); return err })
+		do(t, s, func(ctx context.Context, tx *store.Tx) error { _, err := tx.NewestMove(ctx); return err })
 		select {
 		case <-wait:
 			t.Error("reading closed the channel")
 		default:
 		}
-		opened(t, s, question("a"))
+		openApproval(t, s, openRequest("a"))
 		select {
 		case <-wait:
 		default:

@@ -17,9 +17,9 @@ import (
 // redacted replaces a value that rules hide from people too.
 const redacted = `"[redacted]"`
 
-// render returns params as indented JSON without invisible characters. It replaces the values at the JSON Pointers in
-// hidden, and does not reformat numbers.
-func render(params string, hidden []string) (string, error) {
+// renderParams returns params as indented JSON without invisible characters. It replaces the values at the JSON
+// Pointers in hidden, and does not reformat numbers.
+func renderParams(params string, hidden []string) (string, error) {
 	if params == "" {
 		return "{}", nil
 	}
@@ -64,8 +64,8 @@ func copyToken(enc *jsontext.Encoder, dec *jsontext.Decoder, hidden []string) er
 	return enc.WriteToken(token)
 }
 
-// isHidden reports whether the next value must be replaced. It builds the value's pointer only at a depth at which hidden
-// has a pointer, because long keys at great depth make pointers expensive.
+// isHidden reports whether the next value must be replaced. It builds the value's pointer only at a depth at which
+// hidden has a pointer, because long keys at great depth make pointers expensive.
 func isHidden(hidden []string, dec *jsontext.Decoder, kind jsontext.Kind, n int64) bool {
 	depth := dec.StackDepth()
 	return slices.ContainsFunc(hidden, func(at string) bool { return strings.Count(at, "/") == depth }) &&
@@ -87,19 +87,19 @@ func pointer(dec *jsontext.Decoder, kind jsontext.Kind, n int64) string {
 const (
 	// maxChanges is the maximum number of differences in a view.
 	maxChanges = 100
-	// maxPlaces limits the total length of the pointers of all values, in bytes. Without the limit, long keys at great
-	// depth would make a small call expensive.
-	maxPlaces = 4 << 20
+	// maxPointerBytes limits the total length of the pointers of all values, in bytes. Without the limit, long keys at
+	// great depth would make a small call expensive.
+	maxPointerBytes = 4 << 20
 	// maxValue is the maximum length of a value in a difference, in bytes.
 	maxValue = 1024
 )
 
-// errWide means that the pointers in the params are too many or too long to compare.
-var errWide = errors.New("the params are too wide to compare")
+// errTooLarge means that the pointers in the params are too many or too long to compare.
+var errTooLarge = errors.New("the params are too wide to compare")
 
-// changes returns the differences between two params, sorted by JSON Pointer, up to maxChanges. Its second result is the
-// number of all differences.
-func changes(before, after string, hidden []string) ([]*approvalv1.ArgumentChange, int32, error) {
+// diffParams returns the differences between two params, sorted by JSON Pointer, up to maxChanges. Its second result is
+// the number of all differences.
+func diffParams(before, after string, hidden []string) ([]*approvalv1.ArgumentChange, int32, error) {
 	was, err1 := leaves(before, hidden)
 	is, err2 := leaves(after, hidden)
 	if err := errors.Join(err1, err2); err != nil {
@@ -121,8 +121,8 @@ func changes(before, after string, hidden []string) ([]*approvalv1.ArgumentChang
 	for _, at := range places[:min(len(places), maxChanges)] {
 		c := &approvalv1.ArgumentChange{Path: safetext.Escape(at)}
 		var cut1, cut2 bool
-		c.Before, cut1 = short(was[at])
-		c.After, cut2 = short(is[at])
+		c.Before, cut1 = truncate(was[at])
+		c.After, cut2 = truncate(is[at])
 		c.Cut = cut1 || cut2
 		out = append(out, c)
 	}
@@ -131,7 +131,7 @@ func changes(before, after string, hidden []string) ([]*approvalv1.ArgumentChang
 
 // leaves returns the scalars and the empty objects and arrays in params, by their JSON Pointers.
 func leaves(params string, hidden []string) (map[string]string, error) {
-	text, err := render(params, hidden)
+	text, err := renderParams(params, hidden)
 	if err != nil {
 		return nil, err
 	}
@@ -142,8 +142,8 @@ func leaves(params string, hidden []string) (map[string]string, error) {
 		kind, n := dec.StackIndex(dec.StackDepth())
 		next := dec.PeekKind()
 		at := pointer(dec, kind, n)
-		if places += len(at); places > maxPlaces {
-			return nil, errWide
+		if places += len(at); places > maxPointerBytes {
+			return nil, errTooLarge
 		}
 		token, err := dec.ReadToken()
 		switch {
@@ -165,8 +165,8 @@ func leaves(params string, hidden []string) (map[string]string, error) {
 	}
 }
 
-// short truncates a long value at a character boundary, and reports whether it did.
-func short(value string) (string, bool) {
+// truncate truncates a long value at a character boundary, and reports whether it did.
+func truncate(value string) (string, bool) {
 	if len(value) <= maxValue {
 		return value, false
 	}

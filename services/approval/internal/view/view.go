@@ -26,8 +26,8 @@ var (
 	ErrOffset  = errors.New("no part of the view begins at this offset")
 )
 
-// maxPart is the maximum length of the params in one part, in bytes.
-const maxPart = 1 << 20
+// maxPartBytes is the maximum length of the params in one part, in bytes.
+const maxPartBytes = 1 << 20
 
 // Facts are what a view shows in addition to the record.
 type Facts struct {
@@ -45,8 +45,8 @@ type View struct {
 
 // Draw draws the view of a record, whose params must still be stored.
 func Draw(r *lifecycle.Record, facts Facts) (*View, error) {
-	hidden := redactions(r.Decision)
-	params, err := render(r.Call.GetCall().GetParamsJson(), hidden)
+	hidden := redactedPointers(r.Decision)
+	params, err := renderParams(r.Call.GetCall().GetParamsJson(), hidden)
 	if err != nil {
 		return nil, err
 	}
@@ -55,7 +55,7 @@ func Draw(r *lifecycle.Record, facts Facts) (*View, error) {
 	v := &approvalv1.View{
 		ApprovalId: a.GetId(), Subject: safetext.Escape(who.GetSubject()), Agent: safetext.Escape(who.GetAgent()), Owner: safetext.Escape(who.GetOwner()),
 		Server: safetext.Escape(a.GetServer()), ServerIdentity: safetext.Escape(a.GetServerIdentity()), Method: safetext.Escape(a.GetMethod()), Name: safetext.Escape(a.GetName()),
-		DefinitionDigest: a.GetDefinitionDigest(), Classification: classOf(r.Decision), Rule: a.GetRule(), Message: safetext.Escape(a.GetMessage()),
+		DefinitionDigest: a.GetDefinitionDigest(), Classification: classification(r.Decision), Rule: a.GetRule(), Message: safetext.Escape(a.GetMessage()),
 		Terms: a.GetTerms(), DecideBefore: a.GetDecideBefore(), Redacted: escapeAll(hidden),
 		Params: params, ParamsTotal: int64(len(params)),
 	}
@@ -63,16 +63,16 @@ func Draw(r *lifecycle.Record, facts Facts) (*View, error) {
 		v.Chain = append(v.Chain, safetext.Escape(of.GetSubject()))
 	}
 	v.Warnings = warnings(r, v, facts.Unsettled)
-	if v.Digest, err = sum(v); err != nil {
+	if v.Digest, err = digest(v); err != nil {
 		return nil, err
 	}
-	// The digest does not cover the comparison with the previous call. The comparison changes whenever another call of the
-	// tool has run, and a changed digest would invalidate votes on a view that shows the same call.
-	if err := compare(v, r, facts.Previous, hidden); err != nil {
+	// The digest does not cover the comparison with the previous call. The comparison changes whenever another call of
+	// the tool has run, and a changed digest would invalidate votes on a view that shows the same call.
+	if err := addChanges(v, r, facts.Previous, hidden); err != nil {
 		return nil, err
 	}
 	v.Params = "" // the digest covers the params
-	all, err := sum(v)
+	all, err := digest(v)
 	if err != nil {
 		return nil, err
 	}
@@ -80,9 +80,9 @@ func Draw(r *lifecycle.Record, facts Facts) (*View, error) {
 	return &View{whole: v, params: params}, nil
 }
 
-// classOf returns the class of the tool in the catalog when policy required approval, or nil if the catalog did not
-// have the tool.
-func classOf(d *policyv1.Decision) *policyv1.Classification {
+// classification returns the class of the tool in the catalog when policy required approval, or nil if the catalog did
+// not have the tool.
+func classification(d *policyv1.Decision) *policyv1.Classification {
 	c := d.GetToolClass()
 	if c == nil {
 		return nil
@@ -90,21 +90,21 @@ func classOf(d *policyv1.Decision) *policyv1.Classification {
 	return &policyv1.Classification{Category: c.GetCategory(), Risk: c.GetRisk(), Tags: c.GetTags()}
 }
 
-// compare adds the differences from the previous call.
-func compare(v *approvalv1.View, r, before *lifecycle.Record, hidden []string) error {
+// addChanges adds the differences from the previous call.
+func addChanges(v *approvalv1.View, r, before *lifecycle.Record, hidden []string) error {
 	if before == nil || before.Approval.GetMethod() != r.Approval.GetMethod() || before.Call.GetCall().GetParamsJson() == "" {
 		return nil
 	}
-	found, total, err := changes(before.Call.GetCall().GetParamsJson(), r.Call.GetCall().GetParamsJson(), hidden)
-	if errors.Is(err, errWide) {
+	found, total, err := diffParams(before.Call.GetCall().GetParamsJson(), r.Call.GetCall().GetParamsJson(), hidden)
+	if errors.Is(err, errTooLarge) {
 		return nil // an incomplete comparison would mislead
 	}
 	v.PreviousApprovalId, v.Changes, v.ChangesTotal = before.Approval.GetId(), found, total
 	return err
 }
 
-// sum returns the digest of the fields of a view that are set so far.
-func sum(v *approvalv1.View) ([]byte, error) {
+// digest returns the digest of the fields of a view that are set so far.
+func digest(v *approvalv1.View) ([]byte, error) {
 	raw, err := proto.MarshalOptions{Deterministic: true}.Marshal(v)
 	if err != nil {
 		return nil, fmt.Errorf("draw the view: %w", err)
@@ -124,7 +124,7 @@ func (v *View) Part(offset int64, version string) (*approvalv1.View, error) {
 	}
 	begin := int64(0)
 	for {
-		end := v.end(begin)
+		end := v.partEnd(begin)
 		if begin == offset {
 			part := proto.CloneOf(v.whole)
 			part.Params, part.ParamsOffset = v.params[begin:end], begin
@@ -140,9 +140,9 @@ func (v *View) Part(offset int64, version string) (*approvalv1.View, error) {
 	}
 }
 
-// end returns the end of the part that begins at begin. It is never inside a character.
-func (v *View) end(begin int64) int64 {
-	end := begin + maxPart
+// partEnd returns the end of the part that begins at begin. It is never inside a character.
+func (v *View) partEnd(begin int64) int64 {
+	end := begin + maxPartBytes
 	if end >= int64(len(v.params)) {
 		return int64(len(v.params))
 	}
@@ -164,11 +164,11 @@ func warnings(r *lifecycle.Record, v *approvalv1.View, unsettled string) (out []
 			break
 		}
 	}
-	if hidesSomething(r.Call.GetCall().GetParamsJson()) {
+	if hasInvisible(r.Call.GetCall().GetParamsJson()) {
 		out = append(out, "The arguments contain invisible characters; they are shown as escapes.")
 	}
 	if g := a.GetTerms().GetGrant(); g != nil {
-		out = append(out, reach(g)...)
+		out = append(out, grantWarnings(g)...)
 	}
 	if len(v.GetRedacted()) > 0 {
 		out = append(out, "Values that a rule redacts are approved unseen.")
@@ -186,8 +186,8 @@ func warnings(r *lifecycle.Record, v *approvalv1.View, unsettled string) (out []
 	return out
 }
 
-// reach returns the warnings about a grant: how many calls it allows, and one line for each of its conditions.
-func reach(g *policyv1.Grant) []string {
+// grantWarnings returns the warnings about a grant: how many calls it allows, and one line for each of its conditions.
+func grantWarnings(g *policyv1.Grant) []string {
 	calls := fmt.Sprintf("This allows up to %d calls within %s", g.GetCalls(), g.GetWithin().AsDuration())
 	if len(g.GetWhere()) == 0 {
 		return []string{calls + ", not only this one."}
@@ -199,9 +199,9 @@ func reach(g *policyv1.Grant) []string {
 	return out
 }
 
-// hidesSomething reports whether a key or a text in params contains invisible characters, other than line breaks and
+// hasInvisible reports whether a key or a text in params contains invisible characters, other than line breaks and
 // tabs.
-func hidesSomething(params string) bool {
+func hasInvisible(params string) bool {
 	dec := jsontext.NewDecoder(bytes.NewBufferString(params))
 	for {
 		token, err := dec.ReadToken()
@@ -214,9 +214,9 @@ func hidesSomething(params string) bool {
 	}
 }
 
-// redactions returns the JSON Pointers of the arguments that rules hide from people too. It skips redactions by a
+// redactedPointers returns the JSON Pointers of the arguments that rules hide from people too. It skips redactions by a
 // detector, which have no path. No policy can require them yet.
-func redactions(d *policyv1.Decision) (out []string) {
+func redactedPointers(d *policyv1.Decision) (out []string) {
 	for _, r := range d.GetRedactions() {
 		if r.GetPath() != "" {
 			out = append(out, r.GetPath())

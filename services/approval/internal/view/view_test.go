@@ -20,8 +20,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/approval/internal/view"
 )
 
-func record(params string, change ...func(*lifecycle.Question)) *lifecycle.Record {
-	q := lifecycle.Question{
+func record(params string, change ...func(*lifecycle.OpenRequest)) *lifecycle.Record {
+	q := lifecycle.OpenRequest{
 		ID: "a", Digest: []byte("d"), Requester: &identityv1.Principal{Tenant: "acme", Subject: "bot", Agent: "dev", Owner: "olga"},
 		Call: &approvalv1.BoundCall{ServerIdentity: `stdio ["node"]`, Call: &policyv1.Call{Server: "pay", Name: "refund", ParamsJson: params, DefinitionDigest: make([]byte, 32)}},
 		Decision: &policyv1.Decision{
@@ -48,7 +48,7 @@ func draw(t *testing.T, r *lifecycle.Record, facts view.Facts) *approvalv1.View 
 	return part
 }
 
-func TestParamsAreShownInFull(t *testing.T) {
+func TestDraw_ShowsAllParams(t *testing.T) {
 	t.Parallel()
 	v := draw(t, record(`{"name":"refund","arguments":{"sum":12.50,"id":9007199254740993,"to":"é\/x","empty":{},"list":[1,{"a":null}]}}`), view.Facts{})
 	const want = `{
@@ -75,10 +75,10 @@ func TestParamsAreShownInFull(t *testing.T) {
 }
 
 // A view shows invisible characters and characters that change the direction of text as escapes.
-func TestNothingHides(t *testing.T) {
+func TestDraw_EscapesInvisibleCharacters(t *testing.T) {
 	t.Parallel()
 	const tricks = "a\u202eb\u2066c\u200bd\u00ade\u3164f\ufe0fg\x1b[31mh\ni\u2028j\U000e0041k\\u202e"
-	r := record(`{"arguments":{"x":"`+"\u202egnp.exe"+`","\u200b":"line\nbreak","esc":"\\u202e"}}`, func(q *lifecycle.Question) {
+	r := record(`{"arguments":{"x":"`+"\u202egnp.exe"+`","\u200b":"line\nbreak","esc":"\\u202e"}}`, func(q *lifecycle.OpenRequest) {
 		q.Requester = &identityv1.Principal{Subject: tricks, Agent: tricks, Owner: tricks, Chain: []*identityv1.Principal{{Subject: tricks}}}
 		q.Decision.Message = tricks
 		q.Call.Call.Name, q.Call.ServerIdentity = tricks, tricks
@@ -105,20 +105,20 @@ func TestNothingHides(t *testing.T) {
 }
 
 // classed gives the tool of the call a class in the catalog.
-func classed(q *lifecycle.Question) {
+func classed(q *lifecycle.OpenRequest) {
 	q.Decision.ToolClass = &policyv1.ToolClass{Risk: policyv1.Risk_RISK_HIGH}
 }
 
-// Views that differ in an argument, the message, the terms or the class have different digests. Equal views have the same
-// digest.
-func TestTheDigestIsOfEverything(t *testing.T) {
+// Views that differ in an argument, the message, the terms or the class have different digests. Equal views have the
+// same digest.
+func TestDigest_ChangesWithWhatIsDecided(t *testing.T) {
 	t.Parallel()
 	digests := map[string]string{}
 	for name, v := range map[string]*approvalv1.View{
 		"the base":         draw(t, record(`{"a":1}`), view.Facts{}),
 		"another argument": draw(t, record(`{"a":2}`), view.Facts{}),
-		"another rule":     draw(t, record(`{"a":1}`, func(q *lifecycle.Question) { q.Decision.Message = "other" }), view.Facts{}),
-		"other terms":      draw(t, record(`{"a":1}`, func(q *lifecycle.Question) { q.Decision.Approval.Quorum = 2 }), view.Facts{}),
+		"another rule":     draw(t, record(`{"a":1}`, func(q *lifecycle.OpenRequest) { q.Decision.Message = "other" }), view.Facts{}),
+		"other terms":      draw(t, record(`{"a":1}`, func(q *lifecycle.OpenRequest) { q.Decision.Approval.Quorum = 2 }), view.Facts{}),
 		"a class":          draw(t, record(`{"a":1}`, classed), view.Facts{}),
 	} {
 		if other, ok := digests[string(v.GetDigest())]; ok {
@@ -133,7 +133,7 @@ func TestTheDigestIsOfEverything(t *testing.T) {
 }
 
 // The comparison with the previous call changes the version of a view, but not its digest.
-func TestTheDigestIsNotOfTheComparison(t *testing.T) {
+func TestDigest_IgnoresTheComparison(t *testing.T) {
 	t.Parallel()
 	alone := draw(t, record(`{"a":1}`), view.Facts{})
 	beside := draw(t, record(`{"a":1}`), view.Facts{Previous: record(`{"a":2}`)})
@@ -148,7 +148,7 @@ func TestTheDigestIsNotOfTheComparison(t *testing.T) {
 	}
 }
 
-func TestAViewInParts(t *testing.T) {
+func TestPart_SplitsALargeView(t *testing.T) {
 	t.Parallel()
 	r := record(`{"a":"` + strings.Repeat("é", 1<<20) + `"}`)
 	v, err := view.Draw(r, view.Facts{})
@@ -186,7 +186,7 @@ func TestAViewInParts(t *testing.T) {
 	}
 }
 
-func TestWhatDiffersFromTheCallBefore(t *testing.T) {
+func TestDraw_ComparesWithThePreviousCall(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("x", 2000)
 	before := record(`{"arguments":{"same":1,"sum":1.50,"gone":true,"list":[1,2],"a/b":"x"}}`)
@@ -204,9 +204,9 @@ func TestWhatDiffersFromTheCallBefore(t *testing.T) {
 	}
 }
 
-func TestRedactedValuesAreNotShown(t *testing.T) {
+func TestDraw_ReplacesRedactedValues(t *testing.T) {
 	t.Parallel()
-	r := record(`{"arguments":{"secret":{"deep":"s3cret"},"list":["s3cret","open"]}}`, func(q *lifecycle.Question) {
+	r := record(`{"arguments":{"secret":{"deep":"s3cret"},"list":["s3cret","open"]}}`, func(q *lifecycle.OpenRequest) {
 		q.Decision.Redactions = []*policyv1.Redaction{{Path: "/arguments/secret"}, {Path: "/arguments/list/0"}}
 	})
 	v := draw(t, r, view.Facts{Previous: record(`{"arguments":{"secret":{"deep":"s3cret-before"}}}`)})
@@ -219,12 +219,12 @@ func TestRedactedValuesAreNotShown(t *testing.T) {
 	}
 }
 
-// Case X1. A view of long keys at great depth allocates little memory. The test is not parallel, because it measures the
-// allocations of all goroutines.
-func TestX1LongKeysAreWrittenOnce(t *testing.T) {
+// Case X1. A view of long keys at great depth allocates little memory. The test is not parallel, because it measures
+// the allocations of all goroutines.
+func TestDraw_AllocatesLittleForLongKeys(t *testing.T) {
 	const depth, values = 58, 9_000
 	params := strings.Repeat(`{"`+strings.Repeat("k", 250)+`":`, depth) + "[" + strings.Repeat("1,", values) + "1]" + strings.Repeat("}", depth)
-	r := record(params, func(q *lifecycle.Question) {
+	r := record(params, func(q *lifecycle.OpenRequest) {
 		q.Decision.Redactions = []*policyv1.Redaction{{Path: "/arguments/secret"}}
 	})
 	var before, after runtime.MemStats
@@ -254,9 +254,9 @@ func FuzzDraw(f *testing.F) {
 }
 
 // The view warns if the server does not list the tool.
-func TestAToolThatIsNotListedIsWarnedOf(t *testing.T) {
+func TestDraw_WarnsOfAToolThatIsNotListed(t *testing.T) {
 	t.Parallel()
-	unlisted := record(`{}`, classed, func(q *lifecycle.Question) { q.Call.Call.DefinitionDigest = nil })
+	unlisted := record(`{}`, classed, func(q *lifecycle.OpenRequest) { q.Call.Call.DefinitionDigest = nil })
 	v := draw(t, unlisted, view.Facts{})
 	if w := v.GetWarnings(); len(w) != 1 || !strings.Contains(w[0], "does not list this tool") {
 		t.Errorf("warnings are %q", w)

@@ -142,7 +142,7 @@ func TestAToolThatNoRuleCanName(t *testing.T) {
 			continue
 		}
 		text := textOf(parse(t, dir, file))
-		if strings.Contains(text, "rate_limit: {") || strings.Count(text, "A policy document can't name this tool, because a name under tools of a policy") != 2 {
+		if strings.Contains(text, "rate_limit: {") || strings.Count(text, "A policy document can't name this tool, because a name under tools has 1 to 128 letters") != 2 {
 			t.Errorf("the page says %s", text)
 		}
 	}

@@ -137,7 +137,7 @@ func (t *tool) sandboxesOf(f *config.File) (map[string]sandbox.Report, error) {
 	if err != nil {
 		return nil, err
 	}
-	return gateway.Holds(cfg, t.launcher, app.Env)
+	return gateway.SandboxReports(cfg, t.launcher, app.Env)
 }
 
 // checkTokens returns an error if the policy role would refuse the tokens, for example because two have the same secret.

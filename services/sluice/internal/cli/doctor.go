@@ -294,7 +294,7 @@ func (t *tool) examineAsAgent(ctx context.Context, f *config.File, s *gatewayv1.
 	n, more, err := t.listAs(listing, f, s.GetName(), secret)
 	if err != nil {
 		s = t.statusNow(ctx, f, s)
-		if since := s.GetStartingSince(); since != nil {
+		if since := s.GetStartingSince(); since != nil && s.GetLastError() == "" { // otherwise its last start has failed
 			return starting(of, since)
 		}
 	}

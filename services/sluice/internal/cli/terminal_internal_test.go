@@ -38,7 +38,7 @@ var hostileDigest = hex.EncodeToString([]byte(hostile))[:16]
 // approvalID is the whole id of an approval.
 const approvalID = "0198b2c4-5d6e-7f80-9a1b-2c3d4e5f6071"
 
-// Case X7. Case S2. No command prints a hostile text of a mesh to the terminal without escaping its control characters, in
+// Cases X7, S2. No command prints a hostile text of a mesh to the terminal without escaping its control characters, in
 // either output format. A hostile text can't begin another line of the output.
 func TestX7NoCommandSteersTheTerminal(t *testing.T) {
 	t.Parallel()

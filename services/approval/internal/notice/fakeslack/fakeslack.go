@@ -1,5 +1,5 @@
-// Package fakeslack is a fake of Slack for tests. It implements the methods of the Web API and the events of Socket Mode
-// that Sluice uses, and listens on the loopback interface.
+// Package fakeslack is a fake of Slack for tests. It implements the methods of the Web API and the events of Socket
+// Mode that Sluice uses, and listens on the loopback interface.
 package fakeslack
 
 import (
@@ -59,20 +59,20 @@ func (m *Message) Button(action string) string {
 	return ""
 }
 
-// Whisper is an ephemeral message, which only User sees.
-type Whisper struct{ User, Text string }
+// Ephemeral is an ephemeral message, which only User sees.
+type Ephemeral struct{ User, Text string }
 
 // Server is a running fake.
 type Server struct {
 	*httptest.Server
 	t testing.TB
 
-	mu       sync.Mutex
-	fail     int
-	socket   *websocket.Conn
-	messages []Message
-	whispers []Whisper
-	acks     int
+	mu         sync.Mutex
+	fail       int
+	socket     *websocket.Conn
+	messages   []Message
+	ephemerals []Ephemeral
+	acks       int
 }
 
 // Start starts a fake, which is closed at the end of the test.
@@ -85,7 +85,7 @@ func Start(t testing.TB) *Server {
 	}))
 	mux.HandleFunc("/chat.postMessage", s.api(BotToken, s.post))
 	mux.HandleFunc("/chat.update", s.api(BotToken, s.update))
-	mux.HandleFunc("/chat.postEphemeral", s.api(BotToken, s.whisper))
+	mux.HandleFunc("/chat.postEphemeral", s.api(BotToken, s.postEphemeral))
 	mux.HandleFunc("/socket", s.listen)
 	s.Server = httptest.NewServer(mux)
 	t.Cleanup(s.Close)
@@ -109,11 +109,11 @@ func (s *Server) Messages() []Message {
 	return append([]Message(nil), s.messages...)
 }
 
-// Whispers returns the ephemeral messages, oldest first.
-func (s *Server) Whispers() []Whisper {
+// Ephemerals returns the ephemeral messages, oldest first.
+func (s *Server) Ephemerals() []Ephemeral {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return append([]Whisper(nil), s.whispers...)
+	return append([]Ephemeral(nil), s.ephemerals...)
 }
 
 // Acks returns how many presses the client has acknowledged.
@@ -123,8 +123,8 @@ func (s *Server) Acks() int {
 	return s.acks
 }
 
-// Heard reports whether a client is connected by Socket Mode.
-func (s *Server) Heard() bool {
+// Connected reports whether a client is connected by Socket Mode.
+func (s *Server) Connected() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.socket != nil
@@ -147,8 +147,8 @@ func (s *Server) Press(user, channel, action, value string) {
 	}
 }
 
-// Cut closes the Socket Mode connection.
-func (s *Server) Cut() {
+// Disconnect closes the Socket Mode connection.
+func (s *Server) Disconnect() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	_ = s.socket.Close()
@@ -196,8 +196,8 @@ func (s *Server) update(r *http.Request) string {
 	return fmt.Sprintf(`"channel":%q,"ts":%q`, r.FormValue("channel"), r.FormValue("ts"))
 }
 
-func (s *Server) whisper(r *http.Request) string {
-	s.whispers = append(s.whispers, Whisper{User: r.FormValue("user"), Text: r.FormValue("text")})
+func (s *Server) postEphemeral(r *http.Request) string {
+	s.ephemerals = append(s.ephemerals, Ephemeral{User: r.FormValue("user"), Text: r.FormValue("text")})
 	return `"message_ts":"1"`
 }
 

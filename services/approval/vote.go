@@ -20,8 +20,8 @@ import (
 // DecideApproval implements approvalv1.ApprovalServiceServer.
 func (s *Service) DecideApproval(ctx context.Context, req *approvalv1.DecideApprovalRequest) (*approvalv1.DecideApprovalResponse, error) {
 	person := authn.CallerOf(ctx).Person
-	out, err := s.cast(ctx, req.GetApprovalId(), []*identityv1.Principal{person}, lifecycle.Ballot{
-		Verdict: req.GetVerdict(), Comment: req.GetComment(), Channel: approvalv1.VoteChannel_VOTE_CHANNEL_TOKEN, Shown: req.GetViewDigest(),
+	out, err := s.castVote(ctx, req.GetApprovalId(), []*identityv1.Principal{person}, lifecycle.Ballot{
+		Verdict: req.GetVerdict(), Comment: req.GetComment(), Channel: approvalv1.VoteChannel_VOTE_CHANNEL_TOKEN, ShownDigest: req.GetViewDigest(),
 	})
 	if err != nil {
 		return nil, toStatus(err)
@@ -29,19 +29,19 @@ func (s *Service) DecideApproval(ctx context.Context, req *approvalv1.DecideAppr
 	return &approvalv1.DecideApprovalResponse{Approval: out.Approval, Vote: out.VoteOf(person)}, nil
 }
 
-// pressed casts the vote of a person who pressed a button in Slack, and returns a sentence about the result for the
-// person. The person's tokens determine what the person may do, as they do for a vote by token.
-func (s *Service) pressed(ctx context.Context, p notice.Press) string {
+// voteFromSlack casts the vote of a person who pressed a button in Slack, and returns a sentence about the result for
+// the person. The person's tokens determine what the person may do, as they do for a vote by token.
+func (s *Service) voteFromSlack(ctx context.Context, p notice.Press) string {
 	const nothing = "Nothing was decided: "
 	voters, err := s.tokens.PrincipalsOf(p.Tenant, p.Subject)
 	if err != nil {
 		return nothing + err.Error() + "."
 	}
-	voters = slices.DeleteFunc(slices.Clone(voters), func(v *identityv1.Principal) bool { return !decides(v) })
+	voters = slices.DeleteFunc(slices.Clone(voters), func(v *identityv1.Principal) bool { return !hasDecidingRole(v) })
 	if len(voters) == 0 {
 		return nothing + "you are neither an operator nor an approver."
 	}
-	r, err := s.cast(ctx, p.Approval, voters, lifecycle.Ballot{Verdict: p.Verdict, Channel: approvalv1.VoteChannel_VOTE_CHANNEL_SLACK, Shown: p.Shown})
+	r, err := s.castVote(ctx, p.Approval, voters, lifecycle.Ballot{Verdict: p.Verdict, Channel: approvalv1.VoteChannel_VOTE_CHANNEL_SLACK, ShownDigest: p.ViewDigest})
 	if known, ok := errors.AsType[*rpc.Error](toStatus(err)); ok {
 		return nothing + known.Err.Error() + "."
 	}
@@ -56,30 +56,30 @@ func (s *Service) pressed(ctx context.Context, p notice.Press) string {
 	return "Your vote counts: the call is " + lifecycle.StateName(a.GetState()) + "."
 }
 
-// cast casts a ballot. voters are the principals of the person's tokens, at least one; the vote is cast as the first
-// principal that may decide on the approval. If no principal may decide, cast returns the error for voters[0].
-func (s *Service) cast(ctx context.Context, id string, voters []*identityv1.Principal, ballot lifecycle.Ballot) (*lifecycle.Record, error) {
+// castVote casts a ballot. voters are the principals of the person's tokens, at least one; the vote is cast as the
+// first principal that may decide on the approval. If no principal may decide, cast returns the error for voters[0].
+func (s *Service) castVote(ctx context.Context, id string, voters []*identityv1.Principal, ballot lifecycle.Ballot) (*lifecycle.Record, error) {
 	ctx, span := s.tracer.Start(ctx, voteSpan)
 	defer span.End()
-	out, err := s.try(ctx, id, voters, ballot)
+	out, err := s.castOnCurrentView(ctx, id, voters, ballot)
 	if err != nil {
-		uncast(span, ballot.Verdict, err)
+		describeFailedVote(span, ballot.Verdict, err)
 		return nil, err
 	}
-	voted(span, ballot.Verdict, out.Approval)
+	describeVote(span, ballot.Verdict, out.Approval)
 	return out, nil
 }
 
-// try casts a ballot on the current view. If the approval changes between drawing and voting, try draws the view again,
-// up to maxDraws times in all.
-func (s *Service) try(ctx context.Context, id string, voters []*identityv1.Principal, ballot lifecycle.Ballot) (*lifecycle.Record, error) {
-	ballot.OwnersMay, ballot.CoolDown = s.cfg.OwnerMayApprove, s.cfg.CoolDown
+// castOnCurrentView casts a ballot on the current view. If the approval changes between drawing and voting,
+// castOnCurrentView draws the view again, up to maxDraws times in all.
+func (s *Service) castOnCurrentView(ctx context.Context, id string, voters []*identityv1.Principal, ballot lifecycle.Ballot) (*lifecycle.Record, error) {
+	ballot.OwnersMayDecide, ballot.CoolDown = s.cfg.OwnerMayApprove, s.cfg.CoolDown
 	for range maxDraws {
-		shown, err := s.sight(ctx, voters[0].GetTenant(), id, ballot.Verdict)
+		shown, err := s.viewForVote(ctx, voters[0].GetTenant(), id, ballot.Verdict)
 		if err != nil {
 			return nil, err
 		}
-		out, err := s.count(ctx, id, voters, ballot, shown)
+		out, err := s.castOnView(ctx, id, voters, ballot, shown)
 		if out != nil || err != nil {
 			return out, err
 		}
@@ -87,8 +87,8 @@ func (s *Service) try(ctx context.Context, id string, voters []*identityv1.Princ
 	return nil, lifecycle.ErrViewChanged
 }
 
-// count casts a ballot on the view that was drawn. It returns nil if the view has changed since it was drawn.
-func (s *Service) count(ctx context.Context, id string, voters []*identityv1.Principal, ballot lifecycle.Ballot, shown *sight) (*lifecycle.Record, error) {
+// castOnView casts a ballot on the view that was drawn. It returns nil if the view has changed since it was drawn.
+func (s *Service) castOnView(ctx context.Context, id string, voters []*identityv1.Principal, ballot lifecycle.Ballot, shown *drawnView) (*lifecycle.Record, error) {
 	var out *lifecycle.Record
 	err := s.store.Do(ctx, func(ctx context.Context, tx *store.Tx) error {
 		out = nil
@@ -97,16 +97,16 @@ func (s *Service) count(ctx context.Context, id string, voters []*identityv1.Pri
 			return err
 		}
 		at := slices.IndexFunc(voters, func(v *identityv1.Principal) bool {
-			_, err := r.MayDecide(v, ballot.OwnersMay)
+			_, err := r.MayDecide(v, ballot.OwnersMayDecide)
 			return err == nil
 		})
-		ballot.Voter, ballot.View = voters[max(at, 0)], nil
+		ballot.Voter, ballot.ViewDigest = voters[max(at, 0)], nil
 		if ballot.Verdict == approvalv1.Verdict_VERDICT_APPROVE && r.Approval.GetState() == pending {
-			still, err := shown.still(ctx, tx, r)
+			still, err := shown.isCurrent(ctx, tx, r)
 			if err != nil || !still {
 				return err
 			}
-			ballot.View = shown.Digest()
+			ballot.ViewDigest = shown.Digest()
 		}
 		if err := r.Vote(ballot, tx.Now); err != nil {
 			return err
@@ -118,15 +118,15 @@ func (s *Service) count(ctx context.Context, id string, voters []*identityv1.Pri
 		if err := tx.Save(ctx, r); err != nil {
 			return err
 		}
-		return coverWaiting(ctx, tx, r)
+		return coverPending(ctx, tx, r)
 	})
 	return out, err
 }
 
-// coverWaiting approves pending calls that the grant of by covers, if the last vote gave the grant. It approves the oldest
-// calls first. One call of the grant stays reserved for the call of by, which the approvers were asked about.
-func coverWaiting(ctx context.Context, tx *store.Tx, by *lifecycle.Record) error {
-	if by.Approval.GetState() != approved || !by.LiveGrant(tx.Now) {
+// coverPending approves pending calls that the grant of by covers, if the last vote gave the grant. It approves the
+// oldest calls first. One call of the grant stays reserved for the call of by, which the approvers were asked about.
+func coverPending(ctx context.Context, tx *store.Tx, by *lifecycle.Record) error {
+	if by.Approval.GetState() != approved || !by.HasLiveGrant(tx.Now) {
 		return nil
 	}
 	left := by.Approval.GetGrant().GetCalls() - by.Approval.GetGrant().GetUsed() - 1
@@ -149,32 +149,32 @@ func coverWaiting(ctx context.Context, tx *store.Tx, by *lifecycle.Record) error
 	return nil
 }
 
-// decides reports whether principals with the role of p may decide on approvals.
-func decides(p *identityv1.Principal) bool {
+// hasDecidingRole reports whether principals with the role of p may decide on approvals.
+func hasDecidingRole(p *identityv1.Principal) bool {
 	return p.GetRole() == authv1.TokenRole_TOKEN_ROLE_OPERATOR || p.GetRole() == authv1.TokenRole_TOKEN_ROLE_APPROVER
 }
 
-// visible reports whether a caller may see an approval of the caller's tenant. An agent may see only the approvals that
-// the agent requested. Every other caller may see all approvals.
-func visible(caller *authn.Caller, r *lifecycle.Record) bool {
+// isVisible reports whether a caller may see an approval of the caller's tenant. An agent may see only the approvals
+// that the agent requested. Every other caller may see all approvals.
+func isVisible(caller *authn.Caller, r *lifecycle.Record) bool {
 	p := caller.Principal
 	if caller.Person != nil || p.GetRole() != authv1.TokenRole_TOKEN_ROLE_AGENT {
 		return true
 	}
-	return bytes.Equal(store.Asker(p), store.Asker(r.Approval.GetRequester()))
+	return bytes.Equal(store.RequesterDigest(p), store.RequesterDigest(r.Approval.GetRequester()))
 }
 
-// actor returns the subject that the history names as the one who made a move.
-func actor(caller *authn.Caller) string {
+// actorSubject returns the subject that the history names as the one who made a move.
+func actorSubject(caller *authn.Caller) string {
 	if caller.Person != nil {
 		return caller.Person.GetSubject()
 	}
 	return caller.Principal.GetSubject()
 }
 
-// standing checks whether the voters of a record may still decide. err is set if the service does not know the current
-// tokens; then the results don't count.
-type standing struct {
+// voteChecker checks whether the voters of a record may still decide. err is set if the service does not know the
+// current tokens; then the results don't count.
+type voteChecker struct {
 	tokens *authn.Tokens
 	record *lifecycle.Record
 	// owners are the current owners of the claiming caller and of the principals in its chain. They may differ from the
@@ -183,8 +183,8 @@ type standing struct {
 	err    error
 }
 
-// owners returns the owners of a caller and of the principals in its chain, or nil if owners may decide.
-func (s *Service) owners(p *identityv1.Principal) (out []string) {
+// agentOwners returns the owners of a caller and of the principals in its chain, or nil if owners may decide.
+func (s *Service) agentOwners(p *identityv1.Principal) (out []string) {
 	if s.cfg.OwnerMayApprove {
 		return nil
 	}
@@ -194,8 +194,8 @@ func (s *Service) owners(p *identityv1.Principal) (out []string) {
 	return out
 }
 
-// of returns why a vote no longer counts, or "" if it counts.
-func (s *standing) of(vote *approvalv1.Vote) string {
+// voidReason returns why a vote no longer counts, or "" if it counts.
+func (s *voteChecker) voidReason(vote *approvalv1.Vote) string {
 	if slices.Contains(s.owners, vote.GetSubject()) {
 		return "the voter owns the agent that makes the call"
 	}
@@ -206,11 +206,11 @@ func (s *standing) of(vote *approvalv1.Vote) string {
 	}
 	some := false
 	for _, p := range people {
-		if !decides(p) {
+		if !hasDecidingRole(p) {
 			continue
 		}
 		some = true
-		if s.record.Names(p.GetGroups()) {
+		if s.record.LetsDecide(p.GetGroups()) {
 			return ""
 		}
 	}

@@ -15,8 +15,8 @@ import (
 // and voting.
 const maxDraws = 4
 
-// sight is a view, together with the state from which the view was drawn.
-type sight struct {
+// drawnView is a view, together with the state from which the view was drawn.
+type drawnView struct {
 	*view.View
 
 	// version is the version of the approval, and unsettled the result of [store.Tx.Unsettled].
@@ -24,11 +24,11 @@ type sight struct {
 	unsettled string
 }
 
-// draw draws the view of the approval that read returns. It returns nil if read returns nil. The view of a large call
-// takes long to draw. So draw draws the view after the transaction, in processor time of the requester, and other
+// drawView draws the view of the approval that read returns. It returns nil if read returns nil. The view of a large
+// call takes long to draw. drawView draws the view after the transaction, in processor time of the requester, and other
 // requesters don't wait.
-func (s *Service) draw(ctx context.Context, asker *identityv1.Principal, read func(context.Context, *store.Tx) (*lifecycle.Record, error)) (*sight, error) {
-	end, err := s.drawing.Take(ctx, string(store.Who(asker)))
+func (s *Service) drawView(ctx context.Context, asker *identityv1.Principal, read func(context.Context, *store.Tx) (*lifecycle.Record, error)) (*drawnView, error) {
+	end, err := s.drawTurns.Take(ctx, string(store.PrincipalDigest(asker)))
 	if err != nil {
 		return nil, err
 	}
@@ -52,30 +52,30 @@ func (s *Service) draw(ctx context.Context, asker *identityv1.Principal, read fu
 	if err != nil {
 		return nil, err
 	}
-	return &sight{View: drawn, version: r.Approval.GetVersion(), unsettled: facts.Unsettled}, nil
+	return &drawnView{View: drawn, version: r.Approval.GetVersion(), unsettled: facts.Unsettled}, nil
 }
 
-// sight draws the view whose digest a vote to approve must name. It returns nil if the vote is a denial or the approval is
-// not pending.
-func (s *Service) sight(ctx context.Context, tenant, id string, verdict approvalv1.Verdict) (*sight, error) {
+// viewForVote draws the view whose digest a vote to approve must name. It returns nil if the vote is a denial or the
+// approval is not pending.
+func (s *Service) viewForVote(ctx context.Context, tenant, id string, verdict approvalv1.Verdict) (*drawnView, error) {
 	if verdict != approvalv1.Verdict_VERDICT_APPROVE {
 		return nil, nil //nolint:nilnil // a denial needs no view
 	}
 	var head *lifecycle.Record
 	err := s.store.Look(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
-		head, err = tx.Head(ctx, tenant, id)
+		head, err = tx.GetHead(ctx, tenant, id)
 		return err
 	})
 	if err != nil || head.Approval.GetState() != pending {
 		return nil, err
 	}
-	return s.draw(ctx, head.Approval.GetRequester(), func(ctx context.Context, tx *store.Tx) (*lifecycle.Record, error) {
+	return s.drawView(ctx, head.Approval.GetRequester(), func(ctx context.Context, tx *store.Tx) (*lifecycle.Record, error) {
 		return tx.Get(ctx, tenant, id)
 	})
 }
 
-// still reports whether the view of r, drawn now, would have the same digest. It returns false for a nil receiver.
-func (s *sight) still(ctx context.Context, tx *store.Tx, r *lifecycle.Record) (bool, error) {
+// isCurrent reports whether the view of r, drawn now, would have the same digest. It returns false for a nil receiver.
+func (s *drawnView) isCurrent(ctx context.Context, tx *store.Tx, r *lifecycle.Record) (bool, error) {
 	if s == nil || s.version != r.Approval.GetVersion() {
 		return false, nil
 	}
@@ -83,11 +83,11 @@ func (s *sight) still(ctx context.Context, tx *store.Tx, r *lifecycle.Record) (b
 	return unsettled == s.unsettled, err
 }
 
-// noticed draws the view for a notice that asks approvers. asked is the approval as it was when the notice was written.
-// noticed returns nil if that approval no longer waits for the same decision.
-func (s *Service) noticed(ctx context.Context, asked *approvalv1.Approval) (*approvalv1.View, error) {
-	drawn, err := s.draw(ctx, asked.GetRequester(), func(ctx context.Context, tx *store.Tx) (*lifecycle.Record, error) {
-		r, err := tx.ByClaimant(ctx, asked.GetId())
+// viewForNotice draws the view for a notice that asks approvers. asked is the approval as it was when the notice was
+// written. viewForNotice returns nil if that approval no longer waits for the same decision.
+func (s *Service) viewForNotice(ctx context.Context, asked *approvalv1.Approval) (*approvalv1.View, error) {
+	drawn, err := s.drawView(ctx, asked.GetRequester(), func(ctx context.Context, tx *store.Tx) (*lifecycle.Record, error) {
+		r, err := tx.GetAnyTenant(ctx, asked.GetId())
 		if err != nil || r.Approval.GetState() != pending || !r.Approval.GetDecideBefore().AsTime().Equal(asked.GetDecideBefore().AsTime()) {
 			return nil, err
 		}

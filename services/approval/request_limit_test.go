@@ -14,22 +14,22 @@ import (
 	"github.com/sluice-mesh/sluice/services/approval"
 )
 
-// tries requests an approval for a principal. The response may be a refusal.
-func (s *site) tries(t *testing.T, who *identityv1.Principal, req *approvalv1.RequestApprovalRequest) *approvalv1.RequestApprovalResponse {
+// request requests an approval for a principal. The response may be a refusal.
+func (s *fixture) request(t *testing.T, who *identityv1.Principal, req *approvalv1.RequestApprovalRequest) *approvalv1.RequestApprovalResponse {
 	t.Helper()
 	req.DecisionId = "d"
 	if req.GetDecision() == nil {
 		req.Decision = decision()
 	}
-	resp, err := s.gateway().RequestApproval(as(t, who), req)
+	resp, err := s.gateway().RequestApproval(onBehalfOf(t, who), req)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return resp
 }
 
-// tooOften checks that a refusal names the limit of approval requests and a time to retry within the window.
-func tooOften(t *testing.T, r *approvalv1.Refusal, window time.Duration) {
+// checkRateRefusal checks that a refusal names the limit of approval requests and a time to retry within the window.
+func checkRateRefusal(t *testing.T, r *approvalv1.Refusal, window time.Duration) {
 	t.Helper()
 	if left := r.GetRetryAfter().AsDuration(); r.GetCode() != commonv1.Code_CODE_TOO_MANY_PENDING || left <= 0 || left > window ||
 		!strings.Contains(r.GetMessage(), "(approvals.max_asked)") {
@@ -38,39 +38,39 @@ func tooOften(t *testing.T, r *approvalv1.Refusal, window time.Duration) {
 }
 
 // Case X8. People are asked at most max_asked times for one principal, however the principal varies its calls.
-func TestX8AskingHasABudget(t *testing.T) {
+func TestRequestApproval_AsksPeopleAtMostMaxAskedTimes(t *testing.T) {
 	const tries, most = 60, 30
-	for name, question := range map[string]func(t *testing.T, s *site, n int) *approvalv1.RequestApprovalResponse{
-		"changing definitions": func(t *testing.T, s *site, n int) *approvalv1.RequestApprovalResponse {
+	for name, question := range map[string]func(t *testing.T, s *fixture, n int) *approvalv1.RequestApprovalResponse{
+		"changing definitions": func(t *testing.T, s *fixture, n int) *approvalv1.RequestApprovalResponse {
 			t.Helper()
 			call := bound(params)
 			call.Call.DefinitionDigest = bytes.Repeat([]byte{byte(n), byte(n >> 8)}, 16)
-			return s.tries(t, bot(), &approvalv1.RequestApprovalRequest{Bound: call})
+			return s.request(t, bot(), &approvalv1.RequestApprovalRequest{Bound: call})
 		},
-		"changing servers": func(t *testing.T, s *site, n int) *approvalv1.RequestApprovalResponse {
+		"changing servers": func(t *testing.T, s *fixture, n int) *approvalv1.RequestApprovalResponse {
 			t.Helper()
 			call := bound(params)
 			call.ServerIdentity = fmt.Sprint("http http://pay/", n)
-			return s.tries(t, bot(), &approvalv1.RequestApprovalRequest{Bound: call})
+			return s.request(t, bot(), &approvalv1.RequestApprovalRequest{Bound: call})
 		},
-		"other calls, declined at the agent": func(t *testing.T, s *site, n int) *approvalv1.RequestApprovalResponse {
+		"other calls, declined at the agent": func(t *testing.T, s *fixture, n int) *approvalv1.RequestApprovalResponse {
 			t.Helper()
 			req := &approvalv1.RequestApprovalRequest{Bound: bound(fmt.Sprintf(`{"arguments":{"n":%d}}`, n)), Decision: decision(selfConfirm), CanConfirm: true}
-			resp := s.tries(t, bot(), req)
+			resp := s.request(t, bot(), req)
 			if asked := resp.GetAsked(); asked.GetConfirm() {
-				s.tries(t, bot(), &approvalv1.RequestApprovalRequest{Bound: req.GetBound(), Decision: req.GetDecision(), SelfVote: &approvalv1.SelfVote{ApprovalId: asked.GetApproval().GetId(), Verdict: no}})
+				s.request(t, bot(), &approvalv1.RequestApprovalRequest{Bound: req.GetBound(), Decision: req.GetDecision(), SelfVote: &approvalv1.SelfVote{ApprovalId: asked.GetApproval().GetId(), Verdict: no}})
 			}
 			return resp
 		},
-		"other terms": func(t *testing.T, s *site, n int) *approvalv1.RequestApprovalResponse {
+		"other terms": func(t *testing.T, s *fixture, n int) *approvalv1.RequestApprovalResponse {
 			t.Helper()
-			return s.tries(t, bot(), &approvalv1.RequestApprovalRequest{Bound: bound(params), Decision: decision(func(d *policyv1.Decision) { d.RuleDigest = bytes.Repeat([]byte{byte(n)}, 32) })})
+			return s.request(t, bot(), &approvalv1.RequestApprovalRequest{Bound: bound(params), Decision: decision(func(d *policyv1.Decision) { d.RuleDigest = bytes.Repeat([]byte{byte(n)}, 32) })})
 		},
-		"cancelled": func(t *testing.T, s *site, n int) *approvalv1.RequestApprovalResponse {
+		"cancelled": func(t *testing.T, s *fixture, n int) *approvalv1.RequestApprovalResponse {
 			t.Helper()
-			resp := s.tries(t, bot(), &approvalv1.RequestApprovalRequest{Bound: bound(params)})
+			resp := s.request(t, bot(), &approvalv1.RequestApprovalRequest{Bound: bound(params)})
 			if a := resp.GetAsked().GetApproval(); a != nil {
-				if _, err := s.gateway().CancelApproval(as(t, bot()), &approvalv1.CancelApprovalRequest{ApprovalId: a.GetId(), Reason: "no"}); err != nil {
+				if _, err := s.gateway().CancelApproval(onBehalfOf(t, bot()), &approvalv1.CancelApprovalRequest{ApprovalId: a.GetId(), Reason: "no"}); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -78,7 +78,7 @@ func TestX8AskingHasABudget(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			each(t, nil, func(t *testing.T, s *site) {
+			forEachStore(t, nil, func(t *testing.T, s *fixture) {
 				asked := 0
 				var last *approvalv1.Refusal
 				for n := range tries {
@@ -91,19 +91,19 @@ func TestX8AskingHasABudget(t *testing.T) {
 				if asked != most {
 					t.Errorf("asked %d times", asked)
 				}
-				tooOften(t, last, time.Hour)
+				checkRateRefusal(t, last, time.Hour)
 			})
 		})
 	}
 }
 
-// Case X8. The person at the agent is asked about one call at most max_asked times, however often the call is made. After
-// that, only approvers can decide on the call.
-func TestX8WhoeverSitsAtTheAgentIsAskedSoOften(t *testing.T) {
-	each(t, nil, func(t *testing.T, s *site) {
+// Case X8. The person at the agent is asked about one call at most max_asked times, however often the call is made.
+// After that, only approvers can decide on the call.
+func TestRequestApproval_AsksAtTheAgentAtMostMaxAskedTimes(t *testing.T) {
+	forEachStore(t, nil, func(t *testing.T, s *fixture) {
 		confirms := 0
 		for range 100 {
-			asked := s.tries(t, bot(), &approvalv1.RequestApprovalRequest{Bound: bound(params), Decision: decision(selfConfirm), CanConfirm: true}).GetAsked()
+			asked := s.request(t, bot(), &approvalv1.RequestApprovalRequest{Bound: bound(params), Decision: decision(selfConfirm), CanConfirm: true}).GetAsked()
 			if asked.GetApproval().GetState() != pending {
 				t.Fatalf("the call has %v", asked)
 			}
@@ -121,7 +121,7 @@ func TestX8WhoeverSitsAtTheAgentIsAskedSoOften(t *testing.T) {
 			"terms without self_confirm": {Bound: bound(params), Decision: decision(), CanConfirm: true},
 			"terms with a quorum of 2":   {Bound: bound(params), Decision: decision(selfConfirm, func(d *policyv1.Decision) { d.Approval.Quorum = 2 }), CanConfirm: true},
 		} {
-			if asked := s.tries(t, other, req).GetAsked(); asked == nil || asked.GetConfirm() {
+			if asked := s.request(t, other, req).GetAsked(); asked == nil || asked.GetConfirm() {
 				t.Errorf("%s: %v", name, asked)
 			}
 		}
@@ -129,8 +129,8 @@ func TestX8WhoeverSitsAtTheAgentIsAskedSoOften(t *testing.T) {
 }
 
 // Case X8. A repeated request for a pending or decided call does not count against max_asked.
-func TestX8TheSameCallIsOneQuestion(t *testing.T) {
-	each(t, func(c *approval.Config) { c.MaxAsked = 2 }, func(t *testing.T, s *site) {
+func TestRequestApproval_CountsARepeatedCallOnce(t *testing.T) {
+	forEachStore(t, func(c *approval.Config) { c.MaxAsked = 2 }, func(t *testing.T, s *fixture) {
 		id := s.ask(t, params).GetApproval().GetId()
 		for range 40 {
 			s.ask(t, params)
@@ -142,7 +142,7 @@ func TestX8TheSameCallIsOneQuestion(t *testing.T) {
 		if second := s.ask(t, `{"n":1}`); !second.GetOpened() {
 			t.Errorf("a second request: %v", second)
 		}
-		tooOften(t, s.tries(t, bot(), &approvalv1.RequestApprovalRequest{Bound: bound(`{"n":2}`)}).GetRefusal(), time.Hour)
+		checkRateRefusal(t, s.request(t, bot(), &approvalv1.RequestApprovalRequest{Bound: bound(`{"n":2}`)}).GetRefusal(), time.Hour)
 		if again := s.ask(t, params).GetApproval(); again.GetId() != id || again.GetState() != approved {
 			t.Errorf("the approval of the first call is %v", again)
 		}
@@ -151,8 +151,8 @@ func TestX8TheSameCallIsOneQuestion(t *testing.T) {
 
 // Case X8. Calls that a grant covers don't count against max_asked. If the limit is reached and a claim would ask
 // approvers again, the claim is refused and the approval does not change.
-func TestX8ClaimsAsk(t *testing.T) {
-	each(t, func(c *approval.Config) { c.MaxAsked = 1 }, func(t *testing.T, s *site) {
+func TestClaimApproval_RefusesToAskAgainOverMaxAsked(t *testing.T) {
+	forEachStore(t, func(c *approval.Config) { c.MaxAsked = 1 }, func(t *testing.T, s *fixture) {
 		s.approve(t, "ana", s.ask(t, `{"n":0}`, grants).GetApproval().GetId())
 		for n := range 3 {
 			if a := s.ask(t, fmt.Sprintf(`{"n":%d}`, n+1), grants).GetApproval(); a.GetState() != approved {
@@ -160,45 +160,45 @@ func TestX8ClaimsAsk(t *testing.T) {
 			}
 		}
 		a := s.ask(t, `{"n":1}`, grants).GetApproval()
-		resp, err := s.gateway().ClaimApproval(as(t, bot()), claimRequest(a, "c1"))
+		resp, err := s.gateway().ClaimApproval(onBehalfOf(t, bot()), claimRequest(a, "c1"))
 		if err != nil || resp.GetRefusal().GetLeaseUnused() {
 			t.Fatal(resp, err)
 		}
-		tooOften(t, resp.GetRefusal(), time.Hour)
+		checkRateRefusal(t, resp.GetRefusal(), time.Hour)
 		if is := s.get(t, a.GetId()); is.GetVersion() != a.GetVersion() || is.GetState() != approved {
 			t.Errorf("the approval is now %v", is)
 		}
 	})
 }
 
-// Case X8. max_asked counts for one tenant, subject and agent, and also for each principal in the chain. A request after
-// the time to retry succeeds.
-func TestX8TheAskingBudgetIsExact(t *testing.T) {
+// Case X8. max_asked counts for one tenant, subject and agent, and also for each principal in the chain. A request
+// after the time to retry succeeds.
+func TestRequestApproval_SucceedsAfterTheTimeToRetry(t *testing.T) {
 	const window = 3 * time.Second
-	each(t, func(c *approval.Config) { c.MaxAsked, c.AskedWindow = 2, window }, func(t *testing.T, s *site) {
+	forEachStore(t, func(c *approval.Config) { c.MaxAsked, c.AskedWindow = 2, window }, func(t *testing.T, s *fixture) {
 		child, sibling := bot(), bot()
 		child.Subject, sibling.Subject = "child", "sibling"
 		child.Chain, sibling.Chain = []*identityv1.Principal{bot()}, []*identityv1.Principal{bot()}
 		begin := time.Now()
 		s.ask(t, `{"n":0}`)
-		if s.tries(t, child, &approvalv1.RequestApprovalRequest{Bound: bound(`{"n":1}`)}).GetAsked() == nil {
+		if s.request(t, child, &approvalv1.RequestApprovalRequest{Bound: bound(`{"n":1}`)}).GetAsked() == nil {
 			t.Error("the second request was refused")
 		}
 		for _, who := range []*identityv1.Principal{bot(), sibling} { // sibling works for bot
-			tooOften(t, s.tries(t, who, &approvalv1.RequestApprovalRequest{Bound: bound(`{"n":2}`)}).GetRefusal(), window)
+			checkRateRefusal(t, s.request(t, who, &approvalv1.RequestApprovalRequest{Bound: bound(`{"n":2}`)}).GetRefusal(), window)
 		}
 		for name, change := range map[string]func(*identityv1.Principal){
 			"another tenant": func(p *identityv1.Principal) { p.Tenant = "acme" }, "another agent": func(p *identityv1.Principal) { p.Agent = "prod" },
 		} {
 			who := bot()
 			change(who)
-			if s.tries(t, who, &approvalv1.RequestApprovalRequest{Bound: bound(`{"n":2}`)}).GetAsked() == nil {
+			if s.request(t, who, &approvalv1.RequestApprovalRequest{Bound: bound(`{"n":2}`)}).GetAsked() == nil {
 				t.Errorf("%s was refused", name)
 			}
 		}
-		left := s.tries(t, bot(), &approvalv1.RequestApprovalRequest{Bound: bound(`{"n":2}`)}).GetRefusal().GetRetryAfter().AsDuration()
+		left := s.request(t, bot(), &approvalv1.RequestApprovalRequest{Bound: bound(`{"n":2}`)}).GetRefusal().GetRetryAfter().AsDuration()
 		<-time.After(left)
-		if resp := s.tries(t, bot(), &approvalv1.RequestApprovalRequest{Bound: bound(`{"n":2}`)}); resp.GetAsked() == nil || time.Since(begin) < window {
+		if resp := s.request(t, bot(), &approvalv1.RequestApprovalRequest{Bound: bound(`{"n":2}`)}); resp.GetAsked() == nil || time.Since(begin) < window {
 			t.Errorf("after the retry time of %v, which is %v since the first request: %v", left, time.Since(begin), resp)
 		}
 	})

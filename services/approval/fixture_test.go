@@ -27,19 +27,20 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(sqlstoretest.Main(m)) }
 
-// site is a running service, with the tokens that it accepts.
-type site struct {
+// fixture is a running service, with the tokens that it accepts.
+type fixture struct {
 	*rpctest.Server
 	svc    *approval.Service
 	tokens *authn.Tokens
 	meters sdkmetric.Reader
 	spans  *tracetest.SpanRecorder
-	policy *judge
+	policy *fakePolicy
 	calls  *sync.Map // the calls that approvals were requested for, by approval
 }
 
-// each runs story twice in parallel: with a service on SQLite, and with a service on PostgreSQL. change may be nil.
-func each(t *testing.T, change func(*approval.Config), story func(t *testing.T, s *site)) {
+// forEachStore runs story twice in parallel: with a service on SQLite, and with a service on PostgreSQL. change may be
+// nil.
+func forEachStore(t *testing.T, change func(*approval.Config), story func(t *testing.T, s *fixture)) {
 	t.Helper()
 	t.Parallel()
 	for name, source := range map[string]func(t *testing.T) string{
@@ -70,34 +71,34 @@ func people() []*identityv1.TokenRecord {
 	return append(rpctest.Records(), ana, ben, second, bot, rpctest.Record("acme-operator", "acme", authv1.TokenRole_TOKEN_ROLE_OPERATOR))
 }
 
-func serve(t *testing.T, cfg approval.Config) *site {
+func serve(t *testing.T, cfg approval.Config) *fixture {
 	t.Helper()
-	policy := judges(t)
+	policy := newFakePolicy(t)
 	s := serveWith(t, cfg, policy)
-	policy.starts(t, s.svc)
+	policy.start(t, s.svc)
 	return s
 }
 
 // serveWith serves a service that does not know an active policy revision.
-func serveWith(t *testing.T, cfg approval.Config, policy *judge) *site {
+func serveWith(t *testing.T, cfg approval.Config, policy *fakePolicy) *fixture {
 	t.Helper()
 	tokens, err := authn.NewTokens(people())
 	if err != nil {
 		t.Fatal(err)
 	}
 	meters, spans := sdkmetric.NewManualReader(), tracetest.NewSpanRecorder()
-	svc := build(t, cfg, policy.deps(approval.Deps{
+	svc := newService(t, cfg, policy.deps(approval.Deps{
 		Tokens: tokens, Meter: sdkmetric.NewMeterProvider(sdkmetric.WithReader(meters)).Meter("test"),
 		Tracer: sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans)).Tracer("test"), Log: slog.New(slog.DiscardHandler),
 	}))
-	return &site{
+	return &fixture{
 		Server: rpctest.Serve(t, authv1.Role_ROLE_APPROVAL, svc, rpctest.Options{Tokens: tokens}),
 		svc:    svc, tokens: tokens, meters: meters, spans: spans, policy: policy, calls: new(sync.Map),
 	}
 }
 
 // serveOnDisk serves a service with the default configuration, on SQLite.
-func serveOnDisk(t *testing.T) *site {
+func serveOnDisk(t *testing.T) *fixture {
 	t.Helper()
 	return serve(t, approvalConfig(t))
 }
@@ -110,16 +111,16 @@ func approvalConfig(t *testing.T) approval.Config {
 }
 
 // count returns the number of approvals.
-func (s *site) count(t *testing.T) int {
+func (s *fixture) count(t *testing.T) int {
 	t.Helper()
-	resp, err := s.person(t, "viewer").ListApprovals(soon(t), new(approvalv1.ListApprovalsRequest))
+	resp, err := s.person(t, "viewer").ListApprovals(timeoutContext(t), new(approvalv1.ListApprovalsRequest))
 	if err != nil {
 		t.Fatal(err)
 	}
 	return len(resp.GetApprovals())
 }
 
-func build(t *testing.T, cfg approval.Config, deps approval.Deps) *approval.Service {
+func newService(t *testing.T, cfg approval.Config, deps approval.Deps) *approval.Service {
 	t.Helper()
 	svc, err := approval.New(t.Context(), cfg, deps)
 	if err != nil {
@@ -140,21 +141,21 @@ func bot() *identityv1.Principal {
 
 // gateway returns the client of a gateway, which makes requests on behalf of a principal. The fake policy service signs
 // the decision of each request.
-func (s *site) gateway() approvalv1.ApprovalServiceClient {
-	return honest{approvalv1.NewApprovalServiceClient(s.Gateway()), s}
+func (s *fixture) gateway() approvalv1.ApprovalServiceClient {
+	return signingClient{approvalv1.NewApprovalServiceClient(s.Gateway()), s}
 }
 
-func (s *site) person(t *testing.T, token string) approvalv1.ApprovalServiceClient {
+func (s *fixture) person(t *testing.T, token string) approvalv1.ApprovalServiceClient {
 	t.Helper()
 	return approvalv1.NewApprovalServiceClient(s.Person(t, token))
 }
 
-func as(t *testing.T, p *identityv1.Principal) context.Context {
+func onBehalfOf(t *testing.T, p *identityv1.Principal) context.Context {
 	t.Helper()
-	return authn.OnBehalfOf(soon(t), p)
+	return authn.OnBehalfOf(timeoutContext(t), p)
 }
 
-func soon(t *testing.T) context.Context {
+func timeoutContext(t *testing.T) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	t.Cleanup(cancel)
@@ -179,9 +180,9 @@ func bound(params string) *approvalv1.BoundCall {
 const params = `{"name":"refund","arguments":{"sum":12.50}}`
 
 // ask requests an approval for the agent bot. It fails the test if the request is refused.
-func (s *site) ask(t *testing.T, text string, change ...func(*policyv1.Decision)) *approvalv1.Asked {
+func (s *fixture) ask(t *testing.T, text string, change ...func(*policyv1.Decision)) *approvalv1.Asked {
 	t.Helper()
-	resp, err := s.gateway().RequestApproval(as(t, bot()), &approvalv1.RequestApprovalRequest{Bound: bound(text), Decision: decision(change...), DecisionId: "d1"})
+	resp, err := s.gateway().RequestApproval(onBehalfOf(t, bot()), &approvalv1.RequestApprovalRequest{Bound: bound(text), Decision: decision(change...), DecisionId: "d1"})
 	if err != nil || resp.GetAsked() == nil {
 		t.Fatalf("ask: %v, %v", resp, err)
 	}
@@ -189,9 +190,9 @@ func (s *site) ask(t *testing.T, text string, change ...func(*policyv1.Decision)
 }
 
 // view returns the first part of the view that a person sees.
-func (s *site) view(t *testing.T, token, id string) *approvalv1.View {
+func (s *fixture) view(t *testing.T, token, id string) *approvalv1.View {
 	t.Helper()
-	resp, err := s.person(t, token).GetApproval(soon(t), &approvalv1.GetApprovalRequest{ApprovalId: id, View: true})
+	resp, err := s.person(t, token).GetApproval(timeoutContext(t), &approvalv1.GetApprovalRequest{ApprovalId: id, View: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -199,13 +200,13 @@ func (s *site) view(t *testing.T, token, id string) *approvalv1.View {
 }
 
 // vote casts a person's vote on the current view.
-func (s *site) vote(t *testing.T, token, id string, verdict approvalv1.Verdict) (*approvalv1.Approval, error) {
+func (s *fixture) vote(t *testing.T, token, id string, verdict approvalv1.Verdict) (*approvalv1.Approval, error) {
 	t.Helper()
-	resp, err := s.person(t, token).DecideApproval(soon(t), &approvalv1.DecideApprovalRequest{ApprovalId: id, Verdict: verdict, ViewDigest: s.view(t, "operator", id).GetDigest()})
+	resp, err := s.person(t, token).DecideApproval(timeoutContext(t), &approvalv1.DecideApprovalRequest{ApprovalId: id, Verdict: verdict, ViewDigest: s.view(t, "operator", id).GetDigest()})
 	return resp.GetApproval(), err
 }
 
-func (s *site) approve(t *testing.T, token, id string) {
+func (s *fixture) approve(t *testing.T, token, id string) {
 	t.Helper()
 	if _, err := s.vote(t, token, id, approvalv1.Verdict_VERDICT_APPROVE); err != nil {
 		t.Fatal(err)
@@ -223,8 +224,8 @@ func claimRequest(a *approvalv1.Approval, claim string, change ...func(*approval
 	return req
 }
 
-// wanted checks the gRPC code and the reason of an error.
-func wanted(t *testing.T, err error, code codes.Code, reason string) {
+// wantError checks the gRPC code and the reason of an error.
+func wantError(t *testing.T, err error, code codes.Code, reason string) {
 	t.Helper()
 	if status.Code(err) != code || rpc.Reason(err) != reason {
 		t.Errorf("got %v (%s), want %s, %s", err, rpc.Reason(err), code, reason)

@@ -23,8 +23,8 @@ const defaultLease = time.Minute
 // ClaimApproval implements approvalv1.ApprovalServiceServer.
 func (s *Service) ClaimApproval(ctx context.Context, req *approvalv1.ClaimApprovalRequest) (*approvalv1.ClaimApprovalResponse, error) {
 	who := authn.CallerOf(ctx).Principal
-	statement, err := s.verdicts.accept(use{
-		signed: req.GetSignedDecision(), said: req.GetDecision(), who: who, approval: req.GetApprovalId(), attempt: req.GetAttempt(),
+	statement, err := s.decisions.accept(decisionUse{
+		signed: req.GetSignedDecision(), unsigned: req.GetDecision(), principal: who, approval: req.GetApprovalId(), attempt: req.GetAttempt(),
 		identity: req.GetServerIdentity(), definition: req.GetDefinitionDigest(),
 	})
 	if err != nil {
@@ -36,10 +36,10 @@ func (s *Service) ClaimApproval(ctx context.Context, req *approvalv1.ClaimApprov
 		if err != nil {
 			return err
 		}
-		if !bytes.Equal(store.Asker(who), store.Asker(r.Approval.GetRequester())) {
+		if !bytes.Equal(store.RequesterDigest(who), store.RequesterDigest(r.Approval.GetRequester())) {
 			return store.ErrNotFound
 		}
-		if err := ofApproval(statement, r); err != nil {
+		if err := checkCallOf(statement, r); err != nil {
 			return err
 		}
 		resp, err = s.claim(ctx, tx, r, req)
@@ -51,8 +51,8 @@ func (s *Service) ClaimApproval(ctx context.Context, req *approvalv1.ClaimApprov
 	return resp, nil
 }
 
-// ofApproval returns an error if the statement is not about the call of r.
-func ofApproval(s *policyv1.DecisionStatement, r *lifecycle.Record) error {
+// checkCallOf returns an error if the statement is not about the call of r.
+func checkCallOf(s *policyv1.DecisionStatement, r *lifecycle.Record) error {
 	if r.Ended() { // the params may be deleted, and an ended approval is not claimed
 		return nil
 	}
@@ -63,25 +63,25 @@ func ofApproval(s *policyv1.DecisionStatement, r *lifecycle.Record) error {
 		}
 		r.Alike = alike[:]
 	}
-	return ofCall(s, r.Alike)
+	return checkCallDigest(s, r.Alike)
 }
 
 func (s *Service) claim(ctx context.Context, tx *store.Tx, r *lifecycle.Record, req *approvalv1.ClaimApprovalRequest) (*approvalv1.ClaimApprovalResponse, error) {
-	grant, err := grantOf(ctx, tx, r)
+	grant, err := coveringGrant(ctx, tx, r)
 	if err != nil {
 		return nil, err
 	}
-	standing := &standing{tokens: s.tokens, record: r, owners: s.owners(authn.CallerOf(ctx).Principal)}
-	refusal, err := r.Claim(lifecycle.Claiming{
+	standing := &voteChecker{tokens: s.tokens, record: r, owners: s.agentOwners(authn.CallerOf(ctx).Principal)}
+	refusal, err := r.Claim(lifecycle.ClaimRequest{
 		Claim:    lifecycle.Claim{ID: req.GetClaimId(), Holder: req.GetHolder(), Lease: req.GetLimitLeaseId(), Attempt: req.GetAttempt()},
-		Decision: req.GetDecision(), Times: s.times(), Definition: req.GetDefinitionDigest(), ServerIdentity: req.GetServerIdentity(),
-		Duration: leaseOr(req.GetLease()), Standing: standing.of, Grant: grant,
+		Decision: req.GetDecision(), Times: s.defaultTimes(), Definition: req.GetDefinitionDigest(), ServerIdentity: req.GetServerIdentity(),
+		Duration: leaseDuration(req.GetLease()), VoidReason: standing.voidReason, Grant: grant,
 	}, tx.Now)
 	if err := errors.Join(err, standing.err); err != nil {
 		return nil, err
 	}
-	if r.Asks() {
-		full, err := s.tooOften(ctx, tx, authn.CallerOf(ctx).Principal)
+	if r.RequestsDecision() {
+		full, err := s.checkRequestRate(ctx, tx, authn.CallerOf(ctx).Principal)
 		if err != nil {
 			return nil, err
 		}
@@ -90,7 +90,7 @@ func (s *Service) claim(ctx context.Context, tx *store.Tx, r *lifecycle.Record, 
 		}
 	}
 	if len(r.Moves) > 0 {
-		if err := saveBoth(ctx, tx, r, grant); err != nil {
+		if err := saveWithGrant(ctx, tx, r, grant); err != nil {
 			return nil, err
 		}
 	}
@@ -100,12 +100,12 @@ func (s *Service) claim(ctx context.Context, tx *store.Tx, r *lifecycle.Record, 
 		}}}, nil
 	}
 	return &approvalv1.ClaimApprovalResponse{Result: &approvalv1.ClaimApprovalResponse_Claimed{Claimed: &approvalv1.Claimed{
-		Bound: r.Call, Approval: r.Approval, LeaseExpires: r.Approval.GetClaim().GetLeaseExpires(), Votes: votesFor(r, grant),
+		Bound: r.Call, Approval: r.Approval, LeaseExpires: r.Approval.GetClaim().GetLeaseExpires(), Votes: approvingVotes(r, grant),
 	}}}, nil
 }
 
-// votesFor returns the valid votes to approve: the votes of r, or the votes for the grant that covers r.
-func votesFor(r, grant *lifecycle.Record) []*approvalv1.Vote {
+// approvingVotes returns the valid votes to approve: the votes of r, or the votes for the grant that covers r.
+func approvingVotes(r, grant *lifecycle.Record) []*approvalv1.Vote {
 	of := r
 	if grant != nil && r.Approval.GetGrantedBy() != "" {
 		of = grant
@@ -115,8 +115,8 @@ func votesFor(r, grant *lifecycle.Record) []*approvalv1.Vote {
 	})
 }
 
-// grantOf returns the record whose grant covers the call of r, or nil if no grant does.
-func grantOf(ctx context.Context, tx *store.Tx, r *lifecycle.Record) (*lifecycle.Record, error) {
+// coveringGrant returns the record whose grant covers the call of r, or nil if no grant does.
+func coveringGrant(ctx context.Context, tx *store.Tx, r *lifecycle.Record) (*lifecycle.Record, error) {
 	switch by := r.Approval.GetGrantedBy(); {
 	case by != "":
 		return tx.Get(ctx, r.Approval.GetRequester().GetTenant(), by)
@@ -127,7 +127,7 @@ func grantOf(ctx context.Context, tx *store.Tx, r *lifecycle.Record) (*lifecycle
 	}
 }
 
-func saveBoth(ctx context.Context, tx *store.Tx, r, grant *lifecycle.Record) error {
+func saveWithGrant(ctx context.Context, tx *store.Tx, r, grant *lifecycle.Record) error {
 	if grant != nil && grant != r {
 		if err := tx.Save(ctx, grant); err != nil {
 			return err
@@ -136,15 +136,16 @@ func saveBoth(ctx context.Context, tx *store.Tx, r, grant *lifecycle.Record) err
 	return tx.Save(ctx, r)
 }
 
-// held runs a change that the holder of a claim requests, and saves the approval and the grant that covers its call.
-func (s *Service) held(ctx context.Context, id string, change func(tx *store.Tx, r, grant *lifecycle.Record) error) (*approvalv1.Approval, error) {
+// changeClaimed runs a change that the holder of a claim requests, and saves the approval and the grant that covers its
+// call.
+func (s *Service) changeClaimed(ctx context.Context, id string, change func(tx *store.Tx, r, grant *lifecycle.Record) error) (*approvalv1.Approval, error) {
 	var out *approvalv1.Approval
 	err := s.store.Do(ctx, func(ctx context.Context, tx *store.Tx) error {
-		r, err := tx.ByClaimant(ctx, id)
+		r, err := tx.GetAnyTenant(ctx, id)
 		if err != nil {
 			return err
 		}
-		grant, err := grantOf(ctx, tx, r)
+		grant, err := coveringGrant(ctx, tx, r)
 		if err != nil && !errors.Is(err, store.ErrNotFound) {
 			return err
 		}
@@ -153,17 +154,17 @@ func (s *Service) held(ctx context.Context, id string, change func(tx *store.Tx,
 		}
 		out = r.Approval
 		if len(r.Moves) == 0 {
-			return tx.Keep(ctx, r)
+			return tx.UpdateClaim(ctx, r)
 		}
-		return saveBoth(ctx, tx, r, grant)
+		return saveWithGrant(ctx, tx, r, grant)
 	})
 	return out, toStatus(err)
 }
 
 // RenewClaim implements approvalv1.ApprovalServiceServer.
 func (s *Service) RenewClaim(ctx context.Context, req *approvalv1.RenewClaimRequest) (*approvalv1.RenewClaimResponse, error) {
-	a, err := s.held(ctx, req.GetApprovalId(), func(tx *store.Tx, r, _ *lifecycle.Record) error {
-		return r.Renew(req.GetClaimId(), req.GetHolder(), leaseOr(req.GetLease()), tx.Now)
+	a, err := s.changeClaimed(ctx, req.GetApprovalId(), func(tx *store.Tx, r, _ *lifecycle.Record) error {
+		return r.Renew(req.GetClaimId(), req.GetHolder(), leaseDuration(req.GetLease()), tx.Now)
 	})
 	if err != nil {
 		return nil, err
@@ -173,7 +174,7 @@ func (s *Service) RenewClaim(ctx context.Context, req *approvalv1.RenewClaimRequ
 
 // ReleaseClaim implements approvalv1.ApprovalServiceServer.
 func (s *Service) ReleaseClaim(ctx context.Context, req *approvalv1.ReleaseClaimRequest) (*approvalv1.ReleaseClaimResponse, error) {
-	a, err := s.held(ctx, req.GetApprovalId(), func(tx *store.Tx, r, grant *lifecycle.Record) error {
+	a, err := s.changeClaimed(ctx, req.GetApprovalId(), func(tx *store.Tx, r, grant *lifecycle.Record) error {
 		return r.Release(req.GetClaimId(), req.GetHolder(), req.GetReason(), grant, tx.Now)
 	})
 	if err != nil {
@@ -185,7 +186,7 @@ func (s *Service) ReleaseClaim(ctx context.Context, req *approvalv1.ReleaseClaim
 // CompleteClaim implements approvalv1.ApprovalServiceServer.
 func (s *Service) CompleteClaim(ctx context.Context, req *approvalv1.CompleteClaimRequest) (*approvalv1.CompleteClaimResponse, error) {
 	var settled bool
-	a, err := s.held(ctx, req.GetApprovalId(), func(tx *store.Tx, r, _ *lifecycle.Record) (err error) {
+	a, err := s.changeClaimed(ctx, req.GetApprovalId(), func(tx *store.Tx, r, _ *lifecycle.Record) (err error) {
 		settled, err = r.Complete(req.GetClaimId(), req.GetHolder(), req.GetOutcome(), tx.Now)
 		return err
 	})
@@ -198,7 +199,7 @@ func (s *Service) CompleteClaim(ctx context.Context, req *approvalv1.CompleteCla
 // ResolveOutcome implements approvalv1.ApprovalServiceServer.
 func (s *Service) ResolveOutcome(ctx context.Context, req *approvalv1.ResolveOutcomeRequest) (*approvalv1.ResolveOutcomeResponse, error) {
 	by := authn.CallerOf(ctx).Person
-	a, err := s.owned(ctx, by.GetTenant(), req.GetApprovalId(), func(tx *store.Tx, r *lifecycle.Record) error {
+	a, err := s.changeApproval(ctx, by.GetTenant(), req.GetApprovalId(), func(tx *store.Tx, r *lifecycle.Record) error {
 		return r.Resolve(by.GetSubject(), req.GetResolution(), req.GetComment(), tx.Now)
 	})
 	if err != nil {
@@ -210,11 +211,11 @@ func (s *Service) ResolveOutcome(ctx context.Context, req *approvalv1.ResolveOut
 // CancelApproval implements approvalv1.ApprovalServiceServer.
 func (s *Service) CancelApproval(ctx context.Context, req *approvalv1.CancelApprovalRequest) (*approvalv1.CancelApprovalResponse, error) {
 	caller := authn.CallerOf(ctx)
-	a, err := s.owned(ctx, caller.Tenant(), req.GetApprovalId(), func(tx *store.Tx, r *lifecycle.Record) error {
-		if !visible(caller, r) {
+	a, err := s.changeApproval(ctx, caller.Tenant(), req.GetApprovalId(), func(tx *store.Tx, r *lifecycle.Record) error {
+		if !isVisible(caller, r) {
 			return store.ErrNotFound
 		}
-		return r.Cancel(actor(caller), req.GetReason(), tx.Now)
+		return r.Cancel(actorSubject(caller), req.GetReason(), tx.Now)
 	})
 	if err != nil {
 		return nil, err
@@ -222,8 +223,8 @@ func (s *Service) CancelApproval(ctx context.Context, req *approvalv1.CancelAppr
 	return &approvalv1.CancelApprovalResponse{Approval: a}, nil
 }
 
-// owned runs a change of an approval of the tenant, and saves the approval if the change moved it.
-func (s *Service) owned(ctx context.Context, tenant, id string, change func(tx *store.Tx, r *lifecycle.Record) error) (*approvalv1.Approval, error) {
+// changeApproval runs a change of an approval of the tenant, and saves the approval if the change moved it.
+func (s *Service) changeApproval(ctx context.Context, tenant, id string, change func(tx *store.Tx, r *lifecycle.Record) error) (*approvalv1.Approval, error) {
 	var out *approvalv1.Approval
 	err := s.store.Do(ctx, func(ctx context.Context, tx *store.Tx) error {
 		r, err := tx.Get(ctx, tenant, id)
@@ -242,7 +243,7 @@ func (s *Service) owned(ctx context.Context, tenant, id string, change func(tx *
 	return out, toStatus(err)
 }
 
-func leaseOr(d *durationpb.Duration) time.Duration {
+func leaseDuration(d *durationpb.Duration) time.Duration {
 	if d == nil {
 		return defaultLease
 	}

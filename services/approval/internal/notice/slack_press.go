@@ -16,14 +16,14 @@ import (
 const (
 	approveButton = "approve"
 	denyButton    = "deny"
-	// pressTime limits the handling of one button press. pressesAtOnce is how many presses are handled concurrently. Slack
-	// requires an acknowledgement of each press within 3 s; hear sends it before the press is handled.
-	pressTime     = 10 * time.Second
-	pressesAtOnce = 8
+	// pressTimeout limits the handling of one button press. maxPresses is how many presses are handled concurrently.
+	// Slack requires an acknowledgement of each press within 3 s; receivePresses sends it before the press is handled.
+	pressTimeout = 10 * time.Second
+	maxPresses   = 8
 	// maxEnvelope is the maximum size of a message from Slack, in bytes.
 	maxEnvelope = 1 << 20
-	// unknown is the answer to a Slack user that the configuration maps to no subject.
-	unknown = "Nothing was decided: your Slack user is mapped to no subject of Sluice."
+	// unmappedUser is the answer to a Slack user that the configuration maps to no subject.
+	unmappedUser = "Nothing was decided: your Slack user is mapped to no subject of Sluice."
 )
 
 // Press is a vote that a person cast with a button.
@@ -32,38 +32,38 @@ type Press struct {
 	Tenant, Subject string
 	// Approval is the identifier of the approval.
 	Approval string
-	// Verdict is the verdict of the button. Shown is the digest of the view that the message showed.
-	Verdict approvalv1.Verdict
-	Shown   []byte
+	// Verdict is the verdict of the button. ViewDigest is the digest of the view that the message showed.
+	Verdict    approvalv1.Verdict
+	ViewDigest []byte
 }
 
-// Voter casts the vote of a press. The rules are the same as for a vote by token. It returns a sentence about the result
-// for the person.
+// Voter casts the vote of a press. The rules are the same as for a vote by token. It returns a sentence about the
+// result for the person.
 type Voter func(context.Context, Press) (answer string)
 
 // listen receives button presses until ctx ends. After a failure it connects again.
-func (c *channel) listen(ctx context.Context) {
+func (c *slackChannel) listen(ctx context.Context) {
 	for failures := int64(1); ctx.Err() == nil; failures++ {
 		client := socketmode.New(c.api, socketmode.OptionReadLimit(maxEnvelope))
 		group, inner := errgroup.WithContext(ctx)
 		group.Go(func() error { return client.RunContext(inner) })
-		group.Go(func() error { return c.hear(inner, client) })
+		group.Go(func() error { return c.receivePresses(inner, client) })
 		err := group.Wait()
 		if ctx.Err() != nil {
 			return
 		}
-		c.deps.Log.ErrorContext(ctx, "slack refused the connection for button presses, so no press is received; the service connects again", "channel", c.Name, "error", bare(err))
+		c.deps.Log.ErrorContext(ctx, "slack refused the connection for button presses, so no press is received; the service connects again", "channel", c.Name, "error", withoutURL(err))
 		select {
 		case <-ctx.Done():
-		case <-time.After(pause(failures)):
+		case <-time.After(retryPause(failures)):
 		}
 	}
 }
 
-// hear receives the events of one connection.
-func (c *channel) hear(ctx context.Context, client *socketmode.Client) error {
+// receivePresses receives the events of one connection.
+func (c *slackChannel) receivePresses(ctx context.Context, client *socketmode.Client) error {
 	var presses errgroup.Group
-	presses.SetLimit(pressesAtOnce)
+	presses.SetLimit(maxPresses)
 	defer func() { _ = presses.Wait() }() // no press returns an error
 	for {
 		var event socketmode.Event
@@ -73,7 +73,7 @@ func (c *channel) hear(ctx context.Context, client *socketmode.Client) error {
 		case event = <-client.Events:
 		}
 		if failed, ok := event.Data.(*slack.ConnectionErrorEvent); ok {
-			c.deps.Log.WarnContext(ctx, "slack is unavailable, so no button press is received; the service connects again", "channel", c.Name, "error", bare(failed.ErrorObj))
+			c.deps.Log.WarnContext(ctx, "slack is unavailable, so no button press is received; the service connects again", "channel", c.Name, "error", withoutURL(failed.ErrorObj))
 		}
 		if event.Request == nil || event.Request.EnvelopeID == "" {
 			continue
@@ -82,32 +82,32 @@ func (c *channel) hear(ctx context.Context, client *socketmode.Client) error {
 			return err
 		}
 		if callback, ok := event.Data.(slack.InteractionCallback); ok {
-			presses.Go(func() error { c.pressed(ctx, callback); return nil })
+			presses.Go(func() error { c.handlePress(ctx, callback); return nil })
 		}
 	}
 }
 
-// pressed answers a press with a message that only the person sees.
-func (c *channel) pressed(ctx context.Context, callback slack.InteractionCallback) {
+// handlePress answers a press with a message that only the person sees.
+func (c *slackChannel) handlePress(ctx context.Context, callback slack.InteractionCallback) {
 	if callback.Type != slack.InteractionTypeBlockActions || callback.Channel.ID != c.Channel {
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, pressTime)
+	ctx, cancel := context.WithTimeout(ctx, pressTimeout)
 	defer cancel()
 	for _, action := range callback.ActionCallback.BlockActions {
-		answer := c.vote(ctx, callback.User.ID, action)
+		answer := c.castVote(ctx, callback.User.ID, action)
 		if answer == "" {
 			continue
 		}
 		if _, err := c.api.PostEphemeralContext(ctx, c.Channel, callback.User.ID, slack.MsgOptionText(answer, true)); err != nil {
-			c.deps.Log.WarnContext(ctx, "the answer to a button press was not sent; the vote is not affected", "channel", c.Name, "error", bare(err))
+			c.deps.Log.WarnContext(ctx, "the answer to a button press was not sent; the vote is not affected", "channel", c.Name, "error", withoutURL(err))
 		}
 	}
 }
 
-// vote casts the vote of a button, and returns the answer for the person. It returns "" if Sluice did not write the
+// castVote casts the vote of a button, and returns the answer for the person. It returns "" if Sluice did not write the
 // button.
-func (c *channel) vote(ctx context.Context, user string, action *slack.BlockAction) (answer string) {
+func (c *slackChannel) castVote(ctx context.Context, user string, action *slack.BlockAction) (answer string) {
 	verdicts := map[string]approvalv1.Verdict{approveButton: approvalv1.Verdict_VERDICT_APPROVE, denyButton: approvalv1.Verdict_VERDICT_DENY}
 	verdict, ok := verdicts[action.ActionID]
 	id, shown, two := strings.Cut(action.Value, " ")
@@ -117,7 +117,7 @@ func (c *channel) vote(ctx context.Context, user string, action *slack.BlockActi
 	}
 	subject, ok := c.People[user]
 	if !ok {
-		return unknown
+		return unmappedUser
 	}
-	return c.deps.Vote(ctx, Press{Tenant: c.Tenant, Subject: subject, Approval: id, Verdict: verdict, Shown: digest})
+	return c.deps.Vote(ctx, Press{Tenant: c.Tenant, Subject: subject, Approval: id, Verdict: verdict, ViewDigest: digest})
 }

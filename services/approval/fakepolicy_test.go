@@ -19,8 +19,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/signeddecision"
 )
 
-// judge is a fake policy service. It sends the revisions that the test shows, and signs every decision.
-type judge struct {
+// fakePolicy is a fake policy service. It sends the revisions that the test shows, and signs every decision.
+type fakePolicy struct {
 	policyv1.PolicyServiceClient
 
 	signer   *signeddecision.Signer
@@ -33,38 +33,38 @@ func active() *policyv1.Revision {
 	return &policyv1.Revision{Id: "r1", Activation: "b-r1", Active: true}
 }
 
-func judges(t *testing.T) *judge {
+func newFakePolicy(t *testing.T) *fakePolicy {
 	t.Helper()
 	signer, verifier, err := signeddecision.NewLocalPair()
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &judge{signer: signer, verifier: verifier, active: make(chan *policyv1.Revision)}
+	return &fakePolicy{signer: signer, verifier: verifier, active: make(chan *policyv1.Revision)}
 }
 
 // deps adds the dependencies on the policy service.
-func (j *judge) deps(d approval.Deps) approval.Deps {
+func (j *fakePolicy) deps(d approval.Deps) approval.Deps {
 	d.Policy, d.Verifier = j, j.verifier
 	return d
 }
 
-// starts makes a service watch the revisions, and returns when the service has the first revision.
-func (j *judge) starts(t *testing.T, svc *approval.Service) {
+// start makes a service watch the revisions, and returns when the service has the first revision.
+func (j *fakePolicy) start(t *testing.T, svc *approval.Service) {
 	t.Helper()
 	ctx, stop := context.WithCancel(context.Background()) //nolint:usetesting // it is cancelled in the clean-up
 	done := make(chan struct{})
 	go func() { defer close(done); svc.WatchPolicy(ctx) }()
 	t.Cleanup(func() { stop(); <-done })
-	j.show(t, svc, active())
+	j.activate(t, svc, active())
 }
 
-// show sends a revision, and returns when the service has handled it.
-func (j *judge) show(t *testing.T, svc *approval.Service, r *policyv1.Revision) {
+// activate sends a revision, and returns when the service has handled it.
+func (j *fakePolicy) activate(t *testing.T, svc *approval.Service, r *policyv1.Revision) {
 	t.Helper()
 	for range 2 { // when the service receives the second message, it has handled the first
 		select {
 		case j.active <- r:
-		case <-soon(t).Done():
+		case <-timeoutContext(t).Done():
 			t.Fatal("no stream of revisions is open")
 		}
 	}
@@ -74,20 +74,20 @@ func (j *judge) show(t *testing.T, svc *approval.Service, r *policyv1.Revision) 
 }
 
 // WatchRevision implements policyv1.PolicyServiceClient.
-func (j *judge) WatchRevision(ctx context.Context, _ *policyv1.WatchRevisionRequest, _ ...grpc.CallOption) (grpc.ServerStreamingClient[policyv1.WatchRevisionResponse], error) {
-	return &shown{ctx: ctx, of: j}, nil
+func (j *fakePolicy) WatchRevision(ctx context.Context, _ *policyv1.WatchRevisionRequest, _ ...grpc.CallOption) (grpc.ServerStreamingClient[policyv1.WatchRevisionResponse], error) {
+	return &revisionStream{ctx: ctx, policy: j}, nil
 }
 
-type shown struct {
+type revisionStream struct {
 	grpc.ClientStream
 
-	ctx context.Context //nolint:containedctx // the context of the stream
-	of  *judge
+	ctx    context.Context //nolint:containedctx // the context of the stream
+	policy *fakePolicy
 }
 
-func (s *shown) Recv() (*policyv1.WatchRevisionResponse, error) {
+func (s *revisionStream) Recv() (*policyv1.WatchRevisionResponse, error) {
 	select {
-	case r := <-s.of.active:
+	case r := <-s.policy.active:
 		return &policyv1.WatchRevisionResponse{Revision: r}, nil
 	case <-s.ctx.Done():
 		return nil, io.EOF
@@ -95,16 +95,16 @@ func (s *shown) Recv() (*policyv1.WatchRevisionResponse, error) {
 }
 
 // sign signs a decision on a call. The functions in change modify the statement before it is signed.
-func (j *judge) sign(t *testing.T, who *identityv1.Principal, call *policyv1.Call, d *policyv1.Decision, change ...func(*policyv1.DecisionStatement)) *policyv1.SignedDecision {
+func (j *fakePolicy) sign(t *testing.T, who *identityv1.Principal, call *policyv1.Call, d *policyv1.Decision, change ...func(*policyv1.DecisionStatement)) *policyv1.SignedDecision {
 	t.Helper()
-	out, err := j.statement(who, call, d, change...)
+	out, err := j.signStatement(who, call, d, change...)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return out
 }
 
-func (j *judge) statement(who *identityv1.Principal, call *policyv1.Call, d *policyv1.Decision, change ...func(*policyv1.DecisionStatement)) (*policyv1.SignedDecision, error) {
+func (j *fakePolicy) signStatement(who *identityv1.Principal, call *policyv1.Call, d *policyv1.Decision, change ...func(*policyv1.DecisionStatement)) (*policyv1.SignedDecision, error) {
 	digest, _ := binding.DigestIgnoringDefinition(who, call) // empty if the params can't be read
 	s := &policyv1.DecisionStatement{
 		CallDigest: digest[:], PrincipalDigest: signeddecision.PrincipalDigest(who), DefinitionDigest: call.GetDefinitionDigest(),
@@ -116,16 +116,16 @@ func (j *judge) statement(who *identityv1.Principal, call *policyv1.Call, d *pol
 	return j.signer.Sign(s)
 }
 
-// honest is the client of a gateway that sends a decision which policy signed for the request.
-type honest struct {
+// signingClient is the client of a gateway that sends a decision which policy signed for the request.
+type signingClient struct {
 	approvalv1.ApprovalServiceClient
 
-	site *site
+	fixture *fixture
 }
 
 // RequestApproval implements approvalv1.ApprovalServiceClient.
-func (h honest) RequestApproval(ctx context.Context, req *approvalv1.RequestApprovalRequest, opts ...grpc.CallOption) (*approvalv1.RequestApprovalResponse, error) {
-	if signed, err := h.site.policy.statement(authn.PrincipalOf(ctx), req.GetBound().GetCall(), req.GetDecision(), func(s *policyv1.DecisionStatement) {
+func (h signingClient) RequestApproval(ctx context.Context, req *approvalv1.RequestApprovalRequest, opts ...grpc.CallOption) (*approvalv1.RequestApprovalResponse, error) {
+	if signed, err := h.fixture.policy.signStatement(authn.PrincipalOf(ctx), req.GetBound().GetCall(), req.GetDecision(), func(s *policyv1.DecisionStatement) {
 		s.ServerIdentity, s.ApprovalId = req.GetBound().GetServerIdentity(), req.GetSelfVote().GetApprovalId()
 	}); err == nil {
 		req = proto.CloneOf(req)
@@ -133,20 +133,20 @@ func (h honest) RequestApproval(ctx context.Context, req *approvalv1.RequestAppr
 	}
 	resp, err := h.ApprovalServiceClient.RequestApproval(ctx, req, opts...)
 	if a := resp.GetAsked(); a != nil {
-		h.site.calls.Store(a.GetApproval().GetId(), req.GetBound().GetCall())
+		h.fixture.calls.Store(a.GetApproval().GetId(), req.GetBound().GetCall())
 	}
 	return resp, err
 }
 
 // ClaimApproval implements approvalv1.ApprovalServiceClient.
-func (h honest) ClaimApproval(ctx context.Context, req *approvalv1.ClaimApprovalRequest, opts ...grpc.CallOption) (*approvalv1.ClaimApprovalResponse, error) {
+func (h signingClient) ClaimApproval(ctx context.Context, req *approvalv1.ClaimApprovalRequest, opts ...grpc.CallOption) (*approvalv1.ClaimApprovalResponse, error) {
 	req = proto.CloneOf(req)
-	call, _ := h.site.calls.Load(req.GetApprovalId())
+	call, _ := h.fixture.calls.Load(req.GetApprovalId())
 	known, ok := call.(*policyv1.Call)
 	if !ok {
 		known = bound(params).GetCall()
 	}
-	signed, err := h.site.policy.statement(authn.PrincipalOf(ctx), known, req.GetDecision(), func(s *policyv1.DecisionStatement) {
+	signed, err := h.fixture.policy.signStatement(authn.PrincipalOf(ctx), known, req.GetDecision(), func(s *policyv1.DecisionStatement) {
 		s.ServerIdentity, s.DefinitionDigest = req.GetServerIdentity(), req.GetDefinitionDigest()
 		s.ApprovalId, s.Attempt = req.GetApprovalId(), req.GetAttempt()
 	})

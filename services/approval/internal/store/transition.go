@@ -11,23 +11,23 @@ import (
 
 // Changes are what a transaction changed, for metrics.
 type Changes struct {
-	Steps []Step
+	Transitions []Transition
 	// GivenUp is the number of notices that the transaction ended as [GivenUp].
 	GivenUp int64
 }
 
-// Step is a move that a transaction made, for metrics.
-type Step struct {
+// Transition is a move that a transaction made, for metrics.
+type Transition struct {
 	// From and To are the same if only a vote or the terms changed.
 	From, To approvalv1.ApprovalState
-	// Time is the time of the move, and Asked when approvers were last asked before it.
-	Time, Asked time.Time
+	// Time is the time of the move, and LastAsked when approvers were last asked before it.
+	Time, LastAsked time.Time
 	// Granted is true if a grant covers the call. No approver is asked about such a call.
 	Granted bool
 }
 
-func stepOf(r *lifecycle.Record, m *approvalv1.Move) Step {
-	return Step{From: m.GetFrom(), To: m.GetTo(), Time: m.GetTime().AsTime(), Asked: r.Asked(), Granted: r.Approval.GetGrantedBy() != ""}
+func newTransition(r *lifecycle.Record, m *approvalv1.Move) Transition {
+	return Transition{From: m.GetFrom(), To: m.GetTo(), Time: m.GetTime().AsTime(), LastAsked: r.LastAsked(), Granted: r.Approval.GetGrantedBy() != ""}
 }
 
 // CountOpen counts the approvals that have not ended, by state.

@@ -10,29 +10,30 @@ import (
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 )
 
-// made approves, claims and completes a call with an outcome.
-func (s *site) made(t *testing.T, id, claim string, outcome approvalv1.CallOutcome, change ...func(*policyv1.Decision)) {
+// completeCall approves, claims and completes a call with an outcome.
+func (s *fixture) completeCall(t *testing.T, id, claim string, outcome approvalv1.CallOutcome, change ...func(*policyv1.Decision)) {
 	t.Helper()
 	s.approve(t, "ana", id)
 	asked := claimRequest(s.get(t, id), claim, func(r *approvalv1.ClaimApprovalRequest) { r.Decision = decision(change...) })
-	if resp, err := s.gateway().ClaimApproval(as(t, bot()), asked); err != nil || resp.GetClaimed() == nil {
+	if resp, err := s.gateway().ClaimApproval(onBehalfOf(t, bot()), asked); err != nil || resp.GetClaimed() == nil {
 		t.Fatal(resp, err)
 	}
-	if _, err := s.gateway().CompleteClaim(soon(t), &approvalv1.CompleteClaimRequest{ApprovalId: id, ClaimId: claim, Holder: "gw-1", Outcome: outcome}); err != nil {
+	if _, err := s.gateway().CompleteClaim(timeoutContext(t), &approvalv1.CompleteClaimRequest{ApprovalId: id, ClaimId: claim, Holder: "gw-1", Outcome: outcome}); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// A vote on a view still counts if another call of the tool has run since, which changes only the comparison in the view.
-func TestAVoteCountsThoughAnotherCallHasRun(t *testing.T) {
-	each(t, nil, func(t *testing.T, s *site) {
+// A vote on a view still counts if another call of the tool has run since, which changes only the comparison in the
+// view.
+func TestDecideApproval_AcceptsAViewWithAnOlderComparison(t *testing.T) {
+	forEachStore(t, nil, func(t *testing.T, s *fixture) {
 		one, two := s.ask(t, `{"n":1}`).GetApproval().GetId(), s.ask(t, `{"n":2}`).GetApproval().GetId()
 		shown := s.view(t, "ana", two)
-		s.made(t, one, "c1", approvalv1.CallOutcome_CALL_OUTCOME_DONE)
+		s.completeCall(t, one, "c1", approvalv1.CallOutcome_CALL_OUTCOME_DONE)
 		if now := s.view(t, "ana", two); now.GetPreviousApprovalId() != one || now.GetChangesTotal() != 1 {
 			t.Errorf("the view is compared with %v", now)
 		}
-		resp, err := s.person(t, "ana").DecideApproval(soon(t), &approvalv1.DecideApprovalRequest{ApprovalId: two, Verdict: yes, ViewDigest: shown.GetDigest()})
+		resp, err := s.person(t, "ana").DecideApproval(timeoutContext(t), &approvalv1.DecideApprovalRequest{ApprovalId: two, Verdict: yes, ViewDigest: shown.GetDigest()})
 		if err != nil || resp.GetApproval().GetState() != approved {
 			t.Errorf("a vote on the older view: %v, %v", resp, err)
 		}
@@ -40,10 +41,10 @@ func TestAVoteCountsThoughAnotherCallHasRun(t *testing.T) {
 }
 
 // The view of a call warns of an equal call with an unknown outcome, until an operator has resolved the outcome.
-func TestAnEqualCallThatMayHaveRunIsWarnedOf(t *testing.T) {
-	each(t, nil, func(t *testing.T, s *site) {
+func TestView_WarnsOfAnEqualCallWithUnknownOutcome(t *testing.T) {
+	forEachStore(t, nil, func(t *testing.T, s *fixture) {
 		lost, other := s.ask(t, params).GetApproval().GetId(), s.ask(t, `{"n":1}`).GetApproval().GetId()
-		s.made(t, lost, "c1", approvalv1.CallOutcome_CALL_OUTCOME_UNKNOWN)
+		s.completeCall(t, lost, "c1", approvalv1.CallOutcome_CALL_OUTCOME_UNKNOWN)
 		again := s.ask(t, params).GetApproval().GetId()
 		warns := func(id string) bool {
 			return slices.ContainsFunc(s.view(t, "ana", id).GetWarnings(), func(w string) bool {
@@ -54,7 +55,7 @@ func TestAnEqualCallThatMayHaveRunIsWarnedOf(t *testing.T) {
 			t.Errorf("the view warns for an equal call: %v, for another call: %v, for the lost call: %v", warns(again), warns(other), warns(lost))
 		}
 		resolve := &approvalv1.ResolveOutcomeRequest{ApprovalId: lost, Resolution: approvalv1.Resolution_RESOLUTION_DONE, Comment: "seen at the server"}
-		if _, err := s.person(t, "operator").ResolveOutcome(soon(t), resolve); err != nil {
+		if _, err := s.person(t, "operator").ResolveOutcome(timeoutContext(t), resolve); err != nil {
 			t.Fatal(err)
 		}
 		if warns(again) {
@@ -63,17 +64,17 @@ func TestAnEqualCallThatMayHaveRunIsWarnedOf(t *testing.T) {
 	})
 }
 
-// A view compares its call with the newest other call that ran or may have run. The view of an ended approval compares the
-// call only with calls that were requested earlier.
-func TestACallIsComparedWithTheLastThatMayHaveRun(t *testing.T) {
-	each(t, nil, func(t *testing.T, s *site) {
+// A view compares its call with the newest other call that ran or may have run. The view of an ended approval compares
+// the call only with calls that were requested earlier.
+func TestView_ComparesWithTheNewestCallThatMayHaveRun(t *testing.T) {
+	forEachStore(t, nil, func(t *testing.T, s *fixture) {
 		var asked []string
 		for n, outcome := range []approvalv1.CallOutcome{
 			approvalv1.CallOutcome_CALL_OUTCOME_DONE, approvalv1.CallOutcome_CALL_OUTCOME_FAILED, approvalv1.CallOutcome_CALL_OUTCOME_UNKNOWN,
 			approvalv1.CallOutcome_CALL_OUTCOME_NEVER_SENT,
 		} {
 			asked = append(asked, s.ask(t, fmt.Sprintf(`{"n":%d}`, n)).GetApproval().GetId())
-			s.made(t, asked[n], fmt.Sprint("c", n), outcome)
+			s.completeCall(t, asked[n], fmt.Sprint("c", n), outcome)
 		}
 		asked = append(asked, s.ask(t, `{"n":4}`).GetApproval().GetId())
 		for n, want := range map[int]string{0: "", 1: asked[0], 4: asked[2]} {
@@ -82,7 +83,7 @@ func TestACallIsComparedWithTheLastThatMayHaveRun(t *testing.T) {
 			}
 		}
 		resolve := &approvalv1.ResolveOutcomeRequest{ApprovalId: asked[2], Resolution: approvalv1.Resolution_RESOLUTION_FAILED, Comment: "without effect"}
-		if _, err := s.person(t, "operator").ResolveOutcome(soon(t), resolve); err != nil {
+		if _, err := s.person(t, "operator").ResolveOutcome(timeoutContext(t), resolve); err != nil {
 			t.Fatal(err)
 		}
 		if got := s.view(t, "ana", asked[2]).GetPreviousApprovalId(); got != asked[1] {

@@ -19,26 +19,26 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/sqlstore/sqlstoretest"
 )
 
-// ledger records the changes that a store reported to Observe.
-type ledger struct {
+// changeRecorder records the changes that a store reported to Observe.
+type changeRecorder struct {
 	mu      sync.Mutex
 	steps   []string
-	last    store.Step
+	last    store.Transition
 	givenUp int64
 }
 
-func (l *ledger) note(_ context.Context, c store.Changes) {
+func (l *changeRecorder) observe(_ context.Context, c store.Changes) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, s := range c.Steps {
+	for _, s := range c.Transitions {
 		l.steps = append(l.steps, lifecycle.StateName(s.From)+">"+lifecycle.StateName(s.To))
 		l.last = s
 	}
 	l.givenUp += c.GivenUp
 }
 
-// wants checks the moves that were reported since the last call of wants.
-func (l *ledger) wants(t *testing.T, what string, steps ...string) {
+// wantMoves checks the moves that were reported since the last call of wantMoves.
+func (l *changeRecorder) wantMoves(t *testing.T, what string, steps ...string) {
 	t.Helper()
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -49,32 +49,32 @@ func (l *ledger) wants(t *testing.T, what string, steps ...string) {
 }
 
 // Each move is reported once, by the store that made it, with the time when people were asked.
-func TestEveryMoveIsObserved(t *testing.T) {
-	each(t, func(t *testing.T, at site) {
-		var mine, other ledger
-		s := at.observed(t, mine.note)
-		opened(t, s, question("a"))
-		mine.wants(t, "opened", ">pending")
+func TestObserve_ReportsEachMoveOnce(t *testing.T) {
+	forEachStore(t, func(t *testing.T, at storeKind) {
+		var mine, other changeRecorder
+		s := at.observed(t, mine.observe)
+		openApproval(t, s, openRequest("a"))
+		mine.wantMoves(t, "opened", ">pending")
 		approver := s
 		if at.replicas {
-			approver = at.observed(t, other.note)
+			approver = at.observed(t, other.observe)
 		}
-		approvedBy(t, approver, "a", "ben")
+		approve(t, approver, "a", "ben")
 		if at.replicas {
-			other.wants(t, "approved by another process", "pending>approved")
-			mine.wants(t, "a move of another process")
+			other.wantMoves(t, "approved by another process", "pending>approved")
+			mine.wantMoves(t, "a move of another process")
 		} else {
-			mine.wants(t, "approved", "pending>approved")
+			mine.wantMoves(t, "approved", "pending>approved")
 		}
 		get(t, s, "a")
-		mine.wants(t, "read")
+		mine.wantMoves(t, "read")
 
-		opened(t, s, question("b", func(q *lifecycle.Question) { q.Times.Decide = time.Millisecond }))
+		openApproval(t, s, openRequest("b", func(q *lifecycle.OpenRequest) { q.Times.Decide = time.Millisecond }))
 		for get(t, s, "b").Approval.GetState() == approvalv1.ApprovalState_APPROVAL_STATE_PENDING {
 			continue // for a millisecond
 		}
-		mine.wants(t, "expired", ">pending", "pending>expired")
-		if got := mine.last.Time.Sub(mine.last.Asked); got != time.Millisecond {
+		mine.wantMoves(t, "expired", ">pending", "pending>expired")
+		if got := mine.last.Time.Sub(mine.last.LastAsked); got != time.Millisecond {
 			t.Errorf("people had %v", got)
 		}
 	})
@@ -83,34 +83,34 @@ func TestEveryMoveIsObserved(t *testing.T) {
 var errRefused = errors.New("refused")
 
 // A move of a rolled back transaction is not reported, and a move of a transaction that ran twice is reported once.
-func TestAMoveIsObservedOnceItIsCommitted(t *testing.T) {
-	each(t, func(t *testing.T, at site) {
-		var seen ledger
-		s := at.observed(t, seen.note)
+func TestObserve_ReportsOnlyCommittedMoves(t *testing.T) {
+	forEachStore(t, func(t *testing.T, at storeKind) {
+		var seen changeRecorder
+		s := at.observed(t, seen.observe)
 		err := s.Do(t.Context(), func(ctx context.Context, tx *store.Tx) error {
-			return errors.Join(tx.Save(ctx, lifecycle.Open(question("a"), tx.Now)), errRefused)
+			return errors.Join(tx.Save(ctx, lifecycle.Open(openRequest("a"), tx.Now)), errRefused)
 		})
 		if !errors.Is(err, errRefused) {
 			t.Fatal(err)
 		}
-		seen.wants(t, "rolled back")
+		seen.wantMoves(t, "rolled back")
 		if !at.replicas {
 			return // SQLite has one connection that writes, so transactions don't collide
 		}
 		rival, runs := at.open(t), 0
 		look(t, s, func(ctx context.Context, tx *store.Tx) error {
-			if _, err := tx.Moves(ctx); err != nil {
+			if _, err := tx.NewestMove(ctx); err != nil {
 				return err
 			}
 			if runs++; runs == 1 {
-				opened(t, rival, question("b"))
+				openApproval(t, rival, openRequest("b"))
 			}
-			return tx.Save(ctx, lifecycle.Open(question("a"), tx.Now))
+			return tx.Save(ctx, lifecycle.Open(openRequest("a"), tx.Now))
 		})
 		if runs != 2 {
 			t.Errorf("the transaction ran %d times; the test needs 2", runs)
 		}
-		seen.wants(t, "committed at the second run", ">pending")
+		seen.wantMoves(t, "committed at the second run", ">pending")
 	})
 }
 
@@ -123,14 +123,14 @@ func look(t *testing.T, s *store.Store, fn func(ctx context.Context, tx *store.T
 }
 
 // A notice that is given up twice is counted once.
-func TestANoticeIsGivenUpOnce(t *testing.T) {
-	each(t, func(t *testing.T, at site) {
-		var seen ledger
-		s := at.observed(t, seen.note)
-		opened(t, s, question("a"))
-		taken := take(t, s, "all", time.Hour)[0]
+func TestEndNotice_CountsAGivenUpNoticeOnce(t *testing.T) {
+	forEachStore(t, func(t *testing.T, at storeKind) {
+		var seen changeRecorder
+		s := at.observed(t, seen.observe)
+		openApproval(t, s, openRequest("a"))
+		taken := leaseNotices(t, s, "all", time.Hour)[0]
 		for range 2 {
-			end(t, s, taken, store.GivenUp, "")
+			endNotice(t, s, taken, store.GivenUp, "")
 		}
 		if seen.givenUp != 1 {
 			t.Errorf("%d notices were counted, want 1", seen.givenUp)
@@ -139,16 +139,16 @@ func TestANoticeIsGivenUpOnce(t *testing.T) {
 }
 
 // A transaction whose commit collides and which runs again is reported once.
-func TestNothingIsObservedBeforeTheCommit(t *testing.T) {
-	each(t, func(t *testing.T, at site) {
+func TestObserve_ReportsATransactionThatRanTwiceOnce(t *testing.T) {
+	forEachStore(t, func(t *testing.T, at storeKind) {
 		if !at.replicas {
 			return // SQLite has one connection that writes, so transactions don't collide
 		}
-		var mine, others ledger
-		s, rival := at.observed(t, mine.note), at.observed(t, others.note)
-		opened(t, s, question("a"))
-		opened(t, s, question("b"))
-		taken := take(t, s, "all", time.Hour)
+		var mine, others changeRecorder
+		s, rival := at.observed(t, mine.observe), at.observed(t, others.observe)
+		openApproval(t, s, openRequest("a"))
+		openApproval(t, s, openRequest("b"))
+		taken := leaseNotices(t, s, "all", time.Hour)
 		// Each transaction counts the rows that the other changes, so the two can't be serialized.
 		giveUp := func(ctx context.Context, tx *store.Tx, n *store.Notice) error {
 			_, err := tx.CountNotices(ctx, "all", store.GivenUp)
@@ -171,14 +171,14 @@ func TestNothingIsObservedBeforeTheCommit(t *testing.T) {
 	})
 }
 
-func TestOpenApprovalsAreCounted(t *testing.T) {
-	each(t, func(t *testing.T, at site) {
+func TestCountOpen_CountsByState(t *testing.T) {
+	forEachStore(t, func(t *testing.T, at storeKind) {
 		s := at.open(t)
 		for _, id := range []string{"a", "b", "c"} {
-			opened(t, s, question(id))
+			openApproval(t, s, openRequest(id))
 		}
-		approvedBy(t, s, "a", "ben")
-		opened(t, s, question("gone", func(q *lifecycle.Question) { q.Times.Decide = -time.Second }))
+		approve(t, s, "a", "ben")
+		openApproval(t, s, openRequest("gone", func(q *lifecycle.OpenRequest) { q.Times.Decide = -time.Second }))
 		var got map[approvalv1.ApprovalState]int64
 		do(t, s, func(ctx context.Context, tx *store.Tx) (err error) {
 			got, err = tx.CountOpen(ctx)
@@ -191,7 +191,7 @@ func TestOpenApprovalsAreCounted(t *testing.T) {
 	})
 }
 
-func TestAStoreThatNobodyObservesIsRefused(t *testing.T) {
+func TestOpen_RequiresObserve(t *testing.T) {
 	t.Parallel()
 	cfg := store.Config{Source: "sqlite", File: filepath.Join(t.TempDir(), "x.db"), Log: slog.New(slog.DiscardHandler)}
 	if s, err := store.Open(t.Context(), cfg); err == nil {
@@ -200,16 +200,16 @@ func TestAStoreThatNobodyObservesIsRefused(t *testing.T) {
 	}
 }
 
-// Many due moves are made in several transactions. If the caller's function fails, the moves of the earlier transactions
-// stay.
-func TestALotThatIsDueMovesByItself(t *testing.T) {
-	each(t, func(t *testing.T, at site) {
+// Many due moves are made in several transactions. If the caller's function fails, the moves of the earlier
+// transactions stay.
+func TestDo_MakesDueMovesInSeparateTransactions(t *testing.T) {
+	forEachStore(t, func(t *testing.T, at storeKind) {
 		const many = 43
-		var seen ledger
-		s := at.observed(t, seen.note)
+		var seen changeRecorder
+		s := at.observed(t, seen.observe)
 		do(t, s, func(ctx context.Context, tx *store.Tx) error {
 			for n := range many {
-				r := lifecycle.Open(question(fmt.Sprint("q", n), func(q *lifecycle.Question) { q.Times.Decide = time.Millisecond }), tx.Now)
+				r := lifecycle.Open(openRequest(fmt.Sprint("q", n), func(q *lifecycle.OpenRequest) { q.Times.Decide = time.Millisecond }), tx.Now)
 				if err := tx.Save(ctx, r); err != nil {
 					return err
 				}
@@ -228,8 +228,9 @@ func TestALotThatIsDueMovesByItself(t *testing.T) {
 	})
 }
 
-// BenchmarkManyAskAtOnce measures how long the slowest of many requests waits, and how often a transaction runs.
-func BenchmarkManyAskAtOnce(b *testing.B) {
+// BenchmarkDo_ConcurrentRequests measures how long the slowest of many requests waits, and how often a transaction
+// runs.
+func BenchmarkDo_ConcurrentRequests(b *testing.B) {
 	s, err := store.Open(b.Context(), store.Config{
 		Source: sqlstoretest.Postgres(b), Log: slog.New(slog.DiscardHandler), Observe: func(context.Context, store.Changes) {},
 	})
@@ -245,7 +246,7 @@ func BenchmarkManyAskAtOnce(b *testing.B) {
 			id := fmt.Sprint("q", n.Add(1))
 			err := s.Do(b.Context(), func(ctx context.Context, tx *store.Tx) error {
 				runs.Add(1)
-				return tx.Save(ctx, lifecycle.Open(question(id), tx.Now))
+				return tx.Save(ctx, lifecycle.Open(openRequest(id), tx.Now))
 			})
 			if err != nil {
 				b.Error(err)

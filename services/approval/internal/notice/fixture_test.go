@@ -22,11 +22,11 @@ import (
 // hidden is the value of an argument. No webhook and no mail may contain it.
 const hidden = "4111-1111"
 
-// site is a store and a sender of its notices.
-type site struct {
+// senderFixture is a store and a sender of its notices.
+type senderFixture struct {
 	cfg   notice.Config
 	store *store.Store
-	log   *lines
+	log   *lockedBuffer
 	// ahead is how far the store's clock is ahead of the real time.
 	mu    sync.Mutex
 	ahead time.Duration
@@ -40,28 +40,28 @@ type site struct {
 	ended   chan error
 }
 
-// lines is a log that a test can read while it is written.
-type lines struct {
+// lockedBuffer is a log that a test can read while it is written.
+type lockedBuffer struct {
 	mu  sync.Mutex
 	buf bytes.Buffer
 }
 
-func (l *lines) Write(p []byte) (int, error) {
+func (l *lockedBuffer) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.buf.Write(p)
 }
 
-func (l *lines) String() string {
+func (l *lockedBuffer) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.buf.String()
 }
 
 // start opens a store and runs a sender of its notices.
-func start(t *testing.T, cfg notice.Config) *site {
+func start(t *testing.T, cfg notice.Config) *senderFixture {
 	t.Helper()
-	s := &site{cfg: cfg, log: new(lines)}
+	s := &senderFixture{cfg: cfg, log: new(lockedBuffer)}
 	var err error
 	s.store, err = store.Open(t.Context(), store.Config{
 		Source: "sqlite", File: filepath.Join(t.TempDir(), "approvals.db"), Channels: cfg.Channels(), Log: slog.New(slog.DiscardHandler),
@@ -90,7 +90,7 @@ func start(t *testing.T, cfg notice.Config) *site {
 }
 
 // run starts a sender, which kill stops.
-func (s *site) run(t *testing.T) {
+func (s *senderFixture) run(t *testing.T) {
 	t.Helper()
 	sender, err := notice.New(s.cfg, notice.Deps{
 		Vote: func(_ context.Context, p notice.Press) string {
@@ -111,10 +111,10 @@ func (s *site) run(t *testing.T) {
 }
 
 // draw returns the view of an approval that still waits for the same decision, or nil.
-func (s *site) draw(ctx context.Context, asked *approvalv1.Approval) (*approvalv1.View, error) {
+func (s *senderFixture) draw(ctx context.Context, asked *approvalv1.Approval) (*approvalv1.View, error) {
 	var r *lifecycle.Record
 	err := s.store.Look(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
-		r, err = tx.ByClaimant(ctx, asked.GetId())
+		r, err = tx.GetAnyTenant(ctx, asked.GetId())
 		return err
 	})
 	if err != nil || r.Approval.GetState() != approvalv1.ApprovalState_APPROVAL_STATE_PENDING ||
@@ -131,7 +131,7 @@ func (s *site) draw(ctx context.Context, asked *approvalv1.Approval) (*approvalv
 }
 
 // kill stops the sender. It may be called again.
-func (s *site) kill(t *testing.T) {
+func (s *senderFixture) kill(t *testing.T) {
 	t.Helper()
 	s.stop()
 	if err := <-s.ended; err != nil {
@@ -140,16 +140,16 @@ func (s *site) kill(t *testing.T) {
 	s.ended <- nil // for the next kill
 }
 
-// later moves the store's clock forward.
-func (s *site) later(d time.Duration) {
+// advanceClock moves the store's clock forward.
+func (s *senderFixture) advanceClock(d time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.ahead += d
 }
 
-// question returns a call that needs approval, with an argument.
-func question(id string, change ...func(*lifecycle.Question)) lifecycle.Question {
-	q := lifecycle.Question{
+// openRequest returns a call that needs approval, with an argument.
+func openRequest(id string, change ...func(*lifecycle.OpenRequest)) lifecycle.OpenRequest {
+	q := lifecycle.OpenRequest{
 		ID: id, DecisionID: "d-" + id, Digest: []byte("digest-" + id),
 		Requester: &identityv1.Principal{Tenant: "acme", Subject: "bot", Agent: "dev", Owner: "olga"},
 		Call: &approvalv1.BoundCall{ServerIdentity: "http http://pay/mcp", Call: &policyv1.Call{
@@ -168,32 +168,32 @@ func question(id string, change ...func(*lifecycle.Question)) lifecycle.Question
 }
 
 // ask opens an approval.
-func (s *site) ask(t *testing.T, id string, change ...func(*lifecycle.Question)) {
+func (s *senderFixture) ask(t *testing.T, id string, change ...func(*lifecycle.OpenRequest)) {
 	t.Helper()
-	q := question(id, change...)
+	q := openRequest(id, change...)
 	err := s.store.Do(t.Context(), func(ctx context.Context, tx *store.Tx) error { return tx.Save(ctx, lifecycle.Open(q, tx.Now)) })
 	if err != nil {
 		t.Fatal(err)
 	}
 }
 
-// previous makes views compare with an earlier call with another argument.
-func (s *site) previous(t *testing.T) {
+// setPrevious makes views compare with an earlier call with another argument.
+func (s *senderFixture) setPrevious(t *testing.T) {
 	t.Helper()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.before = lifecycle.Open(question("before", func(q *lifecycle.Question) { q.Call.Call.ParamsJson = `{"arguments":{"card":"4000-0000"}}` }), time.Now())
+	s.before = lifecycle.Open(openRequest("before", func(q *lifecycle.OpenRequest) { q.Call.Call.ParamsJson = `{"arguments":{"card":"4000-0000"}}` }), time.Now())
 }
 
-// begin changes the terms of an approval, so that approvers are asked again.
-func (s *site) begin(t *testing.T, id string) {
+// askAgain changes the terms of an approval, so that approvers are asked again.
+func (s *senderFixture) askAgain(t *testing.T, id string) {
 	t.Helper()
 	err := s.store.Do(t.Context(), func(ctx context.Context, tx *store.Tx) error {
 		r, err := tx.Get(ctx, "acme", id)
 		if err != nil {
 			return err
 		}
-		r.Ask(&policyv1.Decision{Approval: &policyv1.ApprovalTerms{Quorum: 1}}, r.Times, tx.Now)
+		r.UpdateDecision(&policyv1.Decision{Approval: &policyv1.ApprovalTerms{Quorum: 1}}, r.Times, tx.Now)
 		return tx.Save(ctx, r)
 	})
 	if err != nil {
@@ -202,7 +202,7 @@ func (s *site) begin(t *testing.T, id string) {
 }
 
 // decide casts a vote of ana.
-func (s *site) decide(t *testing.T, id string, verdict approvalv1.Verdict) {
+func (s *senderFixture) decide(t *testing.T, id string, verdict approvalv1.Verdict) {
 	t.Helper()
 	err := s.store.Do(t.Context(), func(ctx context.Context, tx *store.Tx) error {
 		r, err := tx.Get(ctx, "acme", id)
@@ -210,7 +210,7 @@ func (s *site) decide(t *testing.T, id string, verdict approvalv1.Verdict) {
 			return err
 		}
 		err = r.Vote(lifecycle.Ballot{
-			Voter: &identityv1.Principal{Tenant: "acme", Subject: "ana"}, Verdict: verdict, Shown: []byte("v"), View: []byte("v"),
+			Voter: &identityv1.Principal{Tenant: "acme", Subject: "ana"}, Verdict: verdict, ShownDigest: []byte("v"), ViewDigest: []byte("v"),
 			Channel: approvalv1.VoteChannel_VOTE_CHANNEL_TOKEN,
 		}, tx.Now)
 		return errors.Join(err, tx.Save(ctx, r))
@@ -220,14 +220,14 @@ func (s *site) decide(t *testing.T, id string, verdict approvalv1.Verdict) {
 	}
 }
 
-func (s *site) votes() []notice.Press {
+func (s *senderFixture) votes() []notice.Press {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return append([]notice.Press(nil), s.presses...)
 }
 
 // count counts the notices of a channel that ended in a given way.
-func (s *site) count(t *testing.T, channel string, how store.Ending) (n int) {
+func (s *senderFixture) count(t *testing.T, channel string, how store.NoticeEnd) (n int) {
 	t.Helper()
 	err := s.store.Do(t.Context(), func(ctx context.Context, tx *store.Tx) (err error) {
 		n, err = tx.CountNotices(ctx, channel, how)

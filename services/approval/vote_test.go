@@ -18,22 +18,22 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/rpc/rpctest"
 )
 
-// Case A3. A vote is refused if the voter made the call, is in no group of the terms, is of another tenant, or did not see
-// the current view.
-func TestA3WhoDecides(t *testing.T) {
-	each(t, nil, func(t *testing.T, s *site) {
+// Case A3. A vote is refused if the voter made the call, is in no group of the terms, is of another tenant, or did not
+// see the current view.
+func TestDecideApproval_RefusesAVoterWhoMayNotDecide(t *testing.T) {
+	forEachStore(t, nil, func(t *testing.T, s *fixture) {
 		finance := func(d *policyv1.Decision) { d.Approval.Quorum, d.Approval.Approvers = 2, []string{"finance"} }
 		id := s.ask(t, params, finance).GetApproval().GetId()
 		for token, reason := range map[string]string{"bot-approver": "SELF_APPROVAL", "operator": "NOT_AN_APPROVER", "approver": "NOT_AN_APPROVER", "ben-2": "NOT_AN_APPROVER"} {
 			_, err := s.vote(t, token, id, yes)
-			wanted(t, err, codes.PermissionDenied, reason)
+			wantError(t, err, codes.PermissionDenied, reason)
 		}
-		_, err := s.person(t, "acme-operator").DecideApproval(soon(t), &approvalv1.DecideApprovalRequest{ApprovalId: id, Verdict: no})
-		wanted(t, err, codes.NotFound, "APPROVAL_UNKNOWN")
-		_, err = s.person(t, "ana").DecideApproval(soon(t), &approvalv1.DecideApprovalRequest{ApprovalId: id, Verdict: yes})
-		wanted(t, err, codes.FailedPrecondition, "VIEW_NOT_SHOWN")
-		_, err = s.person(t, "ana").DecideApproval(soon(t), &approvalv1.DecideApprovalRequest{ApprovalId: id, Verdict: yes, ViewDigest: make([]byte, 32)})
-		wanted(t, err, codes.Aborted, "VIEW_CHANGED")
+		_, err := s.person(t, "acme-operator").DecideApproval(timeoutContext(t), &approvalv1.DecideApprovalRequest{ApprovalId: id, Verdict: no})
+		wantError(t, err, codes.NotFound, "APPROVAL_UNKNOWN")
+		_, err = s.person(t, "ana").DecideApproval(timeoutContext(t), &approvalv1.DecideApprovalRequest{ApprovalId: id, Verdict: yes})
+		wantError(t, err, codes.FailedPrecondition, "VIEW_NOT_SHOWN")
+		_, err = s.person(t, "ana").DecideApproval(timeoutContext(t), &approvalv1.DecideApprovalRequest{ApprovalId: id, Verdict: yes, ViewDigest: make([]byte, 32)})
+		wantError(t, err, codes.Aborted, "VIEW_CHANGED")
 		for range 2 {
 			if a, err := s.vote(t, "ana", id, yes); err != nil || a.GetState() != pending || a.GetVotesMissing() != 1 {
 				t.Fatal(a, err)
@@ -43,23 +43,23 @@ func TestA3WhoDecides(t *testing.T) {
 			t.Fatal(a, err)
 		}
 		_, err = s.vote(t, "ana", id, no)
-		wanted(t, err, codes.AlreadyExists, "ALREADY_VOTED")
+		wantError(t, err, codes.AlreadyExists, "ALREADY_VOTED")
 	})
 }
 
-func TestAnOwnerDecidesWhereThatIsConfigured(t *testing.T) {
+func TestDecideApproval_LetsOwnersDecideIfConfigured(t *testing.T) {
 	for _, may := range []bool{false, true} {
 		t.Run(fmt.Sprint(may), func(t *testing.T) {
-			each(t, func(c *approval.Config) { c.OwnerMayApprove = may }, func(t *testing.T, s *site) {
+			forEachStore(t, func(c *approval.Config) { c.OwnerMayApprove = may }, func(t *testing.T, s *fixture) {
 				olga := rpctest.Record("olga", "default", authv1.TokenRole_TOKEN_ROLE_OPERATOR)
 				if err := s.tokens.Replace(append(people(), olga)); err != nil {
 					t.Fatal(err)
 				}
 				_, err := s.vote(t, "olga", s.ask(t, params).GetApproval().GetId(), yes)
 				if may {
-					wanted(t, err, codes.OK, "")
+					wantError(t, err, codes.OK, "")
 				} else {
-					wanted(t, err, codes.PermissionDenied, "OWNER_APPROVAL")
+					wantError(t, err, codes.PermissionDenied, "OWNER_APPROVAL")
 				}
 			})
 		})
@@ -67,12 +67,12 @@ func TestAnOwnerDecidesWhereThatIsConfigured(t *testing.T) {
 }
 
 // DecideApproval returns the first vote if the same vote is cast again.
-func TestAVoteCastAgainIsTheFirst(t *testing.T) {
-	each(t, nil, func(t *testing.T, s *site) {
+func TestDecideApproval_ReturnsTheFirstVoteWhenRepeated(t *testing.T) {
+	forEachStore(t, nil, func(t *testing.T, s *fixture) {
 		id := s.ask(t, params, func(d *policyv1.Decision) { d.Approval.Quorum = 2 }).GetApproval().GetId()
 		cast := func(comment string) *approvalv1.DecideApprovalResponse {
 			t.Helper()
-			resp, err := s.person(t, "ana").DecideApproval(soon(t), &approvalv1.DecideApprovalRequest{
+			resp, err := s.person(t, "ana").DecideApproval(timeoutContext(t), &approvalv1.DecideApprovalRequest{
 				ApprovalId: id, Verdict: yes, Comment: comment, ViewDigest: s.view(t, "operator", id).GetDigest(),
 			})
 			if err != nil {
@@ -91,7 +91,7 @@ func TestAVoteCastAgainIsTheFirst(t *testing.T) {
 }
 
 // Case A4. A claim is refused if the approver has lost the token, the group or the role since the vote.
-func TestA4AnApproverWhoHasLeft(t *testing.T) {
+func TestClaimApproval_ChecksThatVotersMayStillDecide(t *testing.T) {
 	for name, tt := range map[string]struct {
 		now  func() []*identityv1.TokenRecord
 		want approvalv1.ApprovalState
@@ -125,7 +125,7 @@ func TestA4AnApproverWhoHasLeft(t *testing.T) {
 		}, pending},
 	} {
 		t.Run(name, func(t *testing.T) {
-			each(t, nil, func(t *testing.T, s *site) {
+			forEachStore(t, nil, func(t *testing.T, s *fixture) {
 				finance := func(d *policyv1.Decision) { d.Approval.Approvers = []string{"finance"} }
 				id := s.ask(t, params, finance).GetApproval().GetId()
 				s.approve(t, "ana", id)
@@ -133,8 +133,8 @@ func TestA4AnApproverWhoHasLeft(t *testing.T) {
 					t.Fatal(err)
 				}
 				a := s.ask(t, params, finance).GetApproval()
-				_, err := s.gateway().ClaimApproval(as(t, bot()), claimRequest(a, "c", func(r *approvalv1.ClaimApprovalRequest) { r.Decision = decision(finance) }))
-				wanted(t, err, codes.OK, "")
+				_, err := s.gateway().ClaimApproval(onBehalfOf(t, bot()), claimRequest(a, "c", func(r *approvalv1.ClaimApprovalRequest) { r.Decision = decision(finance) }))
+				wantError(t, err, codes.OK, "")
 				if got := s.ask(t, params, finance).GetApproval(); got.GetState() != tt.want {
 					t.Errorf("the approval is %v, %q", got.GetState(), got.GetReason())
 				}
@@ -144,7 +144,7 @@ func TestA4AnApproverWhoHasLeft(t *testing.T) {
 }
 
 // A claim is refused while the service does not know the current tokens, and the approval does not change.
-func TestACallWaitsWhileTheTokensAreNotKnown(t *testing.T) {
+func TestClaimApproval_FailsWhileTokensAreUnknown(t *testing.T) {
 	t.Parallel()
 	cfg := approval.DefaultConfig()
 	cfg.Data = t.TempDir()
@@ -154,8 +154,8 @@ func TestACallWaitsWhileTheTokensAreNotKnown(t *testing.T) {
 	a := s.ask(t, params).GetApproval()
 	s.tokens.Confirm()
 	<-time.After(1100 * time.Millisecond)
-	_, err := s.gateway().ClaimApproval(as(t, bot()), claimRequest(a, "c"))
-	wanted(t, err, codes.Unavailable, "TOKENS_STALE")
+	_, err := s.gateway().ClaimApproval(onBehalfOf(t, bot()), claimRequest(a, "c"))
+	wantError(t, err, codes.Unavailable, "TOKENS_STALE")
 	if got := s.ask(t, params).GetApproval(); got.GetState() != approved {
 		t.Errorf("the approval is %v", got)
 	}
@@ -163,20 +163,20 @@ func TestACallWaitsWhileTheTokensAreNotKnown(t *testing.T) {
 
 // Case A3. Two tokens of one subject may name different owners. The vote of the claiming token's owner does not count,
 // also if another token requested the approval.
-func TestA3TheOwnerOfWhoMakesTheCall(t *testing.T) {
-	each(t, nil, func(t *testing.T, s *site) {
+func TestClaimApproval_IgnoresTheVoteOfTheClaimersOwner(t *testing.T) {
+	forEachStore(t, nil, func(t *testing.T, s *fixture) {
 		id := s.ask(t, params).GetApproval().GetId() // by bot, whose owner is olga
 		s.approve(t, "ana", id)
 		hers := bot()
 		hers.Owner = "ana"
 		a := s.ask(t, params).GetApproval()
-		resp, err := s.gateway().ClaimApproval(as(t, hers), claimRequest(a, "c1"))
+		resp, err := s.gateway().ClaimApproval(onBehalfOf(t, hers), claimRequest(a, "c1"))
 		if err != nil || resp.GetRefusal().GetCode() != commonv1.Code_CODE_APPROVAL_PENDING {
 			t.Errorf("an agent of ana claims on ana's vote: %v, %v", resp, err)
 		}
 		s.approve(t, "ben", id)
 		a = s.ask(t, params).GetApproval()
-		if resp, err := s.gateway().ClaimApproval(as(t, hers), claimRequest(a, "c2")); err != nil || resp.GetClaimed() == nil {
+		if resp, err := s.gateway().ClaimApproval(onBehalfOf(t, hers), claimRequest(a, "c2")); err != nil || resp.GetClaimed() == nil {
 			t.Errorf("an agent of ana claims on ben's vote: %v, %v", resp, err)
 		}
 	})

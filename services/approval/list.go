@@ -29,14 +29,14 @@ const (
 
 // GetApproval implements approvalv1.ApprovalServiceServer.
 func (s *Service) GetApproval(ctx context.Context, req *approvalv1.GetApprovalRequest) (*approvalv1.GetApprovalResponse, error) {
-	g := &getting{caller: authn.CallerOf(ctx), req: req}
-	if err := s.store.Look(ctx, g.read); err != nil {
+	g := &approvalReader{caller: authn.CallerOf(ctx), req: req}
+	if err := s.store.Look(ctx, g.readHead); err != nil {
 		return nil, toStatus(err)
 	}
 	if !g.wantsView() {
 		return g.resp, nil
 	}
-	seen, err := s.draw(ctx, g.resp.GetApproval().GetRequester(), g.whole)
+	seen, err := s.drawView(ctx, g.resp.GetApproval().GetRequester(), g.readForView)
 	if err != nil {
 		return nil, toStatus(err)
 	}
@@ -48,42 +48,42 @@ func (s *Service) GetApproval(ctx context.Context, req *approvalv1.GetApprovalRe
 	return g.resp, nil
 }
 
-// getting is one GetApproval request.
-type getting struct {
+// approvalReader is one GetApproval request.
+type approvalReader struct {
 	caller *authn.Caller
 	req    *approvalv1.GetApprovalRequest
 	resp   *approvalv1.GetApprovalResponse
 }
 
-// read reads the approval without its call, which may be large, and the history.
-func (g *getting) read(ctx context.Context, tx *store.Tx) error {
-	r, err := tx.Head(ctx, g.caller.Tenant(), g.req.GetApprovalId())
+// readHead reads the approval without its call, which may be large, and the history.
+func (g *approvalReader) readHead(ctx context.Context, tx *store.Tx) error {
+	r, err := tx.GetHead(ctx, g.caller.Tenant(), g.req.GetApprovalId())
 	if err != nil {
 		return err
 	}
-	if !visible(g.caller, r) {
+	if !isVisible(g.caller, r) {
 		return store.ErrNotFound
 	}
 	g.resp = &approvalv1.GetApprovalResponse{Approval: r.Approval}
 	if g.req.GetViewOffset() == 0 {
-		g.resp.History, err = history(ctx, tx, r)
+		g.resp.History, err = readHistory(ctx, tx, r)
 	}
 	return err
 }
 
 // wantsView reports whether the caller requests a view and may see it.
-func (g *getting) wantsView() bool {
+func (g *approvalReader) wantsView() bool {
 	return g.req.GetView() && (!isAgent(g.caller) || g.resp.GetApproval().GetTerms().GetSelfConfirm())
 }
 
-// whole reads the approval, the history and the call in one transaction, so that the response is consistent. It returns
-// nil if there is no view to show.
-func (g *getting) whole(ctx context.Context, tx *store.Tx) (*lifecycle.Record, error) {
-	if err := g.read(ctx, tx); err != nil || !g.wantsView() {
+// readForView reads the approval, the history and the call in one transaction, so that the response is consistent. It
+// returns nil if there is no view to show.
+func (g *approvalReader) readForView(ctx context.Context, tx *store.Tx) (*lifecycle.Record, error) {
+	if err := g.readHead(ctx, tx); err != nil || !g.wantsView() {
 		return nil, err
 	}
 	r, err := tx.Get(ctx, g.caller.Tenant(), g.req.GetApprovalId())
-	if err != nil || !shown(r) {
+	if err != nil || !paramsStored(r) {
 		return nil, err
 	}
 	return r, nil
@@ -93,13 +93,13 @@ func isAgent(caller *authn.Caller) bool {
 	return caller.Person == nil && caller.Principal.GetRole() == authv1.TokenRole_TOKEN_ROLE_AGENT
 }
 
-// shown reports whether the params are still stored, so that a view can be drawn.
-func shown(r *lifecycle.Record) bool {
+// paramsStored reports whether the params are still stored, so that a view can be drawn.
+func paramsStored(r *lifecycle.Record) bool {
 	return !r.Ended() || r.Approval.GetParamsBytes() == int64(len(r.Call.GetCall().GetParamsJson()))
 }
 
-// history reads the newest moves, up to maxHistory and maxHistoryBytes. The oldest of them is first.
-func history(ctx context.Context, tx *store.Tx, r *lifecycle.Record) ([]*approvalv1.Move, error) {
+// readHistory reads the newest moves, up to maxHistory and maxHistoryBytes. The oldest of them is first.
+func readHistory(ctx context.Context, tx *store.Tx, r *lifecycle.Record) ([]*approvalv1.Move, error) {
 	moves, err := tx.History(ctx, r.Approval.GetId(), maxHistory)
 	if err != nil {
 		return nil, err
@@ -115,7 +115,7 @@ func history(ctx context.Context, tx *store.Tx, r *lifecycle.Record) ([]*approva
 // ListApprovals implements approvalv1.ApprovalServiceServer.
 func (s *Service) ListApprovals(ctx context.Context, req *approvalv1.ListApprovalsRequest) (*approvalv1.ListApprovalsResponse, error) {
 	caller := authn.CallerOf(ctx)
-	before, err := readPage(req)
+	before, err := parsePageToken(req)
 	if err != nil {
 		return nil, toStatus(err)
 	}
@@ -125,7 +125,7 @@ func (s *Service) ListApprovals(ctx context.Context, req *approvalv1.ListApprova
 	}
 	var resp *approvalv1.ListApprovalsResponse
 	err = s.store.Look(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
-		resp, err = s.page(ctx, tx, paging{caller: caller, filter: req.GetFilter(), before: before, most: most})
+		resp, err = s.readPage(ctx, tx, pageRequest{caller: caller, filter: req.GetFilter(), before: before, limit: most})
 		return err
 	})
 	if err != nil {
@@ -134,45 +134,46 @@ func (s *Service) ListApprovals(ctx context.Context, req *approvalv1.ListApprova
 	return resp, nil
 }
 
-// paging is the request for one page.
-type paging struct {
+// pageRequest is the request for one page.
+type pageRequest struct {
 	caller *authn.Caller
 	filter *approvalv1.ApprovalFilter
 	before int64
-	most   int
+	limit  int
 }
 
-// page reads a page. The store can't apply for_me of the filter, so page drops approvals after reading them. The page may
-// be shorter than requested.
-func (s *Service) page(ctx context.Context, tx *store.Tx, p paging) (*approvalv1.ListApprovalsResponse, error) {
+// readPage reads a page. The store can't apply for_me of the filter, so page drops approvals after reading them. The
+// page may be shorter than requested.
+func (s *Service) readPage(ctx context.Context, tx *store.Tx, p pageRequest) (*approvalv1.ListApprovalsResponse, error) {
 	resp := new(approvalv1.ListApprovalsResponse)
 	at := p.before
 	for scanned := 0; scanned < maxScan; {
-		found, err := tx.List(ctx, filterOf(p.caller, p.filter), at, min(p.most+1, maxScan))
+		found, err := tx.List(ctx, storeFilter(p.caller, p.filter), at, min(p.limit+1, maxScan))
 		if err != nil {
 			return nil, err
 		}
 		for _, l := range found {
-			if len(resp.GetApprovals()) == p.most {
-				resp.NextPageToken = pageToken(p.filter, at)
+			if len(resp.GetApprovals()) == p.limit {
+				resp.NextPageToken = formatPageToken(p.filter, at)
 				return resp, nil
 			}
 			at = l.Opened
-			if s.picks(p.caller, p.filter, l.Record) {
+			if s.matchesForMe(p.caller, p.filter, l.Record) {
 				resp.Approvals = append(resp.Approvals, l.Approval)
 			}
 		}
 		scanned += len(found)
-		if len(found) <= p.most {
+		if len(found) <= p.limit {
 			return resp, nil
 		}
 	}
-	resp.NextPageToken = pageToken(p.filter, at)
+	resp.NextPageToken = formatPageToken(p.filter, at)
 	return resp, nil
 }
 
-// picks reports whether an approval meets for_me of the filter: the caller may decide on it, and has not voted on it.
-func (s *Service) picks(caller *authn.Caller, f *approvalv1.ApprovalFilter, r *lifecycle.Record) bool {
+// matchesForMe reports whether an approval meets for_me of the filter: the caller may decide on it, and has not voted
+// on it.
+func (s *Service) matchesForMe(caller *authn.Caller, f *approvalv1.ApprovalFilter, r *lifecycle.Record) bool {
 	if !f.GetForMe() {
 		return true
 	}
@@ -195,34 +196,34 @@ func (s *Service) picks(caller *authn.Caller, f *approvalv1.ApprovalFilter, r *l
 	return err == nil
 }
 
-// filterOf returns the store's filter for the approvals that match f and that the caller may see.
-func filterOf(caller *authn.Caller, f *approvalv1.ApprovalFilter) store.Filter {
+// storeFilter returns the store's filter for the approvals that match f and that the caller may see.
+func storeFilter(caller *authn.Caller, f *approvalv1.ApprovalFilter) store.Filter {
 	out := store.Filter{
 		Tenant: caller.Tenant(), States: f.GetStates(), Server: f.GetServer(), Name: publicname.Of(f.GetName()), Subject: f.GetSubject(), Holder: f.GetHolder(),
 	}
 	if isAgent(caller) {
-		out.Asker = caller.Principal
+		out.Requester = caller.Principal
 	}
 	return out
 }
 
-// pageToken returns a token with the position where the page begins and a digest of the filter.
-func pageToken(f *approvalv1.ApprovalFilter, before int64) string {
-	return base64.RawURLEncoding.EncodeToString(fmt.Appendf(nil, "%d %s", before, digestOf(f)))
+// formatPageToken returns a token with the position where the page begins and a digest of the filter.
+func formatPageToken(f *approvalv1.ApprovalFilter, before int64) string {
+	return base64.RawURLEncoding.EncodeToString(fmt.Appendf(nil, "%d %s", before, filterDigest(f)))
 }
 
-func readPage(req *approvalv1.ListApprovalsRequest) (int64, error) {
+func parsePageToken(req *approvalv1.ListApprovalsRequest) (int64, error) {
 	if req.GetPageToken() == "" {
 		return 0, nil
 	}
 	raw, err := base64.RawURLEncoding.DecodeString(req.GetPageToken())
 	if err != nil {
-		return 0, errPage
+		return 0, errPageToken
 	}
 	place, of, _ := strings.Cut(string(raw), " ")
 	before, err := strconv.ParseInt(place, 10, 64)
-	if err != nil || before < 1 || of != digestOf(req.GetFilter()) {
-		return 0, errPage
+	if err != nil || before < 1 || of != filterDigest(req.GetFilter()) {
+		return 0, errPageToken
 	}
 	return before, nil
 }

@@ -17,10 +17,11 @@ func large(n int) string {
 	return fmt.Sprintf(`{"name":"refund","arguments":{"n":%d,"text":"%s"}}`, n, strings.Repeat("\u202e", 4<<20/3-100))
 }
 
-// Case X1. While people view calls of 4 MiB, requests of other callers are answered within the time that a gateway waits.
-func TestX1LargeCallsLeaveApprovalsToOthers(t *testing.T) {
-	each(t, nil, func(t *testing.T, s *site) {
-		s.made(t, s.ask(t, params).GetApproval().GetId(), "c0", approvalv1.CallOutcome_CALL_OUTCOME_DONE)
+// Case X1. While people view calls of 4 MiB, requests of other callers are answered within the time that a gateway
+// waits.
+func TestRequestApproval_IsAnsweredWhileLargeViewsAreDrawn(t *testing.T) {
+	forEachStore(t, nil, func(t *testing.T, s *fixture) {
+		s.completeCall(t, s.ask(t, params).GetApproval().GetId(), "c0", approvalv1.CallOutcome_CALL_OUTCOME_DONE)
 		looking, stop := context.WithCancel(t.Context())
 		var viewers sync.WaitGroup
 		defer viewers.Wait()

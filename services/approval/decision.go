@@ -1,0 +1,152 @@
+package approval
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"fmt"
+	"sync"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/internal/signeddecision"
+)
+
+const (
+	// maxAge is the maximum age of a decision, and maxAhead the maximum time by which the clock of the policy service
+	// may be ahead of the local clock.
+	maxAge   = 5 * time.Second
+	maxAhead = 2 * time.Second
+	// maxUsed is the maximum number of used decisions that are remembered. A used decision is remembered for
+	// maxAge+maxAhead. At the maximum, no decision is accepted. The maximum is more than a store handles in that time.
+	maxUsed = 1 << 16
+)
+
+// decisionVerifier checks decisions that the policy service signed, and accepts each only once. It is safe for
+// concurrent use.
+type decisionVerifier struct {
+	verifier  *signeddecision.Verifier
+	revisions revisions
+	// started is when this service started. A decision from before the start is refused, because the service does not
+	// know whether it was used.
+	started time.Time
+
+	mu   sync.Mutex
+	used map[[sha256.Size]byte]struct{}
+	// order lists the used decisions by the time of their use, oldest first.
+	order []usedDecision
+}
+
+// usedDecision is a used decision: the digest of its statement, and when it was used.
+type usedDecision struct {
+	statement [sha256.Size]byte
+	at        time.Time
+}
+
+func newDecisionVerifier(policy policyv1.PolicyServiceClient, verifier *signeddecision.Verifier) *decisionVerifier {
+	return &decisionVerifier{revisions: revisions{policy: policy}, verifier: verifier, started: time.Now(), used: make(map[[sha256.Size]byte]struct{})}
+}
+
+// decisionUse describes the request that contains a decision: a request for an approval, a vote at the agent or a
+// claim.
+type decisionUse struct {
+	// signed is the signed decision, and unsigned is the unsigned copy in the same request.
+	signed   *policyv1.SignedDecision
+	unsigned *policyv1.Decision
+	// principal is the principal that requests or claims the approval.
+	principal *identityv1.Principal
+	// identity is the identity of the called server, and definition the digest of the called tool's definition.
+	identity   string
+	definition []byte
+	// approval is the approval's id in a claim or in a vote at the agent; empty for a new request. attempt is the
+	// attempt of a claim; 0 for other requests.
+	approval string
+	attempt  int32
+}
+
+// accept returns the statement that policy signed, and marks it as used. The caller must check with [checkCallDigest]
+// that the statement is about the call. Errors: [errDecisionRefused], [errDecisionStale], [errNoRevision] and
+// [errTooManyUsed].
+func (v *decisionVerifier) accept(u decisionUse) (*policyv1.DecisionStatement, error) {
+	statement, err := v.verifier.Verify(u.signed)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", errDecisionRefused, err)
+	}
+	if what := u.mismatch(statement); what != "" {
+		return nil, fmt.Errorf("%w: it is about another %s", errDecisionRefused, what)
+	}
+	now := time.Now()
+	if err := v.checkFreshness(statement, now); err != nil {
+		return nil, err
+	}
+	return statement, v.markUsed(u.signed.GetStatement(), now)
+}
+
+// mismatch returns the name of the part in which a statement differs from the use, or "" if they agree.
+func (u *decisionUse) mismatch(s *policyv1.DecisionStatement) string {
+	switch {
+	case s.GetDecision() == nil || !proto.Equal(s.GetDecision(), u.unsigned):
+		return "decision"
+	case !bytes.Equal(s.GetPrincipalDigest(), signeddecision.PrincipalDigest(u.principal)):
+		return "principal"
+	case s.GetServerIdentity() != u.identity:
+		return "server"
+	case !bytes.Equal(s.GetDefinitionDigest(), u.definition):
+		return "definition"
+	case s.GetApprovalId() != u.approval || s.GetAttempt() != u.attempt:
+		return "approval"
+	default:
+		return ""
+	}
+}
+
+// checkFreshness returns errDecisionStale unless the statement is current: it is of the active revision, it is not too
+// old, and it was made after this service started.
+func (v *decisionVerifier) checkFreshness(s *policyv1.DecisionStatement, now time.Time) error {
+	current, err := v.revisions.isCurrent(s.GetDecision().GetPolicyRevision(), s.GetActivation())
+	if err != nil {
+		return err
+	}
+	switch age := now.Sub(s.GetTime().AsTime()); {
+	case !current:
+		return fmt.Errorf("%w: it is of an older revision", errDecisionStale)
+	case age > maxAge, age < -maxAhead:
+		return fmt.Errorf("%w: by the local clock its age is %v, which must be between %v and %v", errDecisionStale, age.Round(time.Millisecond), -maxAhead, maxAge)
+	case s.GetTime().AsTime().Before(v.started):
+		return fmt.Errorf("%w: it is from before this service started", errDecisionStale)
+	default:
+		return nil
+	}
+}
+
+// markUsed marks a statement as used. It returns [errDecisionStale] if the statement was used already, or
+// [errTooManyUsed].
+func (v *decisionVerifier) markUsed(statement []byte, now time.Time) error {
+	one := usedDecision{sha256.Sum256(statement), now}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	for len(v.order) > 0 && now.Sub(v.order[0].at) > maxAge+maxAhead {
+		delete(v.used, v.order[0].statement)
+		v.order = v.order[1:]
+	}
+	if _, was := v.used[one.statement]; was {
+		return fmt.Errorf("%w: it was used already", errDecisionStale)
+	}
+	if len(v.order) >= maxUsed {
+		return errTooManyUsed
+	}
+	v.used[one.statement] = struct{}{}
+	v.order = append(v.order, one)
+	return nil
+}
+
+// checkCallDigest returns [errDecisionRefused] unless the statement is about the call whose
+// [binding.DigestIgnoringDefinition] digest is alike.
+func checkCallDigest(s *policyv1.DecisionStatement, alike []byte) error {
+	if len(alike) == 0 || !bytes.Equal(s.GetCallDigest(), alike) {
+		return fmt.Errorf("%w: it is about another call", errDecisionRefused)
+	}
+	return nil
+}
