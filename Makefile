@@ -49,12 +49,12 @@ test: npm build ## Every test that needs no Docker, with the race detector (RACE
 	@mkdir -p .cache
 	export SLUICE_TEST_PROGRAMS=$(CURDIR)/bin GORACE=atexit_sleep_ms=0; came=0; \
 		go test $(ALONE) $(BUILT) $(RACE) -timeout 25m $$(go list work | grep -v -e /services/e2e $(SEQUENTIAL:%=-e '/services/%$$')) || came=$$?; \
-		go test $(ALONE) $(BUILT) -trimpath -timeout 40m $(SEQUENTIAL:%=./services/%) $$(go list work | grep /services/e2e) || came=$$?; \
+		go test $(ALONE) $(BUILT) -parallel 6 -trimpath -timeout 40m $(SEQUENTIAL:%=./services/%) $$(go list work | grep /services/e2e) || came=$$?; \
 		exit $$came
 
 # `make lint` vets; debugging information (-w leaves it out) would take half of the time of linking.
 # One package is tested at a time; if there is flock(1), the next one is built meanwhile. Many tests
-# wait for something, so that 3 may run on two processors. What is tested end to end are programs that
+# wait for something, so that 3 may run on two processors, and 6 of those that start whole meshes. What is tested end to end are programs that
 # were built without the race detector, in processes of their own: their tests do without it too. So do
 # packages that have nothing in them that could race, which a test of internal/arch makes sure of.
 SEQUENTIAL := approval/internal/lifecycle approval/internal/view gateway/internal/jsonrpc internal/binding internal/canonicaljson internal/redact internal/strictyaml policy/internal/advice policy/internal/catalog policy/internal/classify policy/internal/condition policy/internal/document policy/internal/engine policy/internal/locator wasmagent/internal/models

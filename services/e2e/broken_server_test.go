@@ -63,7 +63,7 @@ func TestDoctor_StartingServerIsNotAProblem(t *testing.T) {
 	eventually.Holds(t, "status says that it is starting", func() bool { return strings.Contains(status(), "; still starting, for ") })
 	code, found := runDoctor(t, "SLUICE_CONFIG="+s.Config, "SLUICE_ADDR="+p.GRPC, "SLUICE_URL="+p.URL, "SLUICE_TOKEN="+stack.OperatorToken, "SLUICE_AGENT_TOKEN="+stack.AgentToken)
 	slow := found["warning server slow"]
-	if code != 0 || !strings.Contains(slow.Found, "its program is still starting, for ") || !strings.Contains(slow.Do, "look again") {
+	if code != 0 || !strings.Contains(slow.Found, "its program is still starting, for ") || !strings.Contains(slow.Do, "run this command again") {
 		t.Errorf("doctor ended with %d: %+v", code, found)
 	}
 }

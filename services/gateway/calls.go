@@ -16,8 +16,8 @@ import (
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/mcpserver"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/mcpserver"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 )
@@ -31,8 +31,8 @@ const (
 	maxProgress = 64
 )
 
-// errRepeat means that a call has an idempotency key, which this version does not support.
-var errRepeat = errors.New("CallToolRequest.idempotency_key is not served in this version, and the call was not made: leave it empty, and ask GetDecision what became of a call before you repeat it")
+// errIdempotencyKey means that a call has an idempotency key, which this version does not support.
+var errIdempotencyKey = errors.New("CallToolRequest.idempotency_key is not served in this version, and the call was not made: leave it empty, and ask GetDecision what became of a call before you repeat it")
 
 // errArguments means that arguments are not a JSON object.
 var errArguments = errors.New("arguments_json is not a JSON object")
@@ -46,9 +46,9 @@ func (e refusedError) Error() string { return e.Text() }
 // CallTool implements gatewayv1.GatewayServiceServer.
 func (s *Service) CallTool(req *gatewayv1.CallToolRequest, stream grpc.ServerStreamingServer[gatewayv1.CallToolResponse]) error {
 	if req.GetIdempotencyKey() != "" {
-		return toStatus(errRepeat)
+		return toStatus(errIdempotencyKey)
 	}
-	message, err := toolCall(req, s.errands.Add(1))
+	message, err := toolCall(req, s.callCount.Add(1))
 	if err != nil {
 		return toStatus(err)
 	}
@@ -84,7 +84,7 @@ func (s *Service) CallTool(req *gatewayv1.CallToolRequest, stream grpc.ServerStr
 	if err != nil {
 		return toStatus(err)
 	}
-	return stream.Send(&gatewayv1.CallToolResponse{Item: &gatewayv1.CallToolResponse_Answer{Answer: toolAnswer(done)}})
+	return stream.Send(&gatewayv1.CallToolResponse{Item: &gatewayv1.CallToolResponse_Answer{Answer: newToolAnswer(done)}})
 }
 
 // toolCall returns the JSON-RPC request with this id that an MCP client would send for the same call.
@@ -150,8 +150,8 @@ func field(dec *jsontext.Decoder, name string) jsontext.Value {
 	return nil
 }
 
-// toolAnswer returns the answer to a CallTool request.
-func toolAnswer(done mcpserver.Response) *gatewayv1.ToolAnswer {
+// newToolAnswer returns the answer to a CallTool request.
+func newToolAnswer(done mcpserver.Response) *gatewayv1.ToolAnswer {
 	out := &gatewayv1.ToolAnswer{Decision: decisionInfo(done), IsError: done.Refusal != nil}
 	if out.TooLarge = done.TooLarge; out.TooLarge {
 		return out
@@ -221,7 +221,7 @@ func (s *Service) ListTools(ctx context.Context, req *gatewayv1.ListToolsRequest
 	}
 	done, err := s.mcp.Do(ctx, mcpserver.Request{
 		Principal: authn.CallerOf(ctx).Principal, Server: req.GetServer(),
-		Message: []byte(`{"jsonrpc":"2.0","id":` + strconv.FormatInt(s.errands.Add(1), 10) + `,"method":"tools/list","params":` + params + `}`),
+		Message: []byte(`{"jsonrpc":"2.0","id":` + strconv.FormatInt(s.callCount.Add(1), 10) + `,"method":"tools/list","params":` + params + `}`),
 	})
 	switch {
 	case err != nil:

@@ -35,9 +35,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/approvals"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/attempt"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/decisioncache"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/mcpserver"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/httpserver"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/mcpserver"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/meters"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
@@ -101,29 +101,29 @@ type Deps struct {
 type Service struct {
 	gatewayv1.UnimplementedGatewayServiceServer
 
-	cfg      Config
-	deps     Deps
-	meters   *meters.Meters
-	dir      *datadir.Dir
-	journal  *journal.Journal
-	sessions *session.Store
-	servers  map[string]*upstream.Server
-	answers  *room.Room
-	holds    map[string]sandbox.Report
-	limiter  *proclimit.Limiter
-	installs stdio.Installs
-	left     []approvals.OpenCall
-	pipeline *pipeline.Pipeline
-	mcp     *mcpserver.Server
-	lis      net.Listener
-	cert     *pki.Source[tls.Certificate]
-	started  time.Time
-	kept     *decisioncache.Cache
-	peers    peerWatch
+	cfg            Config
+	deps           Deps
+	meters         *meters.Meters
+	dir            *datadir.Dir
+	journal        *journal.Journal
+	sessions       *session.Store
+	servers        map[string]*upstream.Server
+	answers        *room.Room
+	sandboxReports map[string]sandbox.Report
+	limiter        *proclimit.Limiter
+	installs       stdio.Installs
+	openCalls      []approvals.OpenCall
+	pipeline       *pipeline.Pipeline
+	mcp            *mcpserver.Server
+	lis            net.Listener
+	cert           *pki.Source[tls.Certificate]
+	started        time.Time
+	decisions      *decisioncache.Cache
+	peers          peerHealth
 	// reads limits how callers read records: each caller makes one read at a time.
 	reads *fairqueue.Queue[string]
-	// errands counts calls from inside the mesh. The count is the request id of each call in its session.
-	errands atomic.Int64
+	// callCount counts calls from inside the mesh. The count is the request id of each call in its session.
+	callCount atomic.Int64
 }
 
 // New returns a gateway that has opened its data folder and its MCP address. The gateway serves only while Run runs.
@@ -136,7 +136,7 @@ func New(ctx context.Context, cfg Config, deps Deps) (*Service, error) {
 	}
 	s := &Service{
 		cfg: cfg, deps: deps, started: time.Now(), servers: make(map[string]*upstream.Server, len(cfg.Servers)),
-		holds: make(map[string]sandbox.Report), peers: newPeerWatch(deps.Peers), reads: fairqueue.NewForProcessor[string](),
+		sandboxReports: make(map[string]sandbox.Report), peers: newPeerWatch(deps.Peers), reads: fairqueue.NewForProcessor[string](),
 	}
 	if err := s.open(ctx); err != nil {
 		return nil, errors.Join(err, s.Close())
@@ -161,10 +161,10 @@ func (s *Service) open(ctx context.Context) (err error) {
 	if s.journal, err = journal.Open(jcfg); err != nil {
 		return err
 	}
-	if s.left, err = approvals.OpenCalls(ctx, s.journal); err != nil {
+	if s.openCalls, err = approvals.OpenCalls(ctx, s.journal); err != nil {
 		return err
 	}
-	if s.sessions, err = session.NewStore(session.Config{Idle: s.cfg.SessionIdle, MaxPerPrincipal: s.cfg.MaxSessions, Ended: s.ended}, s.deps.Log); err != nil {
+	if s.sessions, err = session.NewStore(session.Config{Idle: s.cfg.SessionIdle, MaxPerPrincipal: s.cfg.MaxSessions, Ended: s.recordSession}, s.deps.Log); err != nil {
 		return err
 	}
 	s.sweepPrograms(ctx)
@@ -208,7 +208,7 @@ func (s *Service) newTransport(name string, server Server, files map[string][]st
 	if s.limiter == nil {
 		s.limiter = proclimit.New()
 	}
-	s.holds[name] = report
+	s.sandboxReports[name] = report
 	deps := stdio.Deps{Log: s.deps.Log, Room: s.answers, Sandbox: held, Limiter: s.limiter, Installs: &s.installs}
 	cfg := server.stdio(name, s.cfg.workRoot(), s.deps.Env)
 	if cfg.Install, _ = server.installation(name, s.cfg.programsRoot(), s.deps.Env); cfg.Install != nil {
@@ -243,7 +243,7 @@ func (s *Service) newEdge() (err error) {
 		return err
 	}
 	cfg := approvals.Config{Hold: s.cfg.Hold, ClientHolds: s.cfg.Clients, MaxPending: s.cfg.MaxPending, Execute: s.cfg.Execute, Holder: holder}
-	if s.kept, err = decisioncache.New(decisioncache.Deps{Policy: s.deps.Policy, Meters: s.meters, Log: s.deps.Log}, !s.cfg.KeepDecisions); err != nil {
+	if s.decisions, err = decisioncache.New(decisioncache.Deps{Policy: s.deps.Policy, Meters: s.meters, Log: s.deps.Log}, !s.cfg.KeepDecisions); err != nil {
 		return err
 	}
 	waiter, err := approvals.NewClient(cfg, s.deps.Approval, s.meters, s.deps.Log)
@@ -251,7 +251,7 @@ func (s *Service) newEdge() (err error) {
 		return err
 	}
 	s.pipeline, err = pipeline.New(pipeline.Deps{
-		Policy: s.deps.Policy, Kept: s.kept, Limiter: s.deps.RateLimit, Journal: s.journal, Waiter: waiter, Tracer: s.deps.Tracer, Meters: s.meters, Log: s.deps.Log,
+		Policy: s.deps.Policy, Kept: s.decisions, Limiter: s.deps.RateLimit, Journal: s.journal, Waiter: waiter, Tracer: s.deps.Tracer, Meters: s.meters, Log: s.deps.Log,
 	})
 	if err != nil {
 		return err
@@ -268,7 +268,7 @@ func (s *Service) newEdge() (err error) {
 	s.mcp, err = mcpserver.New(
 		mcpserver.Config{HTTP: httpserver.Config{Hosts: s.cfg.Hosts, Origins: s.cfg.Origins, Proxies: s.cfg.Proxies}, TrustParent: s.cfg.TrustParent, Version: s.cfg.Version},
 		mcpserver.Deps{
-			Tokens: s.deps.Tokens, Policy: s.deps.Policy, Revision: s.kept.LeasedRevision, Pipeline: s.pipeline, Sessions: s.sessions, Servers: targets, Catalogue: reporter, Room: s.answers, Secret: []byte(s.journal.HMAC([]byte(taskSecretText))),
+			Tokens: s.deps.Tokens, Policy: s.deps.Policy, Revision: s.decisions.LeasedRevision, Pipeline: s.pipeline, Sessions: s.sessions, Servers: targets, Catalogue: reporter, Room: s.answers, Secret: []byte(s.journal.HMAC([]byte(taskSecretText))),
 			Admission: s.journal.Admission, Ready: s.NotReady, Degraded: s.Degraded, Tracer: s.deps.Tracer, Meters: s.meters, Propagator: s.deps.Propagator, Log: s.deps.Log,
 		})
 	return err
@@ -298,9 +298,9 @@ func (s *Service) holder() (string, error) {
 
 // Sandboxes returns what the kernel enforces for each stdio server, by name. The reports are read-only.
 func (s *Service) Sandboxes() map[string]sandbox.Report {
-	out := make(map[string]sandbox.Report, len(s.holds))
-	for name := range s.holds {
-		out[name] = s.held(name)
+	out := make(map[string]sandbox.Report, len(s.sandboxReports))
+	for name := range s.sandboxReports {
+		out[name] = s.sandboxReport(name)
 	}
 	return out
 }
@@ -352,7 +352,7 @@ func (s *Service) NotReady() []string {
 	if s.Health(context.Background()) != nil {
 		why = append(why, "the journal takes no records; the gateway's log says why")
 	}
-	if reason := s.kept.Unavailable(); reason != "" {
+	if reason := s.decisions.Unavailable(); reason != "" {
 		why = append(why, reason)
 	}
 	if !s.deps.Tokens.HasSet() {
@@ -396,8 +396,8 @@ func (s *Service) Run(ctx context.Context) error {
 	}
 	group.Go(func() error { return s.sessions.Run(drained) })
 	group.Go(func() error { return s.pipeline.Run(drained) })
-	group.Go(func() error { return s.pipeline.Replay(drained, s.left) })
-	group.Go(func() error { return s.kept.Run(drained) })
+	group.Go(func() error { return s.pipeline.Replay(drained, s.openCalls) })
+	group.Go(func() error { return s.decisions.Run(drained) })
 	group.Go(func() error { return s.peers.run(drained) })
 	group.Go(func() error { return s.mcp.Discover(ctx) })
 	group.Go(func() error {
@@ -417,8 +417,8 @@ func (s *Service) drain(ctx context.Context, server *http.Server) error {
 		s.pipeline.Stop()
 	})
 	defer cut.Stop()
-	s.pipeline.Drain()  // calls that wait for approvers are answered with their tickets
-	s.sessions.HangUp() // otherwise Shutdown would wait for listening clients
+	s.pipeline.Drain()        // calls that wait for approvers are answered with their tickets
+	s.sessions.CloseStreams() // otherwise Shutdown would wait for listening clients
 	defer s.pipeline.Wait(ctx)
 	defer s.mcp.Drain(ctx)
 	if err := server.Shutdown(ctx); err != nil {
@@ -450,9 +450,9 @@ func (s *Service) Close() error {
 	return errors.Join(errs...)
 }
 
-// ended records the duration of a client's session that has ended.
-func (s *Service) ended(sess *session.Session) {
+// recordSession records the duration of a client's session that has ended.
+func (s *Service) recordSession(sess *session.Session) {
 	if sess.Version != mcp.Modern && sess.Hub == nil { // other sessions only hold the state of a caller, or are members of a session with all servers
-		s.meters.Open(context.Background(), sess.Version, time.Since(sess.Opened))
+		s.meters.RecordClientSession(context.Background(), sess.Version, time.Since(sess.Opened))
 	}
 }

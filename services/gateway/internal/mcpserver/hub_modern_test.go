@@ -293,7 +293,7 @@ func TestT4ManyServersSayWhatIsSubscribedTo(t *testing.T) {
 		if len(w.beside.opened) != 0 {
 			t.Error("notes heard of who wants nothing of it")
 		}
-		w.sessions.HangUp()
+		w.sessions.CloseStreams()
 		if got := next(); got != "" {
 			t.Errorf("after the gateway has hung up the client got %s", got)
 		}

@@ -31,7 +31,7 @@ var (
 const (
 	// initialize opens the sessions of principals for which services of the mesh make calls, and insideReady completes
 	// the initialization.
-	initialize = `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"sluice-agent","version":"1"}}}`
+	initialize  = `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"sluice-agent","version":"1"}}}`
 	initialized = `{"jsonrpc":"2.0","method":"notifications/initialized"}`
 	// maxSessionIDs is how many of these sessions are remembered, one for each caller and server.
 	maxSessionIDs = 10_000

@@ -26,8 +26,8 @@ import (
 	ratelimitv1 "github.com/sluice-mesh/sluice/gen/sluice/ratelimit/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/approvals"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/decisioncache"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/mcpserver"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/httpserver"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/mcpserver"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/meters"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
@@ -59,7 +59,7 @@ type world struct {
 	tokens   *authn.Tokens
 	pipe     *pipeline.Pipeline
 	sessions *session.Store
-	mcp     *mcpserver.Server
+	mcp      *mcpserver.Server
 	lis      *pipes
 	client   *http.Client
 	// known receives the tool lists of servers.

@@ -108,7 +108,7 @@ func New(cfg Config, deps Deps) (*Server, error) {
 			return nil, fmt.Errorf("server %s: %w", name, err)
 		}
 	}
-	remembered, err := session.AnswersRoom()
+	remembered, err := session.ReplayRoom()
 	if err != nil {
 		return nil, err
 	}

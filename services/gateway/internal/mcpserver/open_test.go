@@ -37,7 +37,7 @@ func TestInitialize(t *testing.T) {
 		}
 		states := w.sessions.List("acme")
 		if len(states) != 1 || states[0].ID != got.header.Get("Mcp-Session-Id") || states[0].Key.Subject != "ana" || states[0].Key.Server != "files" ||
-			states[0].Version != "2025-11-25" || !cmp.Equal(states[0].Client, session.Client{Name: "c", Version: "1", Offer: question.Offer{Abilities: []mcp.Ability{}, Revision: "2025-11-25", Named: "2025-11-25"}}) {
+			states[0].Version != "2025-11-25" || !cmp.Equal(states[0].Client, session.Client{Name: "c", Version: "1", Offer: question.Offer{Abilities: []mcp.Ability{}, Revision: "2025-11-25", RequestedRevision: "2025-11-25"}}) {
 			t.Errorf("%+v", states)
 		}
 	})

@@ -73,7 +73,7 @@ func TestAServerThatLeavesIsComeBackTo(t *testing.T) {
 		w := newWorld(t)
 		h := w.connect()
 		w.request = func(context.Context, upstream.Request, func([]byte)) (upstream.Answer, error) {
-			return upstream.Answer{}, upstream.ErrLeft
+			return upstream.Answer{}, upstream.ErrStreamEnded
 		}
 		first := w.do("POST", "/mcp/files", toolCall, h)
 		if first.status != http.StatusOK || first.body != "id: sluice-1-0\nretry: 1000\ndata: \n\n" {

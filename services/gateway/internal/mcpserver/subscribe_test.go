@@ -45,7 +45,7 @@ func TestT4ASubscriptionBringsWhatItMay(t *testing.T) {
 		if got := w.of(journal.KindIntent); len(got) != 1 || got[0].Method != "resources/subscribe" || got[0].Tool != "file:///a" {
 			t.Errorf("on record: %+v", got)
 		}
-		w.sessions.HangUp()
+		w.sessions.CloseStreams()
 		if got := next(); got != "" {
 			t.Errorf("after the gateway has hung up the client got %s", got)
 		}

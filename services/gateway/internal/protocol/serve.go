@@ -201,7 +201,7 @@ func (x *Request) SetProtocol(p Protocol) { x.Protocol, x.Era = p, p }
 // Enter puts the message into its session.
 func (x *Request) Enter(sess *session.Session) {
 	if x.Session = sess; len(sess.Client.Offer.Abilities) > 0 {
-		x.Patience = new(upstream.Patience)
+		x.Patience = new(upstream.PausableDeadline)
 	}
 	x.Protocol.SetTerms(sess)
 }

@@ -6,8 +6,8 @@ import (
 	"slices"
 	"sort"
 
-	"github.com/sluice-mesh/sluice/services/gateway/internal/dispatch"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/aggregate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/dispatch"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/protocol"
@@ -68,10 +68,10 @@ func (x aggregated) IsSubscribed(m *jsonrpc.Answer) bool {
 }
 
 func (x aggregated) Shown(tool string) []byte {
-	if digest := x.Aggregate.Members.Shown(x.ServerName, tool); digest != nil {
+	if digest := x.Aggregate.Members.ShownDigest(x.ServerName, tool); digest != nil {
 		return digest
 	}
-	return x.Session.Definitions.Of(tool)
+	return x.Session.Definitions.Digest(tool)
 }
 
 func (x aggregated) Resumable(*session.Session) *session.Session { return x.Aggregate }

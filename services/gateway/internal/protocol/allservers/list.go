@@ -50,7 +50,7 @@ type Accessible struct {
 	Allowed visibility.Access
 	// Found is the last discovery of the server, however old; nil if there is none. greeting is the answer to initialize
 	// in it.
-	Found    *discovery.Found
+	Found    *discovery.Result
 	greeting *jsonrpc.Answer
 	// part is what the server adds to a list, and memory its memory budget.
 	part   aggregate.Part
@@ -98,8 +98,8 @@ func (s *Accessible) find(ctx context.Context) {
 	var err error
 	of := s.Protocol.DiscoveryOf(s.Server)
 	if s.Found = of.Last(); s.Found == nil || !s.Server.IsProgram() {
-		of.Renew(discovery.Fresh) // continues for other callers if this caller disconnects
-		if _, err = of.Found(ctx, discovery.Fresh); err != nil {
+		of.RefreshInBackground(discovery.Fresh) // continues for other callers if this caller disconnects
+		if _, err = of.Get(ctx, discovery.Fresh); err != nil {
 			s.part.Missing = s.Undiscovered(ctx, err)
 		}
 		s.Found = of.Last()
@@ -128,7 +128,7 @@ func (x All) listTools(ctx context.Context) dispatch.Response {
 	}
 	now := x.Lists(ctx)
 	// The client is notified of later changes.
-	x.Session.Members.Relists(func(before string) string { return aggregate.WithToolsRead(before, now) })
+	x.Session.Members.UpdateListState(func(before string) string { return aggregate.WithToolsRead(before, now) })
 	servers, refused := x.Accessible(ctx)
 	if refused != nil {
 		return x.Refuse(ctx, refused)
@@ -141,7 +141,7 @@ func (x All) listTools(ctx context.Context) dispatch.Response {
 		}
 	}
 	parts := partsOf(servers)
-	if x.Session.Waits.Load() {
+	if x.Session.ListsApprovalTool.Load() {
 		wait := new(aggregate.Part)
 		wait.Add([]byte(dispatch.WaitTool))
 		parts = append(parts, wait)
@@ -161,15 +161,15 @@ func (s *Accessible) list(ctx context.Context) *refusal.Refusal {
 		return dispatch.Unfiltered(err)
 	}
 	if seen.NeedsApproval {
-		s.Session.Waits.Store(true)
+		s.Session.ListsApprovalTool.Store(true)
 	}
-	list, known := s.Found.Joint, s.Found.Known.Digests
+	list, known := s.Found.AggregateList, s.Found.Known.Digests
 	end, err := s.Slot.Answer.TurnFor(ctx, len(list.Raw)) // each tool is encoded again
 	if err != nil {
 		return dispatch.Unfiltered(visibility.ErrBusy)
 	}
 	defer end()
-	s.Session.Members.Show(s.ServerName, func(tool string) []byte {
+	s.Session.Members.SetShown(s.ServerName, func(tool string) []byte {
 		if !seen.Visible[tool] {
 			return nil
 		}
@@ -180,7 +180,7 @@ func (s *Accessible) list(ctx context.Context) *refusal.Refusal {
 		return seen.Hides(t) || !one
 	}
 	for _, f := range s.Found.Faults {
-		if f.JointOnly && seen.Visible[f.Tool] { // a hidden tool is not named
+		if f.AggregateOnly && seen.Visible[f.Tool] { // a hidden tool is not named
 			s.part.LeftOut = append(s.part.LeftOut, aggregate.LeftOut{Server: s.ServerName, Name: f.Tool, Why: f.Why})
 		}
 	}

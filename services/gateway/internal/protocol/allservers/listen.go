@@ -33,7 +33,7 @@ func (x All) Listen(ctx context.Context) dispatch.Response {
 	out.Open()
 	all.Go(func() { out.KeepOpen(ctx, cancel) })
 	// A client that has not listed yet is notified of changes from now on.
-	x.Session.Members.Lists(cmp.Or(x.Session.Members.Lists(""), x.Lists(ctx)))
+	x.Session.Members.SetListState(cmp.Or(x.Session.Members.SetListState(""), x.Lists(ctx)))
 	tick := time.NewTicker(dispatch.KeepAliveInterval) // policy may have changed
 	defer tick.Stop()
 	for heard := make(map[string]bool); ; {
@@ -47,7 +47,7 @@ func (x All) Listen(ctx context.Context) dispatch.Response {
 			x.Go(&all, func() { y.listen(ctx, cancel, id) })
 		}
 		if now := x.Lists(ctx); now != "" {
-			for _, method := range aggregate.ChangedLists(x.Session.Members.Lists(now), now) {
+			for _, method := range aggregate.ChangedLists(x.Session.Members.SetListState(now), now) {
 				if out.SendMessage([]byte(`{"jsonrpc":"2.0","method":"`+method+`"}`)) != nil {
 					return dispatch.Response{}
 				}

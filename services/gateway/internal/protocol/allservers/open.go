@@ -31,7 +31,7 @@ type hubGreeting struct {
 
 // Open opens an aggregate session. A server is not contacted before it is used.
 func (x All) Open(ctx context.Context) dispatch.Response {
-	done, err := x.Sessions.Opening(x.Slot.Of.Accounts)
+	done, err := x.Sessions.BeginOpen(x.Slot.Of.Accounts)
 	if err != nil {
 		return x.Refuse(ctx, protocol.NotOpened(err))
 	}

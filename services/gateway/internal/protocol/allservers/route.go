@@ -201,7 +201,7 @@ func (x All) notify(ctx context.Context) dispatch.Response {
 	}
 	switch m.Method {
 	case mcp.MethodCancelled:
-		x.Session.Calls.GiveUp(jsonrpc.IDKey(m.RequestID.Of(m.Raw))) // the request may wait for approvers
+		x.Session.Calls.Cancel(jsonrpc.IDKey(m.RequestID.Of(m.Raw))) // the request may wait for approvers
 		x.notifyAll(ctx)
 	case mcp.MethodRootsChanged:
 		x.notifyAll(ctx)

@@ -49,10 +49,10 @@ func (x Message) Listen(method string) (resp dispatch.Response, has bool) {
 		return x.Refuse(ctx, refused), true
 	}
 	after, resumes := protocol.SingleHeader(x.Header, headerLast)
-	if resumes && session.IsAnswers(after) {
+	if resumes && session.IsReplayID(after) {
 		return x.resumeAnswer(after, used), true
 	}
-	if len(x.Header[headerLast]) > 0 && (!resumes || !sess.Events.Given(after)) {
+	if len(x.Header[headerLast]) > 0 && (!resumes || !sess.Events.Contains(after)) {
 		return x.Refuse(ctx, refusal.ProtocolError(commonv1.Code_CODE_HEADER_MISMATCH, "Last-Event-ID is no event of this session's.")), true
 	}
 	switch refused, has := x.endpoint().mayListen(ctx); {
@@ -77,7 +77,7 @@ func (x Message) resumeAnswer(after string, used func()) dispatch.Response {
 	if x.Stale {
 		return x.Refuse(x.ClientCtx, refusal.ProtocolError(commonv1.Code_CODE_POLICY_UNAVAILABLE, ""))
 	}
-	stream, next, ok := x.Session.Answers.After(after, string(visibility.AppendCaller(nil, x.Principal, "")))
+	stream, next, ok := x.Session.Replay.Resume(after, string(visibility.AppendCaller(nil, x.Principal, "")))
 	if !ok {
 		return x.Refuse(x.ClientCtx, refusal.ProtocolError(commonv1.Code_CODE_HEADER_MISMATCH, "Last-Event-ID is no event of this session's that is remembered."))
 	}

@@ -32,7 +32,7 @@ func (x Message) open(ctx context.Context) dispatch.Response {
 	if err := x.Slot.Admit(ctx); err != nil {
 		return x.Refuse(ctx, dispatch.NotAdmitted(err))
 	}
-	done, err := x.Sessions.Opening(x.Slot.Of.Accounts)
+	done, err := x.Sessions.BeginOpen(x.Slot.Of.Accounts)
 	if err != nil {
 		return x.Refuse(ctx, protocol.NotOpened(err))
 	}
@@ -82,7 +82,7 @@ func (x Message) greet(ctx context.Context, access visibility.Access) (*upstream
 	if access.MayCall {
 		return x.Server.Open(ctx, who, upstream.Initialize(x.Message.Version, client, clientVersion, x.AbilitiesFor(access)...), &x.Slot.Answer)
 	}
-	found, err := x.Server.Own().Found(ctx, discovery.Fresh)
+	found, err := x.Server.Own().Get(ctx, discovery.Fresh)
 	if err != nil {
 		return nil, upstream.Answer{}, err
 	}
@@ -104,7 +104,7 @@ func (x Message) greet(ctx context.Context, access visibility.Access) (*upstream
 func begin(ctx context.Context, up *upstream.Session, answer *jsonrpc.Answer, does func(version string) bool) error {
 	err := protocol.ErrVersion
 	if !answer.Error.Present() && does(jsonrpc.Unquote(answer.ProtocolVersion.Of(answer.Raw))) {
-		err = up.Tell(ctx, upstream.Initialized())
+		err = up.SendNotification(ctx, upstream.Initialized())
 	}
 	if err != nil {
 		return errors.Join(err, up.Close(ctx))
@@ -141,7 +141,7 @@ func (x Message) newSession(up *upstream.Session, version string, access visibil
 	}
 	client := session.Client{Elicits: dispatch.Elicits(x.Message, version)}
 	if access.MayCall {
-		client.Offer = question.Offer{Abilities: x.AbilitiesFor(access), Revision: version, Named: x.Message.Version}
+		client.Offer = question.Offer{Abilities: x.AbilitiesFor(access), Revision: version, RequestedRevision: x.Message.Version}
 	}
 	client.Name, client.Version = x.Message.Client()
 	id, digest := session.NewID()

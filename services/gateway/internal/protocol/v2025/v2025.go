@@ -106,7 +106,7 @@ func (x Message) findSession() *refusal.Refusal {
 
 func (x Message) SetTerms(sess *session.Session) {
 	x.Version, x.SessionDigest, x.ClientName, x.Offer, x.AsksOnStreams = sess.Version, sess.Digest, sess.Client.Name, sess.Client.Offer, true
-	x.Offer.Joint = x.Addressing.IsShared()
+	x.Offer.Aggregated = x.Addressing.IsShared()
 	if x.Message.Meta.Capabilities.Present() { // a server could act on capabilities in a request
 		x.DeclaredToServer = []byte(mcp.CapabilitiesJSON(sess.Client.Offer.Abilities))
 	}
@@ -148,7 +148,7 @@ func (Message) IsOwnTask() bool { return false }
 
 func (x Message) Prepare(_ context.Context, call attempt.Call, _ *session.Call, _ dispatch.Tools, _ bool) (attempt.Call, *refusal.Refusal) {
 	if x.Message.Method == mcp.MethodToolsCall && x.Server.IsStateless() {
-		call.Mirrored = paramheaders.DerivedHeaders(x.Message.Arguments.Of(x.Message.Raw), x.Server.Own().Mirrors(x.Message.Name))
+		call.Mirrored = paramheaders.DerivedHeaders(x.Message.Arguments.Of(x.Message.Raw), x.Server.Own().ParamHeaders(x.Message.Name))
 	}
 	return call, nil
 }
@@ -164,7 +164,7 @@ func (x Message) Answer(ctx context.Context, result pipeline.Result) dispatch.Re
 		return x.RefusedResponse(ctx, refused)
 	}
 	if upstream.HasCode(result.Answer, mcp.CodeHeaderMismatch) && x.Server.IsStateless() {
-		x.Server.Own().Renew(servers.RenewAfter) // other arguments may have to be in headers by now
+		x.Server.Own().RefreshInBackground(servers.RenewAfter) // other arguments may have to be in headers by now
 	}
 	edits, _, refused := x.FilterResult(ctx, result.Answer)
 	if refused != nil {
@@ -173,7 +173,7 @@ func (x Message) Answer(ctx context.Context, result pipeline.Result) dispatch.Re
 	return x.Edited(ctx, result.Answer, edits)
 }
 
-func (Message) OwnList(found *discovery.Found) (*jsonrpc.Answer, error) { return found.List, nil }
+func (Message) OwnList(found *discovery.Result) (*jsonrpc.Answer, error) { return found.List, nil }
 
 func (x Message) OwnAnswer() func(context.Context) dispatch.Response {
 	if x.Message.Method == mcp.MethodPing {
@@ -196,7 +196,7 @@ func (x Message) OpenMember(sess *session.Session, access visibility.Access) {
 	hub, target, who := x.Aggregate, x.Server, principal.Of(x.Principal)
 	claims := x.FilterAbilities(hub.Members.Abilities, access)
 	if access.MayCall {
-		sess.Client.Offer = question.Offer{Abilities: claims, Revision: hub.Version, Joint: true}
+		sess.Client.Offer = question.Offer{Abilities: claims, Revision: hub.Version, Aggregated: true}
 	}
 	sess.Upstream = target.Upstream.Later(func(ctx context.Context, has *room.Holding) (*upstream.Session, error) {
 		up, opened, err := target.Open(ctx, who, upstream.Initialize(hub.Version, hub.Client.Name, hub.Client.Version, claims...), has)

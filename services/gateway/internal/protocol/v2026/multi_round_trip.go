@@ -47,7 +47,7 @@ func (x *message) resume() *refusal.Refusal {
 		refused.Message = "nothing was asked, so there is nothing to answer."
 		return refused
 	}
-	m, err := x.Message.First()
+	m, err := x.Message.WithoutRetryMembers()
 	if err != nil {
 		return refused
 	}

@@ -106,7 +106,7 @@ func (x *message) forward(ctx context.Context, wants upstream.Wanted) dispatch.R
 	var alive sync.WaitGroup
 	defer func() { end(); alive.Wait() }()
 	alive.Go(func() { out.KeepOpen(ctx, end) })
-	answer, err := x.Session.Upstream.Ask(ctx, upstream.Subscribe(x.ID(), x.AsClient, wants), &x.Slot.Answer, func(raw []byte) {
+	answer, err := x.Session.Upstream.SendRequest(ctx, upstream.Subscribe(x.ID(), x.AsClient, wants), &x.Slot.Answer, func(raw []byte) {
 		if !x.MayHear(ctx) || out.Forward(upstream.Event{Message: raw}) != nil {
 			end()
 		}

@@ -201,7 +201,7 @@ func (h *hearing) once(ctx context.Context, again bool) bool {
 	if len(wants.URIs) == 0 && !wants.Prompts && !wants.Resources {
 		return true
 	}
-	answer, err := x.Session.Upstream.Ask(ctx, upstream.Subscribe(x.ID(), x.AsClient, wants), &x.Slot.Answer, func(raw []byte) {
+	answer, err := x.Session.Upstream.SendRequest(ctx, upstream.Subscribe(x.ID(), x.AsClient, wants), &x.Slot.Answer, func(raw []byte) {
 		if !x.MayHear(ctx) || out.Forward(upstream.Event{Message: raw}) != nil {
 			stop()
 		}

@@ -53,7 +53,7 @@ func (x *message) becomesTask(ctx context.Context, why *refusal.Refusal) (dispat
 
 // advance makes the call of a task in the background if its approval has been decided.
 func (x *message) advance(ctx context.Context, t *tasks.Task) {
-	approval, waits := t.Awaited()
+	approval, waits := t.AwaitedApproval()
 	if !waits {
 		return
 	}

@@ -63,7 +63,7 @@ func (x *message) ownTask(ctx context.Context) dispatch.Response {
 		state := t.Report()
 		return x.answerTask(ctx, describe(state), state.Outcome)
 	case mcp.MethodTasksCancel:
-		if approval, _ := t.Awaited(); t.Cancel() {
+		if approval, _ := t.AwaitedApproval(); t.Cancel() {
 			x.withdraw(ctx, x.Caller, t, approval)
 		}
 	} // a task sends no requests to its client, so an update has nothing to answer

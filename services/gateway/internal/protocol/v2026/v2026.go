@@ -158,7 +158,7 @@ func (x *message) sentTo(speaks bool) {
 // there.
 func (x *message) allows(access visibility.Access, can []mcp.Ability) {
 	x.scope, x.can = access, can
-	x.Offer = question.Offer{Abilities: can, Revision: mcp.Modern, Joint: x.Addressing.IsShared()}
+	x.Offer = question.Offer{Abilities: can, Revision: mcp.Modern, Aggregated: x.Addressing.IsShared()}
 	x.AsClient = &upstream.Client{Claims: can}
 	x.AsClient.Name, x.AsClient.Version = x.Message.Client()
 	x.DeclaredToServer = []byte(mcp.CapabilitiesJSON(can))
@@ -224,7 +224,7 @@ func (x *message) mirrors(ctx context.Context, of dispatch.Tools) *refusal.Refus
 			return nil
 		}
 	}
-	bindings, arguments := x.Discovery.Mirrors(x.Message.Name), x.Message.Arguments.Of(x.Message.Raw)
+	bindings, arguments := x.Discovery.ParamHeaders(x.Message.Name), x.Message.Arguments.Of(x.Message.Raw)
 	end, err := x.Slot.Answer.TurnFor(ctx, len(arguments))
 	if err != nil {
 		return protocol.Unreadable() // the caller has disconnected
@@ -233,7 +233,7 @@ func (x *message) mirrors(ctx context.Context, of dispatch.Tools) *refusal.Refus
 	if x.mirrored, err = paramheaders.Headers(arguments, bindings, x.Header.Get); err == nil {
 		return nil
 	}
-	x.Discovery.Renew(servers.RenewAfter) // the tool's schema may have changed
+	x.Discovery.RefreshInBackground(servers.RenewAfter) // the tool's schema may have changed
 	return refusal.ProtocolError(commonv1.Code_CODE_HEADER_MISMATCH, err.Error()+".")
 }
 
@@ -292,7 +292,7 @@ func (x *message) discovered(ctx context.Context, out *dispatch.Relay) (*jsonrpc
 	if x.scope.MayCall {
 		return x.AskServer(ctx, upstream.Discover(x.AsClient), out)
 	}
-	found, err := x.Discovery.Found(ctx, discovery.Fresh)
+	found, err := x.Discovery.Get(ctx, discovery.Fresh)
 	if err != nil {
 		return nil, x.Undiscovered(ctx, err)
 	}
@@ -344,8 +344,8 @@ func (x *message) Prepare(ctx context.Context, call attempt.Call, under *session
 		}
 	}
 	call.Mirrored, call.Resumes = x.mirrored, cmp.Or(x.round.approval, x.Resumes)
-	under.EndsWith(ctx)
-	under.Decides(x.DecideServerRequest)
+	under.CancelWith(ctx)
+	under.SetServerRequests(x.DecideServerRequest)
 	if x.asTask = x.mayBeTask(); x.asTask { // the client gets the task at once
 		call.Hold = new(time.Duration)
 	}
@@ -356,7 +356,7 @@ func (x *message) TranslatesRevisions() bool { return x.bridged }
 
 func (x *message) Pending(ctx context.Context, result pipeline.Result) (dispatch.Response, bool) {
 	if state := x.nextRoundTrip(result); state != "" {
-		body, err := result.Refusal.Leg(x.ID(), state)
+		body, err := result.Refusal.RetryResponse(x.ID(), state)
 		return x.OwnResponse(ctx, body, err), true
 	}
 	if !x.asTask {
@@ -376,7 +376,7 @@ func (x *message) Answer(ctx context.Context, result pipeline.Result) dispatch.R
 		return x.Refuse(ctx, refused)
 	}
 	if upstream.HasCode(result.Answer, mcp.CodeHeaderMismatch) || upstream.HasCode(result.Answer, mcp.CodeVersionUnsupported) {
-		x.Discovery.Renew(servers.RenewAfter) // other arguments may have to be in headers by now, or none
+		x.Discovery.RefreshInBackground(servers.RenewAfter) // other arguments may have to be in headers by now, or none
 	}
 	if edits, refused = x.bind(ctx, result.Answer, dispatch.Private(result.Answer, edits, filtered)); refused != nil {
 		return x.RefusedResponse(ctx, refused)
@@ -386,7 +386,7 @@ func (x *message) Answer(ctx context.Context, result pipeline.Result) dispatch.R
 	return out
 }
 
-func (x *message) OwnList(found *discovery.Found) (*jsonrpc.Answer, error) {
+func (x *message) OwnList(found *discovery.Result) (*jsonrpc.Answer, error) {
 	if x.bridged {
 		return upstream.Complete(found.List, x.Message.Method)
 	}
