@@ -40,8 +40,8 @@ var errPageToken = errors.New("page_token: this list has returned no such token"
 // errNoDecision means that this gateway has no record of a decision.
 var errNoDecision = errors.New("this gateway has no decision with that id: it may be older than the journal, or another gateway's; `sluice decisions tail` lists the newest")
 
-// home is the tenant of the installation. Only its persons see the servers, which belong to no other tenant.
-const home = "default"
+// installationTenant is the tenant of the installation. Only its persons see the servers, which belong to no other tenant.
+const installationTenant = "default"
 
 // GetStatus implements gatewayv1.GatewayServiceServer. Callers of the installation's tenant get the servers, the
 // journal's counts, and the number of all sessions. Callers of any other tenant get neither servers nor counts, and the
@@ -54,7 +54,7 @@ func (s *Service) GetStatus(ctx context.Context, _ *gatewayv1.GetStatusRequest) 
 		Ready:          len(why) == 0,
 		NotReady:       why,
 		Degraded:       s.Degraded(),
-		PolicyRevision: s.kept.Revision(),
+		PolicyRevision: s.decisions.Revision(),
 		JournalHealthy: s.journal.Healthy() == nil,
 	}
 	if !seesAll(authn.CallerOf(ctx)) {
@@ -81,7 +81,7 @@ func seesAll(caller *authn.Caller) bool {
 	if caller == nil {
 		return false
 	}
-	return caller.Tenant() == home || caller.Person == nil && caller.Principal == nil
+	return caller.Tenant() == installationTenant || caller.Person == nil && caller.Principal == nil
 }
 
 // isOperator reports whether a caller who sees the servers may read the standard error of their programs, which may
@@ -99,14 +99,14 @@ func (s *Service) serverStatuses(inDetail bool) (all []*gatewayv1.ServerStatus) 
 		if inDetail {
 			status.LastError, status.ProgramNotice = up.LastErrorInDetail(), up.ProgramNotice()
 		}
-		if until := up.RestsUntil(); !until.IsZero() {
+		if until := up.CircuitOpenUntil(); !until.IsZero() {
 			status.RestsUntil = timestamppb.New(until)
 		}
 		if since := up.StartingSince(); !since.IsZero() {
 			status.StartingSince = timestamppb.New(since)
 		}
-		if _, ok := s.holds[name]; ok {
-			r := s.held(name)
+		if _, ok := s.sandboxReports[name]; ok {
+			r := s.sandboxReport(name)
 			status.Sandbox = &gatewayv1.Sandbox{By: r.By, Held: r.Enforced, NotHeld: slices.Concat(r.NotEnforced, r.Opened), Why: r.Why}
 		}
 		all = append(all, status)
@@ -117,7 +117,7 @@ func (s *Service) serverStatuses(inDetail bool) (all []*gatewayv1.ServerStatus) 
 // ListSessions implements gatewayv1.GatewayServiceServer. A session that is used between two pages moves to the front
 // of the list, so the next page does not contain that session. Every other session is listed once.
 func (s *Service) ListSessions(ctx context.Context, req *gatewayv1.ListSessionsRequest) (*gatewayv1.ListSessionsResponse, error) {
-	earlier, err := listedBefore(req.GetPageToken())
+	earlier, err := sessionPageFilter(req.GetPageToken())
 	if err != nil {
 		return nil, toStatus(err)
 	}
@@ -126,7 +126,7 @@ func (s *Service) ListSessions(ctx context.Context, req *gatewayv1.ListSessionsR
 	resp := new(gatewayv1.ListSessionsResponse)
 	if len(states) > size {
 		states = states[:size]
-		resp.NextPageToken = pageToken(states[size-1])
+		resp.NextPageToken = formatSessionToken(states[size-1])
 	}
 	for _, st := range states {
 		resp.Sessions = append(resp.Sessions, &gatewayv1.Session{
@@ -138,13 +138,13 @@ func (s *Service) ListSessions(ctx context.Context, req *gatewayv1.ListSessionsR
 	return resp, nil
 }
 
-// pageToken returns the position of a session in the list: when it was last used, and its digest.
-func pageToken(st session.State) string {
+// formatSessionToken returns the position of a session in the list: when it was last used, and its digest.
+func formatSessionToken(st session.State) string {
 	return strconv.FormatInt(st.LastUsed.UnixNano(), 10) + "-" + st.Digest
 }
 
-// listedBefore returns a function that reports whether a session is at or before the position in a page token.
-func listedBefore(token string) (func(session.State) bool, error) {
+// sessionPageFilter returns a function that reports whether a session is at or before the position in a page token.
+func sessionPageFilter(token string) (func(session.State) bool, error) {
 	if token == "" {
 		return func(session.State) bool { return false }, nil
 	}
@@ -182,8 +182,8 @@ func (s *Service) GetDecision(ctx context.Context, req *gatewayv1.GetDecisionReq
 	return resp, nil
 }
 
-// placeOf parses the page token of a list of records. An empty token means the position of the newest record.
-func placeOf(token string) (at journal.Position, err error) {
+// parsePageToken parses the page token of a list of records. An empty token means the position of the newest record.
+func parsePageToken(token string) (at journal.Position, err error) {
 	if token == "" {
 		return at, nil
 	}
@@ -231,7 +231,7 @@ func tenantOf(ctx context.Context) string {
 func filter(ctx context.Context, f *gatewayv1.DecisionFilter) journal.Filter {
 	tenant := tenantOf(ctx)
 	return func(r *journal.Record) bool {
-		seen := r.Tenant == tenant || r.Tenant == "" && tenant == home
+		seen := r.Tenant == tenant || r.Tenant == "" && tenant == installationTenant
 		return tenant != "" && seen && matches(r, f)
 	}
 }
@@ -271,9 +271,9 @@ func toStatus(err error) error {
 		return &rpc.Error{Code: codes.NotFound, Reason: "DECISION_UNKNOWN", Err: err}
 	case errors.Is(err, errPageToken):
 		return &rpc.Error{Code: codes.InvalidArgument, Reason: "PAGE_TOKEN_INVALID", Err: err}
-	case errors.Is(err, journal.ErrSlow):
+	case errors.Is(err, journal.ErrSlowWatcher):
 		return &rpc.Error{Code: codes.ResourceExhausted, Reason: "WATCHER_TOO_SLOW", Err: err}
-	case errors.Is(err, errRepeat):
+	case errors.Is(err, errIdempotencyKey):
 		return &rpc.Error{Code: codes.Unimplemented, Reason: "NOT_SERVED", Err: err}
 	case errors.Is(err, errArguments):
 		return &rpc.Error{Code: codes.InvalidArgument, Reason: "JSON_INVALID", Err: err}

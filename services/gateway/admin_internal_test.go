@@ -63,7 +63,7 @@ func newAdmin(t *testing.T) *Service {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &Service{deps: Deps{Tokens: new(authn.Tokens)}, journal: j, sessions: sessions, kept: decisions, mcp: new(mcpserver.Server), reads: fairqueue.NewForProcessor[string]()}
+	return &Service{deps: Deps{Tokens: new(authn.Tokens)}, journal: j, sessions: sessions, decisions: decisions, mcp: new(mcpserver.Server), reads: fairqueue.NewForProcessor[string]()}
 }
 
 // record writes a refusal for a tenant into the journal and returns the id of the decision.
@@ -95,7 +95,7 @@ func subjects(records []*gatewayv1.Record) []string {
 
 // Case I4. Callers see the decisions of their own tenant. Counts of unauthenticated requests are visible in the tenant
 // default. A role without a person or principal sees nothing.
-func TestI4DecisionsAreTheTenantsOwn(t *testing.T) {
+func TestDecisions_AreVisibleOnlyInTheirTenant(t *testing.T) {
 	t.Parallel()
 	s := newAdmin(t)
 	id := s.record(t, "acme", "ana")
@@ -173,7 +173,7 @@ func (s *Service) watch(ctx context.Context, t *testing.T) []string {
 	return out.got
 }
 
-func TestDecisionsAreFiltered(t *testing.T) {
+func TestListDecisions_AppliesTheFilter(t *testing.T) {
 	t.Parallel()
 	s := newAdmin(t)
 	s.record(t, "acme", "ana")
@@ -203,7 +203,7 @@ func TestDecisionsAreFiltered(t *testing.T) {
 
 // Checks that a list is complete for each page size. A page larger than 3 MiB is cut, and the next page continues after
 // the cut.
-func TestAListComesInPages(t *testing.T) {
+func TestListDecisions_PagesAreComplete(t *testing.T) {
 	t.Parallel()
 	const written, most = 1000, 3 << 20
 	s := newAdmin(t)
@@ -273,7 +273,7 @@ func reached(t *testing.T, over upstream.Transport) *upstream.Server {
 }
 
 // Checks that the status shows a server that is unavailable, and a server that is busy.
-func TestStatusTellsHowServersAre(t *testing.T) {
+func TestGetStatus_ShowsUnavailableAndBusyServers(t *testing.T) {
 	t.Parallel()
 	s := newAdmin(t)
 	opened, release := make(chan struct{}), make(chan struct{})
@@ -367,7 +367,7 @@ func (s *Service) pages(t *testing.T, tenant string, size int32, between func())
 
 // Case I4. Callers see the sessions of their own tenant. The next page continues where the previous page ended, even if
 // sessions were opened, used or closed between the two.
-func TestI4SessionsAreTheTenantsOwn(t *testing.T) {
+func TestListSessions_AreVisibleOnlyInTheirTenant(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newAdmin(t)
@@ -394,7 +394,7 @@ func TestI4SessionsAreTheTenantsOwn(t *testing.T) {
 	})
 }
 
-func TestAListOfSessionsGoesOnThoughTheyMove(t *testing.T) {
+func TestListSessions_ContinuesWhenSessionsChange(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newAdmin(t)
@@ -441,7 +441,7 @@ func closeAll(t *testing.T, s *Service) {
 	}
 }
 
-func TestErrorsMeetTheirCodes(t *testing.T) {
+func TestToStatus_MapsErrorsToCodes(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		err    error
@@ -449,7 +449,7 @@ func TestErrorsMeetTheirCodes(t *testing.T) {
 		reason string
 	}{
 		{errNoDecision, codes.NotFound, "DECISION_UNKNOWN"},
-		{fmt.Errorf("x: %w", journal.ErrSlow), codes.ResourceExhausted, "WATCHER_TOO_SLOW"},
+		{fmt.Errorf("x: %w", journal.ErrSlowWatcher), codes.ResourceExhausted, "WATCHER_TOO_SLOW"},
 		{fmt.Errorf("x: %w", journal.ErrClosed), codes.Unavailable, "STOPPING"},
 		{errors.New("x"), codes.Unknown, ""},
 	} {

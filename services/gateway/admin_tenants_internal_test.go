@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 )
 
-func TestGetStatus_PeopleOfAnotherTenantReadOfTheirTenantAlone(t *testing.T) {
+func TestGetStatus_OtherTenantsSeeOnlyTheirSessions(t *testing.T) {
 	t.Parallel()
 	s := newAdmin(t)
 	s.servers = map[string]*upstream.Server{"payroll-of-umbrella": reached(t, new(oneServer))}

@@ -19,7 +19,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/sandbox"
 )
 
-func TestTheDefaultsAreValid(t *testing.T) {
+func TestDefaultConfig_IsValid(t *testing.T) {
 	t.Parallel()
 	cfg := gateway.DefaultConfig()
 	if err := cfg.Validate(); err != nil {
@@ -30,7 +30,7 @@ func TestTheDefaultsAreValid(t *testing.T) {
 	}
 }
 
-func TestValidateRefusesWhatCanNotWork(t *testing.T) {
+func TestValidate_RefusesInvalidConfigurations(t *testing.T) {
 	t.Parallel()
 	good := gateway.Server{URL: "http://localhost/mcp", Timeout: time.Second}
 	for name, change := range map[string]func(*gateway.Config){
@@ -56,7 +56,7 @@ func TestValidateRefusesWhatCanNotWork(t *testing.T) {
 
 // Case S1. Checks that the error for a secret that cannot be resolved names the secret's place, and that the server is
 // not used without its secret.
-func TestFromFileResolvesSecrets(t *testing.T) {
+func TestFromFile_ResolvesSecrets(t *testing.T) {
 	t.Parallel()
 	file := config.Default()
 	file.Servers = map[string]config.Server{
@@ -113,7 +113,7 @@ func TestFromFile_NamesEveryReferenceThatCannotBeResolved(t *testing.T) {
 
 // Checks that every setting that the gateway reads changes its own field of the configuration and no other field, and
 // that every field has a setting.
-func TestFromFileReadsEverySetting(t *testing.T) {
+func TestFromFile_ReadsEverySetting(t *testing.T) {
 	t.Parallel()
 	web := func(f *config.File) *config.HTTPServer { return f.Servers["web"].HTTP }
 	local := func(f *config.File) *config.StdioServer { return f.Servers["local"].Stdio }

@@ -3,7 +3,7 @@ package gateway
 import "testing"
 
 // Checks the identities that sluice/approval/v1/binding.proto defines.
-func TestIdentity(t *testing.T) {
+func TestIdentity_MatchesTheContract(t *testing.T) {
 	t.Parallel()
 	for want, s := range map[string]Server{
 		"http https://api.example.com/mcp":        {URL: "https://API.example.com:443/mcp"},

@@ -40,7 +40,7 @@ func (s *Server) installation(name, root string, env config.Env) (in *stdio.Inst
 	}
 	cfg := stdio.Config{Command: s.Command, Env: s.Env, Path: lookUp(env, "PATH"), Home: lookUp(env, "HOME"), Dir: s.Dir}
 	path, vars, err := cfg.Program()
-	if err != nil || s.isThere(command, path) {
+	if err != nil || s.isInstalled(command, path) {
 		return nil, "" // MissingPrograms reports a missing program
 	}
 	in = &stdio.Install{Command: *command, Folder: npx.Folder(filepath.Join(root, name)), NPM: npmOf(path, vars["PATH"]), ScriptsApart: s.Sandbox.NoNetwork}
@@ -49,9 +49,9 @@ func (s *Server) installation(name, root string, env config.Env) (in *stdio.Inst
 	return in, ""
 }
 
-// isThere reports whether npx runs a program that is already installed: globally, or in the project that contains the
+// isInstalled reports whether npx runs a program that is already installed: globally, or in the project that contains the
 // server's working folder.
-func (s *Server) isThere(c *npx.Command, program string) bool {
+func (s *Server) isInstalled(c *npx.Command, program string) bool {
 	name := c.Name()
 	if c.IsBare() && !strings.Contains(name, "/") && isFile(filepath.Join(filepath.Dir(program), name)) {
 		return true
@@ -165,7 +165,7 @@ func (c *Config) Installs(env config.Env) (notes []string) {
 		}
 		if _, secret := server.npmEnvironment(env); in != nil && len(secret) > 0 {
 			notes = append(notes, fmt.Sprintf("servers.%s: the installation of %s does not get %s, because each refers to a secret: write it into ~/.npmrc of the gateway's user",
-				name, in.Command.Shown(), strings.Join(secret, ", ")))
+				name, in.Command.DisplayPackage(), strings.Join(secret, ", ")))
 		}
 	}
 	return notes

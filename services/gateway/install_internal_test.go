@@ -32,7 +32,7 @@ func machine(t *testing.T) (dir string, env config.Env) {
 }
 
 // Case X21. Checks that an installation gets only variables that configure npm and are not secret.
-func TestX21NPMEnvironment_HoldsNoSecret(t *testing.T) {
+func TestNPMEnvironment_ContainsNoSecrets(t *testing.T) {
 	t.Parallel()
 	dir, env := machine(t)
 	s := Server{
@@ -60,7 +60,7 @@ func TestX21NPMEnvironment_HoldsNoSecret(t *testing.T) {
 	}
 }
 
-func TestInstallation_OfWhatNpxWouldInstall(t *testing.T) {
+func TestInstallation_IsMadeForPackagesThatNpxInstalls(t *testing.T) {
 	t.Parallel()
 	dir, env := machine(t)
 	work := filepath.Join(dir, "work")
@@ -97,7 +97,7 @@ func TestInstallation_OfWhatNpxWouldInstall(t *testing.T) {
 	}
 }
 
-func TestInstallation_DigestIsOfAllThatDecides(t *testing.T) {
+func TestInstallation_DigestDependsOnEverythingInstalled(t *testing.T) {
 	t.Parallel()
 	dir, env := machine(t)
 	seen := make(map[string]string)

@@ -28,7 +28,7 @@ const (
 
 // ListDecisions implements gatewayv1.GatewayServiceServer.
 func (s *Service) ListDecisions(ctx context.Context, req *gatewayv1.ListDecisionsRequest) (*gatewayv1.ListDecisionsResponse, error) {
-	at, err := placeOf(req.GetPageToken())
+	at, err := parsePageToken(req.GetPageToken())
 	if err != nil {
 		return nil, toStatus(err)
 	}
@@ -40,7 +40,7 @@ func (s *Service) ListDecisions(ctx context.Context, req *gatewayv1.ListDecision
 	defer done()
 	resp, size, most := new(gatewayv1.ListDecisionsResponse), 0, cmp.Or(int(req.GetPageSize()), defaultPage)
 	begun := time.Now()
-	for listed, err := range s.journal.Backward(ctx, at, stepping(wanted, req.GetFilter())) {
+	for listed, err := range s.journal.Backward(ctx, at, searchFilter(wanted, req.GetFilter())) {
 		if err != nil {
 			return nil, fmt.Errorf("read the journal: %w", err)
 		}
@@ -50,14 +50,14 @@ func (s *Service) ListDecisions(ctx context.Context, req *gatewayv1.ListDecision
 		if wanted(listed.Record) {
 			rec := journal.ToProto(listed.Record)
 			if size += proto.Size(rec); len(resp.GetRecords()) == most || size > maxList {
-				resp.NextPageToken = tokenOf(at)
+				resp.NextPageToken = formatPageToken(at)
 				break
 			}
 			resp.Records = append(resp.Records, rec)
 		}
 		at, resp.Searched = listed.Position, timestamppb.New(listed.Record.Time)
 		if time.Since(begun) > searchTime {
-			resp.NextPageToken = tokenOf(at)
+			resp.NextPageToken = formatPageToken(at)
 			break
 		}
 	}
@@ -69,16 +69,16 @@ func (s *Service) ListDecisions(ctx context.Context, req *gatewayv1.ListDecision
 func (s *Service) read(ctx context.Context) (done func(), err error) {
 	caller := cmp.Or(authn.CallerOf(ctx), new(authn.Caller))
 	who := cmp.Or(caller.Person, caller.Principal)
-	done, err = s.reads.Take(ctx, fmt.Sprintf("%v %q %q", caller.Role, who.GetTenant(), who.GetSubject()))
+	done, err = s.reads.Acquire(ctx, fmt.Sprintf("%v %q %q", caller.Role, who.GetTenant(), who.GetSubject()))
 	if errors.Is(err, fairqueue.ErrBusy) {
 		return nil, &rpc.Error{Code: codes.ResourceExhausted, Reason: "READS_EXHAUSTED", Err: err}
 	}
 	return done, err
 }
 
-// stepping returns a filter for the wanted records, for the first record that is too old, and for every searchStep-th
+// searchFilter returns a filter for the wanted records, for the first record that is too old, and for every searchStep-th
 // other record. The search can end at any of these records.
-func stepping(wanted journal.Filter, f *gatewayv1.DecisionFilter) journal.Filter {
+func searchFilter(wanted journal.Filter, f *gatewayv1.DecisionFilter) journal.Filter {
 	looked := 0
 	return func(r *journal.Record) bool {
 		looked++
@@ -91,4 +91,4 @@ func isBefore(r *journal.Record, f *gatewayv1.DecisionFilter) bool {
 	return f.GetSince() != nil && r.Time.Before(f.GetSince().AsTime())
 }
 
-func tokenOf(at journal.Position) string { return fmt.Sprintf("%d-%d", at.Calls, at.Refusals) }
+func formatPageToken(at journal.Position) string { return fmt.Sprintf("%d-%d", at.Calls, at.Refusals) }

@@ -14,7 +14,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-func TestListDecisions_ByTime(t *testing.T) {
+func TestListDecisions_SelectsByTime(t *testing.T) {
 	t.Parallel()
 	s := newAdmin(t)
 	var times []*timestamppb.Timestamp
@@ -52,7 +52,7 @@ func TestListDecisions_ByTime(t *testing.T) {
 }
 
 // Checks that the search for a page can end between unwanted records, and that no record is skipped.
-func TestListDecisions_SearchForNothingEndsBetweenPages(t *testing.T) {
+func TestListDecisions_SearchCanEndBetweenRecords(t *testing.T) {
 	t.Parallel()
 	s := newAdmin(t)
 	wanted := s.record(t, "default", "needle")
@@ -66,7 +66,7 @@ func TestListDecisions_SearchForNothingEndsBetweenPages(t *testing.T) {
 	}
 	filter := &gatewayv1.DecisionFilter{Subject: "needle"}
 	looked := 0
-	take := stepping(func(*journal.Record) bool { return false }, filter)
+	take := searchFilter(func(*journal.Record) bool { return false }, filter)
 	for _, err := range s.journal.Backward(t.Context(), journal.Position{}, take) {
 		if err != nil {
 			t.Fatal(err)
@@ -102,7 +102,7 @@ func TestListDecisions_SearchForNothingEndsBetweenPages(t *testing.T) {
 }
 
 // Checks that a caller that is already reading waits, in each of the three methods that read records, and then reads.
-func TestReads_CallerThatReadsAlreadyWaits(t *testing.T) {
+func TestRead_WaitsForOtherReadsOfTheCaller(t *testing.T) {
 	t.Parallel()
 	s := newAdmin(t)
 	id := s.record(t, "default", "ana")

@@ -21,10 +21,10 @@ const (
 	peerSilence = 2 * time.Second
 )
 
-// peerWatch knows which of the other roles serve. It is used only for readiness and GetStatus: a call finds out itself
+// peerHealth knows which of the other roles serve. It is used only for readiness and GetStatus: a call finds out itself
 // whether the roles that it needs answer. A role counts as unavailable until its first check. A peerWatch is safe for
 // concurrent use.
-type peerWatch map[string]*peer
+type peerHealth map[string]*peer
 
 type peer struct {
 	health healthv1.HealthClient
@@ -32,8 +32,8 @@ type peer struct {
 	heard atomic.Pointer[time.Time]
 }
 
-func newPeerWatch(roles map[string]healthv1.HealthClient) peerWatch {
-	w := make(peerWatch, len(roles))
+func newPeerWatch(roles map[string]healthv1.HealthClient) peerHealth {
+	w := make(peerHealth, len(roles))
 	for name, client := range roles {
 		w[name] = &peer{health: client}
 	}
@@ -41,7 +41,7 @@ func newPeerWatch(roles map[string]healthv1.HealthClient) peerWatch {
 }
 
 // missing returns a sentence for each role that does not serve.
-func (w peerWatch) missing() []string {
+func (w peerHealth) missing() []string {
 	var why []string
 	for _, name := range slices.Sorted(maps.Keys(w)) {
 		if heard := w[name].heard.Load(); heard == nil || time.Since(*heard) > peerSilence {
@@ -52,7 +52,7 @@ func (w peerWatch) missing() []string {
 }
 
 // run checks the roles until ctx is cancelled.
-func (w peerWatch) run(ctx context.Context) error {
+func (w peerHealth) run(ctx context.Context) error {
 	var group errgroup.Group
 	for name, p := range w {
 		group.Go(func() error {

@@ -34,7 +34,7 @@ func serving(context.Context) (healthv1.HealthCheckResponse_ServingStatus, error
 	return healthv1.HealthCheckResponse_SERVING, nil
 }
 
-func TestPeersThatDoNotServeAreMissing(t *testing.T) {
+func TestPeerHealth_ReportsRolesThatDoNotServe(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		limiter, approval := new(role), new(role)

@@ -59,9 +59,9 @@ func (s *Service) warnOfPrograms(ctx context.Context) {
 	}
 }
 
-// held returns a report of what the kernel enforces for a stdio server now, including the limits of its processes.
-func (s *Service) held(name string) sandbox.Report {
-	holds, limits := s.holds[name], s.limiter.Report()
+// sandboxReport returns a report of what the kernel enforces for a stdio server now, including the limits of its processes.
+func (s *Service) sandboxReport(name string) sandbox.Report {
+	holds, limits := s.sandboxReports[name], s.limiter.Report()
 	holds.Enforced = slices.Concat(holds.Enforced, limits.Enforced)
 	holds.NotEnforced = slices.Concat(holds.NotEnforced, limits.NotEnforced)
 	if limits.Why != "" {

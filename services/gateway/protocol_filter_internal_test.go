@@ -10,7 +10,7 @@ import (
 
 // Checks that protocol messages are left out if they were allowed or no rule allows them. Messages that were refused
 // for another reason, and messages that have an effect, are not left out.
-func TestFilter_WithoutProtocol(t *testing.T) {
+func TestFilter_LeavesOutProtocolMessages(t *testing.T) {
 	t.Parallel()
 	acts := map[string]bool{
 		"tools/call": true, "prompts/get": true, "resources/read": true, "resources/subscribe": true, "resources/unsubscribe": true,

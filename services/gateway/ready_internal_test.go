@@ -7,7 +7,7 @@ import (
 
 // Case N1. Checks that /readyz shows unauthenticated callers that the journal has failed, but neither its path nor the
 // system's error.
-func TestN1WhatIsNotReadySaysNothingOfTheMachine(t *testing.T) {
+func TestNotReady_SaysNothingAboutTheMachine(t *testing.T) {
 	t.Parallel()
 	s := newAdmin(t)
 	const ill = "the journal takes no records; the gateway's log says why"

@@ -139,9 +139,9 @@ func (c *Config) checkSandbox(name string) error {
 	return nil
 }
 
-// Holds returns what this system would enforce for each stdio server, by name. The error names the servers that would
+// SandboxReports returns what this system would enforce for each stdio server, by name. The error names the servers that would
 // not be started.
-func Holds(cfg Config, launcher sandbox.Launcher, env config.Env) (map[string]sandbox.Report, error) {
+func SandboxReports(cfg Config, launcher sandbox.Launcher, env config.Env) (map[string]sandbox.Report, error) {
 	out := make(map[string]sandbox.Report)
 	var errs []error
 	files := cfg.programFiles(env)
@@ -168,13 +168,13 @@ func (c *Config) sandbox(name string, launcher sandbox.Launcher, env config.Env,
 		return nil, sandbox.Report{}, fmt.Errorf("servers.%s.stdio.sandbox: %w", name, err)
 	}
 	report := s.Report()
-	report.Opened = c.opened(name, files)
+	report.Opened = c.sandboxExceptions(name, files)
 	return s, report, nil
 }
 
-// opened returns a sentence for each program that a server may change because the server's entry makes it writable. It
+// sandboxExceptions returns a sentence for each program that a server may change because the server's entry makes it writable. It
 // also returns a sentence if the protection of programs makes the server's working folder read-only.
-func (c *Config) opened(name string, files map[string][]string) []string {
+func (c *Config) sandboxExceptions(name string, files map[string][]string) []string {
 	server := c.Servers[name]
 	if server.Sandbox.Mode == sandbox.Off {
 		return nil
@@ -182,35 +182,35 @@ func (c *Config) opened(name string, files map[string][]string) []string {
 	var out []string
 	for _, written := range server.Sandbox.Write {
 		for _, owner := range slices.Sorted(maps.Keys(files)) {
-			overlaps := func(path string) bool { return below(path, written) || below(written, path) }
+			overlaps := func(path string) bool { return isBelow(path, written) || isBelow(written, path) }
 			if owner != "" && slices.ContainsFunc(files[owner], overlaps) {
 				out = append(out, fmt.Sprintf("sandbox.write makes %s writable, which belongs to the program of server %s", written, owner))
 			}
 		}
 	}
-	return append(out, server.dirHeld(files)...)
+	return append(out, server.workFolderExceptions(files)...)
 }
 
-// dirHeld returns a sentence on how the protection of programs affects a working folder that sandbox.write does not
+// workFolderExceptions returns a sentence on how the protection of programs affects a working folder that sandbox.write does not
 // name. A folder that belongs to a program is read-only. A folder inside a program's folder stays writable.
-func (s *Server) dirHeld(files map[string][]string) []string {
+func (s *Server) workFolderExceptions(files map[string][]string) []string {
 	dir := absolute(s.Dir)
-	if s.Dir == "" || slices.ContainsFunc(s.Sandbox.Write, func(w string) bool { return below(dir, w) }) {
+	if s.Dir == "" || slices.ContainsFunc(s.Sandbox.Write, func(w string) bool { return isBelow(dir, w) }) {
 		return nil
 	}
 	for _, owner := range slices.Sorted(maps.Keys(files)) {
 		switch {
 		case slices.Contains(files[owner], dir):
 			return []string{fmt.Sprintf("its dir %s is read only, because a program is in it: if the server writes there, name folders in sandbox.write", s.Dir)}
-		case owner != "" && slices.ContainsFunc(files[owner], func(path string) bool { return below(dir, path) }):
+		case owner != "" && slices.ContainsFunc(files[owner], func(path string) bool { return isBelow(dir, path) }):
 			return []string{fmt.Sprintf("its dir %s is writable and lies in the program of server %s, which it can change there: move one of the two", s.Dir, owner)}
 		}
 	}
 	return nil
 }
 
-// below reports whether path is folder or is inside folder.
-func below(path, folder string) bool {
+// isBelow reports whether path is folder or is inside folder.
+func isBelow(path, folder string) bool {
 	rel, err := filepath.Rel(folder, path)
 	return err == nil && (rel == "." || filepath.IsLocal(rel))
 }

@@ -7,7 +7,7 @@ import (
 
 // Checks that a working folder that contains programs, or is inside a program's folder, is reported, and that no other
 // folder is.
-func TestDirHeld_SaysWhatProgramsMeanForAWorkingFolder(t *testing.T) {
+func TestWorkFolderExceptions_ReportProgramsInAWorkingFolder(t *testing.T) {
 	t.Parallel()
 	files := map[string][]string{"": {"/etc"}, "app": {"/srv/app", "/srv/app/dist"}}
 	for name, tt := range map[string]struct {
@@ -24,7 +24,7 @@ func TestDirHeld_SaysWhatProgramsMeanForAWorkingFolder(t *testing.T) {
 		"a folder of the system's own": {"/etc", nil, "is read only"},
 	} {
 		s := Server{Dir: tt.dir, Sandbox: Sandbox{Write: tt.write}}
-		got := strings.Join(s.dirHeld(files), "; ")
+		got := strings.Join(s.workFolderExceptions(files), "; ")
 		if (got == "") != (tt.want == "") || !strings.Contains(got, tt.want) {
 			t.Errorf("%s: %q, want %q in it", name, got, tt.want)
 		}

@@ -233,7 +233,7 @@ func (w *Client) hold(ctx context.Context, q Request, was Result) (asked Result,
 	begin := time.Now()
 	defer func() {
 		asked.Held = time.Since(begin)
-		w.meters.Held(ctx, asked.Approval.GetState(), asked.Held)
+		w.meters.RecordHeld(ctx, asked.Approval.GetState(), asked.Held)
 	}()
 	if q.Reply != nil {
 		q.Reply.Hold()

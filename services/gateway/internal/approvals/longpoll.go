@@ -57,10 +57,10 @@ func (w *Client) HoldUntil(client string, now time.Time) time.Time {
 // addHeld counts a call of the principal as held, and reports whether the call may be held.
 func (w *Client) addHeld(p *identityv1.Principal) bool {
 	accounts := principal.AccountsOf(p)
-	return w.held.Take(&accounts, 1) == nil
+	return w.held.Acquire(&accounts, 1) == nil
 }
 
 func (w *Client) removeHeld(p *identityv1.Principal) {
 	accounts := principal.AccountsOf(p)
-	w.held.Give(&accounts, 1)
+	w.held.Release(&accounts, 1)
 }

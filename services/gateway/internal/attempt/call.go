@@ -41,7 +41,7 @@ type Call struct {
 	// Timeout limits the server's work unless policy sets another limit. Patience is the clock that measures the
 	// timeout; nil for a timeout that is never paused.
 	Timeout  time.Duration
-	Patience *upstream.Patience
+	Patience *upstream.PausableDeadline
 	// MaxTimeout limits the server's total work if it reports progress, unless policy sets a limit. If it is not
 	// above Timeout, progress changes nothing.
 	MaxTimeout time.Duration

@@ -62,7 +62,7 @@ func (a Attempt) base(ctx context.Context, rec *journal.Record) *journal.Record 
 		Run:            a.Principal.GetRun(),
 		Server:         a.Server,
 		Method:         a.Sent.Method,
-		Tool:           jsonrpc.Recorded(a.Sent),
+		Tool:           jsonrpc.RecordName(a.Sent),
 		PolicyRevision: a.Decision.GetPolicyRevision(),
 		RequestBytes:   int64(len(a.Sent.Raw)),
 		FromServer:     a.FromServer,
@@ -328,7 +328,7 @@ func Unusable(status int, err error) string {
 	if errors.Is(err, quota.ErrFull) {
 		return quota.Reason(err) + "; end some of them, or wait until they are idle and end by themselves."
 	}
-	for _, own := range []error{upstream.ErrRests, upstream.ErrBusy} {
+	for _, own := range []error{upstream.ErrCircuitOpen, upstream.ErrBusy} {
 		if errors.Is(err, own) {
 			return own.Error() + "."
 		}
@@ -351,7 +351,7 @@ func Unusable(status int, err error) string {
 	if cause := upstream.CauseOf(err); cause != nil {
 		return unusableByCause(cause, err)
 	}
-	if wrong := upstream.WhatIsWrong(err); wrong != "" && status < http.StatusMultipleChoices {
+	if wrong := upstream.AnswerFault(err); wrong != "" && status < http.StatusMultipleChoices {
 		return "the server's answer can't be used: " + wrong + ". Whether the call ran is not known."
 	}
 	if status < http.StatusMultipleChoices {

@@ -175,7 +175,7 @@ func (d *Cache) Put(ctx context.Context, q Query, resp *policyv1.DecideCallRespo
 		return decision
 	}
 	e.clear()
-	d.deps.Meters.Differed(ctx)
+	d.deps.Meters.CountCacheMismatch(ctx)
 	d.deps.Log.ErrorContext(ctx, "policy decides differently than before in the same epoch; the cached decisions are dropped",
 		"server", q.Server, "revision", decision.GetPolicyRevision(), "kept", kept.GetEffect().String(), "decided", decision.GetEffect().String())
 	return stricter(kept, decision)

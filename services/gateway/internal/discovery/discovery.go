@@ -30,12 +30,12 @@ import (
 const (
 	// Fresh is the age up to which a result is used.
 	Fresh = 5 * time.Minute
-	// firstPause is the pause before a server that could not be asked is asked again. The pause doubles with each
+	// minPause is the pause before a server that could not be asked is asked again. The pause doubles with each
 	// further failure in a row, up to longestPause.
-	firstPause   = 250 * time.Millisecond
-	longestPause = 5 * time.Second
-	// insists is the maximum number of failures in a row after which [Server.Insist] stops waiting.
-	insists = 2
+	minPause = 250 * time.Millisecond
+	maxPause = 5 * time.Second
+	// maxRetries is the maximum number of failures in a row after which [Server.GetWithRetry] stops waiting.
+	maxRetries = 2
 	// closeTimeout limits closing the session.
 	closeTimeout = 5 * time.Second
 	// maxPages and maxTools limit how much of a list is read. All pages together may have as many bytes as one page:
@@ -44,22 +44,22 @@ const (
 	maxTools = 10_000
 )
 
-// who is the principal that owns the gateway's sessions with servers.
-var who = principal.Key{Tenant: "system", Subject: principal.Catalogue} //nolint:gochecknoglobals // a constant; Go has no constant structs
+// catalogPrincipal is the principal that owns the gateway's sessions with servers.
+var catalogPrincipal = principal.Key{Tenant: "system", Subject: principal.Catalogue} //nolint:gochecknoglobals // a constant; Go has no constant structs
 
-// own describes the gateway as a client.
-var own = &upstream.Client{Name: "sluice", Version: "1"} //nolint:gochecknoglobals // a constant; Go has no constant structs
+// gatewayClient describes the gateway as a client.
+var gatewayClient = &upstream.Client{Name: "sluice", Version: "1"} //nolint:gochecknoglobals // a constant; Go has no constant structs
 
-// asked returns the principal in whose name lists are reported to the catalog.
-func asked() *identityv1.Principal {
+// reportPrincipal returns the principal in whose name lists are reported to the catalog.
+func reportPrincipal() *identityv1.Principal {
 	return &identityv1.Principal{Tenant: "default", Subject: principal.Catalogue, Role: authv1.TokenRole_TOKEN_ROLE_AGENT}
 }
 
 // ErrList means that a server's list of tools can't be read.
 var ErrList = errors.New("the server's answer is not a list of tools")
 
-// Found is the result of asking a server. It is immutable.
-type Found struct {
+// Result is the result of asking a server. It is immutable.
+type Result struct {
 	// Greeting is the response to initialize or server/discover. It has a result.
 	Greeting *jsonrpc.Answer
 	// List is a response to tools/list that contains all tools on one page.
@@ -69,23 +69,23 @@ type Found struct {
 	Known   *toolreport.Response
 	// Aliases are the names of the tools in a list of all servers.
 	Aliases aggregate.ToolAliases
-	// Joint is List in the form for a list of many servers. It lacks malformed tools, because a strict client would
+	// AggregateList is List in the form for a list of many servers. It lacks malformed tools, because a strict client would
 	// refuse the whole list, and optional members that are null.
-	Joint *jsonrpc.Answer
+	AggregateList *jsonrpc.Answer
 	// Faults are the reasons why clients do not get some tools of List, in the order of the list.
 	Faults []Fault
-	// mirrors are the arguments that clients without sessions must repeat in headers, by tool.
-	mirrors map[string][]paramheaders.Binding
+	// paramHeaders are the arguments that clients without sessions must repeat in headers, by tool.
+	paramHeaders map[string][]paramheaders.Binding
 	// At is the time at which the server was asked.
 	At time.Time
 }
 
-// by returns the client of a list request without a session. It returns nil for a request in a session.
-func (f *Found) by() *upstream.Client {
+// client returns the client of a list request without a session. It returns nil for a request in a session.
+func (f *Result) client() *upstream.Client {
 	if f.Version != mcp.Modern {
 		return nil
 	}
-	return own
+	return gatewayClient
 }
 
 // Config configures a view of a server.
@@ -115,16 +115,16 @@ type Server struct {
 	deps Deps
 
 	// last is a copy of found that is read without the lock.
-	last atomic.Pointer[Found]
+	last atomic.Pointer[Result]
 
 	mu    sync.Mutex
-	found *Found
+	found *Result
 	// greeted means that the server has answered initialize or server/discover, even if its list could not be read.
 	greeted bool
 	// changes is the number of times that the server's list has changed.
 	changes int
-	// again means that Doubt has scheduled another request to the server.
-	again bool
+	// recheckScheduled means that Doubt has scheduled another request to the server.
+	recheckScheduled bool
 	// failures is the number of failures in a row.
 	failures int
 	err      error // the last error, which occurred at the time failed
@@ -141,7 +141,7 @@ func New(cfg Config, deps Deps) (*Server, error) {
 }
 
 // Last returns the last result, whatever its age; nil if there is none.
-func (s *Server) Last() *Found { return s.last.Load() }
+func (s *Server) Last() *Result { return s.last.Load() }
 
 // Changes returns the number of times that the server's list of tools has changed.
 func (s *Server) Changes() int {
@@ -150,31 +150,31 @@ func (s *Server) Changes() int {
 	return s.changes
 }
 
-// Greeted reports whether the server is known to speak the revision.
-func (s *Server) Greeted() bool {
+// SpeaksRevision reports whether the server is known to speak the revision.
+func (s *Server) SpeaksRevision() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.greeted
 }
 
-// Refused reports whether the server has answered within the last five minutes that it does not speak the revision.
-func (s *Server) Refused() bool {
+// RefusedRevision reports whether the server has answered within the last five minutes that it does not speak the revision.
+func (s *Server) RefusedRevision() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return errors.Is(s.err, upstream.ErrRevision) && time.Since(s.failed) <= Fresh
 }
 
-// Hung reports whether the last request to the server timed out within the last five minutes.
-func (s *Server) Hung() bool {
+// TimedOut reports whether the last request to the server timed out within the last five minutes.
+func (s *Server) TimedOut() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return errors.Is(s.err, upstream.ErrTimeout) && time.Since(s.failed) <= Fresh
 }
 
-// Untold returns an error that wraps [toolreport.ErrNotReported] if there is no result because the catalog did not accept the
+// ReportError returns an error that wraps [toolreport.ErrNotReported] if there is no result because the catalog did not accept the
 // server's list. In that case a list of a session does not count as accepted either, although no operator has to accept
 // it.
-func (s *Server) Untold() error {
+func (s *Server) ReportError() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.found == nil && errors.Is(s.err, toolreport.ErrNotReported) {
@@ -183,18 +183,18 @@ func (s *Server) Untold() error {
 	return nil
 }
 
-// Insist is [Server.Found] for a session that the server has just answered. If the server could not be asked recently,
+// GetWithRetry is [Server.Get] for a session that the server has just answered. If the server could not be asked recently,
 // Insist waits until the server is asked again, for at most two failures in a row. It returns nil if there is still no
 // result.
-func (s *Server) Insist(ctx context.Context) *Found {
+func (s *Server) GetWithRetry(ctx context.Context) *Result {
 	for {
-		found, err := s.Found(ctx, Fresh)
+		found, err := s.Get(ctx, Fresh)
 		if err == nil {
 			return found
 		}
 		s.mu.Lock()
 		wait := time.Until(s.failed.Add(s.pause()))
-		over := s.failures > insists || s.givesUp()
+		over := s.failures > maxRetries || s.isPointless()
 		s.mu.Unlock()
 		if over || ctx.Err() != nil {
 			return nil
@@ -207,51 +207,51 @@ func (s *Server) Insist(ctx context.Context) *Found {
 	}
 }
 
-// Mirrors returns the arguments of a tool that a call repeats in headers, according to the last result.
-func (s *Server) Mirrors(tool string) []paramheaders.Binding {
+// ParamHeaders returns the arguments of a tool that a call repeats in headers, according to the last result.
+func (s *Server) ParamHeaders(tool string) []paramheaders.Binding {
 	if found := s.Last(); found != nil {
-		return found.mirrors[tool]
+		return found.paramHeaders[tool]
 	}
 	return nil
 }
 
-// Renew asks the server in the background if the last result is older than age.
-func (s *Server) Renew(age time.Duration) {
+// RefreshInBackground asks the server in the background if the last result is older than age.
+func (s *Server) RefreshInBackground(age time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.asking != nil || s.found != nil && time.Since(s.found.At) <= age || time.Since(s.failed) <= s.pause() {
 		return
 	}
 	s.asking = make(chan struct{})
-	go func() { _, _ = s.ask(context.Background()) }() // the result is stored
+	go func() { _, _ = s.refresh(context.Background()) }() // the result is stored
 }
 
-// Doubt asks the server again because the server has listed other definitions to a session. If the last result is older
+// RecheckList asks the server again because the server has listed other definitions to a session. If the last result is older
 // than age, Doubt asks the server at once and waits for the result. Otherwise it returns at once, and the server is
 // asked when the result has reached that age.
-func (s *Server) Doubt(ctx context.Context, age time.Duration) {
+func (s *Server) RecheckList(ctx context.Context, age time.Duration) {
 	s.mu.Lock()
 	if s.found == nil || time.Since(s.found.At) > age {
 		s.mu.Unlock()
-		_, _ = s.Found(ctx, age) // the result is stored
+		_, _ = s.Get(ctx, age) // the result is stored
 		return
 	}
 	defer s.mu.Unlock()
-	if s.again {
+	if s.recheckScheduled {
 		return
 	}
-	s.again = true
+	s.recheckScheduled = true
 	time.AfterFunc(age-time.Since(s.found.At)+time.Millisecond, func() {
 		s.mu.Lock()
-		s.again = false
+		s.recheckScheduled = false
 		s.mu.Unlock()
-		s.Renew(age)
+		s.RefreshInBackground(age)
 	})
 }
 
-// Found returns a result that is at most age old, and asks the server if necessary. If several callers ask at the same
+// Get returns a result that is at most age old, and asks the server if necessary. If several callers ask at the same
 // time, the server is asked once. Errors are errors of [upstream.Session], or wrap [ErrList] or [toolreport.ErrNotReported].
-func (s *Server) Found(ctx context.Context, age time.Duration) (*Found, error) {
+func (s *Server) Get(ctx context.Context, age time.Duration) (*Result, error) {
 	for {
 		s.mu.Lock()
 		switch {
@@ -264,7 +264,7 @@ func (s *Server) Found(ctx context.Context, age time.Duration) (*Found, error) {
 		case s.asking == nil:
 			s.asking = make(chan struct{})
 			s.mu.Unlock()
-			return s.ask(ctx)
+			return s.refresh(ctx)
 		}
 		asking := s.asking
 		s.mu.Unlock()
@@ -282,33 +282,33 @@ func (s *Server) pause() time.Duration {
 	switch {
 	case s.err == nil:
 		return 0
-	case s.givesUp():
-		return longestPause
+	case s.isPointless():
+		return maxPause
 	default:
-		return min(firstPause<<min(s.failures-1, 10), longestPause)
+		return min(minPause<<min(s.failures-1, 10), maxPause)
 	}
 }
 
-// givesUp reports whether it would be expensive or pointless to ask the server again soon, because the last request
+// isPointless reports whether it would be expensive or pointless to ask the server again soon, because the last request
 // timed out or the server does not speak the revision. The caller holds the lock.
-func (s *Server) givesUp() bool {
+func (s *Server) isPointless() bool {
 	return errors.Is(s.err, upstream.ErrTimeout) || errors.Is(s.err, upstream.ErrRevision)
 }
 
-// ask asks the server. It continues after ctx ends, because other callers may wait for the result.
-func (s *Server) ask(ctx context.Context) (*Found, error) {
+// refresh asks the server. It continues after ctx ends, because other callers may wait for the result.
+func (s *Server) refresh(ctx context.Context) (*Result, error) {
 	ctx = trace.ContextWithSpan(context.WithoutCancel(ctx), nil) // the server is asked for all callers, so the request does not belong to the trace of one caller
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
 	defer cancel()
 	at := time.Now()
-	found, err := (*Found)(nil), fmt.Errorf("%w: it could not be asked", upstream.ErrNoAnswer)
-	defer func() { s.tell(found, err) }() // also if ask panics
-	found, err = s.look(ctx, at)
+	found, err := (*Result)(nil), fmt.Errorf("%w: it could not be asked", upstream.ErrNoAnswer)
+	defer func() { s.storeResult(found, err) }() // also if ask panics
+	found, err = s.query(ctx, at)
 	return found, err
 }
 
-// tell stores the result of a request and wakes the waiting callers.
-func (s *Server) tell(found *Found, err error) {
+// storeResult stores the result of a request and wakes the waiting callers.
+func (s *Server) storeResult(found *Result, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.err = err; err == nil {
@@ -329,42 +329,42 @@ func (s *Server) tell(found *Found, err error) {
 	s.asking = nil
 }
 
-func (s *Server) look(ctx context.Context, at time.Time) (*Found, error) {
+func (s *Server) query(ctx context.Context, at time.Time) (*Result, error) {
 	has := s.deps.Room.Open(&room.Holder{Server: s.cfg.Name})
 	defer has.Close()
-	found, sess, err := s.greet(ctx, has)
+	found, sess, err := s.openSession(ctx, has)
 	if err != nil {
 		return nil, err
 	}
-	defer end(ctx, sess)
-	s.greets()
+	defer closeSession(ctx, sess)
+	s.setGreeted()
 	found.At = at
-	if found.List, err = list(ctx, sess, found.by(), has); err != nil {
+	if found.List, err = readTools(ctx, sess, found.client(), has); err != nil {
 		return nil, err
 	}
-	found.Aliases, found.mirrors = aggregate.NewToolAliases(s.cfg.Name, namesOf(found.List)), mirrors(found.List)
-	if found.Joint, found.Faults, err = conform(s.cfg.Name, found.List, found.Aliases); err != nil {
+	found.Aliases, found.paramHeaders = aggregate.NewToolAliases(s.cfg.Name, toolNames(found.List)), paramHeaders(found.List)
+	if found.AggregateList, found.Faults, err = conform(s.cfg.Name, found.List, found.Aliases); err != nil {
 		return nil, err
 	}
-	found.Known, err = s.deps.Catalogue.Report(ctx, toolreport.List{Server: s.cfg.Name, Version: found.Version, Complete: true, Recipient: asked()}, found.List, 0)
+	found.Known, err = s.deps.Catalogue.Report(ctx, toolreport.List{Server: s.cfg.Name, Version: found.Version, Complete: true, Recipient: reportPrincipal()}, found.List, 0)
 	return found, err
 }
 
-func (s *Server) greets() {
+func (s *Server) setGreeted() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.greeted = true
 }
 
-func namesOf(list *jsonrpc.Answer) (out []string) {
+func toolNames(list *jsonrpc.Answer) (out []string) {
 	for _, t := range list.Tools {
 		out = append(out, t.Name)
 	}
 	return out
 }
 
-// mirrors returns the bindings of the tools in a list, by the name of the tool.
-func mirrors(list *jsonrpc.Answer) map[string][]paramheaders.Binding {
+// paramHeaders returns the bindings of the tools in a list, by the name of the tool.
+func paramHeaders(list *jsonrpc.Answer) map[string][]paramheaders.Binding {
 	out := make(map[string][]paramheaders.Binding)
 	for _, t := range list.Tools {
 		if bindings := paramheaders.Bindings(t.Definition.Of(list.Raw)); bindings != nil {
@@ -374,16 +374,16 @@ func mirrors(list *jsonrpc.Answer) map[string][]paramheaders.Binding {
 	return out
 }
 
-// greet opens a session, or finds out that the server has no sessions. If no revision is configured, it first uses the
+// openSession opens a session, or finds out that the server has no sessions. If no revision is configured, it first uses the
 // newest revision with sessions, and then the revision without sessions if the server has no sessions.
-func (s *Server) greet(ctx context.Context, has *room.Holding) (*Found, *upstream.Session, error) {
+func (s *Server) openSession(ctx context.Context, has *room.Holding) (*Result, *upstream.Session, error) {
 	if s.cfg.Version == mcp.Modern {
 		return s.discover(ctx, has)
 	}
-	sess, opened, err := s.deps.Server.Open(ctx, who, upstream.Initialize(s.cfg.Version, own.Name, own.Version), has)
+	sess, opened, err := s.deps.Server.Open(ctx, catalogPrincipal, upstream.Initialize(s.cfg.Version, gatewayClient.Name, gatewayClient.Version), has)
 	if s.cfg.Version == "" && s.deps.Server.CanBeModern() && opened.Refuses() {
 		if err == nil {
-			end(ctx, sess)
+			closeSession(ctx, sess)
 		}
 		has.Keep(0)
 		if found, sess, modern := s.discover(ctx, has); modern == nil {
@@ -393,46 +393,46 @@ func (s *Server) greet(ctx context.Context, has *room.Holding) (*Found, *upstrea
 	if err != nil {
 		return nil, nil, err
 	}
-	found, err := s.begin(ctx, sess, opened.Message)
+	found, err := s.finishOpen(ctx, sess, opened.Message)
 	if err != nil {
-		end(ctx, sess)
+		closeSession(ctx, sess)
 	}
 	return found, sess, err
 }
 
-// begin completes the opening of a session.
-func (s *Server) begin(ctx context.Context, sess *upstream.Session, greeting *jsonrpc.Answer) (*Found, error) {
+// finishOpen completes the opening of a session.
+func (s *Server) finishOpen(ctx context.Context, sess *upstream.Session, greeting *jsonrpc.Answer) (*Result, error) {
 	if greeting.Error.Present() {
 		return nil, fmt.Errorf("%w: it refused to open a session", upstream.ErrNoAnswer)
 	}
-	if err := sess.Tell(ctx, upstream.Initialized()); err != nil {
+	if err := sess.SendNotification(ctx, upstream.Initialized()); err != nil {
 		return nil, err
 	}
 	version, err := jsontext.AppendUnquote(nil, greeting.ProtocolVersion.Of(greeting.Raw))
 	if err != nil || !mcp.IsSupported(string(version)) {
 		return nil, fmt.Errorf("%w: it speaks no revision of MCP that the gateway speaks", upstream.ErrNoAnswer)
 	}
-	return &Found{Greeting: greeting, Version: string(version)}, nil
+	return &Result{Greeting: greeting, Version: string(version)}, nil
 }
 
 // discover asks the server in revision 2026-07-28.
-func (s *Server) discover(ctx context.Context, has *room.Holding) (*Found, *upstream.Session, error) {
-	sess, answer, err := s.deps.Server.Open(ctx, who, upstream.Discover(own), has)
+func (s *Server) discover(ctx context.Context, has *room.Holding) (*Result, *upstream.Session, error) {
+	sess, answer, err := s.deps.Server.Open(ctx, catalogPrincipal, upstream.Discover(gatewayClient), has)
 	if err != nil {
 		return nil, nil, err
 	}
-	return &Found{Greeting: answer.Message, Version: mcp.Modern}, sess, nil
+	return &Result{Greeting: answer.Message, Version: mcp.Modern}, sess, nil
 }
 
-// end closes a session and ignores errors.
-func end(ctx context.Context, sess *upstream.Session) {
+// closeSession closes a session and ignores errors.
+func closeSession(ctx context.Context, sess *upstream.Session) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 	defer cancel()
 	_ = sess.Close(ctx)
 }
 
-// list reads all pages of a list of tools and joins them to one page.
-func list(ctx context.Context, sess *upstream.Session, by *upstream.Client, has *room.Holding) (*jsonrpc.Answer, error) {
+// readTools reads all pages of a list of tools and joins them to one page.
+func readTools(ctx context.Context, sess *upstream.Session, by *upstream.Client, has *room.Holding) (*jsonrpc.Answer, error) {
 	whole := bytes.NewBufferString(`{"jsonrpc":"2.0","id":0,"result":{"tools":[`)
 	tools, cursor, given := 0, "", make(map[string]bool)
 	for n := range maxPages {
@@ -441,7 +441,7 @@ func list(ctx context.Context, sess *upstream.Session, by *upstream.Client, has 
 		}
 		given[cursor] = true
 		has.Keep(0) // frees the memory of the previous page, which was copied
-		answer, err := sess.Ask(ctx, upstream.ListTools(cursor, by), has, nil)
+		answer, err := sess.SendRequest(ctx, upstream.ListTools(cursor, by), has, nil)
 		if err != nil {
 			return nil, err
 		}

@@ -107,7 +107,7 @@ func viewWith(t *testing.T, s upstream.Transport, version string, takes *toolrep
 
 // Checks that a server is asked in the newest revision with sessions, and in the revision without sessions if the
 // server has no sessions.
-func TestServersAreAskedAsTheySpeak(t *testing.T) {
+func TestGet_AsksInARevisionThatTheServerSpeaks(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		name    string
@@ -127,9 +127,9 @@ func TestServersAreAskedAsTheySpeak(t *testing.T) {
 			t.Parallel()
 			s := &web{speaks: tt.speaks}
 			view := viewOf(t, s, tt.version)
-			found, err := view.Found(t.Context(), discovery.Fresh)
-			if (err == nil) != (tt.want != "") || err == nil && found.Version != tt.want || view.Greeted() != (tt.want != "") {
-				t.Errorf("found %+v, %v, greeted %t", found, err, view.Greeted())
+			found, err := view.Get(t.Context(), discovery.Fresh)
+			if (err == nil) != (tt.want != "") || err == nil && found.Version != tt.want || view.SpeaksRevision() != (tt.want != "") {
+				t.Errorf("found %+v, %v, greeted %t", found, err, view.SpeaksRevision())
 			}
 			if diff := cmp.Diff(tt.asked, s.asked); diff != "" {
 				t.Errorf("it was asked (-want +got):\n%s", diff)
@@ -138,7 +138,7 @@ func TestServersAreAskedAsTheySpeak(t *testing.T) {
 			if tt.want != "" { // clients without sessions may use the server, whichever revision it speaks
 				mirrors = []paramheaders.Binding{{Path: []string{"a"}, Header: "Mcp-Param-A"}}
 			}
-			if diff := cmp.Diff(mirrors, view.Mirrors("t")); diff != "" || view.Mirrors("x") != nil {
+			if diff := cmp.Diff(mirrors, view.ParamHeaders("t")); diff != "" || view.ParamHeaders("x") != nil {
 				t.Errorf("heads say (-want +got):\n%s", diff)
 			}
 		})
@@ -147,61 +147,61 @@ func TestServersAreAskedAsTheySpeak(t *testing.T) {
 
 // Checks that a server counts as speaking a revision even if its list is broken, until the server answers that it does
 // not speak the revision any more.
-func TestARevisionMayGo(t *testing.T) {
+func TestSpeaksRevision_UntilServerRefusesTheRevision(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := &web{speaks: []string{"2026-07-28"}, broken: true}
 		view := viewOf(t, s, "2026-07-28")
-		if _, err := view.Found(t.Context(), discovery.Fresh); err == nil || !view.Greeted() {
-			t.Errorf("its list is broken: %v, greeted %t", err, view.Greeted())
+		if _, err := view.Get(t.Context(), discovery.Fresh); err == nil || !view.SpeaksRevision() {
+			t.Errorf("its list is broken: %v, greeted %t", err, view.SpeaksRevision())
 		}
 		s.speaks = nil
 		time.Sleep(time.Minute)
-		if _, err := view.Found(t.Context(), discovery.Fresh); !errors.Is(err, upstream.ErrRevision) || view.Greeted() {
-			t.Errorf("it was put back: %v, greeted %t", err, view.Greeted())
+		if _, err := view.Get(t.Context(), discovery.Fresh); !errors.Is(err, upstream.ErrRevision) || view.SpeaksRevision() {
+			t.Errorf("it was put back: %v, greeted %t", err, view.SpeaksRevision())
 		}
 	})
 }
 
 // Checks that the server is asked again soon if the catalog did not accept its list, because that says nothing about
 // the server.
-func TestServerIsAskedAgainSoonWhenTheCatalogueDidNotTakeItsList(t *testing.T) {
+func TestGet_AsksAgainSoonWhenCatalogRefusesTheList(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s, takes := &web{speaks: []string{"2025-11-25"}}, new(toolreporttest.Catalog)
 		view := viewWith(t, s, "", takes)
 		takes.Fail(errors.New("the disk is full"))
-		if _, err := view.Found(t.Context(), discovery.Fresh); !errors.Is(err, toolreport.ErrNotReported) || !errors.Is(view.Untold(), toolreport.ErrNotReported) {
-			t.Errorf("the catalog fails: %v, %v", err, view.Untold())
+		if _, err := view.Get(t.Context(), discovery.Fresh); !errors.Is(err, toolreport.ErrNotReported) || !errors.Is(view.ReportError(), toolreport.ErrNotReported) {
+			t.Errorf("the catalog fails: %v, %v", err, view.ReportError())
 		}
 		takes.Fail(nil)
-		if _, err := view.Found(t.Context(), discovery.Fresh); err == nil {
+		if _, err := view.Get(t.Context(), discovery.Fresh); err == nil {
 			t.Error("the server is asked again at once")
 		}
 		time.Sleep(300 * time.Millisecond)
-		if _, err := view.Found(t.Context(), discovery.Fresh); err != nil || view.Untold() != nil {
-			t.Errorf("the catalog is available again: %v, %v", err, view.Untold())
+		if _, err := view.Get(t.Context(), discovery.Fresh); err != nil || view.ReportError() != nil {
+			t.Errorf("the catalog is available again: %v, %v", err, view.ReportError())
 		}
 		s.broken = true
 		time.Sleep(time.Hour)
-		if _, err := view.Found(t.Context(), discovery.Fresh); err == nil || view.Untold() != nil {
-			t.Errorf("the server's list is broken: %v, %v", err, view.Untold())
+		if _, err := view.Get(t.Context(), discovery.Fresh); err == nil || view.ReportError() != nil {
+			t.Errorf("the server's list is broken: %v, %v", err, view.ReportError())
 		}
 	})
 }
 
 // Checks that a server whose list is in doubt is asked again, but at most every two seconds.
-func TestServerInDoubtIsAskedAgainOnceWhatWasFoundIsOld(t *testing.T) {
+func TestRecheckList_AsksAtMostEveryTwoSeconds(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := &web{speaks: []string{"2025-11-25"}}
 		view := viewOf(t, s, "")
-		if _, err := view.Found(t.Context(), discovery.Fresh); err != nil {
+		if _, err := view.Get(t.Context(), discovery.Fresh); err != nil {
 			t.Fatal(err)
 		}
 		began := view.Last().At
 		for range 5 {
-			view.Doubt(t.Context(), 2*time.Second)
+			view.RecheckList(t.Context(), 2*time.Second)
 		}
 		time.Sleep(1900 * time.Millisecond)
 		if at := view.Last().At; at != began {
@@ -213,7 +213,7 @@ func TestServerInDoubtIsAskedAgainOnceWhatWasFoundIsOld(t *testing.T) {
 			t.Errorf("it was asked %q", s.asked)
 		}
 		time.Sleep(10 * time.Second)
-		view.Doubt(t.Context(), 2*time.Second) // the server is asked before Doubt returns
+		view.RecheckList(t.Context(), 2*time.Second) // the server is asked before Doubt returns
 		if got := len(s.asked); got != 6 {
 			t.Errorf("it was asked %q", s.asked)
 		}
@@ -222,32 +222,32 @@ func TestServerInDoubtIsAskedAgainOnceWhatWasFoundIsOld(t *testing.T) {
 
 // Checks that a server whose list could not be read is asked again when it answers a session: once for all waiting
 // callers, and not forever.
-func TestInsistAsksAServerAgainThatCouldNotBeAsked(t *testing.T) {
+func TestGetWithRetry_AsksAgainAfterFailure(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := &web{speaks: []string{"2025-11-25"}, broken: true}
 		view := viewOf(t, s, "")
 		began := time.Now()
-		if found := view.Insist(t.Context()); found != nil || time.Since(began).Round(10*time.Millisecond) != 750*time.Millisecond {
+		if found := view.GetWithRetry(t.Context()); found != nil || time.Since(began).Round(10*time.Millisecond) != 750*time.Millisecond {
 			t.Errorf("a server whose list is broken: %v after %v", found, time.Since(began))
 		}
 		if n := len(s.asked); n != 3 {
 			t.Errorf("it was asked %q", s.asked)
 		}
 		began = time.Now()
-		if found := view.Insist(t.Context()); found != nil || time.Since(began) != 0 {
+		if found := view.GetWithRetry(t.Context()); found != nil || time.Since(began) != 0 {
 			t.Errorf("a list that is broken for longer is waited for: %v", time.Since(began))
 		}
 	})
 	synctest.Test(t, func(t *testing.T) {
 		s := &web{speaks: []string{"2025-11-25"}, broken: true}
 		view := viewOf(t, s, "")
-		if _, err := view.Found(t.Context(), discovery.Fresh); err == nil {
+		if _, err := view.Get(t.Context(), discovery.Fresh); err == nil {
 			t.Fatal("the list is read")
 		}
 		s.broken, s.asked = false, nil
 		for range 5 {
-			go view.Insist(t.Context())
+			go view.GetWithRetry(t.Context())
 		}
 		time.Sleep(time.Second)
 		if view.Last() == nil || len(s.asked) != 2 {
@@ -257,12 +257,12 @@ func TestInsistAsksAServerAgainThatCouldNotBeAsked(t *testing.T) {
 }
 
 // Checks that a server that timed out is not asked again soon, because its callers have already waited for the answer.
-func TestInsistDoesNotWaitForAServerThatHangs(t *testing.T) {
+func TestGetWithRetry_DoesNotWaitForServerThatTimedOut(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		view := viewOf(t, &web{speaks: []string{"2025-11-25"}, hangs: true}, "")
 		began := time.Now()
-		if found := view.Insist(t.Context()); found != nil || time.Since(began) != timeout {
+		if found := view.GetWithRetry(t.Context()); found != nil || time.Since(began) != timeout {
 			t.Errorf("%v after %v, want nothing after %v", found, time.Since(began), timeout)
 		}
 	})

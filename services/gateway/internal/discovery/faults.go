@@ -22,8 +22,8 @@ type Fault struct {
 	Tool string
 	// Why describes the fault. It contains no text of the server.
 	Why string
-	// JointOnly means that the tool is missing only in lists of many servers.
-	JointOnly bool
+	// AggregateOnly means that the tool is missing only in lists of many servers.
+	AggregateOnly bool
 }
 
 // listError says why a list cannot be read. It contains no text of the server.
@@ -35,8 +35,8 @@ func (e *listError) Error() string { return ErrList.Error() + ": " + e.why }
 // Unwrap returns the errors that this error belongs to.
 func (e *listError) Unwrap() []error { return []error{upstream.ErrNoAnswer, ErrList} }
 
-// WhyList returns the reason why a list cannot be read, without text of the server. It is empty for any other error.
-func WhyList(err error) string {
+// ListFault returns the reason why a list cannot be read, without text of the server. It is empty for any other error.
+func ListFault(err error) string {
 	if bad, ok := errors.AsType[*listError](err); ok {
 		return "the list of tools can't be read: " + bad.why
 	}
@@ -48,7 +48,7 @@ func WhyList(err error) string {
 func (s *Server) Faults() []Fault {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if why := WhyList(s.err); why != "" {
+	if why := ListFault(s.err); why != "" {
 		return []Fault{{Why: why}}
 	}
 	if s.found == nil {
@@ -66,7 +66,7 @@ func conform(server string, list *jsonrpc.Answer, aliases aggregate.ToolAliases)
 	var faults []Fault
 	note := func(t jsonrpc.Tool, why string, jointOnly bool) {
 		if len(faults) < maxFaults {
-			faults = append(faults, Fault{Tool: strings.ToValidUTF8(t.Name[:min(len(t.Name), maxFaultName)], ""), Why: why, JointOnly: jointOnly})
+			faults = append(faults, Fault{Tool: strings.ToValidUTF8(t.Name[:min(len(t.Name), maxFaultName)], ""), Why: why, AggregateOnly: jointOnly})
 		}
 	}
 	var edits []jsonrpc.Edit

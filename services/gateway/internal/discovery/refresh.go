@@ -19,13 +19,13 @@ const (
 	lookEvery = time.Second
 )
 
-// Keep asks the server until ctx ends: before the last result is too old, and soon after the server reports that its
+// KeepFresh asks the server until ctx ends: before the last result is too old, and soon after the server reports that its
 // list has changed. At the same time it asks those of the others that were asked before. For each request, Keep takes a
 // slot of places, which limits how many servers are asked at once. While idle returns true, Keep asks nothing. A
 // request that is running when ctx ends continues until its own timeout. Only one goroutine may call Keep for a server.
-func (s *Server) Keep(ctx context.Context, places chan struct{}, idle func() bool, others ...*Server) {
+func (s *Server) KeepFresh(ctx context.Context, places chan struct{}, idle func() bool, others ...*Server) {
 	due, retry, rest, announced := time.Now(), retryFirst, restFirst, false
-	var last *Found // the last result; nil if the last attempt failed
+	var last *Result // the last result; nil if the last attempt failed
 	for {
 		select {
 		case <-ctx.Done():
@@ -53,7 +53,7 @@ func (s *Server) Keep(ctx context.Context, places chan struct{}, idle func() boo
 		began, told := time.Now(), make(chan struct{})
 		go func() {
 			defer close(told)
-			last, err = s.keepOnce(ctx, age, others)
+			last, err = s.refreshOnce(ctx, age, others)
 		}()
 		select {
 		case <-ctx.Done():
@@ -63,7 +63,7 @@ func (s *Server) Keep(ctx context.Context, places chan struct{}, idle func() boo
 		<-places
 		switch {
 		case err != nil && s.failedBefore(began): // another caller has just asked the server
-			due = time.Now().Add(longestPause)
+			due = time.Now().Add(maxPause)
 			continue
 		case err != nil:
 			due, retry = time.Now().Add(retry), min(2*retry, renewEvery)
@@ -86,15 +86,15 @@ func (s *Server) failedBefore(at time.Time) bool {
 	return s.failed.Before(at)
 }
 
-// keepOnce asks the server, and those of the others that were asked before.
-func (s *Server) keepOnce(ctx context.Context, age time.Duration, others []*Server) (*Found, error) {
-	found, err := s.Found(ctx, age)
+// refreshOnce asks the server, and those of the others that were asked before.
+func (s *Server) refreshOnce(ctx context.Context, age time.Duration, others []*Server) (*Result, error) {
+	found, err := s.Get(ctx, age)
 	if err != nil { // the others would fail, too
 		return nil, err
 	}
 	for _, other := range others {
 		if other.Last() != nil {
-			_, _ = other.Found(ctx, min(age, renewEvery/2)) // a caller that needs the result asks again and gets the error
+			_, _ = other.Get(ctx, min(age, renewEvery/2)) // a caller that needs the result asks again and gets the error
 		}
 	}
 	return found, nil

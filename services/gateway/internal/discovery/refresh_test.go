@@ -18,11 +18,11 @@ import (
 
 const timeout = 30 * time.Second
 
-// mood is the behaviour of a server when it is asked.
-type mood int
+// behaviour is the behaviour of a server when it is asked.
+type behaviour int
 
 const (
-	answers mood = iota
+	answers behaviour = iota
 	hangs
 	refuses
 )
@@ -32,7 +32,7 @@ type server struct {
 	upstream.ListChanged
 
 	mu    sync.Mutex
-	mood  mood
+	mood  behaviour
 	began time.Time
 	asked []time.Duration // the times at which its sessions were opened, since the start of the test
 	tool  string          // the name of its tool; empty means safe
@@ -57,18 +57,18 @@ func (s *server) Open(ctx context.Context, _ principal.Key, r upstream.Request) 
 	return conn{s}, a, err
 }
 
-func (s *server) feels(m mood) {
+func (s *server) setBehaviour(m behaviour) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.mood = m
 }
 
-// lists makes the server list another tool and report that its list has changed.
-func (s *server) lists(tool string) {
+// setTool makes the server list another tool and report that its list has changed.
+func (s *server) setTool(tool string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.tool = tool
-	s.Tell()
+	s.Notify()
 }
 
 func (s *server) times() []time.Duration {
@@ -95,7 +95,7 @@ func answer(r upstream.Request, result string) (upstream.Answer, error) {
 	return upstream.Answer{Message: a, Status: 200}, err
 }
 
-func newView(t *testing.T, m mood) (*discovery.Server, *server) {
+func newView(t *testing.T, m behaviour) (*discovery.Server, *server) {
 	t.Helper()
 	peer := &server{mood: m, began: time.Now()}
 	return viewOf(t, peer, ""), peer
@@ -107,7 +107,7 @@ func keeping(t *testing.T) (keep func(v *discovery.Server, places chan struct{},
 	var all sync.WaitGroup
 	t.Cleanup(func() { cancel(); all.Wait() })
 	return func(v *discovery.Server, places chan struct{}, idle func() bool, others ...*discovery.Server) {
-		all.Go(func() { v.Keep(ctx, places, idle, others...) })
+		all.Go(func() { v.KeepFresh(ctx, places, idle, others...) })
 	}
 }
 
@@ -115,7 +115,7 @@ func busy() bool { return false }
 
 // Checks that a server is asked before its last result is too old, and that a server that fails is asked at longer and
 // longer intervals until it answers.
-func TestServersAreAskedOnASchedule(t *testing.T) {
+func TestKeepFresh_AsksOnASchedule(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		keep, places := keeping(t), make(chan struct{}, 2)
@@ -137,10 +137,10 @@ func TestServersAreAskedOnASchedule(t *testing.T) {
 		if got := tried.times(); !slices.Equal(got, want) {
 			t.Errorf("one that fails was asked at %v, want %v", got, want)
 		}
-		tried.feels(answers)
+		tried.setBehaviour(answers)
 		time.Sleep(5 * time.Minute)
 		before := len(tried.times())
-		tried.feels(refuses)
+		tried.setBehaviour(refuses)
 		time.Sleep(5*time.Minute + 20*time.Second)
 		if got := tried.times()[before:]; len(got) < 2 || got[1]-got[0] != 15*time.Second {
 			t.Errorf("after it has answered it was asked at %v", got)
@@ -150,7 +150,7 @@ func TestServersAreAskedOnASchedule(t *testing.T) {
 
 // Checks that a server that reports a change is asked soon, and that a server that reports changes all the time, with
 // the same list, is asked at longer and longer intervals.
-func TestWhatChangesIsAskedSoon(t *testing.T) {
+func TestKeepFresh_AsksSoonAfterAChange(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		keep, places := keeping(t), make(chan struct{}, 1)
@@ -158,7 +158,7 @@ func TestWhatChangesIsAskedSoon(t *testing.T) {
 		keep(view, places, busy)
 		time.Sleep(time.Minute)
 		for _, tool := range []string{"one", "two"} {
-			peer.lists(tool)
+			peer.setTool(tool)
 			time.Sleep(11 * time.Second)
 			if got := view.Last().List.Tools[0].Name; got != tool {
 				t.Errorf("it lists %q, and %q is known", tool, got)
@@ -167,14 +167,14 @@ func TestWhatChangesIsAskedSoon(t *testing.T) {
 		before := len(peer.times())
 		for range 3600 {
 			time.Sleep(time.Second)
-			peer.Tell()
+			peer.Notify()
 		}
 		if n := len(peer.times()) - before; n < 13 || n > 20 {
 			t.Errorf("in an hour it was asked %d times", n)
 		}
-		peer.lists("three")
+		peer.setTool("three")
 		time.Sleep(2 * discovery.Fresh) // the server reports no change between two requests
-		peer.lists("four")
+		peer.setTool("four")
 		time.Sleep(11 * time.Second)
 		if got := view.Last().List.Tools[0].Name; got != "four" {
 			t.Errorf("once it has changed again, %q is known", got)
@@ -184,9 +184,9 @@ func TestWhatChangesIsAskedSoon(t *testing.T) {
 
 // Case X1. Checks that a server that fails is not asked earlier because it reports changes, or because its list always
 // changes.
-func TestX1NewsDoNotHurryAServerThatFails(t *testing.T) {
+func TestKeepFresh_ChangesDoNotHurryAFailingServer(t *testing.T) {
 	t.Parallel()
-	for name, tt := range map[string]struct{ first, then mood }{
+	for name, tt := range map[string]struct{ first, then behaviour }{
 		"refuses": {refuses, refuses}, "answered once, refuses": {answers, refuses}, "answered once, hangs": {answers, hangs}, "lists something else": {answers, answers},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -196,16 +196,16 @@ func TestX1NewsDoNotHurryAServerThatFails(t *testing.T) {
 				view, peer := newView(t, tt.first)
 				keep(view, places, busy)
 				time.Sleep(time.Minute)
-				peer.feels(tt.then)
+				peer.setBehaviour(tt.then)
 				before := len(peer.times())
 				for i := range 3600 {
 					time.Sleep(time.Second)
-					peer.lists(fmt.Sprint("tool", i))
+					peer.setTool(fmt.Sprint("tool", i))
 				}
 				if n := len(peer.times()) - before; n < 12 || n > 20 {
 					t.Errorf("in an hour it was asked %d times", n)
 				}
-				peer.feels(answers)
+				peer.setBehaviour(answers)
 				time.Sleep(discovery.Fresh)
 				if found := view.Last(); found == nil || time.Since(found.At) > discovery.Fresh {
 					t.Error("once it answers it is not asked")
@@ -217,7 +217,7 @@ func TestX1NewsDoNotHurryAServerThatFails(t *testing.T) {
 
 // Case X1. Checks that servers that hang hold their slots only until they time out, and that a waiting server gets a
 // slot in its turn.
-func TestX1ServersThatHangLetOthersBeAsked(t *testing.T) {
+func TestKeepFresh_HangingServersReleaseTheirSlots(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		keep, places := keeping(t), make(chan struct{}, 2)
@@ -243,7 +243,7 @@ func TestX1ServersThatHangLetOthersBeAsked(t *testing.T) {
 
 // Checks that no server is asked while idle returns true, and that the other views of a server are asked once they have
 // been asked before.
-func TestWhoIsIdleIsNotAsked(t *testing.T) {
+func TestKeepFresh_AsksNothingWhileIdle(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		keep, places := keeping(t), make(chan struct{}, 1)
@@ -260,7 +260,7 @@ func TestWhoIsIdleIsNotAsked(t *testing.T) {
 		if len(asked.times()) < 2 || len(also.times()) != 0 {
 			t.Errorf("it was asked %d times, and the other, which was never asked before, %d", len(asked.times()), len(also.times()))
 		}
-		if _, err := other.Found(t.Context(), discovery.Fresh); err != nil {
+		if _, err := other.Get(t.Context(), discovery.Fresh); err != nil {
 			t.Fatal(err)
 		}
 		for range 20 {

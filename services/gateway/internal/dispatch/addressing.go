@@ -49,6 +49,6 @@ func (Direct) Forwards(string) bool { return true }
 
 func (Direct) IsSubscribed(*jsonrpc.Answer) bool { return true }
 
-func (x Direct) Shown(tool string) []byte { return x.Session.Definitions.Of(tool) }
+func (x Direct) Shown(tool string) []byte { return x.Session.Definitions.Digest(tool) }
 
 func (Direct) Resumable(own *session.Session) *session.Session { return own }

@@ -85,7 +85,7 @@ func (x *Exchange) answerOf(ctx context.Context, result pipeline.Result) Respons
 		return x.Era.Answer(ctx, result)
 	}
 	if refused.Code == commonv1.Code_CODE_TOOL_CHANGED || refused.Code == commonv1.Code_CODE_TOOL_UNKNOWN {
-		x.Discovery.Renew(servers.RenewAfter) // the server may have been repaired, or the catalog may have lost its records
+		x.Discovery.RefreshInBackground(servers.RenewAfter) // the server may have been repaired, or the catalog may have lost its records
 	}
 	if out, pends := x.Era.Pending(ctx, result); pends {
 		return out
@@ -122,10 +122,10 @@ func PolicyUnavailable() *refusal.Refusal {
 }
 
 // AskServer sends a request of the gateway in place of the client's, and returns the server's answer. It ends with ctx.
-func (x *Exchange) AskServer(ctx context.Context, own upstream.Own, out *Relay) (*jsonrpc.Answer, *refusal.Refusal) {
+func (x *Exchange) AskServer(ctx context.Context, own upstream.GatewayMessage, out *Relay) (*jsonrpc.Answer, *refusal.Refusal) {
 	ctx, cancel := context.WithTimeout(ctx, x.Timeout)
 	defer cancel()
-	answer, err := x.Session.Upstream.Ask(ctx, own, &x.Slot.Answer, out.Event)
+	answer, err := x.Session.Upstream.SendRequest(ctx, own, &x.Slot.Answer, out.Event)
 	if err != nil {
 		return nil, x.ServerFailed(ctx, answer, err)
 	}
@@ -137,7 +137,7 @@ func (x *Exchange) AskServer(ctx context.Context, own upstream.Own, out *Relay) 
 
 // ServerFailed logs that a server gave no usable answer, and returns the refusal.
 func (x *Exchange) ServerFailed(ctx context.Context, answer upstream.Answer, err error) *refusal.Refusal {
-	x.Deps.Log.WarnContext(ctx, "server did not answer", "server", x.ServerName, "mcp_method", x.Message.Method, "why", upstream.Why(answer, err))
+	x.Deps.Log.WarnContext(ctx, "server did not answer", "server", x.ServerName, "mcp_method", x.Message.Method, "why", upstream.PublicReason(answer, err))
 	x.Deps.Log.DebugContext(ctx, "server did not answer", "server", x.ServerName, "error", upstream.ForLog(err))
 	refused := unanswered(answer, err)
 	if refused.Code == commonv1.Code_CODE_UPSTREAM_TIMEOUT && refused.Message == "" {
@@ -150,7 +150,7 @@ func (x *Exchange) ServerFailed(ctx context.Context, answer upstream.Answer, err
 func unanswered(answer upstream.Answer, err error) *refusal.Refusal {
 	refused := &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_UNAVAILABLE}
 	if cause := upstream.CauseOf(err); cause != nil {
-		refused.Message, refused.RetryAfter, refused.Lasts = refusal.Sentence(cause.Text), cause.RetryAfter, cause.Lasts
+		refused.Message, refused.RetryAfter, refused.Permanent = refusal.Sentence(cause.Text), cause.RetryAfter, cause.Lasts
 	} else if answer.Status >= http.StatusMultipleChoices {
 		refused.Message = fmt.Sprintf("the server answered with HTTP status %d.", answer.Status)
 	}
@@ -164,8 +164,8 @@ func unanswered(answer upstream.Answer, err error) *refusal.Refusal {
 		refused.Code = commonv1.Code_CODE_UPSTREAM_TIMEOUT
 	case errors.Is(err, intake.ErrSlow):
 		refused.Message = intake.ErrSlow.Error() + "."
-	case errors.Is(err, upstream.ErrRests):
-		refused.Message, refused.RetryAfter = upstream.ErrRests.Error()+".", upstream.Rest
+	case errors.Is(err, upstream.ErrCircuitOpen):
+		refused.Message, refused.RetryAfter = upstream.ErrCircuitOpen.Error()+".", upstream.OpenDuration
 	case errors.Is(err, upstream.ErrBusy):
 		refused.Message = upstream.ErrBusy.Error() + "."
 	case errors.Is(err, room.ErrFull):
@@ -174,8 +174,8 @@ func unanswered(answer upstream.Answer, err error) *refusal.Refusal {
 		refused.Message = upstream.ErrOneSession.Error() + "."
 	case errors.Is(err, upstream.ErrSessionLost):
 		refused.Message = upstream.ErrSessionLost.Error() + "; initialize again."
-	case upstream.WhatIsWrong(err) != "" && upstream.CauseOf(err) == nil:
-		refused.Message = "the server's answer can't be used: " + upstream.WhatIsWrong(err) + "."
+	case upstream.AnswerFault(err) != "" && upstream.CauseOf(err) == nil:
+		refused.Message = "the server's answer can't be used: " + upstream.AnswerFault(err) + "."
 	}
 	return refused
 }
@@ -185,7 +185,7 @@ func unanswered(answer upstream.Answer, err error) *refusal.Refusal {
 func (x *Exchange) HandleNotification(ctx context.Context) {
 	sent := false
 	if x.Message.Method == mcp.MethodCancelled { // a call that waits for an approver must not run afterwards
-		sent = x.Session.Calls.GiveUp(jsonrpc.IDKey(x.Message.RequestID.Of(x.Message.Raw)))
+		sent = x.Session.Calls.Cancel(jsonrpc.IDKey(x.Message.RequestID.Of(x.Message.Raw)))
 	}
 	if mcp.IsVendorNotification(x.Message.Method) && x.Server != nil && x.Deps.Visibility.MayUse(ctx, x.Principal, x.ServerName, x.Message.Method) {
 		x.carriesTo(ctx)
@@ -218,10 +218,10 @@ func (x *Exchange) MayNotify() bool {
 }
 
 // tell sends a notification of the gateway in place of the client's.
-func (x *Exchange) tell(ctx context.Context, own upstream.Own) {
+func (x *Exchange) tell(ctx context.Context, own upstream.GatewayMessage) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), NotifyTimeout)
 	defer cancel()
-	x.logUntold(ctx, x.Message.Method, x.Session.Upstream.Tell(ctx, own))
+	x.logUntold(ctx, x.Message.Method, x.Session.Upstream.SendNotification(ctx, own))
 }
 
 // RefuseNotification records the refusal of a notification, which has no answer.

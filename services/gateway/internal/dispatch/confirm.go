@@ -63,7 +63,7 @@ func (x *Exchange) confirm(out *Relay) attempt.Confirm {
 			x.Deps.Log.ErrorContext(ctx, "confirmation form could not be encoded", "error", err)
 			return attempt.Unanswered
 		}
-		question, err := x.Session.Asked.AskOwn(id)
+		question, err := x.Session.ClientRequests.AddOwn(id)
 		if err != nil {
 			x.Deps.Log.WarnContext(ctx, "confirmation form not sent", "server", x.ServerName, "error", err)
 			return attempt.Unanswered
@@ -73,13 +73,13 @@ func (x *Exchange) confirm(out *Relay) attempt.Confirm {
 			return attempt.Unanswered
 		}
 		select {
-		case m := <-question.Answer():
+		case m := <-question.Response():
 			return confirmed(m.Result.Of(m.Raw))
-		case <-question.Void():
+		case <-question.Cancelled():
 		case <-ctx.Done():
 		}
 		select {
-		case m := <-question.Answer(): // an answer that came at the same moment counts
+		case m := <-question.Response(): // an answer that came at the same moment counts
 			return confirmed(m.Result.Of(m.Raw))
 		default:
 			out.withdraw(id)

@@ -41,7 +41,7 @@ func TestA3AnAnswerThatHasComeCounts(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		x := asking(t)
 		x.Sink = eventStream(client{httptest.NewRecorder(), func(id string) {
-			x.Session.Asked.Answer(gone(t), clientsAnswer(t, id, `{"action":"decline"}`))
+			x.Session.ClientRequests.Deliver(gone(t), clientsAnswer(t, id, `{"action":"decline"}`))
 			cancel()
 		}})
 		if got := dispatch.ConfirmOf(x, x.NewRelay())(ctx, "pay"); got != attempt.Declined {
@@ -97,7 +97,7 @@ func TestA3WhatIsAskedIsShownAsItIs(t *testing.T) {
 	t.Parallel()
 	x, body := asking(t), httptest.NewRecorder()
 	x.Sink = eventStream(client{body, func(id string) {
-		x.Session.Asked.Answer(gone(t), clientsAnswer(t, id, `{"action":"accept","content":{"run":true}}`))
+		x.Session.ClientRequests.Deliver(gone(t), clientsAnswer(t, id, `{"action":"accept","content":{"run":true}}`))
 	}})
 	text := "call  pay refund\nwhy   **safe**\n\n{\n  \"a\": \"<!--\",\n  \"to\": \"eve\",\n  \"z\": \"--> ![](https://eve.example/x)\"\n}"
 	if got := dispatch.ConfirmOf(x, x.NewRelay())(t.Context(), text); got != attempt.Confirmed {

@@ -39,12 +39,12 @@ func (x *Exchange) known(ctx context.Context, answer *jsonrpc.Answer, age time.D
 
 // discovered returns the gateway's own list of the server; nil if it could not be got. It waits only if there is no
 // list yet.
-func discovered(ctx context.Context, of *discovery.Server) *discovery.Found {
+func discovered(ctx context.Context, of *discovery.Server) *discovery.Result {
 	if found := of.Last(); found != nil {
-		of.Renew(discovery.Fresh)
+		of.RefreshInBackground(discovery.Fresh)
 		return found
 	}
-	found, err := of.Found(ctx, discovery.Fresh)
+	found, err := of.Get(ctx, discovery.Fresh)
 	if err != nil {
 		return nil
 	}
@@ -74,10 +74,10 @@ func (x *Exchange) Definition(ctx context.Context, now bool) ([]byte, error) {
 		if digest := x.Known(ctx); digest != nil {
 			return digest, nil
 		}
-		if err := x.Discovery.Untold(); err != nil { // otherwise the definition would seem to be new
+		if err := x.Discovery.ReportError(); err != nil { // otherwise the definition would seem to be new
 			return nil, err
 		}
-		if time.Since(time.Unix(0, x.Session.Looked.Load())) < looksAfter {
+		if time.Since(time.Unix(0, x.Session.LastLookup.Load())) < looksAfter {
 			return nil, nil
 		}
 	}
@@ -106,13 +106,13 @@ func (x *Exchange) Definition(ctx context.Context, now bool) ([]byte, error) {
 		}
 		if digest := known.Digests[x.Message.Name]; digest != nil {
 			if x.Discovery.Last() == nil { // a definition is accepted at first use only after the gateway has seen the whole list
-				x.Discovery.Insist(ctx)
+				x.Discovery.GetWithRetry(ctx)
 			}
 			x.Deps.Sessions.Learn(x.Session, map[string][]byte{x.Message.Name: digest}) // only this tool, because others may be hidden
 			return digest, nil
 		}
 		if cursor = jsonrpc.Unquote(answer.NextCursor.Of(answer.Raw)); cursor == "" {
-			x.Session.Looked.Store(time.Now().UnixNano())
+			x.Session.LastLookup.Store(time.Now().UnixNano())
 			return nil, nil
 		}
 	}
@@ -121,7 +121,7 @@ func (x *Exchange) Definition(ctx context.Context, now bool) ([]byte, error) {
 
 // page requests one page of the server's list, for the gateway itself.
 func (x *Exchange) page(ctx context.Context, cursor string, has *room.Holding) (*jsonrpc.Answer, error) {
-	answer, err := x.Session.Upstream.Ask(ctx, upstream.ListTools(cursor, x.AsClient), has, nil)
+	answer, err := x.Session.Upstream.SendRequest(ctx, upstream.ListTools(cursor, x.AsClient), has, nil)
 	if err != nil {
 		return nil, err
 	}

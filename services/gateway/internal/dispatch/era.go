@@ -27,7 +27,7 @@ type Era interface {
 	// Answer returns the response for the server's answer to a request that the pipeline has carried out.
 	Answer(ctx context.Context, result pipeline.Result) Response
 	// OwnList returns the gateway's own list as a server of this revision would answer with it.
-	OwnList(found *discovery.Found) (*jsonrpc.Answer, error)
+	OwnList(found *discovery.Result) (*jsonrpc.Answer, error)
 }
 
 // Terms are the values that depend on the revision of a message, its session and its client. The protocol sets them

@@ -86,7 +86,7 @@ type Exchange struct {
 	// Slot is the message's share of the quotas of requests and of memory.
 	Slot *inflight.Place
 	// Patience is the clock of the server's timeout if the server may send requests to the client; otherwise nil.
-	Patience *upstream.Patience
+	Patience *upstream.PausableDeadline
 	// Hold is how long a call is held while it waits for approvers; nil means as configured.
 	Hold *time.Duration
 	// Resumes is the id of the approval that a task has waited for; empty if there is none.

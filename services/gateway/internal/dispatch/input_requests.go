@@ -71,7 +71,7 @@ func (x *Exchange) unasked(ctx context.Context, answer *jsonrpc.Answer, asks boo
 
 // decide counts one request in an answer as a request of the server, and decides on it.
 func (x *Exchange) decide(ctx context.Context, m *jsonrpc.Message) *refusal.Refusal {
-	counted, err := x.Session.Asked.Ask(m.ID.Of(m.Raw))
+	counted, err := x.Session.ClientRequests.AddFromServer(m.ID.Of(m.Raw))
 	if err != nil {
 		return x.refuseAsked(ctx, m.Method, commonv1.Code_CODE_ABUSE_LIMITED, "of the server's requests, "+err.Error()+".")
 	}
@@ -81,7 +81,7 @@ func (x *Exchange) decide(ctx context.Context, m *jsonrpc.Message) *refusal.Refu
 
 // DecideServerRequest decides on a request that a server with sessions sends to a client without one. It returns nil if the request
 // is allowed, otherwise the answer to the server. id is the raw id that the server gave to the request.
-func (x *Exchange) DecideServerRequest(ctx context.Context, id, raw []byte) *upstream.Own {
+func (x *Exchange) DecideServerRequest(ctx context.Context, id, raw []byte) *upstream.GatewayMessage {
 	m, err := jsonrpc.Parse(raw, x.Deps.Limits)
 	var why *refusal.Refusal
 	switch own, is := errors.AsType[*jsonrpc.Error](err); {

@@ -36,14 +36,14 @@ func (x *Exchange) listTools(ctx context.Context) Response {
 		return x.Refuse(ctx, refused)
 	}
 	if shown.NeedsApproval {
-		x.Session.Waits.Store(true)
+		x.Session.ListsApprovalTool.Store(true)
 	}
 	edits := Private(answer, x.WithClientID(answer, answer.Clean(shown.Hides)), true)
 	next := jsonrpc.Unquote(answer.NextCursor.Of(answer.Raw))
 	if next != "" {
-		x.Session.Cursors.Give(next)
+		x.Session.Cursors.Add(next)
 	}
-	if next == "" && answer.ToolList.Present() && x.Session.Waits.Load() {
+	if next == "" && answer.ToolList.Present() && x.Session.ListsApprovalTool.Load() {
 		edits = append(edits, answer.Add([]byte(WaitTool), shown.Hides))
 	}
 	return x.Edited(ctx, answer, edits)
@@ -56,12 +56,12 @@ func (x *Exchange) listed(ctx context.Context, out *Relay) (*jsonrpc.Answer, *re
 	switch {
 	case err != nil:
 		return nil, PolicyUnavailable()
-	case x.Message.Cursor != "" && !x.Session.Cursors.Given(x.Message.Cursor):
+	case x.Message.Cursor != "" && !x.Session.Cursors.Contains(x.Message.Cursor):
 		return nil, &refusal.Refusal{Code: commonv1.Code_CODE_PARAMS_INVALID, Message: "the cursor was not given in this session."}
 	case access.MayCall:
 		return x.AskServer(ctx, upstream.ListTools(x.Message.Cursor, x.AsClient), out)
 	}
-	found, err := x.Discovery.Found(ctx, discovery.Fresh)
+	found, err := x.Discovery.Get(ctx, discovery.Fresh)
 	if err != nil {
 		return nil, x.Undiscovered(ctx, err)
 	}
@@ -79,7 +79,7 @@ func (x *Exchange) Undiscovered(ctx context.Context, err error) *refusal.Refusal
 		return PolicyUnavailable()
 	}
 	refused := x.ServerFailed(ctx, upstream.Answer{}, err)
-	if why := discovery.WhyList(err); why != "" {
+	if why := discovery.ListFault(err); why != "" {
 		refused.Message = why + "."
 	}
 	return refused
@@ -90,7 +90,7 @@ func (x *Exchange) Undiscovered(ctx context.Context, err error) *refusal.Refusal
 // the session's revision yet, or the catalog may have lost its records.
 func (x *Exchange) look(ctx context.Context, answer *jsonrpc.Answer) (*visibility.Tools, *refusal.Refusal) {
 	if discovered(ctx, x.Discovery) == nil { // see Definition: first use needs the whole list
-		x.Discovery.Insist(ctx)
+		x.Discovery.GetWithRetry(ctx)
 	}
 	for age := time.Duration(anyAge); ; age = servers.RenewAfter {
 		known, err := x.known(ctx, answer, age)
@@ -103,7 +103,7 @@ func (x *Exchange) look(ctx context.Context, answer *jsonrpc.Answer) (*visibilit
 		}
 		if !shown.Unaccepted || age == servers.RenewAfter || !x.mayBeOld(ctx, known) {
 			if len(shown.Changed) > 0 {
-				x.Discovery.Doubt(ctx, changedAfter) // a change for all sessions blocks the tool for all
+				x.Discovery.RecheckList(ctx, changedAfter) // a change for all sessions blocks the tool for all
 			}
 			x.Deps.Sessions.Learn(x.Session, shown.Digests(known.Digests))
 			return shown, nil
@@ -119,7 +119,7 @@ func (x *Exchange) mayBeOld(ctx context.Context, known *toolreport.Response) boo
 	}
 	if under := x.Server.Revision(x.Session.Version); under != nil && under.Last() == nil {
 		if found := x.Discovery.Last(); found == nil || found.Version != x.Session.Version {
-			_, err := under.Found(ctx, discovery.Fresh)
+			_, err := under.Get(ctx, discovery.Fresh)
 			return err == nil
 		}
 	}

@@ -22,7 +22,7 @@ func (x *Exchange) carriesFrom(m *jsonrpc.Answer) bool {
 	if err != nil {
 		return false
 	}
-	counted, err := x.Session.Asked.Ask(inputID()) // counts with the server's requests in a minute
+	counted, err := x.Session.ClientRequests.AddFromServer(inputID()) // counts with the server's requests in a minute
 	if err != nil {
 		x.Deps.Log.DebugContext(ctx, "server notification dropped", "server", x.ServerName, "why", err)
 		return false

@@ -52,7 +52,7 @@ func (o *Relay) Forward(event upstream.Event) error {
 	case m.Kind == jsonrpc.Request:
 		o.asked(m)
 	case m.Method == mcp.MethodCancelled:
-		x.Session.Asked.TakeBack(m.RequestID.Of(m.Raw)) // the request's own goroutine notifies the client
+		x.Session.ClientRequests.CancelRequest(m.RequestID.Of(m.Raw)) // the request's own goroutine notifies the client
 	case o.Wants != nil && !x.Addressing.IsSubscribed(m): // the client would take it for another subscription's
 	case x.hears(m.Method) && concerns(m, o.Wants) && x.hearsOf(m), x.carriesFrom(m):
 		return o.sendEvent(event, clean)
@@ -116,14 +116,14 @@ func (o *Relay) SendMessage(message ...[]byte) error { return o.sendEvent(upstre
 // sendEvent sends a message as this event. It sends nothing if there is no message, id or retry time.
 func (o *Relay) sendEvent(event upstream.Event, message [][]byte) error {
 	event = o.x.Addressing.Event(event)
-	if session.IsAnswers(event.ID) { // it would be taken for an id of the gateway
+	if session.IsReplayID(event.ID) { // it would be taken for an id of the gateway
 		event.ID = ""
 	}
 	if message == nil && event.ID == "" && event.Retry == "" {
 		return nil
 	}
 	if event.ID != "" && o.Accepts() {
-		o.x.Session.Events.Give(event.ID)
+		o.x.Session.Events.Add(event.ID)
 	}
 	return o.Send(event, message...)
 }
@@ -171,11 +171,11 @@ func (x *Exchange) Uncancelled(ctx context.Context) context.Context {
 }
 
 // BeginAnswer implements [Replayable].
-func (x *Exchange) BeginAnswer() *session.Answering {
+func (x *Exchange) BeginAnswer() *session.ReplayStream {
 	if x.Resumable == nil {
 		return nil
 	}
-	return x.Resumable.Answers.Begin(x.ServerName, string(visibility.AppendCaller(nil, x.Principal, "")), x.Deps.Remembered.Open(&x.Slot.Of))
+	return x.Resumable.Replay.Begin(x.ServerName, string(visibility.AppendCaller(nil, x.Principal, "")), x.Deps.Remembered.Open(&x.Slot.Of))
 }
 
 // concerns reports whether a notification is part of a subscription: a list, one of its resources, or a resource below

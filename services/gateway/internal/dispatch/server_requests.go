@@ -57,7 +57,7 @@ func (o *Relay) Settle() { o.asks.settle() }
 // ask is one request of a server to the client.
 type ask struct {
 	out      *Relay
-	question *session.Question
+	question *session.ClientRequest
 	has      *room.Holding
 	id, raw  []byte
 	method   string
@@ -73,9 +73,9 @@ func (o *Relay) asked(m *jsonrpc.Answer) {
 	x := o.x
 	a := &ask{out: o, has: x.Slot.Answer.Beside(), id: bytes.Clone(m.ID.Of(m.Raw)), raw: m.Raw, method: m.Method, received: time.Now()}
 	var err error
-	a.question, err = x.Session.Asked.Ask(a.id)
+	a.question, err = x.Session.ClientRequests.AddFromServer(a.id)
 	switch {
-	case errors.Is(err, session.ErrAskedFlood):
+	case errors.Is(err, session.ErrRequestFlood):
 		a.record(x.ClientCtx, commonv1.Code_CODE_ABUSE_LIMITED, err.Error()+".")
 		return
 	case err != nil:
@@ -116,7 +116,7 @@ func (a *ask) run() {
 	failure := ""
 	defer func() {
 		o := meters.Operation{Method: m.Method, ErrorType: failure, Transport: x.Place().Transport}
-		x.Deps.Meters.Served(ctx, o, time.Since(a.received), a.waited)
+		x.Deps.Meters.RecordServed(ctx, o, time.Since(a.received), a.waited)
 	}()
 	if !x.Sink.HasClient() || !x.AsksOnStreams || mcp.AsksServer(m.Method) {
 		failure = spans.Error(span, mcp.CodeMethodUnknown)
@@ -165,20 +165,20 @@ func (a *ask) Forward(ctx context.Context, req upstream.Request, _ func([]byte))
 	defer pause()()
 	begin := time.Now()
 	defer func() { a.waited = time.Since(begin) }()
-	a.question.Reports(a.token)
+	a.question.SetProgressToken(a.token)
 	if err := a.send(req); err != nil {
 		return upstream.Answer{}, fmt.Errorf("%w: %w: %w", upstream.ErrNeverSent, attempt.ErrClient, err)
 	}
 	select {
-	case m := <-a.question.Answer():
+	case m := <-a.question.Response():
 		return a.came(ctx, m)
-	case <-a.question.Void():
+	case <-a.question.Cancelled():
 	case <-a.out.gone.Done():
 	case <-a.out.asks.ended:
 	case <-ctx.Done():
 	}
 	select {
-	case m := <-a.question.Answer(): // an answer that came at the same moment counts
+	case m := <-a.question.Response(): // an answer that came at the same moment counts
 		return a.came(ctx, m)
 	default:
 	}
@@ -264,7 +264,7 @@ func toldServer(why *refusal.Refusal) (code int, text string) {
 	case commonv1.Code_CODE_UPSTREAM_TIMEOUT, commonv1.Code_CODE_UPSTREAM_UNAVAILABLE, commonv1.Code_CODE_OUTCOME_UNKNOWN:
 		return mcp.CodeInternal, "The client gave no answer."
 	case commonv1.Code_CODE_METHOD_DENIED:
-		return mcp.CodeMethodUnknown, upstream.NotCarried + " Decision " + why.ID + "."
+		return mcp.CodeMethodUnknown, upstream.NoClientForRequest + " Decision " + why.ID + "."
 	default:
 		return mcp.CodeRefused, "The gateway does not carry this request: " + enum.NameOrEmpty(why.Code) + ", decision " + why.ID + "."
 	}
@@ -283,7 +283,7 @@ func (a *ask) answerError(ctx context.Context, code int, text string) {
 	x := a.out.x
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), NotifyTimeout)
 	defer cancel()
-	x.logUntold(ctx, a.method, x.Session.Upstream.Tell(ctx, upstream.Refused(a.id, code, text)))
+	x.logUntold(ctx, a.method, x.Session.Upstream.SendNotification(ctx, upstream.Refused(a.id, code, text)))
 }
 
 // logUntold logs that a message of the gateway could not be sent to a server.
@@ -291,27 +291,27 @@ func (x *Exchange) logUntold(ctx context.Context, method string, err error) {
 	if err == nil {
 		return
 	}
-	x.Deps.Log.WarnContext(ctx, "message not sent to server", "server", x.ServerName, "mcp_method", method, "why", upstream.Why(upstream.Answer{}, err))
+	x.Deps.Log.WarnContext(ctx, "message not sent to server", "server", x.ServerName, "mcp_method", method, "why", upstream.PublicReason(upstream.Answer{}, err))
 	x.Deps.Log.DebugContext(ctx, "message not sent to server", "server", x.ServerName, "error", upstream.ForLog(err))
 }
 
 // HandleResponse sends the answer of a client to the server that waits for it. An answer that no request waits for is
 // dropped.
 func (x *Exchange) HandleResponse(ctx context.Context) Response {
-	if !x.Session.Asked.Waits(x.ID()) {
+	if !x.Session.ClientRequests.IsWaiting(x.ID()) {
 		if large := x.CheckSize(); large != nil {
 			return x.Refuse(ctx, large)
 		}
 	}
 	if !x.Stale {
-		x.Session.Asked.Answer(ctx, x.Message)
+		x.Session.ClientRequests.Deliver(ctx, x.Message)
 	}
 	return Accepted()
 }
 
 // progressed forwards a client's progress with a request of the server.
 func (x *Exchange) progressed(ctx context.Context) {
-	if !x.Session.Asked.Wants(x.Message.ProgressToken.Of(x.Message.Raw)) {
+	if !x.Session.ClientRequests.WantsProgress(x.Message.ProgressToken.Of(x.Message.Raw)) {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), NotifyTimeout)

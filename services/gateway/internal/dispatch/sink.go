@@ -34,7 +34,7 @@ type Replayable interface {
 	// RawID returns the id of the message, as raw JSON.
 	RawID() []byte
 	// BeginAnswer begins to store the answer; nil if the client can't continue its stream.
-	BeginAnswer() *session.Answering
+	BeginAnswer() *session.ReplayStream
 }
 
 // ErrNoStream means that the caller takes no messages before the response.

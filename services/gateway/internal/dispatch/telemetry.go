@@ -12,7 +12,7 @@ import (
 func (x *Exchange) Measure(ctx context.Context, resp Response) {
 	if x.Message.Method != "" {
 		o, took := meters.Operation{Method: x.Message.Method, ErrorType: resp.ErrorType, Transport: x.Place().Transport}, time.Since(x.Received)
-		x.Deps.Meters.Served(ctx, o, took, resp.Held)
+		x.Deps.Meters.RecordServed(ctx, o, took, resp.Held)
 	}
 }
 

@@ -50,7 +50,7 @@ func (t Tools) Listed(ctx context.Context) (attempt.Listing, error) {
 	ctx = trace.ContextWithSpanContext(ctx, trace.SpanContext{})
 	out := attempt.Listing{Revision: t.access.Revision}
 	for _, age := range []time.Duration{discovery.Fresh, servers.RenewAfter} {
-		found, err := t.Discovery.Found(ctx, age)
+		found, err := t.Discovery.Get(ctx, age)
 		if errors.Is(err, toolreport.ErrNotReported) {
 			return out, err
 		}

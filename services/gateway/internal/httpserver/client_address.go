@@ -10,10 +10,10 @@ import (
 // maxHops is the maximum number of proxies between a client and the gateway.
 const maxHops = 16
 
-// peer returns the address from which a request was sent, without the port. Only trusted proxies may forward an
+// clientAddr returns the address from which a request was sent, without the port. Only trusted proxies may forward an
 // address. The client is the last address, counted back from the connection, that does not belong to a trusted proxy.
 // If the proxies forward no address, or two different ones, peer returns the proxy's own address.
-func (s *Server) peer(r *http.Request) string {
+func (s *Server) clientAddr(r *http.Request) string {
 	at, err := netip.ParseAddrPort(r.RemoteAddr)
 	if err != nil {
 		return r.RemoteAddr
@@ -27,8 +27,8 @@ func (s *Server) peer(r *http.Request) string {
 	if len(lists) == 0 {
 		return from.String()
 	}
-	who := s.back(from, lists[0])
-	if len(lists) > 1 && who != s.back(from, lists[1]) {
+	who := s.lastUntrusted(from, lists[0])
+	if len(lists) > 1 && who != s.lastUntrusted(from, lists[1]) {
 		return from.String() // the client may have written one of the two
 	}
 	return who.String()
@@ -39,11 +39,11 @@ func (s *Server) trusted(addr netip.Addr) bool {
 	return slices.ContainsFunc(s.cfg.Proxies, func(p netip.Prefix) bool { return p.Contains(addr) })
 }
 
-// back returns the client of a request that arrived from an address, given the forwarded hops. It follows the hops from
+// lastUntrusted returns the client of a request that arrived from an address, given the forwarded hops. It follows the hops from
 // the last to the first as long as they are trusted proxies.
-func (s *Server) back(from netip.Addr, hops []string) netip.Addr {
+func (s *Server) lastUntrusted(from netip.Addr, hops []string) netip.Addr {
 	for i, hop := range slices.Backward(hops) {
-		addr, ok := nodeAddr(hop)
+		addr, ok := parseNode(hop)
 		if !ok {
 			return from
 		}
@@ -79,9 +79,9 @@ func forwarded(h http.Header) (hops []string) {
 	return hops
 }
 
-// nodeAddr parses an address in the forms that proxies write: with or without a port, and IPv6 with or without
+// parseNode parses an address in the forms that proxies write: with or without a port, and IPv6 with or without
 // brackets.
-func nodeAddr(text string) (netip.Addr, bool) {
+func parseNode(text string) (netip.Addr, bool) {
 	text = strings.TrimSpace(text)
 	if at, err := netip.ParseAddrPort(text); err == nil {
 		return at.Addr().Unmap().WithZone(""), true

@@ -7,7 +7,7 @@ import (
 )
 
 // Case I2. Checks that only a trusted proxy can determine the address from which a request counts as sent.
-func TestI2WhereARequestComesFrom(t *testing.T) {
+func TestClientAddr_OnlyTrustedProxiesForward(t *testing.T) {
 	t.Parallel()
 	s := &Server{cfg: Config{Proxies: []netip.Prefix{netip.MustParsePrefix("10.0.0.7/32"), netip.MustParsePrefix("10.1.0.0/16"), netip.MustParsePrefix("fd00::/8")}}}
 	tests := []struct {
@@ -39,7 +39,7 @@ func TestI2WhereARequestComesFrom(t *testing.T) {
 	for _, tt := range tests {
 		t.Run("I2 "+tt.name, func(t *testing.T) {
 			t.Parallel()
-			if got := s.peer(&http.Request{RemoteAddr: tt.from, Header: tt.header}); got != tt.want {
+			if got := s.clientAddr(&http.Request{RemoteAddr: tt.from, Header: tt.header}); got != tt.want {
 				t.Errorf("it comes from %s, want %s", got, tt.want)
 			}
 		})
@@ -48,7 +48,7 @@ func TestI2WhereARequestComesFrom(t *testing.T) {
 	for range 10_000 {
 		long.Add("X-Forwarded-For", "10.1.0.1")
 	}
-	if got := s.peer(&http.Request{RemoteAddr: "10.0.0.7:1", Header: long}); got != "10.1.0.1" {
+	if got := s.clientAddr(&http.Request{RemoteAddr: "10.0.0.7:1", Header: long}); got != "10.1.0.1" {
 		t.Errorf("it comes from %s", got)
 	}
 }

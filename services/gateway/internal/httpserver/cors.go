@@ -11,17 +11,17 @@ const (
 	preflightAge = "600"
 	// maxAskedHeaders is the maximum length of an Access-Control-Request-Headers that is read, in bytes.
 	maxAskedHeaders = 1 << 10
-	// ownMethods are the HTTP methods that MCP uses.
-	ownMethods = "POST, GET, DELETE"
+	// pageMethods are the HTTP methods that MCP uses.
+	pageMethods = "POST, GET, DELETE"
 )
 
-// ownHeaders are the headers that a page may send, in addition to headers that begin with `mcp-`.
-var ownHeaders = []string{"authorization", "content-type", "last-event-id"} //nolint:gochecknoglobals // a constant, which Go has none of for slices
+// pageHeaders are the headers that a page may send, in addition to headers that begin with `mcp-`.
+var pageHeaders = []string{"authorization", "content-type", "last-event-id"} //nolint:gochecknoglobals // a constant, which Go has none of for slices
 
-// shared lets pages of accepted origins read responses, including refusals, and answers their preflight requests (Fetch
+// withCORS lets pages of accepted origins read responses, including refusals, and answers their preflight requests (Fetch
 // Standard, section 3.2). A preflight request has no caller, so its response is the same for every server. Credentials
 // of the browser are not allowed, because MCP's credentials are in a header that the page has to set.
-func (s *Server) shared(next http.Handler) http.Handler {
+func (s *Server) withCORS(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if len(s.cfg.Origins) == 0 || r.URL.Path != "/mcp" && !strings.HasPrefix(r.URL.Path, "/mcp/") {
 			next.ServeHTTP(w, r)
@@ -35,7 +35,7 @@ func (s *Server) shared(next http.Handler) http.Handler {
 		}
 		w.Header().Set("Access-Control-Allow-Origin", origins[0])
 		if r.Method == http.MethodOptions && r.Header.Get("Access-Control-Request-Method") != "" {
-			preflight(w, r)
+			answerPreflight(w, r)
 			return
 		}
 		w.Header().Set("Access-Control-Expose-Headers", "Mcp-Session-Id")
@@ -43,11 +43,11 @@ func (s *Server) shared(next http.Handler) http.Handler {
 	})
 }
 
-// preflight answers a preflight request.
-func preflight(w http.ResponseWriter, r *http.Request) {
+// answerPreflight answers a preflight request.
+func answerPreflight(w http.ResponseWriter, r *http.Request) {
 	h := w.Header()
 	h.Add("Vary", "Access-Control-Request-Headers")
-	h.Set("Access-Control-Allow-Methods", ownMethods)
+	h.Set("Access-Control-Allow-Methods", pageMethods)
 	h.Set("Access-Control-Allow-Headers", strings.Join(allowedHeaders(r.Header["Access-Control-Request-Headers"]), ", "))
 	h.Set("Access-Control-Max-Age", preflightAge)
 	w.WriteHeader(http.StatusNoContent)
@@ -56,7 +56,7 @@ func preflight(w http.ResponseWriter, r *http.Request) {
 // allowedHeaders returns the headers that a page may send. CORS has no pattern for the headers of MCP, so the requested
 // ones are listed.
 func allowedHeaders(asked []string) []string {
-	out := append(slices.Clone(ownHeaders), "mcp-session-id", "mcp-protocol-version", "mcp-method", "mcp-name")
+	out := append(slices.Clone(pageHeaders), "mcp-session-id", "mcp-protocol-version", "mcp-method", "mcp-name")
 	if len(asked) != 1 || len(asked[0]) > maxAskedHeaders {
 		return out
 	}

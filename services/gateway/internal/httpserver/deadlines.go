@@ -11,11 +11,11 @@ const (
 	// gateway waits for the client counts. An answer as a whole has no time limit, because a call may take long.
 	writeTimeout = 10 * time.Second
 	maxPiece     = 64 << 10
-	slowest      = 64 << 10
+	minRate      = 64 << 10
 )
 
-// bounded limits the time that a client may take to read an answer, and logs panics of handlers.
-func (s *Server) bounded(next http.Handler) http.Handler {
+// withWriteDeadlines limits the time that a client may take to read an answer, and logs panics of handlers.
+func (s *Server) withWriteDeadlines(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		defer func() {
 			if panicked := recover(); panicked != nil {
@@ -28,13 +28,13 @@ func (s *Server) bounded(next http.Handler) http.Handler {
 			// further request is read from this connection.
 			w.Header().Set("Connection", "close")
 		}
-		next.ServeHTTP(&boundedWriter{ResponseWriter: w, control: http.NewResponseController(w)}, r)
+		next.ServeHTTP(&deadlineWriter{ResponseWriter: w, control: http.NewResponseController(w)}, r)
 	})
 }
 
-// boundedWriter sets a deadline for each piece of an answer. If the client does not read a piece in time, the
+// deadlineWriter sets a deadline for each piece of an answer. If the client does not read a piece in time, the
 // connection is closed.
-type boundedWriter struct {
+type deadlineWriter struct {
 	http.ResponseWriter
 	control *http.ResponseController
 	// written is the number of bytes that were written, and waited is how long the writes took.
@@ -43,18 +43,18 @@ type boundedWriter struct {
 }
 
 // Unwrap returns the writer with which http.ResponseController finds further methods.
-func (w *boundedWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+func (w *deadlineWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
 // WriteHeader implements http.ResponseWriter.
-func (w *boundedWriter) WriteHeader(status int) {
-	w.extend()
+func (w *deadlineWriter) WriteHeader(status int) {
+	w.setDeadline()
 	w.ResponseWriter.WriteHeader(status)
 }
 
 // Write implements http.ResponseWriter.
-func (w *boundedWriter) Write(p []byte) (written int, err error) {
+func (w *deadlineWriter) Write(p []byte) (written int, err error) {
 	for err == nil && written < len(p) {
-		begin := w.extend()
+		begin := w.setDeadline()
 		var n int
 		n, err = w.ResponseWriter.Write(p[written:min(len(p), written+maxPiece)])
 		w.waited += time.Since(begin)
@@ -65,17 +65,17 @@ func (w *boundedWriter) Write(p []byte) (written int, err error) {
 }
 
 // FlushError is used by http.ResponseController. It sets a deadline, because a flush writes to the client, too.
-func (w *boundedWriter) FlushError() error {
-	begin := w.extend()
+func (w *deadlineWriter) FlushError() error {
+	begin := w.setDeadline()
 	err := w.control.Flush()
 	w.waited += time.Since(begin)
 	return err
 }
 
-// extend sets the deadline of the next piece. The deadline is earlier for a client that has been slow.
-func (w *boundedWriter) extend() (now time.Time) {
+// setDeadline sets the deadline of the next piece. The deadline is earlier for a client that has been slow.
+func (w *deadlineWriter) setDeadline() (now time.Time) {
 	now = time.Now()
-	earned := time.Duration(float64(w.written) / slowest * float64(time.Second))
+	earned := time.Duration(float64(w.written) / minRate * float64(time.Second))
 	left := writeTimeout + earned - w.waited
 	_ = w.control.SetWriteDeadline(now.Add(min(writeTimeout, left))) // only the transports of tests have no deadlines
 	return now

@@ -45,7 +45,7 @@ func (s *Server) Authenticated(next, full func(http.ResponseWriter, *http.Reques
 			s.unauthenticated(w, r, true)
 		case p.GetRole() != authv1.TokenRole_TOKEN_ROLE_AGENT:
 			s.refuse(w, r, commonv1.Code_CODE_FORBIDDEN, "")
-		case !hasRoom(r.Context(), p):
+		case !mayConnect(r.Context(), p):
 			w.Header().Set("Connection", "close")
 			full(w, r, Caller{Principal: p, Revoked: revoked})
 		default:
@@ -94,8 +94,8 @@ func (s *Server) unauthenticated(w http.ResponseWriter, r *http.Request, sent bo
 // refuse refuses a request before its caller is identified. Such refusals are counted and not recorded one by one,
 // because callers without an identity must not fill the journal.
 func (s *Server) refuse(w http.ResponseWriter, r *http.Request, code commonv1.Code, message string) {
-	s.deps.Admission(enum.NameOrEmpty(code), s.peer(r))
-	s.deps.Meters.Refused(r.Context(), code)
+	s.deps.Admission(enum.NameOrEmpty(code), s.clientAddr(r))
+	s.deps.Meters.CountRefused(r.Context(), code)
 	refused := refusal.ProtocolError(code, message)
 	body, err := refused.Answer(refusal.Request{})
 	if err != nil {

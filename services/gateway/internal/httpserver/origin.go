@@ -11,9 +11,9 @@ import (
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 )
 
-// sameSite refuses requests that a browser could have been made to send by another site (DNS rebinding, CSRF). Health
+// checkSite refuses requests that a browser could have been made to send by another site (DNS rebinding, CSRF). Health
 // requests are exempt, because probes may use any host.
-func (s *Server) sameSite(next http.Handler) http.Handler {
+func (s *Server) checkSite(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch {
 		case r.URL.Path == "/healthz", r.URL.Path == "/readyz":

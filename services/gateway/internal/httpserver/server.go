@@ -68,18 +68,18 @@ func New(cfg Config, deps Deps) (*Server, error) {
 }
 
 // Guard returns a handler that passes only requests to accepted hosts and from accepted origins to next.
-func (s *Server) Guard(next http.Handler) http.Handler { return s.sameSite(s.shared(next)) }
+func (s *Server) Guard(next http.Handler) http.Handler { return s.checkSite(s.withCORS(next)) }
 
 // HTTP returns an HTTP server with this handler. It closes connections of clients that send or read too slowly, so that
 // no client can hold a connection, a session or a call for longer than the limits above.
 func (s *Server) HTTP(handler http.Handler) *http.Server {
 	return &http.Server{
-		Handler:           s.bounded(handler),
+		Handler:           s.withWriteDeadlines(handler),
 		ReadHeaderTimeout: headerTimeout,
 		ReadTimeout:       readTimeout,
 		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    maxHeader,
-		ConnContext:       connected,
+		ConnContext:       onConnect,
 		Protocols:         http1(),
 		ErrorLog:          slog.NewLogLogger(s.deps.Log.Handler(), slog.LevelDebug),
 	}
@@ -101,17 +101,17 @@ func (s *Server) Listen(lis net.Listener) (*connlimit.Listener, error) {
 	}, s.deps.Log)
 }
 
-type doorKey struct{}
+type connKey struct{}
 
-// connected sets the send buffer of a connection, and stores the connection in the context of its requests.
-func connected(ctx context.Context, c net.Conn) context.Context {
+// onConnect sets the send buffer of a connection, and stores the connection in the context of its requests.
+func onConnect(ctx context.Context, c net.Conn) context.Context {
 	for c != nil {
 		switch at := c.(type) {
 		case *net.TCPConn:
 			_ = at.SetWriteBuffer(sendBuffer) // otherwise the system chooses the size
 			return ctx
 		case *connlimit.Conn:
-			ctx = context.WithValue(ctx, doorKey{}, at)
+			ctx = context.WithValue(ctx, connKey{}, at)
 		}
 		under, ok := c.(interface{ NetConn() net.Conn }) // connections of TLS and of the listener contain the TCP connection
 		if !ok {
@@ -122,8 +122,8 @@ func connected(ctx context.Context, c net.Conn) context.Context {
 	return ctx
 }
 
-// hasRoom reports whether a caller may have one more connection: the one over which its request was sent.
-func hasRoom(ctx context.Context, p *identityv1.Principal) bool {
-	at, ok := ctx.Value(doorKey{}).(*connlimit.Conn)
+// mayConnect reports whether a caller may have one more connection: the one over which its request was sent.
+func mayConnect(ctx context.Context, p *identityv1.Principal) bool {
+	at, ok := ctx.Value(connKey{}).(*connlimit.Conn)
 	return !ok || at.IsIdentified() || at.Identify(p.GetTenant()+"/"+p.GetSubject())
 }

@@ -19,7 +19,7 @@ func Message(ctx context.Context, raw []byte, clean *redact.Redactor, has *room.
 	return jsonrpc.ReadAnswer(clean.Answer(raw), jsonrpc.AnswerLimits())
 }
 
-// Mended is [Message], but repairs an answer with a fault that [jsonrpc.Mend] knows, in raw itself. methodOf is that of
+// Mended is [Message], but repairs an answer with a fault that [jsonrpc.Repair] knows, in raw itself. methodOf is that of
 // gate.Mend.
 func Mended(ctx context.Context, raw []byte, clean *redact.Redactor, has *room.Holding, methodOf func(id []byte) string) (*jsonrpc.Answer, error) {
 	end, err := has.TurnFor(ctx, len(raw))
@@ -29,7 +29,7 @@ func Mended(ctx context.Context, raw []byte, clean *redact.Redactor, has *room.H
 	defer end()
 	raw = clean.Answer(raw)
 	answer, err := jsonrpc.ReadAnswer(raw, jsonrpc.AnswerLimits())
-	if err == nil || !jsonrpc.Mend(raw, jsonrpc.AnswerLimits(), methodOf) {
+	if err == nil || !jsonrpc.Repair(raw, jsonrpc.AnswerLimits(), methodOf) {
 		return answer, err
 	}
 	return jsonrpc.ReadAnswer(raw, jsonrpc.AnswerLimits())

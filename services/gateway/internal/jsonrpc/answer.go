@@ -96,7 +96,7 @@ func ReadAnswer(raw []byte, limits Limits) (*Answer, error) {
 	if err := r.message(); err != nil {
 		return nil, err
 	}
-	r.a.foreign = r.foreign
+	r.a.foreign = r.reserved
 	return r.a, nil
 }
 
@@ -135,7 +135,7 @@ func (a *Answer) Addressed(id []byte) (*Answer, error) {
 		return nil, ErrSplice
 	}
 	edits := append(a.Clean(nil), Edit{Span: a.ID, With: id})
-	slices.SortFunc(edits, byPlace)
+	slices.SortFunc(edits, byPosition)
 	raw, err := Splice(a.Raw, edits...)
 	if err != nil {
 		return nil, err
@@ -157,7 +157,7 @@ func (a *Answer) Addressed(id []byte) (*Answer, error) {
 	}
 	for i := range out.Tools {
 		t := &out.Tools[i]
-		t.Definition, t.NameValue, t.prev = to.span(t.Definition), to.span(t.NameValue), to.place(t.prev)
+		t.Definition, t.NameValue, t.prev = to.span(t.Definition), to.span(t.NameValue), to.position(t.prev)
 	}
 	return &out, nil
 }
@@ -195,10 +195,10 @@ func (r *reader) message() error {
 	if err := r.end(); err != nil {
 		return err
 	}
-	return r.judge()
+	return r.check()
 }
 
-func (r *reader) judge() error {
+func (r *reader) check() error {
 	a := r.a
 	if version, ok := r.decode(r.jsonrpc); !ok || string(version) != "2.0" {
 		return r.envelopeFault(r.jsonrpc, `"jsonrpc" is not "2.0"`)
@@ -211,7 +211,7 @@ func (r *reader) judge() error {
 	case r.method.Present() && answers:
 		return r.envelopeFault(r.method, "the message has a method and an answer")
 	case r.method.Present():
-		return r.judgeMethod(null)
+		return r.checkMethod(null)
 	case a.Result.Present() == a.Error.Present():
 		return r.envelopeFault(a.Error, "the message must have exactly one of method, result and error")
 	case !a.ID.Present() || null && a.Result.Present():
@@ -221,7 +221,7 @@ func (r *reader) judge() error {
 	return nil
 }
 
-func (r *reader) judgeMethod(nullID bool) error {
+func (r *reader) checkMethod(nullID bool) error {
 	a := r.a
 	name, ok := r.decode(r.method)
 	if !ok || !inGrammar(name, true) {

@@ -45,7 +45,7 @@ var answers = []struct {
 	{"a cancellation", `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":7}}`, parts{"kind": "notification", "method": "notifications/cancelled", "requestId": "7"}},
 	{"unknown keys", `{"jsonrpc":"2.0","id":1,"result":{"x":1},"trace":{}}`, parts{"kind": "response", "id": "1"}}}
 
-func TestReadAnswerSaysWhereEachPartStands(t *testing.T) {
+func TestReadAnswer_ReturnsPositionOfEachPart(t *testing.T) {
 	t.Parallel()
 	for _, tt := range answers {
 		t.Run(tt.name, func(t *testing.T) {
@@ -115,7 +115,8 @@ var badAnswers = []refusal{
 	{"a variant in the error", `{"jsonrpc":"2.0","id":1,"error":{"Code":1}}`, commonv1.Code_CODE_FIELD_CASE_VARIANT},
 	{"a variant in the params", `{"jsonrpc":"2.0","method":"notifications/x","params":{"progre` + "\u017f" + `s":1}}`, commonv1.Code_CODE_FIELD_CASE_VARIANT}}
 
-func TestU1ReadAnswerRefuses(t *testing.T) {
+// Case U1.
+func TestReadAnswer_RefusesAmbiguousAnswers(t *testing.T) {
 	t.Parallel()
 	for _, tt := range badAnswers {
 		t.Run(tt.name, func(t *testing.T) {
@@ -153,7 +154,8 @@ var unclean = []struct{ name, raw, want string }{
 	{"a hidden tool with a decision in it", result(`"tools":[{"name":"h","_meta":{"dev.sluice/x":1}},{"name":"a","_meta":{"dev.sluice/x":1}},{"name":"h2","x":{"_meta":{"dev.sluice/x":1}}}],"_meta":{"dev.sluice/x":1}`),
 		result(`"tools":[{"name":"a","_meta":{}}],"_meta":{}`)}}
 
-func TestU1CleanTakesOutWhatOnlyTheGatewaySends(t *testing.T) {
+// Case U1.
+func TestClean_RemovesReservedMembersAndHiddenTools(t *testing.T) {
 	t.Parallel()
 	hide := func(tool jsonrpc.Tool) bool { return tool.Name == "" || strings.HasPrefix(tool.Name, "h") }
 	for _, tt := range unclean {
@@ -179,7 +181,7 @@ func TestU1CleanTakesOutWhatOnlyTheGatewaySends(t *testing.T) {
 }
 
 // Case U1. Checks that the memory for reading an answer is no large multiple of the answer's size.
-func TestU1ReadAnswerBoundsWhatItHolds(t *testing.T) {
+func TestReadAnswer_LimitsMemory(t *testing.T) {
 	t.Parallel()
 	keys := make([]string, 1_000_000)
 	for i := range keys {
@@ -214,7 +216,7 @@ func TestU1ReadAnswerBoundsWhatItHolds(t *testing.T) {
 }
 
 // Case U1. Checks that the requests in an answer are found wherever they are, and are read unambiguously.
-func TestU1ReadAnswerFindsWhatIsAsked(t *testing.T) {
+func TestReadAnswer_FindsInputRequests(t *testing.T) {
 	t.Parallel()
 	raw := []byte(`{"jsonrpc":"2.0","id":7,"result":{"inputRequests":{"a":{"params":{"_meta":{"dev.sluice/x":1},"n":1.0},"method":"roots/list","more":[]},"b":7,"":{}},"resultType":"input_required"}}`)
 	a, err := jsonrpc.ReadAnswer(raw, jsonrpc.AnswerLimits())
@@ -249,7 +251,7 @@ func TestU1ReadAnswerFindsWhatIsAsked(t *testing.T) {
 	}
 }
 
-func TestSameID(t *testing.T) {
+func TestSameID_ComparesIDsByValue(t *testing.T) {
 	t.Parallel()
 	ids := [][]string{ // the ids in one line are equal, and ids of different lines are different
 		{`1`}, {`-1`}, {`0`}, {`10`}, {`9007199254740993`}, {`9007199254740992`},
@@ -280,7 +282,7 @@ func TestSameID(t *testing.T) {
 	}
 }
 
-func TestErrorNamesTheRule(t *testing.T) {
+func TestError_NamesTheBrokenRule(t *testing.T) {
 	t.Parallel()
 	_, err := jsonrpc.Parse([]byte(`{"jsonrpc":"2.0","id":1,"secret":1,"secret":2}`), jsonrpc.DefaultLimits())
 	const want = "jsonrpc_invalid at byte 24: the message has an unknown key"

@@ -9,8 +9,8 @@ import (
 
 // Prefixes of keys in _meta.
 const (
-	// ourPrefix is the prefix of the keys that are exchanged only between the gateway and its clients.
-	ourPrefix = "dev.sluice/"
+	// gatewayPrefix is the prefix of the keys that are exchanged only between the gateway and its clients.
+	gatewayPrefix = "dev.sluice/"
 	// protocolPrefix is the prefix of the keys that the protocol defines.
 	protocolPrefix = "io.modelcontextprotocol/"
 )
@@ -35,7 +35,7 @@ var (
 		protocolPrefix+"protocolVersion", protocolPrefix+"clientCapabilities",
 		protocolPrefix+"clientInfo", protocolPrefix+"logLevel",
 		protocolPrefix+"related-task", protocolPrefix+"subscriptionId", protocolPrefix+"serverInfo",
-		ourPrefix+"run", ourPrefix+"approval")
+		gatewayPrefix+"run", gatewayPrefix+"approval")
 
 	// refFields are the fields of a completion's reference (MCP 2025-11-25, Completion).
 	refFields = foldTable("type", "name", "uri")

@@ -37,7 +37,8 @@ func variants(field string) []string {
 	return all
 }
 
-func TestP3CaseVariants(t *testing.T) {
+// Case P3.
+func TestParse_CaseVariantsOfFieldsAreRefused(t *testing.T) {
 	t.Parallel()
 	places := []struct {
 		name   string
@@ -76,7 +77,8 @@ func TestP3CaseVariants(t *testing.T) {
 	}
 }
 
-func TestP3KeysThatMerelyResembleFields(t *testing.T) {
+// Case P3.
+func TestParse_KeysThatResembleFieldsAreAccepted(t *testing.T) {
 	t.Parallel()
 	for _, key := range []string{"names", "nam", "Naming", "meta", "_metas", "URL", "x-name", "uri2", "ｎame", "nаme", " name", "name ", "", "Extra", strings.Repeat("N", 200)} {
 		accepted(t, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"safe","`+key+`":1}}`)
@@ -100,7 +102,8 @@ func TestP3KeysThatMerelyResembleFields(t *testing.T) {
 	}
 }
 
-func TestP12BadText(t *testing.T) {
+// Case P12.
+func TestParse_InvalidTextIsRefused(t *testing.T) {
 	t.Parallel()
 	bad := []struct {
 		name, text string
@@ -168,7 +171,8 @@ func TestP12BadText(t *testing.T) {
 	accepted(t, toolCall(`{"v":"é€😀\u00e9\u20ac\ud83d\ude00\uFEFF`+"\ufeff\x7f\u2028"+`\n\u0000\"\\\/\b\f\r\t"}`))
 }
 
-func TestP13LookAlikeToolNames(t *testing.T) {
+// Case P13.
+func TestParse_LookAlikeToolNamesAreNotConfused(t *testing.T) {
 	t.Parallel()
 	names := []string{
 		`"saf\u0435"`, `"safе"`, `"ｓafe"`, "\"safe\u200b\"", "\"\u200bsafe\"", `"safe "`, `" safe"`, `"safe\n"`, `"safe\u0000"`, `"sa fe"`,
@@ -200,7 +204,8 @@ func TestP13LookAlikeToolNames(t *testing.T) {
 	}
 }
 
-func TestP13LookAlikeMethods(t *testing.T) {
+// Case P13.
+func TestParse_LookAlikeMethodsAreNotConfused(t *testing.T) {
 	t.Parallel()
 	for _, method := range []string{
 		`"tools\u2044call"`, `"tооls/call"`, `"tools/call "`, `" tools/call"`, `"tools/call\u0000"`, `"tools\\call"`, "\"tools/call\u200b\"", `"ｔools/call"`,

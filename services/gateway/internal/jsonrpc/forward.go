@@ -43,8 +43,8 @@ func (m *Message) Outgoing(t Trace, claims []byte) (*Message, error) {
 	}
 	meta := &sent.Meta
 	meta.Run, meta.Approval = "", ""
-	meta.TraceParent = m.carried(traceParent, t.Parent, maxTraceParent)
-	meta.TraceState = m.carried(traceState, t.State, maxTraceState)
+	meta.TraceParent = m.replacedValue(traceParent, t.Parent, maxTraceParent)
+	meta.TraceState = m.replacedValue(traceState, t.State, maxTraceState)
 	meta.members -= gone
 	meta.ours, meta.trace, meta.values = nil, [traceFields]item{}, [traceFields]Span{}
 	return &sent, nil
@@ -68,13 +68,13 @@ func (m *Message) outgoing(t Trace, claims []byte) (edits []Edit, gone int) {
 	}
 	slices.SortFunc(out, func(a, b item) int { return cmp.Compare(a.Start, b.Start) })
 	edits = cut(edits, m.Raw, out)
-	slices.SortFunc(edits, byPlace)
+	slices.SortFunc(edits, byPosition)
 	return edits, len(out)
 }
 
-// carried returns the value that a trace member has after its replacement by text. It is empty if m does not have the
+// replacedValue returns the value that a trace member has after its replacement by text. It is empty if m does not have the
 // member or text is longer than most.
-func (m *Message) carried(field int, text string, most int) string {
+func (m *Message) replacedValue(field int, text string, most int) string {
 	if !m.Meta.trace[field].Present() || len(text) > most || quote(text) == nil {
 		return ""
 	}
@@ -89,16 +89,16 @@ func (m *Message) spans() [17]*Span {
 	}
 }
 
-// ErrSaid means that a message already has a member that would be added. Compare with errors.Is.
-var ErrSaid = errors.New("the message already has a member that would be added")
+// ErrMemberExists means that a message already has a member that would be added. Compare with errors.Is.
+var ErrMemberExists = errors.New("the message already has a member that would be added")
 
-// With returns a request in the form for a server without sessions. It adds meta to the _meta, where each request
+// WithMeta returns a request in the form for a server without sessions. It adds meta to the _meta, where each request
 // repeats what a session declared, and params to the params (MCP 2026-07-28, Requests). Both are raw members separated
-// by commas, and meta is not empty. All other bytes are unchanged. The result is parsed again. Errors are [ErrSaid],
+// by commas, and meta is not empty. All other bytes are unchanged. The result is parsed again. Errors are [ErrMemberExists],
 // [ErrSplice], or an [*Error].
-func (m *Message) With(meta, params []byte) (*Message, error) {
+func (m *Message) WithMeta(meta, params []byte) (*Message, error) {
 	if m.Meta.ProtocolVersion != "" || m.Meta.Capabilities.Present() || m.clientInfo.Present() && m.Method != "initialize" || m.members(m.Params, paramsAgain) != nil {
-		return nil, ErrSaid
+		return nil, ErrMemberExists
 	}
 	var edits []Edit
 	if len(params) > 0 {
@@ -108,26 +108,26 @@ func (m *Message) With(meta, params []byte) (*Message, error) {
 		at := m.Params.Start + 1
 		edits = append(edits, Edit{Span{at, at}, append(bytes.Clone(params), ',')}) // the comma separates params from _meta, which follows
 	}
-	return m.again(append(edits, m.insertMeta(bytes.Clone(meta), m.Meta.members)))
+	return m.reparsed(append(edits, m.insertMeta(bytes.Clone(meta), m.Meta.members)))
 }
 
-// Without returns a request in the form for a server with sessions. It removes the members of _meta that describe the
+// WithoutClientMeta returns a request in the form for a server with sessions. It removes the members of _meta that describe the
 // client and the revision, because a session declares them. It also removes the responses and the state of a repeated
 // request (MCP 2026-07-28, Requests and Multi Round-Trip Requests). All other bytes are unchanged. The result is parsed
 // again.
-func (m *Message) Without() (*Message, error) {
+func (m *Message) WithoutClientMeta() (*Message, error) {
 	edits := cut(nil, m.Raw, m.members(m.Meta.Object, metaOfRequests))
-	return m.again(append(edits, cut(nil, m.Raw, m.members(m.Params, paramsAgain))...))
+	return m.reparsed(append(edits, cut(nil, m.Raw, m.members(m.Params, paramsAgain))...))
 }
 
-// First returns a repeated request in its first form, without the members that belong to the repetition (MCP
+// WithoutRetryMembers returns a repeated request in its first form, without the members that belong to the repetition (MCP
 // 2026-07-28, Multi Round-Trip Requests). All other bytes are unchanged. The result is parsed again.
-func (m *Message) First() (*Message, error) {
-	return m.again(cut(nil, m.Raw, m.members(m.Params, paramsAgain)))
+func (m *Message) WithoutRetryMembers() (*Message, error) {
+	return m.reparsed(cut(nil, m.Raw, m.members(m.Params, paramsAgain)))
 }
 
-// again applies the edits to m and parses the result, because the new bytes were not part of the judged message.
-func (m *Message) again(edits []Edit) (*Message, error) {
+// reparsed applies the edits to m and parses the result, because the new bytes were not part of the judged message.
+func (m *Message) reparsed(edits []Edit) (*Message, error) {
 	raw, err := Splice(m.Raw, edits...)
 	if err != nil {
 		return nil, err
@@ -137,7 +137,7 @@ func (m *Message) again(edits []Edit) (*Message, error) {
 	return Parse(raw, limits)
 }
 
-// Members that [Message.Without] and [Message.First] remove.
+// Members that [Message.WithoutClientMeta] and [Message.WithoutRetryMembers] remove.
 var (
 	metaOfRequests = foldTable(protocolPrefix+"protocolVersion", protocolPrefix+"clientCapabilities", protocolPrefix+"clientInfo", protocolPrefix+"logLevel")
 	paramsAgain    = foldTable("inputResponses", "requestState")

@@ -4,7 +4,7 @@ import "testing"
 
 // Checks that First removes the state and the responses of a repeated request wherever they are, and changes nothing
 // else.
-func TestARequestAsItWasMadeFirst(t *testing.T) {
+func TestWithoutRetryMembers_RestoresFirstForm(t *testing.T) {
 	t.Parallel()
 	const state = `"requestState":"s"`
 	for name, tt := range map[string]struct{ params, left string }{
@@ -21,7 +21,7 @@ func TestARequestAsItWasMadeFirst(t *testing.T) {
 			call := func(params string) string {
 				return `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":` + params + `}`
 			}
-			m, err := accepted(t, call(tt.params)).First()
+			m, err := accepted(t, call(tt.params)).WithoutRetryMembers()
 			if err != nil || string(m.Raw) != call(tt.left) || m.RequestState.Present() || m.Name != "pay" {
 				t.Errorf("got %s, %v", m.Raw, err)
 			}
@@ -30,7 +30,7 @@ func TestARequestAsItWasMadeFirst(t *testing.T) {
 }
 
 // Checks that only methods under tasks/ have a task id, which must be a string.
-func TestTasksHaveIDs(t *testing.T) {
+func TestParse_TaskMethodsNeedATaskID(t *testing.T) {
 	t.Parallel()
 	for method, want := range map[string]string{"tasks/get": "ä", "tasks/own": "ä", "prompts/list": ""} {
 		m := accepted(t, `{"jsonrpc":"2.0","id":1,"method":"`+method+`","params":{"taskId":"\u00e4"}}`)

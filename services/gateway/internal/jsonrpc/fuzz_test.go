@@ -37,8 +37,8 @@ func tree(t *testing.T, raw []byte) (value any) {
 	return value
 }
 
-// loose is a message as a program reads it that ignores the case of keys.
-type loose struct {
+// caseInsensitive is a message as a program reads it that ignores the case of keys.
+type caseInsensitive struct {
 	Method  any
 	ID      any
 	Jsonrpc any
@@ -59,10 +59,10 @@ func same(t *testing.T, raw []byte, what string, got, want any) {
 	}
 }
 
-// agrees reports an error unless the standard package reads the same in raw as the gate.
-func agrees(t *testing.T, m *jsonrpc.Message) {
+// sameAsStandard reports an error unless the standard package reads the same in raw as the gate.
+func sameAsStandard(t *testing.T, m *jsonrpc.Message) {
 	t.Helper()
-	var other loose
+	var other caseInsensitive
 	decode(t, m.Raw, &other)
 	same(t, m.Raw, "the version", any("2.0"), other.Jsonrpc)
 	same(t, m.Raw, "the id", tree(t, m.ID.Of(m.Raw)), other.ID)
@@ -89,8 +89,8 @@ func agrees(t *testing.T, m *jsonrpc.Message) {
 	same(t, m.Raw, "the progress token", tree(t, m.Meta.ProgressToken.Of(m.Raw)), meta["progressToken"])
 }
 
-// asPrepared returns the expected result of Outgoing, computed from the standard package's tree.
-func asPrepared(message map[string]any, trace jsonrpc.Trace) map[string]any {
+// expectedOutgoing returns the expected result of Outgoing, computed from the standard package's tree.
+func expectedOutgoing(message map[string]any, trace jsonrpc.Trace) map[string]any {
 	params, _ := message["params"].(map[string]any)
 	meta, _ := params["_meta"].(map[string]any)
 	for key, value := range map[string]string{"traceparent": trace.Parent, "tracestate": trace.State, "baggage": trace.Baggage} {
@@ -137,26 +137,26 @@ func FuzzParse(f *testing.F) {
 		if !jsontext.Value(raw).IsValid() {
 			t.Fatalf("jsontext refuses %q", raw)
 		}
-		agrees(t, m)
+		sameAsStandard(t, m)
 		m.Client()
 		for _, trace := range []jsonrpc.Trace{{}, {Parent: "p"}, {Parent: "p", State: "s=\"", Baggage: "b"}} {
-			preparedAlike(t, m, trace)
+			checkOutgoing(t, m, trace)
 		}
 	})
 }
 
-// preparedAlike checks the message that Outgoing returns for m.
-func preparedAlike(t *testing.T, m *jsonrpc.Message, trace jsonrpc.Trace) {
+// checkOutgoing checks the message that Outgoing returns for m.
+func checkOutgoing(t *testing.T, m *jsonrpc.Message, trace jsonrpc.Trace) {
 	t.Helper()
 	sent, err := m.Outgoing(trace, nil)
 	if err != nil {
 		t.Fatalf("prepare %q: %v", m.Raw, err)
 	}
-	readsAsItSays(t, sent)
-	agrees(t, sent)
+	checkReparse(t, sent)
+	sameAsStandard(t, sent)
 	want := tree(t, m.Raw).(map[string]any)
 	if m.Kind != jsonrpc.Response {
-		want = asPrepared(want, trace)
+		want = expectedOutgoing(want, trace)
 	}
 	same(t, m.Raw, "the forwarded message", tree(t, sent.Raw), any(want))
 	same(t, m.Raw, "the arguments' bytes", string(sent.Arguments.Of(sent.Raw)), string(m.Arguments.Of(m.Raw)))
@@ -166,34 +166,34 @@ func preparedAlike(t *testing.T, m *jsonrpc.Message, trace jsonrpc.Trace) {
 	}
 }
 
-// folds lowers the case of a key and replaces characters that look like its letters.
-func folds(key string) string {
+// foldKey lowers the case of a key and replaces characters that look like its letters.
+func foldKey(key string) string {
 	return strings.ToLower(strings.NewReplacer("\u017f", "s", "\u212a", "k", "\u0130", "i", "\u0131", "i").Replace(key))
 }
 
-func isOurs(key string) bool { return strings.HasPrefix(folds(key), "dev.sluice/") }
+func isReserved(key string) bool { return strings.HasPrefix(foldKey(key), "dev.sluice/") }
 
-// scrubbed removes from a tree everything that Clean must remove.
-func scrubbed(value any) any {
+// withoutReserved removes from a tree everything that Clean must remove.
+func withoutReserved(value any) any {
 	switch v := value.(type) {
 	case []any:
 		for i := range v {
-			v[i] = scrubbed(v[i])
+			v[i] = withoutReserved(v[i])
 		}
 	case map[string]any:
 		for key, child := range v {
-			if meta, ok := child.(map[string]any); ok && folds(key) == "_meta" {
-				dropOurs(meta)
+			if meta, ok := child.(map[string]any); ok && foldKey(key) == "_meta" {
+				dropReserved(meta)
 			}
-			v[key] = scrubbed(child)
+			v[key] = withoutReserved(child)
 		}
 	}
 	return value
 }
 
-func dropOurs(object map[string]any) {
+func dropReserved(object map[string]any) {
 	for key := range object {
-		if isOurs(key) {
+		if isReserved(key) {
 			delete(object, key)
 		}
 	}
@@ -206,7 +206,7 @@ func listed(tools []any) []any {
 		tool, _ := element.(map[string]any)
 		name, _ := tool["name"].(string)
 		for key := range tool {
-			if key != "name" && folds(key) == "name" {
+			if key != "name" && foldKey(key) == "name" {
 				name = ""
 			}
 		}
@@ -234,14 +234,14 @@ func FuzzReadAnswer(f *testing.F) {
 		f.Add([]byte(tt.raw))
 	}
 	f.Fuzz(func(t *testing.T, raw []byte) {
-		readAlike(t, raw)
+		checkReadAnswer(t, raw)
 		// Most inputs of the fuzzer are not JSON-RPC, so they are also used as a value inside a response.
-		readAlike(t, []byte(`{"jsonrpc":"2.0","id":1,"result":{"v":`+string(raw)+`}}`))
+		checkReadAnswer(t, []byte(`{"jsonrpc":"2.0","id":1,"result":{"v":`+string(raw)+`}}`))
 	})
 }
 
-// readAlike compares ReadAnswer with a strict reading by jsontext.
-func readAlike(t *testing.T, raw []byte) {
+// checkReadAnswer compares ReadAnswer with a strict reading by jsontext.
+func checkReadAnswer(t *testing.T, raw []byte) {
 	t.Helper()
 	a, err := jsonrpc.ReadAnswer(raw, jsonrpc.AnswerLimits())
 	valid := jsontext.Value(raw).IsValid()
@@ -274,15 +274,15 @@ func readAlike(t *testing.T, raw []byte) {
 	}
 	if failure, ok := want["error"].(map[string]any); ok {
 		if data, ok := failure["data"].(map[string]any); ok {
-			dropOurs(data)
+			dropReserved(data)
 		}
 	}
-	same(t, raw, "the clean answer", tree(t, out), scrubbed(want))
+	same(t, raw, "the clean answer", tree(t, out), withoutReserved(want))
 	if a.ToolList.Present() {
-		addsAlike(t, a, want)
+		checkAdd(t, a, want)
 	}
 	if a.Kind == jsonrpc.Response {
-		addressedAlike(t, a)
+		checkAddressed(t, a)
 	}
 	var other struct{ ID, Result, Error any }
 	decode(t, raw, &other)
@@ -291,8 +291,8 @@ func readAlike(t *testing.T, raw []byte) {
 	same(t, raw, "the id", tree(t, a.ID.Of(raw)), other.ID)
 }
 
-// addressedAlike compares the result of Addressed with a new parse of its bytes.
-func addressedAlike(t *testing.T, a *jsonrpc.Answer) {
+// checkAddressed compares the result of Addressed with a new parse of its bytes.
+func checkAddressed(t *testing.T, a *jsonrpc.Answer) {
 	t.Helper()
 	roomy := jsonrpc.AnswerLimits()
 	roomy.Bytes += 1 << 10
@@ -317,8 +317,8 @@ func addressedAlike(t *testing.T, a *jsonrpc.Answer) {
 	}
 }
 
-// addsAlike compares the list after the edits of Add and Clean with the expected list.
-func addsAlike(t *testing.T, a *jsonrpc.Answer, want map[string]any) {
+// checkAdd compares the list after the edits of Add and Clean with the expected list.
+func checkAdd(t *testing.T, a *jsonrpc.Answer, want map[string]any) {
 	t.Helper()
 	const tool = `{"name":"ours"}`
 	out, err := jsonrpc.Splice(a.Raw, append(a.Clean(hidden), a.Add([]byte(tool), hidden))...)

@@ -6,17 +6,17 @@ import (
 	"strings"
 )
 
-// drawer generates messages that readers may read in two ways, and some that no reader accepts.
-type drawer struct{ *rand.Rand }
+// generator generates messages that readers may read in two ways, and some that no reader accepts.
+type generator struct{ *rand.Rand }
 
 // one returns one of the values at random.
-func one[T any](d drawer, of ...T) T { return of[d.IntN(len(of))] }
+func one[T any](d generator, of ...T) T { return of[d.IntN(len(of))] }
 
 // rarely returns true once in n times.
-func (d drawer) rarely(n int) bool { return d.IntN(n) == 0 }
+func (d generator) rarely(n int) bool { return d.IntN(n) == 0 }
 
 // message generates a message that is broken at random positions.
-func (d drawer) message() []byte {
+func (d generator) message() []byte {
 	members := []string{
 		d.member("jsonrpc", d.pick(`"2.0"`, 60, `"2.\u0030"`, `2.0`, `"1.0"`, `null`)),
 		d.member("method", d.method()),
@@ -46,29 +46,31 @@ func (d drawer) message() []byte {
 }
 
 // pick returns the usual text n times of n+1, and otherwise one of the other texts.
-func (d drawer) pick(usual string, n int, others ...string) string {
+func (d generator) pick(usual string, n int, others ...string) string {
 	if !d.rarely(n + 1) {
 		return usual
 	}
 	return one(d, others...)
 }
 
-func (d drawer) space() string {
+func (d generator) space() string {
 	if !d.rarely(6) {
 		return ""
 	}
 	return d.pick(one(d, " ", "\t", "\n", "\r", "\r\n", "  "), 60, "\v", "\f", "\u00a0", "\u2028", "\u0085", "/**/", "\x00", "\ufeff")
 }
 
-func (d drawer) comma() string { return d.space() + d.pick(",", 500, ",,", ";", " ", "") + d.space() }
+func (d generator) comma() string {
+	return d.space() + d.pick(",", 500, ",,", ";", " ", "") + d.space()
+}
 
 // member generates a member with this key, which is sometimes spelled differently.
-func (d drawer) member(key, value string) string {
+func (d generator) member(key, value string) string {
 	return d.space() + d.spelled(key) + d.space() + d.pick(":", 800, "=", "::", "") + d.space() + value
 }
 
 // spelled returns a key as JSON. Some spellings are the same key for some readers only.
-func (d drawer) spelled(key string) string {
+func (d generator) spelled(key string) string {
 	if !d.rarely(90) {
 		return `"` + key + `"`
 	}
@@ -93,12 +95,12 @@ func (d drawer) spelled(key string) string {
 	}
 }
 
-func (d drawer) method() string {
+func (d generator) method() string {
 	return d.pick(one(d, `"tools/call"`, `"tools/call"`, `"tools/call"`, `"prompts/get"`, `"resources/read"`, `"completion/complete"`, `"x/y"`, `"logging/setLevel"`, `"notifications/progress"`), 25,
 		`"tools\/call"`, `"tools/c\u0061ll"`, `"Tools/call"`, `"tools/call "`, `"tools/call\u0000"`, `null`, `1`, `["tools/call"]`, `"tool\u017f/call"`)
 }
 
-func (d drawer) params() string {
+func (d generator) params() string {
 	if d.rarely(60) {
 		return d.value(2)
 	}
@@ -126,7 +128,7 @@ func (d drawer) params() string {
 }
 
 // ref generates the reference of a completion.
-func (d drawer) ref() string {
+func (d generator) ref() string {
 	members := []string{d.member("type", d.pick(one(d, `"ref/prompt"`, `"ref/resource"`), 12, `"ref\/prompt"`, `"Ref/prompt"`, `null`, `"ref/tool"`))}
 	for range d.IntN(3) {
 		members = append(members, d.member(one(d, "name", "uri"), d.pick(d.name(), 8, d.text())))
@@ -135,7 +137,7 @@ func (d drawer) ref() string {
 	return d.pick("{"+strings.Join(members, d.comma())+"}", 20, "null", "[]", `"ref/prompt"`)
 }
 
-func (d drawer) meta() string {
+func (d generator) meta() string {
 	var members []string
 	for range d.IntN(4) {
 		members = append(members, d.member(one(d, "progressToken", "traceparent", "tracestate", "baggage", "dev.sluice/run", "dev.sluice/x", "a/b", "io.modelcontextprotocol/protocolVersion"), d.text()))
@@ -143,20 +145,20 @@ func (d drawer) meta() string {
 	return "{" + strings.Join(members, d.comma()) + "}"
 }
 
-func (d drawer) name() string {
+func (d generator) name() string {
 	return d.pick(one(d, `"safe"`, `"read_file"`, `"a.b/c-d"`), 12, `"s\u0061fe"`, `"safe "`, `"SAFE"`, `"\u017fafe"`, `null`, `1`, `""`, `{"x":1}`, `"safe\u0000"`)
 }
 
-func (d drawer) arguments() string {
+func (d generator) arguments() string {
 	return d.pick(d.object(3), 20, "null", "[]", `"{}"`, "1")
 }
 
 // key generates a key of arguments, including keys with a special meaning in some programming language.
-func (d drawer) key() string {
+func (d generator) key() string {
 	return one(d, "a", "b", "path", "name", "method", "id", "__proto__", "constructor", "toString", "0", "10", "é", "e\u0301", "ключ", "𝄞", "\uffff", "\u212a", "x y", "length", "-1", "null", "key", "KEY")
 }
 
-func (d drawer) object(depth int) string {
+func (d generator) object(depth int) string {
 	var members []string
 	for range d.IntN(4) {
 		members = append(members, d.member(d.key(), d.value(depth-1)))
@@ -165,7 +167,7 @@ func (d drawer) object(depth int) string {
 }
 
 // value generates a value of at most this depth.
-func (d drawer) value(depth int) string {
+func (d generator) value(depth int) string {
 	switch n := d.IntN(10); {
 	case n < 3 && depth > 0:
 		return d.object(depth)
@@ -184,14 +186,14 @@ func (d drawer) value(depth int) string {
 	}
 }
 
-func (d drawer) number() string {
+func (d generator) number() string {
 	return d.pick(one(d, fmt.Sprint(d.Int64()), fmt.Sprint(d.IntN(100)), fmt.Sprint(-d.IntN(100)), fmt.Sprint(d.NormFloat64()), fmt.Sprintf("%d.%de%d", d.IntN(10), d.IntN(1000), d.IntN(600)-300)), 12,
 		"-0", "0.0", "1E5", "1e+5", "1e400", "-1e400", "1e-400", "4.9e-324", "2.2250738585072011e-308", "1.7976931348623157e308", "1.7976931348623159e308",
 		"9007199254740992", "9007199254740993", "9223372036854775807", "9223372036854775808", "18446744073709551616", "0.1", "0.30000000000000004",
 		"01", "+1", ".5", "1.", "0x10", "1_000", "NaN", "Infinity", "-Infinity", "1e", "--1", strings.Repeat("9", 70), "0."+strings.Repeat("3", 60))
 }
 
-func (d drawer) text() string {
+func (d generator) text() string {
 	var out strings.Builder
 	for range d.IntN(5) {
 		out.WriteString(d.pick(one(d, "a", "Z", " ", "é", "ß", "日本", "𝄞", "\u0301", `\n`, `\"`, `\\`, `\/`, `\u00e9`, `\ud834\udd1e`, "\u2028", "\u0085", "\u007f", "\ufffd", `\uFFFF`, "/", "'"), 100,

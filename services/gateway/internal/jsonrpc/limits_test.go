@@ -30,7 +30,8 @@ func measure(t *testing.T, raw string) (depth, tokens int) {
 	}
 }
 
-func TestP11Depth(t *testing.T) {
+// Case P11.
+func TestParse_DepthIsLimited(t *testing.T) {
 	t.Parallel()
 	// nest returns nested values that use the forms in turn.
 	nest := func(levels int, forms ...string) string {
@@ -82,7 +83,8 @@ func TestP11Depth(t *testing.T) {
 	})
 }
 
-func TestP11Width(t *testing.T) {
+// Case P11.
+func TestParse_TokensAreLimited(t *testing.T) {
 	t.Parallel()
 	forms := []string{",1", `,"x"`, ",null", ",[]", ",{}", `,{"a":1}`, ",[[1]]"}
 	for _, form := range forms {
@@ -115,7 +117,8 @@ func TestP11Width(t *testing.T) {
 	})
 }
 
-func TestP11Keys(t *testing.T) {
+// Case P11.
+func TestParse_KeysAreLimited(t *testing.T) {
 	t.Parallel()
 	const code = commonv1.Code_CODE_JSON_KEY
 	cases := []refusal{
@@ -150,7 +153,8 @@ func TestP11Keys(t *testing.T) {
 	}
 }
 
-func TestP11Size(t *testing.T) {
+// Case P11.
+func TestParse_SizeIsLimited(t *testing.T) {
 	t.Parallel()
 	limits := jsonrpc.DefaultLimits()
 	full := toolCall(`{"v":"` + strings.Repeat("x", limits.Bytes-len(toolCall(`{"v":""}`))) + `"}`)
@@ -165,8 +169,8 @@ func TestP11Size(t *testing.T) {
 	}
 }
 
-// TestP11HostileInputCostsLittle is not parallel, because it counts allocations of all goroutines.
-func TestP11HostileInputCostsLittle(t *testing.T) {
+// Case P11. TestParse_HostileInputNeedsLittleMemory is not parallel, because it counts allocations of all goroutines.
+func TestParse_HostileInputNeedsLittleMemory(t *testing.T) {
 	keys := make([]string, 100_000)
 	for i := range keys {
 		keys[i] = fmt.Sprintf(`"\u006b%d":{"a":1}`, i)

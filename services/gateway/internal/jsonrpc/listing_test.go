@@ -30,7 +30,7 @@ var refs = []struct{ ref, kind, name, uri, code string }{
 	{`{"type":"ref/prompt","name":"p","name":"q"}`, "", "", "", "json_duplicate_key"},
 }
 
-func TestOfWhatACompletionIs(t *testing.T) {
+func TestParse_ReadsCompletionReferences(t *testing.T) {
 	t.Parallel()
 	for _, tt := range refs {
 		for _, order := range []string{`"method":"completion/complete","params":{"ref":%}`, `"params":{"ref":%},"method":"completion/complete"`} {
@@ -52,7 +52,7 @@ func TestOfWhatACompletionIs(t *testing.T) {
 	}
 }
 
-func TestListing(t *testing.T) {
+func TestListing_HidesElementsOfOtherLists(t *testing.T) {
 	t.Parallel()
 	read := func(text string) *jsonrpc.Answer {
 		t.Helper()

@@ -133,7 +133,7 @@ const (
 //
 // The Message refers to raw. Parse neither copies nor changes raw.
 func Parse(raw []byte, limits Limits) (*Message, error) {
-	p := parser{scanner: scanner{raw: raw, limits: limits, client: true, wild: -1}}
+	p := parser{scanner: scanner{raw: raw, limits: limits, client: true, outOfRange: -1}}
 	p.m = &Message{Raw: raw}
 	if err := p.message(); err != nil {
 		return nil, err
@@ -170,7 +170,7 @@ func (p *parser) message() error {
 	if err := p.end(); err != nil {
 		return err
 	}
-	return p.judge()
+	return p.check()
 }
 
 func (p *parser) envelope() error {

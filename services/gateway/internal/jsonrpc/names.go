@@ -34,9 +34,9 @@ func (n *nameStack) at(i int) []byte {
 // maxNames is the maximum number of keys in all open objects together. Each key needs many times its bytes in memory.
 const maxNames = 100_000
 
-// few is the number of keys up to which each new key is compared with all previous keys. Objects with more keys are
+// linearKeys is the number of keys up to which each new key is compared with all previous keys. Objects with more keys are
 // checked at their end by sorting.
-const few = 16
+const linearKeys = 16
 
 // key reads the key at the current position into f.
 func (s *scanner) key(f *frame) error {
@@ -48,7 +48,7 @@ func (s *scanner) key(f *frame) error {
 		return err
 	}
 	if escaped {
-		if s.mend != nil && s.mend.last > f.start {
+		if s.repair != nil && s.repair.last > f.start {
 			return s.fail(commonv1.Code_CODE_JSON_ENCODING, f.start, "a key contains half of a surrogate pair")
 		}
 		body, _ = s.unescape(s.raw[f.start:s.pos])
@@ -62,7 +62,7 @@ func (s *scanner) key(f *frame) error {
 	if s.names.size == maxNames {
 		return s.fail(commonv1.Code_CODE_JSON_TOO_MANY_TOKENS, f.start, "objects have too many keys")
 	}
-	if s.names.size-f.base < few {
+	if s.names.size-f.base < linearKeys {
 		for i := f.base; i < s.names.size; i++ {
 			if bytes.Equal(s.names.at(i), body) {
 				return s.duplicate(f.start)
@@ -78,7 +78,7 @@ func (s *scanner) key(f *frame) error {
 // checks them for duplicates.
 func (s *scanner) distinct(f *frame) error {
 	count := s.names.size - f.base
-	if count > few {
+	if count > linearKeys {
 		names := make([][]byte, count)
 		for i := range names {
 			names[i] = s.names.at(f.base + i)

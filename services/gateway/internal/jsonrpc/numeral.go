@@ -12,8 +12,8 @@ type numeral struct {
 	shrinks  bool
 }
 
-// isWild reports whether the number is an integer outside of int64, or not finite as a float64.
-func (n *numeral) isWild() bool {
+// isOutOfRange reports whether the number is an integer outside of int64, or not finite as a float64.
+func (n *numeral) isOutOfRange() bool {
 	if !n.integer {
 		return !n.finite()
 	}

@@ -157,7 +157,7 @@ func (p *parser) metaMember(f *frame) error {
 	member := item{Span: Span{f.start, p.pos}, prev: f.prev}
 	m := &p.m.Meta
 	switch {
-	case bytes.HasPrefix(f.key, []byte(ourPrefix)):
+	case bytes.HasPrefix(f.key, []byte(gatewayPrefix)):
 		m.ours = append(m.ours, member)
 	case into == &p.in.traceParent:
 		m.trace[traceParent], m.values[traceParent] = member, value
@@ -179,9 +179,9 @@ func (p *parser) metaField(f *frame) (*Span, error) {
 		return &in.traceParent, nil
 	case "tracestate":
 		return &in.traceState, nil
-	case ourPrefix + "run":
+	case gatewayPrefix + "run":
 		return &in.run, nil
-	case ourPrefix + "approval":
+	case gatewayPrefix + "approval":
 		return &in.approval, nil
 	case protocolPrefix + "protocolVersion":
 		return &in.metaVersion, nil
@@ -190,7 +190,7 @@ func (p *parser) metaField(f *frame) (*Span, error) {
 	case protocolPrefix + "clientInfo":
 		return &in.metaClientInfo, nil
 	}
-	for _, prefix := range [...]string{ourPrefix, protocolPrefix} {
+	for _, prefix := range [...]string{gatewayPrefix, protocolPrefix} {
 		if foldsToPrefix(f.key, prefix) && !bytes.HasPrefix(f.key, []byte(prefix)) {
 			return nil, p.variant(f)
 		}

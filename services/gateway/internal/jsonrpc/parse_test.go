@@ -128,7 +128,8 @@ var duplicateNames = []refusal{
 	{"the empty key", `{"jsonrpc":"2.0","id":1,"method":"ping","params":{"":1,"":2}}`, dup},
 	{"a key outside of ASCII, once as a surrogate pair", `{"jsonrpc":"2.0","id":1,"method":"ping","params":{"😀":1,"\ud83d\ude00":2}}`, dup}}
 
-func TestP1DuplicateNames(t *testing.T) {
+// Case P1.
+func TestParse_DuplicateKeysAreRefused(t *testing.T) {
 	t.Parallel()
 	refused(t, duplicateNames)
 }
@@ -140,7 +141,8 @@ var duplicatesInside = []refusal{
 	{"a slash, escaped", toolCall(`{"a/b":1,"a\/b":2}`), dup},
 	{"around a nested object with the same key", toolCall(`{"a":{"a":{"a":1}},"b":2,"a":3}`), dup}}
 
-func TestP2DuplicatesInArguments(t *testing.T) {
+// Case P2.
+func TestParse_DuplicateKeysInArgumentsAreRefused(t *testing.T) {
 	t.Parallel()
 	refused(t, duplicatesInside)
 	// Duplicates at every depth, in objects and in arrays.
@@ -203,7 +205,8 @@ var trailingBytes = []refusal{
 	{"a record separator", "\x1e" + ping, invalid},
 	{"junk before", "x" + ping, invalid}}
 
-func TestP4TrailingBytes(t *testing.T) {
+// Case P4.
+func TestParse_TrailingBytesAreRefused(t *testing.T) {
 	t.Parallel()
 	refused(t, trailingBytes)
 	accepted(t, " \r\n\t"+ping+" \r\n\t")
@@ -216,12 +219,14 @@ var batches = []refusal{
 	{"a batch in a batch", "[[" + toolCall(`{}`) + "]]", batch},
 	{"cut off", "[", batch}}
 
-func TestP5Batches(t *testing.T) {
+// Case P5.
+func TestParse_BatchesAreRefused(t *testing.T) {
 	t.Parallel()
 	refused(t, batches)
 }
 
-func TestP6OddIDs(t *testing.T) {
+// Case P6.
+func TestParse_InvalidIDsAreRefused(t *testing.T) {
 	t.Parallel()
 	odd := []string{
 		"1.5", "-0", "null", "{}", "[]", "true", "false", "1.0", "1e2", "1E2", "0e0", "-0.0", `{"a":1}`, "[1]",
@@ -264,7 +269,8 @@ func TestP6OddIDs(t *testing.T) {
 	}
 }
 
-func TestP6RequestsWithoutIDAndNotificationsWithOne(t *testing.T) {
+// Case P6.
+func TestParse_MissingAndUnexpectedIDsAreRefused(t *testing.T) {
 	t.Parallel()
 	for _, method := range []string{"ping", "tools/call", "tools/list", "initialize", "notification/x", "Notifications/x", "x/notifications/y", "notifications"} {
 		if got := codeOf(t, `{"jsonrpc":"2.0","method":"`+method+`","params":{"name":"safe"}}`); got != commonv1.Code_CODE_ID_INVALID {
@@ -281,7 +287,8 @@ func TestP6RequestsWithoutIDAndNotificationsWithOne(t *testing.T) {
 	}
 }
 
-func TestP7ArgumentsThatAreNoObject(t *testing.T) {
+// Case P7.
+func TestParse_ArgumentsMustBeAnObject(t *testing.T) {
 	t.Parallel()
 	for _, value := range []string{`[]`, `[{}]`, `"x"`, `"{}"`, `1`, `0`, `true`, `false`, `""`} {
 		for _, method := range []string{"tools/call", "prompts/get", "custom/call"} {
@@ -314,7 +321,8 @@ func TestP7ArgumentsThatAreNoObject(t *testing.T) {
 	}
 }
 
-func TestP8NumbersOutOfRange(t *testing.T) {
+// Case P8.
+func TestParse_NumbersOutOfRangeAreRefused(t *testing.T) {
 	t.Parallel()
 	bad := []string{
 		"1e400", "-1e400", "1E+400", "1.0e309", "1.8e308", "9e999999999999999999999", "18446744073709551616",
@@ -355,7 +363,7 @@ func TestP8NumbersOutOfRange(t *testing.T) {
 
 // Case X1. Checks that numbers are limited to 64 bytes. Exact parsers, in the gateway and in servers, need time that
 // grows faster than the length of a number.
-func TestX1NumbersHave64Bytes(t *testing.T) {
+func TestParse_NumbersAreLimitedTo64Bytes(t *testing.T) {
 	t.Parallel()
 	places := []string{
 		toolCall(`{"v":%s}`), toolCall(`{"v":[1,{"w":%s}]}`), `{"jsonrpc":"2.0","id":1,"method":"ping","params":{"_meta":{"x":%s}}}`,
@@ -384,8 +392,9 @@ func TestX1NumbersHave64Bytes(t *testing.T) {
 	}
 }
 
-// Checks that the gate, which decides from the digits whether a number is finite, always decides as a parser does.
-func TestP8FiniteIsWhatAFloat64Is(t *testing.T) {
+// Case P8. Checks that the gate, which decides from the digits whether a number is finite, always decides as a parser
+// does.
+func TestParse_FiniteNumbersAreThoseOfFloat64(t *testing.T) {
 	t.Parallel()
 	digits, exponents := rapid.StringMatching(`[0-9]{0,20}`), rapid.StringMatching(`[eE][+-]?(2[4-9][0-9]|3[0-3][0-9]|[0-9]{1,6})`)
 	rapid.Check(t, func(t *rapid.T) {

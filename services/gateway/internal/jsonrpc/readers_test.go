@@ -245,7 +245,7 @@ func TestReadersAgree(t *testing.T) {
 	const batch = 2000
 	others := otherReaders(t)
 	seed := uint64(time.Now().UnixNano())
-	draw := drawer{rand.New(rand.NewPCG(seed, 0))}
+	draw := generator{rand.New(rand.NewPCG(seed, 0))}
 	accepted := 0
 	for read := 0; read < *readerMessages; {
 		var judged []*jsonrpc.Message
@@ -283,7 +283,7 @@ func TestReadersAgree(t *testing.T) {
 // FuzzReadersAgree checks the same for messages of the fuzzer.
 func FuzzReadersAgree(f *testing.F) {
 	others := otherReaders(f)
-	draw := drawer{rand.New(rand.NewPCG(1, 2))}
+	draw := generator{rand.New(rand.NewPCG(1, 2))}
 	for range 100 {
 		f.Add(draw.message())
 	}

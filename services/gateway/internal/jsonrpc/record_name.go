@@ -6,5 +6,5 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/publicname"
 )
 
-// Recorded returns the target of a request in the shortened form for records. Policy decides on the full name.
-func Recorded(m *Message) string { return publicname.Of(cmp.Or(m.URI, m.Name, m.TaskID)) }
+// RecordName returns the target of a request in the shortened form for records. Policy decides on the full name.
+func RecordName(m *Message) string { return publicname.Of(cmp.Or(m.URI, m.Name, m.TaskID)) }

@@ -9,7 +9,7 @@ import (
 
 // Case X9. Checks that names that a caller chose are shortened in records, and that URIs are recorded without the parts
 // that may contain a secret.
-func TestX9WhatIsRecordedOfNames(t *testing.T) {
+func TestRecordName_ShortensNamesAndRemovesSecrets(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("é", 200)
 	for _, tt := range []struct {
@@ -39,7 +39,7 @@ func TestX9WhatIsRecordedOfNames(t *testing.T) {
 		{jsonrpc.Message{Name: "a//b.c"}, "a//b.c"},
 		{jsonrpc.Message{URI: "https://h/" + strings.Repeat("a", 300)}, "https://h/" + strings.Repeat("a", 246) + "…"},
 	} {
-		if got := jsonrpc.Recorded(&tt.m); got != tt.want {
+		if got := jsonrpc.RecordName(&tt.m); got != tt.want {
 			t.Errorf("%q %q is recorded as %q, want %q", tt.m.Name, tt.m.URI, got, tt.want)
 		}
 	}

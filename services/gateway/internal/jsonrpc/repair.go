@@ -6,8 +6,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 )
 
-// mending collects the repairs that [Mend] makes during a parse.
-type mending struct {
+// repairState collects the repairs that [Repair] makes during a parse.
+type repairState struct {
 	// text is true while the parser is inside a value in which lone surrogates are replaced.
 	text bool
 	// last is the position of the last surrogate that was replaced, and replaced is the number of replaced surrogates.
@@ -16,7 +16,7 @@ type mending struct {
 	null item
 }
 
-// Mend repairs the response to a request, in raw itself, if the response breaks the rules of JSON or JSON-RPC in one of
+// Repair repairs the response to a request, in raw itself, if the response breaks the rules of JSON or JSON-RPC in one of
 // these two ways, which occur in some servers:
 //   - `"error": null` next to a result is overwritten with spaces.
 //   - A lone surrogate, such as the escape \ud83d, is replaced by \ufffd in string values of content or
@@ -25,9 +25,9 @@ type mending struct {
 // methodOf returns the method of the request with this raw id, or "" if there is none. Mend reports whether it has
 // repaired raw. If it has not, raw must not be used any more. A message with any other fault is not repaired. A
 // repaired message must still be read with [ReadAnswer].
-func Mend(raw []byte, limits Limits, methodOf func(id []byte) string) bool {
-	mend := &mending{last: -1}
-	r := reader{scanner: scanner{raw: raw, limits: limits, mend: mend}}
+func Repair(raw []byte, limits Limits, methodOf func(id []byte) string) bool {
+	mend := &repairState{last: -1}
+	r := reader{scanner: scanner{raw: raw, limits: limits, repair: mend}}
 	r.a = &Answer{Raw: raw}
 	if r.message() != nil || !r.a.Result.Present() || mend.replaced == 0 && !mend.null.Present() {
 		return false
@@ -36,12 +36,12 @@ func Mend(raw []byte, limits Limits, methodOf func(id []byte) string) bool {
 	if method == "" || mend.replaced > 0 && method != mcp.MethodToolsCall {
 		return false
 	}
-	mend.blank(raw)
+	mend.removeNull(raw)
 	return true
 }
 
 // replace replaces the lone surrogate at offset i by U+FFFD. It returns false if the surrogate may not be replaced.
-func (m *mending) replace(raw []byte, i int) bool {
+func (m *repairState) replace(raw []byte, i int) bool {
 	if m == nil || !m.text {
 		return false
 	}
@@ -52,10 +52,12 @@ func (m *mending) replace(raw []byte, i int) bool {
 }
 
 // isNull reports whether the value at the current position is a null that may be removed.
-func (m *mending) isNull(rest []byte) bool { return m != nil && bytes.HasPrefix(rest, []byte("null")) }
+func (m *repairState) isNull(rest []byte) bool {
+	return m != nil && bytes.HasPrefix(rest, []byte("null"))
+}
 
-// blank overwrites the member `"error": null` and the comma next to it with spaces.
-func (m *mending) blank(raw []byte) {
+// removeNull overwrites the member `"error": null` and the comma next to it with spaces.
+func (m *repairState) removeNull(raw []byte) {
 	if !m.null.Present() {
 		return
 	}
@@ -70,11 +72,11 @@ func (m *mending) blank(raw []byte) {
 	}
 }
 
-// mendable reads a member of a result that has no meaning here, and repairs strings in it.
-func (r *reader) mendable(f *frame) error {
-	if key := string(f.key); r.mend != nil && (key == "content" || key == "structuredContent") {
-		r.mend.text = true
-		defer func() { r.mend.text = false }()
+// repairable reads a member of a result that has no meaning here, and repairs strings in it.
+func (r *reader) repairable(f *frame) error {
+	if key := string(f.key); r.repair != nil && (key == "content" || key == "structuredContent") {
+		r.repair.text = true
+		defer func() { r.repair.text = false }()
 	}
 	return r.memberValue(f)
 }

@@ -13,8 +13,8 @@ import (
 
 func called([]byte) string { return "tools/call" }
 
-// Case A. Checks that only the two forms are repaired, and only in the response to a request that was sent.
-func TestU2Mend_RepairsTwoFormsAlone(t *testing.T) {
+// Case U2. Case A. Checks that only the two forms are repaired, and only in the response to a request that was sent.
+func TestRepair_OnlyTwoFormsAreRepaired(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct{ raw, method, want string }{
 		"half of a pair":             {`{"jsonrpc":"2.0","id":1,"result":{"content":["\ud83d"]}}`, "tools/call", `{"jsonrpc":"2.0","id":1,"result":{"content":["\ufffd"]}}`},
@@ -34,7 +34,7 @@ func TestU2Mend_RepairsTwoFormsAlone(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			raw := []byte(tt.raw)
-			mended := jsonrpc.Mend(raw, jsonrpc.AnswerLimits(), func(id []byte) string {
+			mended := jsonrpc.Repair(raw, jsonrpc.AnswerLimits(), func(id []byte) string {
 				if string(id) != "1" {
 					return ""
 				}
@@ -50,7 +50,7 @@ func TestU2Mend_RepairsTwoFormsAlone(t *testing.T) {
 	}
 }
 
-func TestSketchOf(t *testing.T) {
+func TestSketchOf_FindsIDOfUnreadableAnswer(t *testing.T) {
 	t.Parallel()
 	for raw, want := range map[string]string{
 		`{"jsonrpc":"2.0","id":7,"result":{"id":8}}`:                   "7",
@@ -80,9 +80,9 @@ func TestSketchOf(t *testing.T) {
 	}
 }
 
-// FuzzMend checks that a repaired message has the same length, differs only in the repaired parts, and must still pass
+// FuzzRepair checks that a repaired message has the same length, differs only in the repaired parts, and must still pass
 // the strict parser.
-func FuzzMend(f *testing.F) {
+func FuzzRepair(f *testing.F) {
 	for _, raw := range []string{`["\ud83d"]`, `{"a":"\ude00\ud83d"},"error":null`, `1},"error":null,"x":{`, `"\\ud83d"`, "\"\xff\""} {
 		f.Add([]byte(raw))
 	}
@@ -91,12 +91,12 @@ func FuzzMend(f *testing.F) {
 			jsonrpc.SketchOf(raw) // SketchOf must not fail on any input
 			before := bytes.Clone(raw)
 			if _, err := jsonrpc.ReadAnswer(raw, jsonrpc.AnswerLimits()); err == nil {
-				if jsonrpc.Mend(raw, jsonrpc.AnswerLimits(), called) || !bytes.Equal(raw, before) {
+				if jsonrpc.Repair(raw, jsonrpc.AnswerLimits(), called) || !bytes.Equal(raw, before) {
 					t.Fatalf("%q was whole and became %q", before, raw)
 				}
 				continue
 			}
-			if !jsonrpc.Mend(raw, jsonrpc.AnswerLimits(), called) {
+			if !jsonrpc.Repair(raw, jsonrpc.AnswerLimits(), called) {
 				continue
 			}
 			a, err := jsonrpc.ReadAnswer(raw, jsonrpc.AnswerLimits())

@@ -17,7 +17,7 @@ func Restore(m *Message, params string) ([]byte, error) {
 		params = "{}"
 	}
 	base := fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"method":%s,"params":%s}`, m.ID.Of(m.Raw), quote(m.Method), params)
-	members, err := sending(m)
+	members, err := attemptMeta(m)
 	if err != nil || members == nil {
 		return base, err
 	}
@@ -30,8 +30,8 @@ func Restore(m *Message, params string) ([]byte, error) {
 	return Splice(base, kept.insertMeta(members, kept.Meta.members))
 }
 
-// sending returns the raw members of a request's `_meta` that belong to the current attempt; nil if there are none.
-func sending(m *Message) ([]byte, error) {
+// attemptMeta returns the raw members of a request's `_meta` that belong to the current attempt; nil if there are none.
+func attemptMeta(m *Message) ([]byte, error) {
 	if !m.Meta.Object.Present() {
 		return nil, nil
 	}

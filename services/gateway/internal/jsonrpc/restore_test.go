@@ -6,7 +6,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 )
 
-func TestRestore(t *testing.T) {
+func TestRestore_KeepsMembersOfTheAttempt(t *testing.T) {
 	t.Parallel()
 	const kept = `{"name":"pay","arguments":{"sum":1.50}}`
 	for name, tt := range map[string]struct{ came, params, want string }{

@@ -84,9 +84,9 @@ func (r *reader) envelopeField(f *frame) (err error) {
 	case "result":
 		a.Result, err = r.section(inResult)
 	case "error":
-		if r.mend.isNull(r.raw[r.pos:]) {
+		if r.repair.isNull(r.raw[r.pos:]) {
 			err = r.value()
-			r.mend.null = item{Span{f.start, r.pos}, f.prev}
+			r.repair.null = item{Span{f.start, r.pos}, f.prev}
 			return err
 		}
 		a.Error, err = r.section(inError)
@@ -143,7 +143,7 @@ func (r *reader) errorField(f *frame) (err error) {
 	case string(f.key) == "code":
 		r.a.ErrorCode, err = r.read()
 	case string(f.key) == "data" && r.peek() == '{':
-		err = r.foreignMeta() // the gateway's own errors carry the decision in data
+		err = r.readMeta() // the gateway's own errors carry the decision in data
 	default:
 		err = r.memberValue(f)
 	}
@@ -188,14 +188,14 @@ func (r *reader) resultField(f *frame) (err error) {
 	case "inputRequests":
 		return r.inputs()
 	default:
-		err = r.mendable(f)
+		err = r.repairable(f)
 	}
 	return err
 }
 
-// maxForeign is the maximum number of members in a message whose keys only the gateway may send. It is limited because
+// maxReserved is the maximum number of members in a message whose keys only the gateway may send. It is limited because
 // removing a member takes more memory than the member.
-const maxForeign = 1_000
+const maxReserved = 1_000
 
 // maxTools is the maximum number of elements in result.tools.
 const maxTools = 10_000
@@ -330,8 +330,8 @@ func (r *reader) input() (in Input, err error) {
 	}
 }
 
-// foreignMeta reads an object of a server, such as _meta, and collects its members that only the gateway may send.
-func (s *scanner) foreignMeta() error {
+// readMeta reads an object of a server, such as _meta, and collects its members that only the gateway may send.
+func (s *scanner) readMeta() error {
 	var f frame
 	if err := s.enter(&f); err != nil {
 		return err
@@ -341,20 +341,20 @@ func (s *scanner) foreignMeta() error {
 		if !more {
 			return err
 		}
-		if !foldsToPrefix(f.key, ourPrefix) {
+		if !foldsToPrefix(f.key, gatewayPrefix) {
 			if err := s.memberValue(&f); err != nil {
 				return err
 			}
 			continue
 		}
 		// The whole member is removed, so members that were found inside it are dropped from the list.
-		known := len(s.foreign)
+		known := len(s.reserved)
 		if err := s.value(); err != nil {
 			return err
 		}
-		if known == maxForeign {
+		if known == maxReserved {
 			return s.fail(commonv1.Code_CODE_JSON_TOO_MANY_TOKENS, f.start, "the message has too many keys that only the gateway may send")
 		}
-		s.foreign = append(s.foreign[:known], item{Span{f.start, s.pos}, f.prev})
+		s.reserved = append(s.reserved[:known], item{Span{f.start, s.pos}, f.prev})
 	}
 }

@@ -83,7 +83,7 @@ func (s *scanner) escape(i int) (int, error) {
 	}
 	low, ok := codeUnit(s.raw, i+6)
 	if !ok || utf16.DecodeRune(unit, low) == utf8.RuneError {
-		if s.mend.replace(s.raw, i) {
+		if s.repair.replace(s.raw, i) {
 			return i + 6, nil
 		}
 		return i, s.fail(commonv1.Code_CODE_JSON_ENCODING, i, "the message contains half of a surrogate pair")
@@ -143,8 +143,8 @@ func (s *scanner) number() error {
 	if s.pos-start > s.limits.NumberBytes {
 		return s.fail(commonv1.Code_CODE_JSON_NUMBER, start, "a number is too long")
 	}
-	if s.wild < 0 && n.isWild() {
-		s.wild = start
+	if s.outOfRange < 0 && n.isOutOfRange() {
+		s.outOfRange = start
 	}
 	return nil
 }

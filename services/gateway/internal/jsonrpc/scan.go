@@ -23,19 +23,19 @@ type scanner struct {
 	depth  int
 	tokens int
 	stint  gosched.Work
-	// wild is the position of the first number that is not finite, or is an integer outside of int64; -1 if there is no
+	// outOfRange is the position of the first number that is not finite, or is an integer outside of int64; -1 if there is no
 	// such number. Whether a wild number is allowed depends on the kind of the message, which is known only at its end.
 	// Once wild is set, numbers are no longer checked.
-	wild int
+	outOfRange int
 	// controls is false if control characters in keys are possible only as escapes.
 	controls bool
 	names    nameStack
 	// text is the buffer in which escapes of strings are resolved.
 	text []byte
-	// foreign contains the members that only the gateway may send, sorted by position.
-	foreign []item
-	// mend collects the repairs of [Mend]. It is nil in every other parse.
-	mend *mending
+	// reserved contains the members that only the gateway may send, sorted by position.
+	reserved []item
+	// repair collects the repairs of [Repair]. It is nil in every other parse.
+	repair *repairState
 }
 
 // A frame is the state of reading one object or array.
@@ -200,7 +200,7 @@ func (s *scanner) object() error {
 // object.
 func (s *scanner) memberValue(f *frame) error {
 	if !s.client && isMeta(f.key) && s.peek() == '{' {
-		return s.foreignMeta()
+		return s.readMeta()
 	}
 	return s.value()
 }

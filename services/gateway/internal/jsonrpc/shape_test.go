@@ -12,16 +12,16 @@ import (
 
 // A shape generates JSON text similar to the messages of clients and servers. It adds what an attacker could add:
 // duplicate keys, other spellings of keys, the gateway's own keys at any position, and whitespace.
-type shape struct{ t *rapid.T }
+type jsonGenerator struct{ t *rapid.T }
 
-func (s shape) pick(label string, choices ...string) string {
+func (s jsonGenerator) pick(label string, choices ...string) string {
 	return rapid.SampledFrom(choices).Draw(s.t, label)
 }
 
-func (s shape) space() string { return s.pick("space", "", "", "", " ", "\n\t ") }
+func (s jsonGenerator) space() string { return s.pick("space", "", "", "", " ", "\n\t ") }
 
 // key generates a key, with or without escapes.
-func (s shape) key(keys []string) string {
+func (s jsonGenerator) key(keys []string) string {
 	key := rapid.SampledFrom(keys).Draw(s.t, "key")
 	if rapid.IntRange(0, 9).Draw(s.t, "escape") == 0 {
 		key = strings.NewReplacer("a", `\u0061`, "e", `\u0065`, "/", `\/`).Replace(key)
@@ -30,7 +30,7 @@ func (s shape) key(keys []string) string {
 }
 
 // object generates an object of at most width members.
-func (s shape) object(width int, keys []string, value func(key string) string) string {
+func (s jsonGenerator) object(width int, keys []string, value func(key string) string) string {
 	members := make([]string, rapid.IntRange(0, width).Draw(s.t, "width"))
 	for i := range members {
 		key := s.key(keys)
@@ -39,7 +39,7 @@ func (s shape) object(width int, keys []string, value func(key string) string) s
 	return "{" + strings.Join(members, ",") + "}"
 }
 
-func (s shape) list(width int, element func() string) string {
+func (s jsonGenerator) list(width int, element func() string) string {
 	elements := make([]string, rapid.IntRange(0, width).Draw(s.t, "width"))
 	for i := range elements {
 		elements[i] = s.space() + element() + s.space()
@@ -48,7 +48,7 @@ func (s shape) list(width int, element func() string) string {
 }
 
 // value generates any value, nested at most depth levels deep.
-func (s shape) value(depth int) string {
+func (s jsonGenerator) value(depth int) string {
 	kinds := 8
 	if depth > 0 {
 		kinds = 11
@@ -71,7 +71,7 @@ var (
 	toolKeys   = []string{"name", "name", "Name", "_meta", "description", "inputSchema"}
 )
 
-func (s shape) request() string {
+func (s jsonGenerator) request() string {
 	params := s.object(4, paramsKeys, func(key string) string {
 		switch {
 		case strings.HasPrefix(key, `"_m`):
@@ -88,7 +88,7 @@ func (s shape) request() string {
 	return "{" + s.space() + strings.Join(rapid.Permutation(members).Draw(s.t, "order"), ",") + s.space() + "}"
 }
 
-func (s shape) answer() string {
+func (s jsonGenerator) answer() string {
 	result := s.object(5, resultKeys, func(key string) string {
 		if !strings.HasPrefix(key, `"t`) {
 			return s.value(3)
@@ -112,11 +112,11 @@ func (s shape) answer() string {
 	return `{"jsonrpc":"2.0","id":1,"result":` + result + `}`
 }
 
-func TestShapedRequestsMeanTheSameToAllReaders(t *testing.T) {
+func TestParse_GeneratedRequestsAreReadAlike(t *testing.T) {
 	t.Parallel()
 	passed := 0
 	rapid.Check(t, func(rt *rapid.T) {
-		raw := []byte(shape{rt}.request())
+		raw := []byte(jsonGenerator{rt}.request())
 		m, err := jsonrpc.Parse(raw, jsonrpc.DefaultLimits())
 		if err != nil {
 			return
@@ -125,9 +125,9 @@ func TestShapedRequestsMeanTheSameToAllReaders(t *testing.T) {
 		if !jsontext.Value(raw).IsValid() {
 			rt.Fatalf("jsontext refuses %q", raw)
 		}
-		agrees(t, m)
-		trace := jsonrpc.Trace{Parent: shape{rt}.pick("parent", "", "p"), State: shape{rt}.pick("state", "", "s"), Baggage: shape{rt}.pick("baggage", "", "b")}
-		preparedAlike(t, m, trace)
+		sameAsStandard(t, m)
+		trace := jsonrpc.Trace{Parent: jsonGenerator{rt}.pick("parent", "", "p"), State: jsonGenerator{rt}.pick("state", "", "s"), Baggage: jsonGenerator{rt}.pick("baggage", "", "b")}
+		checkOutgoing(t, m, trace)
 		if t.Failed() {
 			rt.FailNow()
 		}
@@ -137,10 +137,10 @@ func TestShapedRequestsMeanTheSameToAllReaders(t *testing.T) {
 	}
 }
 
-func TestShapedAnswersMeanTheSameToAllReaders(t *testing.T) {
+func TestReadAnswer_GeneratedAnswersAreReadAlike(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {
-		readAlike(t, []byte(shape{rt}.answer()))
+		checkReadAnswer(t, []byte(jsonGenerator{rt}.answer()))
 		if t.Failed() {
 			rt.FailNow()
 		}

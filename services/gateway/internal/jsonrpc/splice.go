@@ -36,9 +36,9 @@ func Splice(raw []byte, edits ...Edit) ([]byte, error) {
 // Plan returns the parts of the result of [Splice] in order, without copying them. The caller must not change the
 // parts.
 func Plan(raw []byte, edits ...Edit) ([][]byte, error) {
-	if !slices.IsSortedFunc(edits, byPlace) {
+	if !slices.IsSortedFunc(edits, byPosition) {
 		edits = slices.Clone(edits)
-		slices.SortStableFunc(edits, byPlace)
+		slices.SortStableFunc(edits, byPosition)
 	}
 	parts, last := make([][]byte, 0, 2*len(edits)+1), 0
 	for _, e := range edits {
@@ -67,8 +67,8 @@ func shifting(edits []Edit) shifts {
 	return out
 }
 
-// place returns the new position of an old position. No edit may have removed the old position.
-func (s shifts) place(old int) int {
+// position returns the new position of an old position. No edit may have removed the old position.
+func (s shifts) position(old int) int {
 	i := sort.Search(len(s), func(i int) bool { return s[i].from > old })
 	if i == 0 {
 		return old
@@ -81,10 +81,10 @@ func (s shifts) span(old Span) Span {
 	if !old.Present() {
 		return old
 	}
-	return Span{s.place(old.Start), s.place(old.End)}
+	return Span{s.position(old.Start), s.position(old.End)}
 }
 
-func byPlace(a, b Edit) int {
+func byPosition(a, b Edit) int {
 	return cmp.Or(cmp.Compare(a.Span.Start, b.Span.Start), cmp.Compare(a.Span.End, b.Span.End))
 }
 

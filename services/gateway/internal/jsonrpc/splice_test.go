@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 )
 
-func TestSplice(t *testing.T) {
+func TestSplice_AppliesEdits(t *testing.T) {
 	t.Parallel()
 	edit := func(start, end int, with string) jsonrpc.Edit {
 		return jsonrpc.Edit{Span: jsonrpc.Span{Start: start, End: end}, With: []byte(with)}
@@ -66,7 +66,7 @@ func forwarded(t *testing.T, raw string, trace jsonrpc.Trace) string {
 	if err != nil {
 		t.Fatalf("prepare %s: %v", raw, err)
 	}
-	readsAsItSays(t, sent)
+	checkReparse(t, sent)
 	return string(sent.Raw)
 }
 
@@ -108,7 +108,7 @@ var outgoings = []struct {
 	{"a response", `{"jsonrpc":"2.0","id":1,"result":{}}`, all, `{"jsonrpc":"2.0","id":1,"result":{}}`},
 	{"a notification", `{"jsonrpc":"2.0","method":"notifications/x","params":{"_meta":{"dev.sluice/run":"x"}}}`, jsonrpc.Trace{}, `{"jsonrpc":"2.0","method":"notifications/x","params":{"_meta":{}}}`}}
 
-func TestOutgoing(t *testing.T) {
+func TestOutgoing_ReplacesTraceAndRemovesReservedMembers(t *testing.T) {
 	t.Parallel()
 	for _, tt := range outgoings {
 		t.Run(tt.name, func(t *testing.T) {
@@ -121,14 +121,14 @@ func TestOutgoing(t *testing.T) {
 }
 
 // Checks that the spans of a message from Outgoing refer to its new bytes.
-func TestOutgoingMovesWhatStandsBehind(t *testing.T) {
+func TestOutgoing_MovesSpansAfterEdits(t *testing.T) {
 	t.Parallel()
 	m := accepted(t, `{"method":"tools/call","params":{"_meta":{"dev.sluice/run":"x","traceparent":"longer than ours","progressToken":"p"},"name":"fs__read","arguments":{"n":1.0}},"id":"a","jsonrpc":"2.0"}`)
 	sent, err := m.Outgoing(jsonrpc.Trace{Parent: "P"}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	readsAsItSays(t, sent)
+	checkReparse(t, sent)
 	out, err := jsonrpc.Splice(sent.Raw, jsonrpc.Edit{Span: sent.ID, With: []byte("7")}, jsonrpc.Edit{Span: sent.NameValue, With: []byte(`"read"`)}, jsonrpc.Edit{Span: sent.Meta.ProgressToken, With: []byte("8")})
 	if err != nil {
 		t.Fatal(err)
@@ -143,7 +143,7 @@ func TestOutgoingMovesWhatStandsBehind(t *testing.T) {
 }
 
 // Checks that a client's declared capabilities are replaced, and that the spans after them refer to the new bytes.
-func TestOutgoingClaims(t *testing.T) {
+func TestOutgoing_ReplacesCapabilities(t *testing.T) {
 	t.Parallel()
 	const before, claims = `{"jsonrpc":"2.0","id":"a","method":"tools/call","params":{"_meta":{"dev.sluice/run":"x","io.modelcontextprotocol/clientCapabilities":{"roots":{}, "x":1},"traceparent":"t","progressToken":"p"},"name":"n","arguments":{},"inputResponses":{"k":1}}}`, `{"roots":{}}`
 	const want = `{"jsonrpc":"2.0","id":"a","method":"tools/call","params":{"_meta":{"io.modelcontextprotocol/clientCapabilities":{"roots":{}},"traceparent":"P","progressToken":"p"},"name":"n","arguments":{},"inputResponses":{"k":1}}}`
@@ -151,7 +151,7 @@ func TestOutgoingClaims(t *testing.T) {
 	if err != nil || string(sent.Raw) != want {
 		t.Fatalf("got %s, %v\nwant %s", sent.Raw, err, want)
 	}
-	readsAsItSays(t, sent)
+	checkReparse(t, sent)
 	same := accepted(t, want)
 	for name, claimed := range map[string][]byte{"the same": []byte(claims), "nothing": nil} {
 		if sent, err := same.Outgoing(jsonrpc.Trace{Parent: "P"}, claimed); err != nil || string(sent.Raw) != want {
@@ -163,8 +163,8 @@ func TestOutgoingClaims(t *testing.T) {
 	}
 }
 
-// readsAsItSays checks that the fields of a message equal those of a new parse of its bytes.
-func readsAsItSays(t *testing.T, m *jsonrpc.Message) {
+// checkReparse checks that the fields of a message equal those of a new parse of its bytes.
+func checkReparse(t *testing.T, m *jsonrpc.Message) {
 	t.Helper()
 	roomy := jsonrpc.Limits{Bytes: math.MaxInt, Depth: 70, Tokens: 11_000, KeyBytes: 256, NumberBytes: 64, IDBytes: 128}
 	read, err := jsonrpc.Parse(m.Raw, roomy)

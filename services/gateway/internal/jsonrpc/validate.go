@@ -16,8 +16,8 @@ const (
 	maxTraceState  = 512 // W3C Trace Context, section 3.3.1.5
 )
 
-// judge checks the rules that need the whole message.
-func (p *parser) judge() error {
+// check checks the rules that need the whole message.
+func (p *parser) check() error {
 	m := p.m
 	if version, ok := p.decode(p.jsonrpc); !ok || string(version) != "2.0" {
 		return p.envelopeFault(p.jsonrpc, `"jsonrpc" is not "2.0"`)
@@ -26,24 +26,24 @@ func (p *parser) judge() error {
 		return p.fail(commonv1.Code_CODE_ID_INVALID, m.ID.Start, "the id is neither a short string nor a safe integer")
 	}
 	if !p.method.Present() {
-		return p.judgeResponse()
+		return p.checkResponse()
 	}
 	if m.Result.Present() || m.Error.Present() {
 		return p.envelopeFault(p.method, "the message has a method and an answer")
 	}
-	if err := p.judgeMethod(); err != nil {
+	if err := p.checkMethod(); err != nil {
 		return err
 	}
-	if p.wild >= 0 {
-		return p.fail(commonv1.Code_CODE_JSON_NUMBER, p.wild, "a number is not a finite float64, or an integer is not an int64")
+	if p.outOfRange >= 0 {
+		return p.fail(commonv1.Code_CODE_JSON_NUMBER, p.outOfRange, "a number is not a finite float64, or an integer is not an int64")
 	}
-	if err := p.judgeMeta(); err != nil {
+	if err := p.checkMeta(); err != nil {
 		return err
 	}
-	return p.judgeParams()
+	return p.checkParams()
 }
 
-func (p *parser) judgeResponse() error {
+func (p *parser) checkResponse() error {
 	m := p.m
 	m.Kind = Response
 	switch {
@@ -63,7 +63,7 @@ func (p *parser) judgeResponse() error {
 	return nil
 }
 
-func (p *parser) judgeMethod() error {
+func (p *parser) checkMethod() error {
 	m := p.m
 	name, ok := p.decode(p.method)
 	if !ok || !inGrammar(name, true) {
@@ -86,7 +86,7 @@ func (p *parser) judgeMethod() error {
 	return nil
 }
 
-func (p *parser) judgeMeta() error {
+func (p *parser) checkMeta() error {
 	in, meta := &p.in, &p.m.Meta
 	var err error
 	if meta.Run, err = p.text(in.run, maxHandle, "dev.sluice/run is not a short string"); err != nil {
@@ -112,8 +112,8 @@ func (p *parser) judgeMeta() error {
 	return err
 }
 
-// judgeParams checks the params against the method.
-func (p *parser) judgeParams() (err error) {
+// checkParams checks the params against the method.
+func (p *parser) checkParams() (err error) {
 	m, in := p.m, &p.in
 	m.InputResponses, m.RequestState = in.inputResponses, in.requestState
 	if !p.isNull(in.arguments) {
@@ -123,21 +123,21 @@ func (p *parser) judgeParams() (err error) {
 	}
 	switch m.Method {
 	case "tools/call":
-		return p.judgeTool()
+		return p.checkTool()
 	case "prompts/get":
-		return p.judgePrompt()
+		return p.checkPrompt()
 	case "completion/complete":
-		return p.judgeRef()
+		return p.checkRef()
 	case "resources/read", "resources/subscribe", "resources/unsubscribe":
 		removed := m.Method != "resources/read" && m.Meta.ProtocolVersion == withoutSessions
 		if !in.uri.Present() && !removed {
 			return p.paramFault(m.Params, "the resource has no URI")
 		}
-		return p.judgeURI()
+		return p.checkURI()
 	case "initialize":
-		return p.judgeInitialize()
+		return p.checkInitialize()
 	case "tools/list":
-		return p.judgeList()
+		return p.checkCursor()
 	case "notifications/cancelled":
 		m.RequestID, err = p.handle(in.requestID)
 	case "notifications/progress":
@@ -145,7 +145,7 @@ func (p *parser) judgeParams() (err error) {
 	default:
 		switch {
 		case strings.HasPrefix(m.Method, "resources/"):
-			return p.judgeURI()
+			return p.checkURI()
 		case strings.HasPrefix(m.Method, "tasks/"):
 			m.TaskIDValue = in.taskID
 			m.TaskID, err = p.text(in.taskID, maxText, "the task's id is not a string of at most 4096 bytes")
@@ -154,7 +154,7 @@ func (p *parser) judgeParams() (err error) {
 	return err
 }
 
-func (p *parser) judgeTool() error {
+func (p *parser) checkTool() error {
 	name, ok := p.decode(p.in.name)
 	if !ok || !inGrammar(name, false) {
 		return p.fail(commonv1.Code_CODE_TOOL_NAME_INVALID, p.in.name.Start, "the tool's name is missing or breaks the grammar of tool names")
@@ -163,7 +163,7 @@ func (p *parser) judgeTool() error {
 	return nil
 }
 
-func (p *parser) judgePrompt() (err error) {
+func (p *parser) checkPrompt() (err error) {
 	if !p.in.name.Present() {
 		return p.paramFault(p.m.Params, "the prompt has no name")
 	}
@@ -172,15 +172,15 @@ func (p *parser) judgePrompt() (err error) {
 	return err
 }
 
-func (p *parser) judgeURI() (err error) {
+func (p *parser) checkURI() (err error) {
 	p.m.URIValue = p.in.uri
 	p.m.URI, err = p.text(p.in.uri, maxText, "the resource's URI is not a string of at most 4096 bytes")
 	return err
 }
 
-// judgeRef reads the reference of a completion. If the reference is ambiguous, or longer than policy accepts, it counts
+// checkRef reads the reference of a completion. If the reference is ambiguous, or longer than policy accepts, it counts
 // as unknown, and rules refuse the request.
-func (p *parser) judgeRef() error {
+func (p *parser) checkRef() error {
 	m, in := p.m, &p.in
 	if in.refVariant.Present() {
 		return p.fail(commonv1.Code_CODE_FIELD_CASE_VARIANT, in.refVariant.Start, "a key differs from a protocol field in case only")
@@ -205,15 +205,15 @@ func (p *parser) judgeRef() error {
 	return nil
 }
 
-// judgeList checks the cursor. Some clients send null if they have no cursor.
-func (p *parser) judgeList() (err error) {
+// checkCursor checks the cursor. Some clients send null if they have no cursor.
+func (p *parser) checkCursor() (err error) {
 	if p.in.cursor.Present() && !p.isNull(p.in.cursor) {
 		p.m.Cursor, err = p.text(p.in.cursor, len(p.raw), "the cursor is not a string")
 	}
 	return err
 }
 
-func (p *parser) judgeInitialize() (err error) {
+func (p *parser) checkInitialize() (err error) {
 	m, in := p.m, &p.in
 	if m.Version, err = p.version(in.version); err != nil {
 		return err

@@ -74,8 +74,8 @@ func New(meter metric.Meter) (*Meters, error) {
 	if meter == nil {
 		return nil, errors.New("meters: a meter is required")
 	}
-	m := &Meters{operations: operations(), states: states(), sessions: sessions(), refusals: refusals(), allowed: []metric.AddOption{set(decisionEffect.String("allow"))}}
-	if err := m.make(meter); err != nil {
+	m := &Meters{operations: operations(), states: states(), sessions: sessions(), refusals: refusals(), allowed: []metric.AddOption{attributeSet(decisionEffect.String("allow"))}}
+	if err := m.createInstruments(meter); err != nil {
 		return nil, err
 	}
 	for _, rare := range []metric.Int64Counter{m.differed, m.rested} {
@@ -93,7 +93,7 @@ func operations() map[Operation][]metric.RecordOption {
 				if failure != "" {
 					of = append(of, errorType.String(failure))
 				}
-				out[Operation{method, failure, by}] = []metric.RecordOption{set(of...)}
+				out[Operation{method, failure, by}] = []metric.RecordOption{attributeSet(of...)}
 			}
 		}
 	}
@@ -107,7 +107,7 @@ func sessions() map[session][]metric.RecordOption {
 	out := make(map[session][]metric.RecordOption)
 	for _, spoken := range append(mcp.Supported(), other) {
 		for _, by := range transports {
-			out[session{spoken, by}] = []metric.RecordOption{set(version.String(spoken), transport.String(by))}
+			out[session{spoken, by}] = []metric.RecordOption{attributeSet(version.String(spoken), transport.String(by))}
 		}
 	}
 	return out
@@ -121,7 +121,7 @@ func states() map[approvalv1.ApprovalState][]metric.RecordOption {
 		if state == unlisted {
 			name = other
 		}
-		out[state] = []metric.RecordOption{set(approvalState.String(name))}
+		out[state] = []metric.RecordOption{attributeSet(approvalState.String(name))}
 	}
 	return out
 }
@@ -130,31 +130,31 @@ func refusals() map[commonv1.Code][]metric.AddOption {
 	out := make(map[commonv1.Code][]metric.AddOption)
 	for number := range commonv1.Code_name {
 		code := commonv1.Code(number)
-		out[code] = []metric.AddOption{set(decisionEffect.String("deny"), decisionCode.String(enum.NameOrEmpty(code)))}
+		out[code] = []metric.AddOption{attributeSet(decisionEffect.String("deny"), decisionCode.String(enum.NameOrEmpty(code)))}
 	}
-	out[commonv1.Code_CODE_UNSPECIFIED] = []metric.AddOption{set(decisionEffect.String("deny"), decisionCode.String(other))}
+	out[commonv1.Code_CODE_UNSPECIFIED] = []metric.AddOption{attributeSet(decisionEffect.String("deny"), decisionCode.String(other))}
 	return out
 }
 
-func set(of ...attribute.KeyValue) metric.MeasurementOption {
+func attributeSet(of ...attribute.KeyValue) metric.MeasurementOption {
 	return metric.WithAttributeSet(attribute.NewSet(of...))
 }
 
-// Served records the time from the last byte of a client's message to its answer, once with and once without the time
+// RecordServed records the time from the last byte of a client's message to its answer, once with and once without the time
 // for which the message was held open.
-func (m *Meters) Served(ctx context.Context, o Operation, took, held time.Duration) {
-	of := m.of(o)
+func (m *Meters) RecordServed(ctx context.Context, o Operation, took, held time.Duration) {
+	of := m.attributesOf(o)
 	m.served.Record(ctx, took.Seconds(), of...)
 	m.worked.Record(ctx, (took - held).Seconds(), of...)
 }
 
-// Sent records the time from just before a message is sent to a server to the server's answer.
-func (m *Meters) Sent(ctx context.Context, o Operation, took time.Duration) {
-	m.sent.Record(ctx, took.Seconds(), m.of(o)...)
+// RecordSent records the time from just before a message is sent to a server to the server's answer.
+func (m *Meters) RecordSent(ctx context.Context, o Operation, took time.Duration) {
+	m.sent.Record(ctx, took.Seconds(), m.attributesOf(o)...)
 }
 
-// of returns the attributes of an operation. Values that are not listed are replaced by other.
-func (m *Meters) of(o Operation) []metric.RecordOption {
+// attributesOf returns the attributes of an operation. Values that are not listed are replaced by other.
+func (m *Meters) attributesOf(o Operation) []metric.RecordOption {
 	if found, ok := m.operations[o]; ok {
 		return found
 	}
@@ -171,13 +171,13 @@ func (m *Meters) of(o Operation) []metric.RecordOption {
 	return m.operations[known]
 }
 
-// Open records the duration of a client's session that has ended. version is one of [mcp.Supported].
-func (m *Meters) Open(ctx context.Context, version string, took time.Duration) {
+// RecordClientSession records the duration of a client's session that has ended. version is one of [mcp.Supported].
+func (m *Meters) RecordClientSession(ctx context.Context, version string, took time.Duration) {
 	m.toClients.Record(ctx, took.Seconds(), m.session(version, "tcp")...)
 }
 
-// Opened records the duration of a session with a server that has ended. transport is `tcp` or `pipe`.
-func (m *Meters) Opened(ctx context.Context, version, transport string, took time.Duration) {
+// RecordServerSession records the duration of a session with a server that has ended. transport is `tcp` or `pipe`.
+func (m *Meters) RecordServerSession(ctx context.Context, version, transport string, took time.Duration) {
 	m.toServers.Record(ctx, took.Seconds(), m.session(version, transport)...)
 }
 
@@ -191,8 +191,8 @@ func (m *Meters) session(version, transport string) []metric.RecordOption {
 	return m.sessions[session{other, "tcp"}]
 }
 
-// Held records how long a call was held, with the state of its approval at the end.
-func (m *Meters) Held(ctx context.Context, state approvalv1.ApprovalState, took time.Duration) {
+// RecordHeld records how long a call was held, with the state of its approval at the end.
+func (m *Meters) RecordHeld(ctx context.Context, state approvalv1.ApprovalState, took time.Duration) {
 	of, ok := m.states[state]
 	if !ok {
 		of = m.states[unlisted]
@@ -200,17 +200,17 @@ func (m *Meters) Held(ctx context.Context, state approvalv1.ApprovalState, took 
 	m.held.Record(ctx, took.Seconds(), of...)
 }
 
-// Allowed counts a request that was allowed.
-func (m *Meters) Allowed(ctx context.Context) { m.decided.Add(ctx, 1, m.allowed...) }
+// CountAllowed counts a request that was allowed.
+func (m *Meters) CountAllowed(ctx context.Context) { m.decided.Add(ctx, 1, m.allowed...) }
 
-// Differed counts a decision that differs from a cached one of the same epoch.
-func (m *Meters) Differed(ctx context.Context) { m.differed.Add(ctx, 1) }
+// CountCacheMismatch counts a decision that differs from a cached one of the same epoch.
+func (m *Meters) CountCacheMismatch(ctx context.Context) { m.differed.Add(ctx, 1) }
 
-// Rested counts a pause in which the gateway sends no requests to a server.
-func (m *Meters) Rested(ctx context.Context) { m.rested.Add(ctx, 1) }
+// CountPause counts a pause in which the gateway sends no requests to a server.
+func (m *Meters) CountPause(ctx context.Context) { m.rested.Add(ctx, 1) }
 
-// Refused counts a request that was refused.
-func (m *Meters) Refused(ctx context.Context, code commonv1.Code) {
+// CountRefused counts a request that was refused.
+func (m *Meters) CountRefused(ctx context.Context, code commonv1.Code) {
 	of, ok := m.refusals[code]
 	if !ok {
 		of = m.refusals[commonv1.Code_CODE_UNSPECIFIED]

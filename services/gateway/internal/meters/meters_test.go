@@ -25,8 +25,8 @@ func start(t testing.TB, meter metric.Meter) *meters.Meters {
 	return m
 }
 
-// made returns the attributes of the recorded metrics, with the number of recordings.
-func made(t *testing.T, reader sdkmetric.Reader) map[string]int64 {
+// recordedAttributes returns the attributes of the recorded metrics, with the number of recordings.
+func recordedAttributes(t *testing.T, reader sdkmetric.Reader) map[string]int64 {
 	t.Helper()
 	var all metricdata.ResourceMetrics
 	if err := reader.Collect(t.Context(), &all); err != nil {
@@ -49,7 +49,7 @@ func made(t *testing.T, reader sdkmetric.Reader) map[string]int64 {
 }
 
 // Checks that all values that are not listed are recorded as one value.
-func TestOnlyListedValuesAreAttributes(t *testing.T) {
+func TestMeters_UnlistedValuesAreRecordedAsOne(t *testing.T) {
 	t.Parallel()
 	reader := sdkmetric.NewManualReader()
 	m := start(t, sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader)).Meter("test"))
@@ -62,19 +62,19 @@ func TestOnlyListedValuesAreAttributes(t *testing.T) {
 		{Method: "tools/call", ErrorType: "-31999", Transport: "pipe"},
 		{Method: "", ErrorType: "s3cret", Transport: "s3cret"},
 	} {
-		m.Sent(ctx, o, time.Second)
+		m.RecordSent(ctx, o, time.Second)
 	}
-	m.Served(ctx, meters.Operation{Method: "ping", Transport: "tcp"}, time.Second, time.Second)
-	m.Held(ctx, approvalv1.ApprovalState_APPROVAL_STATE_OUTCOME_UNKNOWN, time.Second)
-	m.Held(ctx, 4711, time.Second)
-	m.Allowed(ctx)
-	m.Refused(ctx, commonv1.Code_CODE_DENIED_BY_RULE)
-	m.Refused(ctx, commonv1.Code_CODE_UNSPECIFIED)
-	m.Refused(ctx, 4711)
-	m.Differed(ctx)
-	m.Open(ctx, "2025-11-25", time.Second)
-	m.Opened(ctx, "s3cret", "pipe", time.Second)
-	m.Opened(ctx, "2025-06-18", "s3cret", time.Second)
+	m.RecordServed(ctx, meters.Operation{Method: "ping", Transport: "tcp"}, time.Second, time.Second)
+	m.RecordHeld(ctx, approvalv1.ApprovalState_APPROVAL_STATE_OUTCOME_UNKNOWN, time.Second)
+	m.RecordHeld(ctx, 4711, time.Second)
+	m.CountAllowed(ctx)
+	m.CountRefused(ctx, commonv1.Code_CODE_DENIED_BY_RULE)
+	m.CountRefused(ctx, commonv1.Code_CODE_UNSPECIFIED)
+	m.CountRefused(ctx, 4711)
+	m.CountCacheMismatch(ctx)
+	m.RecordClientSession(ctx, "2025-11-25", time.Second)
+	m.RecordServerSession(ctx, "s3cret", "pipe", time.Second)
+	m.RecordServerSession(ctx, "2025-06-18", "s3cret", time.Second)
 	want := map[string]int64{
 		"mcp.client.operation.duration mcp.method.name=tools/call,network.transport=pipe":                             1,
 		"mcp.client.operation.duration error.type=upstream_timeout,mcp.method.name=tools/call,network.transport=pipe": 1,
@@ -95,21 +95,21 @@ func TestOnlyListedValuesAreAttributes(t *testing.T) {
 		"sluice.decisions sluice.decision.code=denied_by_rule,sluice.decision.effect=deny": 1,
 		"sluice.decisions sluice.decision.code=_OTHER,sluice.decision.effect=deny":         2,
 	}
-	if diff := cmp.Diff(want, made(t, reader)); diff != "" {
+	if diff := cmp.Diff(want, recordedAttributes(t, reader)); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
 }
 
-func TestNewRefusesWhatIsMissing(t *testing.T) {
+func TestNew_RequiresAMeter(t *testing.T) {
 	t.Parallel()
 	if m, err := meters.New(nil); err == nil || m != nil {
 		t.Error("New accepts a nil meter")
 	}
 }
 
-// BenchmarkACall measures how long it takes to record an allowed call: one decision, one message from the client and
+// BenchmarkCall measures how long it takes to record an allowed call: one decision, one message from the client and
 // one message to the server.
-func BenchmarkACall(b *testing.B) {
+func BenchmarkCall(b *testing.B) {
 	exported := sdkmetric.NewMeterProvider(sdkmetric.WithReader(sdkmetric.NewManualReader())).Meter("test")
 	for name, meter := range map[string]metric.Meter{"nothing exported": noop.Meter{}, "exported": exported} {
 		b.Run(name, func(b *testing.B) {
@@ -117,9 +117,9 @@ func BenchmarkACall(b *testing.B) {
 			b.ReportAllocs()
 			b.RunParallel(func(pb *testing.PB) {
 				for pb.Next() {
-					m.Allowed(ctx)
-					m.Served(ctx, meters.Operation{Method: "tools/call", Transport: "tcp"}, time.Millisecond, 0)
-					m.Sent(ctx, meters.Operation{Method: "tools/call", Transport: "pipe"}, time.Millisecond)
+					m.CountAllowed(ctx)
+					m.RecordServed(ctx, meters.Operation{Method: "tools/call", Transport: "tcp"}, time.Millisecond, 0)
+					m.RecordSent(ctx, meters.Operation{Method: "tools/call", Transport: "pipe"}, time.Millisecond)
 				}
 			})
 		})
@@ -127,11 +127,11 @@ func BenchmarkACall(b *testing.B) {
 }
 
 // Checks that the time of waiting for approvers does not count as work of the gateway.
-func TestTheWaitForPeopleIsApart(t *testing.T) {
+func TestRecordServed_ExcludesTimeOfWaitingForApprovers(t *testing.T) {
 	t.Parallel()
 	reader := sdkmetric.NewManualReader()
 	m := start(t, sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader)).Meter("test"))
-	m.Served(t.Context(), meters.Operation{Method: "tools/call", Transport: "tcp"}, 31*time.Second, 30*time.Second)
+	m.RecordServed(t.Context(), meters.Operation{Method: "tools/call", Transport: "tcp"}, 31*time.Second, 30*time.Second)
 	var all metricdata.ResourceMetrics
 	if err := reader.Collect(t.Context(), &all); err != nil {
 		t.Fatal(err)

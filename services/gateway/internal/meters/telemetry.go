@@ -18,8 +18,8 @@ const (
 	approvalState  = attribute.Key("sluice.approval.state")
 )
 
-// make creates the instruments.
-func (m *Meters) make(meter metric.Meter) error {
+// createInstruments creates the instruments.
+func (m *Meters) createInstruments(meter metric.Meter) error {
 	// Bucket boundaries that OpenTelemetry's conventions for MCP define for both durations of operations.
 	operation := metric.WithExplicitBucketBoundaries(0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300)
 	// The last boundary is the longest time for which a call can be held.

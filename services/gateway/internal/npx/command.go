@@ -141,7 +141,7 @@ func (c *Command) IsExact() bool {
 // installed program with the package's name, if there is one.
 func (c *Command) IsBare() bool { return c.Program == "" && c.Name() == c.Package }
 
-// Shown returns the package in a form for messages: without the credentials and the query of an address.
-func (c *Command) Shown() string {
+// DisplayPackage returns the package in a form for messages: without the credentials and the query of an address.
+func (c *Command) DisplayPackage() string {
 	return query.ReplaceAllString(credential.ReplaceAllString(c.Package, "://"), "")
 }

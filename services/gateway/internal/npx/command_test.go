@@ -8,7 +8,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/npx"
 )
 
-func TestParse_ReadsWhatRuns(t *testing.T) {
+func TestParse_ReturnsPackageAndProgram(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]npx.Command{
 		"npx -y @acme/server@1.2.3 /srv --flag":         {Package: "@acme/server@1.2.3", Args: []string{"/srv", "--flag"}},
@@ -31,7 +31,7 @@ func TestParse_ReadsWhatRuns(t *testing.T) {
 	}
 }
 
-func TestParse_LeavesOtherForms(t *testing.T) {
+func TestParse_RefusesUnsupportedForms(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
 		"npx -c server": "does not read its flag -c", "npx -y -p server -c run": "flag -c", "npx --registry=x server": "flag --registry",
@@ -53,7 +53,7 @@ func TestParse_LeavesOtherForms(t *testing.T) {
 	}
 }
 
-func TestCommand_WhatItsPackageIs(t *testing.T) {
+func TestCommand_DescribesItsPackage(t *testing.T) {
 	t.Parallel()
 	for spec, want := range map[string]struct {
 		name        string
@@ -71,8 +71,8 @@ func TestCommand_WhatItsPackageIs(t *testing.T) {
 		"https://me:pw@x.example/a.tgz?token=1#x":                                    {"", false, false, "https://x.example/a.tgz#x"},
 	} {
 		c := npx.Command{Package: spec}
-		if c.Name() != want.name && want.name != "" || c.IsExact() != want.exact || c.IsBare() != want.bare || c.Shown() != want.shown {
-			t.Errorf("%s: %q, exact %v, bare %v, shown %q", spec, c.Name(), c.IsExact(), c.IsBare(), c.Shown())
+		if c.Name() != want.name && want.name != "" || c.IsExact() != want.exact || c.IsBare() != want.bare || c.DisplayPackage() != want.shown {
+			t.Errorf("%s: %q, exact %v, bare %v, shown %q", spec, c.Name(), c.IsExact(), c.IsBare(), c.DisplayPackage())
 		}
 	}
 	if c := (npx.Command{Package: "server", Program: "run"}); c.IsBare() {

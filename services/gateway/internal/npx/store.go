@@ -15,18 +15,18 @@ import (
 )
 
 const (
-	// record is the name of the file that marks an installation as complete. The file is outside of the folder to which
+	// recordFile is the name of the file that marks an installation as complete. The file is outside of the folder to which
 	// npm writes.
-	record = "program.json"
+	recordFile = "program.json"
 	// project is the folder in which npm has installed the package.
 	project = "program"
 	// work is the folder to which an installation may write while it runs.
 	work = "work"
-	// unused is the name of the file that marks an installation which the configuration does not use. The modification
+	// unusedMark is the name of the file that marks an installation which the configuration does not use. The modification
 	// time of the file is the time of the mark.
-	unused = "unused"
-	// begun is the prefix of the name of an incomplete installation.
-	begun = "new-"
+	unusedMark = "unused"
+	// attemptPrefix is the prefix of the name of an incomplete installation.
+	attemptPrefix = "new-"
 	// maxInstallations is the maximum number of installations of one server that are read.
 	maxInstallations = 1000
 )
@@ -59,8 +59,8 @@ type recorded struct {
 	Version string `json:"version"`
 }
 
-// Newest returns the newest installation with this digest; nil if there is none.
-func (f Folder) Newest(digest string) *Installed {
+// Latest returns the newest installation with this digest; nil if there is none.
+func (f Folder) Latest(digest string) *Installed {
 	var found *Installed
 	for _, name := range f.names(digest + ".") {
 		if one, err := f.read(name); err == nil && (found == nil || one.Since.After(found.Since)) {
@@ -88,11 +88,11 @@ func (f Folder) names(prefix string) (names []string) {
 
 func (f Folder) read(name string) (*Installed, error) {
 	dir := filepath.Join(string(f), name)
-	info, err := os.Lstat(filepath.Join(dir, record))
+	info, err := os.Lstat(filepath.Join(dir, recordFile))
 	if err != nil {
 		return nil, err
 	}
-	raw, err := os.ReadFile(filepath.Join(dir, record))
+	raw, err := os.ReadFile(filepath.Join(dir, recordFile))
 	if err != nil {
 		return nil, err
 	}
@@ -124,7 +124,7 @@ func (f Folder) Begin() (*Attempt, error) {
 	if err := os.MkdirAll(string(f), 0o700); err != nil {
 		return nil, fmt.Errorf("make the folder of its package: %w", err)
 	}
-	dir, err := os.MkdirTemp(string(f), begun)
+	dir, err := os.MkdirTemp(string(f), attemptPrefix)
 	if err != nil {
 		return nil, fmt.Errorf("make the folder of its package: %w", err)
 	}
@@ -176,13 +176,13 @@ func (a *Attempt) Commit(c *Command, digest string) (*Installed, error) {
 	if path == "" {
 		path = c.Program
 	}
-	raw, err := json.Marshal(recorded{c.Shown(), path, version})
+	raw, err := json.Marshal(recorded{c.DisplayPackage(), path, version})
 	if err != nil {
 		return nil, fmt.Errorf("store the package: %w", err)
 	}
-	name := digest + strings.Replace(filepath.Base(a.dir), begun, ".", 1)
+	name := digest + strings.Replace(filepath.Base(a.dir), attemptPrefix, ".", 1)
 	if err := errors.Join(
-		datadir.RemoveAll(a.Work()), os.WriteFile(filepath.Join(a.dir, record), raw, 0o600), settle(a.dir), os.Rename(a.dir, filepath.Join(string(a.folder), name)),
+		datadir.RemoveAll(a.Work()), os.WriteFile(filepath.Join(a.dir, recordFile), raw, 0o600), settle(a.dir), os.Rename(a.dir, filepath.Join(string(a.folder), name)),
 	); err != nil {
 		return nil, fmt.Errorf("store the package: %w", err)
 	}
@@ -212,11 +212,11 @@ func Sweep(root string, in map[string]string, now time.Time) error {
 		f := Folder(filepath.Join(root, server.Name()))
 		var kept *Installed
 		if digest := in[server.Name()]; digest != "" {
-			kept = f.Newest(digest)
+			kept = f.Latest(digest)
 		}
 		for _, name := range f.names("") {
 			if kept != nil && filepath.Join(string(f), name) == kept.Dir {
-				errs = append(errs, ignoreMissing(os.Remove(filepath.Join(kept.Dir, unused))))
+				errs = append(errs, ignoreMissing(os.Remove(filepath.Join(kept.Dir, unusedMark))))
 				continue
 			}
 			errs = append(errs, f.sweep(name, in[server.Name()], now))
@@ -232,7 +232,7 @@ func (f Folder) sweep(name, digest string, now time.Time) error {
 	if _, err := f.read(name); err != nil || digest != "" && strings.HasPrefix(name, digest+".") {
 		return datadir.RemoveAll(dir)
 	}
-	mark := filepath.Join(dir, unused)
+	mark := filepath.Join(dir, unusedMark)
 	info, err := os.Lstat(mark)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):

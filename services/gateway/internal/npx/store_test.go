@@ -88,13 +88,13 @@ func TestCommit_ChoosesTheProgramAsNpxDoes(t *testing.T) {
 		if got.Program != want || got.Version != "1.0.0" || !exists(got) {
 			t.Errorf("%s: %+v", name, got)
 		}
-		if newest := f.Newest("d1"); newest == nil || *newest != *got {
+		if newest := f.Latest("d1"); newest == nil || *newest != *got {
 			t.Errorf("%s: the newest is %+v", name, newest)
 		}
 		if left, _ := filepath.Glob(filepath.Join(string(f), "*", "*")); len(left) != 2 {
 			t.Errorf("%s: it holds %s", name, left)
 		}
-		if f.Newest("d2") != nil || f.Newest("d") != nil {
+		if f.Latest("d2") != nil || f.Latest("d") != nil {
 			t.Error("it is found for another digest")
 		}
 	}
@@ -113,7 +113,7 @@ func mixed(files map[string]string, more ...string) map[string]string {
 }
 
 // Case X21. Checks that the gateway does not follow files that an install script has replaced out of the folder.
-func TestX21Commit_RefusesWhatLeadsOut(t *testing.T) {
+func TestCommit_RefusesProgramsOutsideOfTheProject(t *testing.T) {
 	t.Parallel()
 	outside := t.TempDir()
 	put(t, outside, map[string]string{"package.json": `{"name":"@acme/server","dependencies":{"@acme/server":"1"},"bin":"cli.js"}`, "cli.js": "#!/bin/sh\n"})
@@ -144,7 +144,7 @@ func TestX21Commit_RefusesWhatLeadsOut(t *testing.T) {
 		if err == nil {
 			t.Errorf("%s: it runs %s", name, got.Program)
 		}
-		if f.Newest("d1") != nil {
+		if f.Latest("d1") != nil {
 			t.Errorf("%s: it is used", name)
 		}
 		if left, _ := os.ReadDir(string(f)); len(left) != 0 {
@@ -154,7 +154,7 @@ func TestX21Commit_RefusesWhatLeadsOut(t *testing.T) {
 }
 
 // Case X21. Checks that a project that was replaced by a link, and a forged record, are not used.
-func TestX21Commit_TakesNoFolderOfOthers(t *testing.T) {
+func TestCommit_RefusesReplacedFolders(t *testing.T) {
 	t.Parallel()
 	outside := t.TempDir()
 	put(t, outside, packed(`{"name":"@acme/server","bin":"cli.js"}`, "server"))
@@ -174,7 +174,7 @@ func TestX21Commit_TakesNoFolderOfOthers(t *testing.T) {
 	if got, err := a.Commit(&npx.Command{Package: "@acme/server"}, "d1"); err == nil {
 		t.Errorf("it runs %s", got.Program)
 	}
-	if f.Newest("d1") != nil {
+	if f.Latest("d1") != nil {
 		t.Error("the installation is used")
 	}
 	if err := a.Remove(); err != nil {
@@ -185,7 +185,7 @@ func TestX21Commit_TakesNoFolderOfOthers(t *testing.T) {
 	}
 }
 
-func TestSweep_KeepsWhatIsUsed(t *testing.T) {
+func TestSweep_RemovesOnlyUnusedInstallations(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
 	one := npx.Folder(filepath.Join(root, "one"))

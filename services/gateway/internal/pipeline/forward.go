@@ -28,16 +28,16 @@ func (p *Pipeline) forward(ctx context.Context, a attempt.Attempt) Result {
 	class, unrecorded := p.desk.Outcome(ctx, a, answer, err)
 	result := Result{Answer: answer.Message, Status: answer.Status, ID: a.ID, Decision: a.Decision, Held: a.HeldFor}
 	if err != nil {
-		result.Left = errors.Is(err, upstream.ErrLeft)
-		p.deps.Log.WarnContext(ctx, "call has no usable answer", "decision_id", a.ID, "server", a.Server, "code", enum.NameOrEmpty(attempt.Code(err)), "why", upstream.Why(answer, err))
+		result.Left = errors.Is(err, upstream.ErrStreamEnded)
+		p.deps.Log.WarnContext(ctx, "call has no usable answer", "decision_id", a.ID, "server", a.Server, "code", enum.NameOrEmpty(attempt.Code(err)), "why", upstream.PublicReason(answer, err))
 		p.deps.Log.DebugContext(ctx, "call has no usable answer", "decision_id", a.ID, "error", upstream.ForLog(err))
 		result.Answer = nil
 		result.Refusal = &refusal.Refusal{ID: a.ID, Code: attempt.Code(err), Message: attempt.Unusable(answer.Status, err), PolicyRevision: a.Decision.GetPolicyRevision()}
-		if errors.Is(err, upstream.ErrRests) {
-			result.Refusal.RetryAfter = upstream.Rest
+		if errors.Is(err, upstream.ErrCircuitOpen) {
+			result.Refusal.RetryAfter = upstream.OpenDuration
 		}
 		if cause := upstream.CauseOf(err); cause != nil {
-			result.Refusal.RetryAfter, result.Refusal.Lasts = cause.RetryAfter, cause.Lasts
+			result.Refusal.RetryAfter, result.Refusal.Permanent = cause.RetryAfter, cause.Lasts
 		}
 		if limit, ok := errors.AsType[*upstream.LimitError](err); ok {
 			result.Refusal.RetryAfter = limit.RetryAfter
@@ -86,7 +86,7 @@ func (p *Pipeline) send(ctx context.Context, a attempt.Attempt) (upstream.Answer
 	events, patience := a.Events(), a.Patience
 	if most > timeout && events != nil {
 		if patience == nil {
-			patience = new(upstream.Patience)
+			patience = new(upstream.PausableDeadline)
 		}
 		events = extends(events, patience)
 	}
@@ -126,7 +126,7 @@ func (p *Pipeline) send(ctx context.Context, a attempt.Attempt) (upstream.Answer
 }
 
 // extends returns a function that passes events on and restarts the server's time with each progress notification.
-func extends(events func([]byte), patience *upstream.Patience) func([]byte) {
+func extends(events func([]byte), patience *upstream.PausableDeadline) func([]byte) {
 	return func(message []byte) {
 		if !bytes.Contains(message, []byte("progress")) {
 			events(message)
@@ -140,7 +140,7 @@ func extends(events func([]byte), patience *upstream.Patience) func([]byte) {
 }
 
 // tooLong returns the error that names the timeout which a call has exceeded.
-func tooLong(a attempt.Attempt, timeout, most time.Duration, patience *upstream.Patience) error {
+func tooLong(a attempt.Attempt, timeout, most time.Duration, patience *upstream.PausableDeadline) error {
 	if a.FromServer {
 		return attempt.TimeoutError{}
 	}

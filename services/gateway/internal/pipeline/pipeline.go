@@ -142,7 +142,7 @@ func (p *Pipeline) Do(ctx context.Context, call attempt.Call) Result {
 	if a.Claim != nil {
 		spans.Approval(span, a.Claim.GetId(), a.HeldFor)
 	}
-	p.deps.Meters.Allowed(ctx)
+	p.deps.Meters.CountAllowed(ctx)
 	return p.forward(ctx, a)
 }
 
@@ -186,13 +186,13 @@ func (p *Pipeline) refuse(ctx context.Context, a attempt.Attempt, refused *refus
 	if asked := refused.Approval; asked != nil {
 		spans.Approval(span, asked.ID, a.HeldFor)
 	}
-	p.deps.Meters.Refused(ctx, refused.Code)
+	p.deps.Meters.CountRefused(ctx, refused.Code)
 	return Result{Refusal: refused, ID: refused.ID, Decision: a.Decision, Held: a.HeldFor}
 }
 
 // RecordRefusal records a request of an authenticated caller that was rejected or refused before policy was asked
 // about it. It returns the id of the decision.
 func (p *Pipeline) RecordRefusal(ctx context.Context, r attempt.Unjudged) string {
-	p.deps.Meters.Refused(ctx, r.Code)
+	p.deps.Meters.CountRefused(ctx, r.Code)
 	return p.recordRefusal(ctx, r.Record(ctx))
 }

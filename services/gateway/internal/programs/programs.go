@@ -38,9 +38,9 @@ type Command struct {
 // single files in such a folder.
 func Files(c *Command) []string {
 	f := finder{command: c, found: make(map[string]bool), seen: make(map[string]bool)}
-	f.file(c.Program)
-	f.arguments()
-	f.environment()
+	f.addFile(c.Program)
+	f.addArguments()
+	f.addEnvironment()
 	return slices.Sorted(maps.Keys(f.found))
 }
 
@@ -73,23 +73,23 @@ type finder struct {
 	seen    map[string]bool
 }
 
-// file adds a program, the folders of its code, and its interpreter.
-func (f *finder) file(path string) {
+// addFile adds a program, the folders of its code, and its interpreter.
+func (f *finder) addFile(path string) {
 	if !filepath.IsAbs(path) || f.seen[path] || !exists(path) {
 		return
 	}
 	f.seen[path] = true
-	for _, hop := range hops(path) { // each link, and the file itself
-		if !f.folder(filepath.Dir(hop)) {
+	for _, hop := range linkChain(path) { // each link, and the file itself
+		if !f.addFolder(filepath.Dir(hop)) {
 			f.found[hop] = true
 		}
-		f.belongings(hop)
+		f.addCodeFolders(hop)
 	}
-	f.file(f.interpreter(path))
+	f.addFile(f.interpreter(path))
 }
 
-// folder adds a folder, and reports whether it may be read-only for all servers.
-func (f *finder) folder(path string) bool {
+// addFolder adds a folder, and reports whether it may be read-only for all servers.
+func (f *finder) addFolder(path string) bool {
 	if isShared(path, f.command.Home) || !isFolder(path) {
 		return false
 	}
@@ -100,20 +100,20 @@ func (f *finder) folder(path string) bool {
 // manifests are files that show that their folder is a package.
 var manifests = []string{"package.json", "pyproject.toml", "setup.py", "go.mod", "Cargo.toml", "Gemfile", "composer.json", "deno.json", "pyvenv.cfg"}
 
-// libraries are folders from which interpreters load code.
-var libraries = []string{"node_modules", "site-packages", "dist-packages"}
+// codeFolders are folders from which interpreters load code.
+var codeFolders = []string{"node_modules", "site-packages", "dist-packages"}
 
-// belongings adds the folders from which a program's code is loaded.
-func (f *finder) belongings(path string) {
+// addCodeFolders adds the folders from which a program's code is loaded.
+func (f *finder) addCodeFolders(path string) {
 	packaged := false
 	for dir := filepath.Dir(path); ; dir = filepath.Dir(dir) {
 		if !packaged && isPackage(dir) {
-			packaged = f.folder(dir)
+			packaged = f.addFolder(dir)
 		}
-		if slices.Contains(libraries, filepath.Base(dir)) {
-			f.folder(dir)
+		if slices.Contains(codeFolders, filepath.Base(dir)) {
+			f.addFolder(dir)
 		}
-		f.folder(filepath.Join(dir, "node_modules"))
+		f.addFolder(filepath.Join(dir, "node_modules"))
 		if dir == "/" {
 			break
 		}
@@ -122,7 +122,7 @@ func (f *finder) belongings(path string) {
 	if slices.Contains([]string{"bin", "sbin", "shims"}, filepath.Base(bin)) {
 		prefix := filepath.Dir(bin)
 		for _, name := range []string{"lib", "lib64", "versions", "installs"} {
-			f.folder(filepath.Join(prefix, name))
+			f.addFolder(filepath.Join(prefix, name))
 		}
 	}
 }
@@ -152,7 +152,7 @@ func (f *finder) interpreter(path string) string {
 	if filepath.Base(words[0]) != "env" {
 		return words[0]
 	}
-	f.file(words[0])
+	f.addFile(words[0])
 	for _, word := range words[1:] {
 		if !strings.HasPrefix(word, "-") && !strings.Contains(word, "=") {
 			return f.lookUp(word)
@@ -174,8 +174,8 @@ func (f *finder) lookUp(name string) string {
 	return ""
 }
 
-// hops returns the links on the path to a file, and the file itself.
-func hops(path string) []string {
+// linkChain returns the links on the path to a file, and the file itself.
+func linkChain(path string) []string {
 	const most = 40 // the limit of Linux
 	var out []string
 	real := "/"

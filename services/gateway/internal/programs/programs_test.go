@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/programs"
 )
 
-// tree creates files. A file is executable if its text is that of a script, and is a link if its text begins with "->".
-func tree(t *testing.T, files map[string]string) string {
+// writeTree creates files. A file is executable if its text is that of a script, and is a link if its text begins with "->".
+func writeTree(t *testing.T, files map[string]string) string {
 	t.Helper()
 	root, err := filepath.EvalSymlinks(t.TempDir())
 	if err != nil {
@@ -41,7 +41,7 @@ func tree(t *testing.T, files map[string]string) string {
 
 // Case X15. Checks that Files finds everything that a command's processes execute, and no folder in which they may
 // work.
-func TestX15FilesThatACommandExecutesAreFound(t *testing.T) {
+func TestFiles_FindsFilesThatACommandExecutes(t *testing.T) {
 	t.Parallel()
 	const script, data = "#!/bin/sh\n", "text"
 	for name, c := range map[string]struct {
@@ -118,7 +118,7 @@ func TestX15FilesThatACommandExecutesAreFound(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			root := tree(t, c.files)
+			root := writeTree(t, c.files)
 			put := func(text string) string { return strings.ReplaceAll(text, "ROOT", root) }
 			words := strings.Fields(put(strings.ReplaceAll(c.command, "'", "")))
 			env := make(map[string]string)
@@ -143,7 +143,7 @@ func TestX15FilesThatACommandExecutesAreFound(t *testing.T) {
 }
 
 // Case X15. Checks that System finds the system's folders, and the files outside of them to which its settings lead.
-func TestX15SettingsAndCertificatesOfTheSystemAreFound(t *testing.T) {
+func TestSystem_FindsSettingsAndCertificates(t *testing.T) {
 	t.Parallel()
 	found := programs.System()
 	for _, path := range []string{"/etc/hosts", "/etc/resolv.conf", "/etc/nsswitch.conf", "/etc/ssl/certs", "/usr/share/ca-certificates", "/usr/local/bin", "/bin/sh"} {

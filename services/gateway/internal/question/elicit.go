@@ -17,9 +17,9 @@ const (
 	maxID  = 256
 )
 
-// elicit checks elicitation/create (MCP 2025-11-25, Elicitation).
-func (o Offer) elicit(asked map[string]jsontext.Value) *Error {
-	if _, ok := text(asked, "message"); o.Joint && !ok {
+// checkElicitation checks elicitation/create (MCP 2025-11-25, Elicitation).
+func (o Offer) checkElicitation(asked map[string]jsontext.Value) *Error {
+	if _, ok := text(asked, "message"); o.Aggregated && !ok {
 		return invalid("the request has no message, so nothing can say which server asks")
 	}
 	mode := "form"
@@ -28,16 +28,16 @@ func (o Offer) elicit(asked map[string]jsontext.Value) *Error {
 	}
 	switch mode {
 	case "form":
-		return o.form(asked)
+		return o.checkForm(asked)
 	case "url":
-		return o.address(asked)
+		return o.checkURL(asked)
 	default:
 		return invalid("`mode` is neither form nor url")
 	}
 }
 
-// form checks a request that shows a form. A client that declares no mode of elicitation supports forms.
-func (o Offer) form(asked map[string]jsontext.Value) *Error {
+// checkForm checks a request that shows a form. A client that declares no mode of elicitation supports forms.
+func (o Offer) checkForm(asked map[string]jsontext.Value) *Error {
 	offered, told := o.option(mcp.MethodElicit, "form")
 	schema := asked["requestedSchema"]
 	switch {
@@ -47,14 +47,14 @@ func (o Offer) form(asked map[string]jsontext.Value) *Error {
 		return invalid("a form has no `url` and no `elicitationId`")
 	case has(asked, "requestedSchema") && schema.Kind() != '{':
 		return invalid("`requestedSchema` is not an object")
-	case o.Joint && has(asked, "requestedSchema"):
-		return signable(schema)
+	case o.Aggregated && has(asked, "requestedSchema"):
+		return checkFormLines(schema)
 	}
 	return nil
 }
 
-// address checks a request that asks the user to open a URL.
-func (o Offer) address(asked map[string]jsontext.Value) *Error {
+// checkURL checks a request that asks the user to open a URL.
+func (o Offer) checkURL(asked map[string]jsontext.Value) *Error {
 	offered, _ := o.option(mcp.MethodElicit, "url")
 	if !offered || !hasOptions(o.Revision) {
 		return denied("the client's capabilities for this server do not include URLs (`elicitation.url`)")
@@ -65,16 +65,16 @@ func (o Offer) address(asked map[string]jsontext.Value) *Error {
 	if id, is := text(asked, "elicitationId"); has(asked, "elicitationId") && (!is || id == "" || len(id) > maxID) {
 		return invalid("`elicitationId` is not a string of 1 to 256 bytes")
 	}
-	if at, is := text(asked, "url"); !is || !opens(at) {
+	if at, is := text(asked, "url"); !is || !isAllowedURL(at) {
 		return invalid("`url` is not an https address (http on loopback) of visible ASCII without a user")
 	}
 	return nil
 }
 
-// opens reports whether users may be asked to open a URL. The URL must have the scheme https or, on loopback, http.
+// isAllowedURL reports whether users may be asked to open a URL. The URL must have the scheme https or, on loopback, http.
 // Only visible ASCII is accepted, because readers treat other characters differently (RFC 3986). User names are not
 // accepted, because people can take them for the host.
-func opens(at string) bool {
+func isAllowedURL(at string) bool {
 	if len(at) > maxURL || strings.ContainsFunc(at, func(r rune) bool { return r <= ' ' || r > '~' || r == '\\' }) {
 		return false
 	}
@@ -93,10 +93,10 @@ func isLoopback(host string) bool {
 	return err == nil && addr.IsLoopback()
 }
 
-// signable checks a form on the aggregated URL, where each text of a form is marked with the server's name. Keys and
+// checkFormLines checks a form on the aggregated URL, where each text of a form is marked with the server's name. Keys and
 // values cannot be marked, because they are sent back to the server unchanged. Therefore they must not contain line
 // breaks.
-func signable(schema jsontext.Value) *Error {
+func checkFormLines(schema jsontext.Value) *Error {
 	dec := jsontext.NewDecoder(bytes.NewBuffer(schema), jsontext.AllowDuplicateNames(true))
 	key := ""
 	for {

@@ -20,11 +20,11 @@ type Offer struct {
 	Abilities []mcp.Ability
 	// Revision is the protocol revision of the server's requests.
 	Revision string
-	// Named is the revision that the client requested, which may be newer than Revision. Empty means Revision.
-	Named string
-	// Joint means that the client reaches several servers at one URL. In that case a request must say which server
+	// RequestedRevision is the revision that the client requested, which may be newer than Revision. Empty means Revision.
+	RequestedRevision string
+	// Aggregated means that the client reaches several servers at one URL. In that case a request must say which server
 	// sends it. Check expects that its caller replaces includeContext by "none", as package aggregate does.
-	Joint bool
+	Aggregated bool
 }
 
 // Error says why a server may not send a request. Detail never quotes the request.
@@ -77,9 +77,9 @@ func (o Offer) Check(m *jsonrpc.Message) *Error {
 	}
 	switch m.Method {
 	case mcp.MethodSample:
-		return o.sample(asked)
+		return o.checkSampling(asked)
 	case mcp.MethodElicit:
-		return o.elicit(asked)
+		return o.checkElicitation(asked)
 	}
 	return nil
 }

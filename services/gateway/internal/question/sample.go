@@ -8,9 +8,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 )
 
-// sample checks sampling/createMessage (MCP 2025-11-25, Sampling).
-func (o Offer) sample(asked map[string]jsontext.Value) *Error {
-	if err := o.context(asked); err != nil {
+// checkSampling checks sampling/createMessage (MCP 2025-11-25, Sampling).
+func (o Offer) checkSampling(asked map[string]jsontext.Value) *Error {
+	if err := o.checkContext(asked); err != nil {
 		return err
 	}
 	tools, _ := o.option(mcp.MethodSample, "tools")
@@ -23,9 +23,9 @@ func (o Offer) sample(asked map[string]jsontext.Value) *Error {
 	return nil
 }
 
-// context checks includeContext. Clients could not offer includeContext before 2025-11-25. In those revisions it is
+// checkContext checks includeContext. Clients could not offer includeContext before 2025-11-25. In those revisions it is
 // part of sampling, unless the client requested a revision in which it could have offered includeContext.
-func (o Offer) context(asked map[string]jsontext.Value) *Error {
+func (o Offer) checkContext(asked map[string]jsontext.Value) *Error {
 	if !has(asked, "includeContext") {
 		return nil
 	}
@@ -37,8 +37,8 @@ func (o Offer) context(asked map[string]jsontext.Value) *Error {
 		return invalid("`includeContext` is not none, thisServer or allServers")
 	}
 	offered, _ := o.option(mcp.MethodSample, "context")
-	implied := isBeforeOptions(o.Revision) && (o.Named == "" || isBeforeOptions(o.Named))
-	if offered || implied || o.Joint {
+	implied := isBeforeOptions(o.Revision) && (o.RequestedRevision == "" || isBeforeOptions(o.RequestedRevision))
+	if offered || implied || o.Aggregated {
 		return nil
 	}
 	return denied("the client's capabilities for this server do not include context (`sampling.context`), but `includeContext` asks for some")

@@ -30,8 +30,8 @@ type Refusal struct {
 	SessionKey policyv1.SessionKey
 	// PolicyRevision is the policy revision that decided; empty if policy did not decide.
 	PolicyRevision string
-	// Lasts reports whether the same call will be refused until an operator changes something. It overrides the code.
-	Lasts bool
+	// Permanent reports whether the same call will be refused until an operator changes something. It overrides the code.
+	Permanent bool
 	// Approval is the approval for which the call waits, or because of which it was refused; nil if there is none.
 	Approval *Approval
 	// IsProtocolError reports whether the message itself was not accepted, because it breaks the protocol or because
@@ -69,7 +69,7 @@ type Approval struct {
 
 // Retryable reports whether the same call may succeed later without action by a person.
 func (r *Refusal) Retryable() bool {
-	if r.Lasts {
+	if r.Permanent {
 		return false
 	}
 	switch r.Code { //nolint:exhaustive // with all other codes, the call fails until a person changes something

@@ -47,7 +47,7 @@ func allCodes() []commonv1.Code {
 	return out
 }
 
-func TestEveryCodeHasItsWords(t *testing.T) {
+func TestText_EveryCodeHasAText(t *testing.T) {
 	t.Parallel()
 	var out strings.Builder
 	for _, code := range allCodes() {
@@ -61,7 +61,7 @@ func TestEveryCodeHasItsWords(t *testing.T) {
 	golden(t, "testdata/codes.txt", out.String())
 }
 
-func TestRefusalsAsClientsSeeThem(t *testing.T) {
+func TestAnswer_MatchesGoldenFiles(t *testing.T) {
 	t.Parallel()
 	rule := &policyv1.RuleRef{Document: "finance", Rule: "tools.pay"}
 	cases := []struct {
@@ -108,7 +108,7 @@ func TestRefusalsAsClientsSeeThem(t *testing.T) {
 }
 
 // Checks that times to wait are rounded up, so that a caller that waits for the given time is not too early.
-func TestWaitsAreRoundedUp(t *testing.T) {
+func TestText_RoundsWaitsUp(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
 		wait   time.Duration
@@ -150,7 +150,7 @@ func TestWaitsAreRoundedUp(t *testing.T) {
 }
 
 // Checks that a refusal that must not be retried contains no time to wait, and that sentences are separated.
-func TestARetryIsSaidWhereItMakesSense(t *testing.T) {
+func TestText_NamesWaitOnlyIfRetryable(t *testing.T) {
 	t.Parallel()
 	for code, want := range map[commonv1.Code]string{
 		commonv1.Code_CODE_APPROVAL_DENIED: "Not executed: not today",

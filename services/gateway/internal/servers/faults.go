@@ -32,7 +32,7 @@ func (f *faults) SetFaults(list string, all []aggregate.LeftOut) {
 // Faults returns the known reasons why elements of the server's lists are left out.
 func (s *Server) Faults() (out []*gatewayv1.ListFault) {
 	for _, f := range s.own.Faults() {
-		out = append(out, &gatewayv1.ListFault{List: "tools", Name: f.Tool, Why: f.Why, JointOnly: f.JointOnly})
+		out = append(out, &gatewayv1.ListFault{List: "tools", Name: f.Tool, Why: f.Why, JointOnly: f.AggregateOnly})
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

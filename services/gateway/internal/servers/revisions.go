@@ -21,22 +21,22 @@ const RenewAfter = 30 * time.Second
 // Stateless reports whether the server speaks 2026-07-28, which has no sessions, and whether that is known.
 func (s *Server) Stateless() (speaks, known bool) {
 	newest := s.revisions[mcp.Modern]
-	if newest != nil && newest.Greeted() {
-		newest.Renew(discovery.Fresh)
+	if newest != nil && newest.SpeaksRevision() {
+		newest.RefreshInBackground(discovery.Fresh)
 		return true, true
 	}
-	return false, newest == nil || newest.Refused() || newest.Hung() && hasSessions(s.own.Last())
+	return false, newest == nil || newest.RefusedRevision() || newest.TimedOut() && hasSessions(s.own.Last())
 }
 
 // AskStateless asks the server whether it speaks 2026-07-28. It returns an error if the server does not answer that. The
 // request continues for other callers after ctx ends.
 func (s *Server) AskStateless(ctx context.Context) (speaks bool, err error) {
 	newest := s.revisions[mcp.Modern]
-	newest.Renew(discovery.Fresh)
-	_, err = newest.Found(ctx, discovery.Fresh)
+	newest.RefreshInBackground(discovery.Fresh)
+	_, err = newest.Get(ctx, discovery.Fresh)
 	hangs := errors.Is(err, upstream.ErrTimeout) && hasSessions(s.own.Last())
 	switch {
-	case err == nil || newest.Greeted():
+	case err == nil || newest.SpeaksRevision():
 		return true, nil
 	case errors.Is(err, upstream.ErrRevision) || hangs:
 		return false, nil
@@ -46,7 +46,7 @@ func (s *Server) AskStateless(ctx context.Context) (speaks bool, err error) {
 }
 
 // hasSessions reports whether a recent discovery found that the server speaks a revision with sessions.
-func hasSessions(found *discovery.Found) bool {
+func hasSessions(found *discovery.Result) bool {
 	return found != nil && found.Version != mcp.Modern && time.Since(found.At) <= discovery.Fresh
 }
 
@@ -58,7 +58,7 @@ func (s *Server) IsStateless() bool {
 
 // Versions returns the revisions that the server was found to speak, the newest first; nil if none is known.
 func (s *Server) Versions() (out []string) {
-	if newest := s.revisions[mcp.Modern]; newest != nil && newest.Greeted() {
+	if newest := s.revisions[mcp.Modern]; newest != nil && newest.SpeaksRevision() {
 		out = append(out, mcp.Modern)
 	}
 	if found := s.own.Last(); found != nil && !slices.Contains(out, found.Version) {
@@ -68,17 +68,17 @@ func (s *Server) Versions() (out []string) {
 }
 
 // Open opens a session with the server. If the server has no sessions, the gateway provides one.
-func (s *Server) Open(ctx context.Context, who principal.Key, initialize upstream.Own, memory *room.Holding) (*upstream.Session, upstream.Answer, error) {
+func (s *Server) Open(ctx context.Context, who principal.Key, initialize upstream.GatewayMessage, memory *room.Holding) (*upstream.Session, upstream.Answer, error) {
 	known := s.own.Last() // before the server is asked, because this may change meanwhile
 	if known != nil && known.Version == mcp.Modern {
-		s.own.Renew(RenewAfter) // the server may have sessions by now
+		s.own.RefreshInBackground(RenewAfter) // the server may have sessions by now
 		return s.Upstream.Bridge(ctx, who, initialize, memory)
 	}
 	up, answer, err := s.Upstream.Open(ctx, who, initialize, memory)
 	if known != nil || !s.Upstream.CanBeModern() || !answer.Refuses() {
 		return up, answer, err
 	}
-	if found, unknown := s.own.Found(ctx, discovery.Fresh); unknown != nil || found.Version != mcp.Modern {
+	if found, unknown := s.own.Get(ctx, discovery.Fresh); unknown != nil || found.Version != mcp.Modern {
 		return up, answer, err
 	}
 	if err == nil {
@@ -89,7 +89,7 @@ func (s *Server) Open(ctx context.Context, who principal.Key, initialize upstrea
 }
 
 // Greeting returns what the gateway has discovered of a server, as an answer to initialize.
-func Greeting(found *discovery.Found) (*jsonrpc.Answer, error) {
+func Greeting(found *discovery.Result) (*jsonrpc.Answer, error) {
 	if found.Version != mcp.Modern {
 		return found.Greeting, nil
 	}

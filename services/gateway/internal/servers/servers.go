@@ -130,6 +130,6 @@ func Discover(ctx context.Context, all map[string]*Server, hasPolicy func() bool
 			slots = programs
 		}
 		idle := func() bool { return !hasPolicy() || s.isIdle() }
-		running.Go(func() { s.own.Keep(ctx, slots, idle, slices.Collect(maps.Values(s.revisions))...) })
+		running.Go(func() { s.own.KeepFresh(ctx, slots, idle, slices.Collect(maps.Values(s.revisions))...) })
 	}
 }

@@ -124,7 +124,7 @@ func TestServer_FindsOutTheRevisions(t *testing.T) {
 				if speaks, known := s.Stateless(); speaks || known || s.Versions() != nil || s.IsStateless() || s.Discovery() != s.Own() {
 					t.Errorf("before it is asked: %t, %t, %v", speaks, known, s.Versions())
 				}
-				if _, err := s.Own().Found(t.Context(), time.Minute); err != nil {
+				if _, err := s.Own().Get(t.Context(), time.Minute); err != nil {
 					t.Fatal(err)
 				}
 				if speaks, err := s.AskStateless(t.Context()); err != nil || speaks != tt.speaks {
@@ -162,7 +162,7 @@ func TestServer_OpenProvidesASession(t *testing.T) {
 				t.Error(err)
 			}
 			held.Close()
-			if _, err := s.Own().Found(t.Context(), time.Minute); err != nil {
+			if _, err := s.Own().Get(t.Context(), time.Minute); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -213,7 +213,7 @@ func TestDiscover_ListsAProgramAgainOnlyAfterUse(t *testing.T) {
 func TestFaults_NameWhatEachListLeavesOut(t *testing.T) {
 	t.Parallel()
 	s := newServer(t, &transport{kind: "http", speaks: []string{withSessions}})
-	if _, err := s.Own().Found(t.Context(), time.Minute); err != nil {
+	if _, err := s.Own().Get(t.Context(), time.Minute); err != nil {
 		t.Fatal(err)
 	}
 	twice := s.Faults()

@@ -7,15 +7,15 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/quota"
 )
 
-// list adds a session to the lists of its accounts.
-func (s *Store) list(sess *Session) {
+// addToAccounts adds a session to the lists of its accounts.
+func (s *Store) addToAccounts(sess *Session) {
 	put := func(of account, most int) {
 		own := s.owners[of]
 		if own == nil {
-			own = &owned{most: most}
+			own = &accountSessions{most: most}
 			s.owners[of] = own
 		}
-		sess.places = append(sess.places, place{of: of, own: own, at: own.byUse.PushFront(sess)})
+		sess.positions = append(sess.positions, listPosition{of: of, own: own, at: own.byUse.PushFront(sess)})
 	}
 	for _, a := range sess.Accounts.All() {
 		if a.Principal {
@@ -27,19 +27,19 @@ func (s *Store) list(sess *Session) {
 	}
 }
 
-// unlist removes a session from the lists of its accounts.
-func (s *Store) unlist(sess *Session) {
-	for _, p := range sess.places {
+// removeFromAccounts removes a session from the lists of its accounts.
+func (s *Store) removeFromAccounts(sess *Session) {
+	for _, p := range sess.positions {
 		if p.own.byUse.Remove(p.at); p.own.byUse.Len() == 0 {
 			delete(s.owners, p.of)
 		}
 	}
-	sess.places = nil
+	sess.positions = nil
 }
 
-// idlest returns the session of an account that was unused longest and has no request in flight; nil if there is none.
+// longestIdle returns the session of an account that was unused longest and has no request in flight; nil if there is none.
 // An agent never closes sessions of the principals that have made it.
-func (s *Store) idlest(of account, by *principal.Accounts) *Session {
+func (s *Store) longestIdle(of account, by *principal.Accounts) *Session {
 	own := s.owners[of]
 	if own == nil {
 		return nil

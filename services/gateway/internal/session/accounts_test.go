@@ -25,12 +25,12 @@ func (stubborn) Close(ctx context.Context) error {
 
 // Case N2. Checks that a principal that opens and ends sessions has no more sessions that a slow server is still
 // closing than it may have open.
-func TestN2SessionsThatEndHaveAShare(t *testing.T) {
+func TestEnd_ClosingSessionsCountAgainstTheLimit(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newStore(t, time.Hour, 3)
 		open := func(subject string) error {
-			done, err := s.Opening(principal.AccountsOfKey(key(subject).Key))
+			done, err := s.BeginOpen(principal.AccountsOfKey(key(subject).Key))
 			if err != nil {
 				return err
 			}
@@ -63,7 +63,7 @@ func TestN2SessionsThatEndHaveAShare(t *testing.T) {
 
 // Case N2. Checks that the memory for listed definitions does not grow with the number of sessions, because only the
 // sessions that were used last remember their definitions.
-func TestN2WhatSessionsHaveListedHasAShare(t *testing.T) {
+func TestLearn_DefinitionsOfAPrincipalAreLimited(t *testing.T) {
 	t.Parallel()
 	const tools, most = 10_000, 50_000
 	s := newStore(t, time.Hour, 100)
@@ -88,12 +88,12 @@ func TestN2WhatSessionsHaveListedHasAShare(t *testing.T) {
 	kept := 0
 	for _, sess := range all {
 		for _, name := range names {
-			if sess.Definitions.Of(name) != nil {
+			if sess.Definitions.Digest(name) != nil {
 				kept++
 			}
 		}
 	}
-	if kept > most || all[len(all)-1].Definitions.Of("tool_1") == nil || anas.Definitions.Of("tool_1") == nil {
+	if kept > most || all[len(all)-1].Definitions.Digest("tool_1") == nil || anas.Definitions.Digest("tool_1") == nil {
 		t.Errorf("%d definitions are remembered, want at most %d, and the newest", kept, most)
 	}
 	for _, sess := range all {
@@ -103,7 +103,7 @@ func TestN2WhatSessionsHaveListedHasAShare(t *testing.T) {
 	}
 	again := []*session.Session{listed(key("mallory")), listed(key("mallory"))}
 	for _, sess := range again {
-		if sess.Definitions.Of("tool_1") == nil {
+		if sess.Definitions.Digest("tool_1") == nil {
 			t.Error("what has ended is still counted")
 		}
 	}
@@ -113,7 +113,7 @@ func TestN2WhatSessionsHaveListedHasAShare(t *testing.T) {
 // Checks that agents share the sessions of the principal that has made them and of the person for whom they work. One
 // more session closes the session among these that was unused longest, and no session of others. If all are in use, no
 // session is opened.
-func TestAdd_AgentsHaveTheSessionsOfTheirMaker(t *testing.T) {
+func TestAdd_AgentsShareTheLimitOfTheirMaker(t *testing.T) {
 	t.Parallel()
 	bot := &identityv1.Principal{Tenant: "t", Subject: "bot", Owner: "olga"}
 	agent := func(i int, chain ...*identityv1.Principal) *identityv1.Principal {

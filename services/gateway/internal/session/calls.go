@@ -26,20 +26,20 @@ type Call struct {
 	key     string
 	giveUp  context.CancelFunc
 	sent    bool // guarded by Calls.mu
-	// leave ends the wait for the server's response; nil while no goroutine waits. It is guarded by Calls.mu.
-	leave context.CancelCauseFunc
-	// ends is the context with whose end the call is cancelled at its server, too. It is nil if a disconnected client
+	// stopWaiting ends the wait for the server's response; nil while no goroutine waits. It is guarded by Calls.mu.
+	stopWaiting context.CancelCauseFunc
+	// clientContext is the context with whose end the call is cancelled at its server, too. It is nil if a disconnected client
 	// cancels nothing.
-	ends context.Context //nolint:containedctx // the client's context
-	// may decides on requests of the server; nil if the server cannot send requests in its answer.
-	may func(ctx context.Context, id, raw []byte) *upstream.Own
+	clientContext context.Context //nolint:containedctx // the client's context
+	// decide decides on requests of the server; nil if the server cannot send requests in its answer.
+	decide func(ctx context.Context, id, raw []byte) *upstream.GatewayMessage
 	// patience is the clock for the server's working time; nil if that time is not limited.
-	patience *upstream.Patience
+	patience *upstream.PausableDeadline
 }
 
 // Begin adds a call by a key of its id, with the clock for its server, which may be nil. The returned context is
 // cancelled when the call ends or the client cancels the call.
-func (s *Session) Begin(ctx context.Context, key string, patience *upstream.Patience) (context.Context, *Call) {
+func (s *Session) Begin(ctx context.Context, key string, patience *upstream.PausableDeadline) (context.Context, *Call) {
 	begun := &Call{session: s, key: key, patience: patience}
 	ctx, begun.giveUp = context.WithCancel(ctx)
 	s.Calls.mu.Lock()
@@ -54,29 +54,31 @@ func (s *Session) Begin(ctx context.Context, key string, patience *upstream.Pati
 // Forward sends the call to the server, as [upstream.Session] does. Before that it records that the call was sent,
 // because the server is not notified of the end of an unsent call. req.Leave must be set.
 func (c *Call) Forward(ctx context.Context, req upstream.Request, events func(message []byte)) (upstream.Answer, error) {
-	if c.ends != nil && c.ends.Err() != nil {
+	if c.clientContext != nil && c.clientContext.Err() != nil {
 		return upstream.Answer{}, fmt.Errorf("%w: %w", upstream.ErrNeverSent, upstream.ErrCancelled)
 	}
-	req.May = c.may
-	if c.ends != nil {
-		defer context.AfterFunc(c.ends, func() { req.Leave(upstream.ErrCancelled) })()
+	req.May = c.decide
+	if c.clientContext != nil {
+		defer context.AfterFunc(c.clientContext, func() { req.Leave(upstream.ErrCancelled) })()
 	}
 	c.Sent(req.Leave)
 	return c.session.Upstream.Forward(ctx, req, events)
 }
 
-// EndsWith cancels the call at its server when client is cancelled. In 2026-07-28 a client has no other way to cancel a
+// CancelWith cancels the call at its server when client is cancelled. In 2026-07-28 a client has no other way to cancel a
 // call (MCP 2026-07-28, Cancellation). EndsWith must be called before Forward.
-func (c *Call) EndsWith(client context.Context) { c.ends = client }
+func (c *Call) CancelWith(client context.Context) { c.clientContext = client }
 
-// Decides sets the function that decides on the server's requests in its answer. It must be called before Forward.
-func (c *Call) Decides(may func(ctx context.Context, id, raw []byte) *upstream.Own) { c.may = may }
+// SetServerRequests sets the function that decides on the server's requests in its answer. It must be called before Forward.
+func (c *Call) SetServerRequests(may func(ctx context.Context, id, raw []byte) *upstream.GatewayMessage) {
+	c.decide = may
+}
 
 // Sent records that the call was sent or is about to be sent, and the function that ends the wait for its response.
 func (c *Call) Sent(leave context.CancelCauseFunc) {
 	c.session.Calls.mu.Lock()
 	defer c.session.Calls.mu.Unlock()
-	c.sent, c.leave = true, leave
+	c.sent, c.stopWaiting = true, leave
 }
 
 // End removes the call and cancels its context.
@@ -103,16 +105,16 @@ func (c *Calls) Pause() (resume func()) {
 	}
 }
 
-// GiveUp cancels the calls with this key. There are several if the client uses an id twice. GiveUp reports whether one
+// Cancel cancels the calls with this key. There are several if the client uses an id twice. GiveUp reports whether one
 // of the calls may have reached the server.
-func (c *Calls) GiveUp(key string) (sent bool) {
+func (c *Calls) Cancel(key string) (sent bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for open := range c.open {
 		if open.key == key {
 			open.giveUp()
 			sent = sent || open.sent
-			if leave := open.leave; leave != nil {
+			if leave := open.stopWaiting; leave != nil {
 				time.AfterFunc(cancelGrace, func() { leave(upstream.ErrCancelled) })
 			}
 		}

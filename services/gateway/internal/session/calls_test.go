@@ -13,10 +13,10 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-func TestCallsAreGivenUpByTheirKey(t *testing.T) {
+func TestCalls_CancelAffectsCallsWithTheKey(t *testing.T) {
 	t.Parallel()
 	var sess session.Session
-	sess.Calls.GiveUp("1") // no call has this id
+	sess.Calls.Cancel("1") // no call has this id
 	given := make(map[string]context.Context)
 	begin := func(key, name string) *session.Call {
 		ctx, call := sess.Begin(t.Context(), key, nil)
@@ -28,7 +28,7 @@ func TestCallsAreGivenUpByTheirKey(t *testing.T) {
 	begin("2", "another id")
 	begin("1", "answered meanwhile").End()
 	delete(given, "answered meanwhile")
-	if sess.Calls.GiveUp("1") {
+	if sess.Calls.Cancel("1") {
 		t.Error("GiveUp reports an unsent call as sent")
 	}
 	got := make(map[string]bool)
@@ -39,20 +39,20 @@ func TestCallsAreGivenUpByTheirKey(t *testing.T) {
 		t.Errorf("given up (-want +got):\n%s", diff)
 	}
 	begin("1", "sent").Sent(func(error) {})
-	if !sess.Calls.GiveUp("1") || sess.Calls.GiveUp("2") {
+	if !sess.Calls.Cancel("1") || sess.Calls.Cancel("2") {
 		t.Error("GiveUp does not distinguish sent and unsent calls")
 	}
 }
 
 // Checks that the gateway waits 3 s more for the response to a cancelled call, which the server need not send.
-func TestACallThatWasGivenUpEnds(t *testing.T) {
+func TestCall_CancelledCallWaitsForLateAnswer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var sess session.Session
 		_, call := sess.Begin(t.Context(), "1", nil)
 		under, leave := context.WithCancelCause(t.Context())
 		call.Sent(leave)
-		sess.Calls.GiveUp("1")
+		sess.Calls.Cancel("1")
 		time.Sleep(3*time.Second - 1)
 		if synctest.Wait(); under.Err() != nil {
 			t.Error("a late answer is not awaited")

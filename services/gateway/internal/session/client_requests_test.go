@@ -12,22 +12,22 @@ import (
 
 // Case X1. Checks that the requests of a server are limited: those that wait, and those that are sent in a minute,
 // including refused ones. The gateway can always send requests.
-func TestX1AServersRequestsAreBounded(t *testing.T) {
+func TestClientRequests_ServerRequestsAreLimited(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		var a session.Asked
-		var open []*session.Question
+		var a session.ClientRequests
+		var open []*session.ClientRequest
 		for i := range 16 {
-			q, err := a.Ask(fmt.Append(nil, i))
+			q, err := a.AddFromServer(fmt.Append(nil, i))
 			if err != nil {
 				t.Fatal(err)
 			}
 			open = append(open, q)
 		}
-		if _, err := a.Ask([]byte("99")); !errors.Is(err, session.ErrAskedTooMuch) {
+		if _, err := a.AddFromServer([]byte("99")); !errors.Is(err, session.ErrTooManyRequests) {
 			t.Errorf("one more: %v", err)
 		}
-		own, err := a.AskOwn([]byte(`"sluice-x"`))
+		own, err := a.AddOwn([]byte(`"sluice-x"`))
 		if err != nil {
 			t.Errorf("the gateway's own: %v", err)
 		}
@@ -36,17 +36,17 @@ func TestX1AServersRequestsAreBounded(t *testing.T) {
 			q.Close()
 		}
 		for i := range 600 - 17 {
-			q, err := a.Ask(fmt.Append(nil, i))
+			q, err := a.AddFromServer(fmt.Append(nil, i))
 			if err != nil {
 				t.Fatalf("the %dth in a minute: %v", i+18, err)
 			}
 			q.Close()
 		}
-		if _, err := a.Ask([]byte("1")); !errors.Is(err, session.ErrAskedFlood) {
+		if _, err := a.AddFromServer([]byte("1")); !errors.Is(err, session.ErrRequestFlood) {
 			t.Errorf("too many in a minute: %v", err)
 		}
 		time.Sleep(time.Minute)
-		q, err := a.Ask([]byte("1"))
+		q, err := a.AddFromServer([]byte("1"))
 		if err != nil {
 			t.Errorf("a minute later: %v", err)
 		}
@@ -56,31 +56,31 @@ func TestX1AServersRequestsAreBounded(t *testing.T) {
 
 // Checks that an id must be a string or an integer that no waiting request has, and that a server cannot cancel
 // requests of the gateway.
-func TestIDsOfQuestions(t *testing.T) {
+func TestClientRequests_IDsAreUnique(t *testing.T) {
 	t.Parallel()
-	var a session.Asked
+	var a session.ClientRequests
 	for _, id := range []string{"", "1.0", "null", "true", "{}"} {
-		if _, err := a.Ask([]byte(id)); !errors.Is(err, session.ErrAskedID) {
+		if _, err := a.AddFromServer([]byte(id)); !errors.Is(err, session.ErrRequestID) {
 			t.Errorf("%s: %v", id, err)
 		}
 	}
-	theirs, err := a.Ask([]byte(`"a"`))
+	theirs, err := a.AddFromServer([]byte(`"a"`))
 	if err != nil {
 		t.Fatal(err)
 	}
-	own, err := a.AskOwn([]byte(`"b"`))
+	own, err := a.AddOwn([]byte(`"b"`))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := a.Ask([]byte(`"\u0061"`)); !errors.Is(err, session.ErrAskedTwice) {
+	if _, err := a.AddFromServer([]byte(`"\u0061"`)); !errors.Is(err, session.ErrDuplicateRequest) {
 		t.Errorf("the same id, spelled differently: %v", err)
 	}
-	a.TakeBack([]byte(`"a"`))
-	a.TakeBack([]byte(`"a"`))
-	a.TakeBack([]byte(`"b"`))
-	void := func(q *session.Question) bool {
+	a.CancelRequest([]byte(`"a"`))
+	a.CancelRequest([]byte(`"a"`))
+	a.CancelRequest([]byte(`"b"`))
+	void := func(q *session.ClientRequest) bool {
 		select {
-		case <-q.Void():
+		case <-q.Cancelled():
 			return true
 		default:
 			return false
@@ -93,7 +93,7 @@ func TestIDsOfQuestions(t *testing.T) {
 	if !void(own) {
 		t.Error("a request outlives its session")
 	}
-	if _, err := a.AskOwn([]byte(`"c"`)); !errors.Is(err, session.ErrAskedClosed) {
+	if _, err := a.AddOwn([]byte(`"c"`)); !errors.Is(err, session.ErrRequestsClosed) {
 		t.Errorf("a request to a closed session: %v", err)
 	}
 	theirs.Close()

@@ -41,8 +41,8 @@ func (d *Definitions) forget() {
 	d.byName = nil
 }
 
-// Of returns the digest of a tool's definition; nil if the session has not listed the tool.
-func (d *Definitions) Of(tool string) []byte {
+// Digest returns the digest of a tool's definition; nil if the session has not listed the tool.
+func (d *Definitions) Digest(tool string) []byte {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.byName[tool]
@@ -58,14 +58,14 @@ func (s *Store) Learn(sess *Session, page map[string][]byte) {
 		return
 	}
 	s.count(sess, sess.Definitions.count()-sess.learned)
-	for _, p := range holderOf(sess).places {
+	for _, p := range listedSession(sess).positions {
 		s.trim(p.own, sess)
 	}
 }
 
-// holderOf returns the session that is in the lists of its accounts. For a member session that is the aggregate
+// listedSession returns the session that is in the lists of its accounts. For a member session that is the aggregate
 // session.
-func holderOf(sess *Session) *Session {
+func listedSession(sess *Session) *Session {
 	if sess.Hub != nil {
 		return sess.Hub
 	}
@@ -75,14 +75,14 @@ func holderOf(sess *Session) *Session {
 // count adds n to the number of digests that a session remembers.
 func (s *Store) count(sess *Session, n int) {
 	sess.learned += n
-	for _, p := range holderOf(sess).places {
+	for _, p := range listedSession(sess).positions {
 		p.own.learned += n
 	}
 }
 
 // trim makes sessions of an account forget their lists until the account is within its limit. The session but is not
 // affected.
-func (s *Store) trim(own *owned, but *Session) {
+func (s *Store) trim(own *accountSessions, but *Session) {
 	forget := func(other *Session) {
 		if other != but && own.learned > own.most {
 			other.Definitions.forget()

@@ -5,19 +5,19 @@ import (
 	"sync"
 )
 
-// maxHanded is the maximum number of texts of one kind that a session remembers. The oldest texts are dropped first.
-const maxHanded = 256
+// maxIssued is the maximum number of texts of one kind that a session remembers. The oldest texts are dropped first.
+const maxIssued = 256
 
-// Handed contains texts that a server has sent to a session and that the client may send back, such as cursors. Any
+// IssuedTexts contains texts that a server has sent to a session and that the client may send back, such as cursors. Any
 // other text from the client is not accepted. The zero value is empty. It is safe for concurrent use.
-type Handed struct {
+type IssuedTexts struct {
 	mu    sync.Mutex
 	given map[[sha256.Size]byte]bool
 	order [][sha256.Size]byte
 }
 
-// Give adds a text that the client receives.
-func (h *Handed) Give(text string) {
+// Add adds a text that the client receives.
+func (h *IssuedTexts) Add(text string) {
 	sum := sha256.Sum256([]byte(text))
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -27,7 +27,7 @@ func (h *Handed) Give(text string) {
 	if h.given == nil {
 		h.given = make(map[[sha256.Size]byte]bool)
 	}
-	if len(h.order) == maxHanded {
+	if len(h.order) == maxIssued {
 		delete(h.given, h.order[0])
 		h.order = h.order[1:]
 	}
@@ -35,8 +35,8 @@ func (h *Handed) Give(text string) {
 	h.order = append(h.order, sum)
 }
 
-// Given reports whether a text was added.
-func (h *Handed) Given(text string) bool {
+// Contains reports whether a text was added.
+func (h *IssuedTexts) Contains(text string) bool {
 	sum := sha256.Sum256([]byte(text))
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -12,7 +12,7 @@ import (
 
 // Checks that a session whose client listens is not idle, but can be closed for another session of its principal. In
 // that case its stream ends.
-func TestASessionWhoseClientListens(t *testing.T) {
+func TestListen_SessionIsNotIdleWhileItsClientListens(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newStore(t, time.Minute, 2)
@@ -59,7 +59,7 @@ func TestASessionWhoseClientListens(t *testing.T) {
 
 // Checks that the newest stream of a session replaces the older one, and that the end of the older stream does not
 // affect the newest.
-func TestTheNewestStreamCounts(t *testing.T) {
+func TestListen_NewestStreamReplacesOlder(t *testing.T) {
 	t.Parallel()
 	s := newStore(t, time.Minute, 2)
 	sess, _ := add(t, s, key("ana"))
@@ -84,7 +84,7 @@ func TestTheNewestStreamCounts(t *testing.T) {
 }
 
 // Checks that all streams end when the gateway stops.
-func TestAllStreamsEndWithTheGateway(t *testing.T) {
+func TestCloseStreams_EndsAllStreams(t *testing.T) {
 	t.Parallel()
 	s := newStore(t, time.Minute, 2)
 	sess, _ := add(t, s, key("ana"))
@@ -93,7 +93,7 @@ func TestAllStreamsEndWithTheGateway(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		s.HangUp()
+		s.CloseStreams()
 		if heard.Err() == nil {
 			t.Error("a stream has not ended")
 		}

@@ -57,8 +57,8 @@ func (m *Members) of(server string) (id string, known bool) {
 	return id, known
 }
 
-// Show records the digests of a server's tool definitions that were shown to the client.
-func (m *Members) Show(server string, digest func(tool string) []byte) {
+// SetShown records the digests of a server's tool definitions that were shown to the client.
+func (m *Members) SetShown(server string, digest func(tool string) []byte) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.shown == nil {
@@ -67,8 +67,8 @@ func (m *Members) Show(server string, digest func(tool string) []byte) {
 	m.shown[server] = digest
 }
 
-// Shown returns the digest of the tool's definition that was last shown to the client; nil if none was.
-func (m *Members) Shown(server, tool string) []byte {
+// ShownDigest returns the digest of the tool's definition that was last shown to the client; nil if none was.
+func (m *Members) ShownDigest(server, tool string) []byte {
 	m.mu.Lock()
 	digest := m.shown[server]
 	m.mu.Unlock()
@@ -85,16 +85,16 @@ func (m *Members) All() map[string]string {
 	return maps.Clone(m.by)
 }
 
-// Relists changes the recorded state of the servers' lists of which the client was notified.
-func (m *Members) Relists(change func(state string) string) {
+// UpdateListState changes the recorded state of the servers' lists of which the client was notified.
+func (m *Members) UpdateListState(change func(state string) string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.listed = change(m.listed)
 }
 
-// Lists records the state of the servers' lists of which the client is notified. It returns the previous state; empty
+// SetListState records the state of the servers' lists of which the client is notified. It returns the previous state; empty
 // if there was none.
-func (m *Members) Lists(state string) (before string) {
+func (m *Members) SetListState(state string) (before string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	before, m.listed = m.listed, state

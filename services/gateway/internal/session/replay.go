@@ -17,38 +17,38 @@ import (
 const (
 	// answerPrefix is the prefix of the event ids on the streams of a session's answers.
 	answerPrefix = "sluice-"
-	// maxAnswers is the maximum number of streams that a session remembers: the newest, and those that have not ended.
+	// maxReplayStreams is the maximum number of streams that a session remembers: the newest, and those that have not ended.
 	// maxReplay and maxReplayed are the maximum number of messages and bytes that are remembered for each stream. The
 	// oldest messages are dropped first.
-	maxAnswers  = 16
-	maxReplay   = 256
-	maxReplayed = 1 << 20
-	// answerKept is how long a stream is remembered after its end.
-	answerKept = time.Minute
+	maxReplayStreams = 16
+	maxReplay        = 256
+	maxReplayed      = 1 << 20
+	// replayTime is how long a stream is remembered after its end.
+	replayTime = time.Minute
 )
 
-// AnswersRoom returns the memory budget for remembered answers. It is separate from the budget for answers that are in
+// ReplayRoom returns the memory budget for remembered answers. It is separate from the budget for answers that are in
 // flight.
-func AnswersRoom() (*room.Room, error) {
+func ReplayRoom() (*room.Room, error) {
 	return room.New(room.Limits{Principal: 16 << 20, Person: 16 << 20, Server: 64 << 20, All: 64 << 20})
 }
 
-// Answers contains the streams of a session's answers. A client that has lost a stream can resume it after the last
+// ReplayStreams contains the streams of a session's answers. A client that has lost a stream can resume it after the last
 // event that it received (MCP 2025-11-25, Transports, Resumability and Redelivery). The zero value is empty. It is safe
 // for concurrent use.
-type Answers struct {
+type ReplayStreams struct {
 	mu     sync.Mutex
 	last   int
-	order  []*Answering
+	order  []*ReplayStream
 	closed bool
 }
 
-// Answering is the stream of one answer. It is safe for concurrent use.
-type Answering struct {
+// ReplayStream is the stream of one answer. It is safe for concurrent use.
+type ReplayStream struct {
 	// Server is the name of the server that answers.
 	Server string
 
-	of     *Answers
+	of     *ReplayStreams
 	number int
 	owner  string
 	has    *room.Holding
@@ -64,32 +64,32 @@ type Answering struct {
 	ended, unrecorded bool
 	// more is closed and replaced when one of the other fields changes.
 	more chan struct{}
-	// taken reports that the client has resumed the stream on another connection.
-	taken bool
+	// resumed reports that the client has resumed the stream on another connection.
+	resumed bool
 }
 
 // Begin begins the stream of a server's answer for an owner. The stream uses memory of has until the stream is
 // forgotten. Begin returns nil if there is not enough memory. In that case the stream cannot be resumed.
-func (a *Answers) Begin(server, owner string, has *room.Holding) *Answering {
+func (a *ReplayStreams) Begin(server, owner string, has *room.Holding) *ReplayStream {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if len(a.order) == maxAnswers {
-		if i := slices.IndexFunc(a.order, func(s *Answering) bool { return s.timer != nil }); i >= 0 {
+	if len(a.order) == maxReplayStreams {
+		if i := slices.IndexFunc(a.order, func(s *ReplayStream) bool { return s.timer != nil }); i >= 0 {
 			a.forget(i)
 		}
 	}
-	if a.closed || len(a.order) == maxAnswers || !has.Add(room.Free) { // the free part of a holding is for messages in flight
+	if a.closed || len(a.order) == maxReplayStreams || !has.Add(room.Free) { // the free part of a holding is for messages in flight
 		has.Close()
 		return nil
 	}
 	a.last++
-	s := &Answering{Server: server, of: a, number: a.last, owner: owner, has: has, more: make(chan struct{})}
+	s := &ReplayStream{Server: server, of: a, number: a.last, owner: owner, has: has, more: make(chan struct{})}
 	a.order = append(a.order, s)
 	return s
 }
 
 // Close forgets all streams. After Close, Begin returns nil.
-func (a *Answers) Close() {
+func (a *ReplayStreams) Close() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.closed = true
@@ -99,7 +99,7 @@ func (a *Answers) Close() {
 }
 
 // forget removes a stream. The caller holds the lock.
-func (a *Answers) forget(i int) {
+func (a *ReplayStreams) forget(i int) {
 	s := a.order[i]
 	a.order = slices.Delete(a.order, i, i+1)
 	if s.timer != nil {
@@ -109,20 +109,20 @@ func (a *Answers) forget(i int) {
 	defer s.mu.Unlock()
 	s.messages, s.bytes = nil, 0
 	s.has.Close()
-	s.tell()
+	s.wake()
 }
 
 // ID returns the id of the event with which the stream begins.
-func (s *Answering) ID() string { return s.id(0) }
+func (s *ReplayStream) ID() string { return s.id(0) }
 
-func (s *Answering) id(n int) string {
+func (s *ReplayStream) id(n int) string {
 	return answerPrefix + strconv.Itoa(s.number) + "-" + strconv.Itoa(n)
 }
 
 // Add remembers a message, which is given in parts. It returns the id of the message's event. taken reports whether the
 // client has resumed the stream on another connection. kept reports whether there was memory for the message; if not,
 // the earlier messages are dropped, too.
-func (s *Answering) Add(parts ...[]byte) (id string, taken, kept bool) {
+func (s *ReplayStream) Add(parts ...[]byte) (id string, taken, kept bool) {
 	size := 0
 	for _, part := range parts {
 		size += len(part)
@@ -130,7 +130,7 @@ func (s *Answering) Add(parts ...[]byte) (id string, taken, kept bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for len(s.messages) > 0 && (len(s.messages) == maxReplay || s.bytes+size > maxReplayed) {
-		s.shorten()
+		s.trim()
 	}
 	s.last++
 	if kept = size <= maxReplayed && s.has.Add(size); kept {
@@ -138,22 +138,22 @@ func (s *Answering) Add(parts ...[]byte) (id string, taken, kept bool) {
 		s.bytes += size
 	} else {
 		for len(s.messages) > 0 {
-			s.shorten()
+			s.trim()
 		}
 	}
-	s.tell()
-	return s.id(s.last), s.taken, kept
+	s.wake()
+	return s.id(s.last), s.resumed, kept
 }
 
 // End marks the stream as complete. unrecorded says that the outcome of the call is not on record.
-func (s *Answering) End(unrecorded bool) {
+func (s *ReplayStream) End(unrecorded bool) {
 	a := s.of
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if s.timer != nil || !slices.Contains(a.order, s) {
 		return
 	}
-	s.timer = time.AfterFunc(answerKept, func() {
+	s.timer = time.AfterFunc(replayTime, func() {
 		a.mu.Lock()
 		defer a.mu.Unlock()
 		if i := slices.Index(a.order, s); i >= 0 {
@@ -163,24 +163,24 @@ func (s *Answering) End(unrecorded bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.ended, s.unrecorded = true, unrecorded
-	s.tell()
+	s.wake()
 }
 
 // IsUnrecorded reports whether the outcome of the call is not on record. The result is valid after the stream has
 // ended.
-func (s *Answering) IsUnrecorded() bool {
+func (s *ReplayStream) IsUnrecorded() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.unrecorded
 }
 
-// tell wakes the goroutines that wait in Next. The caller of tell or shorten holds the lock.
-func (s *Answering) tell() {
+// wake wakes the goroutines that wait in Next. The caller of tell or shorten holds the lock.
+func (s *ReplayStream) wake() {
 	close(s.more)
 	s.more = make(chan struct{})
 }
 
-func (s *Answering) shorten() {
+func (s *ReplayStream) trim() {
 	s.bytes -= len(s.messages[0])
 	s.has.Drop(len(s.messages[0]))
 	s.messages = s.messages[1:]
@@ -188,21 +188,21 @@ func (s *Answering) shorten() {
 
 // first returns the number of the first remembered message. If no message is remembered, it returns the number of the
 // next message. The caller holds the lock.
-func (s *Answering) first() int { return s.last - len(s.messages) + 1 }
+func (s *ReplayStream) first() int { return s.last - len(s.messages) + 1 }
 
-// IsAnswers reports whether an event id belongs to the stream of an answer.
-func IsAnswers(id string) bool { return strings.HasPrefix(id, answerPrefix) }
+// IsReplayID reports whether an event id belongs to the stream of an answer.
+func IsReplayID(id string) bool { return strings.HasPrefix(id, answerPrefix) }
 
-// After returns the owner's stream that has the event with this id, and the number of the message after that event, at
+// Resume returns the owner's stream that has the event with this id, and the number of the message after that event, at
 // which the client resumes. It returns false if the event is not remembered.
-func (a *Answers) After(id, owner string) (s *Answering, from int, ok bool) {
+func (a *ReplayStreams) Resume(id, owner string) (s *ReplayStream, from int, ok bool) {
 	var number, n int
 	if _, err := fmt.Sscanf(id, answerPrefix+"%d-%d", &number, &n); err != nil {
 		return nil, 0, false
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	i := slices.IndexFunc(a.order, func(s *Answering) bool { return s.number == number && s.owner == owner })
+	i := slices.IndexFunc(a.order, func(s *ReplayStream) bool { return s.number == number && s.owner == owner })
 	if i < 0 {
 		return nil, 0, false
 	}
@@ -212,7 +212,7 @@ func (a *Answers) After(id, owner string) (s *Answering, from int, ok bool) {
 	if s.id(n) != id || n < s.first()-1 || n > s.last {
 		return nil, 0, false
 	}
-	s.taken = true
+	s.resumed = true
 	return s, n + 1, true
 }
 
@@ -221,7 +221,7 @@ var errForgotten = errors.New("the message is no longer stored")
 
 // Next waits for message n of the stream and returns it with its event id. If the stream has ended before n, Next
 // returns neither a message nor an error. Errors are the cause of ctx, or say that the message was dropped.
-func (s *Answering) Next(ctx context.Context, n int) (id string, message []byte, err error) {
+func (s *ReplayStream) Next(ctx context.Context, n int) (id string, message []byte, err error) {
 	for {
 		s.mu.Lock()
 		more := s.more

@@ -21,10 +21,10 @@ func holding(t *testing.T) *room.Holding {
 	return all.Open(new(room.Holder))
 }
 
-// said returns the messages of a stream after an event, up to the answer or until no further message is stored.
-func said(t *testing.T, a *session.Answers, after string) (out []string, ok bool) {
+// messagesAfter returns the messages of a stream after an event, up to the answer or until no further message is stored.
+func messagesAfter(t *testing.T, a *session.ReplayStreams, after string) (out []string, ok bool) {
 	t.Helper()
-	s, next, ok := a.After(after, "ana")
+	s, next, ok := a.Resume(after, "ana")
 	if !ok {
 		return nil, false
 	}
@@ -41,16 +41,16 @@ func said(t *testing.T, a *session.Answers, after string) (out []string, ok bool
 
 // Checks that a client that resumes after the last event that it received gets the messages that were added since, and
 // no messages of other streams.
-func TestAnswersAreGoneOnWith(t *testing.T) {
+func TestReplay_ClientResumesAfterItsLastEvent(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		var a session.Answers
+		var a session.ReplayStreams
 		first, second := a.Begin("s", "ana", holding(t)), a.Begin("s", "ana", holding(t))
 		first.Add([]byte("o"), []byte("ne"))
 		if id, taken, kept := second.Add([]byte("other")); id != "sluice-2-1" || taken || !kept {
 			t.Errorf("the second stream's first is %s, %v, %v", id, taken, kept)
 		}
-		if got, ok := said(t, &a, first.ID()); !ok || strings.Join(got, ",") != "sluice-1-1 one" {
+		if got, ok := messagesAfter(t, &a, first.ID()); !ok || strings.Join(got, ",") != "sluice-1-1 one" {
 			t.Errorf("from the beginning: %q, %v", got, ok)
 		}
 		time.AfterFunc(time.Second/2, func() {
@@ -59,26 +59,26 @@ func TestAnswersAreGoneOnWith(t *testing.T) {
 			}
 			first.End(true)
 		})
-		if got, ok := said(t, &a, "sluice-1-1"); !ok || strings.Join(got, ",") != "sluice-1-2 two" {
+		if got, ok := messagesAfter(t, &a, "sluice-1-1"); !ok || strings.Join(got, ",") != "sluice-1-2 two" {
 			t.Errorf("after the first: %q, %v", got, ok)
 		}
 		if !first.IsUnrecorded() || second.IsUnrecorded() {
 			t.Error("the stream does not know that its outcome is not on record")
 		}
-		if _, _, ok := a.After("sluice-1-1", "ben"); ok {
+		if _, _, ok := a.Resume("sluice-1-1", "ben"); ok {
 			t.Error("another owner resumes the stream")
 		}
 		for _, id := range []string{"sluice-1-3", "sluice-1--1", "sluice-1-01", "sluice-1-1 ", "sluice-3-0", "sluice-", "sluice-x-1", "1-1"} {
-			if got, ok := said(t, &a, id); ok {
+			if got, ok := messagesAfter(t, &a, id); ok {
 				t.Errorf("%s is an event, behind which is %q", id, got)
 			}
 		}
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		if _, ok := said(t, &a, "sluice-1-1"); ok {
+		if _, ok := messagesAfter(t, &a, "sluice-1-1"); ok {
 			t.Error("a stream that ended a minute ago is remembered")
 		}
-		if got, ok := said(t, &a, "sluice-2-0"); !ok || len(got) != 1 {
+		if got, ok := messagesAfter(t, &a, "sluice-2-0"); !ok || len(got) != 1 {
 			t.Errorf("one that has not ended is forgotten: %q", got)
 		}
 	})
@@ -86,32 +86,32 @@ func TestAnswersAreGoneOnWith(t *testing.T) {
 
 // Case X3. Checks that the streams, messages and bytes that a session remembers are limited, and that a client cannot
 // resume after an event that is not remembered.
-func TestX3AnswersThatAreKeptAreBounded(t *testing.T) {
+func TestReplay_StreamsMessagesAndBytesAreLimited(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		var a session.Answers
+		var a session.ReplayStreams
 		s := a.Begin("s", "ana", holding(t))
 		for range 300 {
 			s.Add([]byte("x"))
 		}
-		if _, ok := said(t, &a, "sluice-1-43"); ok {
+		if _, ok := messagesAfter(t, &a, "sluice-1-43"); ok {
 			t.Error("a message before 256 others is remembered")
 		}
-		if got, ok := said(t, &a, "sluice-1-44"); !ok || len(got) != 256 {
+		if got, ok := messagesAfter(t, &a, "sluice-1-44"); !ok || len(got) != 256 {
 			t.Errorf("of 256 messages %d are remembered", len(got))
 		}
 		s.Add(make([]byte, 1<<20))
-		if got, ok := said(t, &a, "sluice-1-300"); !ok || len(got) != 1 {
+		if got, ok := messagesAfter(t, &a, "sluice-1-300"); !ok || len(got) != 1 {
 			t.Errorf("after a large message %d are remembered", len(got))
 		}
 		if _, _, kept := s.Add(make([]byte, 1<<20+1)); kept {
 			t.Error("a message that is too large is remembered")
 		}
 		s.End(false)
-		if _, ok := said(t, &a, "sluice-1-300"); ok {
+		if _, ok := messagesAfter(t, &a, "sluice-1-300"); ok {
 			t.Error("a message that is too large can be read")
 		}
-		waiting, next, ok := a.After("sluice-1-302", "ana")
+		waiting, next, ok := a.Resume("sluice-1-302", "ana")
 		if !ok {
 			t.Fatal("the stream has no end")
 		}
@@ -124,20 +124,20 @@ func TestX3AnswersThatAreKeptAreBounded(t *testing.T) {
 		for range 15 {
 			a.Begin("s", "ana", holding(t))
 		}
-		if _, ok := said(t, &a, "sluice-1-302"); !ok {
+		if _, ok := messagesAfter(t, &a, "sluice-1-302"); !ok {
 			t.Error("the first of 16 streams is forgotten")
 		}
 		if a.Begin("s", "ana", holding(t)) == nil {
 			t.Error("a stream that has ended is not replaced")
 		}
-		if _, ok := said(t, &a, "sluice-1-302"); ok {
+		if _, ok := messagesAfter(t, &a, "sluice-1-302"); ok {
 			t.Error("17 streams are remembered")
 		}
 		if a.Begin("s", "ana", holding(t)) != nil {
 			t.Error("a stream that has not ended is replaced")
 		}
 		a.Close()
-		if _, ok := said(t, &a, "sluice-2-0"); ok || a.Begin("s", "ana", holding(t)) != nil {
+		if _, ok := messagesAfter(t, &a, "sluice-2-0"); ok || a.Begin("s", "ana", holding(t)) != nil {
 			t.Error("a closed session remembers a stream")
 		}
 		synctest.Wait()

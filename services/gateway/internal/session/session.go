@@ -88,30 +88,30 @@ type Session struct {
 	Opened time.Time
 	// Definitions are the digests of the tool definitions that the session has listed.
 	Definitions Definitions
-	// Looked is the time at which the server's complete list was last read to find a tool, in nanoseconds of Unix time;
+	// LastLookup is the time at which the server's complete list was last read to find a tool, in nanoseconds of Unix time;
 	// 0 if it was never read.
-	Looked atomic.Int64
-	// Waits reports whether the session has listed a tool whose calls all need an approval.
-	Waits atomic.Bool
-	// Asked contains the requests to the client that wait for a response.
-	Asked Asked
+	LastLookup atomic.Int64
+	// ListsApprovalTool reports whether the session has listed a tool whose calls all need an approval.
+	ListsApprovalTool atomic.Bool
+	// ClientRequests contains the requests to the client that wait for a response.
+	ClientRequests ClientRequests
 	// Calls contains the session's calls in flight.
 	Calls Calls
 	// Cursors are the cursors of lists that were sent to the client, and Events are the ids of events that were sent on
 	// its stream.
-	Cursors, Events Handed
-	// Answers contains the streams of the session's answers.
-	Answers Answers
+	Cursors, Events IssuedTexts
+	// Replay contains the streams of the session's answers.
+	Replay ReplayStreams
 	// Ready reports whether the server was notified, or will be, that the session is in use.
 	Ready atomic.Bool
 
 	// The fields below are guarded by Store.mu.
-	lastUsed time.Time
-	inFlight int
-	isOpen   bool
-	learned  int                  // the number of digests in Definitions
-	places   []place              // positions in the lists of its accounts; empty for a closed session and for a member session
-	streams  map[*stream]struct{} // streams on which the client listens
+	lastUsed  time.Time
+	inFlight  int
+	isOpen    bool
+	learned   int                  // the number of digests in Definitions
+	positions []listPosition       // positions in the lists of its accounts; empty for a closed session and for a member session
+	streams   map[*stream]struct{} // streams on which the client listens
 }
 
 // stream is a stream on which a client listens.
@@ -143,18 +143,18 @@ type account struct {
 	person bool
 }
 
-// owned contains the sessions of one account.
-type owned struct {
+// accountSessions contains the sessions of one account.
+type accountSessions struct {
 	// byUse contains the open sessions, the last used first.
 	byUse list.List
 	// learned is the number of digests that the sessions remember, and most is its maximum.
 	learned, most int
 }
 
-// place is the position of a session in the list of one of its accounts.
-type place struct {
+// listPosition is the position of a session in the list of one of its accounts.
+type listPosition struct {
 	of  account
-	own *owned
+	own *accountSessions
 	at  *list.Element
 }
 
@@ -165,13 +165,13 @@ type Store struct {
 
 	mu     sync.Mutex
 	byID   map[string]*Session
-	owners map[account]*owned
+	owners map[account]*accountSessions
 	// open counts open sessions. An aggregate session and its members count as one. moving counts sessions that are
 	// being opened, and closed sessions that their servers have not closed yet.
 	open, moving *quota.Tally
 	closed       bool
-	// quiet reports whether HangUp was called.
-	quiet bool
+	// hungUp reports whether HangUp was called.
+	hungUp bool
 
 	closing sync.WaitGroup
 }
@@ -186,7 +186,7 @@ func NewStore(cfg Config, log *slog.Logger) (*Store, error) {
 	}
 	return &Store{
 		cfg: cfg, log: log,
-		byID: make(map[string]*Session), owners: make(map[account]*owned),
+		byID: make(map[string]*Session), owners: make(map[account]*accountSessions),
 		open:   quota.NewTally("sessions", quota.For(cfg.MaxPerPrincipal)),
 		moving: quota.NewTally("sessions that are being opened or closed", quota.For(cfg.MaxPerPrincipal)),
 	}, nil
@@ -204,21 +204,21 @@ func DigestOf(id string) string {
 	return hex.EncodeToString(sum[:8])
 }
 
-// Opening counts a session that a caller with these accounts is opening, until done is called. It returns [ErrTooMany]
+// BeginOpen counts a session that a caller with these accounts is opening, until done is called. It returns [ErrTooMany]
 // if one of the accounts would have more sessions that are being opened or closed than it may have open.
-func (s *Store) Opening(by principal.Accounts) (done func(), err error) {
+func (s *Store) BeginOpen(by principal.Accounts) (done func(), err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
 		return nil, ErrTooMany
 	}
-	if err := s.moving.Take(&by, 1); err != nil {
+	if err := s.moving.Acquire(&by, 1); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrTooMany, err)
 	}
 	return func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.moving.Give(&by, 1)
+		s.moving.Release(&by, 1)
 	}, nil
 }
 
@@ -242,15 +242,15 @@ func (s *Store) Add(sess *Session) error {
 		return ErrTooMany
 	}
 	for full := s.open.Full(&sess.Accounts, 1); full != nil; full = s.open.Full(&sess.Accounts, 1) {
-		idle := s.idlest(account{full.Account, full.Person}, &sess.Accounts)
+		idle := s.longestIdle(account{full.Account, full.Person}, &sess.Accounts)
 		if idle == nil {
 			return fmt.Errorf("%w: %w", ErrTooMany, full)
 		}
 		s.remove(idle)
 	}
-	s.open.Count(&sess.Accounts, 1)
+	s.open.Add(&sess.Accounts, 1)
 	sess.lastUsed = time.Now()
-	s.list(sess)
+	s.addToAccounts(sess)
 	s.byID[sess.ID], sess.isOpen = sess, true
 	return nil
 }
@@ -264,7 +264,7 @@ func (s *Store) Use(id string, key Key) (sess *Session, done func(), err error) 
 	if !ok || sess.Key != key {
 		return nil, nil, ErrUnknown
 	}
-	if sess.Hub != nil && !sess.Hub.isOpen || sess.lost() { // the aggregate session was closed while the member session was being opened
+	if sess.Hub != nil && !sess.Hub.isOpen || sess.isLost() { // the aggregate session was closed while the member session was being opened
 		s.remove(sess)
 		return nil, nil, ErrUnknown
 	}
@@ -291,12 +291,12 @@ func (s *Store) Listen(ctx context.Context, id string, key Key, beside bool) (se
 	if !ok || sess.Key != key {
 		return nil, nil, nil, ErrUnknown
 	}
-	if sess.lost() {
+	if sess.isLost() {
 		s.remove(sess)
 		return nil, nil, nil, ErrUnknown
 	}
 	if !beside {
-		sess.hangUp()
+		sess.closeStreams()
 	}
 	if beside && len(sess.streams) >= maxStreams {
 		return nil, nil, nil, ErrTooMany
@@ -307,7 +307,7 @@ func (s *Store) Listen(ctx context.Context, id string, key Key, beside bool) (se
 		sess.streams = make(map[*stream]struct{})
 	}
 	sess.streams[own] = struct{}{}
-	if s.quiet {
+	if s.hungUp {
 		own.end()
 	}
 	s.touch(sess)
@@ -322,18 +322,18 @@ func (s *Store) Listen(ctx context.Context, id string, key Key, beside bool) (se
 	}, nil
 }
 
-// HangUp cancels the streams of all clients. Streams that are opened later are cancelled at once.
-func (s *Store) HangUp() {
+// CloseStreams cancels the streams of all clients. Streams that are opened later are cancelled at once.
+func (s *Store) CloseStreams() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.quiet = true
+	s.hungUp = true
 	for _, sess := range s.byID {
-		sess.hangUp()
+		sess.closeStreams()
 	}
 }
 
-// hangUp cancels the streams of the session's client.
-func (sess *Session) hangUp() {
+// closeStreams cancels the streams of the session's client.
+func (sess *Session) closeStreams() {
 	for open := range sess.streams {
 		open.end()
 	}
@@ -343,14 +343,14 @@ func (s *Store) touch(sess *Session) {
 	if sess.lastUsed = time.Now(); sess.Hub != nil {
 		return // using a member session also uses its aggregate session
 	}
-	for _, p := range sess.places {
+	for _, p := range sess.positions {
 		p.own.byUse.MoveToFront(p.at)
 	}
 }
 
-// lost reports whether the server no longer knows the session. In that case the session has ended, and the client must
+// isLost reports whether the server no longer knows the session. In that case the session has ended, and the client must
 // open another one.
-func (sess *Session) lost() bool { return sess.Upstream != nil && sess.Upstream.Lost() }
+func (sess *Session) isLost() bool { return sess.Upstream != nil && sess.Upstream.Lost() }
 
 // End closes a session because its client has ended it. It returns [ErrUnknown] if there is no such session.
 func (s *Store) End(id string, key Key) error {
@@ -373,13 +373,13 @@ func (s *Store) remove(sess *Session) {
 		s.count(member, -member.learned)
 	}
 	if sess.Hub == nil {
-		s.open.Give(&sess.Accounts, 1)
+		s.open.Release(&sess.Accounts, 1)
 	}
-	s.unlist(sess)
-	s.moving.Count(&sess.Accounts, 1)
-	sess.hangUp()
-	sess.Asked.Close()
-	sess.Answers.Close()
+	s.removeFromAccounts(sess)
+	s.moving.Add(&sess.Accounts, 1)
+	sess.closeStreams()
+	sess.ClientRequests.Close()
+	sess.Replay.Close()
 	s.cfg.Ended(sess)
 	for member := range s.membersOf(sess) {
 		s.remove(member)
@@ -415,7 +415,7 @@ func (s *Store) membersOf(sess *Session) iter.Seq[*Session] {
 func (s *Store) ended(sess *Session) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.moving.Give(&sess.Accounts, 1)
+	s.moving.Release(&sess.Accounts, 1)
 }
 
 // List returns the sessions of a tenant, the last used first. Sessions with the same time are ordered by their digests.

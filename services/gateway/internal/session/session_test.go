@@ -101,7 +101,7 @@ func isOpen(s *session.Store, sess *session.Session) bool {
 	return slices.ContainsFunc(s.List(sess.Key.Tenant), func(st session.State) bool { return st.Session == sess })
 }
 
-func TestNewStoreRefusesWhatCanNotWork(t *testing.T) {
+func TestNewStore_RefusesInvalidConfigurations(t *testing.T) {
 	t.Parallel()
 	log := slog.New(slog.DiscardHandler)
 	for name, make := range map[string]func() (*session.Store, error){
@@ -124,7 +124,7 @@ func TestNewStoreRefusesWhatCanNotWork(t *testing.T) {
 
 // Case I4. Checks that a session id is valid only together with its principal and server, and that another principal's
 // id is treated like one that does not exist.
-func TestI4AHandleIsNoCredential(t *testing.T) {
+func TestUse_FindsSessionOnlyForItsPrincipal(t *testing.T) {
 	t.Parallel()
 	s := newStore(t, time.Minute, 10)
 	sess, c := add(t, s, key("ana"))
@@ -156,7 +156,7 @@ func TestI4AHandleIsNoCredential(t *testing.T) {
 	}
 }
 
-func TestHandlesAreRandomAndDigestsTheirs(t *testing.T) {
+func TestNewID_IsRandomAndHasItsDigest(t *testing.T) {
 	t.Parallel()
 	seen := make(map[string]bool)
 	for range 1000 {
@@ -168,7 +168,7 @@ func TestHandlesAreRandomAndDigestsTheirs(t *testing.T) {
 	}
 }
 
-func TestAnEndedSessionIsGone(t *testing.T) {
+func TestEnd_SessionCannotBeUsedAfterwards(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newStore(t, time.Minute, 10)
@@ -195,7 +195,7 @@ func TestAnEndedSessionIsGone(t *testing.T) {
 	})
 }
 
-func TestIdleSessionsAreClosed(t *testing.T) {
+func TestRun_ClosesIdleSessions(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const idle = 10 * time.Minute
@@ -243,7 +243,7 @@ func TestIdleSessionsAreClosed(t *testing.T) {
 		if err := s.Add(late); err == nil {
 			t.Error("a session was opened in a store that has ended")
 		}
-		if _, err := s.Opening(principal.AccountsOfKey(key("ana").Key)); err == nil {
+		if _, err := s.BeginOpen(principal.AccountsOfKey(key("ana").Key)); err == nil {
 			t.Error("a session may be opened in a store that has ended")
 		}
 	})
@@ -251,7 +251,7 @@ func TestIdleSessionsAreClosed(t *testing.T) {
 
 // Checks that a new session of a principal that has its maximum closes the session that was unused longest and has no
 // request in flight.
-func TestTheCapClosesTheLongestIdle(t *testing.T) {
+func TestAdd_ClosesLongestIdleSessionWhenFull(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newStore(t, time.Hour, 3)
@@ -297,28 +297,28 @@ func TestTheCapClosesTheLongestIdle(t *testing.T) {
 
 // Checks that the number of sessions that are being opened is limited, too. Otherwise a server that opens sessions
 // slowly would get more and more of them.
-func TestOpeningsAreCapped(t *testing.T) {
+func TestBeginOpen_ConcurrentOpeningsAreLimited(t *testing.T) {
 	t.Parallel()
 	s := newStore(t, time.Hour, 2)
-	first, err := s.Opening(principal.AccountsOfKey(key("ana").Key))
+	first, err := s.BeginOpen(principal.AccountsOfKey(key("ana").Key))
 	if err != nil {
 		t.Fatal(err)
 	}
-	second, err := s.Opening(principal.AccountsOfKey(principal.Key{Tenant: "t", Subject: "ana"}))
+	second, err := s.BeginOpen(principal.AccountsOfKey(principal.Key{Tenant: "t", Subject: "ana"}))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Opening(principal.AccountsOfKey(key("ana").Key)); !errors.Is(err, session.ErrTooMany) {
+	if _, err := s.BeginOpen(principal.AccountsOfKey(key("ana").Key)); !errors.Is(err, session.ErrTooMany) {
 		t.Errorf("a third opening: %v", err)
 	}
-	if other, err := s.Opening(principal.AccountsOfKey(key("ben").Key)); err != nil {
+	if other, err := s.BeginOpen(principal.AccountsOfKey(key("ben").Key)); err != nil {
 		t.Errorf("another principal: %v", err)
 	} else {
 		other()
 	}
 	add(t, s, key("ana"))
 	first()
-	if again, err := s.Opening(principal.AccountsOfKey(key("ana").Key)); err != nil {
+	if again, err := s.BeginOpen(principal.AccountsOfKey(key("ana").Key)); err != nil {
 		t.Errorf("after one has ended: %v", err)
 	} else {
 		again()
@@ -331,7 +331,7 @@ func TestOpeningsAreCapped(t *testing.T) {
 
 // Checks under concurrent use that no principal has more sessions than its maximum, that a session in use is never
 // closed for another one, and that each session is closed once.
-func TestTheStoreKeepsItsWordUnderLoad(t *testing.T) {
+func TestStore_LimitsHoldUnderConcurrentUse(t *testing.T) {
 	t.Parallel()
 	const most = 4
 	s := newStore(t, time.Millisecond, most)
@@ -343,7 +343,7 @@ func TestTheStoreKeepsItsWordUnderLoad(t *testing.T) {
 		k := key(fmt.Sprint(i % 2))
 		wg.Go(func() {
 			for j := range 500 {
-				done, err := s.Opening(principal.AccountsOfKey(k.Key))
+				done, err := s.BeginOpen(principal.AccountsOfKey(k.Key))
 				if err != nil {
 					continue
 				}
@@ -386,7 +386,7 @@ func TestTheStoreKeepsItsWordUnderLoad(t *testing.T) {
 }
 
 // Checks the store against a model that contains one principal's open sessions in the order of their use.
-func TestTheStoreAgreesWithItsModel(t *testing.T) {
+func TestStore_BehavesLikeItsModel(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(r *rapid.T) {
 		const most = 3
@@ -466,7 +466,7 @@ func TestTheStoreAgreesWithItsModel(t *testing.T) {
 }
 
 // Checks that the list begins with the session that was used last.
-func TestListIsOrderedByUse(t *testing.T) {
+func TestList_IsOrderedByLastUse(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newStore(t, time.Hour, 10)

@@ -39,13 +39,13 @@ type Place struct {
 	Session string
 }
 
-// serves contains the options for the spans of all messages. It does not change.
-var serves = []trace.SpanStartOption{trace.WithSpanKind(trace.SpanKindServer)}
+// serverSpanOptions contains the options for the spans of all messages. It does not change.
+var serverSpanOptions = []trace.SpanStartOption{trace.WithSpanKind(trace.SpanKindServer)}
 
 // Serve starts the server span of a message. If the client is trusted, its span is the parent. Otherwise its span is
 // linked.
 func Serve(ctx context.Context, tracer trace.Tracer, m *jsonrpc.Message, client trace.SpanContext, trusted bool) (context.Context, trace.Span) {
-	opts := serves
+	opts := serverSpanOptions
 	switch {
 	case !client.IsValid():
 	case trusted:

@@ -42,7 +42,7 @@ func parse(t *testing.T, text string) *jsonrpc.Message {
 	return m
 }
 
-func TestMessages(t *testing.T) {
+func TestMessage_SetsAttributes(t *testing.T) {
 	t.Parallel()
 	const server = "sluice.server"
 	tests := []struct {
@@ -72,7 +72,7 @@ func TestMessages(t *testing.T) {
 	}
 }
 
-func TestANameIsShortAndValid(t *testing.T) {
+func TestName_IsShortAndValid(t *testing.T) {
 	t.Parallel()
 	m := &jsonrpc.Message{Method: "tools/call", Name: strings.Repeat("é", 1000) + "\xff"}
 	if name := spans.Name(m); !utf8.ValidString(name) || len(name) > 200 {
@@ -80,7 +80,7 @@ func TestANameIsShortAndValid(t *testing.T) {
 	}
 }
 
-func TestAnswers(t *testing.T) {
+func TestAnswer_SetsErrorType(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]map[string]string{
 		`{"jsonrpc":"2.0","id":1,"result":{}}`:                                         {},
@@ -101,7 +101,7 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
-func TestDecisions(t *testing.T) {
+func TestDecision_SetsAttributes(t *testing.T) {
 	t.Parallel()
 	decision := &policyv1.Decision{
 		Rule: &policyv1.RuleRef{Document: "d", Rule: "r"}, PolicyRevision: "rev", Message: "secret",
@@ -131,7 +131,7 @@ func TestDecisions(t *testing.T) {
 	}
 }
 
-func TestApprovals(t *testing.T) {
+func TestApproval_SetsAttributes(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		id   string
@@ -149,7 +149,7 @@ func TestApprovals(t *testing.T) {
 }
 
 // Checks that a span that is not sampled gets no attributes, because setting them costs time.
-func TestASpanThatIsNotRecordedIsLeftAlone(t *testing.T) {
+func TestMessage_SetsNothingOnUnsampledSpans(t *testing.T) {
 	t.Parallel()
 	span := untouched{trace.SpanFromContext(t.Context()), t}
 	m := parse(t, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"safe"}}`)
@@ -166,7 +166,7 @@ type untouched struct {
 
 func (u untouched) SetAttributes(...attribute.KeyValue) { u.t.Error("it was described") }
 
-func FuzzClipIsShortAndValid(f *testing.F) {
+func FuzzClip(f *testing.F) {
 	f.Add("x")
 	f.Add(strings.Repeat("é", 100))
 	f.Add("\xff\xfe")

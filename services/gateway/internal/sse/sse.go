@@ -41,7 +41,7 @@ type Writer struct {
 	// of is the request to answer; nil if the answer is not stored.
 	of dispatch.Replayable
 	// stored is the stored stream, which the client may resume; nil if it cannot be resumed.
-	stored *session.Answering
+	stored *session.ReplayStream
 	// last reports whether the answer is being written. detached reports whether the client must reconnect to receive
 	// it. unrecorded reports whether the outcome is not on record.
 	last, detached, unrecorded bool

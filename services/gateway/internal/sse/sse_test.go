@@ -42,7 +42,7 @@ func read(rec *httptest.ResponseRecorder) written {
 	return written{got.StatusCode, got.Header.Get("Content-Type"), got.Header.Get("Mcp-Session-Id"), got.Header.Get("Sluice-Outcome"), got.Trailer.Get("Sluice-Outcome"), rec.Body.String()}
 }
 
-func TestWriter_AnswersWithJSONOrWithAStream(t *testing.T) {
+func TestWriter_WritesJSONOrAStream(t *testing.T) {
 	t.Parallel()
 	const json, stream = "application/json", "text/event-stream"
 	before := func(w *sse.Writer) { _ = w.Send(upstream.Event{}, []byte(`{"a":`), []byte("1}")) }
@@ -97,12 +97,12 @@ func TestWriter_LineBreaksStayInTheirEvent(t *testing.T) {
 }
 
 // answerOf is a request whose answer is stored.
-type answerOf struct{ answers *session.Answers }
+type answerOf struct{ answers *session.ReplayStreams }
 
 func (answerOf) RawID() []byte { return []byte("7") }
 
-func (a answerOf) BeginAnswer() *session.Answering {
-	memory, err := session.AnswersRoom()
+func (a answerOf) BeginAnswer() *session.ReplayStream {
+	memory, err := session.ReplayRoom()
 	if err != nil {
 		return nil
 	}
@@ -110,9 +110,9 @@ func (a answerOf) BeginAnswer() *session.Answering {
 }
 
 // replayed returns the messages of a stream after an event.
-func replayed(t *testing.T, answers *session.Answers, after string) (out []string) {
+func replayed(t *testing.T, answers *session.ReplayStreams, after string) (out []string) {
 	t.Helper()
-	stream, next, ok := answers.After(after, "ana")
+	stream, next, ok := answers.Resume(after, "ana")
 	if !ok {
 		t.Fatalf("%s can't be continued", after)
 	}
@@ -128,9 +128,9 @@ func replayed(t *testing.T, answers *session.Answers, after string) (out []strin
 	}
 }
 
-func TestWriter_StoresAnAnswerThatItsClientMayContinue(t *testing.T) {
+func TestWriter_StoresAnswersForResumption(t *testing.T) {
 	t.Parallel()
-	answers := new(session.Answers)
+	answers := new(session.ReplayStreams)
 	rec, w := writer(both)
 	w.Replay(answerOf{answers})
 	w.Open()
@@ -145,13 +145,13 @@ func TestWriter_StoresAnAnswerThatItsClientMayContinue(t *testing.T) {
 	}
 }
 
-func TestWriter_SendsNothingToAConnectionThatWasGivenUp(t *testing.T) {
+func TestWriter_SendsNothingToAbandonedConnections(t *testing.T) {
 	t.Parallel()
-	answers := new(session.Answers)
+	answers := new(session.ReplayStreams)
 	rec, w := writer(both)
 	w.Replay(answerOf{answers})
 	w.Open()
-	stream, next, ok := answers.After("sluice-1-0", "ana")
+	stream, next, ok := answers.Resume("sluice-1-0", "ana")
 	if !ok {
 		t.Fatal("it can't be continued")
 	}
@@ -169,9 +169,9 @@ func TestWriter_SendsNothingToAConnectionThatWasGivenUp(t *testing.T) {
 	}
 }
 
-func TestWriter_RepliesToADetachedClientWithAStreamToContinue(t *testing.T) {
+func TestWriter_SendsDetachedClientAStreamToResume(t *testing.T) {
 	t.Parallel()
-	answers := new(session.Answers)
+	answers := new(session.ReplayStreams)
 	rec, w := writer(both)
 	w.Replay(answerOf{answers})
 	w.Answer(dispatch.Response{Body: body(`{}`), Detached: true})

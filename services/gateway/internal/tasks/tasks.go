@@ -122,8 +122,8 @@ func (t *Task) Report() State {
 	}
 }
 
-// Awaited returns the id of the approval for which the task waits. It returns false if the task does not wait.
-func (t *Task) Awaited() (approval string, ok bool) {
+// AwaitedApproval returns the id of the approval for which the task waits. It returns false if the task does not wait.
+func (t *Task) AwaitedApproval() (approval string, ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.approval, t.status == Working && t.stop == nil && !t.cancelled
@@ -149,7 +149,7 @@ func (t *Task) Wait(approval string, expires time.Time) bool {
 	defer t.mu.Unlock()
 	t.stop, t.updated = nil, time.Now()
 	if t.approval != approval {
-		stored := storedFor(expires)
+		stored := storageTime(expires)
 		t.approval, t.expires = approval, t.updated.Add(stored)
 		t.expiry.Reset(stored)
 	}
@@ -246,26 +246,26 @@ func (s *Store) Add(call Call, approval string, expires time.Time) *Task {
 			s.remove(old)
 		}
 	}
-	if s.count.Take(&t.Holder.Accounts, 1) != nil {
+	if s.count.Acquire(&t.Holder.Accounts, 1) != nil {
 		return nil
 	}
 	t.memory = s.memory.Open(&t.Holder)
 	size := room.Free + len(t.Message) + headerSize(t.Header) // the free part of a holding is for requests in flight
 	if !t.memory.Add(size) {
 		t.memory.Close()
-		s.count.Give(&t.Holder.Accounts, 1)
+		s.count.Release(&t.Holder.Accounts, 1)
 		return nil
 	}
 	t.memory.Keep(size)
-	stored := storedFor(expires)
+	stored := storageTime(expires)
 	t.updated, t.expires = t.created, t.created.Add(stored)
 	t.expiry = time.AfterFunc(stored, func() { s.expire(t) })
 	s.byID[t.id] = t
 	return t
 }
 
-// storedFor returns how long a task is stored if its approval expires at this time.
-func storedFor(expires time.Time) time.Duration { return max(0, time.Until(expires)) + retention }
+// storageTime returns how long a task is stored if its approval expires at this time.
+func storageTime(expires time.Time) time.Duration { return max(0, time.Until(expires)) + retention }
 
 func headerSize(h http.Header) (n int) {
 	for name, lines := range h {
@@ -289,7 +289,7 @@ func (s *Store) remove(t *Task) {
 		return
 	}
 	delete(s.byID, t.id)
-	s.count.Give(&t.Holder.Accounts, 1)
+	s.count.Release(&t.Holder.Accounts, 1)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.expiry.Stop()
@@ -314,7 +314,7 @@ func (s *Store) IsAwaited(approval string, other *Task) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, t := range s.byID {
-		if awaited, ok := t.Awaited(); ok && t != other && awaited == approval {
+		if awaited, ok := t.AwaitedApproval(); ok && t != other && awaited == approval {
 			return true
 		}
 	}

@@ -48,13 +48,13 @@ func TestTask_WaitsRunsAndEnds(t *testing.T) {
 		if !tasks.IsOwnID(got.ID) || tasks.IsOwnID("t-1") {
 			t.Errorf("%s is not distinguished from the id of a server's task", got.ID)
 		}
-		if approval, ok := task.Awaited(); approval != "a-1" || !ok {
+		if approval, ok := task.AwaitedApproval(); approval != "a-1" || !ok {
 			t.Errorf("it waits for %q, %t", approval, ok)
 		}
 		if !task.Begin(func() {}) || task.Begin(func() {}) {
 			t.Error("its call can't be begun, or is begun twice")
 		}
-		if _, ok := task.Awaited(); ok || !task.Report().Running {
+		if _, ok := task.AwaitedApproval(); ok || !task.Report().Running {
 			t.Error("it waits while its call is made")
 		}
 		task.End(tasks.Completed, tasks.Outcome{Result: jsontext.Value(`{}`)})
@@ -84,7 +84,7 @@ func TestTask_WaitsForAnotherApprovalWhenItsCallWasNotMade(t *testing.T) {
 		if !task.Wait("a-2", time.Now().Add(3*time.Hour)) {
 			t.Fatal("it has ended")
 		}
-		if approval, _ := task.Awaited(); approval != "a-2" || !store.IsAwaited("a-2", nil) || store.IsAwaited("a-2", task) || store.IsAwaited("a-1", nil) {
+		if approval, _ := task.AwaitedApproval(); approval != "a-2" || !store.IsAwaited("a-2", nil) || store.IsAwaited("a-2", task) || store.IsAwaited("a-1", nil) {
 			t.Errorf("it waits for %q", approval)
 		}
 		id := task.Report().ID
@@ -145,7 +145,7 @@ func TestStore_RemovingATaskStopsItsCall(t *testing.T) {
 }
 
 // Case N2. Checks that the number of a caller's tasks and their memory are limited.
-func TestStore_IsBoundedForEachCaller(t *testing.T) {
+func TestStore_TasksOfACallerAreLimited(t *testing.T) {
 	t.Parallel()
 	store := newStore(t)
 	ana, ben := callOf("ana", 100), callOf("ben", 100)
@@ -188,7 +188,7 @@ func TestStore_IsBoundedForEachCaller(t *testing.T) {
 }
 
 // Case I4. Checks that the id of a server's task is valid only for its owner, and is always the same.
-func TestIDs_AreForTheirOwnerAlone(t *testing.T) {
+func TestIDs_AreValidOnlyForTheirOwner(t *testing.T) {
 	t.Parallel()
 	ids, err := tasks.NewIDs([]byte("secret"))
 	if err != nil {

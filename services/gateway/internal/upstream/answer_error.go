@@ -33,9 +33,9 @@ func Unreadable(err error) error {
 	return err
 }
 
-// WhatIsWrong returns the fault of a server's answer without text of the server. It is empty if err contains no such
+// AnswerFault returns the fault of a server's answer without text of the server. It is empty if err contains no such
 // fault.
-func WhatIsWrong(err error) string {
+func AnswerFault(err error) string {
 	if fault, ok := errors.AsType[*AnswerError](err); ok {
 		return fault.What
 	}

@@ -31,8 +31,8 @@ type parked struct {
 	// id and token are the raw id and progress token that the server receives. shown is the client's raw token; nil if
 	// there is none. They differ because clients of one caller share a session and may choose equal ids and tokens.
 	id, token, shown []byte
-	// asks reports whether the client can receive the server's requests in the answer.
-	asks   bool
+	// canAsk reports whether the client can receive the server's requests in the answer.
+	canAsk bool
 	cancel context.CancelCauseFunc
 	has    *room.Holding
 	done   chan struct{} // closed once answer and err are set
@@ -55,8 +55,8 @@ type question struct {
 	may bool
 }
 
-// attend sets the receiver for the server's notifications.
-func (p *parked) attend(events func([]byte), logs bool) {
+// setReceiver sets the receiver for the server's notifications.
+func (p *parked) setReceiver(events func([]byte), logs bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.events, p.logs = events, logs
@@ -69,17 +69,17 @@ func (p *parked) event(raw []byte) {
 		return // the reader of the connection has accepted the message, so this cannot happen
 	}
 	if m.Kind == jsonrpc.Request {
-		if !p.takes(m) {
+		if !p.addQuestion(m) {
 			p.of.refuse(m.ID.Of(raw))
 		}
 		return
 	}
 	if m.Method == mcp.MethodCancelled {
-		p.takeBack(m.RequestID.Of(raw))
+		p.dropQuestion(m.RequestID.Of(raw))
 		return
 	}
-	if isChange(m.Method) { // clients receive list changes by their subscriptions, not with an answer
-		p.of.tell(context.Background(), raw)
+	if isSubscribable(m.Method) { // clients receive list changes by their subscriptions, not with an answer
+		p.of.dispatch(context.Background(), raw)
 		return
 	}
 	if at := m.ProgressToken; m.Method == mcp.MethodProgress {
@@ -97,12 +97,12 @@ func (p *parked) event(raw []byte) {
 	}
 }
 
-// takes stores a request of the server. It returns false if the client cannot be sent the request.
-func (p *parked) takes(m *jsonrpc.Answer) bool {
+// addQuestion stores a request of the server. It returns false if the client cannot be sent the request.
+func (p *parked) addQuestion(m *jsonrpc.Answer) bool {
 	p.of.mu.Lock()
-	unclear := p.of.guesses && p.of.running > 1
+	unclear := p.of.ambiguous && p.of.running > 1
 	p.of.mu.Unlock()
-	if !p.asks || unclear || len(m.Raw) > maxQuestion || !p.has.Add(len(m.Raw)) {
+	if !p.canAsk || unclear || len(m.Raw) > maxQuestion || !p.has.Add(len(m.Raw)) {
 		return false
 	}
 	p.mu.Lock()
@@ -120,8 +120,8 @@ func (p *parked) takes(m *jsonrpc.Answer) bool {
 	return true
 }
 
-// takeBack drops a request that the server has cancelled.
-func (p *parked) takeBack(id []byte) {
+// dropQuestion drops a request that the server has cancelled.
+func (p *parked) dropQuestion(id []byte) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	maps.DeleteFunc(p.questions, func(_ string, q *question) bool { return jsonrpc.SameID(q.id, id) })
@@ -131,7 +131,7 @@ func (p *parked) takeBack(id []byte) {
 func (b *stateless) refuse(id []byte) {
 	ctx, cancel := context.WithTimeout(context.Background(), notifyTimeout)
 	defer cancel()
-	_ = b.Notify(ctx, Refused(id, mcp.CodeMethodUnknown, NotCarried).in(ctx, nil)) // without this answer the server waits until its own timeout
+	_ = b.Notify(ctx, Refused(id, mcp.CodeMethodUnknown, NoClientForRequest).inTrace(ctx, nil)) // without this answer the server waits until its own timeout
 }
 
 // reply sends the client's answers to the server. Requests of the server that are still unanswered are decided again.
@@ -166,7 +166,7 @@ func (p *parked) await(ctx context.Context, req Request) (Answer, error) {
 	for {
 		select {
 		case <-p.done: // unanswered requests of the server no longer matter
-			return p.whole(ctx, req)
+			return p.finalAnswer(ctx, req)
 		default:
 		}
 		open, ready := p.decide(ctx, req)
@@ -183,10 +183,10 @@ func (p *parked) await(ctx context.Context, req Request) (Answer, error) {
 			select { // requests that a server sends together arrive one by one, and are returned together
 			case <-p.done:
 			case <-ctx.Done():
-			case <-time.After(askedTogether):
+			case <-time.After(gatherTime):
 			}
 		case <-ctx.Done():
-			p.end(context.Cause(ctx))
+			p.cancelUnanswered(context.Cause(ctx))
 			return Answer{}, sentBefore(context.Cause(ctx))
 		}
 	}
@@ -205,9 +205,9 @@ func (p *parked) decide(ctx context.Context, req Request) (open []byte, ready bo
 	}
 	p.mu.Unlock()
 	for _, name := range slices.SortedFunc(maps.Keys(undecided), func(a, b string) int { return cmp.Or(len(a)-len(b), strings.Compare(a, b)) }) { // in the order of arrival
-		q, refused := undecided[name], (*Own)(nil)
+		q, refused := undecided[name], (*GatewayMessage)(nil)
 		if req.May == nil {
-			refused = new(Refused(q.id, mcp.CodeMethodUnknown, NotCarried))
+			refused = new(Refused(q.id, mcp.CodeMethodUnknown, NoClientForRequest))
 		} else {
 			refused = req.May(ctx, q.id, q.raw)
 		}
@@ -217,7 +217,7 @@ func (p *parked) decide(ctx context.Context, req Request) (open []byte, ready bo
 		}
 		p.mu.Unlock()
 		if refused != nil {
-			_ = p.of.Notify(ctx, refused.in(ctx, nil)) // without this answer the server waits until its own timeout
+			_ = p.of.Notify(ctx, refused.inTrace(ctx, nil)) // without this answer the server waits until its own timeout
 		}
 	}
 	p.mu.Lock()
@@ -247,14 +247,14 @@ func (p *parked) decide(ctx context.Context, req Request) (open []byte, ready bo
 func (b *stateless) giveUp(id []byte) {
 	ctx, cancel := context.WithTimeout(context.Background(), notifyTimeout)
 	defer cancel()
-	_ = b.Notify(ctx, Cancelled(id).in(ctx, nil)) // without this notification, the server only wastes time
+	_ = b.Notify(ctx, Cancelled(id).inTrace(ctx, nil)) // without this notification, the server only wastes time
 }
 
 // notifyTimeout limits how long a refusal or a cancellation is sent to a server.
 const notifyTimeout = 5 * time.Second
 
-// end cancels a request for which no client waits, unless the server has already answered it.
-func (p *parked) end(why error) {
+// cancelUnanswered cancels a request for which no client waits, unless the server has already answered it.
+func (p *parked) cancelUnanswered(why error) {
 	select {
 	case <-p.done:
 	default:
@@ -279,7 +279,7 @@ func (p *parked) park(req Request, open []byte) (Answer, error) {
 	state := rand.Text()
 	m, err := jsonrpc.ReadAnswer(fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"result":{"resultType":"%s","inputRequests":%s,"requestState":"%s"}}`, req.ID(), mcp.ResultInputRequired, open, state), jsonrpc.AnswerLimits())
 	if err != nil {
-		p.end(ErrCancelled)
+		p.cancelUnanswered(ErrCancelled)
 		return Answer{}, fmt.Errorf("%w: %w", ErrNoAnswer, err)
 	}
 	b := p.of
@@ -287,24 +287,24 @@ func (p *parked) park(req Request, open []byte) (Answer, error) {
 	var full error
 	if len(b.parked) >= maxParked || b.closed {
 		full = errParked
-	} else if full = b.server.waiting.Take(&b.accounts, 1); full == nil {
+	} else if full = b.server.waiting.Acquire(&b.accounts, 1); full == nil {
 		b.parked[state] = p
 		p.expiry = time.AfterFunc(parkedFor, func() {
 			if b.resume(state, p.digest) != nil { // the client has not repeated the request
-				p.end(ErrCancelled)
+				p.cancelUnanswered(ErrCancelled)
 			}
 		})
 	}
 	b.mu.Unlock()
 	if full != nil {
-		p.end(ErrCancelled)
+		p.cancelUnanswered(ErrCancelled)
 		return failed(req, mcp.CodeInternal, "Too many requests wait for this client: "+full.Error()+". Answer or cancel some of them.")
 	}
 	return Answer{Message: m, Status: http.StatusOK}, nil
 }
 
-// whole returns the final answer to the current round trip.
-func (p *parked) whole(ctx context.Context, req Request) (Answer, error) {
+// finalAnswer returns the final answer to the current round trip.
+func (p *parked) finalAnswer(ctx context.Context, req Request) (Answer, error) {
 	defer p.close()
 	if p.err != nil {
 		return p.answer, p.err
@@ -316,7 +316,7 @@ func (p *parked) whole(ctx context.Context, req Request) (Answer, error) {
 	if req.Room != nil && !p.has.Give(req.Room) {
 		return Answer{}, fmt.Errorf("%w: %w", ErrNoAnswer, room.ErrFull)
 	}
-	if len(m.Raw) > fewBytes {
+	if len(m.Raw) > inlineBytes {
 		end, err := req.Room.TurnFor(ctx, len(m.Raw))
 		if err != nil {
 			return Answer{}, fmt.Errorf("%w: %w", ErrNoAnswer, err)
@@ -337,5 +337,5 @@ func (p *parked) whole(ctx context.Context, req Request) (Answer, error) {
 	return Answer{Message: m, Status: status}, nil
 }
 
-// fewBytes is the largest answer that is rewritten without waiting for a processor slot, in bytes.
-const fewBytes = 64 << 10
+// inlineBytes is the largest answer that is rewritten without waiting for a processor slot, in bytes.
+const inlineBytes = 64 << 10

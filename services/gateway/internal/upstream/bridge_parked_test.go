@@ -14,10 +14,10 @@ import (
 
 // Checks that a request ends without leaving anything behind if the server does not accept the client's answers, and
 // that it counts as sent.
-func TestAReplyThatDoesNotArriveEndsTheRequest(t *testing.T) {
+func TestStateless_FailedReplyEndsTheRequest(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s := &kept{notify: func(text string) error {
+		s := &statefulServer{notify: func(text string) error {
 			if strings.Contains(text, `"result"`) {
 				return fmt.Errorf("%w: it is away", upstream.ErrNeverSent)
 			}
@@ -38,10 +38,10 @@ func TestAReplyThatDoesNotArriveEndsTheRequest(t *testing.T) {
 
 // Checks that the requests of a process over stdio are refused while it works on two requests, because the process does
 // not say to which of the two its own requests belong.
-func TestNobodyIsAskedByGuess(t *testing.T) {
+func TestStateless_RefusesRequestsOfUnknownCalls(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s := &kept{kind: "stdio"}
+		s := &statefulServer{kind: "stdio"}
 		started := make(chan struct{}, 2)
 		s.answers = func(_ context.Context, _ upstream.Request, events func([]byte)) (string, error) {
 			started <- struct{}{}
@@ -76,9 +76,9 @@ func TestNobodyIsAskedByGuess(t *testing.T) {
 
 // Checks that a server's request without params reaches the client with empty params, because some clients require the
 // member.
-func TestAQuestionHasParams(t *testing.T) {
+func TestStateless_AddsEmptyParamsToServerRequests(t *testing.T) {
 	t.Parallel()
-	s := new(kept)
+	s := new(statefulServer)
 	s.answers = func(ctx context.Context, _ upstream.Request, events func([]byte)) (string, error) {
 		events([]byte(`{"jsonrpc":"2.0","id":"q","method":"roots/list"}`))
 		<-ctx.Done()

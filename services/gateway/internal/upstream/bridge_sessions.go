@@ -20,12 +20,12 @@ import (
 )
 
 const (
-	// maxAsks is the maximum number of rounds of requests that a server may send before it answers one request.
-	maxAsks = 16
+	// maxRounds is the maximum number of rounds of requests that a server may send before it answers one request.
+	maxRounds = 16
 	// maxState is the maximum size of the state that a server may have sent back. maxAgain is the maximum total size of
 	// the client's answers. Both are in bytes.
-	maxState = 64 << 10
-	maxAgain = 4 << 20
+	maxState     = 64 << 10
+	maxResponses = 4 << 20
 	// maxSubscribed is the maximum number of resources to which a session may be subscribed.
 	maxSubscribed = 100
 )
@@ -36,7 +36,7 @@ const (
 func (s *Server) withSessions(ctx context.Context, who principal.Key, first Request) (*Session, Answer, error) {
 	client := new(Client)
 	client.Name, client.Version = first.Message.Client()
-	client.said = first.Message.Capabilities.Of(first.Message.Raw)
+	client.rawCapabilities = first.Message.Capabilities.Of(first.Message.Raw)
 	under, answer, err := s.Open(ctx, who, Discover(client), first.Room)
 	if err != nil {
 		return nil, answer, err
@@ -77,7 +77,7 @@ type sent struct {
 // them, and sends the request again with the answers.
 func (b *sessions) Request(ctx context.Context, req Request, events func([]byte)) (Answer, error) {
 	if mcp.IsRemoved(req.Method()) {
-		return b.keep(req)
+		return b.applySetting(req)
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -95,7 +95,7 @@ func (b *sessions) Request(ctx context.Context, req Request, events func([]byte)
 		leg := req
 		var answer Answer
 		var err error
-		if leg.Message, err = req.Message.With(b.members(), more); err != nil {
+		if leg.Message, err = req.Message.WithMeta(b.members(), more); err != nil {
 			err = fmt.Errorf("%w: %w", ErrNeverSent, err)
 		} else {
 			answer, err = b.Conn.Request(ctx, leg, events)
@@ -106,7 +106,7 @@ func (b *sessions) Request(ctx context.Context, req Request, events func([]byte)
 		if err != nil || !needsInput(answer.Message) {
 			return answer, err
 		}
-		if asked == maxAsks {
+		if asked == maxRounds {
 			return failed(req, mcp.CodeInternal, "The server asks for input too often before it answers.")
 		}
 		more, err = b.ask(ctx, answer.Message, events)
@@ -146,9 +146,9 @@ func (b *sessions) members() []byte {
 	return out
 }
 
-// keep answers a request that changes a setting of the session. It stores the setting. A server without sessions
+// applySetting answers a request that changes a setting of the session. It stores the setting. A server without sessions
 // receives the setting with every later request or subscription.
-func (b *sessions) keep(req Request) (Answer, error) {
+func (b *sessions) applySetting(req Request) (Answer, error) {
 	m := req.Message
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -167,12 +167,12 @@ func (b *sessions) keep(req Request) (Answer, error) {
 		}
 		if at < 0 {
 			b.uris = append(b.uris, m.URI)
-			b.renew()
+			b.restartSubscription()
 		}
 	case mcp.MethodUnsubscribe:
 		if at >= 0 {
 			b.uris = slices.Delete(b.uris, at, at+1)
-			b.renew()
+			b.restartSubscription()
 		}
 	default:
 		return failed(req, mcp.CodeMethodUnknown, "The server does not know this method.")
@@ -181,8 +181,8 @@ func (b *sessions) keep(req Request) (Answer, error) {
 	return Answer{Message: answer}, err
 }
 
-// renew ends the current subscription, so that another one is opened. The caller holds the lock.
-func (b *sessions) renew() {
+// restartSubscription ends the current subscription, so that another one is opened. The caller holds the lock.
+func (b *sessions) restartSubscription() {
 	if b.renewed != nil {
 		close(b.renewed)
 		b.renewed = nil
@@ -213,9 +213,9 @@ func needsInput(a *jsonrpc.Answer) bool {
 
 // Errors that end a request whose server asks for input.
 var (
-	errNobodyAsked = errors.New("no client takes requests of servers here")
-	errUnanswered  = errors.New("the client did not answer, or policy does not allow the request")
-	errUnreadable  = errors.New("its request can't be read")
+	errNoClient   = errors.New("no client takes requests of servers here")
+	errUnanswered = errors.New("the client did not answer, or policy does not allow the request")
+	errUnreadable = errors.New("its request can't be read")
 )
 
 // ask has the client answer the requests in an answer. It returns the params with which the request must be repeated.
@@ -232,14 +232,14 @@ func (b *sessions) ask(ctx context.Context, answer *jsonrpc.Answer, events func(
 	}
 	asks.State = asks.State.Clone() // the buffer is reused for the next answer
 	if events == nil && len(asks.Inputs) > 0 {
-		return nil, errNobodyAsked
+		return nil, errNoClient
 	}
 	answers := make(map[string]chan *jsonrpc.Answer, len(asks.Inputs))
 	for name, in := range asks.Inputs {
 		if in.Method.Kind() != '"' {
 			return nil, errUnreadable
 		}
-		id := ownID()
+		id := newRequestID()
 		came, done := b.expect(id)
 		defer done()
 		answers[name] = came
@@ -263,7 +263,7 @@ func (b *sessions) ask(ctx context.Context, answer *jsonrpc.Answer, events func(
 			if i > 0 {
 				params = append(params, ',')
 			}
-			if len(params)+len(m.Raw) > maxAgain {
+			if len(params)+len(m.Raw) > maxResponses {
 				return nil, errUnanswered
 			}
 			params = slices.Concat(params, key, []byte(":"), m.Result.Of(m.Raw)) // the bytes are unchanged from the client
@@ -351,9 +351,9 @@ func (b *sessions) subscribe(ctx context.Context, to Listener, opened func(), wa
 		}
 	})
 	var heard error
-	id := ownID()
+	id := newRequestID()
 	own := Subscribe(id, b.client, wants)
-	answer, err := b.Conn.Request(ctx, own.in(ctx, to.Room), func(message []byte) {
+	answer, err := b.Conn.Request(ctx, own.inTrace(ctx, to.Room), func(message []byte) {
 		if m, err := jsonrpc.ReadAnswer(message, jsonrpc.AnswerLimits()); err == nil && m.Method == mcp.MethodAcknowledged {
 			opened()
 			return

@@ -22,8 +22,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// bare is a transport to a server without sessions. The server answers one request at a time.
-type bare struct {
+// statelessServer is a transport to a server without sessions. The server answers one request at a time.
+type statelessServer struct {
 	upstream.ListChanged
 
 	discovered string
@@ -33,20 +33,20 @@ type bare struct {
 	got []string
 }
 
-func (*bare) Kind() string { return "http" }
-func (*bare) Close() error { return nil }
+func (*statelessServer) Kind() string { return "http" }
+func (*statelessServer) Close() error { return nil }
 
-func (s *bare) Open(_ context.Context, _ principal.Key, r upstream.Request) (upstream.Conn, upstream.Answer, error) {
+func (s *statelessServer) Open(_ context.Context, _ principal.Key, r upstream.Request) (upstream.Conn, upstream.Answer, error) {
 	if r.Method() != "server/discover" {
 		return nil, upstream.Answer{}, fmt.Errorf("%w: it was asked %s", upstream.ErrNoAnswer, r.Method())
 	}
 	m, err := jsonrpc.ReadAnswer([]byte(`{"jsonrpc":"2.0","id":`+string(r.ID())+`,"result":`+s.discovered+`}`), jsonrpc.AnswerLimits())
-	return bareConn{s}, upstream.Answer{Message: m, Status: 200}, err
+	return statelessConn{s}, upstream.Answer{Message: m, Status: 200}, err
 }
 
-type bareConn struct{ *bare }
+type statelessConn struct{ *statelessServer }
 
-func (c bareConn) Request(ctx context.Context, r upstream.Request, events func([]byte)) (upstream.Answer, error) {
+func (c statelessConn) Request(ctx context.Context, r upstream.Request, events func([]byte)) (upstream.Answer, error) {
 	c.mu.Lock()
 	c.got = append(c.got, string(r.Body()))
 	c.mu.Unlock()
@@ -58,13 +58,13 @@ func (c bareConn) Request(ctx context.Context, r upstream.Request, events func([
 	return upstream.Answer{Message: m, Status: 200}, err
 }
 
-func (bareConn) Notify(context.Context, upstream.Request) error {
+func (statelessConn) Notify(context.Context, upstream.Request) error {
 	return errors.New("such a server takes no notifications")
 }
-func (bareConn) Listen(context.Context, upstream.Listener) error { return upstream.ErrNoStream }
-func (bareConn) Close(context.Context) error                     { return nil }
+func (statelessConn) Listen(context.Context, upstream.Listener) error { return upstream.ErrNoStream }
+func (statelessConn) Close(context.Context) error                     { return nil }
 
-func (s *bare) received() []string {
+func (s *statelessServer) received() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.got)
@@ -87,7 +87,7 @@ func serverOf(t *testing.T, over upstream.Transport) *upstream.Server {
 }
 
 // bridged opens a session for a client that supports elicitation.
-func bridged(t *testing.T, s *bare) (*upstream.Session, *room.Holding) {
+func bridged(t *testing.T, s *statelessServer) (*upstream.Session, *room.Holding) {
 	t.Helper()
 	server := serverOf(t, s)
 	has := upstreamtest.Answers().Open(upstreamtest.Holder(principal.Key{Tenant: "acme", Subject: "ana"}))
@@ -107,8 +107,8 @@ func bridged(t *testing.T, s *bare) (*upstream.Session, *room.Holding) {
 	return sess, has
 }
 
-// tells contains the members of `_meta` that each request has.
-const tells = `"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{"elicitation":{"form":{},"url":{}}},"io.modelcontextprotocol/clientInfo":{"name":"c","version":"2"}`
+// requestMeta contains the members of `_meta` that each request has.
+const requestMeta = `"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{"elicitation":{"form":{},"url":{}}},"io.modelcontextprotocol/clientInfo":{"name":"c","version":"2"}`
 
 // request returns an accepted request of a client.
 func request(t *testing.T, text string, has *room.Holding) upstream.Request {
@@ -124,9 +124,9 @@ const inputs = `"result":{"resultType":"input_required","inputRequests":{"a":{"m
 
 // Checks that each request repeats what the session declared. If the server asks for input, it receives the request
 // again with the answers and its state. All other bytes are unchanged.
-func TestAServerWithoutSessionsIsAnswered(t *testing.T) {
+func TestSessions_RepeatsDeclarationsAndAnswersInput(t *testing.T) {
 	t.Parallel()
-	s := new(bare)
+	s := new(statelessServer)
 	s.answers = func(context.Context, upstream.Request, func([]byte)) (string, error) {
 		if len(s.received()) < 3 {
 			return inputs, nil
@@ -159,8 +159,8 @@ func TestAServerWithoutSessionsIsAnswered(t *testing.T) {
 		t.Fatalf("%v, %v", answer.Message, err)
 	}
 	params := `"name":"t","arguments":{"n":12345678901234567}}}`
-	first := `{"jsonrpc":"2.0", "id":"x","method":"tools/call","params":{"_meta":{` + tells + `},` + params
-	next := `{"jsonrpc":"2.0", "id":"x","method":"tools/call","params":{"inputResponses":{"a":{"action":"accept","content":{"n":9007199254740993}},"b":{"roots":[ ]}},"requestState":"s\u00e9","_meta":{` + tells + `},` + params
+	first := `{"jsonrpc":"2.0", "id":"x","method":"tools/call","params":{"_meta":{` + requestMeta + `},` + params
+	next := `{"jsonrpc":"2.0", "id":"x","method":"tools/call","params":{"inputResponses":{"a":{"action":"accept","content":{"n":9007199254740993}},"b":{"roots":[ ]}},"requestState":"s\u00e9","_meta":{` + requestMeta + `},` + params
 	if diff := cmp.Diff([]string{first, next, next}, s.received()); diff != "" {
 		t.Errorf("the server got (-want +got):\n%s", diff)
 	}
@@ -173,7 +173,7 @@ func TestAServerWithoutSessionsIsAnswered(t *testing.T) {
 
 // Case U1. Checks that a request ends with an error if the server asks for input without end, no client accepts its
 // requests, they cannot be read, or the client does not answer.
-func TestU1AServerWithoutSessionsAsksInVain(t *testing.T) {
+func TestSessions_UnansweredInputEndsTheRequest(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		answer  string
@@ -190,7 +190,7 @@ func TestU1AServerWithoutSessionsAsksInVain(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := &bare{answers: func(context.Context, upstream.Request, func([]byte)) (string, error) { return tt.answer, nil }}
+			s := &statelessServer{answers: func(context.Context, upstream.Request, func([]byte)) (string, error) { return tt.answer, nil }}
 			sess, has := bridged(t, s)
 			events := func(raw []byte) {
 				m, err := jsonrpc.ReadAnswer(raw, jsonrpc.AnswerLimits())
@@ -213,9 +213,9 @@ func TestU1AServerWithoutSessionsAsksInVain(t *testing.T) {
 
 // Checks that settings of a session are sent to the server with each request, and that the bridge refuses methods that
 // the server does not have.
-func TestWhatASessionKeepsForAServerWithoutThem(t *testing.T) {
+func TestSessions_SendsSettingsWithEachRequest(t *testing.T) {
 	t.Parallel()
-	s := &bare{answers: func(context.Context, upstream.Request, func([]byte)) (string, error) { return `"result":{}`, nil }}
+	s := &statelessServer{answers: func(context.Context, upstream.Request, func([]byte)) (string, error) { return `"result":{}`, nil }}
 	sess, has := bridged(t, s)
 	do := func(method, params string) string {
 		t.Helper()
@@ -235,7 +235,7 @@ func TestWhatASessionKeepsForAServerWithoutThem(t *testing.T) {
 	if got := do("vendor/x", `{"_meta":{"progressToken":"p"}}`); got != done {
 		t.Errorf("a method of a vendor's: %s", got)
 	}
-	want := `{"jsonrpc":"2.0","id":1,"method":"vendor/x","params":{"_meta":{` + tells + `,"io.modelcontextprotocol/logLevel":"info","progressToken":"p"}}}`
+	want := `{"jsonrpc":"2.0","id":1,"method":"vendor/x","params":{"_meta":{` + requestMeta + `,"io.modelcontextprotocol/logLevel":"info","progressToken":"p"}}}`
 	if diff := cmp.Diff([]string{want}, s.received()); diff != "" {
 		t.Errorf("the server got (-want +got):\n%s", diff)
 	}
@@ -256,10 +256,10 @@ func TestWhatASessionKeepsForAServerWithoutThem(t *testing.T) {
 }
 
 // Checks that a cancellation by the client ends the request, because the server has no other way to notice it.
-func TestWhoGivesUpEndsARequestWithoutSessions(t *testing.T) {
+func TestSessions_CancellationEndsTheRequest(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s := &bare{answers: func(ctx context.Context, _ upstream.Request, _ func([]byte)) (string, error) {
+		s := &statelessServer{answers: func(ctx context.Context, _ upstream.Request, _ func([]byte)) (string, error) {
 			<-ctx.Done()
 			return "", fmt.Errorf("%w: %w", upstream.ErrNoAnswer, context.Cause(ctx))
 		}}
@@ -271,7 +271,7 @@ func TestWhoGivesUpEndsARequestWithoutSessions(t *testing.T) {
 		}()
 		synctest.Wait()
 		for _, id := range []string{`"1"`, `1`} {
-			if err := sess.Tell(t.Context(), upstream.Cancelled([]byte(id))); err != nil {
+			if err := sess.SendNotification(t.Context(), upstream.Cancelled([]byte(id))); err != nil {
 				t.Error(err)
 			}
 		}
@@ -283,10 +283,10 @@ func TestWhoGivesUpEndsARequestWithoutSessions(t *testing.T) {
 
 // Checks that the stream of a session is a subscription, which is replaced when the client subscribes to other
 // resources.
-func TestAStreamWithoutSessionsIsASubscription(t *testing.T) {
+func TestSessions_StreamIsASubscription(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s := &bare{answers: func(ctx context.Context, r upstream.Request, events func([]byte)) (string, error) {
+		s := &statelessServer{answers: func(ctx context.Context, r upstream.Request, events func([]byte)) (string, error) {
 			if r.Method() != mcp.MethodListen {
 				return `"result":{}`, nil
 			}
@@ -325,9 +325,9 @@ func TestAStreamWithoutSessionsIsASubscription(t *testing.T) {
 
 // Checks that a request counts as sent after the server has received one round trip, even if the next one fails. A
 // request that already contains the members of the second round trip is not sent.
-func TestALegThatFailsWasSent(t *testing.T) {
+func TestSessions_RequestCountsAsSentAfterFirstRoundTrip(t *testing.T) {
 	t.Parallel()
-	s := new(bare)
+	s := new(statelessServer)
 	s.answers = func(context.Context, upstream.Request, func([]byte)) (string, error) {
 		if len(s.received()) == 1 {
 			return `"result":{"resultType":"input_required","requestState":"s"}`, nil

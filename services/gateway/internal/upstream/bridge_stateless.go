@@ -24,8 +24,8 @@ const (
 	// the maximum number of such requests of one client at one server.
 	parkedFor = 10 * time.Minute
 	maxParked = 16
-	// askedTogether is how long the bridge waits for further requests of the server after the first one.
-	askedTogether = 100 * time.Millisecond
+	// gatherTime is how long the bridge waits for further requests of the server after the first one.
+	gatherTime = 100 * time.Millisecond
 	// maxQuestions is the maximum number of requests of the server that wait during one call.
 	maxQuestions = 16
 	// maxQuestion is the maximum size of a request of the server. maxGreeting is the maximum size of the response to
@@ -50,7 +50,7 @@ func (s *Server) withoutSessions(ctx context.Context, who principal.Key, first R
 	if answer.Message.Error.Present() || !mcp.IsSupported(versionOf(answer)) {
 		return nil, answer, errors.Join(fmt.Errorf("%w: it did not open a session", ErrNoAnswer), under.Close(ctx))
 	}
-	if err := under.Tell(ctx, Initialized()); err != nil {
+	if err := under.SendNotification(ctx, Initialized()); err != nil {
 		return nil, answer, errors.Join(err, under.Close(ctx))
 	}
 	if len(answer.Message.Raw) > maxGreeting {
@@ -63,8 +63,8 @@ func (s *Server) withoutSessions(ctx context.Context, who principal.Key, first R
 		return nil, answer, errors.Join(fmt.Errorf("%w: its answer to initialize can't be read: %w", ErrNoAnswer, err), under.Close(ctx))
 	}
 	under.conn = &stateless{
-		Conn: under.conn, greeting: &greeting, server: s, accounts: first.Room.AccountsOf(who), guesses: s.transport.Kind() == "stdio",
-		parked: make(map[string]*parked), heard: make(map[*listener]struct{}), singles: make(chan struct{}, 1),
+		Conn: under.conn, greeting: &greeting, server: s, accounts: first.Room.AccountsOf(who), ambiguous: s.transport.Kind() == "stdio",
+		parked: make(map[string]*parked), listeners: make(map[*listener]struct{}), resourceLock: make(chan struct{}, 1),
 	}
 	return under, Answer{Message: discovered, Status: http.StatusOK}, nil
 }
@@ -77,12 +77,12 @@ type stateless struct {
 	server   *Server
 	// accounts are the quotas against which waiting requests count.
 	accounts principal.Accounts
-	// guesses reports whether the server does not say to which call its requests belong.
-	guesses bool
+	// ambiguous reports whether the server does not say to which call its requests belong.
+	ambiguous bool
 
-	// singles is a lock for subscribing to one resource and unsubscribing from it, which must happen in order. It is a
+	// resourceLock is a lock for subscribing to one resource and unsubscribing from it, which must happen in order. It is a
 	// channel, so that the wait for it can end with a context.
-	singles chan struct{}
+	resourceLock chan struct{}
 	// all waits for the goroutines that the bridge has started.
 	all sync.WaitGroup
 
@@ -92,13 +92,13 @@ type stateless struct {
 	running int
 	// parked contains the calls that wait for their client, by the state that the client sends back.
 	parked map[string]*parked
-	// heard contains the subscriptions. hearing ends the stream that they share; nil if there is no stream.
-	heard   map[*listener]struct{}
-	hearing context.CancelFunc
+	// listeners contains the subscriptions. hearing ends the stream that they share; nil if there is no stream.
+	listeners map[*listener]struct{}
+	endStream context.CancelFunc
 }
 
-// again contains the members that distinguish a repeated request from the first one.
-type again struct {
+// retryMembers contains the members that distinguish a repeated request from the first one.
+type retryMembers struct {
 	Responses map[string]jsontext.Value `json:"inputResponses"`
 	State     string                    `json:"requestState"`
 	Meta      struct {
@@ -115,13 +115,13 @@ func (b *stateless) Request(ctx context.Context, req Request, events func([]byte
 	case mcp.MethodListen:
 		return b.subscribe(ctx, req, events)
 	}
-	var said again
+	var said retryMembers
 	if m := req.Message; m.Params.Present() {
 		if err := json.Unmarshal(m.Params.Of(m.Raw), &said); err != nil {
 			return failed(req, mcp.CodeInvalidParams, "The params are invalid.")
 		}
 	}
-	sent, err := req.Message.Without()
+	sent, err := req.Message.WithoutClientMeta()
 	if err != nil {
 		return Answer{}, fmt.Errorf("%w: %w", ErrNeverSent, err)
 	}
@@ -134,11 +134,11 @@ func (b *stateless) Request(ctx context.Context, req Request, events func([]byte
 	} else if p = b.resume(said.State, digest); p == nil {
 		return failed(req, mcp.CodeInvalidParams, "The requestState belongs to no waiting request, or to another one: send the request again without it.")
 	} else {
-		p.attend(events, said.Meta.Level != "")
+		p.setReceiver(events, said.Meta.Level != "")
 	}
-	defer p.attend(nil, false)
+	defer p.setReceiver(nil, false)
 	if err := p.reply(ctx, said.Responses); err != nil {
-		p.end(err)
+		p.cancelUnanswered(err)
 		return Answer{}, sentBefore(err)
 	}
 	return p.await(ctx, req)
@@ -149,12 +149,12 @@ func (b *stateless) Request(ctx context.Context, req Request, events func([]byte
 func (b *stateless) begin(ctx context.Context, req Request, sent *jsonrpc.Message, digest [sha256.Size]byte, events func([]byte), logs bool) (*parked, error) {
 	p := &parked{
 		events: events, logs: logs,
-		of: b, digest: digest, id: ownID(), asks: mcp.IsMultiRound(sent.Method), has: req.Room.Beside(),
+		of: b, digest: digest, id: newRequestID(), canAsk: mcp.IsMultiRound(sent.Method), has: req.Room.Beside(),
 		done: make(chan struct{}), asked: make(chan struct{}, 1), questions: make(map[string]*question),
 	}
 	edits := []jsonrpc.Edit{{Span: sent.ID, With: p.id}}
 	if token := sent.Meta.ProgressToken; token.Present() {
-		p.token, p.shown = ownID(), bytes.Clone(token.Of(sent.Raw))
+		p.token, p.shown = newRequestID(), bytes.Clone(token.Of(sent.Raw))
 		edits = append(edits, jsonrpc.Edit{Span: token, With: p.token})
 	}
 	raw, err := jsonrpc.Splice(sent.Raw, edits...)
@@ -201,7 +201,7 @@ func (b *stateless) resume(state string, digest [sha256.Size]byte) *parked {
 		return nil
 	}
 	delete(b.parked, state)
-	b.server.waiting.Give(&b.accounts, 1)
+	b.server.waiting.Release(&b.accounts, 1)
 	p.expiry.Stop()
 	return p
 }
@@ -212,9 +212,9 @@ func (b *stateless) Close(ctx context.Context) error {
 	b.mu.Lock()
 	waiting := b.parked
 	b.parked, b.closed = make(map[string]*parked), true
-	if b.hearing != nil {
-		b.hearing()
-		b.hearing = nil
+	if b.endStream != nil {
+		b.endStream()
+		b.endStream = nil
 	}
 	b.mu.Unlock()
 	ended := make(chan struct{})
@@ -223,8 +223,8 @@ func (b *stateless) Close(ctx context.Context) error {
 		var all sync.WaitGroup
 		for _, p := range waiting {
 			p.expiry.Stop()
-			b.server.waiting.Give(&b.accounts, 1)
-			all.Go(func() { p.end(ErrClosed) })
+			b.server.waiting.Release(&b.accounts, 1)
+			all.Go(func() { p.cancelUnanswered(ErrClosed) })
 		}
 		all.Wait()
 	}()

@@ -24,8 +24,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// kept is a transport to a server that has only sessions.
-type kept struct {
+// statefulServer is a transport to a server that has only sessions.
+type statefulServer struct {
 	upstream.ListChanged
 
 	answers func(ctx context.Context, r upstream.Request, events func([]byte)) (string, error)
@@ -37,33 +37,33 @@ type kept struct {
 	got []string
 }
 
-func (s *kept) Kind() string { return cmp.Or(s.kind, "http") }
-func (*kept) Close() error   { return nil }
+func (s *statefulServer) Kind() string { return cmp.Or(s.kind, "http") }
+func (*statefulServer) Close() error   { return nil }
 
-func (s *kept) Open(_ context.Context, _ principal.Key, r upstream.Request) (upstream.Conn, upstream.Answer, error) {
+func (s *statefulServer) Open(_ context.Context, _ principal.Key, r upstream.Request) (upstream.Conn, upstream.Answer, error) {
 	if r.Method() != "initialize" {
 		return nil, upstream.Answer{}, fmt.Errorf("%w: it was asked %s", upstream.ErrNoAnswer, r.Method())
 	}
 	s.note(r)
 	m, err := jsonrpc.ReadAnswer([]byte(`{"jsonrpc":"2.0","id":`+string(r.ID())+`,"result":{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"s"},"instructions":"i"}}`), jsonrpc.AnswerLimits())
-	return keptConn{s}, upstream.Answer{Message: m}, err
+	return statefulConn{s}, upstream.Answer{Message: m}, err
 }
 
-func (s *kept) note(r upstream.Request) {
+func (s *statefulServer) note(r upstream.Request) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.got = append(s.got, string(r.Body()))
 }
 
-func (s *kept) received() []string {
+func (s *statefulServer) received() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.got)
 }
 
-type keptConn struct{ *kept }
+type statefulConn struct{ *statefulServer }
 
-func (c keptConn) Request(ctx context.Context, r upstream.Request, events func([]byte)) (upstream.Answer, error) {
+func (c statefulConn) Request(ctx context.Context, r upstream.Request, events func([]byte)) (upstream.Answer, error) {
 	c.note(r)
 	text, err := c.answers(ctx, r, events)
 	if err != nil {
@@ -73,7 +73,7 @@ func (c keptConn) Request(ctx context.Context, r upstream.Request, events func([
 	return upstream.Answer{Message: m}, err
 }
 
-func (c keptConn) Notify(_ context.Context, r upstream.Request) error {
+func (c statefulConn) Notify(_ context.Context, r upstream.Request) error {
 	if c.notify != nil {
 		if err := c.notify(string(r.Body())); err != nil {
 			return err
@@ -83,7 +83,7 @@ func (c keptConn) Notify(_ context.Context, r upstream.Request) error {
 	return nil
 }
 
-func (c keptConn) Listen(ctx context.Context, to upstream.Listener) error {
+func (c statefulConn) Listen(ctx context.Context, to upstream.Listener) error {
 	if c.says == nil {
 		return upstream.ErrNoStream
 	}
@@ -99,10 +99,10 @@ func (c keptConn) Listen(ctx context.Context, to upstream.Listener) error {
 		}
 	}
 }
-func (keptConn) Close(context.Context) error { return nil }
+func (statefulConn) Close(context.Context) error { return nil }
 
 // flattened opens a session for requests without sessions.
-func flattened(t *testing.T, s *kept) *upstream.Session {
+func flattened(t *testing.T, s *statefulServer) *upstream.Session {
 	t.Helper()
 	server := serverOf(t, s)
 	has := holding(t)
@@ -131,8 +131,8 @@ func holding(t *testing.T) *room.Holding {
 // leg returns a request of 2026-07-28 with these params.
 func leg(t *testing.T, id int, params string) upstream.Request {
 	t.Helper()
-	r := request(t, fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"t","arguments":{"n":1e2},"_meta":{%s,"progressToken":"mine"}%s}}`, id, tells, params), holding(t))
-	r.May = func(context.Context, []byte, []byte) *upstream.Own { return nil }
+	r := request(t, fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"t","arguments":{"n":1e2},"_meta":{%s,"progressToken":"mine"}%s}}`, id, requestMeta, params), holding(t))
+	r.May = func(context.Context, []byte, []byte) *upstream.GatewayMessage { return nil }
 	return r
 }
 
@@ -149,7 +149,7 @@ func stateOf(t *testing.T, a upstream.Answer) string {
 }
 
 // asker makes the server send progress and two requests, one after the other, before it answers.
-func asker(s *kept) {
+func asker(s *statefulServer) {
 	s.answers = func(ctx context.Context, r upstream.Request, events func([]byte)) (string, error) {
 		for i := range 2 {
 			n := len(s.received())
@@ -171,10 +171,10 @@ func asker(s *kept) {
 
 // Checks that the server's requests during a call are answered by repeating the call, and that the call then continues.
 // The server sees only one call.
-func TestARequestGoesOnWhereItWas(t *testing.T) {
+func TestStateless_RepeatedCallContinues(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s := new(kept)
+		s := new(statefulServer)
 		asker(s)
 		sess := flattened(t, s)
 		before := len(s.received())
@@ -218,9 +218,9 @@ func TestARequestGoesOnWhereItWas(t *testing.T) {
 }
 
 // Checks that messages that the server sends immediately are received, even before the client's receiver is set.
-func TestWhatIsSaidAtOnceComes(t *testing.T) {
+func TestStateless_ImmediateMessagesAreReceived(t *testing.T) {
 	t.Parallel()
-	s := &kept{answers: func(_ context.Context, r upstream.Request, events func([]byte)) (string, error) {
+	s := &statefulServer{answers: func(_ context.Context, r upstream.Request, events func([]byte)) (string, error) {
 		events([]byte(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":` + string(r.ProgressToken()) + `,"progress":1}}`))
 		return `"result":{"content":[]}`, nil
 	}}
@@ -238,16 +238,16 @@ func TestWhatIsSaidAtOnceComes(t *testing.T) {
 
 // Case U1. Checks that a request of the server that policy denies is refused while the call continues. A waiting call
 // ends if its client does not repeat it in time, if too many calls wait, and if its client cancels it.
-func TestU1WhatWaitsForAClientEnds(t *testing.T) {
+func TestStateless_WaitingCallEnds(t *testing.T) {
 	t.Parallel()
 	t.Run("refused", func(t *testing.T) {
 		t.Parallel()
 		synctest.Test(t, func(t *testing.T) {
-			s := new(kept)
+			s := new(statefulServer)
 			asker(s)
 			sess := flattened(t, s)
 			r := leg(t, 1, "")
-			r.May = func(_ context.Context, id, raw []byte) *upstream.Own {
+			r.May = func(_ context.Context, id, raw []byte) *upstream.GatewayMessage {
 				if !strings.Contains(string(raw), `"elicitation/create"`) {
 					t.Errorf("asked of %s", raw)
 				}
@@ -265,7 +265,7 @@ func TestU1WhatWaitsForAClientEnds(t *testing.T) {
 	t.Run("no client comes back", func(t *testing.T) {
 		t.Parallel()
 		synctest.Test(t, func(t *testing.T) {
-			s := new(kept)
+			s := new(statefulServer)
 			asker(s)
 			sess := flattened(t, s)
 			a, err := sess.Forward(t.Context(), leg(t, 1, ""), nil)
@@ -285,7 +285,7 @@ func TestU1WhatWaitsForAClientEnds(t *testing.T) {
 	t.Run("too many wait", func(t *testing.T) {
 		t.Parallel()
 		synctest.Test(t, func(t *testing.T) {
-			s := new(kept)
+			s := new(statefulServer)
 			sess := flattened(t, s)
 			s.answers = func(ctx context.Context, _ upstream.Request, events func([]byte)) (string, error) {
 				events([]byte(`{"jsonrpc":"2.0","id":"q","method":"elicitation/create","params":{}}`))
@@ -311,7 +311,7 @@ func TestU1WhatWaitsForAClientEnds(t *testing.T) {
 	t.Run("given up", func(t *testing.T) {
 		t.Parallel()
 		synctest.Test(t, func(t *testing.T) {
-			s := &kept{answers: func(ctx context.Context, _ upstream.Request, _ func([]byte)) (string, error) {
+			s := &statefulServer{answers: func(ctx context.Context, _ upstream.Request, _ func([]byte)) (string, error) {
 				<-ctx.Done()
 				return "", fmt.Errorf("%w: %w", upstream.ErrNoAnswer, context.Cause(ctx))
 			}}
@@ -328,7 +328,7 @@ func TestU1WhatWaitsForAClientEnds(t *testing.T) {
 	})
 	t.Run("it asks without sessions all the same", func(t *testing.T) {
 		t.Parallel()
-		s := &kept{answers: func(context.Context, upstream.Request, func([]byte)) (string, error) {
+		s := &statefulServer{answers: func(context.Context, upstream.Request, func([]byte)) (string, error) {
 			return `"result":{"inputRequests":{"a":{"method":"elicitation/create"}}}`, nil
 		}}
 		sess := flattened(t, s)
@@ -340,10 +340,10 @@ func TestU1WhatWaitsForAClientEnds(t *testing.T) {
 
 // Case U1. Checks that a request of the server that arrives while another one is being decided is decided separately,
 // and that a client cannot answer a request that it was not sent.
-func TestU1WhatCameMeanwhileIsDecidedOn(t *testing.T) {
+func TestStateless_LateServerRequestIsDecidedSeparately(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s := &kept{answers: func(ctx context.Context, _ upstream.Request, events func([]byte)) (string, error) {
+		s := &statefulServer{answers: func(ctx context.Context, _ upstream.Request, events func([]byte)) (string, error) {
 			events([]byte(`{"jsonrpc":"2.0","id":"good","method":"elicitation/create","params":{}}`))
 			time.Sleep(105 * time.Millisecond) // the first request is being decided now
 			events([]byte(`{"jsonrpc":"2.0","id":"evil","method":"sampling/createMessage","params":{}}`))
@@ -354,7 +354,7 @@ func TestU1WhatCameMeanwhileIsDecidedOn(t *testing.T) {
 		}}
 		sess := flattened(t, s)
 		var decided []string
-		may := func(_ context.Context, id, raw []byte) *upstream.Own {
+		may := func(_ context.Context, id, raw []byte) *upstream.GatewayMessage {
 			decided = append(decided, string(id))
 			time.Sleep(10 * time.Millisecond)
 			if strings.Contains(string(raw), "sampling") {
@@ -387,10 +387,10 @@ func TestU1WhatCameMeanwhileIsDecidedOn(t *testing.T) {
 }
 
 // Case N2. Checks that the requests of one caller that wait at a server are limited, over all the caller's clients.
-func TestN2WhatWaitsAtAServerHasAShare(t *testing.T) {
+func TestStateless_WaitingRequestsOfACallerAreLimited(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s := &kept{answers: func(ctx context.Context, _ upstream.Request, events func([]byte)) (string, error) {
+		s := &statefulServer{answers: func(ctx context.Context, _ upstream.Request, events func([]byte)) (string, error) {
 			events([]byte(`{"jsonrpc":"2.0","id":"q","method":"elicitation/create","params":{}}`))
 			<-ctx.Done()
 			return "", fmt.Errorf("%w: %w", upstream.ErrNoAnswer, context.Cause(ctx))

@@ -17,10 +17,10 @@ import (
 )
 
 const (
-	// rehearFirst is the pause before the stream of a session is opened again after its end. The pause doubles each
+	// reopenFirst is the pause before the stream of a session is opened again after its end. The pause doubles each
 	// time, up to rehearMost.
-	rehearFirst = time.Second
-	rehearMost  = time.Minute
+	reopenFirst = time.Second
+	reopenMost  = time.Minute
 	// maxQueued is the maximum number of notifications that wait for one client. maxNotice is the maximum size of a
 	// notification that is passed on, in bytes.
 	maxQueued = 64
@@ -65,8 +65,8 @@ func (n notifications) wants(method string) bool {
 	}
 }
 
-// isChange reports whether a method is a notification to which clients can subscribe.
-func isChange(method string) bool {
+// isSubscribable reports whether a method is a notification to which clients can subscribe.
+func isSubscribable(method string) bool {
 	return notifications{Tools: true, Prompts: true, Resources: true, URIs: []string{""}}.wants(method)
 }
 
@@ -80,12 +80,12 @@ func (b *stateless) subscribe(ctx context.Context, req Request, events func([]by
 		return failed(req, mcp.CodeInvalidParams, "The params of the subscription are invalid.")
 	}
 	l := &listener{id: req.ID(), wants: params.Notifications, queue: make(chan []byte, maxQueued), full: make(chan struct{})}
-	b.hear(l, req.Room) // before the server is asked, so that a listener that leaves sees that the resource is still wanted
-	defer b.leave(l)
-	within, cancel := context.WithTimeout(ctx, singlesTimeout)
+	b.addListener(l, req.Room) // before the server is asked, so that a listener that leaves sees that the resource is still wanted
+	defer b.removeListener(l)
+	within, cancel := context.WithTimeout(ctx, subscribeTimeout)
 	defer cancel()
 	granted := l.wants
-	granted.URIs = slices.DeleteFunc(slices.Clone(granted.URIs), func(uri string) bool { return b.single(within, mcp.MethodSubscribe, uri, req.Room) != nil })
+	granted.URIs = slices.DeleteFunc(slices.Clone(granted.URIs), func(uri string) bool { return b.subscribeResource(within, mcp.MethodSubscribe, uri, req.Room) != nil })
 	b.mu.Lock()
 	l.granted = granted.URIs
 	b.mu.Unlock()
@@ -108,15 +108,15 @@ func (b *stateless) subscribe(ctx context.Context, req Request, events func([]by
 
 var errSlow = errors.New("the client reads too slowly")
 
-// single subscribes to a resource of the server, or unsubscribes from it.
-func (b *stateless) single(ctx context.Context, method, uri string, has *room.Holding) error {
+// subscribeResource subscribes to a resource of the server, or unsubscribes from it.
+func (b *stateless) subscribeResource(ctx context.Context, method, uri string, has *room.Holding) error {
 	params, err := json.Marshal(map[string]string{"uri": uri})
 	if err != nil {
 		return err
 	}
 	select {
-	case b.singles <- struct{}{}:
-		defer func() { <-b.singles }()
+	case b.resourceLock <- struct{}{}:
+		defer func() { <-b.resourceLock }()
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
@@ -125,7 +125,7 @@ func (b *stateless) single(ctx context.Context, method, uri string, has *room.Ho
 	}
 	room := has.Beside()
 	defer room.Close()
-	answer, err := b.Conn.Request(ctx, ask(method, string(params)).in(ctx, room), nil)
+	answer, err := b.Conn.Request(ctx, gatewayRequest(method, string(params)).inTrace(ctx, room), nil)
 	if err == nil && answer.Message.Error.Present() {
 		err = errors.New("the server refused the subscription")
 	}
@@ -136,7 +136,7 @@ func (b *stateless) single(ctx context.Context, method, uri string, has *room.Ho
 func (b *stateless) wanted(uri string) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for l := range b.heard {
+	for l := range b.listeners {
 		if slices.Contains(l.wants.URIs, uri) {
 			return true
 		}
@@ -144,41 +144,41 @@ func (b *stateless) wanted(uri string) bool {
 	return false
 }
 
-// singlesTimeout limits subscribing to all resources of one listener, and goneTimeout limits unsubscribing from them.
+// subscribeTimeout limits subscribing to all resources of one listener, and goneTimeout limits unsubscribing from them.
 const (
-	singlesTimeout = 30 * time.Second
-	goneTimeout    = 5 * time.Second
+	subscribeTimeout   = 30 * time.Second
+	unsubscribeTimeout = 5 * time.Second
 )
 
-// hear adds a subscription. The first subscription opens the stream.
-func (b *stateless) hear(l *listener, has *room.Holding) {
+// addListener adds a subscription. The first subscription opens the stream.
+func (b *stateless) addListener(l *listener, has *room.Holding) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.heard[l] = struct{}{}
-	if b.hearing == nil && !b.closed {
+	b.listeners[l] = struct{}{}
+	if b.endStream == nil && !b.closed {
 		ctx, cancel := context.WithCancel(context.Background())
-		b.hearing = cancel
+		b.endStream = cancel
 		room := has.Beside()
 		b.all.Go(func() { b.stream(ctx, room) })
 	}
 }
 
-// leave removes a subscription. The last subscription closes the stream.
-func (b *stateless) leave(l *listener) {
+// removeListener removes a subscription. The last subscription closes the stream.
+func (b *stateless) removeListener(l *listener) {
 	b.mu.Lock()
-	delete(b.heard, l)
-	if len(b.heard) == 0 && b.hearing != nil {
-		b.hearing()
-		b.hearing = nil
+	delete(b.listeners, l)
+	if len(b.listeners) == 0 && b.endStream != nil {
+		b.endStream()
+		b.endStream = nil
 	}
 	gone := l.granted
 	if len(gone) > 0 && !b.closed {
 		b.all.Go(func() { // in the background, because no client waits for it
 			defer func() { _ = recover() }() // net/http recovers panics only in the goroutine of a request
-			ctx, cancel := context.WithTimeout(context.Background(), goneTimeout)
+			ctx, cancel := context.WithTimeout(context.Background(), unsubscribeTimeout)
 			defer cancel()
 			for _, uri := range gone {
-				_ = b.single(ctx, mcp.MethodUnsubscribe, uri, nil) // no client receives the notifications that still arrive
+				_ = b.subscribeResource(ctx, mcp.MethodUnsubscribe, uri, nil) // no client receives the notifications that still arrive
 			}
 		})
 	}
@@ -193,13 +193,13 @@ func (b *stateless) stream(ctx context.Context, has *room.Holding) {
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		if ctx.Err() == nil { // the server has no stream now, and may have one when the next subscription begins
-			b.hearing = nil
+			b.endStream = nil
 		}
 	}()
-	for wait := rehearFirst; ; wait = min(2*wait, rehearMost) {
+	for wait := reopenFirst; ; wait = min(2*wait, reopenMost) {
 		err := b.Listen(ctx, Listener{Room: has, Opened: func() {}, Event: func(e Event) error {
-			wait = rehearFirst
-			b.tell(ctx, e.Message)
+			wait = reopenFirst
+			b.dispatch(ctx, e.Message)
 			return nil
 		}})
 		if errors.Is(err, ErrNoStream) {
@@ -213,31 +213,31 @@ func (b *stateless) stream(ctx context.Context, has *room.Holding) {
 	}
 }
 
-// tell passes a message to the subscriptions that contain it.
-func (b *stateless) tell(ctx context.Context, raw []byte) {
+// dispatch passes a message to the subscriptions that contain it.
+func (b *stateless) dispatch(ctx context.Context, raw []byte) {
 	m, err := jsonrpc.ReadAnswer(raw, jsonrpc.AnswerLimits())
 	if raw == nil || err != nil {
 		return
 	}
 	if m.Kind == jsonrpc.Request { // the request belongs to no call, so it cannot be sent to a client in an answer
-		_ = b.Notify(ctx, Refused(m.ID.Of(raw), mcp.CodeMethodUnknown, NotCarried).in(ctx, nil))
+		_ = b.Notify(ctx, Refused(m.ID.Of(raw), mcp.CodeMethodUnknown, NoClientForRequest).inTrace(ctx, nil))
 		return
 	}
 	b.mu.Lock()
 	var to []*listener
-	for l := range b.heard {
+	for l := range b.listeners {
 		if l.wants.wants(m.Method) {
 			to = append(to, l)
 		}
 	}
 	b.mu.Unlock()
 	for _, l := range to {
-		l.say(m)
+		l.queueNotification(m)
 	}
 }
 
-// say queues a notification with the subscription's id.
-func (l *listener) say(m *jsonrpc.Answer) {
+// queueNotification queues a notification with the subscription's id.
+func (l *listener) queueNotification(m *jsonrpc.Answer) {
 	params := make(map[string]jsontext.Value)
 	meta := make(map[string]jsontext.Value)
 	if m.Params.Present() && json.Unmarshal(m.Params.Of(m.Raw), &params) != nil || params["_meta"] != nil && json.Unmarshal(params["_meta"], &meta) != nil {

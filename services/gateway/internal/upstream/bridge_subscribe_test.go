@@ -14,10 +14,10 @@ import (
 
 // Checks that subscriptions share the stream of the session. Each client receives its notifications with its own
 // subscription id. The server is subscribed to a resource as long as a subscription needs it.
-func TestSubscriptionsShareAStream(t *testing.T) {
+func TestStateless_SubscriptionsShareAStream(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s := &kept{says: make(chan string)}
+		s := &statefulServer{says: make(chan string)}
 		s.answers = func(_ context.Context, r upstream.Request, _ func([]byte)) (string, error) {
 			if strings.Contains(string(r.Body()), "no:") {
 				return `"error":{"code":-32602,"message":"no"}`, nil
@@ -33,7 +33,7 @@ func TestSubscriptionsShareAStream(t *testing.T) {
 		begin := func(id, wants string) *sub {
 			ctx, cancel := context.WithCancel(t.Context())
 			out := &sub{end: cancel, ended: make(chan struct{})}
-			r := request(t, `{"jsonrpc":"2.0","id":`+id+`,"method":"subscriptions/listen","params":{"_meta":{`+tells+`},"notifications":`+wants+`}}`, holding(t))
+			r := request(t, `{"jsonrpc":"2.0","id":`+id+`,"method":"subscriptions/listen","params":{"_meta":{`+requestMeta+`},"notifications":`+wants+`}}`, holding(t))
 			go func() {
 				defer close(out.ended)
 				if _, err := sess.Forward(ctx, r, func(raw []byte) { out.heard = append(out.heard, string(raw)) }); err == nil {
@@ -98,10 +98,10 @@ func TestSubscriptionsShareAStream(t *testing.T) {
 
 // Checks that a client that reads its subscription slowly does not delay others and that its subscription ends. A
 // resource stays subscribed if one client leaves it while another subscribes to it.
-func TestSubscriptionsHoldEachOtherUpInNothing(t *testing.T) {
+func TestStateless_SlowSubscriberDelaysNoOther(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s := &kept{says: make(chan string)}
+		s := &statefulServer{says: make(chan string)}
 		s.answers = func(_ context.Context, r upstream.Request, _ func([]byte)) (string, error) {
 			time.Sleep(time.Second)
 			return `"result":{}`, nil
@@ -109,7 +109,7 @@ func TestSubscriptionsHoldEachOtherUpInNothing(t *testing.T) {
 		sess := flattened(t, s)
 		begin := func(ctx context.Context, id, wants string, events func([]byte)) (ended chan error) {
 			ended = make(chan error, 1)
-			r := request(t, `{"jsonrpc":"2.0","id":`+id+`,"method":"subscriptions/listen","params":{"_meta":{`+tells+`},"notifications":`+wants+`}}`, holding(t))
+			r := request(t, `{"jsonrpc":"2.0","id":`+id+`,"method":"subscriptions/listen","params":{"_meta":{`+requestMeta+`},"notifications":`+wants+`}}`, holding(t))
 			go func() {
 				_, err := sess.Forward(ctx, r, events)
 				ended <- err
@@ -166,11 +166,11 @@ func TestSubscriptionsHoldEachOtherUpInNothing(t *testing.T) {
 
 // Checks that a change that a process over stdio reports during a call is sent only to subscribers, because the process
 // does not say to which request a message belongs.
-func TestAChangeIsNoneOfARequests(t *testing.T) {
+func TestStateless_ChangesGoOnlyToSubscribers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const change = `{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":"a:b"}}`
-		s := &kept{kind: "stdio", says: make(chan string)}
+		s := &statefulServer{kind: "stdio", says: make(chan string)}
 		s.answers = func(_ context.Context, r upstream.Request, events func([]byte)) (string, error) {
 			if events != nil {
 				events([]byte(change))
@@ -180,7 +180,7 @@ func TestAChangeIsNoneOfARequests(t *testing.T) {
 		sess := flattened(t, s)
 		ctx, cancel := context.WithCancel(t.Context())
 		heard, ended := []string(nil), make(chan struct{})
-		listens := request(t, `{"jsonrpc":"2.0","id":1,"method":"subscriptions/listen","params":{"_meta":{`+tells+`},"notifications":{"resourceSubscriptions":["a:b"]}}}`, holding(t))
+		listens := request(t, `{"jsonrpc":"2.0","id":1,"method":"subscriptions/listen","params":{"_meta":{`+requestMeta+`},"notifications":{"resourceSubscriptions":["a:b"]}}}`, holding(t))
 		go func() {
 			defer close(ended)
 			_, _ = sess.Forward(ctx, listens, func(raw []byte) { heard = append(heard, string(raw)) }) // returns when ctx is cancelled

@@ -43,9 +43,9 @@ func CauseOf(err error) *CauseError {
 	return cause
 }
 
-// Recast returns an error of the given class with the text of err, its cause, and its [LimitError]. It drops the class
+// WithClass returns an error of the given class with the text of err, its cause, and its [LimitError]. It drops the class
 // of err, because what is known about one message says nothing about another message.
-func Recast(class error, what string, err error) error {
+func WithClass(class error, what string, err error) error {
 	out := recastError{text: fmt.Sprintf("%v: %s: %v", class, what, err), under: []error{class}}
 	if limit, ok := errors.AsType[*LimitError](err); ok {
 		out.under = append(out.under, limit)
@@ -84,7 +84,7 @@ func Network(err error) string {
 // what operators may know about it, which address was not reached, and how an answer is malformed. Unlike the text of
 // err, it quotes no header, no argument and no part of an answer.
 func ForLog(err error) string {
-	said := why(Answer{}, err)
+	said := reasonOf(Answer{}, err)
 	parts := []string{said.text}
 	if said.detail != "" {
 		parts = append(parts, said.detail)

@@ -12,9 +12,9 @@ const (
 	maxInFlight = 4096
 	// maxFailures is the number of failed connections in a row after which no requests are sent to the server.
 	maxFailures = 10
-	// Rest is how long no requests are sent after that. Then requests are sent again, and the first request that does
+	// OpenDuration is how long no requests are sent after that. Then requests are sent again, and the first request that does
 	// not reach the server starts another pause.
-	Rest = 2 * time.Second
+	OpenDuration = 2 * time.Second
 )
 
 // Errors of requests that are not sent. Compare with errors.Is.
@@ -22,17 +22,17 @@ var (
 	// ErrUnreached means that there was no connection to the server, because its address refuses connections or does
 	// not exist. A request cannot cause this error.
 	ErrUnreached = errors.New("the server can't be reached")
-	// ErrRests means that no request is sent because the server was not reached many times in a row.
-	ErrRests = errors.New("the server could not be reached many times in a row; it is tried again in a moment")
+	// ErrCircuitOpen means that no request is sent because the server was not reached many times in a row.
+	ErrCircuitOpen = errors.New("the server could not be reached many times in a row; it is tried again in a moment")
 	// ErrBusy means that too many requests wait for the server.
 	ErrBusy = errors.New("too many requests wait for the server")
 )
 
-// health decides whether requests are sent to a server. Only failed connections count. A request that the server fails,
+// circuitBreaker decides whether requests are sent to a server. Only failed connections count. A request that the server fails,
 // or answers too late, must not prevent requests of other callers. health is safe for concurrent use.
-type health struct {
-	// tell is called when a pause begins.
-	tell func()
+type circuitBreaker struct {
+	// onOpen is called when a pause begins.
+	onOpen func()
 
 	mu       sync.Mutex
 	inFlight int32
@@ -40,8 +40,8 @@ type health struct {
 	until    time.Time
 }
 
-// send makes a request, unless requests are paused or too many are in flight.
-func (h *health) send(request func() (Answer, error)) (answer Answer, err error) {
+// do makes a request, unless requests are paused or too many are in flight.
+func (h *circuitBreaker) do(request func() (Answer, error)) (answer Answer, err error) {
 	if err := h.begin(); err != nil {
 		return Answer{}, err
 	}
@@ -50,12 +50,12 @@ func (h *health) send(request func() (Answer, error)) (answer Answer, err error)
 	return request()
 }
 
-func (h *health) begin() error {
+func (h *circuitBreaker) begin() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	switch {
 	case !h.until.IsZero() && time.Now().Before(h.until):
-		return fmt.Errorf("%w: %w", ErrNeverSent, ErrRests)
+		return fmt.Errorf("%w: %w", ErrNeverSent, ErrCircuitOpen)
 	case h.inFlight == maxInFlight:
 		return fmt.Errorf("%w: %w", ErrNeverSent, ErrBusy)
 	}
@@ -65,23 +65,23 @@ func (h *health) begin() error {
 
 // end records the end of a request, and what its error says about the connection. Any answer shows that the server can
 // be reached. A cancelled request, or a request that was not sent for another reason, shows nothing.
-func (h *health) end(err error) {
+func (h *circuitBreaker) end(err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.inFlight--
 	switch {
 	case errors.Is(err, ErrUnreached):
 		if h.failures = min(h.failures+1, maxFailures); h.failures == maxFailures && !time.Now().Before(h.until) {
-			h.until = time.Now().Add(Rest)
-			h.tell()
+			h.until = time.Now().Add(OpenDuration)
+			h.onOpen()
 		}
-	case err == nil, ClassOf(err) != ErrNeverSent && !isOurs(err): //nolint:errorlint // ClassOf returns the value itself
+	case err == nil, ClassOf(err) != ErrNeverSent && !isNotServerFault(err): //nolint:errorlint // ClassOf returns the value itself
 		h.failures, h.until = 0, time.Time{}
 	}
 }
 
-// now returns the number of requests in flight, and the end of the pause; zero if requests are not paused.
-func (h *health) now() (inFlight int32, until time.Time) {
+// state returns the number of requests in flight, and the end of the pause; zero if requests are not paused.
+func (h *circuitBreaker) state() (inFlight int32, until time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if !time.Now().Before(h.until) {

@@ -16,13 +16,13 @@ var errUnreached = fmt.Errorf("%w: %w: refused", upstream.ErrNeverSent, upstream
 
 func ask(t *testing.T, sess *upstream.Session) error {
 	t.Helper()
-	_, err := sess.Ask(t.Context(), upstream.ListTools("", nil), nil, nil)
+	_, err := sess.SendRequest(t.Context(), upstream.ListTools("", nil), nil, nil)
 	return err
 }
 
 // Checks that no requests are sent to a server that could not be reached many times in a row, and that it is tried
 // again after a pause.
-func TestAServerRests(t *testing.T) {
+func TestCircuitBreaker_PausesUnreachableServer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f, sent := new(scripted), 0
@@ -32,36 +32,36 @@ func TestAServerRests(t *testing.T) {
 			return upstream.Answer{}, errUnreached
 		}
 		for range 10 {
-			if err := ask(t, sess); errors.Is(err, upstream.ErrRests) || !errors.Is(err, upstream.ErrNeverSent) {
+			if err := ask(t, sess); errors.Is(err, upstream.ErrCircuitOpen) || !errors.Is(err, upstream.ErrNeverSent) {
 				t.Fatalf("before it rests: %v", err)
 			}
 		}
-		if until := s.RestsUntil(); time.Until(until) != upstream.Rest || s.LastError() != upstream.ErrNeverSent.Error() {
+		if until := s.CircuitOpenUntil(); time.Until(until) != upstream.OpenDuration || s.LastError() != upstream.ErrNeverSent.Error() {
 			t.Errorf("it rests until %v, after %q", until, s.LastError())
 		}
-		if err := ask(t, sess); !errors.Is(err, upstream.ErrRests) || !errors.Is(err, upstream.ErrNeverSent) || upstream.Why(upstream.Answer{}, err) != upstream.ErrRests.Error() {
+		if err := ask(t, sess); !errors.Is(err, upstream.ErrCircuitOpen) || !errors.Is(err, upstream.ErrNeverSent) || upstream.PublicReason(upstream.Answer{}, err) != upstream.ErrCircuitOpen.Error() {
 			t.Errorf("while it rests: %v", err)
 		}
-		if _, _, err := s.Open(t.Context(), ana, upstream.ListTools("", nil), nil); !errors.Is(err, upstream.ErrRests) || sent != 10 {
+		if _, _, err := s.Open(t.Context(), ana, upstream.ListTools("", nil), nil); !errors.Is(err, upstream.ErrCircuitOpen) || sent != 10 {
 			t.Errorf("opening a session: %v; it was sent %d requests", err, sent)
 		}
-		time.Sleep(upstream.Rest)
-		if err := ask(t, sess); errors.Is(err, upstream.ErrRests) || sent != 11 {
+		time.Sleep(upstream.OpenDuration)
+		if err := ask(t, sess); errors.Is(err, upstream.ErrCircuitOpen) || sent != 11 {
 			t.Errorf("it is not tried again: %v", err)
 		}
-		if err := ask(t, sess); !errors.Is(err, upstream.ErrRests) {
+		if err := ask(t, sess); !errors.Is(err, upstream.ErrCircuitOpen) {
 			t.Errorf("tried in vain it does not rest again: %v", err)
 		}
-		time.Sleep(upstream.Rest)
+		time.Sleep(upstream.OpenDuration)
 		f.answer = well
 		for range 3 {
-			if err := ask(t, sess); err != nil || !s.RestsUntil().IsZero() {
-				t.Errorf("once it is back: %v, until %v", err, s.RestsUntil())
+			if err := ask(t, sess); err != nil || !s.CircuitOpenUntil().IsZero() {
+				t.Errorf("once it is back: %v, until %v", err, s.CircuitOpenUntil())
 			}
 		}
 		f.answer = func() (upstream.Answer, error) { return upstream.Answer{}, errUnreached }
 		for range 9 {
-			if err := ask(t, sess); errors.Is(err, upstream.ErrRests) {
+			if err := ask(t, sess); errors.Is(err, upstream.ErrCircuitOpen) {
 				t.Error("what was before counts")
 			}
 		}
@@ -70,7 +70,7 @@ func TestAServerRests(t *testing.T) {
 
 // Case X1. Checks that a caller's request cannot cause a pause. Any sign that the server can be reached resets the
 // count. A request that takes long after a pause delays no other request.
-func TestX1ACallerTakesAServerFromNobody(t *testing.T) {
+func TestCircuitBreaker_CallerCannotOpenIt(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := new(scripted)
@@ -78,7 +78,7 @@ func TestX1ACallerTakesAServerFromNobody(t *testing.T) {
 		for _, class := range []error{upstream.ErrNoAnswer, upstream.ErrCancelled, upstream.ErrTimeout, upstream.ErrNeverSent, upstream.ErrRevision} {
 			f.answer = func() (upstream.Answer, error) { return upstream.Answer{}, class }
 			for range 20 {
-				if err := ask(t, sess); errors.Is(err, upstream.ErrRests) || !s.RestsUntil().IsZero() {
+				if err := ask(t, sess); errors.Is(err, upstream.ErrCircuitOpen) || !s.CircuitOpenUntil().IsZero() {
 					t.Fatalf("after %v it rests: %v", class, err)
 				}
 			}
@@ -90,7 +90,7 @@ func TestX1ACallerTakesAServerFromNobody(t *testing.T) {
 					if n == 9 {
 						f.answer = func() (upstream.Answer, error) { return upstream.Answer{}, reached }
 					}
-					if err := ask(t, sess); errors.Is(err, upstream.ErrRests) {
+					if err := ask(t, sess); errors.Is(err, upstream.ErrCircuitOpen) {
 						t.Fatalf("it rests although it is reached now and then: %v", err)
 					}
 				}
@@ -100,7 +100,7 @@ func TestX1ACallerTakesAServerFromNobody(t *testing.T) {
 		for range 10 {
 			_ = ask(t, sess) // the last request starts the pause
 		}
-		time.Sleep(upstream.Rest)
+		time.Sleep(upstream.OpenDuration)
 		hold, done := make(chan struct{}), make(chan error, 1)
 		f.answer = func() (upstream.Answer, error) {
 			<-hold
@@ -121,7 +121,7 @@ func TestX1ACallerTakesAServerFromNobody(t *testing.T) {
 
 // Checks that the number of requests that wait for one server is limited, and that one more does not disturb the
 // waiting requests.
-func TestAServerHasOnlySoManyRequests(t *testing.T) {
+func TestCircuitBreaker_LimitsRequestsInFlight(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := new(scripted)

@@ -20,19 +20,19 @@ import (
 // An Own is a message that the gateway writes itself, for messages that need no rule. Only the functions below create
 // one. It consists of known fields, and contains data of a client only where the function's comment says so. The zero
 // value is no message and is never sent.
-type Own struct{ message *jsonrpc.Message }
+type GatewayMessage struct{ message *jsonrpc.Message }
 
 // Request returns the message as a request with a W3C traceparent, which may be empty, and a memory budget for its
 // answer, as described at [Request].
-func (o Own) Request(traceParent string, has *room.Holding) Request {
+func (o GatewayMessage) Request(traceParent string, has *room.Holding) Request {
 	if o.message == nil {
 		o.message = new(jsonrpc.Message)
 	}
 	return Request{Message: o.message, TraceParent: traceParent, Room: has}
 }
 
-// in returns the message as a request in the trace of ctx.
-func (o Own) in(ctx context.Context, has *room.Holding) Request {
+// inTrace returns the message as a request in the trace of ctx.
+func (o GatewayMessage) inTrace(ctx context.Context, has *room.Holding) Request {
 	return o.Request(telemetry.TraceParent(trace.SpanContextFromContext(ctx)), has)
 }
 
@@ -49,7 +49,7 @@ const (
 // Initialize returns the request that opens a session. If version is not a revision that the gateway speaks, the
 // request contains the newest. The request contains the client's name and version, cut to 64 and 32 bytes. Characters
 // other than ASCII letters, digits and ` ._-/@+()` are dropped. The request declares exactly these abilities.
-func Initialize(version, client, clientVersion string, claims ...mcp.Ability) Own {
+func Initialize(version, client, clientVersion string, claims ...mcp.Ability) GatewayMessage {
 	if !mcp.IsSupported(version) {
 		version = mcp.Supported()[0]
 	}
@@ -57,8 +57,8 @@ func Initialize(version, client, clientVersion string, claims ...mcp.Ability) Ow
 }
 
 // initialize is [Initialize] with the claims as a raw object that the gateway has written.
-func initialize(version, client, clientVersion, claims string) Own {
-	return ask(mcp.MethodInitialize, `{"protocolVersion":"`+version+`","capabilities":`+claims+`,"clientInfo":`+info(client, clientVersion)+`}`)
+func initialize(version, client, clientVersion, claims string) GatewayMessage {
+	return gatewayRequest(mcp.MethodInitialize, `{"protocolVersion":"`+version+`","capabilities":`+claims+`,"clientInfo":`+clientInfo(client, clientVersion)+`}`)
 }
 
 // A Client describes the client of a request without a session (MCP 2026-07-28): its abilities, name and version. The
@@ -66,8 +66,8 @@ func initialize(version, client, clientVersion, claims string) Own {
 type Client struct {
 	Name, Version string
 	Claims        []mcp.Ability
-	// said is the raw object of abilities, written by the gateway. If it is nil, Claims is used.
-	said []byte
+	// rawCapabilities is the raw object of abilities, written by the gateway. If it is nil, Claims is used.
+	rawCapabilities []byte
 }
 
 // meta returns the member `_meta` of a request with a comma after it. It is empty for a nil client, which is that of a
@@ -82,20 +82,20 @@ func (c *Client) meta() string {
 // members returns the members of `_meta` that describe the client.
 func (c *Client) members() []byte {
 	claims := mcp.CapabilitiesJSON(c.Claims)
-	if c.said != nil {
-		claims = string(c.said)
+	if c.rawCapabilities != nil {
+		claims = string(c.rawCapabilities)
 	}
-	return []byte(`"` + mcp.MetaVersion + `":"` + mcp.Modern + `","` + mcp.MetaCapabilities + `":` + claims + `,"` + mcp.MetaClientInfo + `":` + info(c.Name, c.Version))
+	return []byte(`"` + mcp.MetaVersion + `":"` + mcp.Modern + `","` + mcp.MetaCapabilities + `":` + claims + `,"` + mcp.MetaClientInfo + `":` + clientInfo(c.Name, c.Version))
 }
 
-// info returns the client's name and version as a raw object.
-func info(client, version string) string {
-	return `{"name":"` + plain(client, maxClientName) + `","version":"` + plain(version, maxClientVersion) + `"}`
+// clientInfo returns the client's name and version as a raw object.
+func clientInfo(client, version string) string {
+	return `{"name":"` + cleanClientText(client, maxClientName) + `","version":"` + cleanClientText(version, maxClientVersion) + `"}`
 }
 
 // Discover returns the request for a server's revisions and capabilities.
-func Discover(of *Client) Own {
-	return ask(mcp.MethodDiscover, `{`+strings.TrimSuffix(of.meta(), ",")+`}`)
+func Discover(of *Client) GatewayMessage {
+	return gatewayRequest(mcp.MethodDiscover, `{`+strings.TrimSuffix(of.meta(), ",")+`}`)
 }
 
 // Wanted selects the notifications of a stream.
@@ -107,77 +107,79 @@ type Wanted struct {
 
 // Subscribe returns the request for a stream with the wanted notifications. id is the client's raw id, because the
 // messages on the stream refer to it.
-func Subscribe(id []byte, of *Client, wants Wanted) Own {
+func Subscribe(id []byte, of *Client, wants Wanted) GatewayMessage {
 	uris, err := json.Marshal(wants.URIs)
 	if err != nil { // the URIs were read from JSON, so this cannot happen
 		uris = []byte("[]")
 	}
-	return written(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"method":"%s","params":{%s"notifications":{"toolsListChanged":%t,"promptsListChanged":%t,"resourcesListChanged":%t,"resourceSubscriptions":%s}}}`,
+	return newGatewayMessage(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"method":"%s","params":{%s"notifications":{"toolsListChanged":%t,"promptsListChanged":%t,"resourcesListChanged":%t,"resourceSubscriptions":%s}}}`,
 		id, mcp.MethodListen, of.meta(), wants.Tools, wants.Prompts, wants.Resources, uris))
 }
 
 // ListTools returns the request for one page of the list of tools: the first page if cursor is empty, and otherwise the
 // page at that cursor of the server. of describes the client of a request without a session, and is nil in a session.
-func ListTools(cursor string, of *Client) Own {
+func ListTools(cursor string, of *Client) GatewayMessage {
 	if cursor == "" {
-		return ask(mcp.MethodToolsList, `{`+strings.TrimSuffix(of.meta(), ",")+`}`)
+		return gatewayRequest(mcp.MethodToolsList, `{`+strings.TrimSuffix(of.meta(), ",")+`}`)
 	}
 	quoted, err := jsontext.AppendQuote(nil, cursor)
 	if err != nil { // the cursor was read from JSON, so this cannot happen
 		quoted = []byte(`""`)
 	}
-	return ask(mcp.MethodToolsList, `{`+of.meta()+`"cursor":`+string(quoted)+`}`)
+	return gatewayRequest(mcp.MethodToolsList, `{`+of.meta()+`"cursor":`+string(quoted)+`}`)
 }
 
 // Initialized returns the notification that ends the opening of a session.
-func Initialized() Own { return tell(mcp.MethodInitialized, "") }
+func Initialized() GatewayMessage { return notification(mcp.MethodInitialized, "") }
 
 // RootsChanged returns the notification that the client's roots have changed.
-func RootsChanged() Own { return tell(mcp.MethodRootsChanged, "") }
+func RootsChanged() GatewayMessage { return notification(mcp.MethodRootsChanged, "") }
 
 // Cancelled returns the notification that the sent request with this raw id is cancelled.
-func Cancelled(id []byte) Own {
-	return tell(mcp.MethodCancelled, `,"params":{"requestId":`+string(id)+`}`)
+func Cancelled(id []byte) GatewayMessage {
+	return notification(mcp.MethodCancelled, `,"params":{"requestId":`+string(id)+`}`)
 }
 
 // Pong returns the response to a server's ping with this raw id.
-func Pong(id []byte) Own { return written(`{"jsonrpc":"2.0","id":` + string(id) + `,"result":{}}`) }
+func Pong(id []byte) GatewayMessage {
+	return newGatewayMessage(`{"jsonrpc":"2.0","id":` + string(id) + `,"result":{}}`)
+}
 
 // Refused returns the error response to a server's request with this raw id. text is always written by the gateway.
-func Refused(id []byte, code int, text string) Own {
+func Refused(id []byte, code int, text string) GatewayMessage {
 	quoted, err := jsontext.AppendQuote(nil, text)
 	if err != nil { // the text was written by the gateway, so this cannot happen
 		quoted = []byte(`""`)
 	}
-	return written(`{"jsonrpc":"2.0","id":` + string(id) + `,"error":{"code":` + strconv.Itoa(code) + `,"message":` + string(quoted) + `}}`)
+	return newGatewayMessage(`{"jsonrpc":"2.0","id":` + string(id) + `,"error":{"code":` + strconv.Itoa(code) + `,"message":` + string(quoted) + `}}`)
 }
 
-// ask returns a request with an unguessable id, because the id must differ from the client's ids in the same session.
-func ask(method, params string) Own {
-	return written(`{"jsonrpc":"2.0","id":` + string(ownID()) + `,"method":"` + method + `","params":` + params + `}`)
+// gatewayRequest returns a request with an unguessable id, because the id must differ from the client's ids in the same session.
+func gatewayRequest(method, params string) GatewayMessage {
+	return newGatewayMessage(`{"jsonrpc":"2.0","id":` + string(newRequestID()) + `,"method":"` + method + `","params":` + params + `}`)
 }
 
-// ownID returns an unguessable id as raw JSON.
-func ownID() []byte { return []byte(strconv.Quote("sluice-" + rand.Text())) }
+// newRequestID returns an unguessable id as raw JSON.
+func newRequestID() []byte { return []byte(strconv.Quote("sluice-" + rand.Text())) }
 
-func tell(method, rest string) Own {
-	return written(`{"jsonrpc":"2.0","method":"` + method + `"` + rest + `}`)
+func notification(method, rest string) GatewayMessage {
+	return newGatewayMessage(`{"jsonrpc":"2.0","method":"` + method + `"` + rest + `}`)
 }
 
-// written returns a message that the gateway has written. All other values in it come from messages that were accepted,
+// newGatewayMessage returns a message that the gateway has written. All other values in it come from messages that were accepted,
 // so parsing cannot fail. A message whose parsing fails is never sent.
-func written(text string) Own {
+func newGatewayMessage(text string) GatewayMessage {
 	limits := jsonrpc.AnswerLimits() // the server chooses the length of a cursor
 	limits.IDBytes = 1 << 10
 	m, err := jsonrpc.Parse([]byte(text), limits)
 	if err != nil {
 		m = new(jsonrpc.Message)
 	}
-	return Own{m}
+	return GatewayMessage{m}
 }
 
-// plain returns the allowed characters of a client's text, cut to most bytes. It returns "unknown" if there are none.
-func plain(text string, most int) string {
+// cleanClientText returns the allowed characters of a client's text, cut to most bytes. It returns "unknown" if there are none.
+func cleanClientText(text string, most int) string {
 	kept := strings.Map(func(r rune) rune {
 		switch {
 		case 'a' <= r && r <= 'z', 'A' <= r && r <= 'Z', '0' <= r && r <= '9', strings.ContainsRune(clientText, r):

@@ -15,8 +15,8 @@ func (n *ListChanged) ToolsChanged() <-chan struct{} {
 	return n.told
 }
 
-// Tell records that the server has reported a change.
-func (n *ListChanged) Tell() {
+// Notify records that the server has reported a change.
+func (n *ListChanged) Notify() {
 	n.ToolsChanged()
 	select {
 	case n.told <- struct{}{}:

@@ -9,9 +9,9 @@ import (
 // maxPaused is the maximum time for which a server may wait for its client during one call.
 const maxPaused = time.Hour
 
-// Patience limits how long a server works on a call. The time for which the server waits for the client does not count.
+// PausableDeadline limits how long a server works on a call. The time for which the server waits for the client does not count.
 // The zero value is ready to use, and a nil Patience has no limit. It is safe for concurrent use.
-type Patience struct {
+type PausableDeadline struct {
 	mu sync.Mutex
 	// work and wait are the times that are left for working and for waiting, as of the time since. asked is the number
 	// of requests of the server that wait for the client.
@@ -28,7 +28,7 @@ type Patience struct {
 // Begin starts the limits of a call. It must be called once. After the server has worked for limit, end is called with
 // the cause [context.DeadlineExceeded], unless stop was called before. Each progress extends the time by another limit,
 // up to most in total. If most is below limit, limit is used.
-func (p *Patience) Begin(limit, most time.Duration, end context.CancelCauseFunc) (stop func()) {
+func (p *PausableDeadline) Begin(limit, most time.Duration, end context.CancelCauseFunc) (stop func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.work, p.wait, p.paused, p.since = limit, maxPaused, 0, time.Now()
@@ -48,16 +48,16 @@ func (p *Patience) Begin(limit, most time.Duration, end context.CancelCauseFunc)
 }
 
 // Pause stops the clock because the server waits for the client. resume starts the clock again and must be called once.
-func (p *Patience) Pause() (resume func()) {
+func (p *PausableDeadline) Pause() (resume func()) {
 	if p == nil {
 		return func() {}
 	}
-	p.turn(1)
-	return func() { p.turn(-1) }
+	p.addWaiting(1)
+	return func() { p.addWaiting(-1) }
 }
 
 // Paused returns how long the server has waited for the client so far.
-func (p *Patience) Paused() time.Duration {
+func (p *PausableDeadline) Paused() time.Duration {
 	if p == nil {
 		return 0
 	}
@@ -67,19 +67,19 @@ func (p *Patience) Paused() time.Duration {
 }
 
 // Progressed records that the server has reported progress.
-func (p *Patience) Progressed() {
+func (p *PausableDeadline) Progressed() {
 	if p == nil {
 		return
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.timer != nil {
-		p.account(0, true)
+		p.update(0, true)
 	}
 }
 
 // Worked returns how long the server has worked. most reports whether that is the maximum that Begin allows.
-func (p *Patience) Worked() (worked time.Duration, most bool) {
+func (p *PausableDeadline) Worked() (worked time.Duration, most bool) {
 	if p == nil {
 		return 0, false
 	}
@@ -91,15 +91,15 @@ func (p *Patience) Worked() (worked time.Duration, most bool) {
 	return worked, p.most > p.limit && worked >= p.most
 }
 
-// turn adds by to the number of requests that wait for the client, and sets the timer to the remaining time.
-func (p *Patience) turn(by int) {
+// addWaiting adds by to the number of requests that wait for the client, and sets the timer to the remaining time.
+func (p *PausableDeadline) addWaiting(by int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.account(by, false)
+	p.update(by, false)
 }
 
-// account does the work of turn, and extends the working time if progressed is true. The caller holds the lock.
-func (p *Patience) account(by int, progressed bool) {
+// update does the work of turn, and extends the working time if progressed is true. The caller holds the lock.
+func (p *PausableDeadline) update(by int, progressed bool) {
 	now := time.Now()
 	spent, took := &p.work, now.Sub(p.since)
 	if p.asked > 0 {

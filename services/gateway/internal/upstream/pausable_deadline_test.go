@@ -12,21 +12,21 @@ import (
 
 // Checks that a server's time does not count while it waits for the client, even if several requests overlap or a
 // request began before the call. The time for waiting is limited, too.
-func TestPatience(t *testing.T) {
+func TestPausableDeadline_StopsWhileTheServerWaits(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
-		do   func(p *upstream.Patience, begin func())
+		do   func(p *upstream.PausableDeadline, begin func())
 		ends time.Duration // the time since Begin
 	}{
-		"it never waits": {func(_ *upstream.Patience, begin func()) { begin() }, time.Minute},
-		"it waits once": {func(p *upstream.Patience, begin func()) {
+		"it never waits": {func(_ *upstream.PausableDeadline, begin func()) { begin() }, time.Minute},
+		"it waits once": {func(p *upstream.PausableDeadline, begin func()) {
 			begin()
 			time.Sleep(30 * time.Second)
 			resume := p.Pause()
 			time.Sleep(10 * time.Minute)
 			resume()
 		}, 11 * time.Minute},
-		"twice at a time": {func(p *upstream.Patience, begin func()) {
+		"twice at a time": {func(p *upstream.PausableDeadline, begin func()) {
 			begin()
 			first := p.Pause()
 			time.Sleep(time.Minute)
@@ -36,21 +36,21 @@ func TestPatience(t *testing.T) {
 			time.Sleep(time.Minute)
 			second()
 		}, 4 * time.Minute},
-		"before the call is sent": {func(p *upstream.Patience, begin func()) {
+		"before the call is sent": {func(p *upstream.PausableDeadline, begin func()) {
 			resume := p.Pause()
 			time.Sleep(time.Hour)
 			begin()
 			time.Sleep(5 * time.Minute)
 			resume()
 		}, 6 * time.Minute},
-		"it makes progress": {func(p *upstream.Patience, begin func()) {
+		"it makes progress": {func(p *upstream.PausableDeadline, begin func()) {
 			begin()
 			time.Sleep(50 * time.Second)
 			p.Progressed()
 			time.Sleep(50 * time.Second)
 			p.Progressed()
 		}, 160 * time.Second},
-		"it makes progress, and waits": {func(p *upstream.Patience, begin func()) {
+		"it makes progress, and waits": {func(p *upstream.PausableDeadline, begin func()) {
 			begin()
 			time.Sleep(50 * time.Second)
 			resume := p.Pause()
@@ -58,14 +58,14 @@ func TestPatience(t *testing.T) {
 			p.Progressed()
 			resume()
 		}, 11*time.Minute + 50*time.Second},
-		"it makes progress without end": {func(p *upstream.Patience, begin func()) {
+		"it makes progress without end": {func(p *upstream.PausableDeadline, begin func()) {
 			begin()
 			for range 30 {
 				time.Sleep(30 * time.Second)
 				p.Progressed()
 			}
 		}, 5 * time.Minute},
-		"without end": {func(p *upstream.Patience, begin func()) {
+		"without end": {func(p *upstream.PausableDeadline, begin func()) {
 			begin()
 			p.Pause()
 		}, time.Hour},
@@ -73,7 +73,7 @@ func TestPatience(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				var p upstream.Patience
+				var p upstream.PausableDeadline
 				var ctx context.Context
 				var begun time.Time
 				done := make(chan time.Time, 1)
@@ -92,7 +92,7 @@ func TestPatience(t *testing.T) {
 			})
 		})
 	}
-	var none *upstream.Patience
+	var none *upstream.PausableDeadline
 	none.Pause()()
 	if none.Paused() != 0 {
 		t.Error("none has waited")

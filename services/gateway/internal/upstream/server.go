@@ -27,7 +27,7 @@ type Server struct {
 	meters    *meters.Meters
 	// network is the name of the transport in metrics.
 	network   string
-	health    *health
+	circuit   *circuitBreaker
 	lastError atomic.Pointer[failure]
 	waiting   *quota.Quota
 }
@@ -37,7 +37,7 @@ func New(t Transport, m *meters.Meters) (*Server, error) {
 	if t == nil || m == nil {
 		return nil, errors.New("upstream: a transport and meters are required")
 	}
-	return &Server{transport: t, meters: m, waiting: newWaiting(), network: spans.Transport(t.Kind()), health: &health{tell: func() { m.Rested(context.Background()) }}}, nil
+	return &Server{transport: t, meters: m, waiting: newWaiting(), network: spans.Transport(t.Kind()), circuit: &circuitBreaker{onOpen: func() { m.CountPause(context.Background()) }}}, nil
 }
 
 // Transport returns how the server is reached: `http`, `stdio` or `grpc`.
@@ -52,14 +52,14 @@ func (s *Server) ToolsChanged() <-chan struct{} { return s.transport.ToolsChange
 
 // InFlight returns the number of requests that wait for their answers.
 func (s *Server) InFlight() int32 {
-	n, _ := s.health.now()
+	n, _ := s.circuit.state()
 	return n
 }
 
-// RestsUntil returns the time until which the gateway sends no requests, because the server was not reached many times
+// CircuitOpenUntil returns the time until which the gateway sends no requests, because the server was not reached many times
 // in a row. It is zero if requests are sent.
-func (s *Server) RestsUntil() time.Time {
-	_, until := s.health.now()
+func (s *Server) CircuitOpenUntil() time.Time {
+	_, until := s.circuit.state()
 	return until
 }
 
@@ -100,14 +100,14 @@ func (s *Server) LastErrorInDetail() string {
 }
 
 // Open opens a session for a principal with this hello in the trace of ctx. It returns the session and the server's
-// answer. Memory for the answer is reserved in has, and errors are the same, as described at [Session.Ask].
-func (s *Server) Open(ctx context.Context, who principal.Key, hello Own, has *room.Holding) (*Session, Answer, error) {
-	req := hello.in(ctx, has)
+// answer. Memory for the answer is reserved in has, and errors are the same, as described at [Session.SendRequest].
+func (s *Server) Open(ctx context.Context, who principal.Key, hello GatewayMessage, has *room.Holding) (*Session, Answer, error) {
+	req := hello.inTrace(ctx, has)
 	if req.Method() == mcp.MethodDiscover && !s.CanBeModern() {
 		return nil, Answer{}, fmt.Errorf("%w: %w", ErrNeverSent, ErrRevision)
 	}
 	var conn Conn
-	answer, err := s.watch(ctx, req.Method(), func() (answer Answer, err error) {
+	answer, err := s.record(ctx, req.Method(), func() (answer Answer, err error) {
 		conn, answer, err = s.transport.Open(ctx, who, req)
 		return answer, err
 	})
@@ -132,16 +132,16 @@ func versionOf(a Answer) string {
 // Close ends all sessions and waits for everything that the transport has started.
 func (s *Server) Close() error { return s.transport.Close() }
 
-// Why returns why a request has no usable answer, in a form that every caller may read. The text of err may quote text
+// PublicReason returns why a request has no usable answer, in a form that every caller may read. The text of err may quote text
 // of the server instead.
-func Why(a Answer, err error) string { return why(a, err).text }
+func PublicReason(a Answer, err error) string { return reasonOf(a, err).text }
 
-func why(a Answer, err error) failure {
+func reasonOf(a Answer, err error) failure {
 	class := ClassOf(err).Error()
 	if full := quota.Reason(err); full != "" {
 		return failure{text: full}
 	}
-	for _, own := range []error{ErrRests, ErrBusy, ErrOneSession} {
+	for _, own := range []error{ErrCircuitOpen, ErrBusy, ErrOneSession} {
 		if errors.Is(err, own) {
 			return failure{text: own.Error()}
 		}
@@ -161,7 +161,7 @@ func why(a Answer, err error) failure {
 	if cause := CauseOf(err); cause != nil {
 		return failure{text: cause.Text, detail: cause.Detail}
 	}
-	if wrong := WhatIsWrong(err); wrong != "" && a.Status < http.StatusMultipleChoices {
+	if wrong := AnswerFault(err); wrong != "" && a.Status < http.StatusMultipleChoices {
 		return failure{text: class + ": " + wrong}
 	}
 	if a.Status >= http.StatusMultipleChoices {

@@ -97,7 +97,7 @@ func opened(t *testing.T, f *scripted) (*upstream.Server, *upstream.Session) {
 	return s, sess
 }
 
-func TestTheLastErrorOfAServerIsKnown(t *testing.T) {
+func TestLastError_DescribesLastFailure(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		status int
@@ -117,7 +117,10 @@ func TestTheLastErrorOfAServerIsKnown(t *testing.T) {
 		fails := func() (upstream.Answer, error) { return upstream.Answer{Status: tt.status}, tt.err }
 		for what, ask := range map[string]func() error{
 			"opening": func() error { _, _, err := s.Open(t.Context(), ana, upstream.ListTools("", nil), nil); return err },
-			"asking":  func() error { _, err := sess.Ask(t.Context(), upstream.ListTools("", nil), nil, nil); return err },
+			"asking": func() error {
+				_, err := sess.SendRequest(t.Context(), upstream.ListTools("", nil), nil, nil)
+				return err
+			},
 		} {
 			f.answer = fails
 			if err := ask(); !errors.Is(err, tt.err) || s.LastError() != tt.want {
@@ -133,14 +136,14 @@ func TestTheLastErrorOfAServerIsKnown(t *testing.T) {
 
 // Checks that a request that the gateway or the client has ended does not change the last error, because it says
 // nothing about the server.
-func TestARequestThatWasCancelledTellsNothing(t *testing.T) {
+func TestLastError_IgnoresCancelledRequests(t *testing.T) {
 	t.Parallel()
 	f := new(scripted)
 	s, sess := opened(t, f)
 	f.answer = func() (upstream.Answer, error) { return upstream.Answer{}, upstream.ErrNoAnswer }
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := sess.Ask(ctx, upstream.ListTools("", nil), nil, nil); err == nil || s.LastError() != "" {
+	if _, err := sess.SendRequest(ctx, upstream.ListTools("", nil), nil, nil); err == nil || s.LastError() != "" {
 		t.Errorf("%v, %q", err, s.LastError())
 	}
 	greets := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -162,12 +165,12 @@ func TestARequestThatWasCancelledTellsNothing(t *testing.T) {
 	if err := sess.Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := sess.Ask(t.Context(), upstream.ListTools("", nil), nil, nil); !errors.Is(err, upstream.ErrNeverSent) || s.LastError() != "" {
+	if _, err := sess.SendRequest(t.Context(), upstream.ListTools("", nil), nil, nil); !errors.Is(err, upstream.ErrNeverSent) || s.LastError() != "" {
 		t.Errorf("in a closed session: %v, %q", err, s.LastError())
 	}
 }
 
-func TestRequestsInFlightAreCounted(t *testing.T) {
+func TestInFlight_CountsWaitingRequests(t *testing.T) {
 	t.Parallel()
 	const many = 8
 	f := new(scripted)
@@ -184,7 +187,7 @@ func TestRequestsInFlightAreCounted(t *testing.T) {
 		return well()
 	}
 	for range many {
-		done.Go(func() { _, _ = sess.Ask(t.Context(), upstream.ListTools("", nil), nil, nil) })
+		done.Go(func() { _, _ = sess.SendRequest(t.Context(), upstream.ListTools("", nil), nil, nil) })
 	}
 	sent.Wait()
 	if n := s.InFlight(); n != many {
@@ -198,7 +201,7 @@ func TestRequestsInFlightAreCounted(t *testing.T) {
 }
 
 // Checks that the reasons for an unavailable server come from the system's errors and never from text of the server.
-func TestWhyAServerIsAway(t *testing.T) {
+func TestLastError_SaysWhyServerIsUnreachable(t *testing.T) {
 	t.Parallel()
 	gone := httptest.NewServer(http.NotFoundHandler())
 	gone.Close()

@@ -25,9 +25,9 @@ type Session struct {
 	open func(context.Context, *room.Holding) (*Session, error)
 	// whenOpen is called after the session was opened. It may be nil.
 	whenOpen func()
-	// turn is held by the request that opens the session. It is a channel, so that other requests stop waiting when
+	// opening is held by the request that opens the session. It is a channel, so that other requests stop waiting when
 	// their contexts end.
-	turn chan struct{}
+	opening chan struct{}
 
 	mu   sync.Mutex
 	conn Conn // nil until the session is open
@@ -45,7 +45,7 @@ type Session struct {
 // open fails, the next request tries again. Notifications are dropped until the session is open. After that, whenOpen
 // is called; it may be nil.
 func (s *Server) Later(open func(context.Context, *room.Holding) (*Session, error), whenOpen func()) *Session {
-	return &Session{server: s, open: open, whenOpen: whenOpen, turn: make(chan struct{}, 1)}
+	return &Session{server: s, open: open, whenOpen: whenOpen, opening: make(chan struct{}, 1)}
 }
 
 // Forward sends a request that was judged. Only package pipeline has such requests. Forward returns the answer as
@@ -54,27 +54,27 @@ func (s *Session) Forward(ctx context.Context, req Request, events func(message 
 	return s.request(ctx, req, events)
 }
 
-// Ask sends a request of the gateway in the trace of ctx, and returns the answer as described at [Conn]. Memory for the
+// SendRequest sends a request of the gateway in the trace of ctx, and returns the answer as described at [Conn]. Memory for the
 // answer is reserved in has before the answer is read. If has is nil, only small answers are accepted.
-func (s *Session) Ask(ctx context.Context, own Own, has *room.Holding, events func(message []byte)) (Answer, error) {
-	return s.request(ctx, own.in(ctx, has), events)
+func (s *Session) SendRequest(ctx context.Context, own GatewayMessage, has *room.Holding, events func(message []byte)) (Answer, error) {
+	return s.request(ctx, own.inTrace(ctx, has), events)
 }
 
 func (s *Session) request(ctx context.Context, req Request, events func([]byte)) (Answer, error) {
-	conn, err := s.now()
+	conn, err := s.current()
 	if conn == nil && err == nil {
-		conn, err = s.opened(ctx, req.Room)
+		conn, err = s.ensureOpen(ctx, req.Room)
 	}
-	if errors.Is(err, ErrRests) {
-		return Answer{}, fmt.Errorf("%w: %w", ErrNeverSent, ErrRests)
+	if errors.Is(err, ErrCircuitOpen) {
+		return Answer{}, fmt.Errorf("%w: %w", ErrNeverSent, ErrCircuitOpen)
 	}
 	if errors.Is(err, quota.ErrFull) || errors.Is(err, ErrBusy) {
 		return Answer{}, fmt.Errorf("%w: %w", ErrNeverSent, err)
 	}
 	if err != nil { // the class of err is that of another message, and this request was not sent
-		return Answer{}, Recast(ErrNeverSent, "open the session", err)
+		return Answer{}, WithClass(ErrNeverSent, "open the session", err)
 	}
-	answer, err := s.server.watch(ctx, req.Method(), func() (Answer, error) { return conn.Request(ctx, req, events) })
+	answer, err := s.server.record(ctx, req.Method(), func() (Answer, error) { return conn.Request(ctx, req, events) })
 	if errors.Is(err, ErrSessionLost) {
 		s.mu.Lock()
 		s.lost = true
@@ -90,32 +90,34 @@ func (s *Session) Lost() bool {
 	return s.lost
 }
 
-// Tell sends a notification of the gateway, or the gateway's response to a request of the server, in the trace of ctx.
-// It does nothing before the session is open. Errors are those described at [Session.Ask].
-func (s *Session) Tell(ctx context.Context, own Own) error { return s.tell(ctx, own.in(ctx, nil)) }
+// SendNotification sends a notification of the gateway, or the gateway's response to a request of the server, in the trace of ctx.
+// It does nothing before the session is open. Errors are those described at [Session.SendRequest].
+func (s *Session) SendNotification(ctx context.Context, own GatewayMessage) error {
+	return s.notify(ctx, own.inTrace(ctx, nil))
+}
 
 // Reply sends a client's message that belongs to a judged request of the server: a response, or a progress
-// notification. Errors are those described at [Session.Ask].
+// notification. Errors are those described at [Session.SendRequest].
 func (s *Session) Reply(ctx context.Context, m *jsonrpc.Message) error {
 	if m.Kind != jsonrpc.Response && m.Method != mcp.MethodProgress {
 		return fmt.Errorf("%w: the message is not a reply", ErrNeverSent)
 	}
-	return s.tell(ctx, Request{Message: m})
+	return s.notify(ctx, Request{Message: m})
 }
 
-// Notify sends a notification that was judged. Errors are those described at [Session.Ask].
+// Notify sends a notification that was judged. Errors are those described at [Session.SendRequest].
 func (s *Session) Notify(ctx context.Context, req Request) error {
 	if req.Kind() != jsonrpc.Notification {
 		return fmt.Errorf("%w: the message is not a notification", ErrNeverSent)
 	}
-	if conn, err := s.now(); err == nil && conn == nil {
+	if conn, err := s.current(); err == nil && conn == nil {
 		return fmt.Errorf("%w: the session is not open yet", ErrNeverSent)
 	}
-	return s.tell(ctx, req)
+	return s.notify(ctx, req)
 }
 
-func (s *Session) tell(ctx context.Context, req Request) error {
-	conn, err := s.now()
+func (s *Session) notify(ctx context.Context, req Request) error {
+	conn, err := s.current()
 	switch {
 	case err != nil:
 		return fmt.Errorf("%w: %w", ErrNeverSent, err)
@@ -133,7 +135,7 @@ func (s *Session) tell(ctx context.Context, req Request) error {
 // Listen passes on messages that the server sends outside of requests, as described at [Conn]. A session that is not
 // open yet has no stream.
 func (s *Session) Listen(ctx context.Context, to Listener) error {
-	conn, err := s.now()
+	conn, err := s.current()
 	switch {
 	case err != nil:
 		return fmt.Errorf("%w: %w", ErrNoStream, err)
@@ -156,33 +158,33 @@ func (s *Session) Close(ctx context.Context) error {
 		return nil
 	}
 	if version != "" && !since.IsZero() {
-		s.server.meters.Opened(ctx, version, s.server.network, time.Since(since))
+		s.server.meters.RecordServerSession(ctx, version, s.server.network, time.Since(since))
 	}
 	return conn.Close(ctx)
 }
 
 // IsOpen reports whether the session is open.
 func (s *Session) IsOpen() bool {
-	conn, err := s.now()
+	conn, err := s.current()
 	return conn != nil && err == nil
 }
 
-// now returns the connection; nil if the session is not open yet. The error says why the session will never be open.
-func (s *Session) now() (Conn, error) {
+// current returns the connection; nil if the session is not open yet. The error says why the session will never be open.
+func (s *Session) current() (Conn, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.conn, s.err
 }
 
-// opened opens the connection, or waits until another request has opened it.
-func (s *Session) opened(ctx context.Context, of *room.Holding) (Conn, error) {
+// ensureOpen opens the connection, or waits until another request has opened it.
+func (s *Session) ensureOpen(ctx context.Context, of *room.Holding) (Conn, error) {
 	select {
-	case s.turn <- struct{}{}:
-		defer func() { <-s.turn }()
+	case s.opening <- struct{}{}:
+		defer func() { <-s.opening }()
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	if conn, err := s.now(); conn != nil || err != nil {
+	if conn, err := s.current(); conn != nil || err != nil {
 		return conn, err
 	}
 	has := of.Beside()
@@ -204,25 +206,25 @@ func (s *Session) opened(ctx context.Context, of *room.Holding) (Conn, error) {
 	return nil, errors.Join(ErrClosed, opened.Close(ctx))
 }
 
-// watch makes a request and records its outcome in the metrics, the server's health and its last error.
-func (s *Server) watch(ctx context.Context, method string, request func() (Answer, error)) (Answer, error) {
+// record makes a request and records its outcome in the metrics, the server's health and its last error.
+func (s *Server) record(ctx context.Context, method string, request func() (Answer, error)) (Answer, error) {
 	begin := time.Now()
-	answer, err := s.health.send(request)
+	answer, err := s.circuit.do(request)
 	s.measure(ctx, method, answer, err, begin)
 	switch {
 	case err == nil:
 		s.lastError.Store(nil)
-	case errors.Is(context.Cause(ctx), context.Canceled), isOurs(err):
+	case errors.Is(context.Cause(ctx), context.Canceled), isNotServerFault(err):
 	default:
-		s.lastError.Store(new(why(answer, err)))
+		s.lastError.Store(new(reasonOf(answer, err)))
 	}
 	return answer, err
 }
 
-// isOurs reports whether an error says nothing about the server's health, because the gateway or the client ended the
+// isNotServerFault reports whether an error says nothing about the server's health, because the gateway or the client ended the
 // request, or because the server speaks another revision.
-func isOurs(err error) bool {
-	return slices.ContainsFunc([]error{ErrCancelled, ErrClosed, ErrShutdown, ErrRevision, ErrRests, ErrBusy, room.ErrFull, quota.ErrFull}, func(own error) bool { return errors.Is(err, own) })
+func isNotServerFault(err error) bool {
+	return slices.ContainsFunc([]error{ErrCancelled, ErrClosed, ErrShutdown, ErrRevision, ErrCircuitOpen, ErrBusy, room.ErrFull, quota.ErrFull}, func(own error) bool { return errors.Is(err, own) })
 }
 
 func (s *Server) measure(ctx context.Context, method string, a Answer, err error, begin time.Time) {
@@ -239,5 +241,5 @@ func (s *Server) measure(ctx context.Context, method string, a Answer, err error
 	case a.Message != nil: // a notification has no answer
 		o.ErrorType = spans.ErrorType(a.Message)
 	}
-	s.meters.Sent(ctx, o, time.Since(begin))
+	s.meters.RecordSent(ctx, o, time.Since(begin))
 }

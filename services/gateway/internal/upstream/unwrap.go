@@ -68,13 +68,13 @@ func (c *unwrappedConn) Request(ctx context.Context, req Request, events func([]
 	if err != nil || req.Method() != mcp.MethodToolsCall {
 		return answer, err
 	}
-	answer.Message = c.reveal(answer.Message)
+	answer.Message = c.restoreError(answer.Message)
 	return answer, nil
 }
 
-// reveal returns the answer with its hidden error as the result. If there is no hidden error, or the error could be
+// restoreError returns the answer with its hidden error as the result. If there is no hidden error, or the error could be
 // read in two ways, it returns the answer unchanged.
-func (c *unwrappedConn) reveal(a *jsonrpc.Answer) *jsonrpc.Answer {
+func (c *unwrappedConn) restoreError(a *jsonrpc.Answer) *jsonrpc.Answer {
 	inner := hiddenError(a)
 	if inner == nil {
 		return a

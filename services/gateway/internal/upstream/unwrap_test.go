@@ -38,7 +38,7 @@ func says(text string) string {
 	return `{"jsonrpc":"2.0", "id":7,"result":{"content":[{"type":"text","text":` + string(quoted) + `}]}}`
 }
 
-func TestAHiddenErrorIsToldAsItStands(t *testing.T) {
+func TestUnwrap_RestoresHiddenErrors(t *testing.T) {
 	t.Parallel()
 	for _, inner := range []string{
 		`{"content":[{"type":"text","text":"{\"error\":\"no agent\"}"}],"isError":true}`,
@@ -58,7 +58,7 @@ func TestAHiddenErrorIsToldAsItStands(t *testing.T) {
 	}
 }
 
-func TestWhatHidesNoErrorIsLeftAlone(t *testing.T) {
+func TestUnwrap_LeavesOtherAnswersUnchanged(t *testing.T) {
 	t.Parallel()
 	const hidden = `{"content":[],"isError":true}`
 	text := `{"type":"text","text":"{\"content\":[],\"isError\":true}"}`
@@ -102,7 +102,7 @@ func TestWhatHidesNoErrorIsLeftAlone(t *testing.T) {
 }
 
 // Checks that a secret is redacted in a restored result, where the escapes of the outer text have hidden it.
-func TestARevealedErrorHoldsNoSecret(t *testing.T) {
+func TestUnwrap_RedactsSecretsInRestoredErrors(t *testing.T) {
 	t.Parallel()
 	got := unwrap(t, "tools/call", says(`{"content":[{"type":"text","text":"with hunter\u0032-hunter"}],"isError":true}`), "hunter2-hunter")
 	if want := `{"content":[{"type":"text","text":"with [redacted]"}],"isError":true}`; string(got.Result.Of(got.Raw)) != want {
@@ -110,7 +110,7 @@ func TestARevealedErrorHoldsNoSecret(t *testing.T) {
 	}
 }
 
-func TestAServerThatCanNotBeUnwrappedSaysWhy(t *testing.T) {
+func TestUnwrap_ReturnsErrorOfRefusedSession(t *testing.T) {
 	t.Parallel()
 	f := &scripted{answer: func() (upstream.Answer, error) { return upstream.Answer{}, upstream.ErrNeverSent }}
 	if conn, _, err := upstream.Unwrap(f, nil).Open(t.Context(), ana, upstream.ListTools("", nil).Request("", nil)); err == nil || conn != nil {

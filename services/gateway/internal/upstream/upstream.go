@@ -51,9 +51,9 @@ var (
 // ErrNoStream means that a server sends no messages outside of requests. Compare with errors.Is.
 var ErrNoStream = errors.New("the server has no stream")
 
-// ErrLeft means that a server ended the stream of its answer before the answer, and sent no event id with which the
+// ErrStreamEnded means that a server ended the stream of its answer before the answer, and sent no event id with which the
 // stream could be resumed. Compare with errors.Is.
-var ErrLeft = errors.New("the server ended the stream of its answer, which can't be resumed without an event id")
+var ErrStreamEnded = errors.New("the server ended the stream of its answer, which can't be resumed without an event id")
 
 // ErrSessionLost means that a server no longer knows a session, although it did not answer with status 404. The request
 // with this error may have been executed. The session cannot be used any more. Compare with errors.Is.
@@ -68,8 +68,8 @@ var ErrOneSession = errors.New("the server takes one session in all, and the gat
 // ErrRevision means that a server does not speak the protocol revision of the first request. Compare with errors.Is.
 var ErrRevision = errors.New("the server does not speak this revision of MCP")
 
-// NotCarried is the error text that a server receives if its request cannot be sent to a client.
-const NotCarried = "No client takes this request here."
+// NoClientForRequest is the error text that a server receives if its request cannot be sent to a client.
+const NoClientForRequest = "No client takes this request here."
 
 // A Transport carries messages to one server and back. Only a [Server] uses it. Implementations must be safe for
 // concurrent use.
@@ -152,7 +152,7 @@ type Request struct {
 	// May decides whether the client may be sent a server's request. It is used if the gateway returns that request
 	// inside an answer. Its arguments are the request's raw id and the raw request. It returns nil to allow the
 	// request; otherwise the server receives the returned response. If May is nil, all such requests are refused.
-	May func(ctx context.Context, id, raw []byte) *Own
+	May func(ctx context.Context, id, raw []byte) *GatewayMessage
 	// Leave ends the wait for the answer with the given cause. It may be called at any time, even after the answer. It
 	// is nil if the wait cannot be ended this way.
 	Leave context.CancelCauseFunc

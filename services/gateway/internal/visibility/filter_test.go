@@ -176,15 +176,15 @@ func TestView_IsCachedForItsListAndRevision(t *testing.T) {
 	t.Parallel()
 	f := new(filter)
 	v := newFilter(t, f)
-	found := func() *discovery.Found {
-		return &discovery.Found{List: listOf(t, "a", "hidden-b"), Known: new(toolreport.Response)}
+	found := func() *discovery.Result {
+		return &discovery.Result{List: listOf(t, "a", "hidden-b"), Known: new(toolreport.Response)}
 	}
 	first, second := found(), found()
 	session := caller()
 	session.Session, session.Run = "s", "r"
 	for i, tt := range []struct {
 		c        visibility.Caller
-		found    *discovery.Found
+		found    *discovery.Result
 		revision string
 		asked    int
 	}{{caller(), first, "r", 1}, {caller(), first, "r", 1}, {session, first, "r", 1}, {caller(), second, "r", 2}, {caller(), second, "s", 3}} {

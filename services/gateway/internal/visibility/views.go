@@ -27,15 +27,15 @@ type view struct {
 	*Tools
 
 	// found identifies the list. The pointer is weak, so that a cached view does not keep its list in memory.
-	found weak.Pointer[discovery.Found]
+	found weak.Pointer[discovery.Result]
 }
 
-func newView(tools *Tools, found *discovery.Found) *view {
+func newView(tools *Tools, found *discovery.Result) *view {
 	return &view{Tools: tools, found: weak.Make(found)}
 }
 
 // of returns the cached view of a list as a policy revision decided it; nil if there is none.
-func (v views) of(key string, found *discovery.Found, revision string) *Tools {
+func (v views) of(key string, found *discovery.Result, revision string) *Tools {
 	if cached, ok := v.Get(key); ok && cached.found == weak.Make(found) && cached.Revision == revision {
 		return cached.Tools
 	}
@@ -44,7 +44,7 @@ func (v views) of(key string, found *discovery.Found, revision string) *Tools {
 
 // View returns what the caller sees of the gateway's own list of a server. revision is the policy revision of the
 // caller's [Access]. Errors: [ErrPolicy], [ErrBusy].
-func (v *Visibility) View(ctx context.Context, c Caller, found *discovery.Found, revision string) (*Tools, error) {
+func (v *Visibility) View(ctx context.Context, c Caller, found *discovery.Result, revision string) (*Tools, error) {
 	key := string(AppendKey(nil, c.Principal, c.Server))
 	if cached := v.views.of(key, found, revision); cached != nil {
 		return cached, nil

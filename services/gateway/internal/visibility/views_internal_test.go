@@ -13,10 +13,10 @@ import (
 // callers would each hold a list of a server that changes its lists. Case X1.
 func TestViews_KeepNoListInMemory(t *testing.T) {
 	t.Parallel()
-	v, found := newViews(), &discovery.Found{List: new(jsonrpc.Answer)}
+	v, found := newViews(), &discovery.Result{List: new(jsonrpc.Answer)}
 	list := weak.Make(found)
 	v.Put("ana", newView(&Tools{Visible: map[string]bool{"a": true}, Revision: "r"}, found))
-	if v.of("ana", found, "r") == nil || v.of("ana", new(discovery.Found), "r") != nil || v.of("ana", found, "s") != nil {
+	if v.of("ana", found, "r") == nil || v.of("ana", new(discovery.Result), "r") != nil || v.of("ana", found, "s") != nil {
 		t.Error("a view is found for another list or revision, or not for its own")
 	}
 	runtime.KeepAlive(found)

@@ -162,7 +162,7 @@ func (c *conn) invoke(ctx context.Context, t *tool, in protoreflect.Message, req
 		if err != nil {
 			return nil, fmt.Errorf("%w: %w", errOwn, err)
 		}
-		if t.streams && saysProgress(out) {
+		if t.streams && isProgress(out) {
 			c.tell(ctx, progressOf(out, req.ProgressToken()), req, events)
 			continue
 		}

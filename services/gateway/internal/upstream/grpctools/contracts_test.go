@@ -45,9 +45,9 @@ func shown(t *testing.T, files ...*descriptorpb.FileDescriptorProto) string {
 	return lis.Addr().String()
 }
 
-// TestX1ContractsAreBounded checks that opening a session fails if the server's contracts would need much more memory
-// than their length, or declare a reserved package.
-func TestX1ContractsAreBounded(t *testing.T) {
+// Case X1. TestOpen_RefusesContractsThatAreTooLarge checks that opening a session fails if the server's contracts would
+// need much more memory than their length, or declare a reserved package.
+func TestOpen_RefusesContractsThatAreTooLarge(t *testing.T) {
 	t.Parallel()
 	const part = descriptorpb.FieldDescriptorProto_TYPE_MESSAGE
 	file := func(messages ...*descriptorpb.DescriptorProto) *descriptorpb.FileDescriptorProto {

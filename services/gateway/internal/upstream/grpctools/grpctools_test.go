@@ -25,9 +25,9 @@ import (
 
 var who = principal.Key{Tenant: "t", Subject: "s"}
 
-// TestToolsAreTheMethodsThatSaySo checks that methods with the option are listed as tools, with schemas of their
+// TestList_ContainsMethodsWithTheOption checks that methods with the option are listed as tools, with schemas of their
 // messages and rules.
-func TestToolsAreTheMethodsThatSaySo(t *testing.T) {
+func TestList_ContainsMethodsWithTheOption(t *testing.T) {
 	t.Parallel()
 	conn := open(t, transport(t, newNotes(t).addr, nil))
 	answer, err := conn.Request(within(t), request(t, `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`), nil)
@@ -83,8 +83,8 @@ func TestToolsAreTheMethodsThatSaySo(t *testing.T) {
 	}
 }
 
-// TestACallIsTheMethods checks that arguments arrive with their types, and that the method's answer is returned.
-func TestACallIsTheMethods(t *testing.T) {
+// TestCall_InvokesTheMethod checks that arguments arrive with their types, and that the method's answer is returned.
+func TestCall_InvokesTheMethod(t *testing.T) {
 	t.Parallel()
 	n := newNotes(t)
 	conn := open(t, transport(t, n.addr, map[string]string{"authorization": "Bearer hidden-secret"}, "hidden-secret"))
@@ -109,9 +109,9 @@ func TestACallIsTheMethods(t *testing.T) {
 	}
 }
 
-// TestT5ArgumentsAreReadInOneWay checks that arguments that another reader could read differently, so that policy may
-// have judged something else, are refused before they are sent.
-func TestT5ArgumentsAreReadInOneWay(t *testing.T) {
+// Case T5. TestCall_RefusesAmbiguousArguments checks that arguments that another reader could read differently, so that
+// policy may have judged something else, are refused before they are sent.
+func TestCall_RefusesAmbiguousArguments(t *testing.T) {
 	t.Parallel()
 	n := newNotes(t)
 	conn := open(t, transport(t, n.addr, nil))
@@ -164,8 +164,8 @@ func TestT5ArgumentsAreReadInOneWay(t *testing.T) {
 	}
 }
 
-// TestProgressComesBeforeTheAnswer checks that a stream of answers is one call with progress.
-func TestProgressComesBeforeTheAnswer(t *testing.T) {
+// TestCall_PassesProgressBeforeTheAnswer checks that a stream of answers is one call with progress.
+func TestCall_PassesProgressBeforeTheAnswer(t *testing.T) {
 	t.Parallel()
 	n := newNotes(t)
 	n.watch = func(_ protoreflect.Message, send func(float64, string) error) error {
@@ -187,9 +187,9 @@ func TestProgressComesBeforeTheAnswer(t *testing.T) {
 	}
 }
 
-// TestWhatTheServerSaysIsTheResult checks that a status of the server becomes an error result, and that a call with an
+// TestCall_ReturnsStatusAsErrorResult checks that a status of the server becomes an error result, and that a call with an
 // unknown outcome becomes an error.
-func TestWhatTheServerSaysIsTheResult(t *testing.T) {
+func TestCall_ReturnsStatusAsErrorResult(t *testing.T) {
 	t.Parallel()
 	rich, err := status.New(codes.NotFound, "no such note").WithDetails(&errdetails.ErrorInfo{Reason: "NOTE_UNKNOWN", Domain: "notes"})
 	if err != nil {
@@ -226,8 +226,8 @@ func TestWhatTheServerSaysIsTheResult(t *testing.T) {
 	}
 }
 
-// TestWhoIsNotThereWasSentNothing checks that a call to an unavailable server counts as never sent.
-func TestWhoIsNotThereWasSentNothing(t *testing.T) {
+// TestCall_ToUnavailableServerIsNeverSent checks that a call to an unavailable server counts as never sent.
+func TestCall_ToUnavailableServerIsNeverSent(t *testing.T) {
 	t.Parallel()
 	n := newNotes(t)
 	over := transport(t, n.addr, nil)
@@ -251,8 +251,8 @@ func TestWhoIsNotThereWasSentNothing(t *testing.T) {
 	}
 }
 
-// TestACallEndsWithItsCaller checks that the call at the server is cancelled when the caller no longer waits.
-func TestACallEndsWithItsCaller(t *testing.T) {
+// TestCall_IsCancelledWithItsCaller checks that the call at the server is cancelled when the caller no longer waits.
+func TestCall_IsCancelledWithItsCaller(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]func(cancel context.CancelFunc, conn upstream.Conn){
 		"cancelled": func(cancel context.CancelFunc, _ upstream.Conn) { cancel() },
@@ -288,8 +288,8 @@ func TestACallEndsWithItsCaller(t *testing.T) {
 	}
 }
 
-// TestOtherRequests checks the requests that the transport answers or refuses itself.
-func TestOtherRequests(t *testing.T) {
+// TestConn_AnswersOtherRequestsItself checks the requests that the transport answers or refuses itself.
+func TestConn_AnswersOtherRequestsItself(t *testing.T) {
 	t.Parallel()
 	conn := open(t, transport(t, newNotes(t).addr, nil))
 	for text, want := range map[string]string{
@@ -305,8 +305,9 @@ func TestOtherRequests(t *testing.T) {
 	}
 }
 
-// TestX1AnswersOfManyPieces checks that an answer that would take a hundred times its length in memory is refused.
-func TestX1AnswersOfManyPieces(t *testing.T) {
+// Case X1. TestCall_RefusesAnswersWithTooManyFields checks that an answer that would take a hundred times its length in
+// memory is refused.
+func TestCall_RefusesAnswersWithTooManyFields(t *testing.T) {
 	t.Parallel()
 	n := newNotes(t)
 	n.write = func(_ context.Context, note protoreflect.Message) (protoreflect.Message, error) {
@@ -322,8 +323,8 @@ func TestX1AnswersOfManyPieces(t *testing.T) {
 	}
 }
 
-// TestX1AnswersAreBounded checks that a call whose answer is too large fails.
-func TestX1AnswersAreBounded(t *testing.T) {
+// Case X1. TestCall_RefusesAnswersThatAreTooLarge checks that a call whose answer is too large fails.
+func TestCall_RefusesAnswersThatAreTooLarge(t *testing.T) {
 	t.Parallel()
 	n := newNotes(t)
 	body := ""
@@ -368,7 +369,7 @@ func (c *closes) Close() error {
 
 // Checks that a transport does not close a connection that belongs to its caller, such as the connection to the mesh's
 // own agents. Closing that twice would make the gateway exit with status 1.
-func TestClose_EndsItsOwnConnectionAlone(t *testing.T) {
+func TestClose_ClosesOnlyItsOwnConnection(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		owned bool

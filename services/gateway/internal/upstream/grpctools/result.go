@@ -131,8 +131,8 @@ func progressOf(m protoreflect.Message, token []byte) []byte {
 	return nil
 }
 
-// saysProgress reports whether a message contains progress, and is therefore not the answer.
-func saysProgress(m protoreflect.Message) bool {
+// isProgress reports whether a message contains progress, and is therefore not the answer.
+func isProgress(m protoreflect.Message) bool {
 	fields := m.Descriptor().Fields()
 	for i := range fields.Len() {
 		if fd := fields.Get(i); strictprotojson.IsProgress(fd) && m.Has(fd) {

@@ -22,12 +22,12 @@ type schema = map[string]any
 
 // inputSchema returns the schema of a tool's arguments. It allows only the message's fields, with their JSON names.
 func inputSchema(md protoreflect.MessageDescriptor, left *int) (schema, error) {
-	return (&schemas{input: true, left: left}).whole(md)
+	return (&schemas{input: true, left: left}).objectSchema(md)
 }
 
 // outputSchema returns the schema of a tool's answer, which is the message without its progress field.
 func outputSchema(md protoreflect.MessageDescriptor, left *int) (schema, error) {
-	return (&schemas{left: left}).whole(md)
+	return (&schemas{left: left}).objectSchema(md)
 }
 
 // maxSchemas is the maximum number of properties and enum names in the schemas of one server. It is limited because
@@ -46,8 +46,8 @@ type schemas struct {
 	above []protoreflect.FullName
 }
 
-// whole returns the schema of the arguments or the answer. MCP requires that it describes an object.
-func (s *schemas) whole(md protoreflect.MessageDescriptor) (schema, error) {
+// objectSchema returns the schema of the arguments or the answer. MCP requires that it describes an object.
+func (s *schemas) objectSchema(md protoreflect.MessageDescriptor) (schema, error) {
 	out := s.message(md)
 	switch {
 	case *s.left < 0:

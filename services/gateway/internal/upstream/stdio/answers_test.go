@@ -24,8 +24,8 @@ func (s session) raw(line string) (upstream.Answer, time.Duration, error) {
 	return answer, time.Since(begin), err
 }
 
-// Case A. Checks that an answer that cannot be used ends its call at once, with the reason.
-func TestU2Request_UnusableAnswerEndsItsCallAtOnce(t *testing.T) {
+// Case U2. Case A. Checks that an answer that cannot be used ends its call at once, with the reason.
+func TestRequest_UnusableAnswerEndsItsCallAtOnce(t *testing.T) {
 	t.Parallel()
 	const pair = "the message contains half of a surrogate pair"
 	for name, tt := range map[string]struct{ line, want string }{
@@ -68,7 +68,7 @@ func TestU2Request_UnusableAnswerEndsItsCallAtOnce(t *testing.T) {
 			if !errors.Is(err, upstream.ErrNoAnswer) || errors.Is(err, upstream.ErrNeverSent) || answer.Message != nil || took > atOnce {
 				t.Fatalf("after %s: %+v, %v", took, answer, err)
 			}
-			if why := upstream.Why(answer, err); !strings.Contains(why, tt.want) {
+			if why := upstream.PublicReason(answer, err); !strings.Contains(why, tt.want) {
 				t.Errorf("it says %q, want %q in it", why, tt.want)
 			}
 			s.call(2, "info", nil) // the process continues
@@ -77,7 +77,7 @@ func TestU2Request_UnusableAnswerEndsItsCallAtOnce(t *testing.T) {
 }
 
 // Case A. Checks that unusual forms that some servers write are accepted, and repaired before they are read.
-func TestRequest_OddFormsOfAnswersAreTaken(t *testing.T) {
+func TestRequest_UnusualFormsOfAnswersAreRepaired(t *testing.T) {
 	t.Parallel()
 	const want = `{"content":[{"type":"text","text":"a"}]}`
 	for name, tt := range map[string]struct{ line, want string }{
@@ -113,9 +113,9 @@ func TestRequest_OddFormsOfAnswersAreTaken(t *testing.T) {
 	})
 }
 
-// Case A. Checks that an error without an id does not end a call if other calls are in flight, or if a request of
-// another principal may have caused the error.
-func TestU2Request_ErrorWithoutIDEndsOnlyWhatIsAlone(t *testing.T) {
+// Case U2. Case A. Checks that an error without an id does not end a call if other calls are in flight, or if a request
+// of another principal may have caused the error.
+func TestRequest_ErrorWithoutIDEndsOnlyASingleCall(t *testing.T) {
 	t.Parallel()
 	const line = `{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"?"}}`
 	t.Run("another in flight", func(t *testing.T) {

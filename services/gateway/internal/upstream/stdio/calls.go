@@ -70,8 +70,8 @@ type callTable struct {
 	mu   sync.Mutex
 	byID map[int64]*pendingCall
 	last int64
-	// owed contains the ids of abandoned requests whose answers have not arrived.
-	owed map[int64]struct{}
+	// abandoned contains the ids of abandoned requests whose answers have not arrived.
+	abandoned map[int64]struct{}
 	// asked contains the id keys of the process's requests that wait for a client's response, the newest last.
 	asked []string
 	// greetings is the number of requests that were greetings.
@@ -93,8 +93,8 @@ func (t *callTable) find(raw []byte) *pendingCall {
 	return t.byID[id]
 }
 
-// only returns the request in flight if there is exactly one, and otherwise nil.
-func (t *callTable) only() *pendingCall {
+// onlyCall returns the request in flight if there is exactly one, and otherwise nil.
+func (t *callTable) onlyCall() *pendingCall {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if len(t.byID) != 1 {
@@ -117,17 +117,17 @@ func (t *callTable) methodOf(id []byte) string {
 	return ""
 }
 
-// alone returns the request in flight if the process works on no other request, and otherwise nil. In a shared process,
+// onlyPending returns the request in flight if the process works on no other request, and otherwise nil. In a shared process,
 // abandoned requests count until they are answered, because the answer to another principal's request must not end this
 // request.
-func (t *callTable) alone(shared bool) *pendingCall {
+func (t *callTable) onlyPending(shared bool) *pendingCall {
 	t.mu.Lock()
-	owed := len(t.owed)
+	owed := len(t.abandoned)
 	t.mu.Unlock()
 	if shared && owed > 0 {
 		return nil
 	}
-	return t.only()
+	return t.onlyCall()
 }
 
 // first returns the oldest request in flight that has a receiver for messages; nil if there is none.
@@ -177,15 +177,15 @@ func (t *callTable) asks() bool {
 	return len(t.asked) > 0
 }
 
-// begun reports whether the process was sent a request that is not a greeting.
-func (t *callTable) begun() bool {
+// hasCalls reports whether the process was sent a request that is not a greeting.
+func (t *callTable) hasCalls() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.last > t.greetings
 }
 
-// greets counts the next request as a greeting.
-func (t *callTable) greets() {
+// countGreeting counts the next request as a greeting.
+func (t *callTable) countGreeting() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.greetings++
@@ -223,25 +223,25 @@ func (t *callTable) giveUp(c *pendingCall) {
 		return // the request was already answered
 	}
 	delete(t.byID, c.id)
-	for id := range t.owed {
-		if len(t.owed) < maxOwed {
+	for id := range t.abandoned {
+		if len(t.abandoned) < maxOwed {
 			break
 		}
-		delete(t.owed, id)
+		delete(t.abandoned, id)
 	}
-	t.owed[c.id] = struct{}{}
+	t.abandoned[c.id] = struct{}{}
 }
 
-// owes reports whether the request with this raw id was abandoned, and forgets that request.
-func (t *callTable) owes(raw []byte) bool {
+// wasAbandoned reports whether the request with this raw id was abandoned, and forgets that request.
+func (t *callTable) wasAbandoned(raw []byte) bool {
 	id, err := strconv.ParseInt(string(raw), 10, 64)
 	if err != nil {
 		return false
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	_, owed := t.owed[id]
-	delete(t.owed, id)
+	_, owed := t.abandoned[id]
+	delete(t.abandoned, id)
 	return owed
 }
 
@@ -305,14 +305,14 @@ func (p *process) do(ctx context.Context, c *pendingCall, events func([]byte)) (
 		p.abandon(ctx, c, err)
 		return nil, err
 	}
-	if answer, err = c.readdress(ctx, answer); err != nil {
+	if answer, err = c.withClientID(ctx, answer); err != nil {
 		return nil, fmt.Errorf("%w: server %q: %w", upstream.ErrNoAnswer, p.server.cfg.Name, err)
 	}
 	return answer, nil
 }
 
-// readdress returns an answer with the client's id. It waits for a processor slot before it copies a large answer.
-func (c *pendingCall) readdress(ctx context.Context, a *jsonrpc.Answer) (*jsonrpc.Answer, error) {
+// withClientID returns an answer with the client's id. It waits for a processor slot before it copies a large answer.
+func (c *pendingCall) withClientID(ctx context.Context, a *jsonrpc.Answer) (*jsonrpc.Answer, error) {
 	end, err := c.room.TurnFor(ctx, len(a.Raw))
 	if err != nil {
 		return nil, err
@@ -346,7 +346,7 @@ func (c *pendingCall) await(ctx context.Context, events func([]byte)) (*jsonrpc.
 		default:
 		}
 		if ctx.Err() != nil {
-			return nil, c.proc.server.gaveUp(ctx)
+			return nil, c.proc.server.waitError(ctx)
 		}
 		return nil, fmt.Errorf("%w: %w", upstream.ErrNoAnswer, c.proc.cause)
 	}

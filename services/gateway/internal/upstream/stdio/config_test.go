@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/sandbox"
 )
 
-func TestNewRefusesWhatCannotRun(t *testing.T) {
+func TestNew_RefusesInvalidConfigurations(t *testing.T) {
 	t.Parallel()
 	good := stdio.Config{Name: "fake", Command: []string{"node"}, WorkRoot: "/srv"}
 	for name, edit := range map[string]func(*stdio.Config){

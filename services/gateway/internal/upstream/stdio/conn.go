@@ -53,7 +53,7 @@ func (c *conn) Request(ctx context.Context, req upstream.Request, events func([]
 		return upstream.Answer{}, err
 	}
 	defer c.arrive(f)
-	call, err := c.enlist(ctx, req.Message, req.Room, events != nil)
+	call, err := c.register(ctx, req.Message, req.Room, events != nil)
 	if err != nil {
 		return upstream.Answer{}, err
 	}
@@ -63,8 +63,8 @@ func (c *conn) Request(ctx context.Context, req upstream.Request, events func([]
 	return upstream.Answer{Message: answer}, err
 }
 
-// enlist registers a request with the process that will serve the request.
-func (c *conn) enlist(ctx context.Context, m *jsonrpc.Message, has *room.Holding, events bool) (*pendingCall, error) {
+// register registers a request with the process that will serve the request.
+func (c *conn) register(ctx context.Context, m *jsonrpc.Message, has *room.Holding, events bool) (*pendingCall, error) {
 	for {
 		p, err := c.process(ctx)
 		if err != nil {
@@ -94,7 +94,7 @@ func (c *conn) Notify(ctx context.Context, req upstream.Request) error {
 	}
 	find := c.process
 	if m.Kind == jsonrpc.Response || m.Method == mcp.MethodProgress {
-		find = func(context.Context) (*process, error) { return c.asking(m) }
+		find = func(context.Context) (*process, error) { return c.requester(m) }
 	}
 	p, err := find(ctx)
 	if err != nil {
@@ -103,9 +103,9 @@ func (c *conn) Notify(ctx context.Context, req upstream.Request) error {
 	return p.send(ctx, line)
 }
 
-// asking returns the process to whose request a client's message belongs. The message is a response or progress. If
+// requester returns the process to whose request a client's message belongs. The message is a response or progress. If
 // another process has replaced that process, asking returns an error.
-func (c *conn) asking(m *jsonrpc.Message) (*process, error) {
+func (c *conn) requester(m *jsonrpc.Message) (*process, error) {
 	c.server.mu.Lock()
 	p := c.host.proc
 	c.server.mu.Unlock()
@@ -165,7 +165,7 @@ func (c *conn) process(ctx context.Context) (*process, error) {
 	case errors.Is(err, upstream.ErrNeverSent):
 		return nil, err
 	default:
-		return nil, upstream.Recast(upstream.ErrNeverSent, "there is no process", err) // the class of a failed start is not the class of the message
+		return nil, upstream.WithClass(upstream.ErrNeverSent, "there is no process", err) // the class of a failed start is not the class of the message
 	}
 }
 

@@ -88,7 +88,7 @@ func (d *disk) check(now time.Time, group *proclimit.Group) error {
 func (d *disk) verdict(err error) error {
 	most := d.server.cfg.Limits.Disk
 	switch {
-	case cantSee(err):
+	case isCausedByProgram(err):
 		return d.server.limitError("disk", fmt.Sprintf("the size of %s can't be measured: %v", d.called, withoutPath(err)))
 	case d.used > most:
 		return d.server.limitError("disk", fmt.Sprintf("%s reached its limit of %d MiB, or %d files", d.called, most>>20, most/fileCost))
@@ -96,9 +96,9 @@ func (d *disk) verdict(err error) error {
 	return nil
 }
 
-// cantSee reports whether the program can have caused an error of a measurement. Other errors are ignored until the
+// isCausedByProgram reports whether the program can have caused an error of a measurement. Other errors are ignored until the
 // next measurement, for example if the gateway has too many open files.
-func cantSee(err error) bool {
+func isCausedByProgram(err error) bool {
 	return errors.Is(err, errDepth) || errors.Is(err, unix.EACCES) || errors.Is(err, unix.EPERM)
 }
 
@@ -117,7 +117,7 @@ func (d *disk) admit() error {
 	var err error
 	d.used, err = measure(d.dir, d.server.cfg.Limits.Disk)
 	d.free, _ = space(d.dir)
-	if cantSee(err) {
+	if isCausedByProgram(err) {
 		err = nil // an ended process must not prevent the next start this way; while a process runs, the error counts
 	}
 	if err = d.verdict(err); err != nil {

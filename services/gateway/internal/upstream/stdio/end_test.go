@@ -20,7 +20,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-func TestStdioEndsTheWholeGroup(t *testing.T) {
+func TestProcess_EndsWithItsWholeGroup(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		role string
@@ -49,7 +49,7 @@ func TestStdioEndsTheWholeGroup(t *testing.T) {
 	}
 }
 
-func TestStdioDoesNotWaitForWhatLeftTheGroup(t *testing.T) {
+func TestClose_DoesNotWaitForProcessesOutsideTheGroup(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "good", nil)
 	pid := r.open(t, ana).call(1, "breed", map[string]string{"escape": "yes"})["pid"]
@@ -74,7 +74,7 @@ func TestStdioDoesNotWaitForWhatLeftTheGroup(t *testing.T) {
 	}
 }
 
-func TestStdioKeepsAProcessWhileASessionIsOpen(t *testing.T) {
+func TestProcess_LivesWhileASessionIsOpen(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "good", func(c *stdio.Config) { c.IdleTimeout, c.MaxProcesses = 50*time.Millisecond, 1 })
 	one, two := r.open(t, ana), r.open(t, ana)
@@ -96,7 +96,7 @@ func TestStdioKeepsAProcessWhileASessionIsOpen(t *testing.T) {
 	})
 }
 
-func TestStdioCloseEndsAllAndLeavesNothingBehind(t *testing.T) {
+func TestClose_EndsAllProcessesAndGoroutines(t *testing.T) {
 	before := runtime.NumGoroutine()
 	r := newRig(t, "good", nil)
 	one, two := r.open(t, ana), r.open(t, ben)
@@ -124,7 +124,7 @@ func TestStdioCloseEndsAllAndLeavesNothingBehind(t *testing.T) {
 	eventually.Holds(t, "all goroutines have ended", func() bool { return runtime.NumGoroutine() <= before })
 }
 
-func TestStdioCloseEndsAStart(t *testing.T) {
+func TestClose_EndsAStart(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "mute", nil)
 	failed := make(chan error, 1)
@@ -141,7 +141,7 @@ func TestStdioCloseEndsAStart(t *testing.T) {
 	}
 }
 
-func TestStdioDiesWithTheGateway(t *testing.T) {
+func TestProcess_DiesWithTheGateway(t *testing.T) {
 	t.Parallel()
 	if runtime.GOOS != "linux" {
 		t.Skip("only Linux tells a process that its parent was killed")

@@ -17,7 +17,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-func TestStdioSaysWhyAServerDoesNotStart(t *testing.T) {
+func TestOpen_SaysWhyAServerDoesNotStart(t *testing.T) {
 	t.Parallel()
 	program, err := os.Executable()
 	if err != nil {
@@ -68,7 +68,7 @@ func TestStdioSaysWhyAServerDoesNotStart(t *testing.T) {
 	}
 }
 
-func TestStdioWaitsForAServerNoLongerThanItsCaller(t *testing.T) {
+func TestOpen_WaitsNoLongerThanItsCaller(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "mute", nil)
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
@@ -81,7 +81,7 @@ func TestStdioWaitsForAServerNoLongerThanItsCaller(t *testing.T) {
 
 // Checks that a caller gets the answer that a server is starting before its deadline, because its client may have the
 // same deadline.
-func TestStdio_CallerIsToldBeforeItsDeadlineThatAServerStarts(t *testing.T) {
+func TestOpen_AnswersBeforeTheDeadlineWhileAServerStarts(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "mute", nil)
 	ctx, cancel := context.WithTimeout(t.Context(), soon)
@@ -92,7 +92,7 @@ func TestStdio_CallerIsToldBeforeItsDeadlineThatAServerStarts(t *testing.T) {
 	}
 }
 
-func TestStdioSurvivesTheDeathOfAProcess(t *testing.T) {
+func TestRequest_StartsAnotherProcessAfterADeath(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "good", nil)
 	one, two := r.open(t, ana), r.open(t, ana)
@@ -119,7 +119,7 @@ func TestStdioSurvivesTheDeathOfAProcess(t *testing.T) {
 	}
 }
 
-func TestStdioSlowsDownStartsInVain(t *testing.T) {
+func TestOpen_PausesAfterFailedStarts(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "exits", nil)
 	const free = 4 // the first start and three soon after it
@@ -144,7 +144,7 @@ func TestStdioSlowsDownStartsInVain(t *testing.T) {
 	}
 }
 
-func TestStdioIsNotHeldUpByAProcessThatDoesNotRead(t *testing.T) {
+func TestRequest_EndsWhenTheProcessDoesNotRead(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "good", func(c *stdio.Config) { c.WriteTimeout = 2 * time.Second })
 	one, two := r.open(t, ana), r.open(t, ana)

@@ -39,7 +39,7 @@ func restFor(t *testing.T, folder string, since time.Duration) {
 
 // Checks that the folder of an agent that has ended is removed. The folders of agents that may be restored, of running
 // agents and of other principals stay.
-func TestFolders_OfEndedAgentsGo(t *testing.T) {
+func TestFolders_OfEndedAgentsAreRemoved(t *testing.T) {
 	t.Parallel()
 	const kept = 30 * 24 * time.Hour
 	root := t.TempDir()
@@ -67,7 +67,7 @@ func TestFolders_OfEndedAgentsGo(t *testing.T) {
 
 // Checks that files in a program's folder neither prevent the removal of the folder nor cause the removal of files
 // outside of it.
-func TestFolders_OfHostileProgramsGo(t *testing.T) {
+func TestFolders_OfHostileProgramsAreRemoved(t *testing.T) {
 	t.Parallel()
 	root, outside := t.TempDir(), t.TempDir()
 	put(t, os.WriteFile(filepath.Join(outside, "kept"), nil, 0o600))
@@ -95,7 +95,7 @@ func TestFolders_OfHostileProgramsGo(t *testing.T) {
 }
 
 // Checks that an interrupted removal is completed.
-func TestFolders_InterruptedRemovalsGoOn(t *testing.T) {
+func TestFolders_InterruptedRemovalsAreCompleted(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
 	folder := visited(t, root, agentKey("ended"))

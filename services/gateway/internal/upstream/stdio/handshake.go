@@ -13,8 +13,8 @@ import (
 // initialized is the notification that a process gets after it has answered initialize.
 const initialized = `{"jsonrpc":"2.0","method":"notifications/initialized"}` + "\n"
 
-// refusalKept is the maximum length of a server's refusal in an error, in bytes.
-const refusalKept = 512
+// maxRefusal is the maximum length of a server's refusal in an error, in bytes.
+const maxRefusal = 512
 
 // greeting contains the requests with which a process is opened: first and, if the process refuses first, other. One of
 // them is initialize. The other one is server/discover, for a program without sessions (MCP 2026-07-28).
@@ -22,7 +22,7 @@ type greeting struct{ first, other *jsonrpc.Message }
 
 // greetingOf returns the greeting for a session that is opened with hello. It begins with the protocol family that the
 // server is known to speak. If that is not known, it begins with initialize, because most servers have sessions.
-func greetingOf(hello *jsonrpc.Message, known *era) greeting {
+func greetingOf(hello *jsonrpc.Message, known *protocolFamily) greeting {
 	if hello.Method == mcp.MethodInitialize && known.isModern() {
 		return greeting{discover(hello), hello}
 	}
@@ -59,9 +59,9 @@ func (p *process) handshake(with greeting) error {
 			Text: "it gave no usable answer to " + hello.Method, Err: fmt.Errorf("it gave no usable answer to %s: %w", hello.Method, err),
 		})
 	case answer.Error.Present(), refuses(hello, answer):
-		p.server.era.Store(nil)
+		p.server.family.Store(nil)
 		err = upstream.ErrNoAnswer
-		refusal := upstream.Escaped(p.server.told.Log(string(answer.Error.Of(answer.Raw))), refusalKept)
+		refusal := upstream.Escaped(p.server.operatorScrubber.Log(string(answer.Error.Of(answer.Raw))), maxRefusal)
 		p.end(&upstream.CauseError{
 			Text: "it refused " + hello.Method, Detail: refusal, Err: fmt.Errorf("it refused %s: %s", hello.Method, refusal),
 		})
@@ -69,12 +69,12 @@ func (p *process) handshake(with greeting) error {
 		p.greeting, p.hello = with, answer
 		p.modern.Store(true)
 		if refusal := refusals[mcp.MethodInitialize]; refusal != nil {
-			p.server.era.Store(&era{refusal: refusal})
+			p.server.family.Store(&protocolFamily{refusal: refusal})
 		}
 		return nil
 	default:
 		p.greeting, p.hello = with, answer
-		p.server.era.Store(new(era))
+		p.server.family.Store(new(protocolFamily))
 		if err = p.send(ctx, []byte(initialized)); err == nil {
 			return nil
 		}
@@ -94,7 +94,7 @@ func refuses(hello *jsonrpc.Message, answer *jsonrpc.Answer) bool {
 
 // hail sends a greeting.
 func (p *process) hail(ctx context.Context, hello *jsonrpc.Message) (*jsonrpc.Answer, error) {
-	p.calls.greets()
+	p.calls.countGreeting()
 	return p.do(ctx, p.register(hello, nil, false), nil)
 }
 
@@ -107,16 +107,16 @@ func (p *process) greet(hello *jsonrpc.Message) (*jsonrpc.Answer, error) {
 	return answer, nil
 }
 
-// era describes the protocol family that the server's processes speak. The next process is greeted in that family
+// protocolFamily describes the protocol family that the server's processes speak. The next process is greeted in that family
 // first.
-type era struct {
+type protocolFamily struct {
 	// refusal is the answer to initialize of a server that speaks only 2026-07-28. It is nil for a server with
 	// sessions.
 	refusal *jsonrpc.Answer
 }
 
 // isModern reports whether the server is known to speak only 2026-07-28.
-func (e *era) isModern() bool { return e != nil && e.refusal != nil }
+func (e *protocolFamily) isModern() bool { return e != nil && e.refusal != nil }
 
 // discover returns a server/discover request for the client that sent hello.
 func discover(hello *jsonrpc.Message) *jsonrpc.Message {

@@ -116,7 +116,7 @@ func (s *transport) admit(accounts *principal.Accounts) error {
 	if s.cfg.Shared {
 		return nil
 	}
-	return s.shares.Take(accounts, 1)
+	return s.shares.Acquire(accounts, 1)
 }
 
 // forget removes a host whose process has ended. The caller holds the lock.
@@ -126,7 +126,7 @@ func (s *transport) forget(h *host) {
 	}
 	delete(s.hosts, h.who)
 	if !s.cfg.Shared {
-		s.shares.Give(&h.accounts, 1)
+		s.shares.Release(&h.accounts, 1)
 	}
 }
 
@@ -202,7 +202,7 @@ func (s *transport) acquire(ctx context.Context, h *host, with greeting) (*proce
 		if errors.Is(context.Cause(ctx), context.DeadlineExceeded) {
 			return nil, s.stillStarting()
 		}
-		return nil, s.gaveUp(ctx)
+		return nil, s.waitError(ctx)
 	}
 }
 
@@ -217,7 +217,7 @@ func (s *transport) begin(h *host, with greeting) error {
 		return fmt.Errorf("%w: server %q: %w", upstream.ErrNeverSent, s.cfg.Name, err)
 	}
 	if wait := h.pause() - since; wait > 0 {
-		return fmt.Errorf("%w: %w", upstream.ErrNeverSent, s.pausing(h, wait))
+		return fmt.Errorf("%w: %w", upstream.ErrNeverSent, s.pauseError(h, wait))
 	}
 	if since < steadyAfter {
 		h.quick++
@@ -247,8 +247,8 @@ func (h *host) pause() time.Duration {
 	return startInterval << min(h.quick-quickStarts, doublings)
 }
 
-// pausing returns the error for a server that is not started yet because its processes ended soon after their starts.
-func (s *transport) pausing(h *host, wait time.Duration) error {
+// pauseError returns the error for a server that is not started yet because its processes ended soon after their starts.
+func (s *transport) pauseError(h *host, wait time.Duration) error {
 	last := errors.New("it is still ending")
 	switch {
 	case h.failure != nil:
@@ -272,17 +272,17 @@ func (s *transport) notStarted(err error) error {
 		text += ": " + known
 	}
 	return &upstream.CauseError{
-		Text: text, Detail: upstream.Escaped(s.told.Log(err.Error()), tailKept),
+		Text: text, Detail: upstream.Escaped(s.operatorScrubber.Log(err.Error()), maxTailLine),
 		Err: fmt.Errorf("start server %q: %w", s.cfg.Name, err),
 	}
 }
 
-// bringUp starts a process and greets it. used is the installed program, or nil if the command is run as configured.
-func (s *transport) bringUp(h *host, with greeting, used *usedProgram) error {
+// startAndGreet starts a process and greets it. used is the installed program, or nil if the command is run as configured.
+func (s *transport) startAndGreet(h *host, with greeting, used *usedProgram) error {
 	p, err := s.launch(h, used)
 	if err != nil {
 		if used != nil {
-			s.program.give(used)
+			s.program.release(used)
 		}
 		s.log.WarnContext(context.Background(), "server not started", "error", err)
 		return fmt.Errorf("%w: %w", upstream.ErrNeverSent, s.notStarted(err))
@@ -314,8 +314,8 @@ func (s *transport) closedError() error {
 	return fmt.Errorf("%w: server %q: %w", upstream.ErrNeverSent, s.cfg.Name, upstream.ErrShutdown)
 }
 
-// gaveUp returns the error for a caller whose context ended while it waited for work that was already in progress.
-func (s *transport) gaveUp(ctx context.Context) error {
+// waitError returns the error for a caller whose context ended while it waited for work that was already in progress.
+func (s *transport) waitError(ctx context.Context) error {
 	class := upstream.ErrNoAnswer
 	if errors.Is(context.Cause(ctx), context.DeadlineExceeded) {
 		class = upstream.ErrTimeout

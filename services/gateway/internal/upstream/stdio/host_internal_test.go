@@ -7,8 +7,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// TestStartsArePaused checks that quick starts in a row wait longer and longer.
-func TestStartsArePaused(t *testing.T) {
+// TestPause_GrowsWithQuickStarts checks that quick starts in a row wait longer and longer.
+func TestPause_GrowsWithQuickStarts(t *testing.T) {
 	for quick, want := range map[int]time.Duration{
 		0: 0, 2: 0, 3: time.Second, 4: 2 * time.Second, 5: 4 * time.Second, 6: 8 * time.Second, 7: 8 * time.Second, 1 << 40: 8 * time.Second,
 	} {
@@ -18,8 +18,8 @@ func TestStartsArePaused(t *testing.T) {
 	}
 }
 
-// TestAHostIsForgottenOnce checks that the timer of a removed host does not affect the host that has replaced it.
-func TestAHostIsForgottenOnce(t *testing.T) {
+// TestForget_IgnoresReplacedHost checks that the timer of a removed host does not affect the host that has replaced it.
+func TestForget_IgnoresReplacedHost(t *testing.T) {
 	who := principal.Key{Tenant: "acme", Subject: "ana"}
 	old, now := &host{who: who}, &host{who: who}
 	s := &transport{hosts: map[principal.Key]*host{who: now}}

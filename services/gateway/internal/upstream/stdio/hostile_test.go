@@ -18,7 +18,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-func TestStdioU1GivesProgressToThoseWhoAsked(t *testing.T) {
+// Case U1.
+func TestRequest_ReceivesOnlyItsOwnProgress(t *testing.T) {
 	t.Parallel()
 	s := newRig(t, "good", nil).open(t, ana)
 	req := request(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"unasked"}}`)
@@ -27,7 +28,8 @@ func TestStdioU1GivesProgressToThoseWhoAsked(t *testing.T) {
 	}
 }
 
-func TestStdioU1TakesOutWhatOnlyTheGatewayMaySay(t *testing.T) {
+// Case U1.
+func TestRequest_RemovesReservedMembersFromAnswers(t *testing.T) {
 	t.Parallel()
 	s := newRig(t, "good", nil).open(t, ana)
 	answer, err := s.try(1, "forge", nil)
@@ -40,7 +42,8 @@ func TestStdioU1TakesOutWhatOnlyTheGatewayMaySay(t *testing.T) {
 	}
 }
 
-func TestStdioU1DropsWhatAnswersNothing(t *testing.T) {
+// Case U1.
+func TestRequest_DropsMessagesThatBelongToNoRequest(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "good", nil)
 	s := r.open(t, ana)
@@ -58,7 +61,8 @@ func TestStdioU1DropsWhatAnswersNothing(t *testing.T) {
 	}
 }
 
-func TestStdioU1AnswersTheServersRequestsItself(t *testing.T) {
+// Case U1.
+func TestRequest_GatewayAnswersServerRequests(t *testing.T) {
 	t.Parallel()
 	s := newRig(t, "good", nil).open(t, ana)
 	s.call(1, "ask", nil)
@@ -76,7 +80,8 @@ func TestStdioU1AnswersTheServersRequestsItself(t *testing.T) {
 	}
 }
 
-func TestStdioU1BoundsLines(t *testing.T) {
+// Case U1.
+func TestRequest_LimitsLines(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "good", func(c *stdio.Config) { c.MaxMessage = 1 << 20 })
 	s := r.open(t, ana)
@@ -93,7 +98,8 @@ func TestStdioU1BoundsLines(t *testing.T) {
 	s.call(2, "info", nil) // answered by the next process
 }
 
-func TestStdioS2LogsStandardErrorSafely(t *testing.T) {
+// Case S2.
+func TestLog_StandardErrorIsRedactedAndEscaped(t *testing.T) {
 	t.Parallel()
 	const secret = "hunter2-correct-horse"
 	r := newRig(t, "good", func(c *stdio.Config) { c.Env["API_KEY"] = secret })
@@ -116,7 +122,8 @@ func TestStdioS2LogsStandardErrorSafely(t *testing.T) {
 	}
 }
 
-func TestStdioS1AnswersHoldNoSecret(t *testing.T) {
+// Case S1.
+func TestRequest_RedactsSecretsInAnswers(t *testing.T) {
 	t.Parallel()
 	const secret, plain = "hunter2-correct-horse", "eu-central-1"
 	r := newRig(t, "good", func(c *stdio.Config) {
@@ -130,7 +137,7 @@ func TestStdioS1AnswersHoldNoSecret(t *testing.T) {
 
 // Case S1. Checks that the log says why a process did not start, because a process that was sent no call cannot quote
 // one. Later lines of the process are logged only at level debug.
-func TestStdioS1LogsWhatProcessesSayBeforeTheirFirstCall(t *testing.T) {
+func TestLog_ContainsStandardErrorBeforeTheFirstCall(t *testing.T) {
 	t.Parallel()
 	said := func(r *rig, text string) (warned bool) {
 		for line := range strings.Lines(r.log.String()) {
@@ -154,7 +161,8 @@ func TestStdioS1LogsWhatProcessesSayBeforeTheirFirstCall(t *testing.T) {
 	}
 }
 
-func TestStdioS2BoundsTheRateOfStandardError(t *testing.T) {
+// Case S2.
+func TestLog_StandardErrorIsRateLimited(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "good", nil)
 	s := r.open(t, ana)
@@ -174,7 +182,7 @@ func TestStdioS2BoundsTheRateOfStandardError(t *testing.T) {
 }
 
 // Case U1. Checks that the total size of messages before an answer is limited, too.
-func TestStdioU1CutsLargeMessages(t *testing.T) {
+func TestRequest_LimitsSizeOfMessagesBeforeAnswer(t *testing.T) {
 	t.Parallel()
 	const most = 64 << 20
 	r := newRig(t, "good", nil)
@@ -191,7 +199,8 @@ func TestStdioU1CutsLargeMessages(t *testing.T) {
 	s.call(3, "info", nil)
 }
 
-func TestStdioU1CutsEndlessMessages(t *testing.T) {
+// Case U1.
+func TestRequest_LimitsNumberOfMessagesBeforeAnswer(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "good", nil)
 	s := r.open(t, ana)
@@ -212,9 +221,9 @@ func TestStdioU1CutsEndlessMessages(t *testing.T) {
 	s.call(5, "info", nil)
 }
 
-// TestStdioX3WhoGivesUpEndsNoSharedProcess checks that late answers to abandoned calls of one principal do not end a
-// process that others share.
-func TestStdioX3WhoGivesUpEndsNoSharedProcess(t *testing.T) {
+// Case X3. TestRequest_AbandonedCallsDoNotEndASharedProcess checks that late answers to abandoned calls of one
+// principal do not end a process that others share.
+func TestRequest_AbandonedCallsDoNotEndASharedProcess(t *testing.T) {
 	r := newRig(t, "good", func(c *stdio.Config) { c.Shared = true })
 	bens := r.open(t, ben)
 	held := bens.begin(1, "hold", nil)

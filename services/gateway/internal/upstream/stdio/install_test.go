@@ -75,7 +75,7 @@ func (in installing) folders() []string {
 	return found
 }
 
-func TestInstall_ManyPrincipalsWaitForOne(t *testing.T) {
+func TestInstall_RunsOnceForManyPrincipals(t *testing.T) {
 	t.Parallel()
 	in := newInstalling(t, installs, "server@1.0.0", nil)
 	var all sync.WaitGroup
@@ -88,7 +88,7 @@ func TestInstall_ManyPrincipalsWaitForOne(t *testing.T) {
 	}
 }
 
-func TestInstall_FailureIsToldToAllAndNotRepeatedAtOnce(t *testing.T) {
+func TestInstall_FailureIsReportedToAllAndNotRepeatedAtOnce(t *testing.T) {
 	t.Parallel()
 	in := newInstalling(t, `#!/bin/sh
 echo run >> TALLY
@@ -148,7 +148,7 @@ func TestInstall_EndsWithTheGateway(t *testing.T) {
 	}
 }
 
-func TestInstall_NewerVersionLeavesRunningProcessesTheirs(t *testing.T) {
+func TestInstall_NewerVersionDoesNotAffectRunningProcesses(t *testing.T) {
 	t.Parallel()
 	in := newInstalling(t, installs, "server@latest", func(c *stdio.Config) { c.IdleTimeout = time.Millisecond })
 	first := in.open(t, ana)
@@ -171,7 +171,7 @@ func TestInstall_NewerVersionLeavesRunningProcessesTheirs(t *testing.T) {
 	}
 }
 
-func TestInstall_VersionThatIsExactIsNotRenewed(t *testing.T) {
+func TestInstall_ExactVersionIsNotRenewed(t *testing.T) {
 	t.Parallel()
 	in := newInstalling(t, installs, "server@1.0.0", nil)
 	in.open(t, ana)

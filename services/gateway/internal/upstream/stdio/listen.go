@@ -23,10 +23,10 @@ type listener struct {
 func (c *conn) Listen(ctx context.Context, to upstream.Listener) error {
 	l := &listener{messages: make(chan []byte, eventQueue), queued: to.Room.Beside()}
 	defer l.queued.Close()
-	if !c.attend(l) {
+	if !c.addListener(l) {
 		return fmt.Errorf("%w: %w", upstream.ErrNoStream, upstream.ErrClosed)
 	}
-	defer c.leaveOff(l)
+	defer c.removeListener(l)
 	to.Opened()
 	for {
 		select {
@@ -47,8 +47,8 @@ func (c *conn) Listen(ctx context.Context, to upstream.Listener) error {
 // errUnheard means that a process has no listener any more.
 var errUnheard = errors.New("the process has no listener")
 
-// attend registers a listener for the processes of the session, and reports whether the session is open.
-func (c *conn) attend(l *listener) bool {
+// addListener registers a listener for the processes of the session, and reports whether the session is open.
+func (c *conn) addListener(l *listener) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
@@ -63,8 +63,8 @@ func (c *conn) attend(l *listener) bool {
 	return true
 }
 
-// leaveOff removes a listener, and refuses the requests of the server that are still in its queue.
-func (c *conn) leaveOff(l *listener) {
+// removeListener removes a listener, and refuses the requests of the server that are still in its queue.
+func (c *conn) removeListener(l *listener) {
 	c.server.mu.Lock()
 	delete(c.host.listeners, l)
 	p := c.host.proc
@@ -103,10 +103,10 @@ func (p *process) takeBack() {
 	}
 }
 
-// heard returns the listeners that receive a message that belongs to no request. A notification about the server itself
+// listenersFor returns the listeners that receive a message that belongs to no request. A notification about the server itself
 // goes to all listeners. Any other message goes to the listeners of the only session; if there are several sessions,
 // heard returns none.
-func (p *process) heard(m *jsonrpc.Answer) (out []*listener) {
+func (p *process) listenersFor(m *jsonrpc.Answer) (out []*listener) {
 	s := p.server
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -44,7 +44,7 @@ const (
 
 // Checks that messages outside of requests are sent to the only session. If there are several sessions, or the process
 // is shared, sessions get only notifications about the server itself.
-func TestStdioListens(t *testing.T) {
+func TestListen_ReceivesMessagesOutsideOfRequests(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		shared bool
@@ -99,7 +99,7 @@ func TestStdioListens(t *testing.T) {
 
 // Checks that a listener that stops, or whose session is closed, gets no more messages, and that a listener gets the
 // messages of a process that replaces another one.
-func TestStdioStopsListening(t *testing.T) {
+func TestListen_StoppedListenerReceivesNothing(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "good", nil)
 	s := r.open(t, ana)
@@ -132,7 +132,7 @@ func TestStdioStopsListening(t *testing.T) {
 
 // Checks that requests of a process end with the process: the client is sent a cancellation, and the next process gets
 // no responses to them.
-func TestStdioAnswersTheProcessThatAsked(t *testing.T) {
+func TestListen_RequestsEndWithTheirProcess(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "good", nil)
 	s := r.open(t, ana)
@@ -161,7 +161,7 @@ func TestStdioAnswersTheProcessThatAsked(t *testing.T) {
 
 // Case U1. Checks that a request of a shared process is sent to no client, whatever its method is, and that the process
 // gets exactly one refusal.
-func TestStdioU1ASharedProcessAsksNobody(t *testing.T) {
+func TestListen_RequestsOfASharedProcessAreRefused(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "good", func(c *stdio.Config) { c.Shared = true })
 	sessions := []session{r.open(t, ana), r.open(t, ben)}

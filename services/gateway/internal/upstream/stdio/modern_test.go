@@ -31,7 +31,7 @@ func (r *rig) discover(t *testing.T, who principal.Key) (upstream.Conn, upstream
 
 // Checks that a server that speaks only 2026-07-28 is found out by its refusal of initialize, and that its later
 // processes are greeted once with server/discover.
-func TestStdioServersWithoutSessions(t *testing.T) {
+func TestOpen_ServerWithoutSessionsIsGreetedWithDiscover(t *testing.T) {
 	t.Parallel()
 	for name, first := range map[string]bool{"a session first": true, "without one first": false} {
 		t.Run(name, func(t *testing.T) {
@@ -82,7 +82,7 @@ func TestStdioServersWithoutSessions(t *testing.T) {
 
 // Checks that a server with sessions is known as one after its first process was started, and that a client without a
 // session then starts no process.
-func TestStdioServersWithSessionsAreOlder(t *testing.T) {
+func TestOpen_ServerWithSessionsStartsNoProcessForDiscover(t *testing.T) {
 	t.Parallel()
 	for name, first := range map[string]bool{"known": true, "not known": false} {
 		t.Run(name, func(t *testing.T) {
@@ -105,7 +105,7 @@ func TestStdioServersWithSessionsAreOlder(t *testing.T) {
 
 // Checks that the notifications of a subscription have the client's id of the subscription, and are sent only to that
 // client.
-func TestStdioSubscriptions(t *testing.T) {
+func TestRequest_SubscriptionReceivesItsNotifications(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "modern", nil)
 	conn, _, err := r.discover(t, ana)
@@ -147,7 +147,7 @@ func TestStdioSubscriptions(t *testing.T) {
 
 // Checks that a program may change between having sessions and having none. Open connections then end, and new ones use
 // the new protocol family. Processes of other callers are not affected.
-func TestStdioServersMayChange(t *testing.T) {
+func TestOpen_ServerMayChangeItsProtocolFamily(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "changes", nil)
 	before := r.open(t, ana)

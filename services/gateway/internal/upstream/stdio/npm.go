@@ -28,11 +28,11 @@ var npmFlags = []string{
 // An npmError says that npm failed.
 type npmError struct {
 	state *os.ProcessState
-	// said is the reason that npm has printed, redacted and escaped.
-	said string
+	// reason is the reason that npm has printed, redacted and escaped.
+	reason string
 }
 
-func (e *npmError) Error() string { return fmt.Sprintf("npm ended, %s: %s", e.state, e.said) }
+func (e *npmError) Error() string { return fmt.Sprintf("npm ended, %s: %s", e.state, e.reason) }
 
 // install installs the package after it has waited until no other server installs the same package.
 func (p *program) install() (*npx.Installed, error) {
@@ -152,7 +152,7 @@ func (r *npmRun) run(ctx context.Context) error {
 	case err != nil && len(r.reasons) == 0: // awaitExit may lose the status; then Commit checks the result
 		return nil
 	case err != nil, !state.Success():
-		return &npmError{state, r.said()}
+		return &npmError{state, r.reasonText()}
 	}
 	return nil
 }
@@ -186,12 +186,12 @@ func (r *npmRun) checkLimits() error {
 // listen reads the output of npm.
 func (r *npmRun) listen(ctx context.Context) {
 	defer close(r.heard)
-	from := bufio.NewReaderSize(r.output, stderrRead)
+	from := bufio.NewReaderSize(r.output, maxReadLine)
 	quota := rate{max: stderrRate, per: time.Second}
 	for {
 		line, err := firstOfLine(from)
 		if len(line) > 0 {
-			text := upstream.Escaped(r.server.told.Log(string(line)), stderrKept)
+			text := upstream.Escaped(r.server.operatorScrubber.Log(string(line)), maxLoggedLine)
 			r.spoken.add(text)
 			r.note(text)
 			if quota.allow(time.Now(), 1) {
@@ -206,8 +206,8 @@ func (r *npmRun) listen(ctx context.Context) {
 
 const maxReasons = 8
 
-// beside are texts of lines in npm's errors that do not contain the reason.
-var beside = []string{"A complete log of this run", "Log files were not written", "Note that you can also install from a", "tarball, folder, http url, or git folder"}
+// ignoredLines are texts of lines in npm's errors that do not contain the reason.
+var ignoredLines = []string{"A complete log of this run", "Log files were not written", "Note that you can also install from a", "tarball, folder, http url, or git folder"}
 
 // note stores a line in which npm has printed the reason of its failure.
 func (r *npmRun) note(line string) {
@@ -217,14 +217,14 @@ func (r *npmRun) note(line string) {
 	}
 	text = strings.TrimSpace(text)
 	says := func(words string) bool { return strings.Contains(text, words) }
-	if is && text != "" && text != "404" && len(r.reasons) < maxReasons && !slices.ContainsFunc(beside, says) {
+	if is && text != "" && text != "404" && len(r.reasons) < maxReasons && !slices.ContainsFunc(ignoredLines, says) {
 		r.reasons = append(r.reasons, text)
 	}
 }
 
-// said returns the reasons that npm has printed, or otherwise its last line. It must be called after the output has
+// reasonText returns the reasons that npm has printed, or otherwise its last line. It must be called after the output has
 // ended.
-func (r *npmRun) said() string {
+func (r *npmRun) reasonText() string {
 	if len(r.reasons) > 0 {
 		return strings.Join(r.reasons, "; ")
 	}

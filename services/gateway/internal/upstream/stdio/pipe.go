@@ -55,7 +55,7 @@ func (p *process) writeLine(line []byte) error {
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		p.end(fmt.Errorf("it did not read its standard input for %s", limit))
 	default:
-		p.breaks(fmt.Errorf("write to its standard input: %w", err))
+		p.endBroken(fmt.Errorf("write to its standard input: %w", err))
 	}
 	if n == 0 {
 		return upstream.ErrNeverSent
@@ -86,7 +86,7 @@ func (p *process) send(ctx context.Context, line []byte) error {
 		}
 		return nil
 	case <-ctx.Done(): // a part of the line may have been written
-		return p.server.gaveUp(ctx)
+		return p.server.waitError(ctx)
 	}
 }
 
@@ -142,7 +142,7 @@ func (p *process) read() {
 			p.end(fmt.Errorf("it wrote a line of more than %d bytes", lines.limit))
 			return
 		case err != nil:
-			p.breaks(errors.New("it closed its standard output"))
+			p.endBroken(errors.New("it closed its standard output"))
 			return
 		case len(line) == 0:
 			continue

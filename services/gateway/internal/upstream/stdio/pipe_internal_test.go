@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/intake"
 )
 
-func FuzzFrameKeepsAMessageOnItsLine(f *testing.F) {
+func FuzzFrame(f *testing.F) {
 	for _, seed := range []string{
 		`{"a":"b"}`, "{\r\n\"a\" :\n[1,\r2]}\n", "{\"\u2028\":\"\u2029\u0085\u00a0\"}", `["\n\\u2028"]`, "\"\\\\\u2028\"",
 	} {
@@ -45,7 +45,7 @@ func FuzzFrameKeepsAMessageOnItsLine(f *testing.F) {
 	})
 }
 
-func FuzzLineReaderReadsWhatWasWritten(f *testing.F) {
+func FuzzLineReader(f *testing.F) {
 	f.Add([]byte("one\ntwo\r\n\nrest"), 10)
 	f.Add(bytes.Repeat([]byte("x"), 100), 20)
 	f.Add([]byte("0123456789ABCDEF\n0123456789ABCDEFG\n"), 16)

@@ -44,10 +44,10 @@ type process struct {
 	stdin, stdout, stderr *os.File
 	// lines contains messages whose senders wait until they were written. replies contains messages of the gateway for
 	// which no goroutine waits.
-	lines   chan outgoing
-	replies chan []byte
-	piping  sync.WaitGroup
-	spoken  stderrTail
+	lines     chan outgoing
+	replies   chan []byte
+	piping    sync.WaitGroup
+	lastLines stderrTail
 	// starting limits the time of the start.
 	starting startTime
 	// group contains the process and everything that it starts. disk measures its private folder.
@@ -103,7 +103,7 @@ func (s *transport) launch(h *host, used *usedProgram) (*process, error) {
 		exited:  make(chan struct{}),
 		gone:    make(chan struct{}),
 		done:    make(chan struct{}),
-		calls:   callTable{byID: make(map[int64]*pendingCall), owed: make(map[int64]struct{})},
+		calls:   callTable{byID: make(map[int64]*pendingCall), abandoned: make(map[int64]struct{})},
 		drops:   make(map[string]int),
 		room:    h.room.Beside(),
 		program: used,
@@ -188,7 +188,7 @@ func (p *process) supervise(command sandbox.Command, childEnds [3]*os.File, star
 	p.drain()
 	state, _ := p.os.Wait()
 	p.group.Close()
-	p.bury(state)
+	p.logEnd(state)
 }
 
 // stop waits until the process has ended or must end, and then ends it.
@@ -244,12 +244,12 @@ func (p *process) drain() {
 	closeAll(p.stdout, p.stderr)
 }
 
-// bury records and logs how the process ended.
-func (p *process) bury(state *os.ProcessState) {
+// logEnd records and logs how the process ended.
+func (p *process) logEnd(state *os.ProcessState) {
 	how := p.reason
 	if how == nil {
 		how = &upstream.CauseError{
-			Text: fmt.Sprintf("it ended, %s", state), Detail: p.spoken.line(),
+			Text: fmt.Sprintf("it ended, %s", state), Detail: p.lastLines.line(),
 			Err: fmt.Errorf("it ended by itself, %s after its start (%s)", time.Since(p.started).Round(time.Millisecond), state),
 		}
 	}
@@ -258,13 +258,13 @@ func (p *process) bury(state *os.ProcessState) {
 	if errors.Is(how, errIdle) || errors.Is(how, errRecycled) || errors.Is(how, upstream.ErrShutdown) {
 		level = slog.LevelInfo
 	}
-	if !p.calls.begun() {
+	if !p.calls.hasCalls() {
 		how = p.cause
 	} // otherwise its last lines are not logged, because they may quote arguments
 	p.log.Log(context.Background(), level, "server process ended", "cause", how, "dropped", p.drops)
 	p.takeBack()
 	if p.program != nil {
-		p.server.program.give(p.program)
+		p.server.program.release(p.program)
 	}
 	close(p.done)
 }
@@ -276,24 +276,24 @@ func (p *process) describe(err error) error {
 	if n := p.drops[dropMalformed]; n > 0 {
 		text = fmt.Sprintf("; %d lines of its standard output were not messages", n)
 	}
-	out := &upstream.CauseError{Text: err.Error(), Detail: p.spoken.line()}
+	out := &upstream.CauseError{Text: err.Error(), Detail: p.lastLines.line()}
 	if cause := upstream.CauseOf(err); cause != nil {
 		out.Text = cause.Text
 		if cause.Detail != "" {
 			out.Detail = cause.Detail
 		}
 	}
-	out.Err = fmt.Errorf("server %q (%s): %w%s%s", p.server.cfg.Name, p.server.cfg.Command[0], err, text, p.spoken.last())
+	out.Err = fmt.Errorf("server %q (%s): %w%s%s", p.server.cfg.Name, p.server.cfg.Command[0], err, text, p.lastLines.last())
 	return out
 }
 
 // end ends the process without waiting.
-func (p *process) end(reason error) { p.ask(ending{reason: reason}) }
+func (p *process) end(reason error) { p.requestEnd(ending{reason: reason}) }
 
-// breaks ends a process that has closed a pipe.
-func (p *process) breaks(reason error) { p.ask(ending{reason: reason, broken: true}) }
+// endBroken ends a process that has closed a pipe.
+func (p *process) endBroken(reason error) { p.requestEnd(ending{reason: reason, broken: true}) }
 
-func (p *process) ask(e ending) {
+func (p *process) requestEnd(e ending) {
 	select {
 	case p.endings <- e:
 	default: // the process is already ending

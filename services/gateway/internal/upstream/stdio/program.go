@@ -79,11 +79,11 @@ type installing struct {
 	err   error
 }
 
-// take returns the program for a process. The caller must return it with give. If necessary, take installs the package
+// acquire returns the program for a process. The caller must return it with give. If necessary, take installs the package
 // and waits.
-func (p *program) take() (*usedProgram, error) {
+func (p *program) acquire() (*usedProgram, error) {
 	p.mu.Lock()
-	found := p.Folder.Newest(p.Digest)
+	found := p.Folder.Latest(p.Digest)
 	missing := found == nil
 	switch {
 	case missing:
@@ -180,7 +180,7 @@ func (p *program) finish(run *installing) {
 
 // cause returns the error of an installation in the form for callers and operators.
 func (p *program) cause(err error) *upstream.CauseError {
-	text := fmt.Sprintf("the installation of %s for server %s failed", upstream.Escaped(p.Command.Shown(), tailKept), p.server.cfg.Name)
+	text := fmt.Sprintf("the installation of %s for server %s failed", upstream.Escaped(p.Command.DisplayPackage(), maxTailLine), p.server.cfg.Name)
 	out := &upstream.CauseError{Text: text, RetryAfter: installPause << min(p.failures, installDoublings), Err: fmt.Errorf("%s: %w: %w", text, errInstall, err)}
 	if limit, ok := errors.AsType[*upstream.LimitError](err); ok {
 		out.Text += fmt.Sprintf(": %s (%s)", limit.What, limit.Key)
@@ -189,15 +189,15 @@ func (p *program) cause(err error) *upstream.CauseError {
 	}
 	detail := err.Error()
 	if failed, ok := errors.AsType[*npmError](err); ok {
-		detail = failed.said
+		detail = failed.reason
 	}
-	out.Detail = upstream.Escaped(p.server.told.Log(detail), stderrKept)
+	out.Detail = upstream.Escaped(p.server.operatorScrubber.Log(detail), maxLoggedLine)
 	return out
 }
 
 // report logs the end of an installation.
 func (p *program) report(installed *npx.Installed, err error, hasOlder bool) {
-	log, ctx := p.server.log.With("package", p.Command.Shown()), context.Background()
+	log, ctx := p.server.log.With("package", p.Command.DisplayPackage()), context.Background()
 	switch cause := upstream.CauseOf(err); {
 	case err == nil:
 		log.InfoContext(ctx, "package installed", "version", installed.Version, "folder", installed.Dir)
@@ -219,11 +219,11 @@ func (p *program) notice() string {
 		return ""
 	}
 	return upstream.Escaped(fmt.Sprintf("no newer version of %s could be installed, so version %s is still used: %s",
-		p.Command.Shown(), p.newest.Version, p.failure.Detail), stderrKept)
+		p.Command.DisplayPackage(), p.newest.Version, p.failure.Detail), maxLoggedLine)
 }
 
-// give returns a program to the set of installed programs after its process has ended.
-func (p *program) give(used *usedProgram) {
+// release returns a program to the set of installed programs after its process has ended.
+func (p *program) release(used *usedProgram) {
 	p.mu.Lock()
 	used.users--
 	unused := used.users == 0 && used != p.newest

@@ -52,16 +52,16 @@ func (p *process) receive(line []byte, own bool) string {
 	case err != nil:
 		return p.unreadable(line, err)
 	case a.Kind == jsonrpc.Response:
-		return p.settle(a, own)
+		return p.deliverAnswer(a, own)
 	case a.Kind == jsonrpc.Request:
-		return p.requested(a)
+		return p.handleRequest(a)
 	default:
-		return p.notified(a)
+		return p.handleNotification(a)
 	}
 }
 
-// settle passes an answer and its memory to the request.
-func (p *process) settle(a *jsonrpc.Answer, own bool) string {
+// deliverAnswer passes an answer and its memory to the request.
+func (p *process) deliverAnswer(a *jsonrpc.Answer, own bool) string {
 	id := a.ID.Of(a.Raw)
 	if number := jsonrpc.NumberIn(id); number != nil {
 		id = number
@@ -69,10 +69,10 @@ func (p *process) settle(a *jsonrpc.Answer, own bool) string {
 	c := p.calls.find(id)
 	switch {
 	case c != nil:
-	case p.calls.owes(id):
+	case p.calls.wasAbandoned(id):
 		return dropLate
 	default:
-		return p.misses(jsonrpc.Sketch{ID: id, Result: a.Result.Present(), Error: a.Error.Present()})
+		return p.failByLooseID(jsonrpc.Sketch{ID: id, Result: a.Result.Present(), Error: a.Error.Present()})
 	}
 	p.calls.remove(c)
 	if upstream.Forged(a) {
@@ -104,20 +104,20 @@ func (p *process) unreadable(line []byte, err error) string {
 	case c != nil:
 		p.fail(c, upstream.Unreadable(err))
 		return ""
-	case p.calls.owes(number):
+	case p.calls.wasAbandoned(number):
 		return dropLate
 	default:
-		if p.misses(s) == "" {
+		if p.failByLooseID(s) == "" {
 			return ""
 		}
 		return dropMalformed
 	}
 }
 
-// misses handles an answer whose id matches no call. A call fails if the id is another spelling of its id. The only
+// failByLooseID handles an answer whose id matches no call. A call fails if the id is another spelling of its id. The only
 // call in flight also fails if the answer is an error without an id. In both cases misses returns "". Otherwise it
 // returns the reason for dropping the answer.
-func (p *process) misses(s jsonrpc.Sketch) string {
+func (p *process) failByLooseID(s jsonrpc.Sketch) string {
 	if n, ok := jsonrpc.Integer(s.ID); ok {
 		if c := p.calls.find(strconv.AppendInt(nil, n, 10)); c != nil {
 			p.fail(c, upstream.ErrOtherID)
@@ -125,7 +125,7 @@ func (p *process) misses(s jsonrpc.Sketch) string {
 		}
 	}
 	if s.ID == nil || string(s.ID) == "null" {
-		if c := p.calls.alone(p.server.cfg.Shared); c != nil && s.Error && !s.Result {
+		if c := p.calls.onlyPending(p.server.cfg.Shared); c != nil && s.Error && !s.Result {
 			p.fail(c, upstream.ErrNoID)
 			return ""
 		}
@@ -140,28 +140,28 @@ func (p *process) fail(c *pendingCall, why error) {
 	c.result <- callResult{nil, fmt.Errorf("%w: server %q: %w", upstream.ErrNoAnswer, p.server.cfg.Name, why)}
 }
 
-// requested passes a request of the server to the client of the only session, or answers the request itself.
-func (p *process) requested(a *jsonrpc.Answer) string {
+// handleRequest passes a request of the server to the client of the only session, or answers the request itself.
+func (p *process) handleRequest(a *jsonrpc.Answer) string {
 	id := a.ID.Of(a.Raw)
 	if len(id) > maxServerID {
 		return dropOverflow
 	}
 	if !p.modern.Load() && a.Method != mcp.MethodPing && len(a.Raw) <= maxEvent && p.host.hasOne(p.server) && p.calls.ask(id) {
-		if p.aside(a, a.Raw) {
+		if p.deliverUnassigned(a, a.Raw) {
 			return ""
 		}
 		p.calls.answered(id)
 	}
-	if !p.replied(a) {
+	if !p.refuseRequest(a) {
 		return dropOverflow
 	}
 	return dropRequest
 }
 
-// replied answers a request of the server that no client accepts, and reports whether the answer was queued.
-func (p *process) replied(a *jsonrpc.Answer) bool {
+// refuseRequest answers a request of the server that no client accepts, and reports whether the answer was queued.
+func (p *process) refuseRequest(a *jsonrpc.Answer) bool {
 	id := a.ID.Of(a.Raw)
-	own := upstream.Refused(id, mcp.CodeMethodUnknown, upstream.NotCarried)
+	own := upstream.Refused(id, mcp.CodeMethodUnknown, upstream.NoClientForRequest)
 	if a.Method == mcp.MethodPing {
 		own = upstream.Pong(id)
 	}
@@ -176,7 +176,7 @@ func (p *process) refuseQueued(messages chan []byte) {
 		select {
 		case message := <-messages:
 			if a, err := jsonrpc.ReadAnswer(message, jsonrpc.AnswerLimits()); err == nil && a.Kind == jsonrpc.Request && p.calls.answered(a.ID.Of(a.Raw)) {
-				p.replied(a)
+				p.refuseRequest(a)
 			}
 		default:
 			return
@@ -184,16 +184,16 @@ func (p *process) refuseQueued(messages chan []byte) {
 	}
 }
 
-// aside delivers a message that does not say to which request it belongs, and reports whether it has a receiver. If the
+// deliverUnassigned delivers a message that does not say to which request it belongs, and reports whether it has a receiver. If the
 // process has only one session with one request in flight, the message most likely belongs to that request. Otherwise
 // it is delivered to the listeners or, if no listener accepts it, to the oldest request of the only session.
-func (p *process) aside(m *jsonrpc.Answer, message []byte) bool {
+func (p *process) deliverUnassigned(m *jsonrpc.Answer, message []byte) bool {
 	one := p.host.hasOne(p.server)
-	if c := p.calls.only(); one && c != nil && c.events != nil {
+	if c := p.calls.onlyCall(); one && c != nil && c.events != nil {
 		return p.deliver(c, message) == ""
 	}
 	taken := false
-	for _, l := range p.heard(m) {
+	for _, l := range p.listenersFor(m) {
 		taken = l.take(message) || taken
 	}
 	if c := p.calls.first(); one && !taken && c != nil {
@@ -202,17 +202,17 @@ func (p *process) aside(m *jsonrpc.Answer, message []byte) bool {
 	return taken
 }
 
-// notified passes a notification to the request or the sessions to which it belongs. It also records a change of the
+// handleNotification passes a notification to the request or the sessions to which it belongs. It also records a change of the
 // list of tools.
-func (p *process) notified(a *jsonrpc.Answer) string {
+func (p *process) handleNotification(a *jsonrpc.Answer) string {
 	if a.Method == mcp.MethodToolsChanged {
-		p.server.Tell()
+		p.server.Notify()
 	}
 	edits := a.Clean(nil)
 	var c *pendingCall
 	switch {
 	case a.Method == mcp.MethodProgress:
-		if c = p.calls.find(a.ProgressToken.Of(a.Raw)); c == nil || !upstream.Belongs(a, c.progressToken()) {
+		if c = p.calls.find(a.ProgressToken.Of(a.Raw)); c == nil || !upstream.BelongsToRequest(a, c.progressToken()) {
 			return dropUnasked
 		}
 		edits = append(edits, jsonrpc.Edit{Span: a.ProgressToken, With: c.token})
@@ -222,7 +222,7 @@ func (p *process) notified(a *jsonrpc.Answer) string {
 		}
 		edits = append(edits, jsonrpc.Edit{Span: a.Subscription, With: c.client})
 	case a.Method == mcp.MethodMessage && !p.server.cfg.Shared: // in a shared process, the message may belong to any session
-		c = p.calls.only()
+		c = p.calls.onlyCall()
 	}
 	message, err := jsonrpc.Splice(a.Raw, edits...)
 	switch {
@@ -230,7 +230,7 @@ func (p *process) notified(a *jsonrpc.Answer) string {
 		return dropOverflow
 	case c != nil && c.events != nil:
 		return p.deliver(c, message)
-	case p.aside(a, message), a.Method == mcp.MethodToolsChanged:
+	case p.deliverUnassigned(a, message), a.Method == mcp.MethodToolsChanged:
 		return ""
 	default:
 		return dropUnasked

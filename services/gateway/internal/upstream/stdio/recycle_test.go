@@ -16,7 +16,7 @@ func recycling(t *testing.T, calls int) *rig {
 	return newRig(t, "good", func(c *stdio.Config) { c.Recycle = calls })
 }
 
-func TestStdioRecyclesAProcess(t *testing.T) {
+func TestRecycle_ReplacesAProcessAfterItsCalls(t *testing.T) {
 	t.Parallel()
 	r := recycling(t, 3)
 	one, two := r.open(t, ana), r.open(t, ana)
@@ -44,7 +44,7 @@ func TestStdioRecyclesAProcess(t *testing.T) {
 	}
 }
 
-func TestStdioRecyclesNoProcessThatHasACall(t *testing.T) {
+func TestRecycle_WaitsForCallsInFlight(t *testing.T) {
 	t.Parallel()
 	r := recycling(t, 2)
 	one, two := r.open(t, ana), r.open(t, ana)
@@ -71,7 +71,7 @@ func TestStdioRecyclesNoProcessThatHasACall(t *testing.T) {
 
 // Checks that no call is lost however often a process is replaced, and that the server does not count as one whose
 // processes keep ending.
-func TestStdioLosesNoCallByRecycling(t *testing.T) {
+func TestRecycle_LosesNoCall(t *testing.T) {
 	t.Parallel()
 	r := recycling(t, 1)
 	alone := r.open(t, ana)

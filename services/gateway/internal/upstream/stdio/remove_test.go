@@ -44,7 +44,7 @@ func exists(t *testing.T, file string) bool {
 	return err == nil
 }
 
-func TestStdioRemovesAStaleLock(t *testing.T) {
+func TestRemove_RemovesAStaleLock(t *testing.T) {
 	t.Parallel()
 	s, folder := removing(t)
 	put(t, os.Mkdir(filepath.Join(folder, "state"), 0o700))
@@ -67,7 +67,7 @@ func TestStdioRemovesAStaleLock(t *testing.T) {
 }
 
 // Checks that nothing outside of the folder is removed, whatever a program puts in the place of its lock file.
-func TestStdioRemovesNothingButAFileOfTheFolder(t *testing.T) {
+func TestRemove_RemovesOnlyFilesOfTheFolder(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		plant func(folder, outside string) error

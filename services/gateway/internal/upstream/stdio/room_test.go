@@ -21,7 +21,7 @@ import (
 var large = map[string]string{"bytes": strconv.Itoa(1 << 20)}
 
 // Case X3. Checks that the answers of a principal's own process wait while the principal's memory budget is exhausted.
-func TestX3AProcessWaitsForRoom(t *testing.T) {
+func TestMemory_AnswerWaitsForTheBudgetOfItsPrincipal(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "good", nil)
 	s, all := r.open(t, ana), r.all
@@ -42,7 +42,7 @@ func TestX3AProcessWaitsForRoom(t *testing.T) {
 
 // Case X3. Checks that a shared process waits for no session: an answer to a principal whose budget is exhausted is
 // lost with an unknown outcome, and other sessions get their answers.
-func TestX3ASharedProcessWaitsForNobody(t *testing.T) {
+func TestMemory_SharedProcessWaitsForNoSession(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "good", func(c *stdio.Config) { c.Shared = true })
 	anas, bens := r.open(t, ana), r.open(t, ben)
@@ -61,7 +61,7 @@ func TestX3ASharedProcessWaitsForNobody(t *testing.T) {
 
 // Case X3. Checks that a process that stalls in the middle of a large line is ended, and that the caller gets the
 // reason.
-func TestX3AProcessMayNotStall(t *testing.T) {
+func TestMemory_StalledLineEndsTheProcess(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "good", nil)
 	s := r.open(t, ana)
@@ -74,7 +74,7 @@ func TestX3AProcessMayNotStall(t *testing.T) {
 
 // Case X3. Checks that a large answer to initialize is not accepted, because it would be stored as long as the process
 // lives.
-func TestX3ALargeGreetingIsRefused(t *testing.T) {
+func TestMemory_LargeGreetingIsRefused(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "verbose", nil)
 	_, _, err := r.Open(t.Context(), ana, hello(0))
@@ -84,7 +84,7 @@ func TestX3ALargeGreetingIsRefused(t *testing.T) {
 }
 
 // Case X3. Checks that messages for a client that does not read are limited over all calls of the client.
-func TestX3QueuedMessagesAreBounded(t *testing.T) {
+func TestMemory_QueuedMessagesAreLimited(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "good", nil)
 	s, all := r.open(t, ana), r.all

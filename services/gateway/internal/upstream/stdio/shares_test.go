@@ -18,7 +18,7 @@ import (
 
 // Checks that a caller and its agents may have a quarter of the processes and a person half, however the agents were
 // made, and that ended processes do not count.
-func TestOpen_AgentsHaveTheProcessesOfTheirMaker(t *testing.T) {
+func TestOpen_AgentsShareTheLimitOfTheirMaker(t *testing.T) {
 	t.Parallel()
 	bot := &identityv1.Principal{Tenant: "acme", Subject: "bot", Owner: "olga"}
 	agent := func(i int, chain ...*identityv1.Principal) *identityv1.Principal {

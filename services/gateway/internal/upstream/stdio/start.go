@@ -99,15 +99,15 @@ func (s *startTime) lasted(fixed time.Duration) time.Duration {
 	return s.until(fixed).Sub(s.begun).Round(time.Second)
 }
 
-// noting is a reader that calls read for each piece of data that it has read.
-type noting struct {
+// notifyingReader is a reader that calls read for each piece of data that it has read.
+type notifyingReader struct {
 	io.Reader
 
 	read func()
 }
 
 // Read implements io.Reader.
-func (r noting) Read(p []byte) (int, error) {
+func (r notifyingReader) Read(p []byte) (int, error) {
 	n, err := r.Reader.Read(p)
 	if n > 0 {
 		r.read()
@@ -118,18 +118,18 @@ func (r noting) Read(p []byte) (int, error) {
 // startNext starts a process after its package was installed, or after no other process installs that package.
 func (s *transport) startNext(h *host, with greeting) error {
 	if s.program != nil {
-		used, err := s.program.take()
+		used, err := s.program.acquire()
 		if err != nil {
 			return fmt.Errorf("%w: %w", upstream.ErrNeverSent, err)
 		}
-		return s.bringUp(h, with, used)
+		return s.startAndGreet(h, with, used)
 	}
 	done, err := s.installs.wait(s.closing, s.installed)
 	if err != nil {
 		return fmt.Errorf("%w: %w", upstream.ErrNeverSent, &upstream.CauseError{Text: err.Error(), Err: fmt.Errorf("server %q: %w", s.cfg.Name, err)})
 	}
 	defer done()
-	return s.bringUp(h, with, nil)
+	return s.startAndGreet(h, with, nil)
 }
 
 // startMargin is how long before its deadline a caller gets the answer that the server is still starting. Its client

@@ -61,7 +61,7 @@ func TestStartTime_IsLongerWhileTheProcessWrites(t *testing.T) {
 	}
 }
 
-func TestPackageOf_NamesWhatIsInstalled(t *testing.T) {
+func TestPackageOf_ReturnsInstalledPackage(t *testing.T) {
 	t.Parallel()
 	for want, commands := range map[string][][]string{
 		"npx @scope/server": {

@@ -14,28 +14,28 @@ import (
 )
 
 const (
-	// stderrRead is the maximum number of bytes of one line of standard error that are read, and stderrKept the maximum
+	// maxReadLine is the maximum number of bytes of one line of standard error that are read, and stderrKept the maximum
 	// number that are logged.
-	stderrRead = 8 << 10
-	stderrKept = 1 << 10
+	maxReadLine   = 8 << 10
+	maxLoggedLine = 1 << 10
 	// stderrRate is the maximum number of lines that are logged per second.
 	stderrRate = 20
 	// tailLines is the number of last lines that errors quote, and tailKept is the maximum number of bytes that they
 	// quote of each line.
-	tailLines = 10
-	tailKept  = 256
+	tailLines   = 10
+	maxTailLine = 256
 )
 
 // listen reads the process's standard error until it ends.
 func (p *process) listen() {
-	r := bufio.NewReaderSize(noting{p.stderr, p.starting.wrote}, stderrRead)
+	r := bufio.NewReaderSize(notifyingReader{p.stderr, p.starting.wrote}, maxReadLine)
 	quota := rate{max: stderrRate, per: time.Second}
 	skipped := 0
 	for {
 		line, err := firstOfLine(r)
 		if len(line) > 0 {
-			text := upstream.Escaped(p.server.told.Log(string(line)), stderrKept)
-			p.spoken.add(text)
+			text := upstream.Escaped(p.server.operatorScrubber.Log(string(line)), maxLoggedLine)
+			p.lastLines.add(text)
 			if quota.allow(time.Now(), 1) {
 				p.log.DebugContext(context.Background(), "server wrote to standard error", "line", text, "skipped_before", skipped)
 				skipped = 0
@@ -74,7 +74,7 @@ func (t *stderrTail) add(line string) {
 	if len(t.lines) == tailLines {
 		t.lines = append(t.lines[:0], t.lines[1:]...)
 	}
-	t.lines = append(t.lines, upstream.Escaped(line, tailKept))
+	t.lines = append(t.lines, upstream.Escaped(line, maxTailLine))
 }
 
 // last returns the lines as the end of a sentence; empty if there are none.

@@ -159,14 +159,14 @@ func New(cfg Config, deps Deps) (upstream.Transport, error) {
 	closing, stop := context.WithCancelCause(context.Background())
 	s := &transport{
 		closing: closing, stop: stop, installs: deps.Installs, installed: packageOf(cfg.Command),
-		cfg:   cfg,
-		log:   deps.Log.With("server", cfg.Name),
-		box:   deps.Sandbox,
-		limit: deps.Limiter,
-		clean: redact.New(cfg.Env, cfg.Secrets),
-		told:  redact.NewForAllForms(slices.AppendSeq(slices.Clone(cfg.Secrets), maps.Values(cfg.Env))),
-		room:  deps.Room,
-		hosts: make(map[principal.Key]*host),
+		cfg:              cfg,
+		log:              deps.Log.With("server", cfg.Name),
+		box:              deps.Sandbox,
+		limit:            deps.Limiter,
+		clean:            redact.New(cfg.Env, cfg.Secrets),
+		operatorScrubber: redact.NewForAllForms(slices.AppendSeq(slices.Clone(cfg.Secrets), maps.Values(cfg.Env))),
+		room:             deps.Room,
+		hosts:            make(map[principal.Key]*host),
 		shares: quota.NewTally("processes of this server", quota.Limits{
 			Principal: max(1, cfg.MaxProcesses/4), Person: max(1, cfg.MaxProcesses/2),
 		}),
@@ -228,10 +228,10 @@ type transport struct {
 	// program is the package that the gateway installs; nil if it installs none.
 	program *program
 	clean   *redact.Redactor
-	// told redacts the output of a program before operators read it.
-	told    *redact.Redactor
-	room    *room.Room
-	running sync.WaitGroup
+	// operatorScrubber redacts the output of a program before operators read it.
+	operatorScrubber *redact.Redactor
+	room             *room.Room
+	running          sync.WaitGroup
 	upstream.ListChanged
 	// closing is cancelled by stop, which closes the transport.
 	closing context.Context //nolint:containedctx // the context of the transport
@@ -240,8 +240,8 @@ type transport struct {
 	// empty if a start installs none.
 	installs  *Installs
 	installed string
-	// era describes the protocol family of the server; nil while it is not known.
-	era atomic.Pointer[era]
+	// family describes the protocol family of the server; nil while it is not known.
+	family atomic.Pointer[protocolFamily]
 
 	mu     sync.Mutex // guards the fields below and the fields of all hosts
 	hosts  map[principal.Key]*host
@@ -260,7 +260,7 @@ func (s *transport) Open(ctx context.Context, who principal.Key, hello upstream.
 	}
 	modern := hello.Method() == mcp.MethodDiscover
 	m := hello.Message.Clone()
-	known := s.era.Load()
+	known := s.family.Load()
 	if modern && known != nil && !known.isModern() { // asking the server would start a program
 		return s.otherEra(known, m)
 	}
@@ -275,7 +275,7 @@ func (s *transport) Open(ctx context.Context, who principal.Key, hello upstream.
 	}
 	if p.modern.Load() != modern {
 		s.leave(h)
-		return s.otherEra(s.era.Load(), m)
+		return s.otherEra(s.family.Load(), m)
 	}
 	answer, err := p.greet(m)
 	if err != nil {
@@ -286,7 +286,7 @@ func (s *transport) Open(ctx context.Context, who principal.Key, hello upstream.
 }
 
 // otherEra returns the result of Open for a client whose protocol family the server does not speak.
-func (s *transport) otherEra(known *era, hello *jsonrpc.Message) (upstream.Conn, upstream.Answer, error) {
+func (s *transport) otherEra(known *protocolFamily, hello *jsonrpc.Message) (upstream.Conn, upstream.Answer, error) {
 	err := fmt.Errorf("%w: server %q: %w", upstream.ErrNoAnswer, s.cfg.Name, upstream.ErrRevision)
 	if !known.isModern() {
 		return nil, upstream.Answer{}, err

@@ -21,7 +21,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-func TestStdioInitializesAProcessOnce(t *testing.T) {
+func TestOpen_InitializesAProcessOnce(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "good", nil)
 	first := r.open(t, ana)
@@ -47,7 +47,7 @@ func TestStdioInitializesAProcessOnce(t *testing.T) {
 // Checks that a process can send requests to the client of its only session while that session has a request in flight.
 // If it is not clear which client is meant, the requests are refused. A shared process does not receive the clients'
 // capabilities.
-func TestStdioAProcessAsksItsOnlySession(t *testing.T) {
+func TestRequest_ServerRequestsReachTheOnlySession(t *testing.T) {
 	t.Parallel()
 	const asks = `{"jsonrpc":"2.0","id":41,"method":"sampling/createMessage","params":{}}`
 	for name, tt := range map[string]struct {
@@ -85,7 +85,7 @@ func TestStdioAProcessAsksItsOnlySession(t *testing.T) {
 	}
 }
 
-func TestStdioKeepsSessionsOfOneProcessApart(t *testing.T) {
+func TestRequest_AnswersReachTheirSession(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "good", nil)
 	one, two := r.open(t, ana), r.open(t, ana)
@@ -105,7 +105,7 @@ func TestStdioKeepsSessionsOfOneProcessApart(t *testing.T) {
 	}
 }
 
-func TestStdioBringsProgressToItsOwnRequest(t *testing.T) {
+func TestRequest_ProgressReachesItsRequest(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "good", nil)
 	type result struct {
@@ -141,7 +141,7 @@ func TestStdioBringsProgressToItsOwnRequest(t *testing.T) {
 	}
 }
 
-func TestStdioGivesALogMessageToTheOnlyRequest(t *testing.T) {
+func TestRequest_LogMessageReachesTheOnlyRequest(t *testing.T) {
 	t.Parallel()
 	for name, shared := range map[string]bool{"of the principal": false, "but not of a shared server": true} {
 		t.Run(name, func(t *testing.T) {
@@ -167,7 +167,7 @@ func TestStdioGivesALogMessageToTheOnlyRequest(t *testing.T) {
 	}
 }
 
-func TestStdioCancelsOnlyTheSessionsOwnRequests(t *testing.T) {
+func TestNotify_CancelsOnlyRequestsOfTheSession(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "good", nil)
 	one, two := r.open(t, ana), r.open(t, ana)
@@ -192,7 +192,7 @@ func TestStdioCancelsOnlyTheSessionsOwnRequests(t *testing.T) {
 	}
 }
 
-func TestStdioSendsOneLinePerMessage(t *testing.T) {
+func TestRequest_IsSentAsOneLine(t *testing.T) {
 	t.Parallel()
 	s := newRig(t, "good", nil).open(t, ana)
 	body := "{\"jsonrpc\":\"2.0\",\r\n\"id\":5,\"method\":\"tools/call\",\"params\":{\"name\":\"line\",\"arguments\":{\"a\":\"\u2028null\u2029\u0085é\",\n\"b\":\n" +
@@ -213,7 +213,7 @@ func TestStdioSendsOneLinePerMessage(t *testing.T) {
 	}
 }
 
-func TestStdioGivesAProcessNothingItWasNotConfiguredWith(t *testing.T) {
+func TestProcess_HasOnlyConfiguredEnvironment(t *testing.T) {
 	t.Setenv("SLUICE_CANARY", "must stay here")
 	r := newRig(t, "good", nil)
 	s := r.open(t, ana)
@@ -236,7 +236,7 @@ func TestStdioGivesAProcessNothingItWasNotConfiguredWith(t *testing.T) {
 	}
 }
 
-func TestStdioKeepsPrincipalsApart(t *testing.T) {
+func TestOpen_PrincipalsHaveSeparateProcesses(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "good", nil)
 	infos := map[string]map[string]string{}
@@ -266,7 +266,7 @@ func TestStdioKeepsPrincipalsApart(t *testing.T) {
 	}
 }
 
-func TestStdioNeedsAPrincipalAndAnInitialize(t *testing.T) {
+func TestOpen_RequiresPrincipalAndInitialize(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "good", func(c *stdio.Config) { c.MaxProcesses = 1 })
 	for name, open := range map[string]func() error{
@@ -291,7 +291,7 @@ func TestStdioNeedsAPrincipalAndAnInitialize(t *testing.T) {
 	}
 }
 
-func TestStdioForwardsRequestsAlone(t *testing.T) {
+func TestRequest_RefusesOtherMessages(t *testing.T) {
 	t.Parallel()
 	s := newRig(t, "good", nil).open(t, ana)
 	for name, body := range map[string]string{
@@ -308,7 +308,7 @@ func TestStdioForwardsRequestsAlone(t *testing.T) {
 	}
 }
 
-func TestStdioTellsHowFarARequestGot(t *testing.T) {
+func TestRequest_ErrorSaysWhetherItWasSent(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "good", nil)
 	s := r.open(t, ana)
@@ -341,7 +341,7 @@ func TestStdioTellsHowFarARequestGot(t *testing.T) {
 	other.call(2, "info", nil)
 }
 
-func TestStdioServesManySessionsAtOnce(t *testing.T) {
+func TestRequest_ServesManySessionsAtOnce(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "good", func(c *stdio.Config) { c.IdleTimeout = time.Minute })
 	var wg sync.WaitGroup

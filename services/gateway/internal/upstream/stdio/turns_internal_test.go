@@ -13,7 +13,7 @@ import (
 
 // Case X1. Checks that the reader waits for a processor slot before it reads a large message, and before it replaces
 // the id in a large answer.
-func TestX1ProcessesAnswersAreReadInTurns(t *testing.T) {
+func TestReadAnswers_WaitForAProcessorSlot(t *testing.T) {
 	t.Parallel()
 	all, err := room.New(room.Answers())
 	if err != nil {
@@ -28,7 +28,7 @@ func TestX1ProcessesAnswersAreReadInTurns(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := (&pendingCall{client: []byte("7"), room: has}).readdress(gone, a); !errors.Is(err, want) {
+		if _, err := (&pendingCall{client: []byte("7"), room: has}).withClientID(gone, a); !errors.Is(err, want) {
 			t.Errorf("an answer of %d bytes: %v, want %v", size, err, want)
 		}
 	}

@@ -58,7 +58,7 @@ func (s *Transport) cause(resp *http.Response) (text string, lasts bool) {
 	case resp.StatusCode == http.StatusUnauthorized, resp.StatusCode == http.StatusForbidden:
 		return fmt.Sprintf("the server refuses the gateway: HTTP %d; look at its headers (%s.headers)", resp.StatusCode, key), true
 	case resp.StatusCode >= 300 && resp.StatusCode < 400:
-		if place := s.place(resp.Header.Get("Location")); place != "" {
+		if place := s.shownAddress(resp.Header.Get("Location")); place != "" {
 			return fmt.Sprintf("it answered %d to %s: write that address (%s.url)", resp.StatusCode, place, key), true
 		}
 		return fmt.Sprintf("it answered %d, and names no other address", resp.StatusCode), true
@@ -79,22 +79,22 @@ func (s *Transport) cause(resp *http.Response) (text string, lasts bool) {
 	}
 }
 
-// place returns an address from a server in a form that others may read: escaped, bounded, without user, query and
+// shownAddress returns an address from a server in a form that others may read: escaped, bounded, without user, query and
 // fragment, and without parts that could be a credential. It is empty if the server names no such address.
-func (s *Transport) place(location string) string {
+func (s *Transport) shownAddress(location string) string {
 	at, err := s.url.Parse(location)
 	if location == "" || err != nil || at.Scheme != "http" && at.Scheme != "https" || at.Host == "" || len(at.Host) > maxShownHost {
 		return ""
 	}
 	host := strconv.QuoteToASCII(at.Host)
-	if s.told.Log(at.Host) != at.Host || host != `"`+at.Host+`"` {
+	if s.addressScrubber.Log(at.Host) != at.Host || host != `"`+at.Host+`"` {
 		return ""
 	}
 	return at.Scheme + "://" + at.Host + s.shownPath(at)
 }
 
 func (s *Transport) shownPath(at *url.URL) string {
-	if s.told.Log(at.Path) != at.Path {
+	if s.addressScrubber.Log(at.Path) != at.Path {
 		return "/" + cut
 	}
 	var out strings.Builder

@@ -34,10 +34,10 @@ type conn struct {
 	server     *Transport
 	initialize upstream.Request
 	// state is the result of the last handshake.
-	state atomic.Pointer[agreed]
-	// turn is held by the request that opens a new session, so that only one is opened if several requests find that
+	state atomic.Pointer[negotiated]
+	// reopening is held by the request that opens a new session, so that only one is opened if several requests find that
 	// their session is lost. It is a channel, so that other requests stop waiting when their contexts end.
-	turn chan struct{}
+	reopening chan struct{}
 	// probed is the time at which the gateway last checked whether the server still knows the session. It is guarded by
 	// turn.
 	probed time.Time
@@ -45,8 +45,8 @@ type conn struct {
 	listened atomic.Bool
 }
 
-// agreed is the result of a handshake. It is immutable.
-type agreed struct {
+// negotiated is the result of a handshake. It is immutable.
+type negotiated struct {
 	// session is the server's Mcp-Session-Id; empty if the server has no sessions.
 	session string
 	// version is the negotiated protocol revision; empty if the gateway does not know it.
@@ -61,13 +61,13 @@ type agreed struct {
 }
 
 // handshake sends initialize, or server/discover, and returns the result. has is the memory budget for the answer.
-func (c *conn) handshake(ctx context.Context, has *room.Holding) (*agreed, upstream.Answer, error) {
+func (c *conn) handshake(ctx context.Context, has *room.Holding) (*negotiated, upstream.Answer, error) {
 	if c.initialize.Method() == mcp.MethodDiscover {
 		return c.discover(ctx, has)
 	}
 	initialize := c.initialize
 	initialize.Room = has
-	opening := &agreed{opening: true, cookies: c.server.newCookies()}
+	opening := &negotiated{opening: true, cookies: c.server.newCookies()}
 	resp, err := c.post(ctx, initialize, opening)
 	if err != nil {
 		return nil, upstream.Answer{}, err
@@ -77,7 +77,7 @@ func (c *conn) handshake(ctx context.Context, has *room.Holding) (*agreed, upstr
 	if err != nil {
 		return nil, upstream.Answer{Status: resp.StatusCode}, err
 	}
-	state := &agreed{session: resp.Header.Get(headerSession), cookies: opening.cookies}
+	state := &negotiated{session: resp.Header.Get(headerSession), cookies: opening.cookies}
 	if !isSession(state.session) {
 		return nil, upstream.Answer{}, c.unusable(resp, errSession)
 	}
@@ -104,10 +104,10 @@ func isSession(name string) bool {
 }
 
 // reopen opens a new session in place of old, unless another request has already done so.
-func (c *conn) reopen(ctx context.Context, old *agreed, has *room.Holding) (*agreed, error) {
+func (c *conn) reopen(ctx context.Context, old *negotiated, has *room.Holding) (*negotiated, error) {
 	select {
-	case c.turn <- struct{}{}:
-		defer func() { <-c.turn }()
+	case c.reopening <- struct{}{}:
+		defer func() { <-c.reopening }()
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
@@ -129,7 +129,7 @@ func (c *conn) reopen(ctx context.Context, old *agreed, has *room.Holding) (*agr
 }
 
 // adopt makes fresh the session of the connection after it has sent notifications/initialized to the server.
-func (c *conn) adopt(ctx context.Context, old, fresh *agreed) error {
+func (c *conn) adopt(ctx context.Context, old, fresh *negotiated) error {
 	if fresh.version != old.version { // the client has negotiated the old revision
 		return fmt.Errorf("the server now speaks %q instead of %q", fresh.version, old.version)
 	}
@@ -152,7 +152,7 @@ func (c *conn) Notify(ctx context.Context, req upstream.Request) error {
 	return c.notify(ctx, req, state)
 }
 
-func (c *conn) notify(ctx context.Context, req upstream.Request, state *agreed) error {
+func (c *conn) notify(ctx context.Context, req upstream.Request, state *negotiated) error {
 	if state.modern() { // without sessions, there is no notification that a server could use
 		return nil
 	}
@@ -167,15 +167,15 @@ func (c *conn) notify(ctx context.Context, req upstream.Request, state *agreed) 
 // Close implements upstream.Conn. It does not wait for requests in flight. They end when the server ends them or their
 // timeouts expire.
 func (c *conn) Close(ctx context.Context) error {
-	return c.end(ctx, c.state.Swap(&agreed{closed: true}))
+	return c.end(ctx, c.state.Swap(&negotiated{closed: true}))
 }
 
 // end sends the server a DELETE for a session.
-func (c *conn) end(ctx context.Context, state *agreed) error {
+func (c *conn) end(ctx context.Context, state *negotiated) error {
 	if state.session == "" {
 		return nil
 	}
-	resp, err := c.server.wire.Send(ctx, c.server.remove, c.fields(nil, state, upstream.Request{}), nil)
+	resp, err := c.server.client.Send(ctx, c.server.remove, c.fields(nil, state, upstream.Request{}), nil)
 	if err != nil {
 		return fmt.Errorf("end the session with %s: %w", c.server.name, err)
 	}

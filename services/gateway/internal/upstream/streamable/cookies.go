@@ -29,9 +29,9 @@ type cookies struct {
 	at      *url.URL
 	secrets []string
 
-	mu  sync.Mutex
-	all []*http.Cookie // the oldest first
-	old []string       // the last replaced values, which may still appear in an answer
+	mu       sync.Mutex
+	current  []*http.Cookie // the oldest first
+	replaced []string       // the last replaced values, which may still appear in an answer
 	// clean redacts the server's secrets and the values of the cookies, which may be credentials.
 	clean *redact.Redactor
 }
@@ -41,9 +41,9 @@ func (s *Transport) newCookies() *cookies {
 	return &cookies{at: s.url, secrets: s.secrets, clean: s.clean}
 }
 
-// take stores the cookies that an answer sets. Like a browser, it ignores cookies for other hosts or paths, and cookies
+// store stores the cookies that an answer sets. Like a browser, it ignores cookies for other hosts or paths, and cookies
 // with Secure that arrive over a connection without TLS.
-func (c *cookies) take(answer http.Header) {
+func (c *cookies) store(answer http.Header) {
 	if c == nil || len(answer["Set-Cookie"]) == 0 {
 		return
 	}
@@ -57,46 +57,46 @@ func (c *cookies) take(answer http.Header) {
 		if set.MaxAge > 0 {
 			set.Expires = time.Now().Add(time.Duration(min(set.MaxAge, maxAge)) * time.Second) //nolint:gosec // maxAge limits it
 		}
-		c.all = slices.DeleteFunc(c.all, func(old *http.Cookie) bool {
+		c.current = slices.DeleteFunc(c.current, func(old *http.Cookie) bool {
 			same := old.Name == set.Name && old.Path == set.Path
 			if same && old.Value != set.Value {
-				c.old = append(c.old[max(0, len(c.old)-maxOld+1):], old.Value)
+				c.replaced = append(c.replaced[max(0, len(c.replaced)-maxOld+1):], old.Value)
 			}
 			return same
 		})
 		if set.MaxAge < 0 || !set.Expires.IsZero() && !set.Expires.After(time.Now()) {
 			continue
 		}
-		if len(c.all) == maxCookies {
-			c.all = c.all[1:]
+		if len(c.current) == maxCookies {
+			c.current = c.current[1:]
 		}
-		c.all = append(c.all, &http.Cookie{Name: set.Name, Value: set.Value, Path: set.Path, Expires: set.Expires}) //nolint:gosec // it is only sent back to the server that set it
+		c.current = append(c.current, &http.Cookie{Name: set.Name, Value: set.Value, Path: set.Path, Expires: set.Expires}) //nolint:gosec // it is only sent back to the server that set it
 	}
 	c.clean = redact.New(nil, slices.Concat(c.secrets, c.values()))
 }
 
 // values returns all values that an answer must not contain. The caller holds the lock.
 func (c *cookies) values() []string {
-	out := slices.Clone(c.old)
-	for _, kept := range c.all {
+	out := slices.Clone(c.replaced)
+	for _, kept := range c.current {
 		out = append(out, kept.Value)
 	}
 	return out
 }
 
-// holds reports whether a text contains the value of a cookie.
-func (c *cookies) holds(text string) bool {
+// containsValue reports whether a text contains the value of a cookie.
+func (c *cookies) containsValue(text string) bool {
 	if c == nil {
 		return false
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return slices.ContainsFunc(c.values(), func(value string) bool { return len(value) >= minHeld && strings.Contains(text, value) })
+	return slices.ContainsFunc(c.values(), func(value string) bool { return len(value) >= minSearched && strings.Contains(text, value) })
 }
 
-// minHeld is the minimum length of a value for which holds searches, in bytes. Shorter values also occur in ordinary
+// minSearched is the minimum length of a value for which holds searches, in bytes. Shorter values also occur in ordinary
 // text.
-const minHeld = 6
+const minSearched = 6
 
 // maxAge is the maximum lifetime of a cookie, in seconds. It is longer than any session.
 const maxAge = 365 * 24 * 60 * 60
@@ -117,7 +117,7 @@ func (c *cookies) field(configured string) httpclient.Field {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, kept := range c.all {
+	for _, kept := range c.current {
 		if !kept.Expires.IsZero() && !kept.Expires.After(time.Now()) {
 			continue
 		}

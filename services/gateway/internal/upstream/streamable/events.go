@@ -22,9 +22,9 @@ import (
 // It passes other messages to their receivers, and drops answers to other requests, which were not sent on this stream.
 // If the stream ends before the answer and the last event had an id, the stream is resumed after that event (MCP
 // 2025-11-25, Transports, Resumability and Redelivery).
-func readEvents(ctx context.Context, body io.ReadCloser, clean *redact.Redactor, req upstream.Request, to takers) (*jsonrpc.Answer, error) {
+func readEvents(ctx context.Context, body io.ReadCloser, clean *redact.Redactor, req upstream.Request, to receivers) (*jsonrpc.Answer, error) {
 	stream := eventReader{data: intake.New(ctx, req.Room, upstream.MaxMessage)}
-	stream.reads(body)
+	stream.continueWith(body)
 	if req.Method() == mcp.MethodListen { // the stream of a subscription is not meant to end
 		stream.begun = time.Now()
 	}
@@ -33,12 +33,12 @@ func readEvents(ctx context.Context, body io.ReadCloser, clean *redact.Redactor,
 		if errors.Is(err, errEnded) && stream.last != "" && to.resume != nil {
 			if body, err = to.resume(stream.last, stream.wait); err == nil {
 				defer closer(body)() // there are few bodies, and all are read until the answer
-				stream.reads(body)
+				stream.continueWith(body)
 				continue
 			}
 		}
 		if errors.Is(err, errEnded) && stream.wait > 0 && stream.last == "" {
-			return nil, fmt.Errorf("%w: %w", upstream.ErrLeft, err)
+			return nil, fmt.Errorf("%w: %w", upstream.ErrStreamEnded, err)
 		}
 		if err != nil {
 			return nil, err
@@ -59,15 +59,15 @@ func readEvents(ctx context.Context, body io.ReadCloser, clean *redact.Redactor,
 		case message.Error.Present() && string(message.ID.Of(message.Raw)) == "null":
 			return nil, upstream.ErrNoID
 		default:
-			to.take(message, req.ProgressToken())
+			to.deliver(message, req.ProgressToken())
 		}
 	}
 }
 
 var errEnded = errors.New("the stream ended before the answer")
 
-// takers contains the receivers of a server's messages. All except events and resume are required.
-type takers struct {
+// receivers contains the receivers of a server's messages. All except events and resume are required.
+type receivers struct {
 	// resume continues a stream after the event with this id when wait has passed. It is nil if the stream cannot be
 	// resumed.
 	resume func(last string, wait time.Duration) (io.ReadCloser, error)
@@ -79,8 +79,8 @@ type takers struct {
 	changed func()
 }
 
-// take passes a message that is not a response to its receiver. token is the progress token of the current request.
-func (to takers) take(m *jsonrpc.Answer, token []byte) {
+// deliver passes a message that is not a response to its receiver. token is the progress token of the current request.
+func (to receivers) deliver(m *jsonrpc.Answer, token []byte) {
 	switch {
 	case m.Kind == jsonrpc.Request && (to.events == nil || m.Method == mcp.MethodPing):
 		to.reply(m)
@@ -90,7 +90,7 @@ func (to takers) take(m *jsonrpc.Answer, token []byte) {
 		if m.Method == mcp.MethodToolsChanged {
 			to.changed()
 		}
-		if to.events != nil && upstream.Belongs(m, token) {
+		if to.events != nil && upstream.BelongsToRequest(m, token) {
 			to.events(m.Raw)
 		}
 	}
@@ -101,11 +101,11 @@ func (to takers) take(m *jsonrpc.Answer, token []byte) {
 const replyTimeout = 5 * time.Second
 
 // reply answers a request of the server that no client accepts. It does nothing before there is a session.
-func (c *conn) reply(ctx context.Context, m *jsonrpc.Answer, state *agreed) {
+func (c *conn) reply(ctx context.Context, m *jsonrpc.Answer, state *negotiated) {
 	if state.opening {
 		return
 	}
-	own := upstream.Refused(m.ID.Of(m.Raw), mcp.CodeMethodUnknown, upstream.NotCarried)
+	own := upstream.Refused(m.ID.Of(m.Raw), mcp.CodeMethodUnknown, upstream.NoClientForRequest)
 	if m.Method == mcp.MethodPing {
 		own = upstream.Pong(m.ID.Of(m.Raw))
 	}
@@ -145,8 +145,8 @@ type eventReader struct {
 	wait time.Duration
 }
 
-// reads makes the reader continue with another body. It drops an incomplete event.
-func (e *eventReader) reads(body io.ReadCloser) {
+// continueWith makes the reader continue with another body. It drops an incomplete event.
+func (e *eventReader) continueWith(body io.ReadCloser) {
 	e.data.Drop()
 	e.cr, e.begins = false, false
 	from := intake.Pace(body, e.data.IsHeld, closer(body))
@@ -262,10 +262,10 @@ func (e *eventReader) part() (part []byte, more bool, err error) {
 		part, _ = e.in.Peek(e.in.Buffered()) // no error is possible for buffered bytes
 		if end := lineEnd(part[n:]); end >= 0 {
 			e.cr = part[n+end] == '\r'
-			return part[:n+end], false, e.took(n + end + 1)
+			return part[:n+end], false, e.discard(n + end + 1)
 		}
 		if n = len(part); n == e.in.Size() {
-			return part, true, e.took(n)
+			return part, true, e.discard(n)
 		}
 		if _, err := e.in.Peek(n + 1); err != nil {
 			return nil, false, ended(err)
@@ -280,11 +280,11 @@ func (e *eventReader) skip() error {
 		return ended(err)
 	}
 	if e.cr && next[0] == '\n' {
-		err = e.took(1)
+		err = e.discard(1)
 	}
 	if !e.begins && next[0] == jsonrpc.ByteOrderMark[0] {
 		if mark, _ := e.in.Peek(len(jsonrpc.ByteOrderMark)); string(mark) == jsonrpc.ByteOrderMark { // otherwise the line is shorter than the mark
-			err = e.took(len(mark))
+			err = e.discard(len(mark))
 		}
 	}
 	e.cr, e.begins = false, true
@@ -303,8 +303,8 @@ func lineEnd(text []byte) int {
 	return end
 }
 
-// took skips bytes that were returned by Peek. They stay valid until more is read.
-func (e *eventReader) took(n int) error {
+// discard skips bytes that were returned by Peek. They stay valid until more is read.
+func (e *eventReader) discard(n int) error {
 	_, _ = e.in.Discard(n) // the bytes are buffered
 	e.all, e.seen = e.all+n, e.seen+n
 	switch {

@@ -42,11 +42,11 @@ func FuzzReadEvents(f *testing.F) {
 	f.Fuzz(func(t *testing.T, stream []byte) {
 		events := func(m []byte) {
 			a, err := jsonrpc.ReadAnswer(m, jsonrpc.AnswerLimits())
-			if err != nil || a.Kind == jsonrpc.Response || a.Kind == jsonrpc.Notification && !upstream.Belongs(a, []byte("1")) {
+			if err != nil || a.Kind == jsonrpc.Response || a.Kind == jsonrpc.Notification && !upstream.BelongsToRequest(a, []byte("1")) {
 				t.Errorf("passed on %q, which is neither a request nor a notification of the request: %v", m, err)
 			}
 		}
-		answer, err := readEvents(t.Context(), io.NopCloser(bytes.NewReader(stream)), new(redact.Redactor), asking(), takers{events: events, reply: func(*jsonrpc.Answer) {}, changed: func() {}})
+		answer, err := readEvents(t.Context(), io.NopCloser(bytes.NewReader(stream)), new(redact.Redactor), asking(), receivers{events: events, reply: func(*jsonrpc.Answer) {}, changed: func() {}})
 		if err != nil {
 			return
 		}
@@ -56,7 +56,7 @@ func FuzzReadEvents(f *testing.F) {
 	})
 }
 
-func TestReadEventHoldsNoMoreThanAMessage(t *testing.T) {
+func TestEventReader_LimitsTheSizeOfAnEvent(t *testing.T) {
 	t.Parallel()
 	line := "data: " + strings.Repeat("x", 1<<20) + "\n"
 	all, err := room.New(room.Answers())

@@ -55,7 +55,7 @@ func (c *conn) Request(ctx context.Context, req upstream.Request, events func([]
 	}
 	state, err = c.reopen(ctx, state, req.Room)
 	if err != nil { // the class of err is that of another message, and bytes of this request have been sent
-		return answer, upstream.Recast(upstream.ErrNoAnswer, c.server.name+" forgot the session, and there is no new one", err)
+		return answer, upstream.WithClass(upstream.ErrNoAnswer, c.server.name+" forgot the session, and there is no new one", err)
 	}
 	answer, err = c.exchange(ctx, req, state, events)
 	if errors.Is(err, upstream.ErrNeverSent) { // bytes of the first attempt have been sent
@@ -65,7 +65,7 @@ func (c *conn) Request(ctx context.Context, req upstream.Request, events func([]
 }
 
 // exchange sends a request in a session and reads the answer.
-func (c *conn) exchange(ctx context.Context, req upstream.Request, state *agreed, events func([]byte)) (upstream.Answer, error) {
+func (c *conn) exchange(ctx context.Context, req upstream.Request, state *negotiated, events func([]byte)) (upstream.Answer, error) {
 	resp, err := c.post(ctx, req, state)
 	if err != nil {
 		return upstream.Answer{}, err
@@ -82,11 +82,11 @@ func (c *conn) exchange(ctx context.Context, req upstream.Request, state *agreed
 }
 
 // appendFields appends the headers that requests in a session have. None of them comes from a client's headers.
-func (state *agreed) appendFields(fields []httpclient.Field, req upstream.Request) []httpclient.Field {
+func (state *negotiated) appendFields(fields []httpclient.Field, req upstream.Request) []httpclient.Field {
 	fields = append(fields, httpclient.Field{Name: headerSession, Value: state.session}, httpclient.Field{Name: headerVersion, Value: state.version}, httpclient.Field{Name: headerTrace, Value: req.TraceParent})
 	switch {
 	case state.modern():
-		fields = append(fields, said(req)...)
+		fields = append(fields, bodyHeaders(req)...)
 	case req.Message != nil && (req.Method() == mcp.MethodInitialize || req.Method() == mcp.MethodInitialized): // servers without sessions may read the revision
 		fields = append(fields, httpclient.Field{Name: headerMethod, Value: req.Method()})
 	}
@@ -94,12 +94,12 @@ func (state *agreed) appendFields(fields []httpclient.Field, req upstream.Reques
 }
 
 // fields appends the headers that requests in a session have, including the cookies.
-func (c *conn) fields(fields []httpclient.Field, state *agreed, req upstream.Request) []httpclient.Field {
+func (c *conn) fields(fields []httpclient.Field, state *negotiated, req upstream.Request) []httpclient.Field {
 	return append(state.appendFields(fields, req), state.cookies.field(c.server.cookie))
 }
 
 // cleanOf returns the scrubber for answers in a session.
-func (c *conn) cleanOf(state *agreed) *redact.Redactor {
+func (c *conn) cleanOf(state *negotiated) *redact.Redactor {
 	if state.cookies == nil {
 		return c.server.clean
 	}
@@ -107,7 +107,7 @@ func (c *conn) cleanOf(state *agreed) *redact.Redactor {
 }
 
 // post sends one message. The error says whether a byte of the message may have been sent.
-func (c *conn) post(ctx context.Context, req upstream.Request, state *agreed) (*http.Response, error) {
+func (c *conn) post(ctx context.Context, req upstream.Request, state *negotiated) (*http.Response, error) {
 	if state.lost {
 		return nil, fmt.Errorf("%w: %s: %w", upstream.ErrNeverSent, c.server.name, upstream.ErrSessionLost)
 	}
@@ -118,10 +118,10 @@ func (c *conn) post(ctx context.Context, req upstream.Request, state *agreed) (*
 		return nil, fmt.Errorf("%w: %s: there is no message", upstream.ErrNeverSent, c.server.name)
 	}
 	var space [5]httpclient.Field
-	resp, err := c.server.wire.Send(ctx, c.server.post, c.fields(space[:0], state, req), req.Body())
+	resp, err := c.server.client.Send(ctx, c.server.post, c.fields(space[:0], state, req), req.Body())
 	switch {
 	case err == nil:
-		state.cookies.take(resp.Header)
+		state.cookies.store(resp.Header)
 		return resp, nil
 	case errors.Is(err, httpclient.ErrNeverSent):
 		return nil, c.server.neverSent(err)
@@ -143,7 +143,7 @@ func (s *Transport) neverSent(err error) error {
 
 // answer reads the answer to req from a response: one JSON message, or the messages of an event stream up to the
 // answer.
-func (c *conn) answer(ctx context.Context, resp *http.Response, req upstream.Request, state *agreed, events func([]byte)) (message *jsonrpc.Answer, err error) {
+func (c *conn) answer(ctx context.Context, resp *http.Response, req upstream.Request, state *negotiated, events func([]byte)) (message *jsonrpc.Answer, err error) {
 	defer func() {
 		if err != nil {
 			req.Room.Keep(0) // frees the memory for the data that was read
@@ -152,7 +152,7 @@ func (c *conn) answer(ctx context.Context, resp *http.Response, req upstream.Req
 	}()
 	switch kind := contentType(resp); kind {
 	case typeEvents:
-		to := takers{events: events, reply: func(m *jsonrpc.Answer) { c.reply(ctx, m, state) }, changed: c.server.Tell}
+		to := receivers{events: events, reply: func(m *jsonrpc.Answer) { c.reply(ctx, m, state) }, changed: c.server.Notify}
 		if !state.opening && !state.modern() {
 			to.resume = func(last string, wait time.Duration) (io.ReadCloser, error) { return c.resume(ctx, state, last, wait) }
 		}

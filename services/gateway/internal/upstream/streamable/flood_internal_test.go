@@ -18,7 +18,7 @@ import (
 
 // Case U1. Checks that endless output of a server, instead of an answer or before it, is cut off after a limit, for
 // each way in which requests are sent.
-func TestU1WhatNeverEndsIsCutOff(t *testing.T) {
+func TestRequest_CutsOffEndlessOutput(t *testing.T) {
 	t.Parallel()
 	const (
 		head   = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
@@ -57,8 +57,8 @@ func TestU1WhatNeverEndsIsCutOff(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				c := &conn{server: server, turn: make(chan struct{}, 1)}
-				c.state.Store(new(agreed))
+				c := &conn{server: server, reopening: make(chan struct{}, 1)}
+				c.state.Store(new(negotiated))
 				req := written(`{"jsonrpc":"2.0","id":1,"method":"m"}` + strings.Repeat(" ", blanks))
 				req.Room = all.Open(&room.Holder{Server: "s"})
 				defer req.Room.Close()

@@ -23,7 +23,7 @@ func newEvents(t *testing.T, stream io.Reader) *eventReader {
 		t.Fatal(err)
 	}
 	e := &eventReader{data: intake.New(t.Context(), all.Open(&room.Holder{}), upstream.MaxMessage)}
-	e.reads(io.NopCloser(stream))
+	e.continueWith(io.NopCloser(stream))
 	return e
 }
 
@@ -34,7 +34,7 @@ type event struct {
 }
 
 // Case J. Checks that a stream is read according to the grammar of the HTML Standard, wherever its pieces end.
-func TestEventReader_GrammarOfTheStandard(t *testing.T) {
+func TestEventReader_FollowsTheHTMLStandard(t *testing.T) {
 	t.Parallel()
 	const lines = "id: 1|data: a|data:  b|data:c|| |:comment|data|event: ping|data: x||event|data: y||id|data: z||id: 2|retry: 70|retry: 7x||data: unfinished|"
 	want := []event{{"a\n b\nc", "1", "1", 0}, {"", "", "1", 0}, {"y", "", "1", 0}, {"z", "", "", 0}, {"", "2", "2", 70}}
@@ -61,7 +61,7 @@ func TestEventReader_GrammarOfTheStandard(t *testing.T) {
 }
 
 // Case J. Checks that a byte order mark inside the stream belongs to its line, and that a long line is complete.
-func TestEventReader_MarksAndLongLines(t *testing.T) {
+func TestEventReader_ReadsByteOrderMarksAndLongLines(t *testing.T) {
 	t.Parallel()
 	e := newEvents(t, strings.NewReader("data: \ufeffa\n\ufeffdata: b\n\n"))
 	if data, err := e.next(); err != nil || string(data) != "\ufeffa" {
@@ -77,7 +77,7 @@ func TestEventReader_MarksAndLongLines(t *testing.T) {
 }
 
 // Case J. Checks that an event whose blank line ends with CR is returned at once, whether or not an LF follows.
-func TestEventReader_WaitsForNothingBehindCR(t *testing.T) {
+func TestEventReader_DoesNotWaitAfterCR(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		r, w := io.Pipe()

@@ -106,7 +106,7 @@ func (c *legacy) Request(ctx context.Context, req upstream.Request, events func(
 		return upstream.Answer{}, fmt.Errorf("%w: %w: %s", upstream.ErrNeverSent, upstream.ErrUnreached, c.server.name)
 	}
 	if err != nil { // the class of err is that of another message, and this request was not sent
-		return upstream.Answer{}, upstream.Recast(upstream.ErrNeverSent, c.server.name+" has no stream", err)
+		return upstream.Answer{}, upstream.WithClass(upstream.ErrNeverSent, c.server.name+" has no stream", err)
 	}
 	return l.request(ctx, req, events)
 }
@@ -142,7 +142,7 @@ func (c *legacy) Listen(ctx context.Context, to upstream.Listener) error {
 	for {
 		select {
 		case message := <-heard.messages:
-			heard.took(message)
+			heard.release(message)
 			if err := to.Event(upstream.Event{Message: message}); err != nil {
 				return errors.Join(errUnheard, err)
 			}

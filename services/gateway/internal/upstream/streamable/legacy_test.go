@@ -25,8 +25,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// older is a server with HTTP+SSE whose messages are set by the test.
-type older struct {
+// legacyServer is a server with HTTP+SSE whose messages are set by the test.
+type legacyServer struct {
 	*httptest.Server
 
 	// place is the endpoint that the server names.
@@ -39,9 +39,9 @@ type older struct {
 	streams []chan string
 }
 
-func newOlder(t *testing.T, said func(body string) []string) *older {
+func newOlder(t *testing.T, said func(body string) []string) *legacyServer {
 	t.Helper()
-	s := &older{place: "/messages?id=1", said: said}
+	s := &legacyServer{place: "/messages?id=1", said: said}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /sse", s.stream)
 	mux.HandleFunc("POST /messages", s.post)
@@ -53,7 +53,7 @@ func newOlder(t *testing.T, said func(body string) []string) *older {
 	return s
 }
 
-func (s *older) stream(w http.ResponseWriter, r *http.Request) {
+func (s *legacyServer) stream(w http.ResponseWriter, r *http.Request) {
 	says := make(chan string, 100)
 	s.mu.Lock()
 	s.streams = append(s.streams, says)
@@ -76,7 +76,7 @@ func (s *older) stream(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-func (s *older) post(w http.ResponseWriter, r *http.Request) {
+func (s *legacyServer) post(w http.ResponseWriter, r *http.Request) {
 	all, err := io.ReadAll(r.Body)
 	if err != nil {
 		return
@@ -107,21 +107,21 @@ func idOf(message string) string {
 }
 
 // say sends a message on the newest stream.
-func (s *older) say(text string) {
+func (s *legacyServer) say(text string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.streams[len(s.streams)-1] <- text
 }
 
 // hangUp ends the newest stream.
-func (s *older) hangUp() {
+func (s *legacyServer) hangUp() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	close(s.streams[len(s.streams)-1])
 }
 
-// told waits until this many messages were posted, and returns them.
-func (s *older) told(n int) []string {
+// posted waits until this many messages were posted, and returns them.
+func (s *legacyServer) posted(n int) []string {
 	for {
 		s.mu.Lock()
 		posts := append([]string(nil), s.posts...)
@@ -138,7 +138,7 @@ const result = `{"jsonrpc":"2.0","id":ID,"result":{"n":9007199254740993}}`
 // Checks the transport with the HTTP+SSE server of the official SDK. The server is reached at the address of its stream
 // and called. It reports progress, sends a request to its client, reports a changed list, and loses its session with
 // its stream.
-func TestHTTPOlderServersAreReached(t *testing.T) {
+func TestLegacy_ServerOfTheSDKIsReached(t *testing.T) {
 	t.Parallel()
 	server := mcp.NewServer(&mcp.Implementation{Name: "older", Version: "1"}, nil)
 	type none struct{}
@@ -200,7 +200,7 @@ func TestHTTPOlderServersAreReached(t *testing.T) {
 
 // Case U1. Checks that an answer on the stream is passed only to the request with its id, however late and in whatever
 // order it arrives.
-func TestHTTPOlderU1AnswersGoToTheirRequests(t *testing.T) {
+func TestLegacy_AnswersReachTheirRequests(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		says []string
@@ -235,7 +235,7 @@ func TestHTTPOlderU1AnswersGoToTheirRequests(t *testing.T) {
 }
 
 // Case P. Checks that messages are posted only to the host of the configured address.
-func TestHTTPOlderServersNameNoOtherPlace(t *testing.T) {
+func TestLegacy_EndpointMustBeOnTheSameHost(t *testing.T) {
 	t.Parallel()
 	stranger := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("a stranger was reached") }))
 	defer stranger.Close()
@@ -249,16 +249,16 @@ func TestHTTPOlderServersNameNoOtherPlace(t *testing.T) {
 	}
 	s := newOlder(t, func(string) []string { return []string{result} })
 	s.place = s.URL + "/messages?session=%2Fx"
-	if _, err := openHTTP(t, s.URL+"/sse").Request(within(t, soon), message("ping", "1"), nil); err != nil || !strings.HasPrefix(s.told(2)[1], "/messages?session=%2Fx ") {
-		t.Errorf("its own endpoint: %v, %q", err, s.told(1))
+	if _, err := openHTTP(t, s.URL+"/sse").Request(within(t, soon), message("ping", "1"), nil); err != nil || !strings.HasPrefix(s.posted(2)[1], "/messages?session=%2Fx ") {
+		t.Errorf("its own endpoint: %v, %q", err, s.posted(1))
 	}
 }
 
 // Checks that the requests that wait on a stream end with an unknown outcome when the stream ends, and that later
 // requests open another stream.
-func TestHTTPOlderStreamsEnd(t *testing.T) {
+func TestLegacy_RequestsEndWithTheStream(t *testing.T) {
 	t.Parallel()
-	var s *older
+	var s *legacyServer
 	s = newOlder(t, func(body string) []string {
 		if strings.Contains(body, "tools/call") {
 			s.hangUp()
@@ -273,14 +273,14 @@ func TestHTTPOlderStreamsEnd(t *testing.T) {
 	if _, err := conn.Request(within(t, soon), message("ping", "2"), nil); err != nil {
 		t.Errorf("a later request: %v", err)
 	}
-	told := s.told(5)
+	told := s.posted(5)
 	if !strings.Contains(told[0], "initialize") || !strings.Contains(told[2], "initialize") || !strings.Contains(told[3], "notifications/initialized") {
 		t.Errorf("it got %q", told)
 	}
 }
 
 // Case X1. Checks that a call ends with its timeout, that a later answer is dropped, and that the session continues.
-func TestHTTPOlderX1CallsEndInTime(t *testing.T) {
+func TestLegacy_CallEndsWithItsTimeout(t *testing.T) {
 	t.Parallel()
 	s := newOlder(t, func(body string) []string {
 		if strings.Contains(body, "tools/call") {
@@ -299,9 +299,9 @@ func TestHTTPOlderX1CallsEndInTime(t *testing.T) {
 
 // Case U1. Checks that a late answer to an abandoned request is not taken for the answer to another request with the
 // same id, and that a cancellation contains the id that the server knows.
-func TestHTTPOlderU1ALateAnswerIsNobodys(t *testing.T) {
+func TestLegacy_LateAnswerReachesNoOtherRequest(t *testing.T) {
 	t.Parallel()
-	var s *older
+	var s *legacyServer
 	var calls []string
 	s = newOlder(t, func(body string) []string {
 		if calls = append(calls, idOf(body)); len(calls) == 1 {
@@ -316,9 +316,9 @@ func TestHTTPOlderU1ALateAnswerIsNobodys(t *testing.T) {
 		_, err := conn.Request(ctx, message("tools/call", "1"), nil)
 		done <- err
 	}()
-	s.told(2)
-	if err := conn.Notify(within(t, soon), upstream.Cancelled([]byte("1")).Request("", nil)); err != nil || !strings.Contains(s.told(3)[2], `"requestId":`+idOf(strings.SplitN(s.told(2)[1], " ", 2)[1])+`}`) {
-		t.Errorf("cancelled: %v, %q", err, s.told(3))
+	s.posted(2)
+	if err := conn.Notify(within(t, soon), upstream.Cancelled([]byte("1")).Request("", nil)); err != nil || !strings.Contains(s.posted(3)[2], `"requestId":`+idOf(strings.SplitN(s.posted(2)[1], " ", 2)[1])+`}`) {
+		t.Errorf("cancelled: %v, %q", err, s.posted(3))
 	}
 	cancel()
 	if err := <-done; !errors.Is(err, upstream.ErrNoAnswer) {
@@ -332,9 +332,9 @@ func TestHTTPOlderU1ALateAnswerIsNobodys(t *testing.T) {
 
 // Checks that an answer and a request of the server are accepted even if they arrive before the POST has ended, or if
 // the POST never ends.
-func TestHTTPOlderAnswersMayComeBeforeThePostEnds(t *testing.T) {
+func TestLegacy_AnswerMayArriveBeforeThePostEnds(t *testing.T) {
 	t.Parallel()
-	var s *older
+	var s *legacyServer
 	hold := make(chan struct{})
 	defer close(hold)
 	s = newOlder(t, func(body string) []string {
@@ -352,7 +352,7 @@ func TestHTTPOlderAnswersMayComeBeforeThePostEnds(t *testing.T) {
 
 // Case X3. Checks that messages for clients that do not read count against their principal's memory budget, and are
 // dropped when the budget is exhausted.
-func TestHTTPOlderX3WhatWaitsIsBounded(t *testing.T) {
+func TestLegacy_WaitingMessagesAreLimited(t *testing.T) {
 	t.Parallel()
 	const size, each, requests, patience = 200 << 10, 24, 5, time.Minute // 72 MB in all
 	all, who := upstreamtest.Answers(), principal.Key{Tenant: "t", Subject: "s"}
@@ -362,7 +362,7 @@ func TestHTTPOlderX3WhatWaitsIsBounded(t *testing.T) {
 	free := sync.OnceFunc(func() { close(release) })
 	defer free()  // the server waits until its requests end
 	for range 3 { // one server may not send more in a minute
-		var s *older
+		var s *legacyServer
 		s = newOlder(t, func(body string) []string {
 			for range each {
 				s.say(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":` + idOf(body) + `,"progress":1,"x":"` + strings.Repeat("x", size) + `"}}`)
@@ -405,7 +405,7 @@ func TestHTTPOlderX3WhatWaitsIsBounded(t *testing.T) {
 
 // Checks that a temporary error does not mean that the server has no HTTP+SSE, and that the server is asked again at
 // once.
-func TestHTTPOlderServersMayBeAwayForNow(t *testing.T) {
+func TestLegacy_TemporaryErrorIsRetried(t *testing.T) {
 	t.Parallel()
 	s := newOlder(t, func(string) []string { return []string{result} })
 	away := true

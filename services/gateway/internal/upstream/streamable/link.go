@@ -53,10 +53,10 @@ type link struct {
 	replies chan upstream.Request
 
 	mu      sync.Mutex
-	last    int64      // the number of the last request
-	waiting []*waiting // in the order in which they were sent
-	heard   *queue     // the queue of the listener; nil if there is no listener
-	dropped int        // the number of messages that could not be read
+	last    int64             // the number of the last request
+	waiting []*pendingRequest // in the order in which they were sent
+	heard   *queue            // the queue of the listener; nil if there is no listener
+	dropped int               // the number of messages that could not be read
 }
 
 // dial opens a stream and waits for the endpoint to which messages are posted.
@@ -66,7 +66,7 @@ func (s *Transport) dial(ctx context.Context, has *room.Holding) (*link, error) 
 	late := time.AfterFunc(endpointTimeout, func() { l.end(context.DeadlineExceeded) })
 	defer late.Stop()
 	defer context.AfterFunc(ctx, func() { l.end(context.Cause(ctx)) })()
-	resp, err := s.wire.Send(l.all, s.get, []httpclient.Field{l.cookies.field(s.cookie)}, nil)
+	resp, err := s.client.Send(l.all, s.get, []httpclient.Field{l.cookies.field(s.cookie)}, nil)
 	if err != nil {
 		l.end(err)
 		return nil, s.neverSent(err)
@@ -75,22 +75,22 @@ func (s *Transport) dial(ctx context.Context, has *room.Holding) (*link, error) 
 		l.end(upstream.ErrClosed)
 		why := upstream.ErrNoStream // the server may have a stream later
 		if resp.StatusCode == http.StatusOK || (upstream.Answer{Status: resp.StatusCode}).Refuses() {
-			why = errNotOlder
+			why = errNoSSE
 		}
 		err := fmt.Errorf("%w: %w: %s answered %d to the request for a stream", upstream.ErrNeverSent, why, s.name, resp.StatusCode)
 		return nil, errors.Join(s.caused(resp, err), resp.Body.Close())
 	}
-	l.cookies.take(resp.Header)
+	l.cookies.store(resp.Header)
 	stream := &eventReader{data: intake.New(l.all, l.has, upstream.MaxMessage), begun: time.Now()}
-	stream.reads(resp.Body)
-	place, err := stream.named("endpoint")
+	stream.continueWith(resp.Body)
+	place, err := stream.firstEvent("endpoint")
 	if err == nil {
 		l.post, err = s.endpoint(place)
 	}
 	if err != nil {
 		l.end(err)
 		l.has.Close()
-		why := errNotOlder
+		why := errNoSSE
 		if ctx.Err() != nil { // the caller has given up, so nothing is known about the server
 			why = upstream.ErrNoStream
 		}
@@ -107,8 +107,8 @@ func (s *Transport) dial(ctx context.Context, has *room.Holding) (*link, error) 
 	return l, nil
 }
 
-// errNotOlder means that a server does not speak HTTP+SSE, or not in a usable way.
-var errNotOlder = errors.New("the server has no HTTP+SSE stream")
+// errNoSSE means that a server does not speak HTTP+SSE, or not in a usable way.
+var errNoSSE = errors.New("the server has no HTTP+SSE stream")
 
 // serve sets the negotiated revision and starts posting the gateway's responses.
 func (l *link) serve(version string) {
@@ -153,7 +153,7 @@ func (l *link) read(stream *eventReader) error {
 			if l.dropped++; l.dropped == 1 {
 				l.server.log.InfoContext(l.all, "server message dropped because it can't be read; later ones are only counted", "server", l.server.name)
 			}
-		case m.Kind == jsonrpc.Response && l.settle(m): // answers to requests do not count towards the limits
+		case m.Kind == jsonrpc.Response && l.deliverAnswer(m): // answers to requests do not count towards the limits
 			stream.events, stream.all = stream.events-1, stream.all-stream.seen
 		default:
 			l.take(m)
@@ -173,7 +173,7 @@ func (l *link) take(m *jsonrpc.Answer) {
 		}
 	default:
 		if m.Method == mcp.MethodToolsChanged {
-			l.server.Tell()
+			l.server.Notify()
 		}
 		l.deliver(m)
 	}
@@ -181,12 +181,12 @@ func (l *link) take(m *jsonrpc.Answer) {
 
 // refuse answers a request of the server that no client accepts.
 func (l *link) refuse(m *jsonrpc.Answer) {
-	l.reply(upstream.Refused(m.ID.Of(m.Raw), mcp.CodeMethodUnknown, upstream.NotCarried))
+	l.reply(upstream.Refused(m.ID.Of(m.Raw), mcp.CodeMethodUnknown, upstream.NoClientForRequest))
 }
 
 // reply queues a response of the gateway. The response is dropped if the server sends requests faster than it accepts
 // responses.
-func (l *link) reply(own upstream.Own) {
+func (l *link) reply(own upstream.GatewayMessage) {
 	select {
 	case l.replies <- own.Request("", nil):
 	default:
@@ -214,14 +214,14 @@ func (l *link) send(ctx context.Context, req upstream.Request, body []byte) erro
 	if req.Kind() == jsonrpc.Invalid {
 		return fmt.Errorf("%w: %s: there is no message", upstream.ErrNeverSent, l.server.name)
 	}
-	var state agreed
+	var state negotiated
 	if version := l.version.Load(); version != nil {
 		state.version = *version
 	}
-	resp, err := l.server.wire.Send(ctx, l.post, append(state.appendFields(nil, upstream.Request{TraceParent: req.TraceParent}), l.cookies.field(l.server.cookie)), body)
+	resp, err := l.server.client.Send(ctx, l.post, append(state.appendFields(nil, upstream.Request{TraceParent: req.TraceParent}), l.cookies.field(l.server.cookie)), body)
 	switch {
 	case err == nil:
-		l.cookies.take(resp.Header)
+		l.cookies.store(resp.Header)
 	case errors.Is(err, httpclient.ErrNeverSent):
 		return l.server.neverSent(err)
 	case errors.Is(err, context.DeadlineExceeded):
@@ -242,8 +242,8 @@ func (l *link) send(ctx context.Context, req upstream.Request, body []byte) erro
 // errLost means that a stream has ended.
 var errLost = errors.New("the stream has ended")
 
-// named reads events up to the first event with data, and returns that data. The event must have the type kind.
-func (e *eventReader) named(kind string) (string, error) {
+// firstEvent reads events up to the first event with data, and returns that data. The event must have the type kind.
+func (e *eventReader) firstEvent(kind string) (string, error) {
 	e.wanted = kind
 	defer func() { e.wanted = "" }()
 	for {

@@ -41,14 +41,14 @@ func (c *conn) Listen(ctx context.Context, to upstream.Listener) error {
 	c.listened.Store(true)
 	to.Opened()
 	stream := eventReader{data: intake.New(ctx, to.Room, upstream.MaxMessage), begun: time.Now()}
-	stream.reads(body)
+	stream.continueWith(body)
 	for {
 		data, err := stream.next()
 		if err != nil {
 			return fmt.Errorf("listen to %s: %w", c.server.name, err)
 		}
 		stream.data.Settle()
-		if err := c.hear(ctx, to, data, &stream, state); err != nil {
+		if err := c.handleEvent(ctx, to, data, &stream, state); err != nil {
 			return err
 		}
 	}
@@ -56,15 +56,15 @@ func (c *conn) Listen(ctx context.Context, to upstream.Listener) error {
 
 // stream opens the stream of a session after the event with this id. If the id is empty, the stream begins with new
 // events.
-func (c *conn) stream(ctx context.Context, state *agreed, after string) (io.ReadCloser, error) {
+func (c *conn) stream(ctx context.Context, state *negotiated, after string) (io.ReadCloser, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	late := time.AfterFunc(openTimeout, cancel)
-	resp, err := c.server.wire.Send(ctx, c.server.get, append(c.fields(nil, state, upstream.Request{}), httpclient.Field{Name: headerLast, Value: after}), nil) //nolint:bodyclose // streamBody closes it
+	resp, err := c.server.client.Send(ctx, c.server.get, append(c.fields(nil, state, upstream.Request{}), httpclient.Field{Name: headerLast, Value: after}), nil) //nolint:bodyclose // streamBody closes it
 	if err != nil {
 		cancel()
 		return nil, fmt.Errorf("open the stream of %s: %w", c.server.name, err)
 	}
-	state.cookies.take(resp.Header)
+	state.cookies.store(resp.Header)
 	body := streamBody{resp.Body, cancel}
 	if resp.StatusCode == http.StatusOK && contentType(resp) == typeEvents && late.Stop() {
 		return body, nil
@@ -110,7 +110,7 @@ const (
 )
 
 // resume continues a stream that has ended, after the time for which its server has asked.
-func (c *conn) resume(ctx context.Context, state *agreed, last string, wait time.Duration) (io.ReadCloser, error) {
+func (c *conn) resume(ctx context.Context, state *negotiated, last string, wait time.Duration) (io.ReadCloser, error) {
 	later := time.NewTimer(max(leastWait, min(wait, mostWait)))
 	defer later.Stop()
 	select {
@@ -121,13 +121,13 @@ func (c *conn) resume(ctx context.Context, state *agreed, last string, wait time
 	}
 }
 
-// hear handles one event.
-func (c *conn) hear(ctx context.Context, to upstream.Listener, data []byte, stream *eventReader, state *agreed) error {
+// handleEvent handles one event.
+func (c *conn) handleEvent(ctx context.Context, to upstream.Listener, data []byte, stream *eventReader, state *negotiated) error {
 	event := upstream.Event{ID: stream.id, Retry: stream.retry}
 	if event.Retry != "" && stream.wait < leastRetry { // otherwise clients would reconnect all the time
 		event.Retry = strconv.FormatInt(leastRetry.Milliseconds(), 10)
 	}
-	if c.server.clean.Log(event.ID) != event.ID || state.cookies.holds(event.ID) { // the id contains a secret, which no client may get
+	if c.server.clean.Log(event.ID) != event.ID || state.cookies.containsValue(event.ID) { // the id contains a secret, which no client may get
 		event.ID = ""
 	}
 	if len(data) > 0 {
@@ -135,11 +135,11 @@ func (c *conn) hear(ctx context.Context, to upstream.Listener, data []byte, stre
 		if err != nil {
 			return fmt.Errorf("read an event of %s: %w", c.server.name, err)
 		}
-		takers{
+		receivers{
 			events:  func(message []byte) { event.Message = message },
 			reply:   func(m *jsonrpc.Answer) { c.reply(ctx, m, state) },
-			changed: c.server.Tell,
-		}.take(m, nil)
+			changed: c.server.Notify,
+		}.deliver(m, nil)
 	}
 	if event.ID == "" && event.Retry == "" && event.Message == nil {
 		return nil

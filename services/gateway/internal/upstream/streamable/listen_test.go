@@ -21,8 +21,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// station is a server with a stream.
-type station struct {
+// streamServer is a server with a stream.
+type streamServer struct {
 	*httptest.Server
 
 	mu    sync.Mutex
@@ -31,9 +31,9 @@ type station struct {
 }
 
 // newStation starts a server that accepts all POSTs. answer writes the response to a GET.
-func newStation(t *testing.T, answer func(w http.ResponseWriter)) *station {
+func newStation(t *testing.T, answer func(w http.ResponseWriter)) *streamServer {
 	t.Helper()
-	s := new(station)
+	s := new(streamServer)
 	s.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodGet {
 			s.mu.Lock()
@@ -59,7 +59,7 @@ func newStation(t *testing.T, answer func(w http.ResponseWriter)) *station {
 }
 
 // listen opens a session with the server and listens until the stream ends.
-func (s *station) listen(t *testing.T, after string, secrets ...string) (heard []upstream.Event, opened bool, err error) {
+func (s *streamServer) listen(t *testing.T, after string, secrets ...string) (heard []upstream.Event, opened bool, err error) {
 	t.Helper()
 	over, err := streamable.New(streamable.Config{Name: "web", URL: s.URL, Secrets: secrets}, slog.New(slog.DiscardHandler))
 	if err != nil {
@@ -100,7 +100,7 @@ func streaming(text string) func(http.ResponseWriter) {
 }
 
 // Checks that messages on the stream arrive unchanged, with the ids with which the stream can be resumed.
-func TestHTTPListens(t *testing.T) {
+func TestListen_MessagesArriveUnchanged(t *testing.T) {
 	t.Parallel()
 	updated := `{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":"a:b","n":9007199254740993}}`
 	s := newStation(t, streaming("id: 0\nretry: 250\ndata:\n\n: alive\n\nevent: ping\nid: p\ndata: x\n\nid: 1\ndata: "+updated+"\n\n"+
@@ -121,7 +121,7 @@ func TestHTTPListens(t *testing.T) {
 }
 
 // Case S1. Checks that neither events nor their ids contain a configured secret.
-func TestHTTPS1StreamsHoldNoSecret(t *testing.T) {
+func TestListen_EventsContainNoSecrets(t *testing.T) {
 	t.Parallel()
 	const secret = "ours-and-nobody-else's"
 	s := newStation(t, streaming("id: x-"+secret+"\ndata: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/message\",\"params\":{\"data\":\""+secret+"\"}}\n\n"))
@@ -133,7 +133,7 @@ func TestHTTPS1StreamsHoldNoSecret(t *testing.T) {
 
 // Checks that a server without a stream is distinguished from a server that cannot answer now, and that no session is
 // opened because of it.
-func TestHTTPHasNoStream(t *testing.T) {
+func TestListen_ReportsServerWithoutStream(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		answer func(http.ResponseWriter)
@@ -167,7 +167,7 @@ func TestHTTPHasNoStream(t *testing.T) {
 }
 
 // Checks that the gateway listens in a new session if a server had a stream and no longer knows the session.
-func TestHTTPListensInANewSession(t *testing.T) {
+func TestListen_OpensANewSessionWhenForgotten(t *testing.T) {
 	t.Parallel()
 	asked := 0
 	s := newStation(t, func(w http.ResponseWriter) {
@@ -194,7 +194,7 @@ func TestHTTPListensInANewSession(t *testing.T) {
 
 // Case U1. Checks that a stream ends if a message breaks the rules, if its listener stops, or if the server sends too
 // much.
-func TestHTTPU1AStreamEnds(t *testing.T) {
+func TestListen_EndsWhenAMessageBreaksTheRules(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		text string
@@ -217,7 +217,7 @@ func TestHTTPU1AStreamEnds(t *testing.T) {
 }
 
 // Checks that a listener that stops ends the stream and its connection.
-func TestHTTPStopsListening(t *testing.T) {
+func TestListen_StoppingEndsTheConnection(t *testing.T) {
 	t.Parallel()
 	gone := make(chan struct{})
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -243,7 +243,7 @@ func TestHTTPStopsListening(t *testing.T) {
 
 // Checks that a stream that the server ends before the answer is resumed after its last event. Without an event id, or
 // without further events, there is no answer. The request itself is sent once.
-func TestHTTPGoesOnWithAnAnswer(t *testing.T) {
+func TestRequest_ResumesTheStreamOfAnAnswer(t *testing.T) {
 	t.Parallel()
 	answer := "data: {\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{\"ran\":1}}\n\n"
 	for name, tt := range map[string]struct {

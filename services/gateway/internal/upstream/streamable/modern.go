@@ -18,12 +18,12 @@ const (
 )
 
 // modern reports whether the negotiated revision has no sessions.
-func (state *agreed) modern() bool { return state.version == mcp.Modern }
+func (state *negotiated) modern() bool { return state.version == mcp.Modern }
 
 // discover asks a server whether it speaks 2026-07-28. That revision has no handshake: the answer opens nothing, and
 // later requests do not depend on it.
-func (c *conn) discover(ctx context.Context, has *room.Holding) (*agreed, upstream.Answer, error) {
-	state, hello := &agreed{version: mcp.Modern}, c.initialize
+func (c *conn) discover(ctx context.Context, has *room.Holding) (*negotiated, upstream.Answer, error) {
+	state, hello := &negotiated{version: mcp.Modern}, c.initialize
 	hello.Room = has
 	resp, err := c.post(ctx, hello, state)
 	if err != nil {
@@ -47,8 +47,8 @@ func (c *conn) discover(ctx context.Context, has *room.Holding) (*agreed, upstre
 // errNotNow means that a server did not say whether it speaks the revision.
 var errNotNow = errors.New("it did not answer which revisions it speaks")
 
-// said returns the headers that repeat parts of a request's body.
-func said(req upstream.Request) []httpclient.Field {
+// bodyHeaders returns the headers that repeat parts of a request's body.
+func bodyHeaders(req upstream.Request) []httpclient.Field {
 	out := []httpclient.Field{{Name: headerMethod, Value: req.Method()}}
 	if name, is := mcp.NameHeader(req.Method(), req.Message.Name, req.Message.URI, req.Message.TaskID); is {
 		out = append(out, httpclient.Field{Name: headerName, Value: mcp.EncodeHeader(name)})

@@ -35,7 +35,7 @@ func judged(t *testing.T, text string) upstream.Request {
 
 // Checks that, without sessions, the gateway writes headers that repeat parts of every request's body, and that closing
 // sends nothing to the server.
-func TestHTTPWithoutASession(t *testing.T) {
+func TestModern_HeadersRepeatTheBody(t *testing.T) {
 	t.Parallel()
 	s := newWeb(t)
 	s.on("server/discover", plain(200, "application/json", discovered))
@@ -78,7 +78,7 @@ func TestHTTPWithoutASession(t *testing.T) {
 
 // Case U1. Checks that requests of a server on the stream of a connection without sessions are passed to the receiver,
 // and that the server gets no response to them. In that revision, a server may send requests only in its answers.
-func TestHTTPU1NobodyAnswersOnAStreamWithoutASession(t *testing.T) {
+func TestModern_RequestsOnAStreamGetNoResponse(t *testing.T) {
 	t.Parallel()
 	s := newWeb(t)
 	s.on("server/discover", plain(200, "application/json", discovered))
@@ -98,7 +98,7 @@ func TestHTTPU1NobodyAnswersOnAStreamWithoutASession(t *testing.T) {
 
 // Checks that the answer to server/discover decides whether a server speaks the revision, unless the answer says
 // nothing about that.
-func TestHTTPAnOlderServerIsKnown(t *testing.T) {
+func TestModern_RevisionIsDecidedByDiscover(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		reply webReply

@@ -15,9 +15,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// waiting is a request without an answer. On the stream, number replaces the request's id and progress token, so that a
+// pendingRequest is a request without an answer. On the stream, number replaces the request's id and progress token, so that a
 // late message for one request is not taken for a message for another request.
-type waiting struct {
+type pendingRequest struct {
 	number int64
 	method string
 	// client and token are the raw id and progress token that the client sent. token is empty if the request has none.
@@ -28,7 +28,7 @@ type waiting struct {
 }
 
 // id returns number as JSON.
-func (w *waiting) id() []byte { return strconv.AppendInt(nil, w.number, 10) }
+func (w *pendingRequest) id() []byte { return strconv.AppendInt(nil, w.number, 10) }
 
 // queue contains the messages that wait for one receiver, within the receiver's memory budget.
 type queue struct {
@@ -54,8 +54,8 @@ func (q *queue) put(message []byte) bool {
 	}
 }
 
-// took frees the memory of a message that was received.
-func (q *queue) took(message []byte) { q.has.Drop(len(message)) }
+// release frees the memory of a message that was received.
+func (q *queue) release(message []byte) { q.has.Drop(len(message)) }
 
 // answered is the result of a request.
 type answered struct {
@@ -63,13 +63,13 @@ type answered struct {
 	err     error
 }
 
-// settle passes an answer and its memory to its request, and reports whether a request waits for the answer.
-func (l *link) settle(m *jsonrpc.Answer) bool {
+// deliverAnswer passes an answer and its memory to its request, and reports whether a request waits for the answer.
+func (l *link) deliverAnswer(m *jsonrpc.Answer) bool {
 	id := m.ID.Of(m.Raw)
-	w := l.remove(func(w *waiting) bool { return w.is(id) })
+	w := l.remove(func(w *pendingRequest) bool { return w.hasID(id) })
 	switch {
 	case w == nil:
-		return l.misses(jsonrpc.Sketch{ID: id, Result: m.Result.Present(), Error: m.Error.Present()})
+		return l.failByLooseID(jsonrpc.Sketch{ID: id, Result: m.Result.Present(), Error: m.Error.Present()})
 	case upstream.Forged(m):
 		w.answer <- answered{err: upstream.ErrForged}
 	case !l.has.Give(w.room):
@@ -80,9 +80,9 @@ func (l *link) settle(m *jsonrpc.Answer) bool {
 	return true
 }
 
-// is reports whether id, the raw id of an answer, is the number that was sent, either as a number or as a decimal
+// hasID reports whether id, the raw id of an answer, is the number that was sent, either as a number or as a decimal
 // string.
-func (w *waiting) is(id []byte) bool {
+func (w *pendingRequest) hasID(id []byte) bool {
 	return bytes.Equal(id, w.id()) || bytes.Equal(jsonrpc.NumberIn(id), w.id())
 }
 
@@ -91,7 +91,7 @@ func (l *link) methodOf(id []byte) string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, w := range l.waiting {
-		if w.is(id) {
+		if w.hasID(id) {
 			return w.method
 		}
 	}
@@ -104,19 +104,19 @@ func (l *link) fails(data []byte, err error) bool {
 	if !is {
 		return false
 	}
-	if w := l.remove(func(w *waiting) bool { return w.is(s.ID) }); w != nil {
+	if w := l.remove(func(w *pendingRequest) bool { return w.hasID(s.ID) }); w != nil {
 		w.answer <- answered{err: upstream.Unreadable(err)}
 		return true
 	}
-	return l.misses(s)
+	return l.failByLooseID(s)
 }
 
-// misses handles an answer whose id matches no request. A request fails if the id is another spelling of its id. The
+// failByLooseID handles an answer whose id matches no request. A request fails if the id is another spelling of its id. The
 // only waiting request also fails if the answer is an error without an id. misses reports whether a request has failed.
-func (l *link) misses(s jsonrpc.Sketch) bool {
+func (l *link) failByLooseID(s jsonrpc.Sketch) bool {
 	why := upstream.ErrOtherID
 	n, isNumber := jsonrpc.Integer(s.ID)
-	w := l.remove(func(w *waiting) bool { return isNumber && w.number == n })
+	w := l.remove(func(w *pendingRequest) bool { return isNumber && w.number == n })
 	if w == nil && (s.ID == nil || string(s.ID) == "null") && s.Error && !s.Result {
 		why = upstream.ErrNoID
 		l.mu.Lock()
@@ -134,7 +134,7 @@ func (l *link) misses(s jsonrpc.Sketch) bool {
 }
 
 // remove removes the first waiting request for which is returns true, and returns it; nil if there is none.
-func (l *link) remove(is func(*waiting) bool) *waiting {
+func (l *link) remove(is func(*pendingRequest) bool) *pendingRequest {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for i, w := range l.waiting {
@@ -212,11 +212,11 @@ func (l *link) fail(err error) {
 	}
 }
 
-func anything(*waiting) bool { return true }
+func anything(*pendingRequest) bool { return true }
 
 // request posts a request and waits for the answer on the stream. The answer may arrive before the POST has ended.
 func (l *link) request(ctx context.Context, req upstream.Request, events func([]byte)) (upstream.Answer, error) {
-	w := &waiting{method: req.Method(), client: bytes.Clone(req.ID()), token: bytes.Clone(req.ProgressToken()), room: req.Room, answer: make(chan answered, 1)}
+	w := &pendingRequest{method: req.Method(), client: bytes.Clone(req.ID()), token: bytes.Clone(req.ProgressToken()), room: req.Room, answer: make(chan answered, 1)}
 	if events != nil {
 		w.events = newQueue(req.Room)
 	}
@@ -224,7 +224,7 @@ func (l *link) request(ctx context.Context, req upstream.Request, events func([]
 		return upstream.Answer{}, err
 	}
 	defer func() {
-		l.remove(func(other *waiting) bool { return other == w })
+		l.remove(func(other *pendingRequest) bool { return other == w })
 		l.close(w.events)
 	}()
 	body, err := w.body(req)
@@ -240,7 +240,7 @@ func (l *link) request(ctx context.Context, req upstream.Request, events func([]
 		messages = w.events.messages
 	}
 	take := func(message []byte) {
-		w.events.took(message)
+		w.events.release(message)
 		events(message)
 	}
 	for {
@@ -256,12 +256,12 @@ func (l *link) request(ctx context.Context, req upstream.Request, events func([]
 			if sent = nil; err == nil {
 				continue
 			}
-			if w := l.remove(func(other *waiting) bool { return other == w }); w == nil { // the answer has arrived
+			if w := l.remove(func(other *pendingRequest) bool { return other == w }); w == nil { // the answer has arrived
 				continue
 			}
 			return upstream.Answer{Status: 0}, err
 		case <-ctx.Done():
-			if l.remove(func(other *waiting) bool { return other == w }) == nil { // the answer has arrived
+			if l.remove(func(other *pendingRequest) bool { return other == w }) == nil { // the answer has arrived
 				return l.answered(w, <-w.answer)
 			}
 			class := upstream.ErrNoAnswer
@@ -274,7 +274,7 @@ func (l *link) request(ctx context.Context, req upstream.Request, events func([]
 }
 
 // answered returns the result of a request with the client's id.
-func (l *link) answered(w *waiting, a answered) (upstream.Answer, error) {
+func (l *link) answered(w *pendingRequest, a answered) (upstream.Answer, error) {
 	if a.err == nil {
 		a.message, a.err = a.message.Addressed(w.client)
 	}
@@ -286,7 +286,7 @@ func (l *link) answered(w *waiting, a answered) (upstream.Answer, error) {
 }
 
 // body returns the body of a request to post, with number as its id and progress token.
-func (w *waiting) body(req upstream.Request) ([]byte, error) {
+func (w *pendingRequest) body(req upstream.Request) ([]byte, error) {
 	edits := []jsonrpc.Edit{{Span: req.Message.ID, With: w.id()}}
 	if len(w.token) > 0 {
 		edits = append(edits, jsonrpc.Edit{Span: req.Message.Meta.ProgressToken, With: w.id()})
@@ -305,7 +305,7 @@ func (l *link) notify(ctx context.Context, req upstream.Request) error {
 	if req.Method() == mcp.MethodCancelled {
 		id := req.Message.RequestID
 		l.mu.Lock()
-		i := slices.IndexFunc(l.waiting, func(w *waiting) bool { return jsonrpc.SameID(w.client, id.Of(req.Body())) })
+		i := slices.IndexFunc(l.waiting, func(w *pendingRequest) bool { return jsonrpc.SameID(w.client, id.Of(req.Body())) })
 		var number []byte
 		if i >= 0 {
 			number = l.waiting[i].id()
@@ -323,7 +323,7 @@ func (l *link) notify(ctx context.Context, req upstream.Request) error {
 }
 
 // wait registers a request before it is sent.
-func (l *link) wait(w *waiting) error {
+func (l *link) wait(w *pendingRequest) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.all.Err() != nil {

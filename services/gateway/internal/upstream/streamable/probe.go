@@ -36,15 +36,15 @@ func mayMeanLost(status int) bool {
 // refuses the gateway does not open one. The request is never sent again, because the server may have executed it. The
 // other session is closed. The client has to open a new session itself, so that it learns that the server has lost the
 // state of its session.
-func (c *conn) probe(ctx context.Context, old *agreed, has *room.Holding, why error) error {
+func (c *conn) probe(ctx context.Context, old *negotiated, has *room.Holding, why error) error {
 	select {
-	case c.turn <- struct{}{}:
-		defer func() { <-c.turn }()
+	case c.reopening <- struct{}{}:
+		defer func() { <-c.reopening }()
 	case <-ctx.Done():
 		return why
 	}
 	if now := c.state.Load(); now != old {
-		return lostBy(now, why)
+		return withSessionLost(now, why)
 	}
 	if !c.probed.IsZero() && time.Since(c.probed) < probeEvery {
 		return why
@@ -63,16 +63,16 @@ func (c *conn) probe(ctx context.Context, old *agreed, has *room.Holding, why er
 	if err := c.end(ctx, fresh); err != nil {
 		c.server.log.DebugContext(ctx, "server did not end the session", "server", c.server.name, "error", err)
 	}
-	lost := &agreed{closed: true, lost: true}
+	lost := &negotiated{closed: true, lost: true}
 	if !c.state.CompareAndSwap(old, lost) { // the session was closed or replaced meanwhile
 		return why
 	}
 	c.server.log.InfoContext(ctx, "server no longer knows a session; the session ends", "server", c.server.name)
-	return lostBy(lost, why)
+	return withSessionLost(lost, why)
 }
 
-// lostBy adds [upstream.ErrSessionLost] to the error of a request if its session is lost.
-func lostBy(now *agreed, why error) error {
+// withSessionLost adds [upstream.ErrSessionLost] to the error of a request if its session is lost.
+func withSessionLost(now *negotiated, why error) error {
 	if now.lost {
 		return fmt.Errorf("%w: %w", upstream.ErrSessionLost, why)
 	}

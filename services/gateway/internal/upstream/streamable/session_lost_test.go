@@ -19,9 +19,9 @@ func unknownAs(status int) webReply {
 	return plain(status, "application/json", `{"jsonrpc":"2.0","id":null,"error":{"code":-32000,"message":"Bad Request: no valid session ID provided"}}`)
 }
 
-// Case C. Checks that the gateway finds out that a session is lost if a server answers requests of an unknown session
-// with another status than 404. The request is sent once, and nothing more is sent in the session.
-func TestU3Request_LostSessionIsNoticedByAnyStatus(t *testing.T) {
+// Case U3. Case C. Checks that the gateway finds out that a session is lost if a server answers requests of an unknown
+// session with another status than 404. The request is sent once, and nothing more is sent in the session.
+func TestRequest_LostSessionIsNoticedByAnyStatus(t *testing.T) {
 	t.Parallel()
 	refuses := plain(200, "application/json", `{"jsonrpc":"2.0","id":ID,"error":{"code":-32600,"message":"x"}}`)
 	again := greet("second", "2025-11-25")
@@ -71,8 +71,9 @@ func TestU3Request_LostSessionIsNoticedByAnyStatus(t *testing.T) {
 	}
 }
 
-// Case C. Checks that the gateway checks at most once a minute whether a session is lost, whatever its client sends.
-func TestU3Request_ProbesOnceAMinute(t *testing.T) {
+// Case U3. Case C. Checks that the gateway checks at most once a minute whether a session is lost, whatever its client
+// sends.
+func TestRequest_ProbesOnceAMinute(t *testing.T) {
 	t.Parallel()
 	s := newWeb(t)
 	conn := openHTTP(t, s.URL)
@@ -88,8 +89,8 @@ func TestU3Request_ProbesOnceAMinute(t *testing.T) {
 	}
 }
 
-// Case G. Checks that cookies that a server sets in a session are sent back only in that session.
-func TestU3Cookies_GoBackInTheirSessionAlone(t *testing.T) {
+// Case U3. Case G. Checks that cookies that a server sets in a session are sent back only in that session.
+func TestCookies_AreSentOnlyInTheirSession(t *testing.T) {
 	t.Parallel()
 	sets := func(lines ...string) webReply {
 		return func(w http.ResponseWriter, r *http.Request, p webPost) {
@@ -143,9 +144,9 @@ func TestU3Cookies_GoBackInTheirSessionAlone(t *testing.T) {
 	}
 }
 
-// Case G. Checks that a session's cookies are added to the configured cookie, change with the session, and are redacted
-// from answers.
-func TestU3Cookies_AreKeptFromAnswers(t *testing.T) {
+// Case U3. Case G. Checks that a session's cookies are added to the configured cookie, change with the session, and are
+// redacted from answers.
+func TestCookies_AreRedactedFromAnswers(t *testing.T) {
 	t.Parallel()
 	s := newWeb(t)
 	over, err := streamable.New(streamable.Config{Name: "test", URL: s.URL, Headers: map[string]string{"Cookie": "configured=1"}}, slog.New(slog.DiscardHandler))
@@ -180,9 +181,9 @@ func TestU3Cookies_AreKeptFromAnswers(t *testing.T) {
 	}
 }
 
-// Case C. Checks that a request that may be sent only once is not sent again after a 404, but that a new session is
-// opened for later requests.
-func TestU3Request_ApprovedOneIsNotSentAgain(t *testing.T) {
+// Case U3. Case C. Checks that a request that may be sent only once is not sent again after a 404, but that a new
+// session is opened for later requests.
+func TestRequest_SentOnceOpensANewSessionAfterward(t *testing.T) {
 	t.Parallel()
 	s := newWeb(t)
 	conn := openHTTP(t, s.URL)

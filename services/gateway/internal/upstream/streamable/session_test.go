@@ -24,7 +24,7 @@ var fine = plain(200, "application/json", `{"jsonrpc":"2.0","id":ID,"result":{}}
 
 // Checks that one new session is opened if a server has forgotten the session after a restart, and that the request is
 // sent again because it was not read.
-func TestHTTPOpensAForgottenSessionAgain(t *testing.T) {
+func TestRequest_OpensAForgottenSessionAgain(t *testing.T) {
 	t.Parallel()
 	s := newWeb(t)
 	conn := openHTTP(t, s.URL)
@@ -44,7 +44,7 @@ func TestHTTPOpensAForgottenSessionAgain(t *testing.T) {
 	}
 }
 
-func TestHTTPOpensAForgottenSessionOnceForAll(t *testing.T) {
+func TestRequest_OpensOneSessionForAllWaitingRequests(t *testing.T) {
 	t.Parallel()
 	s := newWeb(t)
 	conn := openHTTP(t, s.URL)
@@ -74,7 +74,7 @@ func TestHTTPOpensAForgottenSessionOnceForAll(t *testing.T) {
 }
 
 // Checks that a request is sent again only if the server provably did not read it.
-func TestHTTPSendsARequestAgainOnlyWhereItWasNotRead(t *testing.T) {
+func TestRequest_IsRepeatedOnlyIfItWasNotRead(t *testing.T) {
 	t.Parallel()
 	read := plain(404, "application/json", `{"jsonrpc":"2.0","id":ID,"error":{"code":-32601,"message":"x"}}`)
 	greeting := greet("first", "2025-11-25")
@@ -113,7 +113,7 @@ func TestHTTPSendsARequestAgainOnlyWhereItWasNotRead(t *testing.T) {
 
 // Case R2. Checks that the error is never [upstream.ErrNeverSent] after a request was answered with 404, whatever the
 // result of the second attempt is, because bytes of the request have been sent.
-func TestHTTPR2AForgottenSessionGivesNothingBack(t *testing.T) {
+func TestRequest_RepeatedRequestNeverCountsAsUnsent(t *testing.T) {
 	t.Parallel()
 	s := newWeb(t)
 	alone := func(reply webReply) webReply {
@@ -139,7 +139,7 @@ func TestHTTPR2AForgottenSessionGivesNothingBack(t *testing.T) {
 }
 
 // Checks that a session is independent of the buffer in which its initialize request was read.
-func TestHTTPKeepsItsOwnInitialize(t *testing.T) {
+func TestOpen_CopiesInitialize(t *testing.T) {
 	t.Parallel()
 	s := newWeb(t)
 	initialize := message("initialize", "0")
@@ -159,7 +159,7 @@ func TestHTTPKeepsItsOwnInitialize(t *testing.T) {
 }
 
 // Checks that a request waits for a new session no longer than its own timeout.
-func TestHTTPWaitsForANewSessionNoLongerThanItsCaller(t *testing.T) {
+func TestRequest_WaitsForANewSessionNoLongerThanItsCaller(t *testing.T) {
 	t.Parallel()
 	s := newWeb(t)
 	conn := openHTTP(t, s.URL)
@@ -184,7 +184,7 @@ func TestHTTPWaitsForANewSessionNoLongerThanItsCaller(t *testing.T) {
 }
 
 // Checks that a closed session does not open a new session with the server.
-func TestHTTPClosedSessionsStayClosed(t *testing.T) {
+func TestClose_SessionIsNotReopened(t *testing.T) {
 	t.Parallel()
 	s := newWeb(t)
 	conn := openHTTP(t, s.URL)
@@ -208,7 +208,7 @@ func TestHTTPClosedSessionsStayClosed(t *testing.T) {
 	}
 }
 
-func TestHTTPClosedDuringAReopeningLeavesNoSession(t *testing.T) {
+func TestClose_DuringReopeningLeavesNoSession(t *testing.T) {
 	t.Parallel()
 	s := newWeb(t)
 	conn := openHTTP(t, s.URL)
@@ -239,7 +239,7 @@ func TestHTTPClosedDuringAReopeningLeavesNoSession(t *testing.T) {
 
 // Checks that no cancellation is sent to a server without sessions, because such a server cannot know whose request is
 // meant.
-func TestHTTPCancelsOnlyInASession(t *testing.T) {
+func TestNotify_SendsCancellationsOnlyInASession(t *testing.T) {
 	t.Parallel()
 	s := newWeb(t)
 	s.on("initialize", greet("", "2025-11-25"))
@@ -254,7 +254,7 @@ func TestHTTPCancelsOnlyInASession(t *testing.T) {
 	}
 }
 
-func TestHTTPOpenRefusesWhatItCanNotSpeakWith(t *testing.T) {
+func TestOpen_RefusesInvalidHandshakes(t *testing.T) {
 	t.Parallel()
 	for name, reply := range map[string]webReply{
 		"a session that can't be a header": greet("a b", "2025-11-25"),
@@ -275,7 +275,7 @@ func TestHTTPOpenRefusesWhatItCanNotSpeakWith(t *testing.T) {
 }
 
 // Checks that the revision in a header is one that the gateway knows, and not a text of the server.
-func TestHTTPSendsNoRevisionThatItDoesNotKnow(t *testing.T) {
+func TestRequest_SendsOnlyKnownRevisions(t *testing.T) {
 	t.Parallel()
 	s := newWeb(t)
 	s.on("initialize", greet("first", "1; X"))
@@ -289,7 +289,7 @@ func TestHTTPSendsNoRevisionThatItDoesNotKnow(t *testing.T) {
 }
 
 // Checks that a request that may be sent only once is not sent again if the server has forgotten the session.
-func TestHTTPSendsOnceWhatMayBeSentOnce(t *testing.T) {
+func TestRequest_OnceIsNotRepeated(t *testing.T) {
 	t.Parallel()
 	s := newWeb(t)
 	conn := openHTTP(t, s.URL)

@@ -15,7 +15,7 @@ import (
 )
 
 // Case X3. Checks that a slow stream uses no memory budget between its messages, even if they are large.
-func TestX3AStreamMayBeSlow(t *testing.T) {
+func TestReadEvents_SlowStreamUsesNoMemoryBetweenMessages(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		all, err := room.New(room.Answers())
@@ -38,7 +38,7 @@ func TestX3AStreamMayBeSlow(t *testing.T) {
 		came := 0
 		req := asking()
 		req.Room = has
-		answer, err := readEvents(t.Context(), body, new(redact.Redactor), req, takers{events: func([]byte) { came++ }})
+		answer, err := readEvents(t.Context(), body, new(redact.Redactor), req, receivers{events: func([]byte) { came++ }})
 		if err != nil || came != 20 || !answer.Result.Present() {
 			t.Errorf("%d events came, and then %v", came, err)
 		}
@@ -46,7 +46,7 @@ func TestX3AStreamMayBeSlow(t *testing.T) {
 }
 
 // Case X3. Checks that an event that does not end is cut off.
-func TestX3AnEventMayNotStall(t *testing.T) {
+func TestReadEvents_StalledEventIsCutOff(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		all, err := room.New(room.Answers())
@@ -69,7 +69,7 @@ func TestX3AnEventMayNotStall(t *testing.T) {
 		req := asking()
 		req.Room = has
 		begin := time.Now()
-		if _, err := readEvents(t.Context(), body, new(redact.Redactor), req, takers{}); !errors.Is(err, intake.ErrSlow) || time.Since(begin) > 12*time.Second {
+		if _, err := readEvents(t.Context(), body, new(redact.Redactor), req, receivers{}); !errors.Is(err, intake.ErrSlow) || time.Since(begin) > 12*time.Second {
 			t.Errorf("after %v: %v", time.Since(begin), err)
 		}
 	})

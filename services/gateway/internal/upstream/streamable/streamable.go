@@ -69,22 +69,22 @@ type Transport struct {
 	// empty.
 	secrets []string
 	cookie  string
-	// told redacts the parts that are shown of a server's redirect address.
-	told *redact.Redactor
+	// addressScrubber redacts the parts that are shown of a server's redirect address.
+	addressScrubber *redact.Redactor
 	// links counts the goroutines of HTTP+SSE streams. older reports whether the server speaks HTTP+SSE.
 	links sync.WaitGroup
 	// all is cancelled by stop, which closes the transport.
-	all   context.Context //nolint:containedctx // the context of the transport
-	stop  context.CancelFunc
-	older atomic.Bool
+	all       context.Context //nolint:containedctx // the context of the transport
+	stop      context.CancelFunc
+	speaksSSE atomic.Bool
 	// opened reports whether the server has ever opened a session.
 	opened atomic.Bool
-	// newer is the time at which the gateway last found that the server does not speak HTTP+SSE, in nanoseconds of Unix
+	// notSSESince is the time at which the gateway last found that the server does not speak HTTP+SSE, in nanoseconds of Unix
 	// time.
-	newer atomic.Int64
-	// wire follows no redirects, because addresses may come only from the configuration.
-	wire *httpclient.Client
-	log  *slog.Logger
+	notSSESince atomic.Int64
+	// client follows no redirects, because addresses may come only from the configuration.
+	client *httpclient.Client
+	log    *slog.Logger
 	upstream.ListChanged
 }
 
@@ -113,14 +113,14 @@ func New(cfg Config, log *slog.Logger) (*Transport, error) {
 	}
 	cookie := headers.Get("Cookie") // sent as one header together with the cookies that the server sets
 	headers.Del("Cookie")
-	way, err := cfg.way(u)
+	way, err := cfg.newClient(u)
 	if err != nil {
 		return nil, fmt.Errorf("server %s: %w", cfg.Name, err)
 	}
 	all, stop := context.WithCancel(context.Background())
 	s := &Transport{
 		name: cfg.Name, hint: cfg.ProxyHint, all: all, stop: stop, secrets: cfg.Secrets, cookie: cookie,
-		clean: redact.New(nil, cfg.Secrets), told: redact.NewForAllForms(cfg.Secrets), log: log, wire: way,
+		clean: redact.New(nil, cfg.Secrets), addressScrubber: redact.NewForAllForms(cfg.Secrets), log: log, client: way,
 	}
 	if s.remove, err = head(http.MethodDelete, u, headers); err != nil {
 		return nil, fmt.Errorf("server %s: %w", cfg.Name, err)
@@ -138,8 +138,8 @@ func New(cfg Config, log *slog.Logger) (*Transport, error) {
 	return s, nil
 }
 
-// way returns the HTTP client for the server. Its errors contain no credentials.
-func (c *Config) way(u *url.URL) (*httpclient.Client, error) {
+// newClient returns the HTTP client for the server. Its errors contain no credentials.
+func (c *Config) newClient(u *url.URL) (*httpclient.Client, error) {
 	var opts httpclient.Options
 	if c.CA != "" {
 		text, err := os.ReadFile(c.CA)
@@ -181,7 +181,7 @@ func (*Transport) Kind() string { return "http" }
 func (s *Transport) Close() error {
 	s.stop()
 	s.links.Wait()
-	s.wire.CloseIdleConnections()
+	s.client.CloseIdleConnections()
 	return nil
 }
 
@@ -194,17 +194,17 @@ func (s *Transport) Open(ctx context.Context, _ principal.Key, hello upstream.Re
 	// The message is stored as long as the session exists, but its buffer is reused.
 	hello.Message, hello.Room = hello.Message.Clone(), nil
 	initializes := hello.Method() == mcp.MethodInitialize
-	if initializes && s.older.Load() {
+	if initializes && s.speaksSSE.Load() {
 		c, answer, err := s.openLegacy(ctx, hello, has)
 		switch {
 		case err == nil:
 			return c, answer, nil
-		case !errors.Is(err, errNotOlder):
+		case !errors.Is(err, errNoSSE):
 			return nil, answer, err
 		}
-		s.older.Store(false) // the server was upgraded
+		s.speaksSSE.Store(false) // the server was upgraded
 	}
-	c := &conn{server: s, initialize: hello, turn: make(chan struct{}, 1)}
+	c := &conn{server: s, initialize: hello, reopening: make(chan struct{}, 1)}
 	state, answer, err := c.handshake(ctx, has)
 	if err == nil {
 		if state.session != "" && !answer.Message.Error.Present() {
@@ -213,23 +213,23 @@ func (s *Transport) Open(ctx context.Context, _ principal.Key, hello upstream.Re
 		c.state.Store(state)
 		return c, answer, nil
 	}
-	if !initializes || errors.Is(err, upstream.ErrOneSession) || !answer.Refuses() || time.Since(time.Unix(0, s.newer.Load())) < newerFor {
+	if !initializes || errors.Is(err, upstream.ErrOneSession) || !answer.Refuses() || time.Since(time.Unix(0, s.notSSESince.Load())) < sseRetryAfter {
 		return nil, answer, err
 	}
 	old, greeting, failed := s.openLegacy(ctx, hello, has) // MCP 2025-11-25, Transports, Backwards Compatibility
 	if failed == nil {
-		s.older.Store(true)
+		s.speaksSSE.Store(true)
 		return old, greeting, nil
 	}
-	if errors.Is(failed, errNotOlder) {
-		s.newer.Store(time.Now().UnixNano())
+	if errors.Is(failed, errNoSSE) {
+		s.notSSESince.Store(time.Now().UnixNano())
 	}
 	s.log.DebugContext(ctx, "server refuses a session, and has no HTTP+SSE stream", "server", s.name, "error", upstream.ForLog(failed))
 	if upstream.CauseOf(failed) != nil && upstream.CauseOf(err) == nil { // the error of the attempt with HTTP+SSE contains a cause
-		return nil, answer, upstream.Recast(upstream.ClassOf(err), s.name, failed)
+		return nil, answer, upstream.WithClass(upstream.ClassOf(err), s.name, failed)
 	}
 	return nil, answer, err
 }
 
-// newerFor is how long a server that does not speak HTTP+SSE is not asked for a stream again.
-const newerFor = time.Minute
+// sseRetryAfter is how long a server that does not speak HTTP+SSE is not asked for a stream again.
+const sseRetryAfter = time.Minute

@@ -24,7 +24,7 @@ const roots = `{"jsonrpc":"2.0","id":1,"method":"roots/list"}`
 
 const progress = `{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":1,"progress":1}}`
 
-func TestHTTPBringsTheAnswer(t *testing.T) {
+func TestRequest_ReturnsTheAnswer(t *testing.T) {
 	t.Parallel()
 	answer := `{"jsonrpc":"2.0","id":ID,"result":{"n":9007199254740993}}`
 	tests := []struct {
@@ -70,7 +70,7 @@ func TestHTTPBringsTheAnswer(t *testing.T) {
 
 // Case U1. Checks that progress before an answer is passed on only if it belongs to the request. The receiver decides
 // on other notifications.
-func TestHTTPU1PassesOnWhatBelongsToTheRequest(t *testing.T) {
+func TestRequest_PassesOnItsOwnProgress(t *testing.T) {
 	t.Parallel()
 	notify := func(method, params string) string {
 		return `{"jsonrpc":"2.0","method":"` + method + `","params":{` + params + `}}`
@@ -112,7 +112,7 @@ func TestHTTPU1PassesOnWhatBelongsToTheRequest(t *testing.T) {
 	}
 }
 
-func TestHTTPSendsTheBytesAndItsOwnHeadersAlone(t *testing.T) {
+func TestRequest_SendsOnlyItsBytesAndOwnHeaders(t *testing.T) {
 	t.Parallel()
 	s := newWeb(t)
 	conn := openHTTP(t, s.URL)
@@ -140,7 +140,7 @@ func TestHTTPSendsTheBytesAndItsOwnHeadersAlone(t *testing.T) {
 
 // Case U1. Checks that an unusable answer leaves the outcome unknown, whatever its status is, because the request was
 // sent.
-func TestHTTPU1TellsWhatIsKnownOfARequest(t *testing.T) {
+func TestRequest_ErrorSaysWhatIsKnown(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
 		name   string
@@ -231,7 +231,8 @@ func cutOff(w http.ResponseWriter) {
 	}
 }
 
-func TestHTTPU1BoundsAnswers(t *testing.T) {
+// Case U1.
+func TestRequest_LimitsAnswers(t *testing.T) {
 	t.Parallel()
 	big := strings.Repeat("x", upstream.MaxMessage)
 	tests := []struct {
@@ -265,7 +266,7 @@ func TestHTTPU1BoundsAnswers(t *testing.T) {
 }
 
 // Case U1. Checks that a server that leaves its stream open after the answer delays no request.
-func TestHTTPU1DoesNotWaitForTheEndOfAStream(t *testing.T) {
+func TestRequest_DoesNotWaitForTheEndOfAStream(t *testing.T) {
 	t.Parallel()
 	s := newWeb(t)
 	conn := openHTTP(t, s.URL)
@@ -286,7 +287,7 @@ func TestHTTPU1DoesNotWaitForTheEndOfAStream(t *testing.T) {
 }
 
 // Checks that a stream that ends with the answer leaves its connection for the next request.
-func TestHTTPUsesItsConnectionAgain(t *testing.T) {
+func TestRequest_ReusesConnections(t *testing.T) {
 	t.Parallel()
 	for name, reply := range map[string]webReply{
 		"after JSON":           plain(200, "application/json", `{"jsonrpc":"2.0","id":ID,"result":{}}`),
@@ -313,7 +314,7 @@ func TestHTTPUsesItsConnectionAgain(t *testing.T) {
 }
 
 // Checks that a request that cannot be sent counts as never sent.
-func TestHTTPTellsWhatWasNeverSent(t *testing.T) {
+func TestRequest_UnsentRequestCountsAsNeverSent(t *testing.T) {
 	t.Parallel()
 	t.Run("the port is closed", func(t *testing.T) {
 		t.Parallel()
@@ -342,7 +343,7 @@ func TestHTTPTellsWhatWasNeverSent(t *testing.T) {
 
 // Checks that a POST is not sent again without notice if the server was closing the connection, because the server may
 // have read it.
-func TestHTTPNeverSendsAgainOnAStaleConnection(t *testing.T) {
+func TestRequest_IsNotRepeatedOnAStaleConnection(t *testing.T) {
 	t.Parallel()
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -392,7 +393,7 @@ func serveOnce(conn net.Conn, calls *atomic.Int64) {
 }
 
 // Case S2. Checks that an error contains the server's name and not its URL, which may contain a secret.
-func TestHTTPErrorsHoldNoSecret(t *testing.T) {
+func TestErrors_ContainNoSecrets(t *testing.T) {
 	t.Parallel()
 	s := newWeb(t)
 	up := newHTTP(t, s.URL+"/mcp?key=CANARY")
@@ -413,7 +414,7 @@ func TestHTTPErrorsHoldNoSecret(t *testing.T) {
 }
 
 // Case S1. Checks that answers and events contain no secret, even if a server sends back what it was sent.
-func TestHTTPS1AnswersHoldNoSecret(t *testing.T) {
+func TestRequest_RedactsSecretsInAnswers(t *testing.T) {
 	t.Parallel()
 	const secret = "ours-and-nobody-else's"
 	said := `{"jsonrpc":"2.0","method":"notifications/message","params":{"data":"` + secret + `"}}`
@@ -453,7 +454,7 @@ func TestHTTPS1AnswersHoldNoSecret(t *testing.T) {
 	}
 }
 
-func TestNewHTTPRefusesWhatCanNotWork(t *testing.T) {
+func TestNew_RefusesInvalidConfigurations(t *testing.T) {
 	t.Parallel()
 	log := slog.New(slog.DiscardHandler)
 	tests := []struct {

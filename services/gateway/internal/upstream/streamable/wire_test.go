@@ -19,8 +19,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// wires is a server that speaks raw HTTP. It passes each connection to handle, numbered from 1.
-func wires(t *testing.T, handle func(number int, conn net.Conn, in *bufio.Reader)) string {
+// rawServer is a server that speaks raw HTTP. It passes each connection to handle, numbered from 1.
+func rawServer(t *testing.T, handle func(number int, conn net.Conn, in *bufio.Reader)) string {
 	t.Helper()
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -63,9 +63,9 @@ func raw(id, result string) string {
 const greeting = `{"protocolVersion":"2025-11-25","capabilities":{}}`
 
 // Checks that bytes that a server sends after an answer are not taken for the answer to the next request.
-func TestHTTPTakesNoAnswerThatCameBeforeItsRequest(t *testing.T) {
+func TestRequest_IgnoresBytesBeforeTheRequest(t *testing.T) {
 	t.Parallel()
-	url := wires(t, func(_ int, conn net.Conn, in *bufio.Reader) {
+	url := rawServer(t, func(_ int, conn net.Conn, in *bufio.Reader) {
 		for {
 			id, ok := nextID(in)
 			if !ok {
@@ -81,7 +81,7 @@ func TestHTTPTakesNoAnswerThatCameBeforeItsRequest(t *testing.T) {
 	}
 }
 
-func TestHTTPReadsAnyHead(t *testing.T) {
+func TestRequest_ReadsUnusualHeads(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		before string
@@ -95,7 +95,7 @@ func TestHTTPReadsAnyHead(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			url := wires(t, func(_ int, conn net.Conn, in *bufio.Reader) {
+			url := rawServer(t, func(_ int, conn net.Conn, in *bufio.Reader) {
 				for {
 					id, ok := nextID(in)
 					if !ok {
@@ -119,7 +119,7 @@ func TestHTTPReadsAnyHead(t *testing.T) {
 }
 
 // Checks that no request is lost on an idle connection that the server has closed, or has announced to close.
-func TestHTTPSeesThatAServerCloses(t *testing.T) {
+func TestRequest_IsNotLostOnClosedConnections(t *testing.T) {
 	t.Parallel()
 	for name, head := range map[string]string{
 		"which it said before": "Connection: close\r\n",
@@ -128,7 +128,7 @@ func TestHTTPSeesThatAServerCloses(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			closed := make(chan struct{}, 16)
-			url := wires(t, func(_ int, conn net.Conn, in *bufio.Reader) {
+			url := rawServer(t, func(_ int, conn net.Conn, in *bufio.Reader) {
 				id, _ := nextID(in)
 				_, _ = io.WriteString(conn, strings.Replace(raw(id, greeting), "\r\n", "\r\n"+head, 1))
 				if head == "" {
@@ -149,7 +149,7 @@ func TestHTTPSeesThatAServerCloses(t *testing.T) {
 }
 
 // Checks that an answer that a server sends before it has read a large request is received.
-func TestHTTPHearsAnAnswerBeforeTheRequestIsRead(t *testing.T) {
+func TestRequest_ReceivesAnswerBeforeTheRequestIsRead(t *testing.T) {
 	t.Parallel()
 	echo := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.ContentLength > 1<<20 {
@@ -167,7 +167,7 @@ func TestHTTPHearsAnAnswerBeforeTheRequestIsRead(t *testing.T) {
 	}
 }
 
-func TestHTTPEndsWithItsContext(t *testing.T) {
+func TestRequest_EndsWithItsContext(t *testing.T) {
 	t.Parallel()
 	for name, before := range map[string]string{
 		"before the head": "",
@@ -177,7 +177,7 @@ func TestHTTPEndsWithItsContext(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			waits := make(chan struct{})
-			url := wires(t, func(_ int, conn net.Conn, in *bufio.Reader) {
+			url := rawServer(t, func(_ int, conn net.Conn, in *bufio.Reader) {
 				for id, ok := nextID(in); ok; id, ok = nextID(in) {
 					if id == "0" {
 						_, _ = io.WriteString(conn, raw(id, greeting))
@@ -205,7 +205,7 @@ func TestHTTPEndsWithItsContext(t *testing.T) {
 }
 
 // Checks that the user in a server's URL is sent as credentials, unless a configured header replaces them.
-func TestHTTPComesAsTheURLSays(t *testing.T) {
+func TestRequest_SendsTheUserOfTheURL(t *testing.T) {
 	t.Parallel()
 	for header, want := range map[string]string{"": "Basic YW5hOnB3", "Bearer ours": "Bearer ours"} {
 		s := newWeb(t)
