@@ -252,10 +252,10 @@ func validateArchive(a *wasmagentv1.ArchivedAgent) error {
 		Manifest: a.GetDetail().GetManifest(), Limits: a.GetDetail().GetLimits(),
 	}
 	if err := protovalidate.Validate(request); err != nil {
-		return fmt.Errorf("it %w: agent.json: %w", archive.ErrInvalid, err)
+		return fmt.Errorf("%w: agent.json: %w", archive.ErrInvalid, err)
 	}
 	if turns := a.GetAgent().GetTurnCount(); turns < 0 || turns > maxImportedTurns || a.GetGuestSequence() < 0 || a.GetAgent().GetEpoch() > maxImportedEpoch {
-		return fmt.Errorf("it %w: agent.json: its counts are out of range", archive.ErrInvalid)
+		return fmt.Errorf("%w: agent.json: its counts are out of range", archive.ErrInvalid)
 	}
 	return nil
 }

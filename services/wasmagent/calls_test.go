@@ -109,7 +109,7 @@ func TestCall_GuestGetsDenial(t *testing.T) {
 	c := m.onBehalfOfUser(t, "ana")
 	id := c.create(&wasmagentv1.CreateAgentRequest{Manifest: toolManifest("t")})
 	if answer := c.mustPrompt(id, "tool demo t\nsay on").GetResponse(); answer != "line 1: denied_by_rule: Denied by policy: by people alone.\non" {
-		t.Errorf("it answers %q", answer)
+		t.Errorf("the agent answers %q", answer)
 	}
 	if denied := c.state(id).GetUsage().GetDenied(); denied != 1 {
 		t.Errorf("%d denied calls are counted, want 1", denied)
@@ -120,7 +120,7 @@ func TestCall_GuestGetsDenial(t *testing.T) {
 	_, _, err := c.prompt(id, "tool demo t")
 	rpctest.WantStatus(t, err, codes.FailedPrecondition, "AGENT_STOPPED")
 	if stopped, why := c.stopStatus(id); !stopped || why != wasmagentv1.StopReason_STOP_REASON_POLICY_DENIED {
-		t.Errorf("it is stopped: %v, %v", stopped, why)
+		t.Errorf("the agent is stopped: %v, with the reason %v", stopped, why)
 	}
 }
 
@@ -144,7 +144,7 @@ func TestCall_GuestGetsReasonOfFailure(t *testing.T) {
 			manifest.Tools[0].Calls = new(int32(1))
 			id := c.create(&wasmagentv1.CreateAgentRequest{Manifest: manifest})
 			if answer := c.mustPrompt(id, "tool demo t").GetResponse(); !strings.Contains(answer, tt.want) || strings.Contains(answer, "gone") {
-				t.Errorf("it answers %q, want %q", answer, tt.want)
+				t.Errorf("the agent answers %q, want %q", answer, tt.want)
 			}
 			second := c.mustPrompt(id, "tool demo t").GetResponse()
 			if spent := strings.Contains(second, "as many such calls"); spent != (name != "refused") {
@@ -170,8 +170,8 @@ func TestCall_IsCountedWhenItMayHaveRun(t *testing.T) {
 			manifest := toolManifest("t")
 			manifest.StopOnDenial, manifest.Tools[0].Calls = true, new(int32(1))
 			id := c.create(&wasmagentv1.CreateAgentRequest{Manifest: manifest})
-			if said := c.mustPrompt(id, "tool demo t").GetResponse(); !strings.HasPrefix(said, "line 1: ") {
-				t.Errorf("it answers %q", said)
+			if text := c.mustPrompt(id, "tool demo t").GetResponse(); !strings.HasPrefix(text, "line 1: ") {
+				t.Errorf("the agent answers %q", text)
 			}
 			_, _, err := c.prompt(id, "tool demo t")
 			rpctest.WantStatus(t, err, codes.FailedPrecondition, "AGENT_STOPPED") // because the calls of its manifest are used up

@@ -149,7 +149,7 @@ func TestTurns_EndWithoutSlot(t *testing.T) {
 	sleeper.ctx = ctx
 	asleep := c.create(new(wasmagentv1.CreateAgentRequest))
 	slept := sleeper.promptAsync(asleep, "write a.txt x\nsleep 9m")
-	eventually.Holds(t, "it sleeps", func() bool {
+	eventually.Holds(t, "the agent sleeps", func() bool {
 		return c.state(asleep).GetInfo().GetWaiting().GetWaitingFor() == wasmagentv1.WaitingFor_WAITING_FOR_EFFECT
 	})
 	id := c.create(&wasmagentv1.CreateAgentRequest{Manifest: toolManifest("slow", "panic")})
@@ -222,7 +222,7 @@ func TestTurns_WaitForSlots(t *testing.T) {
 	if got := <-third; got.err == nil {
 		t.Errorf("the prompt that gave up ends with %v", got.answer)
 	}
-	eventually.Holds(t, "it is idle again", func() bool {
+	eventually.Holds(t, "the agent is idle again", func() bool {
 		return ana.state(ids[2]).GetInfo().GetState() == wasmagentv1.AgentState_AGENT_STATE_IDLE
 	})
 	if now := len(ana.events(ids[2])); now != events {

@@ -145,7 +145,7 @@ func TestArchive_PartsAreSharedByReplicas(t *testing.T) {
 				ArchiveDigest: digest, SizeBytes: int32(len(text)), Offset: int32(offset), DataBase64: text[offset:],
 			})
 			if err != nil || second.GetAgent().GetId() != resp.GetAgent().GetId() {
-				t.Errorf("its last part, sent again to the other replica, creates %v, %v", second, err)
+				t.Errorf("the last part, sent again to the other replica, creates %v, %v", second, err)
 			}
 			break
 		}

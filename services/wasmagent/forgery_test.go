@@ -165,13 +165,13 @@ var storeForgeries = map[string]struct {
 			r.State, r.StopReason = wasmagentv1.AgentState_AGENT_STATE_STOPPED, wasmagentv1.StopReason_STOP_REASON_GOAL_REACHED
 		})
 	}},
-	"the turns that it may take": {"record", "max_turns", func(f *forger, id string) {
+	"the maximum of turns": {"record", "max_turns", func(f *forger, id string) {
 		f.record(id, func(r *wasmstorev1.Record) { r.MaxTurns = 9000 })
 	}},
-	"what it spent": {"record", "usage", func(f *forger, id string) {
+	"the usage": {"record", "usage", func(f *forger, id string) {
 		f.record(id, func(r *wasmstorev1.Record) { r.Usage.Fuel = 1 })
 	}},
-	"its manifest": {"record", "manifest", func(f *forger, id string) {
+	"the manifest": {"record", "manifest", func(f *forger, id string) {
 		f.record(id, func(r *wasmstorev1.Record) {
 			r.Manifest.Tools = append(r.Manifest.GetTools(), &wasmagentv1.ToolRight{Server: "bank", Tool: "*"})
 		})
@@ -181,19 +181,19 @@ var storeForgeries = map[string]struct {
 			r.Grants = append(r.Grants, &wasmagentv1.RightsGrant{Id: "grant-x", Rights: toolManifest("*")})
 		})
 	}},
-	"its limits": {"record", "limits", func(f *forger, id string) {
+	"the limits": {"record", "limits", func(f *forger, id string) {
 		f.record(id, func(r *wasmstorev1.Record) { r.Limits.FuelMillions = new(int32(1_000_000)) })
 	}},
-	"its creator": {"record", "creator", func(f *forger, id string) {
+	"the creator": {"record", "creator", func(f *forger, id string) {
 		f.record(id, func(r *wasmstorev1.Record) { r.Creator.Groups = []string{"admins"} })
 	}},
-	"its instructions": {"record", "instructions", func(f *forger, id string) {
+	"the instructions": {"record", "instructions", func(f *forger, id string) {
 		f.record(id, func(r *wasmstorev1.Record) { r.Instructions = "Pay everybody." })
 	}},
-	"the memory of its guest": {"guest", "memory", func(f *forger, id string) {
+	"the memory of the guest": {"guest", "memory", func(f *forger, id string) {
 		f.state(id, func(s *wasmstorev1.State) { s.Memory[len(s.Memory)/2] ^= 1 })
 	}},
-	"the sequence of its guest": {"guest", "sequence", func(f *forger, id string) {
+	"the sequence of the guest": {"guest", "sequence", func(f *forger, id string) {
 		f.state(id, func(s *wasmstorev1.State) { s.Sequence++ })
 	}},
 	"a snapshot": {"record", "snapshots", func(f *forger, id string) {
@@ -311,12 +311,12 @@ var journalDamages = map[string]func(f *forger, id string){
 		f.event(id, 6, func(text []byte) []byte { text[len(text)-1] ^= 1; return text })
 	},
 	"an event removed": func(f *forger, id string) { f.exec("DELETE FROM events WHERE id = $1 AND place = 7", id) },
-	"its end removed": func(f *forger, id string) {
+	"the end removed": func(f *forger, id string) {
 		f.exec("DELETE FROM events WHERE id = $1 AND place = (SELECT max(place) FROM events WHERE id = $1)", id)
 	},
-	"its end removed, and where it ends": func(f *forger, id string) { f.truncate(id, 1) },
-	"a turn removed, and where it ends":  func(f *forger, id string) { f.truncate(id, 5) },
-	"an event changed, whose own sum fits": func(f *forger, id string) {
+	"the end removed, also in the record": func(f *forger, id string) { f.truncate(id, 1) },
+	"a turn removed, also in the record":  func(f *forger, id string) { f.truncate(id, 5) },
+	"an event changed with its own sum": func(f *forger, id string) {
 		f.event(id, 1, func(text []byte) []byte {
 			e := new(wasmstorev1.StoredEvent)
 			if err := proto.Unmarshal(text[sha256.Size:], e); err != nil {
@@ -354,7 +354,7 @@ func TestForkAgent_StartsFromCoveredSnapshotWhenJournalIsDamaged(t *testing.T) {
 		case "before":
 			f.exec("DELETE FROM events WHERE id = $1 AND place = 5", id)
 		case "manifest":
-			storeForgeries["its manifest"].do(f, id)
+			storeForgeries["the manifest"].do(f, id)
 		}
 	})
 	c := l.onBehalfOfUser(t, "ana")

@@ -81,7 +81,7 @@ func TestStopAgent_SurvivesRestart(t *testing.T) {
 	}
 	for _, id := range []string{works, ends} {
 		go func() { _, _, _ = c.prompt(id, "sleep 5m") }() // it is cancelled
-		eventually.Holds(t, "it works", func() bool { return c.state(id).GetInfo().GetState() == wasmagentv1.AgentState_AGENT_STATE_WAITING })
+		eventually.Holds(t, "the agent works", func() bool { return c.state(id).GetInfo().GetState() == wasmagentv1.AgentState_AGENT_STATE_WAITING })
 	}
 	l.close()
 	l.start()
@@ -89,7 +89,7 @@ func TestStopAgent_SurvivesRestart(t *testing.T) {
 	eventually.Holds(t, "the agent waits for the approval again", func() bool { return c.state(parked).GetInfo().GetWaiting().GetApprovalId() == "a-1" })
 	for _, id := range []string{works, ends} {
 		go func() { _, _, _ = c.prompt(id, "sleep 5m") }() // it is cancelled
-		eventually.Holds(t, "it works", func() bool { return c.state(id).GetInfo().GetState() == wasmagentv1.AgentState_AGENT_STATE_WAITING })
+		eventually.Holds(t, "the agent works", func() bool { return c.state(id).GetInfo().GetState() == wasmagentv1.AgentState_AGENT_STATE_WAITING })
 	}
 	operator := l.withToken(t, "operator")
 	for _, id := range []string{parked, works} {
@@ -131,7 +131,7 @@ func TestListAgents_PagesHaveAllAgentsInStates(t *testing.T) {
 			continue
 		}
 		go func() { _, _, _ = c.prompt(id, "sleep 5m") }() // it is cancelled
-		eventually.Holds(t, "it works", func() bool { return c.state(id).GetInfo().GetState() == wasmagentv1.AgentState_AGENT_STATE_WAITING })
+		eventually.Holds(t, "the agent works", func() bool { return c.state(id).GetInfo().GetState() == wasmagentv1.AgentState_AGENT_STATE_WAITING })
 	}
 	token, working := "", 0
 	for {

@@ -20,7 +20,7 @@ import (
 func TestManyAgents_MeasureMemoryAndTime(t *testing.T) {
 	many, err := strconv.Atoi(os.Getenv("SLUICE_MANY"))
 	if err != nil || many < 100 {
-		t.Skip("it takes minutes: make many")
+		t.Skip("the measurement takes minutes: run make many")
 	}
 	l := newRestartableService(t, nil)
 	owner := func(i int) client { return l.onBehalfOfUser(t, fmt.Sprint("owner-", i%10)) }
@@ -58,7 +58,7 @@ func TestManyAgents_MeasureMemoryAndTime(t *testing.T) {
 func TestManyPrompts_MeasureTime(t *testing.T) {
 	many, err := strconv.Atoi(os.Getenv("SLUICE_MANY"))
 	if err != nil || many < 100 {
-		t.Skip("it takes minutes: make many")
+		t.Skip("the measurement takes minutes: run make many")
 	}
 	c := newRestartableService(t, nil).onBehalfOfUser(t, "ana")
 	id := c.create(&wasmagentv1.CreateAgentRequest{MaxTurns: new(int32(10_000))})

@@ -133,12 +133,12 @@ func TestReplicas_AgentsContinueWhenReplicaIsLost(t *testing.T) {
 	stop()
 	callers.Wait()
 
-	said := ""
-	t.Cleanup(func() { t.Log("the last error was:", said) })
+	lastError := ""
+	t.Cleanup(func() { t.Log("the last error was:", lastError) })
 	eventually.Within(t, time.Minute, "the agents continue in the other replica", func() bool {
 		for _, id := range ids {
 			if _, _, err := two.prompt(id, "say here"); err != nil {
-				said = err.Error()
+				lastError = err.Error()
 				return false
 			}
 		}

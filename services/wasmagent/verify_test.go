@@ -216,7 +216,7 @@ func TestVerify_FindsDamagedJournal(t *testing.T) {
 	for name, damage := range map[string]string{
 		"a byte":          "UPDATE events SET event = CAST(substr(event, 1, length(event) - 1) || char(33) AS BLOB) WHERE id = $1 AND place = 5",
 		"an event":        "DELETE FROM events WHERE id = $1 AND place = 4",
-		"its end":         "DELETE FROM events WHERE id = $1 AND place = 9",
+		"the end":         "DELETE FROM events WHERE id = $1 AND place = 9",
 		"another's event": "UPDATE events SET event = (SELECT event FROM events AS other WHERE other.id = $1 AND other.place = 6) WHERE id = $1 AND place = 5",
 	} {
 		id := c.create(new(wasmagentv1.CreateAgentRequest))
@@ -280,7 +280,7 @@ func TestParkedTurn_SurvivesRestarts(t *testing.T) {
 		l.close()
 		l.start()
 		c = l.onBehalfOfUser(t, "ana")
-		eventually.Holds(t, "it waits for people", func() bool { return c.state(id).GetInfo().GetWaiting().GetApprovalId() == "a-1" })
+		eventually.Holds(t, "the agent waits for the approval", func() bool { return c.state(id).GetInfo().GetWaiting().GetApprovalId() == "a-1" })
 	}
 	_, _, err := c.prompt(id, "x")
 	rpctest.WantStatus(t, err, codes.Aborted, "AGENT_BUSY")
@@ -310,14 +310,14 @@ func TestGrantRights_ExpireAndAreWithdrawn(t *testing.T) {
 		return c.GrantRights(c.ctx, req)
 	}
 	if answer := c.mustPrompt(id, "tool demo t").GetResponse(); !strings.Contains(answer, "not_in_manifest") {
-		t.Errorf("it answers %q", answer)
+		t.Errorf("the agent answers %q", answer)
 	}
 	given, err := grant(&wasmagentv1.GrantRightsRequest{Rights: toolManifest("t")})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if answer := c.mustPrompt(id, "tool demo t").GetResponse(); answer != "ran" {
-		t.Errorf("it answers %q", answer)
+		t.Errorf("the agent answers %q", answer)
 	}
 	tools, err := c.ListTools(c.ctx, &wasmagentv1.ListToolsRequest{AgentId: id})
 	if err != nil || len(tools.GetRights()) != 1 || len(c.state(id).GetGrants()) != 1 || given.GetGrant().GetGrantedBy() != "ana" {
@@ -327,14 +327,14 @@ func TestGrantRights_ExpireAndAreWithdrawn(t *testing.T) {
 		t.Fatal(err)
 	}
 	if answer := c.mustPrompt(id, "tool demo t").GetResponse(); !strings.Contains(answer, "not_in_manifest") {
-		t.Errorf("it answers %q", answer)
+		t.Errorf("the agent answers %q", answer)
 	}
 	if _, err := grant(&wasmagentv1.GrantRightsRequest{Rights: toolManifest("t"), ExpiresIn: durationpb.New(time.Second)}); err != nil {
 		t.Fatal(err)
 	}
 	eventually.Holds(t, "the grant expires", func() bool { return len(c.state(id).GetGrants()) == 0 })
 	if answer := c.mustPrompt(id, "tool demo t").GetResponse(); !strings.Contains(answer, "not_in_manifest") {
-		t.Errorf("it answers %q", answer)
+		t.Errorf("the agent answers %q", answer)
 	}
 	_, err = grant(new(wasmagentv1.GrantRightsRequest))
 	rpctest.WantStatus(t, err, codes.InvalidArgument, "GRANT_EMPTY")

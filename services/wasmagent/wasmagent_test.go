@@ -208,11 +208,11 @@ func TestAgent_IsReadableWhilePromptRuns(t *testing.T) {
 		ended <- err
 	}()
 	// The agent also waits during the effects before the sleep, so the test waits for the todo first.
-	eventually.Holds(t, "its todo is in progress", func() bool {
+	eventually.Holds(t, "the todo is in progress", func() bool {
 		todos := c.todos(id)
 		return len(todos) == 1 && todos[0].GetStatus() == wasmagentv1.TodoStatus_TODO_STATUS_IN_PROGRESS
 	})
-	eventually.Holds(t, "it waits", func() bool { return c.state(id).GetInfo().GetWaiting().GetSince() != nil })
+	eventually.Holds(t, "the agent waits", func() bool { return c.state(id).GetInfo().GetWaiting().GetSince() != nil })
 	if is, _ := c.stopStatus(id); is {
 		t.Errorf("the agent is stopped while it waits: %v", c.state(id).GetInfo())
 	}
@@ -249,7 +249,7 @@ func TestTerminateAgent_WinsOverStopDuringTurn(t *testing.T) {
 		_, _, err := c.prompt(id, "sleep 5m")
 		ended <- err
 	}()
-	eventually.Holds(t, "it waits", func() bool { return c.state(id).GetInfo().GetState() == wasmagentv1.AgentState_AGENT_STATE_WAITING })
+	eventually.Holds(t, "the agent waits", func() bool { return c.state(id).GetInfo().GetState() == wasmagentv1.AgentState_AGENT_STATE_WAITING })
 	if _, err := c.StopAgent(c.ctx, &wasmagentv1.StopAgentRequest{AgentId: id}); err != nil {
 		t.Fatal(err)
 	}
@@ -277,10 +277,10 @@ func TestPrompt_IsUndoneWhenCancelled(t *testing.T) {
 		_, _, err := impatient.prompt(id, "write a.txt x\nsleep 5m")
 		ended <- err
 	}()
-	eventually.Holds(t, "it waits", func() bool { return c.state(id).GetInfo().GetState() == wasmagentv1.AgentState_AGENT_STATE_WAITING })
+	eventually.Holds(t, "the agent waits", func() bool { return c.state(id).GetInfo().GetState() == wasmagentv1.AgentState_AGENT_STATE_WAITING })
 	cancel()
 	rpctest.WantStatus(t, <-ended, codes.Canceled, "")
-	eventually.Holds(t, "it is idle", func() bool { return c.state(id).GetInfo().GetState() == wasmagentv1.AgentState_AGENT_STATE_IDLE })
+	eventually.Holds(t, "the agent is idle", func() bool { return c.state(id).GetInfo().GetState() == wasmagentv1.AgentState_AGENT_STATE_IDLE })
 	if state := c.state(id); len(c.files(id)) != 0 || state.GetInfo().GetTurnCount() != 0 || len(state.GetState().GetMessages()) != 0 {
 		t.Errorf("the turn was not undone: %v", state)
 	}

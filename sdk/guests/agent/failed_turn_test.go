@@ -25,10 +25,10 @@ func TestEndFailedTurn_KeepsMadeCalls(t *testing.T) {
 	k := failedTurn()
 	k.endFailedTurn(&guest.Error{Code: "model_overloaded", Message: "status 529"})
 	if len(k.messages) != 7 || k.messages[4].Content != "paid" || !strings.Contains(k.messages[5].Content, "before this call was made") || k.messages[5].CallID != "c" {
-		t.Fatalf("it keeps %+v", k.messages)
+		t.Fatalf("the conversation is %+v", k.messages)
 	}
 	if last := k.messages[6]; last.Role != "assistant" || !strings.Contains(last.Content, "model_overloaded: status 529") {
-		t.Errorf("it ends with %+v", last)
+		t.Errorf("the last message is %+v", last)
 	}
 }
 
@@ -38,7 +38,7 @@ func TestEndFailedTurn_SummarizesCallsWhenConversationIsRejected(t *testing.T) {
 	k.messages[4].Content = strings.Repeat("x", 1<<20)
 	k.endFailedTurn(&guest.Error{Code: "model_rejected", Message: "too long"})
 	if len(k.messages) != 4 || len(k.messages[3].Calls) > 0 || !strings.Contains(k.messages[3].Content, `pay {"n":1}: xxx`) || len(k.messages[3].Content) > 8<<10 {
-		t.Errorf("it keeps %+v", k.messages)
+		t.Errorf("the conversation is %+v", k.messages)
 	}
 }
 
@@ -47,7 +47,7 @@ func TestEndFailedTurn_DropsPromptWithoutCalls(t *testing.T) {
 	k := conversation{messages: []guest.Message{{Role: "user", Content: "before"}, {Role: "assistant", Content: "done"}, {Role: "user", Content: "bad"}}}
 	k.endFailedTurn(errors.New("no"))
 	if len(k.messages) != 2 {
-		t.Errorf("it keeps %+v", k.messages)
+		t.Errorf("the conversation is %+v", k.messages)
 	}
 	new(conversation).endFailedTurn(errors.New("no")) // an empty conversation
 }

@@ -103,7 +103,7 @@ type Spec struct {
 	JournalCreatedAt time.Time
 }
 
-// Deps are the objects that agents work with. All but Yield are required.
+// Deps are the objects that agents work with. All except YieldAfter are required.
 type Deps struct {
 	Workers *worker.Supervisor
 	Host    Host

@@ -71,7 +71,7 @@ func TestPollApproval_CallRunsOnceAfterLongWait(t *testing.T) {
 					t.Errorf("%+v, %v, and the call ran %d times", result, err, host.runs)
 				}
 				if late := time.Since(begin) - wait; late < 0 || late > minPollInterval {
-					t.Errorf("it continued %v after the approval", late)
+					t.Errorf("the turn continued %v after the approval", late)
 				}
 				if most := int(wait/approvalPollTime) + 5; host.requests > most {
 					t.Errorf("the host got %d requests, want at most %d", host.requests, most)

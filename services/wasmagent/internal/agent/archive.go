@@ -104,7 +104,7 @@ func Import(caller Caller, s Spec, c archive.Content, deps Deps, room store.Agen
 	}
 	covered, err := archiveCoverage(c)
 	if err != nil {
-		return nil, fmt.Errorf("it %w: %w", archive.ErrInvalid, err)
+		return nil, fmt.Errorf("%w: %w", archive.ErrInvalid, err)
 	}
 	head := covered.head
 	s.Template, s.ModuleDigest, s.Instructions, s.Config = exported.GetTemplate(), exported.GetModuleDigest(), exported.GetConfig().GetInstructions(), exported.GetConfig()
@@ -159,17 +159,17 @@ func archiveCoverage(c archive.Content) (*coverage, error) {
 // [archive.ErrInvalid], [ErrTodosInvalid], [ErrTodosFull].
 func checkImportedState(now *state, from *wasmstorev1.State, bounds files.Bounds) error {
 	if len(now.messages) > maxMessages || now.messageBytes > maxMessageBytes {
-		return fmt.Errorf("it %w: its conversation is too long", archive.ErrInvalid)
+		return fmt.Errorf("%w: its conversation is too long", archive.ErrInvalid)
 	}
 	if err := checkTodos(now.todos); err != nil {
-		return fmt.Errorf("it %w: its todos: %w", archive.ErrInvalid, err)
+		return fmt.Errorf("%w: its todos: %w", archive.ErrInvalid, err)
 	}
 	if now.files.Bytes() > bounds.Bytes || now.files.Count() > bounds.Count {
-		return fmt.Errorf("it %w: its files exceed the bounds", archive.ErrInvalid)
+		return fmt.Errorf("%w: its files exceed the bounds", archive.ErrInvalid)
 	}
 	for _, f := range from.GetFiles() {
 		if path, err := files.Path(f.GetPath()); err != nil || path != f.GetPath() || !utf8.ValidString(f.GetContent()) {
-			return fmt.Errorf("it %w: the file %.64q", archive.ErrInvalid, f.GetPath())
+			return fmt.Errorf("%w: the file %.64q", archive.ErrInvalid, f.GetPath())
 		}
 	}
 	return nil

@@ -74,7 +74,7 @@ func (r *rerun) process(ctx context.Context, e, next *wasmstorev1.StoredEvent) (
 				return err
 			}
 		}
-		switch next.GetEvent().GetKind() { //nolint:exhaustive // the default is a difference
+		switch next.GetEvent().GetKind() { //nolint:exhaustive // every other kind is a difference
 		case wasmagentv1.EventKind_EVENT_KIND_EMITTED:
 		case wasmagentv1.EventKind_EVENT_KIND_UNDONE: // the step did not complete
 			return nil

@@ -48,7 +48,7 @@ const (
 var (
 	// ErrInvalid means that the bytes are not an archive, or that the archive was changed. The wrapping error says
 	// where.
-	ErrInvalid = errors.New("is not an archive of an agent")
+	ErrInvalid = errors.New("the archive is invalid")
 	// ErrSignature means that no accepted key has signed the archive.
 	ErrSignature = errors.New("no accepted key has signed the archive")
 	// ErrLarge means that the archive exceeds its bound.
@@ -83,19 +83,19 @@ func Encode(c Content, key ed25519.PrivateKey) (text, signature []byte, err erro
 func Decode(text []byte, keys []ed25519.PublicKey) (c Content, err error) {
 	parts, err := unpack(text)
 	if err != nil {
-		return c, fmt.Errorf("it %w: %w", ErrInvalid, err)
+		return c, fmt.Errorf("%w: %w", ErrInvalid, err)
 	}
 	sums, signature := parts[sumsName], parts[sigName]
 	delete(parts, sumsName)
 	delete(parts, sigName)
 	if !bytes.Equal(sums, sumsOf(parts)) {
-		return c, fmt.Errorf("it %w: a sum in %s is wrong", ErrInvalid, sumsName)
+		return c, fmt.Errorf("%w: a sum in %s is wrong", ErrInvalid, sumsName)
 	}
 	if !slices.ContainsFunc(keys, func(key ed25519.PublicKey) bool { return ed25519.Verify(key, sums, signature) }) {
 		return c, ErrSignature
 	}
 	if c, err = contentOf(parts); err != nil {
-		return c, fmt.Errorf("it %w: %w", ErrInvalid, err)
+		return c, fmt.Errorf("%w: %w", ErrInvalid, err)
 	}
 	// The content is encoded again, and the bytes must be the same. This ensures that there is nothing between the
 	// parts,
@@ -105,7 +105,7 @@ func Decode(text []byte, keys []ed25519.PublicKey) (c Content, err error) {
 		return c, err
 	}
 	if same, err := pack(reencoded, sums, signature); err != nil || !bytes.Equal(same, text) {
-		return c, fmt.Errorf("it %w: its encoding is not canonical", ErrInvalid)
+		return c, fmt.Errorf("%w: its encoding is not canonical", ErrInvalid)
 	}
 	return c, nil
 }

@@ -145,7 +145,7 @@ func TestStep_HostCallsUseFuel(t *testing.T) {
 	in := startInstance(t, compileModule(t, guesttest.HandMade{Imports: guesttest.Import("fd_write", 3), Step: append(step, guesttest.Answer(0, 0)...)}.Module()))
 	_, used, err := in.Step(t.Context(), []byte("{}"), 50_000)
 	if wrote := len(in.Printed()); !errors.Is(err, engine.ErrFuel) || used != 50_000 || wrote < 100 || wrote > 300 {
-		t.Errorf("it ends with %v, having taken %d and written %d bytes", err, used, wrote)
+		t.Errorf("the guest ends with %v, having used %d and written %d bytes", err, used, wrote)
 	}
 }
 
@@ -175,7 +175,7 @@ func TestStep_FaultEndsOnlyItsGuest(t *testing.T) {
 			in, good := startInstance(t, p), startInstance(t, compileModule(t, guesttest.HandMade{}.Module()))
 			_, _, err := in.Step(t.Context(), []byte("{}"), plentyFuel)
 			if !errors.Is(err, c.want) || !strings.Contains(err.Error(), c.says) {
-				t.Errorf("it ends with %v, want %v and %q", err, c.want, c.says)
+				t.Errorf("the guest ends with %v, want %v and %q", err, c.want, c.says)
 			}
 			if _, _, err := good.Step(t.Context(), []byte("{}"), plentyFuel); err != nil {
 				t.Errorf("another guest ends with %v", err)

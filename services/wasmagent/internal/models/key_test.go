@@ -24,21 +24,21 @@ func TestAsk_RemovesKeyFromAnswersAndErrors(t *testing.T) {
 		"base64": base64.StdEncoding.EncodeToString([]byte("user:" + key)), "json in a text": text(key),
 	}
 	for kind, whole := range map[string][]string{"openai": openAIEvents, "anthropic": anthropicEvents} {
-		for form, said := range forms {
-			half := len(said) / 2
+		for form, secret := range forms {
+			half := len(secret) / 2
 			streamed := make([]string, 0, len(whole))
 			for _, line := range whole {
-				line = strings.NewReplacer(`"Two "`, text("<"+said[:half]), `"notes."`, text(said[half:]+">"), `"\"milk\"}"`, text(text(said)+"}"), "demo__search", "demo_sk-live_").Replace(line)
+				line = strings.NewReplacer(`"Two "`, text("<"+secret[:half]), `"notes."`, text(secret[half:]+">"), `"\"milk\"}"`, text(text(secret)+"}"), "demo__search", "demo_sk-live_").Replace(line)
 				streamed = append(streamed, line)
 			}
 			failed := func(w http.ResponseWriter) {
-				w.Header().Set("Www-Authenticate", said)
+				w.Header().Set("Www-Authenticate", secret)
 				w.WriteHeader(http.StatusUnauthorized)
-				_, _ = fmt.Fprintf(w, `{"error":{"message":%s,"type":"x"}}`, text("the key "+said+" is wrong"))
+				_, _ = fmt.Fprintf(w, `{"error":{"message":%s,"type":"x"}}`, text("the key "+secret+" is wrong"))
 			}
 			broken := func(w http.ResponseWriter) {
 				events(whole[0])(w)
-				_, _ = io.WriteString(w, "event: error\ndata: "+`{"type":"error","error":{"type":"api_error","message":`+text(said)+`}}`+"\n\n")
+				_, _ = io.WriteString(w, "event: error\ndata: "+`{"type":"error","error":{"type":"api_error","message":`+text(secret)+`}}`+"\n\n")
 			}
 			for name, answer := range map[string]func(http.ResponseWriter){"answer": events(streamed...), "status": failed, "event": broken} {
 				t.Run(kind+" "+form+" "+name, func(t *testing.T) {
@@ -48,9 +48,9 @@ func TestAsk_RemovesKeyFromAnswersAndErrors(t *testing.T) {
 					if err != nil {
 						t.Fatal(err)
 					}
-					var told strings.Builder
-					got, err := m.Ask(t.Context(), question("p:m"), func(piece string) { told.WriteString(piece) })
-					all := told.String() + "\n" + got.Content + "\n" + fmt.Sprint(got.Calls) + "\n" + fmt.Sprint(err)
+					var pieces strings.Builder
+					got, err := m.Ask(t.Context(), question("p:m"), func(piece string) { pieces.WriteString(piece) })
+					all := pieces.String() + "\n" + got.Content + "\n" + fmt.Sprint(got.Calls) + "\n" + fmt.Sprint(err)
 					if !strings.Contains(all, "[redacted]") {
 						t.Errorf("nothing was removed: %s", all)
 					}
@@ -59,8 +59,8 @@ func TestAsk_RemovesKeyFromAnswersAndErrors(t *testing.T) {
 							t.Errorf("%q is in %s", part, all)
 						}
 					}
-					if name == "answer" && (err != nil || len(got.Calls) != 1 || !json.Valid([]byte(got.Calls[0].GetArguments())) || told.String() != got.Content || got.Content[0] != '<') {
-						t.Errorf("the answer is %v, streamed as %q: %v", got, told.String(), err)
+					if name == "answer" && (err != nil || len(got.Calls) != 1 || !json.Valid([]byte(got.Calls[0].GetArguments())) || pieces.String() != got.Content || got.Content[0] != '<') {
+						t.Errorf("the answer is %v, streamed as %q: %v", got, pieces.String(), err)
 					}
 				})
 			}

@@ -220,10 +220,10 @@ func TestList_ReturnsPagesOfVisibleAgents(t *testing.T) {
 			t.Errorf("all are %v: %v", ids(page), err)
 		}
 		if page, n, err = s.List(t.Context(), store.Filter{Tenant: "other", Limit: 10}); err != nil || n != 0 {
-			t.Errorf("those of another tenant are %v: %v", ids(page), err)
+			t.Errorf("the agents of another tenant are %v: %v", ids(page), err)
 		}
 		if page, n, err = s.List(t.Context(), store.Filter{Tenant: "t", States: []wasmagentv1.AgentState{wasmagentv1.AgentState_AGENT_STATE_STOPPED}, Limit: 10}); err != nil || n != 0 || len(page) != 0 {
-			t.Errorf("those that are stopped are %v: %v", ids(page), err)
+			t.Errorf("the stopped agents are %v: %v", ids(page), err)
 		}
 		if all, own, err := s.StoredSizes(t.Context(), principal.Key{Tenant: "t", Subject: "ben"}); err != nil || own == 0 || all <= own {
 			t.Errorf("ben has %d of %d: %v", own, all, err)

@@ -35,10 +35,10 @@ func TestMetered_TrapUsesAllFuel(t *testing.T) {
 				_, err = in.ExportedFunction("run").Call(t.Context())
 			}
 			if err == nil || c.err != nil && !errors.Is(err, c.err) {
-				t.Errorf("it ended with %v, want %v", err, c.err)
+				t.Errorf("the guest ended with %v, want %v", err, c.err)
 			}
 			if in != nil && e.used(in) != e.granted {
-				t.Errorf("it used %d of %d", e.used(in), e.granted)
+				t.Errorf("the guest used %d of %d", e.used(in), e.granted)
 			}
 		})
 	}

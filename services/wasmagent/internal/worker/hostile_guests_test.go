@@ -172,7 +172,7 @@ func runOtherGuest(ctx context.Context, s *worker.Supervisor, digest string, cou
 		case ctx.Err() != nil:
 			return ctx.Err()
 		case errors.Is(err, worker.ErrWorkerLost):
-			return fmt.Errorf("it killed the worker: %w", err)
+			return fmt.Errorf("the guest killed the worker: %w", err)
 		}
 		if count.Add(1); err != nil {
 			return nil // the guest is expected to fail

@@ -182,7 +182,7 @@ func TestStart_DistributesGuestsOverWorkers(t *testing.T) {
 	}
 	step(t, startInstance(t, s, digest), startEnvelope)
 	if n := len(s.PIDs()); n != 3 {
-		t.Errorf("after that there are %d workers", n)
+		t.Errorf("after a start there are %d workers", n)
 	}
 }
 
