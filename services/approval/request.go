@@ -100,7 +100,7 @@ func (a *approvalRequest) inTransaction(ctx context.Context, do func(context.Con
 
 // bindCall reads the call and sets its digests. The call may be large, so bind waits for processor time of the caller.
 func (a *approvalRequest) bindCall(ctx context.Context, call *approvalv1.BoundCall) error {
-	end, err := a.service.readTurns.Take(ctx, string(store.PrincipalDigest(a.principal)))
+	end, err := a.service.readTurns.Acquire(ctx, string(store.PrincipalDigest(a.principal)))
 	if err != nil {
 		return err
 	}

@@ -28,7 +28,7 @@ type drawnView struct {
 // call takes long to draw. drawView draws the view after the transaction, in processor time of the requester, and other
 // requesters don't wait.
 func (s *Service) drawView(ctx context.Context, asker *identityv1.Principal, read func(context.Context, *store.Tx) (*lifecycle.Record, error)) (*drawnView, error) {
-	end, err := s.drawTurns.Take(ctx, string(store.PrincipalDigest(asker)))
+	end, err := s.drawTurns.Acquire(ctx, string(store.PrincipalDigest(asker)))
 	if err != nil {
 		return nil, err
 	}

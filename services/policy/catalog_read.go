@@ -48,7 +48,7 @@ func (c catalogServer) ListTools(ctx context.Context, req *policyv1.ListToolsReq
 	if err := checkMayRead(ctx); err != nil {
 		return nil, toStatus(err)
 	}
-	done, err := c.listSlots.Take(ctx, callerOwner(ctx))
+	done, err := c.listSlots.Acquire(ctx, callerOwner(ctx))
 	if err != nil {
 		return nil, err
 	}
@@ -128,8 +128,8 @@ func (c catalogServer) readableServer(ctx context.Context, name string) (*catalo
 	return nil, unknownServer(name)
 }
 
-// checkMayRead returns [errOtherTenant] for people of other tenants, because the catalog includes tools that servers list
-// only to callers of one tenant.
+// checkMayRead returns [errOtherTenant] for people of other tenants, because the catalog includes tools that servers
+// list only to callers of one tenant.
 func checkMayRead(ctx context.Context) error {
 	if caller := authn.CallerOf(ctx); caller.Person != nil && caller.Tenant() != homeTenant {
 		return errOtherTenant

@@ -71,7 +71,7 @@ func (c catalogServer) ReportTools(stream reportStream) error {
 	if own {
 		turns = c.gatewayReportSlots
 	}
-	read, err := turns.Take(ctx, share)
+	read, err := turns.Acquire(ctx, share)
 	if err != nil {
 		return err
 	}
@@ -80,7 +80,7 @@ func (c catalogServer) ReportTools(stream reportStream) error {
 	if err != nil {
 		return toStatus(err)
 	}
-	done, err := c.listSlots.Take(ctx, share)
+	done, err := c.listSlots.Acquire(ctx, share)
 	if err != nil {
 		return err
 	}

@@ -20,7 +20,7 @@ func (s *Service) FilterTools(ctx context.Context, req *policyv1.FilterToolsRequ
 	if err != nil {
 		return nil, toStatus(err)
 	}
-	done, err := s.listSlots.Take(ctx, ownerOf(who))
+	done, err := s.listSlots.Acquire(ctx, ownerOf(who))
 	if err != nil {
 		return nil, err
 	}
@@ -62,7 +62,7 @@ func (s *Service) FilterNames(ctx context.Context, req *policyv1.FilterNamesRequ
 		return nil, fmt.Errorf("method %q has no names to filter", req.GetMethod())
 	}
 	if len(req.GetNames()) > 1 { // a decision about one name takes as long as a decision about a call
-		done, err := s.listSlots.Take(ctx, ownerOf(who))
+		done, err := s.listSlots.Acquire(ctx, ownerOf(who))
 		if err != nil {
 			return nil, err
 		}

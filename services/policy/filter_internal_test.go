@@ -46,14 +46,14 @@ func newTestService(t testing.TB) *Service {
 	return s
 }
 
-// as returns a context in which the gateway asks for a principal.
+// as returns a context in which the gateway calls on behalf of a principal.
 func as(ctx context.Context, name string) context.Context {
 	return authn.WithCaller(ctx, &authn.Caller{
 		Role: authv1.Role_ROLE_GATEWAY, Principal: &identityv1.Principal{Tenant: "default", Subject: name},
 	})
 }
 
-// longList returns the longest list that a request may have.
+// longList returns a request with the largest number of tools.
 func longList() *policyv1.FilterToolsRequest {
 	req := &policyv1.FilterToolsRequest{Server: "demo"}
 	for i := range 10_000 {
@@ -62,7 +62,8 @@ func longList() *policyv1.FilterToolsRequest {
 	return req
 }
 
-// X1: lists wait for lists, those of one principal for its own slots, and no call waits for a list.
+// Case X1. TestDecideCall_DoesNotWaitForLists checks that lists wait when all slots for lists are taken, and that calls
+// do not.
 func TestDecideCall_DoesNotWaitForLists(t *testing.T) {
 	t.Parallel()
 	s := newTestService(t)
@@ -71,20 +72,21 @@ func TestDecideCall_DoesNotWaitForLists(t *testing.T) {
 		ctx, cancel := context.WithTimeout(as(t.Context(), "ana"), time.Second)
 		defer cancel()
 		if _, err := s.FilterTools(ctx, longList()); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("a list beyond what is judged at a time: %v", err)
+			t.Errorf("a list while all slots are taken: %v", err)
 		}
 		got, err := s.DecideCall(as(t.Context(), "ana"), &policyv1.DecideCallRequest{Call: &policyv1.Call{Server: "demo", Name: "read"}})
 		if err != nil || got.GetDecision().GetEffect() != policyv1.Effect_EFFECT_ALLOW {
-			t.Errorf("a call beside them: %v, %v", got, err)
+			t.Errorf("a call while all slots are taken: %v, %v", got, err)
 		}
 		done()
 		if _, err := s.FilterTools(as(t.Context(), "ana"), longList()); err != nil {
-			t.Errorf("a list after them: %v", err)
+			t.Errorf("a list after the slots were released: %v", err)
 		}
 	})
 }
 
-// X1: calls whose arguments are evaluated wait for one another, and no other call waits for them.
+// Case X1. TestDecideCall_DoesNotWaitForCallsWithConditions checks that calls with conditions wait when all slots for
+// them are taken, and that other calls do not.
 func TestDecideCall_DoesNotWaitForCallsWithConditions(t *testing.T) {
 	t.Parallel()
 	s := newTestService(t)
@@ -94,15 +96,15 @@ func TestDecideCall_DoesNotWaitForCallsWithConditions(t *testing.T) {
 		defer cancel()
 		pay := &policyv1.DecideCallRequest{Call: &policyv1.Call{Server: "demo", Name: "pay", ParamsJson: `{"arguments":{"sum":1}}`}}
 		if _, err := s.DecideCall(ctx, pay); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("a call beyond those that are looked at at a time: %v", err)
+			t.Errorf("a call with a condition while all slots are taken: %v", err)
 		}
 		got, err := s.DecideCall(as(t.Context(), "ana"), &policyv1.DecideCallRequest{Call: &policyv1.Call{Server: "demo", Name: "read"}})
 		if err != nil || got.GetDecision().GetEffect() != policyv1.Effect_EFFECT_ALLOW {
-			t.Errorf("another call beside them: %v, %v", got, err)
+			t.Errorf("another call while all slots are taken: %v, %v", got, err)
 		}
 		done()
 		if got, err := s.DecideCall(as(t.Context(), "ana"), pay); err != nil || got.GetDecision().GetApproval().GetGrant() == nil {
-			t.Errorf("a call after them: %v, %v", got, err)
+			t.Errorf("a call with a condition after the slots were released: %v, %v", got, err)
 		}
 	})
 }
@@ -113,7 +115,7 @@ func takeAll(t *testing.T, turns *fairqueue.Queue[owner]) (done func()) {
 	var taken []func()
 	for i := 0; ; i++ {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		end, err := turns.Take(ctx, owner{"default", fmt.Sprint("flood-", i)})
+		end, err := turns.Acquire(ctx, owner{"default", fmt.Sprint("flood-", i)})
 		cancel()
 		if err != nil {
 			return func() {
@@ -126,7 +128,7 @@ func takeAll(t *testing.T, turns *fairqueue.Queue[owner]) (done func()) {
 	}
 }
 
-// cancelledAfter is a context that is cancelled after it was asked a number of times.
+// cancelledAfter is a context that is cancelled after a number of calls of Err.
 type cancelledAfter struct {
 	context.Context
 	left int
@@ -139,21 +141,22 @@ func (c *cancelledAfter) Err() error {
 	return nil
 }
 
-// X1: a list is decided only while its caller waits for it.
+// Case X1. TestFilterTools_StopsWhenTheCallerIsGone checks that a list is not decided further when its context is
+// cancelled.
 func TestFilterTools_StopsWhenTheCallerIsGone(t *testing.T) {
 	t.Parallel()
 	s := newTestService(t)
 	ctx := &cancelledAfter{as(t.Context(), "ana"), 5_000}
 	if _, err := s.FilterTools(ctx, longList()); !errors.Is(err, context.Canceled) {
-		t.Errorf("a list whose caller left: %v", err)
+		t.Errorf("a list whose caller is gone: %v", err)
 	}
 	if _, err := s.FilterTools(as(t.Context(), "ana"), longList()); err != nil {
-		t.Errorf("and the next one: %v", err)
+		t.Errorf("the next list: %v", err)
 	}
 }
 
-// BenchmarkDecideCall_WhileListsAreDecided measures calls of one principal while another lists 10,000 tools in a hundred concurrent
-// requests, without end.
+// BenchmarkDecideCall_WhileListsAreDecided measures calls of one principal while another principal lists 10,000 tools
+// in a hundred concurrent requests, again and again.
 func BenchmarkDecideCall_WhileListsAreDecided(b *testing.B) {
 	s := newTestService(b)
 	ctx, cancel := context.WithCancel(b.Context())

@@ -215,7 +215,7 @@ func (s *Service) DecideCall(ctx context.Context, req *policyv1.DecideCallReques
 	}
 	call := s.unpackCall(ctx, set, req.GetCall(), who)
 	if set.EvaluatesConditions(call) || req.GetAttest() != nil { // signing parses the params a second time
-		done, err := s.conditionSlots.Take(ctx, ownerOf(who))
+		done, err := s.conditionSlots.Acquire(ctx, ownerOf(who))
 		if err != nil {
 			return nil, err
 		}

@@ -70,9 +70,9 @@ func NewForProcessor[K comparable]() *Queue[K] {
 	return &Queue[K]{total: all, perOwner: max(1, all/2), rests: true, owners: make(map[K]*owner)}
 }
 
-// Take waits for a time slice for an owner. The returned function ends the slice and must be called once. Errors:
+// Acquire waits for a time slice for an owner. The returned function ends the slice and must be called once. Errors:
 // [ErrBusy], and the cause of ctx if ctx ends while Take waits.
-func (t *Queue[K]) Take(ctx context.Context, of K) (func(), error) {
+func (t *Queue[K]) Acquire(ctx context.Context, of K) (func(), error) {
 	if ctx.Err() != nil {
 		return nil, fmt.Errorf("wait for a turn: %w", context.Cause(ctx))
 	}
@@ -83,7 +83,7 @@ func (t *Queue[K]) Take(ctx context.Context, of K) (func(), error) {
 	select {
 	case <-mine:
 	case <-ctx.Done():
-		if t.giveUp(of, mine) {
+		if t.abandon(of, mine) {
 			return nil, fmt.Errorf("wait for a turn: %w", context.Cause(ctx))
 		}
 	}
@@ -156,8 +156,8 @@ func (t *Queue[K]) endRest(of K, o *owner) {
 	t.forget(of, o)
 }
 
-// giveUp removes a waiting piece of work. It returns false if its slice has already begun.
-func (t *Queue[K]) giveUp(of K, mine chan struct{}) bool {
+// abandon removes a waiting piece of work. It returns false if its slice has already begun.
+func (t *Queue[K]) abandon(of K, mine chan struct{}) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	o := t.owners[of]

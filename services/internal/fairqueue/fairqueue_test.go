@@ -27,7 +27,7 @@ func newQueue(t *testing.T, all, each int) *fairqueue.Queue[string] {
 // take takes a time slice that must be free.
 func take(t *testing.T, turns *fairqueue.Queue[string], of string) func() {
 	t.Helper()
-	end, err := turns.Take(t.Context(), of)
+	end, err := turns.Acquire(t.Context(), of)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -43,7 +43,7 @@ func TestTake_OwnersTakeTurns(t *testing.T) {
 		var order []string
 		line := func(of string) {
 			go func() {
-				end, err := turns.Take(t.Context(), of)
+				end, err := turns.Acquire(t.Context(), of)
 				if err != nil {
 					t.Error(err)
 					return
@@ -76,7 +76,7 @@ func TestTake_LimitsSlicesPerOwner(t *testing.T) {
 		ends := []func(){take(t, turns, "flood"), take(t, turns, "flood")}
 		soon, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if _, err := turns.Take(soon, "flood"); !errors.Is(err, context.DeadlineExceeded) {
+		if _, err := turns.Acquire(soon, "flood"); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("a third turn of one owner: %v", err)
 		}
 		ends = append(ends, take(t, turns, "good"))
@@ -97,7 +97,7 @@ func TestTake_WaitEndsWithContext(t *testing.T) {
 		failed := make(chan error)
 		for range 2 {
 			go func() {
-				_, err := turns.Take(ctx, "b")
+				_, err := turns.Acquire(ctx, "b")
 				failed <- err
 			}()
 		}
@@ -108,7 +108,7 @@ func TestTake_WaitEndsWithContext(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		if _, err := turns.Take(ctx, "c"); !errors.Is(err, context.Canceled) {
+		if _, err := turns.Acquire(ctx, "c"); !errors.Is(err, context.Canceled) {
 			t.Error(err)
 		}
 		end()
@@ -142,7 +142,7 @@ func TestTake_NeverExceedsLimits(t *testing.T) {
 					time.Sleep(time.Duration(begin) * time.Second)
 					ctx, cancel := context.WithTimeout(t.Context(), time.Duration(patience)*time.Second)
 					defer cancel()
-					end, err := turns.Take(ctx, of)
+					end, err := turns.Acquire(ctx, of)
 					if err != nil {
 						return
 					}
@@ -170,13 +170,13 @@ func TestTake_LimitsWaitingPerOwner(t *testing.T) {
 		var waiting sync.WaitGroup
 		for range 1024 {
 			waiting.Go(func() {
-				if _, err := turns.Take(ctx, "mallory"); !errors.Is(err, context.Canceled) {
+				if _, err := turns.Acquire(ctx, "mallory"); !errors.Is(err, context.Canceled) {
 					t.Errorf("one that waited: %v", err)
 				}
 			})
 		}
 		synctest.Wait()
-		if _, err := turns.Take(t.Context(), "mallory"); !errors.Is(err, fairqueue.ErrBusy) {
+		if _, err := turns.Acquire(t.Context(), "mallory"); !errors.Is(err, fairqueue.ErrBusy) {
 			t.Errorf("one more than may wait: %v", err)
 		}
 		cancel()
@@ -200,7 +200,7 @@ func BenchmarkTake(b *testing.B) {
 	turns := fairqueue.NewForProcessor[string]()
 	b.ReportAllocs()
 	for b.Loop() {
-		end, err := turns.Take(b.Context(), "a")
+		end, err := turns.Acquire(b.Context(), "a")
 		if err != nil {
 			b.Fatal(err)
 		}

@@ -102,7 +102,7 @@ func (b *netPoller) wait() bool {
 	b.mu.Unlock()
 	if first { // otherwise the byte has been written already
 		if _, err := b.out.Write([]byte{0}); err != nil {
-			b.heard(true)
+			b.wake(true)
 		}
 	}
 	heard.Lock()
@@ -113,14 +113,14 @@ func (b *netPoller) listen() {
 	for one := make([]byte, 1); ; {
 		_, err := b.in.Read(one)
 		runtime.Gosched() // goroutines with data from the network run first
-		if b.heard(err != nil); err != nil {
+		if b.wake(err != nil); err != nil {
 			return
 		}
 	}
 }
 
 // wake wakes all waiting goroutines.
-func (b *netPoller) heard(broken bool) {
+func (b *netPoller) wake(broken bool) {
 	b.mu.Lock()
 	waiting := b.waiting
 	b.waiting, b.broken = nil, b.broken || broken

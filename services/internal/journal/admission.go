@@ -54,8 +54,8 @@ func (j *Journal) Admission(code, peer string) {
 	a.counts.add(code, peer, 1)
 }
 
-// take returns the counts and resets them.
-func (a *admissions) take() (counts, time.Time) {
+// reset returns the counts and resets them.
+func (a *admissions) reset() (counts, time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	taken := a.counts
@@ -77,7 +77,7 @@ func (a *admissions) restore(unwritten counts, since time.Time) {
 
 // flushAdmissions writes the counts. If some can't be written, they stay in memory.
 func (j *Journal) flushAdmissions(ctx context.Context) error {
-	unwritten, since := j.admissions.take()
+	unwritten, since := j.admissions.reset()
 	for _, code := range slices.Sorted(maps.Keys(unwritten)) {
 		if err := j.flushPeers(ctx, code, unwritten[code], since); err != nil {
 			j.admissions.restore(unwritten, since)

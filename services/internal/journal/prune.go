@@ -46,7 +46,7 @@ func (c *chain) expired(now time.Time) (gone []Pruned) {
 				break
 			}
 		}
-		gone = append(gone, oldest.pruned(why))
+		gone = append(gone, oldest.toPruned(why))
 		total -= oldest.size
 	}
 	return gone
@@ -61,8 +61,8 @@ func (c *chain) removable() []segment {
 	return c.segments[:max(0, n-1)]
 }
 
-// pruned returns the entry for a removed segment in a record.
-func (s segment) pruned(why PruneReason) Pruned {
+// toPruned returns the entry for a removed segment in a record.
+func (s segment) toPruned(why PruneReason) Pruned {
 	return Pruned{File: filepath.Base(s.path), First: s.first, Last: s.last, Hash: hex.EncodeToString(s.hash[:]), Bytes: s.size, Reason: why}
 }
 

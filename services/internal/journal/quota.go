@@ -160,7 +160,7 @@ func (c *chain) removeOldest(ctx context.Context, now time.Time) bool {
 	may := len(old) > 0 && now.Sub(old[0].newest) > minRemovalAge
 	var gone Pruned
 	if may {
-		gone = old[0].pruned(PrunedForQuota)
+		gone = old[0].toPruned(PrunedForQuota)
 	}
 	c.listMu.Unlock()
 	return may && c.remove(ctx, []Pruned{gone}) == nil

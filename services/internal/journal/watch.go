@@ -12,8 +12,8 @@ import (
 // watchBuffer is how many records a watcher may be behind.
 const watchBuffer = 1024
 
-// ErrSlow means that a watcher was too far behind and was removed.
-var ErrSlow = errors.New("the watcher is too slow: it is more than 1024 records behind")
+// ErrSlowWatcher means that a watcher was too far behind and was removed.
+var ErrSlowWatcher = errors.New("the watcher is too slow: it is more than 1024 records behind")
 
 // watchers is the set of watchers that receive records as they are written.
 type watchers struct {
@@ -94,7 +94,7 @@ func (w *watchers) publish(from *chain, first int64, text []byte) {
 			select {
 			case one.lines <- item:
 			default:
-				w.drop(one, ErrSlow)
+				w.drop(one, ErrSlowWatcher)
 			}
 		}
 		seq++
@@ -107,7 +107,7 @@ func (w *watchers) publish(from *chain, first int64, text []byte) {
 // An error of read ends the sequence.
 //
 // The sequence includes all records that are written after Follow has returned, until ctx is done or the loop ends.
-// It can be ranged over once. It ends with an error if the watcher is more than 1,024 records behind ([ErrSlow]), if
+// It can be ranged over once. It ends with an error if the watcher is more than 1,024 records behind ([ErrSlowWatcher]), if
 // the journal is closed ([ErrClosed]), or if records can't be read. When ctx is done, it ends without an error.
 func (j *Journal) Follow(ctx context.Context, last int, filter Filter, read func() (done func(), err error)) iter.Seq2[Record, error] {
 	one := j.watchers.add()

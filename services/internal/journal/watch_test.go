@@ -78,7 +78,7 @@ func TestFollow_MissesNoRecordWhenStartedDuringWrites(t *testing.T) {
 		var last int64
 		n := 0
 		for rec, err := range j.Follow(t.Context(), 5, nil, readAtOnce) {
-			if errors.Is(err, journal.ErrSlow) {
+			if errors.Is(err, journal.ErrSlowWatcher) {
 				break // on a busy machine
 			}
 			if err != nil {
@@ -142,7 +142,7 @@ func TestFollow_DropsSlowWatcher(t *testing.T) {
 			n++
 		}
 	}
-	if !errors.Is(last, journal.ErrSlow) || n != 1024 {
+	if !errors.Is(last, journal.ErrSlowWatcher) || n != 1024 {
 		t.Errorf("it saw %d records and ended with %v", n, last)
 	}
 }

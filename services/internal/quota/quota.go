@@ -93,18 +93,18 @@ func NewTally(what string, l Limits) *Tally {
 	return &Tally{what: what, limits: l, by: make(map[scopedKey]usage)}
 }
 
-// Take adds n to the use of all accounts. If that would exceed a limit, or if there is no account, it adds nothing
+// Acquire adds n to the use of all accounts. If that would exceed a limit, or if there is no account, it adds nothing
 // and returns a [*FullError].
-func (t *Tally) Take(of *principal.Accounts, n int) error { return t.TakeIn("", of, n) }
+func (t *Tally) Acquire(of *principal.Accounts, n int) error { return t.AcquireIn("", of, n) }
 
-// Give subtracts n from the use of all accounts.
-func (t *Tally) Give(of *principal.Accounts, n int) { t.GiveIn("", of, n) }
+// Release subtracts n from the use of all accounts.
+func (t *Tally) Release(of *principal.Accounts, n int) { t.ReleaseIn("", of, n) }
 
-// Count adds n to the use of all accounts without checking the limits. It is for items that are in use already.
-func (t *Tally) Count(of *principal.Accounts, n int) { t.add("", of, n) }
+// Add adds n to the use of all accounts without checking the limits. It is for items that are in use already.
+func (t *Tally) Add(of *principal.Accounts, n int) { t.add("", of, n) }
 
-// TakeIn is like [Tally.Take] with a separate quota for each value of in, for example for each server.
-func (t *Tally) TakeIn(in string, of *principal.Accounts, n int) error {
+// AcquireIn is like [Tally.Acquire] with a separate quota for each value of in, for example for each server.
+func (t *Tally) AcquireIn(in string, of *principal.Accounts, n int) error {
 	if full := t.full(in, of, n); full != nil {
 		return full
 	}
@@ -112,8 +112,8 @@ func (t *Tally) TakeIn(in string, of *principal.Accounts, n int) error {
 	return nil
 }
 
-// GiveIn is like [Tally.Give] for items that were taken with [Tally.TakeIn].
-func (t *Tally) GiveIn(in string, of *principal.Accounts, n int) { t.add(in, of, -n) }
+// ReleaseIn is like [Tally.Release] for items that were taken with [Tally.AcquireIn].
+func (t *Tally) ReleaseIn(in string, of *principal.Accounts, n int) { t.add(in, of, -n) }
 
 // Full returns an error for the account that can't use n more items, or nil. If there are several, it is the last one
 // in the chain.
@@ -167,18 +167,18 @@ type Quota struct {
 // New returns an empty quota. what is the plural name of the counted items.
 func New(what string, l Limits) *Quota { return &Quota{tally: NewTally(what, l)} }
 
-// Take is like [Tally.Take].
-func (q *Quota) Take(of *principal.Accounts, n int) error {
+// Acquire is like [Tally.Acquire].
+func (q *Quota) Acquire(of *principal.Accounts, n int) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return q.tally.Take(of, n)
+	return q.tally.Acquire(of, n)
 }
 
-// Give is like [Tally.Give].
-func (q *Quota) Give(of *principal.Accounts, n int) {
+// Release is like [Tally.Release].
+func (q *Quota) Release(of *principal.Accounts, n int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.tally.Give(of, n)
+	q.tally.Release(of, n)
 }
 
 // Len is like [Tally.Len].

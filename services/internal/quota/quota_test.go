@@ -46,26 +46,26 @@ func TestTake_CountsAgentsAgainstTheirCreators(t *testing.T) {
 			var taken []principal.Accounts
 			for i := range 3 {
 				a := principal.AccountsOf(agent(i))
-				if err := q.Take(&a, 1); err != nil {
+				if err := q.Acquire(&a, 1); err != nil {
 					t.Fatalf("%d: %v", i, err)
 				}
 				taken = append(taken, a)
 			}
 			for who, p := range map[string]*identityv1.Principal{"a fourth agent": agent(4), "the caller": who("ana")} {
 				a := principal.AccountsOf(p)
-				if err := q.Take(&a, 1); !errors.Is(err, quota.ErrFull) || !strings.Contains(err.Error(), "ana and agents made by ana hold 3 of 3 things") {
+				if err := q.Acquire(&a, 1); !errors.Is(err, quota.ErrFull) || !strings.Contains(err.Error(), "ana and agents made by ana hold 3 of 3 things") {
 					t.Errorf("%s: %v", who, err)
 				}
 			}
 			for _, p := range []*identityv1.Principal{who("ben"), {Tenant: "other", Subject: "ana"}} {
 				a := principal.AccountsOf(p)
-				if err := q.Take(&a, 1); err != nil {
+				if err := q.Acquire(&a, 1); err != nil {
 					t.Errorf("%s of %s: %v", p.GetSubject(), p.GetTenant(), err)
 				}
-				q.Give(&a, 1)
+				q.Release(&a, 1)
 			}
 			for i := range taken {
-				q.Give(&taken[i], 1)
+				q.Release(&taken[i], 1)
 			}
 			if q.Len() != 0 {
 				t.Errorf("%d keys are counted still", q.Len())
@@ -81,7 +81,7 @@ func TestTake_TokensOfPersonShareQuota(t *testing.T) {
 	q := quota.New("things", quota.For(2))
 	take := func(p *identityv1.Principal) error {
 		a := principal.AccountsOf(p)
-		return q.Take(&a, 1)
+		return q.Acquire(&a, 1)
 	}
 	one, two := owned("bot", "olga"), owned("bot", "olga")
 	one.TokenId, one.Agent, two.TokenId, two.Agent = "t1", "claude", "t2", "codex"
@@ -115,15 +115,15 @@ func TestFullError_HidesOtherTenants(t *testing.T) {
 	q := quota.New("things", quota.For(1))
 	foreign := &identityv1.Principal{Tenant: "secret-tenant", Subject: "zoe"}
 	a, b := principal.AccountsOf(foreign), principal.AccountsOf(who("x", foreign))
-	if err := q.Take(&a, 1); err != nil {
+	if err := q.Acquire(&a, 1); err != nil {
 		t.Fatal(err)
 	}
-	if err := q.Take(&b, 1); err == nil || strings.Contains(err.Error(), "zoe") || strings.Contains(err.Error(), "secret") || strings.Contains(err.Error(), "1") {
+	if err := q.Acquire(&b, 1); err == nil || strings.Contains(err.Error(), "zoe") || strings.Contains(err.Error(), "secret") || strings.Contains(err.Error(), "1") {
 		t.Errorf("it says %v", err)
 	}
 	odd := principal.AccountsOf(who("a\nb\u202e"))
-	_ = q.Take(&odd, 1)
-	if err := q.Take(&odd, 1); err == nil || strings.ContainsAny(err.Error(), "\n\u202e") {
+	_ = q.Acquire(&odd, 1)
+	if err := q.Acquire(&odd, 1); err == nil || strings.ContainsAny(err.Error(), "\n\u202e") {
 		t.Errorf("it says %q", err)
 	}
 }
@@ -131,7 +131,7 @@ func TestFullError_HidesOtherTenants(t *testing.T) {
 // A use without an account is refused, because it can't be bounded.
 func TestTake_FailsWithoutAccount(t *testing.T) {
 	t.Parallel()
-	if err := quota.New("things", quota.For(1)).Take(new(principal.Accounts), 1); !errors.Is(err, quota.ErrFull) {
+	if err := quota.New("things", quota.For(1)).Acquire(new(principal.Accounts), 1); !errors.Is(err, quota.ErrFull) {
 		t.Error(err)
 	}
 }
@@ -140,11 +140,11 @@ func TestTake_DoesNotAllocateWithoutChain(t *testing.T) {
 	q := quota.New("things", quota.For(100))
 	p := owned("bot", "olga")
 	a := principal.AccountsOf(p)
-	_ = q.Take(&a, 1)
+	_ = q.Acquire(&a, 1)
 	if n := testing.AllocsPerRun(100, func() {
 		a := principal.AccountsOf(p)
-		if q.Take(&a, 1) == nil {
-			q.Give(&a, 1)
+		if q.Acquire(&a, 1) == nil {
+			q.Release(&a, 1)
 		}
 	}); n != 0 {
 		t.Errorf("it allocates %v times", n)

@@ -76,8 +76,8 @@ type callUsage struct {
 	uses int
 }
 
-// enter counts a call against its caller's quota until [callUsage.leave].
-func (s *callQuotas) enter(own quotaKey) (*callUsage, error) {
+// admit counts a call against its caller's quota until [callUsage.finish].
+func (s *callQuotas) admit(own quotaKey) (*callUsage, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	l := s.usage[own]
@@ -101,11 +101,11 @@ func (p *callUsage) waitTurn(ctx context.Context) (func(), error) {
 	if p == nil || p.quotas.queue == nil {
 		return func() {}, nil
 	}
-	return p.quotas.queue.Take(ctx, p.key)
+	return p.quotas.queue.Acquire(ctx, p.key)
 }
 
-// leave ends a call. The quota that its requests used must have been released.
-func (p *callUsage) leave() {
+// finish ends a call. The quota that its requests used must have been released.
+func (p *callUsage) finish() {
 	if p == nil {
 		return
 	}

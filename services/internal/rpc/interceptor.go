@@ -63,7 +63,7 @@ func (c *chain) unary(method string, handle grpc.MethodHandler) grpc.MethodHandl
 		if err != nil {
 			return nil, err
 		}
-		defer own.leave()
+		defer own.finish()
 		end, err := own.waitTurn(admitted)
 		if err != nil {
 			return nil, err
@@ -141,7 +141,7 @@ func withUnaryDeadline(ctx context.Context) context.Context {
 	return ctx
 }
 
-// enter counts a call against its caller's quota until [callUsage.leave]. tap has admitted calls over the network.
+// enter counts a call against its caller's quota until [callUsage.finish]. tap has admitted calls over the network.
 // enter admits calls inside the process, which their clients bound.
 func (c *chain) enter(ctx context.Context, method string) (_ context.Context, own *callUsage, err error) {
 	if netPeerOf(ctx) == nil {
@@ -162,7 +162,7 @@ func (c *chain) enter(ctx context.Context, method string) (_ context.Context, ow
 	if caller.Person == nil {
 		shares = c.roles
 	}
-	own, err = shares.enter(quotaKeyOf(caller))
+	own, err = shares.admit(quotaKeyOf(caller))
 	return ctx, own, err
 }
 
@@ -182,7 +182,7 @@ func (c *chain) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInf
 	if err != nil {
 		return err
 	}
-	defer own.leave()
+	defer own.finish()
 	go func() {
 		select {
 		case <-c.stopping:

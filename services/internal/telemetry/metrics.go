@@ -46,13 +46,13 @@ func (t *Telemetry) startMetrics(ctx context.Context, cfg Config, process *resou
 type optionalExporter struct {
 	sdkmetric.Exporter
 
-	said atomic.Bool
+	reported atomic.Bool
 }
 
 // Export implements [sdkmetric.Exporter].
 func (w *optionalExporter) Export(ctx context.Context, m *metricdata.ResourceMetrics) error {
 	err := w.Exporter.Export(ctx, m)
-	if status.Code(err) == codes.Unimplemented && w.said.Swap(true) {
+	if status.Code(err) == codes.Unimplemented && w.reported.Swap(true) {
 		return nil
 	}
 	return err

@@ -71,7 +71,7 @@ func (f *Load) Enter(who *identityv1.Principal, server string) (*Place, error) {
 	p.body, p.Answer = *f.bodies.Open(&p.Of), *f.answers.Open(&p.Of)
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if err := f.requests.Take(&p.Of.Accounts, 1); err != nil {
+	if err := f.requests.Acquire(&p.Of.Accounts, 1); err != nil {
 		return nil, err
 	}
 	return p, nil
@@ -111,11 +111,11 @@ func (b *countedBody) Read(to []byte) (int, error) {
 func (p *Place) Hold(n int) bool {
 	p.all.mu.Lock()
 	defer p.all.mu.Unlock()
-	if p.all.bytes.Take(&p.Of.Accounts, n) != nil {
+	if p.all.bytes.Acquire(&p.Of.Accounts, n) != nil {
 		return false
 	}
 	if !p.body.Add(n) {
-		p.all.bytes.Give(&p.Of.Accounts, n)
+		p.all.bytes.Release(&p.Of.Accounts, n)
 		return false
 	}
 	p.bytes += n
@@ -138,7 +138,7 @@ func (p *Place) admit() error {
 	if p.admitted {
 		return nil
 	}
-	err := p.all.there.TakeIn(p.Of.Server, &p.Of.Accounts, 1)
+	err := p.all.there.AcquireIn(p.Of.Server, &p.Of.Accounts, 1)
 	p.admitted = err == nil
 	return err
 }
@@ -149,9 +149,9 @@ func (p *Place) Leave() {
 	p.Answer.Close()
 	p.all.mu.Lock()
 	defer p.all.mu.Unlock()
-	p.all.requests.Give(&p.Of.Accounts, 1)
-	p.all.bytes.Give(&p.Of.Accounts, p.bytes)
+	p.all.requests.Release(&p.Of.Accounts, 1)
+	p.all.bytes.Release(&p.Of.Accounts, p.bytes)
 	if p.admitted {
-		p.all.there.GiveIn(p.Of.Server, &p.Of.Accounts, 1)
+		p.all.there.ReleaseIn(p.Of.Server, &p.Of.Accounts, 1)
 	}
 }

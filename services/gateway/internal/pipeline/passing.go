@@ -87,11 +87,11 @@ func (c *passed) note(m Passing, now time.Time) error {
 	defer c.mu.Unlock()
 	c.begin(now)
 	accounts := principal.AccountsOf(m.Principal)
-	if err := c.messages.Take(&accounts, 1); err != nil {
+	if err := c.messages.Acquire(&accounts, 1); err != nil {
 		return err
 	}
-	if err := c.bytes.Take(&accounts, m.Bytes); err != nil {
-		c.messages.Give(&accounts, 1)
+	if err := c.bytes.Acquire(&accounts, m.Bytes); err != nil {
+		c.messages.Release(&accounts, 1)
 		return err
 	}
 	who := principal.Of(m.Principal)

@@ -148,7 +148,7 @@ func (h *Holding) Turn(ctx context.Context) (func(), error) {
 	if h == nil {
 		return nil, ErrFull
 	}
-	return h.room.reading.Take(ctx, h.of.reader())
+	return h.room.reading.Acquire(ctx, h.of.reader())
 }
 
 // TurnFor is [Holding.Turn] for reading this many bytes. Up to [Free] bytes need no slot.

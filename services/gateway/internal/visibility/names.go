@@ -22,7 +22,7 @@ func (v *Visibility) Names(ctx context.Context, c Caller, method string, names [
 			visible[name] = false
 		}
 	}
-	done, err := v.filters.Take(ctx, c.Owner)
+	done, err := v.filters.Acquire(ctx, c.Owner)
 	if err != nil {
 		return nil, ErrBusy
 	}

@@ -94,7 +94,7 @@ func (t *Tools) Digests(known map[string][]byte) map[string][]byte {
 // [ErrPolicy], [ErrBusy].
 func (v *Visibility) Tools(ctx context.Context, c Caller, list *jsonrpc.Answer, known *toolreport.Response) (*Tools, error) {
 	asked, listed := toolRefs(list, known)
-	done, err := v.filters.Take(ctx, c.Owner)
+	done, err := v.filters.Acquire(ctx, c.Owner)
 	if err != nil {
 		return nil, ErrBusy
 	}

@@ -22,10 +22,10 @@ type Witness struct {
 
 // A recordedMessage is a message and its original encoding.
 type recordedMessage struct {
-	method string
-	what   string
-	now    proto.Message
-	then   []byte
+	method   string
+	what     string
+	message  proto.Message
+	original []byte
 }
 
 // NewWitness returns a witness of conn. When the test ends, the witness fails it for every message that was changed.
@@ -75,8 +75,8 @@ func (w *Witness) changed() []string {
 	defer w.mu.Unlock()
 	var out []string
 	for _, m := range w.seen {
-		if !slices.Equal(encode(m.now), m.then) {
-			out = append(out, fmt.Sprintf("the %s of %s is now %.300s", m.what, m.method, fmt.Sprint(m.now)))
+		if !slices.Equal(encode(m.message), m.original) {
+			out = append(out, fmt.Sprintf("the %s of %s is now %.300s", m.what, m.method, fmt.Sprint(m.message)))
 		}
 	}
 	return out
