@@ -60,7 +60,7 @@ func TestPolicyRole_Serves(t *testing.T) {
 	serve(t, options{}).CheckHealth(t, "policy")
 }
 
-// A method that this version does not serve says so, and what to use instead.
+// TestNotServed_ErrorNamesAnAlternative checks the errors of methods that this version does not serve.
 func TestNotServed_ErrorNamesAnAlternative(t *testing.T) {
 	t.Parallel()
 	s := serve(t, options{})

@@ -27,11 +27,11 @@ const (
 	approverSuggestion = "those are fay, finn: give more people a token with role approver or operator, in one of these groups"
 )
 
-// quorumOfThree requires one more approver than there are.
+// quorumOfThree returns a document that requires one more approver than [records] has.
 func quorumOfThree() string { return strings.Replace(quorumOfTwo, "quorum: 2", "quorum: 3", 1) }
 
 func person(tenant string, role authv1.TokenRole) *identityv1.Principal {
-	return &identityv1.Principal{Tenant: tenant, Subject: "somebody", Role: role}
+	return &identityv1.Principal{Tenant: tenant, Subject: "zed", Role: role}
 }
 
 func TestNew_FailsWhenAQuorumCannotBeReached(t *testing.T) {
@@ -68,7 +68,7 @@ func TestReload_KeepsTheRevisionWhenAQuorumCannotBeReached(t *testing.T) {
 	})
 }
 
-// Findings for people of other tenants name no person.
+// TestGetRevision_OnlyOperatorsGetSuggestionsThatNamePeople checks that viewers get findings without suggestions.
 func TestGetRevision_OnlyOperatorsGetSuggestionsThatNamePeople(t *testing.T) {
 	t.Parallel()
 	runReload(t, oneDocument(quorumOfTwo), func(r *reloadFixture) {
@@ -106,7 +106,7 @@ func TestLintDocuments_WarnsOperatorsWhenOnlyTheOwnerCouldApprove(t *testing.T) 
 	doc := strings.Replace(quorumOfTwo, "pay}", "pay, principal: bot}", 1)
 	s := serve(t, options{tokens: tokens})
 	for name, want := range map[string][]policyv1.Severity{
-		"operator": {policyv1.Severity_SEVERITY_WARNING}, "viewer": nil, // must not know all tokens
+		"operator": {policyv1.Severity_SEVERITY_WARNING}, "viewer": nil, // may not see all tokens
 	} {
 		resp, err := policyv1.NewPolicyServiceClient(s.Person(t, name)).LintDocuments(t.Context(), &policyv1.LintDocumentsRequest{Documents: []*policyv1.Document{{Path: "p.yaml", Text: doc}}})
 		if err != nil {
@@ -169,7 +169,7 @@ func TestDecideCall_ReturnsAllTermsOfAnApproval(t *testing.T) {
 		}},
 		"mail": {Approval: &policyv1.ApprovalTerms{Quorum: 1, Grant: &policyv1.Grant{
 			Calls: 2, Within: durationpb.New(time.Hour), Where: []string{`args.to == "team"`},
-			Scope: "b57e939108dc1adc3e9f65151c9ecf6b8f234d8bc23b9292ec860ae56bded559", // SHA-256 of 8 bytes of length and the condition
+			Scope: "b57e939108dc1adc3e9f65151c9ecf6b8f234d8bc23b9292ec860ae56bded559", // SHA-256 of the condition, with its length in 8 bytes before it
 		}}},
 		"note": {Approval: &policyv1.ApprovalTerms{Quorum: 1, SelfConfirm: true}},
 	} {
@@ -186,7 +186,8 @@ func TestDecideCall_ReturnsAllTermsOfAnApproval(t *testing.T) {
 	}
 }
 
-// Groups of the configuration apply to the tokens of the subjects that they name.
+// TestFromFile_AddsConfiguredGroupsToTokens checks that a subject's token has the groups of the configuration that list
+// the subject.
 func TestFromFile_AddsConfiguredGroupsToTokens(t *testing.T) {
 	t.Parallel()
 	f := load(t, "    - {name: a, token: "+oneText+", subject: ana, groups: [ops], role: operator}\n"+
@@ -206,9 +207,9 @@ func TestFromFile_AddsConfiguredGroupsToTokens(t *testing.T) {
 	}
 	two := []*policyv1.Document{{Path: "p.yaml", Text: quorumOfTwo}}
 	if found := policy.LintFor(f, two); len(found) != 1 || found[0].GetSeverity() != policyv1.Severity_SEVERITY_ERROR {
-		t.Errorf("a quorum of two, of whom one is in another tenant: %v", found)
+		t.Errorf("a quorum of two, with one of two approvers in another tenant: %v", found)
 	}
 	if found := policy.Lint(two); len(found) != 0 {
-		t.Errorf("where nobody is known: %v", found)
+		t.Errorf("without tokens: %v", found)
 	}
 }

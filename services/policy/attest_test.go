@@ -14,7 +14,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/signeddecision"
 )
 
-// The signed statement has the decision, the principal and the use. Without a request nothing is signed.
+// TestDecideCall_SignsTheDecisionWhenRequested checks the content of the signed statement, and that nothing is signed
+// without a request.
 func TestDecideCall_SignsTheDecisionWhenRequested(t *testing.T) {
 	t.Parallel()
 	s := serve(t, options{})

@@ -16,15 +16,15 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/catalog"
 )
 
-// BenchmarkCatalog_ThousandServers measures a catalog of 1,000 servers with 100 tools each: reporting them, starting with
-// them, showing a page, and deciding by category, which is also measured with one server.
+// BenchmarkCatalog_ThousandServers measures a catalog of 1,000 servers with 100 tools each: reports, the start of the
+// service, a page of a list, and decisions by category. Decisions are also measured with one server.
 func BenchmarkCatalog_ThousandServers(b *testing.B) {
 	const servers, tools = 1000, 100
 	opts := options{paths: []string{folder(b, byClass)}, servers: map[string]catalog.Settings{}, data: b.TempDir()}
 	var listed []*policyv1.ToolDefinition
 	for i := range tools {
 		verb := []string{"Gets", "Updates", "Runs", "Deletes"}[i%4]
-		listed = append(listed, definition(fmt.Sprintf("tool_%03d", i), fmt.Sprintf("%s the thing of number %d, with all that belongs to it, for whoever asks.", verb, i)))
+		listed = append(listed, definition(fmt.Sprintf("tool_%03d", i), fmt.Sprintf("%s the thing of number %d, with all that belongs to it, for any caller who asks.", verb, i)))
 	}
 	svc, tokens := build(b, opts)
 	s := rpctest.Serve(b, authv1.Role_ROLE_POLICY, svc, rpctest.Options{Tokens: tokens})
@@ -49,7 +49,7 @@ func BenchmarkCatalog_ThousandServers(b *testing.B) {
 			}
 		}
 	}
-	b.Run("decide beside 1 server", decide)
+	b.Run("decide with 1 server", decide)
 	b.Run("report", func(b *testing.B) {
 		n := 0
 		for b.Loop() {
@@ -68,7 +68,7 @@ func BenchmarkCatalog_ThousandServers(b *testing.B) {
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	b.Logf("%d MiB of heap in use with %d servers", m.HeapInuse>>20, servers)
-	b.Run(fmt.Sprintf("decide beside %d servers", servers), decide)
+	b.Run(fmt.Sprintf("decide with %d servers", servers), decide)
 	b.Run("page", func(b *testing.B) {
 		for b.Loop() {
 			if _, err := l.operator.GetTool(b.Context(), &policyv1.GetToolRequest{Server: name(500), Tool: "tool_001"}); err != nil {
@@ -130,7 +130,7 @@ func BenchmarkFilterPinnedList(b *testing.B) {
 	}
 }
 
-// asGateway returns a context in which the gateway asks for ana.
+// asGateway returns a context in which the gateway calls on behalf of ana.
 func asGateway(ctx context.Context) context.Context {
 	return authn.WithCaller(ctx, &authn.Caller{Role: authv1.Role_ROLE_GATEWAY, Principal: &identityv1.Principal{Tenant: "default", Subject: "ana"}})
 }

@@ -30,7 +30,7 @@ rules:
   - {name: prompts, match: {method: "prompts/*"}, action: allow}
 `
 
-// catalogFixture is a policy service whose catalog a gateway fills.
+// catalogFixture is a running policy service with clients of a gateway and an operator.
 type catalogFixture struct {
 	t testing.TB
 	*rpctest.Server
@@ -62,7 +62,7 @@ func asAna(ctx context.Context) context.Context {
 	return authn.OnBehalfOf(ctx, &identityv1.Principal{Tenant: "default", Subject: "ana", Role: authv1.TokenRole_TOKEN_ROLE_AGENT})
 }
 
-// definition returns a tool's definition.
+// definition returns a tool with a definition that has only a name and a description.
 func definition(name, description string) *policyv1.ToolDefinition {
 	text, _ := json.Marshal(map[string]any{"name": name, "description": description, "inputSchema": map[string]any{"type": "object"}})
 	return &policyv1.ToolDefinition{Name: name, DefinitionJson: string(text)}
@@ -78,12 +78,12 @@ func (l *catalogFixture) report(ctx context.Context, head *policyv1.ReportHead, 
 		_ = stream.Send(&policyv1.ReportToolsRequest{Part: &policyv1.ReportToolsRequest_Head{Head: head}})
 	}
 	for _, tool := range tools {
-		_ = stream.Send(&policyv1.ReportToolsRequest{Part: &policyv1.ReportToolsRequest_Tool{Tool: tool}}) // the response says why
+		_ = stream.Send(&policyv1.ReportToolsRequest{Part: &policyv1.ReportToolsRequest_Tool{Tool: tool}}) // the response has the reason
 	}
 	return stream.CloseAndRecv()
 }
 
-// reportOwnList lets the gateway list the server by itself.
+// reportOwnList reports a whole list that the gateway itself requested.
 func (l *catalogFixture) reportOwnList(tools ...*policyv1.ToolDefinition) *policyv1.ReportToolsResponse {
 	l.t.Helper()
 	resp, err := l.report(asGatewayItself(l.t.Context()), &policyv1.ReportHead{Server: "files", ProtocolVersion: "2025-11-25", Whole: true}, tools...)
@@ -93,13 +93,13 @@ func (l *catalogFixture) reportOwnList(tools ...*policyv1.ToolDefinition) *polic
 	return resp
 }
 
-// decide decides a call with a definition, whose digest is computed as for a report.
+// decide decides a call of ana with a definition.
 func (l *catalogFixture) decide(tool *policyv1.ToolDefinition) *policyv1.Decision {
 	l.t.Helper()
 	return l.decideCall(tool).GetDecision()
 }
 
-// decideCall returns the whole response for a call.
+// decideCall is like decide, and returns the whole response.
 func (l *catalogFixture) decideCall(tool *policyv1.ToolDefinition) *policyv1.DecideCallResponse {
 	l.t.Helper()
 	listed, err := catalog.ParseListed(tool.GetName(), tool.GetDefinitionJson())
@@ -140,8 +140,8 @@ const (
 	noCode          = commonv1.Code_CODE_UNSPECIFIED
 )
 
-// T1: definitions that the gateway reports are pinned and used for decisions, also after a restart. Changed
-// definitions wait for an operator.
+// Case T1. TestCatalog_ChangedDefinitionWaitsForAnOperator checks that reported definitions are pinned and used for
+// decisions, before and after a restart, and that calls are denied while a changed definition waits.
 func TestCatalog_ChangedDefinitionWaitsForAnOperator(t *testing.T) {
 	t.Parallel()
 	opts := pinned(t)
@@ -152,7 +152,7 @@ func TestCatalog_ChangedDefinitionWaitsForAnOperator(t *testing.T) {
 			l.wantDecision(deny, commonv1.Code_CODE_TOOL_UNKNOWN, get)
 			resp := l.reportOwnList(get, rm)
 			if len(resp.GetTools()) != 2 || resp.GetTools()[0].GetPin() != policyv1.PinState_PIN_STATE_ACCEPTED || resp.GetActivation() == "" {
-				t.Fatalf("the report was answered with %v", resp)
+				t.Fatalf("the response to the report is %v", resp)
 			}
 			l.wantDecision(allow, noCode, get)
 			l.wantDecision(requireApproval, commonv1.Code_CODE_APPROVAL_REQUIRED, rm)
@@ -173,10 +173,10 @@ func TestCatalog_ChangedDefinitionWaitsForAnOperator(t *testing.T) {
 	l.wantDecision(deny, commonv1.Code_CODE_TOOL_CHANGED, get)
 	l.wantDecision(requireApproval, commonv1.Code_CODE_APPROVAL_REQUIRED, rm)
 	if l.visible(changed) || l.visible(get) || !l.visible(rm) {
-		t.Error("a definition that nobody accepted is shown")
+		t.Error("a definition that was not accepted is listed")
 	}
 	if l.revision() == before {
-		t.Error("the revision stays though a tool was stopped")
+		t.Error("the revision did not change although a tool was stopped")
 	}
 	page := l.page("get_file")
 	if !page.GetStopped() || len(page.GetWaiting()) != 1 || len(page.GetHistory()) != 2 || page.GetHistory()[0].GetReason() != "it differs from the definition that was accepted" {
@@ -211,7 +211,8 @@ func (l *catalogFixture) page(tool string) *policyv1.CatalogTool {
 	return resp.GetTool()
 }
 
-// T1: a definition that one caller is shown, on any page, counts for calls with it.
+// Case T1. TestCatalog_DefinitionListedToACallerIsRequiredForItsCalls checks that a definition that a server listed to
+// one caller stops only calls with that definition.
 func TestCatalog_DefinitionListedToACallerIsRequiredForItsCalls(t *testing.T) {
 	t.Parallel()
 	l := newCatalogFixture(t, pinned(t))
@@ -223,14 +224,14 @@ func TestCatalog_DefinitionListedToACallerIsRequiredForItsCalls(t *testing.T) {
 		t.Fatal(err)
 	}
 	if l.revision() != before {
-		t.Error("a tool that nobody can call makes a revision")
+		t.Error("a tool without an accepted definition changes the revision")
 	}
 	l.wantDecision(allow, noCode, get)
 	other := definition("get_file", "Gets a file for ana alone.")
 	if _, err := l.report(asAna(t.Context()), head, other); err != nil {
 		t.Fatal(err)
 	}
-	l.wantDecision(allow, noCode, get) // other sessions were shown it
+	l.wantDecision(allow, noCode, get) // other sessions were listed this definition
 	l.wantDecision(deny, commonv1.Code_CODE_TOOL_CHANGED, other)
 	page := l.page("get_file")
 	if page.GetHistory()[0].GetSeenBy() != "default/ana" {
@@ -245,7 +246,8 @@ func TestCatalog_DefinitionListedToACallerIsRequiredForItsCalls(t *testing.T) {
 	rpctest.WantStatus(t, err, codes.InvalidArgument, "LIST_INVALID")
 }
 
-// T1: a list of one session that names a tool twice is refused, and stops nothing for others.
+// Case T1. TestReportTools_DuplicateNameInASessionsListStopsNoServer checks that the list of one session is refused if
+// it has two tools with one name, and that other sessions can still call the tool.
 func TestReportTools_DuplicateNameInASessionsListStopsNoServer(t *testing.T) {
 	t.Parallel()
 	l := newCatalogFixture(t, pinned(t))
@@ -256,7 +258,8 @@ func TestReportTools_DuplicateNameInASessionsListStopsNoServer(t *testing.T) {
 	l.wantDecision(allow, noCode, get)
 }
 
-// T1: a list that names a tool twice stops its server.
+// Case T1. TestReportTools_DuplicateNameInAWholeListStopsTheServer checks that a server is quarantined if its whole
+// list has two tools with one name.
 func TestReportTools_DuplicateNameInAWholeListStopsTheServer(t *testing.T) {
 	t.Parallel()
 	l := newCatalogFixture(t, pinned(t))
@@ -267,7 +270,7 @@ func TestReportTools_DuplicateNameInAWholeListStopsTheServer(t *testing.T) {
 	l.wantDecision(deny, commonv1.Code_CODE_QUARANTINED, get)
 	prompt := &policyv1.DecideCallRequest{Call: &policyv1.Call{Method: "prompts/get", Server: "files", Name: "get_file"}}
 	if d, err := l.policy.DecideCall(asAna(t.Context()), prompt); err != nil || d.GetDecision().GetCode() != commonv1.Code_CODE_QUARANTINED {
-		t.Errorf("a prompt of a server that is stopped: %v, %v", d, err)
+		t.Errorf("a prompt of a server in quarantine: %v, %v", d, err)
 	}
 	resp, err := l.operator.GetServer(t.Context(), &policyv1.GetServerRequest{Server: "files"})
 	if err != nil || !resp.GetServer().GetQuarantined() || resp.GetServer().GetQuarantinedBy() != "" || !strings.Contains(resp.GetServer().GetQuarantineReason(), `"get_file" twice`) {
@@ -282,7 +285,7 @@ func TestReportTools_DuplicateNameInAWholeListStopsTheServer(t *testing.T) {
 	}
 	l.wantDecision(deny, commonv1.Code_CODE_QUARANTINED, get)
 	if d, err := l.policy.DecideCall(asAna(t.Context()), prompt); err != nil || d.GetDecision().GetEffect() != allow {
-		t.Errorf("a prompt with the name of a tool that is stopped: %v, %v", d, err)
+		t.Errorf("a prompt with the name of a tool in quarantine: %v, %v", d, err)
 	}
 	if page := l.page("get_file"); !page.GetQuarantined() || page.GetQuarantinedBy() != "operator" || page.GetQuarantineReason() != "it lies" {
 		t.Errorf("the page: %v", page)
@@ -311,7 +314,7 @@ func TestOverrideTool(t *testing.T) {
 	}
 	l.wantDecision(requireApproval, commonv1.Code_CODE_APPROVAL_REQUIRED, get)
 	if _, err := l.operator.OverrideTool(t.Context(), req); err != nil {
-		t.Errorf("the same again: %v", err)
+		t.Errorf("the same override: %v", err)
 	}
 	if _, err := l.operator.OverrideTool(t.Context(), &policyv1.OverrideToolRequest{Server: "files", Tool: "get_file", Etag: got.GetEtag()}); err != nil {
 		t.Fatal(err)
@@ -402,7 +405,8 @@ func TestCatalog_InvalidRequestsAreRefused(t *testing.T) {
 
 func errorOf[T any](_ T, err error) error { return err }
 
-// X1: slow reports only delay reports of callers, and only few for each caller.
+// Case X1. TestReportTools_SlowCallersDoNotDelayGateways checks that slow reports of one caller do not delay other
+// callers, and that slow reports of many callers do not delay gateways' own lists.
 func TestReportTools_SlowCallersDoNotDelayGateways(t *testing.T) {
 	t.Parallel()
 	l := newCatalogFixture(t, pinned(t))
@@ -431,10 +435,10 @@ func TestReportTools_SlowCallersDoNotDelayGateways(t *testing.T) {
 	}
 	defer slow(0)()
 	eventually.Holds(t, "its reports wait", func() bool { return !read(0) })
-	eventually.Holds(t, "another's are read", func() bool { return read(1) })
+	eventually.Holds(t, "the reports of another caller are received", func() bool { return read(1) })
 	for who := range 4 {
 		defer slow(who)()
 	}
-	eventually.Holds(t, "all places are taken", func() bool { return !read(9) })
+	eventually.Holds(t, "all slots are taken", func() bool { return !read(9) })
 	l.reportOwnList(definition("get_file", "Gets a file."))
 }

@@ -28,7 +28,7 @@ func digest(text string) []byte {
 	return hash[:]
 }
 
-// load reads a configuration with tokens in YAML, and files in the same folder.
+// load loads a configuration with tokens in YAML. files are written to the folder of the configuration.
 func load(t *testing.T, tokens string, files map[string]string) *config.File {
 	t.Helper()
 	dir := t.TempDir()
@@ -140,11 +140,11 @@ func TestFromFile_FailsForInvalidTokens(t *testing.T) {
 			f := load(t, "    - {name: good, token: "+otherText+", role: agent}\n    - {name: bad, "+c.token+", role: agent}\n", nil)
 			_, err := policy.FromFile(f, c.env)
 			if err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), "auth.tokens[1] (bad)") {
-				t.Fatalf("got %v, want %q and the token's place", err, c.want)
+				t.Fatalf("got %v, want %q and the token's path", err, c.want)
 			}
 			for _, secret := range []string{"short-and-secret", "change-me", oneText, otherText, "qqqq"} {
 				if strings.Contains(err.Error(), secret) {
-					t.Errorf("the error tells a secret: %v", err)
+					t.Errorf("the error contains a secret: %v", err)
 				}
 			}
 		})
@@ -205,7 +205,7 @@ func TestNew_FailsForInvalidConfigurations(t *testing.T) {
 			cfg, deps := good(t), policy.Deps{Tokens: new(authn.Tokens), Signer: signer(t), Log: log}
 			svc, err := policy.New(t.Context(), cfg, deps)
 			if err != nil {
-				t.Fatalf("without the fault: %v", err)
+				t.Fatalf("with the valid configuration: %v", err)
 			}
 			if err := svc.Close(); err != nil {
 				t.Fatal(err)

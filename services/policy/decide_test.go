@@ -19,14 +19,14 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/rpc/rpctest"
 )
 
-// ana is the principal for which the gateway asks.
+// ana returns the principal on whose behalf the gateway calls.
 func ana() *identityv1.Principal { return rpctest.Principal("default", "ana") }
 
 func rule(name string) *policyv1.RuleRef {
 	return &policyv1.RuleRef{Document: "starter", Rule: name}
 }
 
-// wantDecisions are the decisions of the document, without what differs from one run to the next.
+// wantDecisions has the decisions of [document], without the fields that differ from run to run.
 var wantDecisions = []struct {
 	name   string
 	call   *policyv1.Call
@@ -88,7 +88,7 @@ func TestDecideCall_DecidesEquallyForPrincipalAndSubject(t *testing.T) {
 				t.Fatal(err)
 			}
 			if diff := cmp.Diff(asRole, asPerson, protocmp.Transform()); diff != "" {
-				t.Errorf("the gateway and an operator are answered differently (-gateway +operator):\n%s", diff)
+				t.Errorf("the gateway and an operator get different decisions (-gateway +operator):\n%s", diff)
 			}
 			got := asRole.GetDecision()
 			if len(got.GetPolicyRevision()) != 64 {
@@ -149,7 +149,7 @@ func TestDecideCall_Subject(t *testing.T) {
 		_, err = gateway.FilterTools(ctx, &policyv1.FilterToolsRequest{Server: "demo", Subject: ana()})
 		rpctest.WantStatus(t, err, codes.InvalidArgument, "SUBJECT_REFUSED")
 	})
-	t.Run("a role that speaks for nobody is refused", func(t *testing.T) {
+	t.Run("a role without a principal is refused", func(t *testing.T) {
 		t.Parallel()
 		_, err := gateway.DecideCall(t.Context(), &policyv1.DecideCallRequest{Call: call("read")})
 		rpctest.WantStatus(t, err, codes.Unauthenticated, "PRINCIPAL_REQUIRED")
@@ -161,12 +161,12 @@ func TestDecideCall_Subject(t *testing.T) {
 		_, err = operator.FilterTools(t.Context(), &policyv1.FilterToolsRequest{Server: "demo"})
 		rpctest.WantStatus(t, err, codes.InvalidArgument, "SUBJECT_MISSING")
 	})
-	t.Run("a subject that is nobody is refused", func(t *testing.T) {
+	t.Run("an empty subject is refused", func(t *testing.T) {
 		t.Parallel()
 		_, err := operator.DecideCall(t.Context(), &policyv1.DecideCallRequest{Call: call("read"), Subject: new(identityv1.Principal)})
 		rpctest.WantStatus(t, err, codes.InvalidArgument, "INVALID_REQUEST")
 	})
-	t.Run("those behind a principal are judged as well", func(t *testing.T) {
+	t.Run("the principals of a chain are decided too", func(t *testing.T) {
 		t.Parallel()
 		who := ana()
 		who.Chain = []*identityv1.Principal{rpctest.Principal("default", "creator")}
@@ -179,7 +179,7 @@ func TestDecideCall_Subject(t *testing.T) {
 			t.Errorf("got %v, want the creator's denial", d)
 		}
 	})
-	t.Run("a chain inside a chain, whose principals nobody would judge, is refused", func(t *testing.T) {
+	t.Run("a chain inside a chain is refused", func(t *testing.T) {
 		t.Parallel()
 		if resp, err := gateway.DecideCall(authn.OnBehalfOf(t.Context(), nested), &policyv1.DecideCallRequest{Call: call("read")}); err == nil {
 			t.Errorf("the gateway got %v", resp)
@@ -247,7 +247,7 @@ func TestFilterTools_DecidesEveryToolOfALongList(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(resp.GetTools()) != len(req.GetTools()) {
-		t.Fatalf("%d tools were answered for, want %d", len(resp.GetTools()), len(req.GetTools()))
+		t.Fatalf("the response has %d tools, want %d", len(resp.GetTools()), len(req.GetTools()))
 	}
 	for i, got := range resp.GetTools() {
 		if got.GetName() != req.GetTools()[i].GetName() || got.GetVisible() != (i == 7777) {
@@ -281,11 +281,11 @@ func TestExplainCall_ReturnsTheDecisionOfDecideCall(t *testing.T) {
 				t.Errorf("(-DecideCall +ExplainCall):\n%s", diff)
 			}
 			if explained.GetWhy() == "" {
-				t.Error("it does not say why")
+				t.Error("the explanation has no reason")
 			}
 			for _, r := range explained.GetRules() {
 				if won := cmp.Equal(r.GetRule(), decided.GetDecision().GetRule(), protocmp.Transform()); won && !r.GetMatched() {
-					t.Errorf("%v won and did not match", r.GetRule())
+					t.Errorf("%v decided but did not match", r.GetRule())
 				}
 			}
 		})
@@ -320,12 +320,12 @@ func TestExplainCall_ListsEveryRuleWithItsChecks(t *testing.T) {
 		}
 	}
 	if len(about.GetChecks()) < 2 {
-		t.Errorf("the checks are %v, want those of tool and groups", about.GetChecks())
+		t.Errorf("the checks are %v, want checks of tool and groups", about.GetChecks())
 	}
 }
 
-// X4: CheckServer distinguishes callers that may do nothing on a server from others, and callers from whom something
-// is hidden there.
+// Case X4. TestCheckServer_ReportsWhatACallerCouldDo checks that CheckServer reports whether a caller could call or
+// list anything on a server, and whether a tool is hidden from the caller.
 func TestCheckServer_ReportsWhatACallerCouldDo(t *testing.T) {
 	t.Parallel()
 	s := serve(t, options{})
@@ -346,7 +346,7 @@ func TestCheckServer_ReportsWhatACallerCouldDo(t *testing.T) {
 		}
 		want.PolicyRevision = got.GetPolicyRevision()
 		if diff := cmp.Diff(want, got, protocmp.Transform()); diff != "" || len(got.GetPolicyRevision()) != 64 || !proto.Equal(got, asked) {
-			t.Errorf("%s (-want +got):\n%s\nan operator is told %v", server, diff, asked)
+			t.Errorf("%s (-want +got):\n%s\nan operator gets %v", server, diff, asked)
 		}
 	}
 	_, err := gateway.CheckServer(t.Context(), &policyv1.CheckServerRequest{Server: "demo"})

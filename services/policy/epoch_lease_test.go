@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/rpc/rpctest"
 )
 
-// leaseClient is a gateway that has leases.
+// leaseClient is the client of a gateway that requests epoch leases.
 type leaseClient struct {
 	t      *testing.T
 	stream policyv1.PolicyService_LeaseRevisionClient
@@ -31,7 +31,7 @@ func (l *catalogFixture) openLeases() *leaseClient {
 	return &leaseClient{t: t, stream: stream}
 }
 
-// request requests a lease, having taken a response.
+// request requests a lease and acknowledges the response with the number taken.
 func (l *leaseClient) request(taken uint64) {
 	l.t.Helper()
 	l.number++
@@ -49,7 +49,7 @@ func (l *leaseClient) receive() *policyv1.LeaseRevisionResponse {
 	return resp
 }
 
-// quarantine quarantines the server, and returns when that was acknowledged.
+// quarantine quarantines the server. The channel gets the result of the RPC.
 func (l *catalogFixture) quarantine() <-chan error {
 	done := make(chan error, 1)
 	go func() {
@@ -72,31 +72,32 @@ func TestLeaseRevision_NamesTheEpochOfDecisions(t *testing.T) {
 	}
 	resp := lib.decideCall(get)
 	if resp.GetKeeping().GetEpoch() != first.GetEpoch() || resp.GetKeeping().GetBySession() {
-		t.Errorf("a decision is kept as %v, under the lease %v", resp.GetKeeping(), first)
+		t.Errorf("a decision may be reused as %v, under the lease %v", resp.GetKeeping(), first)
 	}
 	gateway.request(first.GetNumber())
 	if again := gateway.receive(); again.GetEpoch() != first.GetEpoch() || again.GetNumber() != 2 || again.GetRequest() != 2 || again.GetLease() == nil {
 		t.Errorf("renewed: %v", again)
 	}
-	lib.reportOwnList(get, definition("set_file", "Sets a file.")) // it waits for a person, so no present decision changes
+	lib.reportOwnList(get, definition("set_file", "Sets a file.")) // the new definition waits for an operator, so decisions about other tools stay the same
 	news := gateway.receive()
 	if news.GetEpoch() == first.GetEpoch() || news.GetRequest() != 0 || news.GetLease() != nil {
-		t.Errorf("what is told of a change: %v", news)
+		t.Errorf("the response after a change is %v", news)
 	}
 	if late := lib.decideCall(get).GetKeeping().GetEpoch(); late != news.GetEpoch() {
-		t.Errorf("a decision is of %q, and the gateway was told of %q", late, news.GetEpoch())
+		t.Errorf("a decision is of epoch %q, and the last response had epoch %q", late, news.GetEpoch())
 	}
 	gateway.request(99)
 	_, err := gateway.stream.Recv()
 	rpctest.WantStatus(t, err, codes.InvalidArgument, "LEASE_DISORDER")
 }
 
-// A change is acknowledged when the gateway has taken it, and not before.
+// TestSetQuarantine_ReturnsWhenTheGatewayHasTakenTheChange checks that the RPC returns as soon as the gateway
+// acknowledges the response with the change, and not before.
 func TestSetQuarantine_ReturnsWhenTheGatewayHasTakenTheChange(t *testing.T) {
 	t.Parallel()
 	lib := newCatalogFixture(t, pinned(t))
 	lib.reportOwnList(definition("get_file", "Gets a file."))
-	time.Sleep(time.Second) // a new service waits for the leases of the service before it
+	time.Sleep(time.Second) // after a start, the service waits for leases of the previous process
 	gateway := lib.openLeases()
 	gateway.request(0)
 	first := gateway.receive()
@@ -122,8 +123,8 @@ func TestSetQuarantine_ReturnsWhenTheGatewayHasTakenTheChange(t *testing.T) {
 	}
 }
 
-// A gateway that sends nothing delays a change for the length of its lease, even if it is gone. A caller that gives up
-// meanwhile gets an error.
+// TestSetQuarantine_WaitsForLeasesWhenTheGatewayIsSilent checks that a change waits until the lease of a gateway ends
+// if the gateway sends nothing more. A caller whose deadline passes before gets an error.
 func TestSetQuarantine_WaitsForLeasesWhenTheGatewayIsSilent(t *testing.T) {
 	t.Parallel()
 	lib := newCatalogFixture(t, pinned(t))
@@ -144,11 +145,12 @@ func TestSetQuarantine_WaitsForLeasesWhenTheGatewayIsSilent(t *testing.T) {
 		t.Fatal(err)
 	}
 	if took := time.Since(begin); took < time.Second {
-		t.Errorf("the change is acknowledged after %v, and the lease holds for a second", took)
+		t.Errorf("the change was acknowledged after %v, but the lease lasts a second", took)
 	}
 }
 
-// Leases of the process before this one are not known, so the first changes wait for their end.
+// TestSetQuarantine_WaitsForLeasesOfThePreviousProcessAfterAStart checks that a change waits for the longest lease that
+// the previous process can have given.
 func TestSetQuarantine_WaitsForLeasesOfThePreviousProcessAfterAStart(t *testing.T) {
 	t.Parallel()
 	opts := pinned(t)
@@ -178,16 +180,16 @@ func TestDecideCall_ReturnsKeepingForCacheableDecisions(t *testing.T) {
 		got := proto.CloneOf(resp.GetKeeping())
 		if got != nil {
 			if got.GetEpoch() == "" {
-				t.Errorf("%s is kept in no epoch", tool)
+				t.Errorf("%s has no epoch", tool)
 			}
 			got.Epoch = ""
 		}
 		if !proto.Equal(got, want) || (got == nil) != (want == nil) {
-			t.Errorf("%s is kept as %v, want %v", tool, got, want)
+			t.Errorf("%s: Keeping is %v, want %v", tool, got, want)
 		}
 		signed, err := gateway.DecideCall(ctx, &policyv1.DecideCallRequest{Call: call(tool), Attest: &policyv1.Attest{ServerIdentity: "x"}})
 		if err != nil || signed.GetKeeping() != nil {
-			t.Errorf("%s, signed for one use: %v, %v", tool, signed.GetKeeping(), err)
+			t.Errorf("%s with a signature: %v, %v", tool, signed.GetKeeping(), err)
 		}
 	}
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy"
 )
 
-// checkDocumentsLoad checks that at least the given number of documents load, without findings.
+// checkDocumentsLoad checks that the paths have at least a number of documents, and that they load without findings.
 func checkDocumentsLoad(t *testing.T, least int, paths ...string) {
 	t.Helper()
 	documents, err := policy.ReadDocuments(paths)
@@ -29,13 +29,13 @@ func checkDocumentsLoad(t *testing.T, least int, paths ...string) {
 	}
 }
 
-// The example documents load together and unchanged.
+// TestExamples_Load checks that the example documents load together.
 func TestExamples_Load(t *testing.T) {
 	t.Parallel()
 	checkDocumentsLoad(t, 3, "../../examples/policies", "../sluice/internal/cli/starter.yaml")
 }
 
-// The example configuration and each folder of policies next to it load.
+// TestExamples_ClaudeFlowLoads checks that the example configuration and each folder of policies next to it load.
 func TestExamples_ClaudeFlowLoads(t *testing.T) {
 	t.Parallel()
 	const dir = "../../examples/claude-flow/"
@@ -54,7 +54,8 @@ func TestExamples_ClaudeFlowLoads(t *testing.T) {
 	}
 }
 
-// The configuration of compose loads, and its people can give the approvals.
+// TestExamples_ComposeConfigurationLoads checks that the configuration for Compose loads, and that its approvers
+// suffice.
 func TestExamples_ComposeConfigurationLoads(t *testing.T) {
 	t.Parallel()
 	file, err := config.Load("../../deploy/config/sluice.yaml", func(string) (string, bool) { return "", false })
@@ -70,8 +71,8 @@ func TestExamples_ComposeConfigurationLoads(t *testing.T) {
 	}
 }
 
-// The policies for real servers load one by one, name every tool of the lists that they were made from, and require
-// approval for each tool that labellers call destructive or financial.
+// TestExamples_PoliciesForRealServersLoad checks that each policy for a real server loads, has an entry for every tool
+// of the server's list, and requires approval for each tool that is labelled destructive or financial.
 func TestExamples_PoliciesForRealServersLoad(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob("../../examples/policies/servers/*.yaml")
@@ -114,7 +115,7 @@ func TestExamples_PoliciesForRealServersLoad(t *testing.T) {
 	}
 }
 
-// severeTools returns the tools that labellers call destructive or financial.
+// severeTools returns the tools that are labelled destructive or financial.
 func severeTools(t *testing.T, labels string) map[string]bool {
 	t.Helper()
 	raw, err := os.ReadFile(labels)

@@ -19,7 +19,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/catalog"
 )
 
-// document is the policy of most tests.
+// document is the policy document of most tests.
 const document = `version: 1
 name: starter
 server: demo
@@ -54,19 +54,18 @@ func folder(t testing.TB, text string) string {
 	return dir
 }
 
-// options describe a service. The zero value serves [document].
+// options configures a service. The zero value gives a service with [document].
 type options struct {
 	paths  []string
 	tokens []*identityv1.TokenRecord
 	log    io.Writer
-	// servers are the configured servers; nil: those of [document], not pinned.
+	// servers are the configured servers. If it is nil, the server of [document] is configured, without pinning.
 	servers map[string]catalog.Settings
-	// data is the data folder; empty: a new folder.
+	// data is the data folder. If it is empty, a new folder is used.
 	data string
 }
 
-// records returns a token of each role, and those of two people in finance, so that the approvals of [document] are
-// possible.
+// records returns a token of each role, and tokens of two approvers in the group finance, whom [document] requires.
 func records() []*identityv1.TokenRecord {
 	all := rpctest.Records()
 	for _, name := range []string{"fay", "finn"} {
@@ -77,11 +76,11 @@ func records() []*identityv1.TokenRecord {
 	return all
 }
 
-// build returns a service that is not reachable yet, and its tokens.
+// build returns a service without a server, and the service's tokens.
 func build(t testing.TB, opts options) (*policy.Service, *authn.Tokens) {
 	t.Helper()
 	switch {
-	case opts.paths == nil && opts.tokens != nil: // the tokens may not include enough approvers
+	case opts.paths == nil && opts.tokens != nil: // the tokens may not include the approvers that document requires
 		opts.paths = []string{folder(t, strings.Replace(document, "pay:", "# pay:", 1))}
 	case opts.paths == nil:
 		opts.paths = []string{folder(t, document)}
@@ -112,7 +111,7 @@ func build(t testing.TB, opts options) (*policy.Service, *authn.Tokens) {
 	return svc, tokens
 }
 
-// signer returns a signer of decisions that are not verified.
+// signer returns a signer whose signatures are not verified.
 func signer(t testing.TB) *signeddecision.Signer {
 	t.Helper()
 	s, _, err := signeddecision.NewLocalPair()
@@ -129,5 +128,5 @@ func serve(t *testing.T, opts options) *rpctest.Server {
 	return rpctest.Serve(t, authv1.Role_ROLE_POLICY, svc, rpctest.Options{Tokens: tokens})
 }
 
-// call returns a call of a tool of the server that the documents concern.
+// call returns a call of a tool of the server demo.
 func call(tool string) *policyv1.Call { return &policyv1.Call{Server: "demo", Name: tool} }

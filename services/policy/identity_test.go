@@ -19,7 +19,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/rpc/rpctest"
 )
 
-// tokensOfTwoTenants has tokens of two tenants, in no order.
+// tokensOfTwoTenants returns tokens of two tenants that are not sorted.
 func tokensOfTwoTenants() []*identityv1.TokenRecord {
 	return append(rpctest.Records(),
 		rpctest.Record("zoe", "acme", authv1.TokenRole_TOKEN_ROLE_AGENT),
@@ -95,7 +95,7 @@ func TestListTokens_ReturnsPages(t *testing.T) {
 	}
 	beyond, err := client.ListTokens(t.Context(), &identityv1.ListTokensRequest{PageToken: "~"})
 	if err != nil || len(beyond.GetTokens()) > 0 || beyond.GetNextPageToken() != "" {
-		t.Errorf("beyond the last one stands %v, %v", beyond, err)
+		t.Errorf("after the last page there is %v, %v", beyond, err)
 	}
 	for _, size := range []int32{-1, 1001} {
 		_, err = client.ListTokens(t.Context(), &identityv1.ListTokensRequest{PageSize: size})
@@ -130,7 +130,7 @@ func TestListTokens_OmitsHashesAndSecrets(t *testing.T) {
 	}
 	for _, r := range tokens {
 		if bytes.Contains(raw, r.GetSha256()) || bytes.Contains(raw, []byte(rpctest.Secret(r.GetToken().GetName()))) {
-			t.Errorf("the answer holds what %s must keep", r.GetToken().GetName())
+			t.Errorf("the response contains the hash of %s", r.GetToken().GetName())
 		}
 	}
 }
@@ -156,7 +156,7 @@ func TestTokens_CannotBeChangedByRPC(t *testing.T) {
 		{"one of another tenant, by an operator of the installation", operator, "zoe", codes.FailedPrecondition, "TOKENS_CONFIGURED"},
 		{"one of one's own tenant, by an operator of a tenant", acme, "zoe", codes.FailedPrecondition, "TOKENS_CONFIGURED"},
 		{"one of another tenant, by an operator of a tenant", acme, "agent", codes.NotFound, "TOKEN_UNKNOWN"},
-		{"one that never was", operator, "nobody", codes.NotFound, "TOKEN_UNKNOWN"},
+		{"an unknown token", operator, "zed", codes.NotFound, "TOKEN_UNKNOWN"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -166,7 +166,7 @@ func TestTokens_CannotBeChangedByRPC(t *testing.T) {
 	}
 }
 
-// registered captures the identity service that a policy service registers.
+// registered is a registrar that records the identity service.
 type registered struct {
 	server identityv1.IdentityServiceServer
 }
@@ -197,7 +197,7 @@ func TestWatchTokens_SendsTokensThenHeartbeats(t *testing.T) {
 		hearing.wantHeartbeats(t)
 		for i, h := range hearing.messages() {
 			if i > 0 && h.message.GetSet() != nil {
-				t.Fatalf("message %d holds a set, and nothing has changed", i)
+				t.Fatalf("message %d has a set, but nothing has changed", i)
 			}
 		}
 		if diff := cmp.Diff(tokens, hearing.messages()[0].message.GetSet().GetTokens(), protocmp.Transform()); diff != "" {
@@ -235,7 +235,7 @@ func TestWatchTokens_GivesOtherRolesTheTokens(t *testing.T) {
 				}
 			}
 			if _, err := learned.Lookup(rpctest.Secret("stranger")); err == nil {
-				t.Error("a stranger is known")
+				t.Error("an unknown token is accepted")
 			}
 		})
 	}

@@ -24,7 +24,7 @@ rules:
   - {name: not-for-contractors, match: {uri: "*", groups: [contractors]}, action: deny}
 `
 
-// serveNamedDocument serves a policy that distinguishes prompts and resources by name.
+// serveNamedDocument serves a service with [namedDocument].
 func serveNamedDocument(t *testing.T) *rpctest.Server {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "named.yaml")
@@ -62,14 +62,14 @@ func TestFilterNames(t *testing.T) {
 		}
 	}
 	for why, req := range map[string]*policyv1.FilterNamesRequest{
-		"a list of nothing":   {Server: "demo", Method: "tools/list", Names: []string{"p"}},
-		"no method":           {Server: "demo", Names: []string{"p"}},
-		"no server":           {Server: "No server", Method: "prompts/list"},
-		"a name too long":     {Server: "demo", Method: "prompts/list", Names: []string{strings.Repeat("p", 4097)}},
-		"more than are asked": {Server: "demo", Method: "prompts/list", Names: make([]string, 513)},
+		"a list of nothing": {Server: "demo", Method: "tools/list", Names: []string{"p"}},
+		"no method":         {Server: "demo", Names: []string{"p"}},
+		"no server":         {Server: "No server", Method: "prompts/list"},
+		"a name too long":   {Server: "demo", Method: "prompts/list", Names: []string{strings.Repeat("p", 4097)}},
+		"too many names":    {Server: "demo", Method: "prompts/list", Names: make([]string, 513)},
 	} {
 		if _, err := gateway.FilterNames(ctx, req); err == nil {
-			t.Errorf("%s is judged", why)
+			t.Errorf("%s is accepted", why)
 		} else {
 			rpctest.WantStatus(t, err, codes.InvalidArgument, "INVALID_REQUEST")
 		}
@@ -80,8 +80,8 @@ func TestFilterNames(t *testing.T) {
 	rpctest.WantStatus(t, err, codes.Unauthenticated, "PRINCIPAL_REQUIRED")
 }
 
-// CheckServer reports by the caller's own rules whether names matter, and reports a method as open if a call with some
-// name is allowed.
+// TestCheckServer_ReportsWhetherNamesMatter checks that only the rules for the caller count, and that a method is
+// reported if a call with some name could be allowed.
 func TestCheckServer_ReportsWhetherNamesMatter(t *testing.T) {
 	t.Parallel()
 	gateway := policyv1.NewPolicyServiceClient(serveNamedDocument(t).Gateway())
@@ -109,7 +109,8 @@ func TestCheckServer_ReportsWhetherNamesMatter(t *testing.T) {
 	}
 }
 
-// A decision about one name is cached only for calls with that name.
+// TestDecideCall_DecisionAboutANameIsCacheable checks decisions about prompts and resources, and that they have a
+// Keeping.
 func TestDecideCall_DecisionAboutANameIsCacheable(t *testing.T) {
 	t.Parallel()
 	gateway := policyv1.NewPolicyServiceClient(serveNamedDocument(t).Gateway())

@@ -17,9 +17,9 @@ import (
 )
 
 const (
-	// maxReloadDelay is how long a change may take to be in force.
+	// maxReloadDelay is the time within which changed documents must become active.
 	maxReloadDelay = 2 * time.Second
-	// shortPause is shorter than the time for which files must be unchanged before a change counts.
+	// shortPause is shorter than the time for which files must be unchanged before they become active.
 	shortPause = 300 * time.Millisecond
 
 	allowDocument   = "version: 1\nname: p\ntools: {read: {action: allow}}\n"
@@ -27,7 +27,7 @@ const (
 	invalidDocument = "version: 1\nname: p\ntools: {read: {action: alow}}\n"
 )
 
-// A reloading is a service that follows a folder, on the clock of a synctest bubble.
+// A reloadFixture is a service that watches a folder in a synctest bubble.
 type reloadFixture struct {
 	*testing.T
 	svc *policy.Service
@@ -35,7 +35,7 @@ type reloadFixture struct {
 	log *bytes.Buffer
 }
 
-// runReload runs test in a bubble with a service that follows the documents of a folder, which set makes.
+// runReload runs test in a bubble, with a service that watches a folder. set writes the first documents.
 func runReload(t *testing.T, set func(t *testing.T, dir string), test func(r *reloadFixture)) {
 	t.Helper()
 	dir := t.TempDir()
@@ -52,14 +52,14 @@ func runReload(t *testing.T, set func(t *testing.T, dir string), test func(r *re
 	})
 }
 
-// oneDocument makes a folder with one document.
+// oneDocument returns a function that writes one document to a folder.
 func oneDocument(text string) func(*testing.T, string) {
 	return func(t *testing.T, dir string) { t.Helper(); write(t, dir, "policy.yaml", text) }
 }
 
 func (r *reloadFixture) write(name, text string) { r.Helper(); write(r.T, r.dir, name, text) }
 
-// must fails the test if the folder could not be changed.
+// must fails the test if err is not nil.
 func (r *reloadFixture) must(err error) {
 	r.Helper()
 	if err != nil {
@@ -87,7 +87,8 @@ func (r *reloadFixture) revision() *policyv1.GetRevisionResponse {
 	return resp
 }
 
-// wantState waits until a change must be in force, and checks the revision.
+// wantState waits for [maxReloadDelay]. Then it checks the decision about a call, whether the revision has changed
+// since the last check, and whether documents were rejected.
 func (r *reloadFixture) wantState(effect policyv1.Effect, changed, rejected bool) {
 	r.Helper()
 	before := r.revision().GetRevision()
@@ -95,7 +96,7 @@ func (r *reloadFixture) wantState(effect policyv1.Effect, changed, rejected bool
 	synctest.Wait()
 	after := r.revision().GetRevision()
 	if got := r.effect("read"); got != effect {
-		r.Errorf("a call is judged %v, want %v", got, effect)
+		r.Errorf("a call is decided as %v, want %v", got, effect)
 	}
 	if got := after.GetId() != before.GetId(); got != changed {
 		r.Errorf("there is a new revision: %v, want %v", got, changed)
@@ -128,7 +129,7 @@ func TestReload_ActivatesAChangeInPlace(t *testing.T) {
 		r.write("policy.yaml", allowDocument)
 		r.wantState(allowed, true, false)
 		if got := strings.Count(r.log.String(), "policies changed"); got != 2 {
-			r.Errorf("the log tells of %d changes, want 2:\n%s", got, r.log)
+			r.Errorf("the log has %d changes, want 2:\n%s", got, r.log)
 		}
 	})
 }
@@ -145,7 +146,7 @@ func TestReload_RevisionStaysWhenOnlyCommentsChange(t *testing.T) {
 			r.Errorf("the document reads %q, want %q", got, commented)
 		}
 		if r.log.Len() > 0 {
-			r.Errorf("the log tells of\n%s", r.log)
+			r.Errorf("the log has\n%s", r.log)
 		}
 	})
 }
@@ -159,13 +160,13 @@ func TestReload_KeepsTheRevisionWhenADocumentIsInvalid(t *testing.T) {
 		file := filepath.Join(r.dir, "policy.yaml")
 		if len(found) != 1 || found[0].GetPath() != file || found[0].GetLine() != 3 || found[0].GetColumn() != 24 ||
 			found[0].GetSeverity() != policyv1.Severity_SEVERITY_ERROR || !strings.Contains(found[0].GetMessage(), "alow") {
-			r.Errorf("what was rejected does not name the place: %v", found)
+			r.Errorf("the finding does not have the position: %v", found)
 		}
 		if docs := r.revision().GetDocuments(); len(docs) != 1 || docs[0].GetText() != allowDocument {
-			r.Errorf("the documents are not those of the active revision: %v", docs)
+			r.Errorf("the documents differ from the active revision: %v", docs)
 		}
 		if got := strings.Count(r.log.String(), "do not load"); got != 1 || !strings.Contains(r.log.String(), "policy.yaml:3:24") {
-			r.Errorf("the log tells %d times why, want once, with the place:\n%s", got, r.log)
+			r.Errorf("the log has the problem %d times, want once, with the position:\n%s", got, r.log)
 		}
 		r.write("policy.yaml", allowDocument)
 		r.wantState(allowed, false, false)
@@ -231,12 +232,12 @@ func TestReload_KeepsTheRevisionWhenTheFolderIsMissingOrEmpty(t *testing.T) {
 		r.must(os.Rename(r.dir, away))
 		r.wantState(allowed, false, true)
 		if docs := r.revision().GetDocuments(); len(docs) != 1 || docs[0].GetText() != allowDocument {
-			r.Errorf("the documents are not those of the active revision: %v", docs)
+			r.Errorf("the documents differ from the active revision: %v", docs)
 		}
 		r.must(os.Mkdir(r.dir, 0o700))
 		r.wantState(allowed, false, true)
 		if why := r.revision().GetRevision().GetRejected()[0].GetMessage(); !strings.Contains(why, "no policy document") {
-			r.Errorf("it does not say that the folder is empty: %q", why)
+			r.Errorf("the finding does not say that the folder is empty: %q", why)
 		}
 		r.write("policy.yaml", denyDocument)
 		r.wantState(denied, true, false)
@@ -272,13 +273,13 @@ func TestReload_IgnoresAPartlyWrittenFile(t *testing.T) {
 	whole := "version: 1\nname: p\ndefault: allow\ntools:\n  other: {action: allow}\n  read: {action: deny}\n"
 	half, _, _ := strings.Cut(whole, "  read")
 	runReload(t, oneDocument(whole), func(r *reloadFixture) {
-		for i := range 20 { // at any phase of the service's scans
+		for i := range 20 { // at different phases of the service's scans
 			r.write("policy.yaml", half)
 			for range 2 {
 				time.Sleep(shortPause / 2)
 				synctest.Wait()
 				if got := r.effect("read"); got != denied {
-					r.Fatalf("half a document was believed: a call is judged %v", got)
+					r.Fatalf("a partly written document became active: a call is decided as %v", got)
 				}
 			}
 			r.write("policy.yaml", whole)
@@ -286,7 +287,7 @@ func TestReload_IgnoresAPartlyWrittenFile(t *testing.T) {
 		}
 		r.wantState(denied, false, false)
 		if r.log.Len() > 0 {
-			r.Errorf("the log tells of\n%s", r.log)
+			r.Errorf("the log has\n%s", r.log)
 		}
 	})
 }
@@ -306,7 +307,7 @@ func TestReload_ActivatesADocumentOfTenThousandEntries(t *testing.T) {
 		r.write("policy.yaml", long("deny"))
 		r.wantState(denied, true, false)
 		if got := r.effect("tool-9999"); got != denied {
-			r.Errorf("the last of the entries is judged %v", got)
+			r.Errorf("a call of the last entry is decided as %v", got)
 		}
 	})
 }

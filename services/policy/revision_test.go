@@ -41,7 +41,7 @@ func TestGetRevision_ReturnsTheActiveRevision(t *testing.T) {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(active, named, protocmp.Transform()); diff != "" {
-		t.Errorf("by its name it is another (-active +named):\n%s", diff)
+		t.Errorf("the same revision by its ID differs (-active +by ID):\n%s", diff)
 	}
 	_, err = viewer.GetRevision(t.Context(), &policyv1.GetRevisionRequest{Revision: strings.Repeat("0", 64)})
 	rpctest.WantStatus(t, err, codes.NotFound, "REVISION_UNKNOWN")
@@ -56,7 +56,7 @@ func TestApplyDocuments_IsRefusedWhenPoliciesComeFromFiles(t *testing.T) {
 	_, err := policyv1.NewPolicyServiceClient(s.Person(t, "operator")).ApplyDocuments(t.Context(), req)
 	rpctest.WantStatus(t, err, codes.FailedPrecondition, "POLICIES_IN_FILES")
 	if !strings.Contains(err.Error(), dir) {
-		t.Errorf("it does not name the files: %v", err)
+		t.Errorf("the error does not name the files: %v", err)
 	}
 	_, err = policyv1.NewPolicyServiceClient(s.Person(t, "foreign")).ApplyDocuments(t.Context(), req)
 	rpctest.WantStatus(t, err, codes.PermissionDenied, "TENANT_REFUSED")
@@ -152,7 +152,7 @@ func TestWatchRevision_SendsTheRevisionThenHeartbeatsAndChanges(t *testing.T) {
 		go func() { _ = r.svc.WatchRevision(new(policyv1.WatchRevisionRequest), heard) }() // it ends with the test
 		synctest.Wait()
 		if got := heard.messages(); len(got) != 1 || got[0].after != 0 || got[0].message.GetRevision().GetId() != r.revision().GetRevision().GetId() {
-			r.Fatalf("at once it heard %v", got)
+			r.Fatalf("the first message is %v", got)
 		}
 		r.wantState(allowed, false, false)
 		r.write("policy.yaml", denyDocument)
@@ -167,7 +167,7 @@ func TestWatchRevision_SendsTheRevisionThenHeartbeatsAndChanges(t *testing.T) {
 			rev := h.message.GetRevision()
 			if rev.GetId() == changed.GetId() {
 				if fresh++; fresh == 1 && !h.at.Equal(changed.GetActivated().AsTime()) {
-					r.Errorf("a revision that became active at %v was told at %v", changed.GetActivated().AsTime(), h.at)
+					r.Errorf("a revision that became active at %v was sent at %v", changed.GetActivated().AsTime(), h.at)
 				}
 			}
 			if len(rev.GetRejected()) > 0 {
@@ -175,7 +175,7 @@ func TestWatchRevision_SendsTheRevisionThenHeartbeatsAndChanges(t *testing.T) {
 			}
 		}
 		if fresh < 4 || rejected < 2 || rejected >= fresh {
-			r.Errorf("of %d messages %d told of the new revision and %d of a rejected one", len(heard.messages()), fresh, rejected)
+			r.Errorf("of %d messages, %d have the new revision and %d have rejected documents", len(heard.messages()), fresh, rejected)
 		}
 	})
 }

@@ -11,7 +11,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy"
 )
 
-// Suggestions for real servers load unchanged, and name each tool.
+// TestSuggest_DocumentsForRealServersLoad checks that suggestions for real servers load and have an entry for each
+// tool.
 func TestSuggest_DocumentsForRealServersLoad(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob(filepath.Join("internal", "classify", "testdata", "*", "*.json"))
@@ -36,7 +37,7 @@ func TestSuggest_DocumentsForRealServersLoad(t *testing.T) {
 	}
 }
 
-// suggested returns a suggestion, which must load without a warning.
+// suggested returns a suggestion. It fails the test unless the suggestion loads without warnings.
 func suggested(t *testing.T, server string, tools []policy.ClassifiedTool) string {
 	t.Helper()
 	text, err := policy.Suggest(server, tools, nil)
@@ -49,7 +50,8 @@ func suggested(t *testing.T, server string, tools []policy.ClassifiedTool) strin
 	return string(text)
 }
 
-// A tool whose definition speaks to the model or hides text requires approval, whatever the definition says.
+// TestSuggest_RequiresApprovalWhenADefinitionIsDishonest checks tools whose definitions instruct the model or hide
+// text.
 func TestSuggest_RequiresApprovalWhenADefinitionIsDishonest(t *testing.T) {
 	t.Parallel()
 	tools, err := policy.ClassifyList([]byte(`[
@@ -63,7 +65,7 @@ func TestSuggest_RequiresApprovalWhenADefinitionIsDishonest(t *testing.T) {
 	}
 }
 
-// An edit of high risk requires approval, with any verb, as a write of high risk does.
+// TestSuggest_RequiresApprovalForAnEditOfHighRisk checks that an edit of high risk requires approval with any verb.
 func TestSuggest_RequiresApprovalForAnEditOfHighRisk(t *testing.T) {
 	t.Parallel()
 	list := `[
@@ -82,7 +84,7 @@ func TestSuggest_RequiresApprovalForAnEditOfHighRisk(t *testing.T) {
 	}
 }
 
-// Names and words of a server add nothing else to a document.
+// TestSuggest_QuotesHostileNames checks that names and texts of a server can't add rules to a document.
 func TestSuggest_QuotesHostileNames(t *testing.T) {
 	t.Parallel()
 	list := `[
@@ -97,7 +99,7 @@ func TestSuggest_QuotesHostileNames(t *testing.T) {
 	}
 	text := suggested(t, "hostile", tools)
 	if strings.Contains(text, "\n  b") || strings.Contains(text, "\n  c") || strings.ContainsAny(text, "\x00\x1b\u202e\u2028") || strings.Count(text, "left out, and denied") != 3 {
-		t.Errorf("it wrote itself into\n%s", text)
+		t.Errorf("the name added text to\n%s", text)
 	}
 	suggested(t, "empty", nil)
 	for _, server := range []string{"", "s*", "a b", "a\nb: c"} {
@@ -124,7 +126,8 @@ func TestSuggest(t *testing.T) {
 	}
 }
 
-// For a server that is used, only called tools are suggested, with limits that allow their use.
+// TestSuggest_LimitsCalledToolsWhenUseIsKnown checks that only called tools have entries, with limits that allow the
+// use.
 func TestSuggest_LimitsCalledToolsWhenUseIsKnown(t *testing.T) {
 	t.Parallel()
 	list := `[{"name":"get_note","description":"Get a note."},{"name":"add_note","description":"Add a note."},{"name":"run_note","description":"Run a note."},

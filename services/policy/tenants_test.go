@@ -16,7 +16,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/rpc/rpctest"
 )
 
-// twoTenants has a rule for people of two tenants, and one about a person and a condition of one of them.
+// twoTenants has rules for two tenants. One of the rules names a person and has a condition.
 const twoTenants = `version: 1
 name: two-tenants
 default: deny
@@ -27,10 +27,10 @@ rules:
   - {name: both, match: {tool: export, tenant: [acme, umbrella], principal: [bob, "mallory-of-umbrella"]}, action: allow}
 `
 
-// umbrellaWords are words of twoTenants that only people of the tenant "default" may read.
+// umbrellaWords are words in twoTenants that only people of the tenant "default" may read.
 var umbrellaWords = []string{"umbrella", "acme-takeover"}
 
-// otherTenantTokens are people of a tenant other than the installation's.
+// otherTenantTokens returns tokens of a tenant other than the installation's.
 func otherTenantTokens() []*identityv1.TokenRecord {
 	return []*identityv1.TokenRecord{
 		rpctest.Record("acme-operator", "acme", authv1.TokenRole_TOKEN_ROLE_OPERATOR),
@@ -79,13 +79,13 @@ func TestExplainCall_ReturnsOnlyMatchedRulesToPeopleOfAnotherTenant(t *testing.T
 		got := ask(name)
 		text := prototext.Format(got)
 		if slices.ContainsFunc(umbrellaWords, func(word string) bool { return strings.Contains(text, word) }) {
-			t.Errorf("%s reads of another tenant:\n%s", name, text)
+			t.Errorf("%s gets data of another tenant:\n%s", name, text)
 		}
 		if len(got.GetRules()) != 1 || got.GetRules()[0].GetRule().GetRule() != "both" || len(got.GetRules()[0].GetChecks()) != 3 {
 			t.Errorf("%s reads %v, want the rule that matched", name, got.GetRules())
 		}
 		if got.GetDecision().GetEffect() != all.GetDecision().GetEffect() || got.GetWhy() != all.GetWhy() {
-			t.Errorf("%s is told %v, %q, want the decision %v, %q", name, got.GetDecision(), got.GetWhy(), all.GetDecision(), all.GetWhy())
+			t.Errorf("%s gets %v, %q, want the decision %v, %q", name, got.GetDecision(), got.GetWhy(), all.GetDecision(), all.GetWhy())
 		}
 	}
 	if text := prototext.Format(all); len(all.GetRules()) != 3 || !strings.Contains(text, "umbrella") {

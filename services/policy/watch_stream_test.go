@@ -13,7 +13,8 @@ import (
 // maxSilence is the largest interval between messages that the contracts promise to watchers.
 const maxSilence = 500 * time.Millisecond
 
-// A hearing is the stream of a watcher inside a synctest bubble. It is safe for concurrent use.
+// A watchStream is the server's side of a watcher's stream in a synctest bubble. It records the messages that are sent.
+// It is safe for concurrent use.
 type watchStream[M any] struct {
 	grpc.ServerStream
 	ctx   context.Context
@@ -50,17 +51,17 @@ func (h *watchStream[M]) messages() []sentMessage[M] {
 	return slices.Clone(h.sent)
 }
 
-// wantHeartbeats checks that no interval between messages was longer than promised.
+// wantHeartbeats checks that no interval between messages was longer than [maxSilence].
 func (h *watchStream[M]) wantHeartbeats(t *testing.T) {
 	t.Helper()
 	var last time.Duration
 	for i, m := range h.messages() {
 		if m.after-last > maxSilence {
-			t.Errorf("before message %d there was a silence of %v", i, m.after-last)
+			t.Errorf("before message %d there was an interval of %v", i, m.after-last)
 		}
 		last = m.after
 	}
 	if silence := time.Since(h.begun) - last; silence > maxSilence {
-		t.Errorf("after the last message there was a silence of %v", silence)
+		t.Errorf("after the last message there was an interval of %v", silence)
 	}
 }

@@ -26,13 +26,13 @@ func build(t *testing.T, cfg ratelimit.Config, log io.Writer) *ratelimit.Service
 	return svc
 }
 
-// A limiter is a running service, with the client of a gateway.
+// A testServer is a running service with the client of a gateway.
 type testServer struct {
 	ratelimitv1.RateLimitServiceClient
 	*rpctest.Server
 }
 
-// serve runs a service. Its tokens are those of the tenant "default", and one of an operator of the tenant "acme".
+// serve runs a service. It accepts tokens of the tenant "default" and the token of an operator of the tenant "acme".
 func serve(t *testing.T, cfg ratelimit.Config, log io.Writer) *testServer {
 	t.Helper()
 	tokens, err := authn.NewTokens(append(rpctest.Records(),
@@ -50,14 +50,14 @@ func serveDefault(t *testing.T) *testServer {
 	return serve(t, ratelimit.DefaultConfig(), io.Discard)
 }
 
-// An asker is a caller of the service.
+// A caller is a client of the service with a context.
 type caller struct {
 	ratelimitv1.RateLimitServiceClient
 	t   *testing.T
 	ctx context.Context
 }
 
-// person returns the caller with a token.
+// person returns the caller that has a token.
 func (l *testServer) person(t *testing.T, token string) *caller {
 	t.Helper()
 	return &caller{RateLimitServiceClient: ratelimitv1.NewRateLimitServiceClient(l.Person(t, token)), t: t, ctx: t.Context()}
@@ -86,17 +86,17 @@ func request(key string, limits ...*ratelimitv1.Limit) *ratelimitv1.ReserveLimit
 	return &ratelimitv1.ReserveLimitsRequest{IdempotencyKey: key, Limits: limits}
 }
 
-// granted reserves, and fails the test unless the answer is a grant.
+// granted reserves limits, and fails the test unless the result is a grant.
 func (a *caller) granted(req *ratelimitv1.ReserveLimitsRequest) *ratelimitv1.Lease {
 	a.t.Helper()
 	resp, err := a.ReserveLimits(a.ctx, req)
 	if err != nil || resp.GetLease().GetId() == "" || resp.GetRefusal() != nil {
-		a.t.Fatalf("reserve %v: got %v, %v, want a lease", req, resp, err)
+		a.t.Fatalf("reserve %v: got %v, %v, want a reservation", req, resp, err)
 	}
 	return resp.GetLease()
 }
 
-// refused reserves, and fails the test unless the answer is a refusal.
+// refused reserves limits, and fails the test unless the result is a refusal.
 func (a *caller) refused(req *ratelimitv1.ReserveLimitsRequest) *ratelimitv1.Refusal {
 	a.t.Helper()
 	resp, err := a.ReserveLimits(a.ctx, req)
@@ -106,7 +106,7 @@ func (a *caller) refused(req *ratelimitv1.ReserveLimitsRequest) *ratelimitv1.Ref
 	return resp.GetRefusal()
 }
 
-// remaining returns what is left in the bucket of a limit.
+// remaining returns the remaining units of the bucket of a limit.
 func (a *caller) remaining(in *ratelimitv1.Limit) string {
 	a.t.Helper()
 	resp, err := a.PeekBuckets(a.ctx, &ratelimitv1.PeekBucketsRequest{Limits: []*ratelimitv1.Limit{in}})
@@ -119,15 +119,15 @@ func (a *caller) remaining(in *ratelimitv1.Limit) string {
 	return resp.GetRemaining()[0].GetRemaining()
 }
 
-// settlement returns a request to settle a lease.
-func settlement(lease string, outcome ratelimitv1.Settlement, amounts ...*ratelimitv1.Amount) *ratelimitv1.SettleLeaseRequest {
-	return &ratelimitv1.SettleLeaseRequest{Target: &ratelimitv1.SettleLeaseRequest_LeaseId{LeaseId: lease}, Settlement: outcome, Amounts: amounts}
+// settlement returns a request to settle a reservation.
+func settlement(reservation string, outcome ratelimitv1.Settlement, amounts ...*ratelimitv1.Amount) *ratelimitv1.SettleLeaseRequest {
+	return &ratelimitv1.SettleLeaseRequest{Target: &ratelimitv1.SettleLeaseRequest_LeaseId{LeaseId: reservation}, Settlement: outcome, Amounts: amounts}
 }
 
-// settle settles a lease and reports whether this call ended it. If it did, settle checks how the lease ended.
-func (l *testServer) settle(t *testing.T, lease string, outcome ratelimitv1.Settlement) bool {
+// settle settles a reservation and reports whether this call ended it. If so, it also checks how the reservation ended.
+func (l *testServer) settle(t *testing.T, reservation string, outcome ratelimitv1.Settlement) bool {
 	t.Helper()
-	resp, err := l.SettleLease(t.Context(), settlement(lease, outcome))
+	resp, err := l.SettleLease(t.Context(), settlement(reservation, outcome))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -138,12 +138,12 @@ func (l *testServer) settle(t *testing.T, lease string, outcome ratelimitv1.Sett
 		}[outcome]
 	}
 	if resp.GetEnded() != want {
-		t.Errorf("the lease ended %v, want %v", resp.GetEnded(), want)
+		t.Errorf("the reservation ended %v, want %v", resp.GetEnded(), want)
 	}
 	return resp.GetSettled()
 }
 
-// wantLeft checks what is left in a bucket of the tenant "default".
+// wantLeft checks the remaining units of a bucket of the tenant "default".
 func (l *testServer) wantLeft(t *testing.T, in *ratelimitv1.Limit, want string) {
 	t.Helper()
 	if got := l.inTenant(t, "default").remaining(in); got != want {

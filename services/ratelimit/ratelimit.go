@@ -75,7 +75,7 @@ func (s *Service) ReserveLimits(ctx context.Context, req *ratelimitv1.ReserveLim
 	if err != nil {
 		return nil, toStatus(err)
 	}
-	answer, err := s.store.Reserve(ctx, store.ReserveRequest{
+	result, err := s.store.Reserve(ctx, store.ReserveRequest{
 		Key:      tenantName(ctx, req.GetIdempotencyKey()),
 		Owner:    tenantName(ctx, authn.CallerOf(ctx).Principal.GetSubject()),
 		Limits:   limits,
@@ -84,7 +84,7 @@ func (s *Service) ReserveLimits(ctx context.Context, req *ratelimitv1.ReserveLim
 	if err != nil {
 		return nil, toStatus(err)
 	}
-	resp := pack(req, answer)
+	resp := pack(req, result)
 	resp.Instance = s.instance
 	return resp, nil
 }

@@ -34,24 +34,24 @@ func TestReserveLimits_GrantsAReservation(t *testing.T) {
 	t.Parallel()
 	l := serveDefault(t)
 	before := time.Now()
-	lease := l.inTenant(t, "default").granted(request("k", limit("a", "10"), limit("b", "3"), limit("c", "9223372036854775807")))
-	if diff := cmp.Diff(remaining("a", "9", "b", "2", "c", "9223372036854775806"), lease.GetRemaining(), protocmp.Transform()); diff != "" {
+	reservation := l.inTenant(t, "default").granted(request("k", limit("a", "10"), limit("b", "3"), limit("c", "9223372036854775807")))
+	if diff := cmp.Diff(remaining("a", "9", "b", "2", "c", "9223372036854775806"), reservation.GetRemaining(), protocmp.Transform()); diff != "" {
 		t.Errorf("remaining (-want +got):\n%s", diff)
 	}
-	if lease.GetTightest() != 1 {
-		t.Errorf("the tightest is limit %d, want 1", lease.GetTightest())
+	if reservation.GetTightest() != 1 {
+		t.Errorf("the tightest is limit %d, want 1", reservation.GetTightest())
 	}
-	at := lease.GetGranted().AsTime()
-	if at.Before(before.Add(-time.Millisecond)) || at.After(time.Now().Add(time.Millisecond)) || len(lease.GetId()) > 128 {
-		t.Errorf("the lease is %v", lease)
+	at := reservation.GetGranted().AsTime()
+	if at.Before(before.Add(-time.Millisecond)) || at.After(time.Now().Add(time.Millisecond)) || len(reservation.GetId()) > 128 {
+		t.Errorf("the reservation is %v", reservation)
 	}
-	if life := lease.GetExpires().AsTime().Sub(at); life != 5*time.Minute {
+	if life := reservation.GetExpires().AsTime().Sub(at); life != 5*time.Minute {
 		t.Errorf("it lives for %v, want 5 min", life)
 	}
 	req := request("k2", limit("a", "10"))
 	req.Lease = durationpb.New(time.Hour)
-	lease = l.inTenant(t, "default").granted(req)
-	if life := lease.GetExpires().AsTime().Sub(lease.GetGranted().AsTime()); life != time.Hour {
+	reservation = l.inTenant(t, "default").granted(req)
+	if life := reservation.GetExpires().AsTime().Sub(reservation.GetGranted().AsTime()); life != time.Hour {
 		t.Errorf("it lives for %v, want the hour that was asked for", life)
 	}
 }
@@ -69,10 +69,10 @@ func TestReserveLimits_TakesNothingWhenOneLimitIsFull(t *testing.T) {
 	}
 	wait := refusal.GetRetryAfter().AsDuration()
 	if refusal.GetRetryAfter() == nil || wait <= 0 || wait > time.Minute+time.Millisecond || wait%time.Millisecond != 0 {
-		t.Errorf("it is to be tried again after %v", refusal.GetRetryAfter())
+		t.Errorf("the retry time is %v", refusal.GetRetryAfter())
 	}
 	l.wantLeft(t, limit("a", "10"), "10")
-	// A refusal is not remembered: its key can be used for other limits.
+	// The refused request is not stored, so its key can be used for other limits.
 	l.inTenant(t, "default").granted(request("second", limit("a", "10")))
 }
 
@@ -112,11 +112,11 @@ func TestReserveLimits_SupportsOnlySlidingWindows(t *testing.T) {
 			case ratelimitv1.LimitKind_LIMIT_KIND_UNSPECIFIED:
 				code, reason = codes.InvalidArgument, "INVALID_REQUEST"
 			}
-			_, err := l.ReserveLimits(inTenant(t, "default"), request("k", limit("beside", "10"), kind))
+			_, err := l.ReserveLimits(inTenant(t, "default"), request("k", limit("other", "10"), kind))
 			rpctest.WantStatus(t, err, code, reason)
 			_, err = l.PeekBuckets(inTenant(t, "default"), &ratelimitv1.PeekBucketsRequest{Limits: []*ratelimitv1.Limit{kind}})
 			rpctest.WantStatus(t, err, code, reason)
-			l.wantLeft(t, limit("beside", "10"), "10")
+			l.wantLeft(t, limit("other", "10"), "10")
 		})
 	}
 }
@@ -155,8 +155,8 @@ func TestReserveLimits_InvalidRequestsAreRefused(t *testing.T) {
 		}, contract},
 		{"no key", func(r *ratelimitv1.ReserveLimitsRequest) { r.IdempotencyKey = "" }, contract},
 		{"too long a key", func(r *ratelimitv1.ReserveLimitsRequest) { r.IdempotencyKey = strings.Repeat("k", 129) }, contract},
-		{"too short a lease", func(r *ratelimitv1.ReserveLimitsRequest) { r.Lease = durationpb.New(time.Second - 1) }, contract},
-		{"too long a lease", func(r *ratelimitv1.ReserveLimitsRequest) { r.Lease = durationpb.New(time.Hour + 1) }, contract},
+		{"too short a reservation", func(r *ratelimitv1.ReserveLimitsRequest) { r.Lease = durationpb.New(time.Second - 1) }, contract},
+		{"too long a reservation", func(r *ratelimitv1.ReserveLimitsRequest) { r.Lease = durationpb.New(time.Hour + 1) }, contract},
 	}
 	for _, c := range tests {
 		t.Run(c.name, func(t *testing.T) {
@@ -189,7 +189,7 @@ func TestReserveLimits_RepeatTakesNothing(t *testing.T) {
 	first := l.inTenant(t, "default").granted(req)
 	again := l.inTenant(t, "default").granted(req)
 	if diff := cmp.Diff(first, again, protocmp.Transform()); diff != "" {
-		t.Errorf("a repeat is answered differently (-first +again):\n%s", diff)
+		t.Errorf("a repeat gives a different result (-first +again):\n%s", diff)
 	}
 	l.wantLeft(t, limit("a", "10"), "9")
 	for name, other := range map[string]*ratelimitv1.ReserveLimitsRequest{
@@ -213,9 +213,9 @@ func TestReserveLimits_KeysAndBucketsBelongToATenant(t *testing.T) {
 	own := l.inTenant(t, "default").granted(req)
 	foreign := l.inTenant(t, "acme").granted(proto.CloneOf(req))
 	if own.GetId() == foreign.GetId() {
-		t.Error("two tenants share a lease")
+		t.Error("two tenants share a reservation")
 	}
-	// A tenant together with the beginning of a name is not equal to another tenant.
+	// The names of tenants and buckets are separated, so that these two do not share a bucket.
 	l.inTenant(t, "a").granted(request("b/k", limit("c/x", "1")))
 	l.inTenant(t, "a-b").granted(request("k", limit("x", "1")))
 	l.inTenant(t, "acme").refused(request("k2", limit("a", "1")))
@@ -225,8 +225,8 @@ func TestReserveLimits_KeysAndBucketsBelongToATenant(t *testing.T) {
 func TestReserveLimits_IsRefusedWhenTheStoreIsFull(t *testing.T) {
 	t.Parallel()
 	for name, cfg := range map[string]ratelimit.Config{
-		"buckets": {MaxBuckets: 1, MaxReservations: 100},
-		"leases":  {MaxBuckets: 100, MaxReservations: 1},
+		"buckets":      {MaxBuckets: 1, MaxReservations: 100},
+		"reservations": {MaxBuckets: 100, MaxReservations: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -239,8 +239,8 @@ func TestReserveLimits_IsRefusedWhenTheStoreIsFull(t *testing.T) {
 	}
 }
 
-// A principal that invents names of buckets fills only its quota. Other principals of its tenant, and those of the same
-// name in other tenants, are not refused.
+// Case R3. TestReserveLimits_OnePrincipalCannotFillTheStore checks that a principal that uses many bucket names fills
+// only its quota. Other principals of its tenant, and principals with the same name in other tenants, are not refused.
 func TestReserveLimits_OnePrincipalCannotFillTheStore(t *testing.T) {
 	t.Parallel()
 	l := serve(t, ratelimit.Config{MaxBuckets: 100, MaxReservations: 1000}, io.Discard)

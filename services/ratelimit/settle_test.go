@@ -30,30 +30,30 @@ func TestSettleLease(t *testing.T) {
 	first := l.inTenant(t, "default").granted(request("k", limit("a", "10"), limit("b", "10")))
 	second := l.inTenant(t, "default").granted(request("k2", limit("a", "10"), limit("b", "10")))
 	if !l.settle(t, first.GetId(), sent) || l.settle(t, first.GetId(), sent) || l.settle(t, first.GetId(), neverSent) {
-		t.Error("a lease must be settled once, and a repeat must report that")
+		t.Error("a reservation must be settled once, and a repeat must report that")
 	}
 	l.wantLeft(t, limit("a", "10"), "8")
 	if !l.settle(t, second.GetId(), neverSent) || l.settle(t, second.GetId(), neverSent) {
-		t.Error("a lease must be settled once, and a repeat must report that")
+		t.Error("a reservation must be settled once, and a repeat must report that")
 	}
 	l.wantLeft(t, limit("a", "10"), "9")
 	l.wantLeft(t, limit("b", "10"), "9")
 	if l.settle(t, "never-was", sent) {
-		t.Error("a lease that never existed is settled")
+		t.Error("a reservation that never existed is settled")
 	}
 	third := l.inTenant(t, "default").granted(request("k", limit("a", "10"), limit("b", "10")))
 	if third.GetId() == first.GetId() {
-		t.Error("a key whose lease has ended makes no new reservation")
+		t.Error("a key whose reservation has ended makes no new reservation")
 	}
 }
 
 func TestSettleLease_InvalidRequestsAreRefused(t *testing.T) {
 	t.Parallel()
 	l := serveDefault(t)
-	lease := l.inTenant(t, "default").granted(request("k", limit("a", "10"))).GetId()
-	_, err := l.SettleLease(t.Context(), settlement(lease, sent, &ratelimitv1.Amount{Bucket: "a", Amount: "1"}))
+	reservation := l.inTenant(t, "default").granted(request("k", limit("a", "10"))).GetId()
+	_, err := l.SettleLease(t.Context(), settlement(reservation, sent, &ratelimitv1.Amount{Bucket: "a", Amount: "1"}))
 	rpctest.WantStatus(t, err, codes.Unimplemented, "LIMIT_KIND_UNSUPPORTED")
-	_, err = l.SettleLease(t.Context(), settlement(lease, ratelimitv1.Settlement_SETTLEMENT_UNSPECIFIED))
+	_, err = l.SettleLease(t.Context(), settlement(reservation, ratelimitv1.Settlement_SETTLEMENT_UNSPECIFIED))
 	rpctest.WantStatus(t, err, codes.InvalidArgument, "INVALID_REQUEST")
 	_, err = l.SettleLease(t.Context(), settlement("", sent))
 	rpctest.WantStatus(t, err, codes.InvalidArgument, "INVALID_REQUEST")
@@ -63,35 +63,35 @@ func TestSettleLease_InvalidRequestsAreRefused(t *testing.T) {
 		Target: &ratelimitv1.SettleLeaseRequest_Key{Key: &ratelimitv1.LeaseKey{Tenant: "default", IdempotencyKey: "k"}}, Settlement: sent,
 	})
 	rpctest.WantStatus(t, err, codes.Unimplemented, "KEY_UNSUPPORTED")
-	if !l.settle(t, lease, sent) {
-		t.Error("what was refused has ended the lease")
+	if !l.settle(t, reservation, sent) {
+		t.Error("what was refused has ended the reservation")
 	}
 }
 
 func TestRenewLease_NeverShortensAReservation(t *testing.T) {
 	t.Parallel()
 	l := serveDefault(t)
-	lease := l.inTenant(t, "default").granted(request("k", limit("a", "10")))
+	reservation := l.inTenant(t, "default").granted(request("k", limit("a", "10")))
 	renew := func(id string, d *durationpb.Duration) (time.Time, error) {
 		resp, err := l.RenewLease(t.Context(), &ratelimitv1.RenewLeaseRequest{LeaseId: id, Lease: d})
 		return resp.GetExpires().AsTime(), err
 	}
-	expires, err := renew(lease.GetId(), durationpb.New(time.Hour))
-	if life := expires.Sub(lease.GetGranted().AsTime()); err != nil || life < time.Hour || life > time.Hour+time.Minute {
+	expires, err := renew(reservation.GetId(), durationpb.New(time.Hour))
+	if life := expires.Sub(reservation.GetGranted().AsTime()); err != nil || life < time.Hour || life > time.Hour+time.Minute {
 		t.Errorf("it lives for %v, %v; want an hour", life, err)
 	}
-	if shorter, err := renew(lease.GetId(), durationpb.New(time.Second)); err != nil || !shorter.Equal(expires) {
+	if shorter, err := renew(reservation.GetId(), durationpb.New(time.Second)); err != nil || !shorter.Equal(expires) {
 		t.Errorf("renewed for a second it ends at %v, %v; want %v as before", shorter, err, expires)
 	}
-	if same, err := renew(lease.GetId(), nil); err != nil || !same.Equal(expires) {
+	if same, err := renew(reservation.GetId(), nil); err != nil || !same.Equal(expires) {
 		t.Errorf("renewed for the usual time it ends at %v, %v; want %v as before", same, err, expires)
 	}
 	_, err = renew("never-was", nil)
 	rpctest.WantStatus(t, err, codes.NotFound, "NOT_FOUND")
-	_, err = renew(lease.GetId(), durationpb.New(2*time.Hour))
+	_, err = renew(reservation.GetId(), durationpb.New(2*time.Hour))
 	rpctest.WantStatus(t, err, codes.InvalidArgument, "INVALID_REQUEST")
-	l.settle(t, lease.GetId(), sent)
-	_, err = renew(lease.GetId(), nil)
+	l.settle(t, reservation.GetId(), sent)
+	_, err = renew(reservation.GetId(), nil)
 	rpctest.WantStatus(t, err, codes.NotFound, "NOT_FOUND")
 }
 
@@ -121,7 +121,7 @@ func TestResetBucket_EmptiesTheBucketAndLogs(t *testing.T) {
 	t.Parallel()
 	log := new(bytes.Buffer)
 	l := serve(t, ratelimit.DefaultConfig(), log)
-	lease := l.inTenant(t, "default").granted(request("k", limit("a", "1")))
+	reservation := l.inTenant(t, "default").granted(request("k", limit("a", "1")))
 	l.inTenant(t, "default").granted(request("k2", limit("b", "1")))
 	operator := l.person(t, "operator")
 	if _, err := operator.ResetBucket(t.Context(), &ratelimitv1.ResetBucketRequest{Bucket: "a", Comment: "a slip\nof the pen"}); err != nil {
@@ -145,9 +145,9 @@ func TestResetBucket_EmptiesTheBucketAndLogs(t *testing.T) {
 	if log.Len() > 0 {
 		t.Errorf("the log contains a reset that failed:\n%s", log)
 	}
-	// What a lease took before the reset is not given back after it.
+	// Units that were taken before the reset are not given back after it.
 	l.inTenant(t, "default").granted(request("k3", limit("a", "1")))
-	l.settle(t, lease.GetId(), neverSent)
+	l.settle(t, reservation.GetId(), neverSent)
 	l.wantLeft(t, limit("a", "1"), "0")
 }
 
@@ -200,9 +200,9 @@ func TestNew_FailsForInvalidConfigurations(t *testing.T) {
 		cfg  ratelimit.Config
 		deps ratelimit.Deps
 	}{
-		"no log":     {ratelimit.DefaultConfig(), ratelimit.Deps{}},
-		"no buckets": {ratelimit.Config{MaxReservations: 1}, ratelimit.Deps{Log: log}},
-		"no leases":  {ratelimit.Config{MaxBuckets: 1}, ratelimit.Deps{Log: log}},
+		"no log":          {ratelimit.DefaultConfig(), ratelimit.Deps{}},
+		"no buckets":      {ratelimit.Config{MaxReservations: 1}, ratelimit.Deps{Log: log}},
+		"no reservations": {ratelimit.Config{MaxBuckets: 1}, ratelimit.Deps{Log: log}},
 	} {
 		if _, err := ratelimit.New(c.cfg, c.deps); err == nil {
 			t.Errorf("%s: a service was made", name)
@@ -210,7 +210,7 @@ func TestNew_FailsForInvalidConfigurations(t *testing.T) {
 	}
 }
 
-// In a bubble of synctest only the service itself takes time.
+// In a synctest bubble, time passes only if the test sleeps.
 func TestReserveLimits_RetryAfterIsExact(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -231,15 +231,15 @@ func TestReserveLimits_RetryAfterIsExact(t *testing.T) {
 		}
 		wait := ask().GetRefusal().GetRetryAfter().AsDuration()
 		if want := 57*time.Second + time.Millisecond; wait != want {
-			t.Fatalf("it is to be tried again after %v, want %v", wait, want)
+			t.Fatalf("the retry time is %v, want %v", wait, want)
 		}
 		time.Sleep(wait - 2*time.Millisecond)
 		if got := ask().GetRefusal().GetRetryAfter().AsDuration(); got <= 0 || got > 2*time.Millisecond {
-			t.Errorf("just before it is to be tried again after %v", got)
+			t.Errorf("2 ms before the retry time, the refusal has %v", got)
 		}
 		time.Sleep(2 * time.Millisecond)
 		if got := ask(); got.GetLease() == nil {
-			t.Errorf("after it has waited it is answered %v", got)
+			t.Errorf("after the retry time the response is %v", got)
 		}
 	})
 }
@@ -251,29 +251,29 @@ func TestReserveLimits_ReservationExpiresWhenNotSettled(t *testing.T) {
 		ctx := authn.WithCaller(t.Context(), &authn.Caller{Role: authv1.Role_ROLE_GATEWAY, Principal: rpctest.Principal("default", "ana")})
 		day := limit("a", "10")
 		day.Window = durationpb.New(24 * time.Hour)
-		lease := func() string {
+		reservation := func() string {
 			resp, err := svc.ReserveLimits(ctx, request("k", day))
 			if err != nil {
 				t.Fatal(err)
 			}
 			return resp.GetLease().GetId()
 		}
-		first := lease()
+		first := reservation()
 		time.Sleep(4 * time.Minute)
 		if _, err := svc.RenewLease(ctx, &ratelimitv1.RenewLeaseRequest{LeaseId: first}); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(5*time.Minute - 1)
-		if lease() != first {
-			t.Error("a lease that was renewed has ended early")
+		if reservation() != first {
+			t.Error("a reservation that was renewed has ended early")
 		}
 		time.Sleep(time.Nanosecond)
-		if lease() == first {
-			t.Error("a lease lives longer than it was renewed for")
+		if reservation() == first {
+			t.Error("a reservation lives longer than it was renewed for")
 		}
 		resp, err := svc.PeekBuckets(ctx, &ratelimitv1.PeekBucketsRequest{Limits: []*ratelimitv1.Limit{day}})
 		if err != nil || resp.GetRemaining()[0].GetRemaining() != "8" {
-			t.Errorf("left is %v, %v; what an ended lease took is spent", resp, err)
+			t.Errorf("left is %v, %v; what an ended reservation took is spent", resp, err)
 		}
 	})
 }

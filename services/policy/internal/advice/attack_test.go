@@ -15,7 +15,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/advice"
 )
 
-// The catalog as a list. An id here stays with its attack, because pages and people refer to it.
+// TestEntries_IDsAreStable checks that each ID belongs to the same attack as before, because pages and people refer to
+// IDs.
 func TestEntries_IDsAreStable(t *testing.T) {
 	t.Parallel()
 	want := []string{
@@ -33,11 +34,11 @@ func TestEntries_IDsAreStable(t *testing.T) {
 	}
 }
 
-// reference matches OWASP's name of an entry of one of its two lists.
+// reference matches the name of an entry of one of the two OWASP lists.
 var reference = regexp.MustCompile(`^OWASP (MCP(0[1-9]|10):2025|ASI(0[1-9]|10)) [A-Z].+$`)
 
-// Every entry is complete: sentences, references, each with one name, and a rule that loads by itself, or a sentence
-// about what replaces it.
+// TestEntries_AreComplete checks that every entry has sentences and references, that a reference has the same name in
+// all entries, and that an entry has a rule that loads, or a text that explains why it needs none.
 func TestEntries_AreComplete(t *testing.T) {
 	t.Parallel()
 	names := make(map[string]string)
@@ -70,7 +71,7 @@ func TestEntries_AreComplete(t *testing.T) {
 	}
 }
 
-// kinds returns the references with the MCP list first, each list in its order.
+// kinds returns references sorted by list, the MCP list first.
 func kinds(references []string) []string {
 	out := make([]string, 0, len(references))
 	for _, r := range references {
@@ -79,7 +80,7 @@ func kinds(references []string) []string {
 	return out
 }
 
-// The rules of all entries can be active together.
+// TestEntries_RulesLoadTogether checks that the rules of all entries can be active together.
 func TestEntries_RulesLoadTogether(t *testing.T) {
 	t.Parallel()
 	var all []string
@@ -109,7 +110,7 @@ func TestAttacks_MatchEntries(t *testing.T) {
 	}
 }
 
-// classifications returns all classifications that differ in what attacks depend on.
+// classifications returns all classifications that differ in a property on which attacks depend.
 func classifications() []*policyv1.Classification {
 	var out []*policyv1.Classification
 	axes := []policyv1.Axis{policyv1.Axis_AXIS_UNSPECIFIED, policyv1.Axis_AXIS_LOW, policyv1.Axis_AXIS_MEDIUM, policyv1.Axis_AXIS_HIGH}
@@ -128,7 +129,8 @@ func classifications() []*policyv1.Classification {
 	return out
 }
 
-// Every tool has at most six attacks, each once. Each attack of the catalog is shown for some tool.
+// TestFor_EveryAttackIsShownForSomeTool checks that each attack is shown for some tool, and that every tool has at most
+// six distinct attacks.
 func TestFor_EveryAttackIsShownForSomeTool(t *testing.T) {
 	t.Parallel()
 	shown := make(map[string]bool)
@@ -148,7 +150,7 @@ func TestFor_EveryAttackIsShownForSomeTool(t *testing.T) {
 	}
 }
 
-// exploited returns the ids of the attacks in a tool's advice.
+// exploited returns the IDs of the attacks in the advice on a tool.
 func exploited(c *policyv1.Classification) []string {
 	var ids []string
 	for _, a := range advice.For("server", "tool", c).GetAttacks() {
@@ -157,7 +159,7 @@ func exploited(c *policyv1.Classification) []string {
 	return ids
 }
 
-// The attacks that need such a tool come first.
+// TestFor_OrdersAttacksByRelevance checks that attacks that need a tool of the kind come first.
 func TestFor_OrdersAttacksByRelevance(t *testing.T) {
 	t.Parallel()
 	const low, medium, high = policyv1.Axis_AXIS_LOW, policyv1.Axis_AXIS_MEDIUM, policyv1.Axis_AXIS_HIGH

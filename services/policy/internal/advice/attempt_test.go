@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// An attempt is one call, or the same call several times.
+// An attempt is one call, or several calls at the same time.
 type attempt struct {
 	file string
 	Call struct {
@@ -19,16 +19,17 @@ type attempt struct {
 		Args   jsontext.Value `json:"args"`
 	} `json:"call"`
 	Subject principal `json:"subject"`
-	// Tool is what the catalog knows of the tool.
+	// Tool has the facts about the tool.
 	Tool facts `json:"tool"`
-	// Times is how often the call is made at once; absent: once.
+	// Times is the number of calls. It is 1 if it is absent.
 	Times int `json:"times"`
-	// Varies is what differs in each call: "session", "agent" (with its own subject) or nothing.
-	Varies string `json:"anew"`
-	// Want is the result of the calls: "allowed", "limited" (at some call), "denied", "held" (each needs an approval)
-	// or "covered" (one approval covers many).
+	// Varies is the value that differs from call to call: "session", "agent" (each with a different subject) or
+	// nothing.
+	Varies string `json:"varies"`
+	// Want is the result of the calls: "allowed", "limited" (a limit denies one of the calls), "denied", "held" (each
+	// call needs an approval) or "covered" (one approval covers several calls).
 	Want string `json:"want"`
-	// People is how many people must approve, if that matters.
+	// People is the number of people who must approve. It is 0 if the number is not checked.
 	People int `json:"people"`
 }
 
@@ -50,10 +51,10 @@ type principal struct {
 	Chain   []principal `json:"chain"`
 }
 
-// statuses are the standings in stories; empty is callable.
+// statuses maps the names in the files to statuses. An empty name means callable.
 var statuses = map[string]engine.Status{"": engine.Callable, "changed": engine.Changed, "quarantined": engine.Quarantined}
 
-// checkValues checks the words that would otherwise count as unknown values.
+// checkValues fails the test if a value of the attempt is unknown.
 func (a *attempt) checkValues(t *testing.T) {
 	t.Helper()
 	if _, known := statuses[a.Tool.Standing]; !known {
@@ -66,12 +67,12 @@ func (a *attempt) checkValues(t *testing.T) {
 		t.Errorf("%s: no risk is %q", a.file, r)
 	}
 	if !slices.Contains([]string{"", "session", "agent"}, a.Varies) {
-		t.Errorf("%s: %q can't be made anew", a.file, a.Varies)
+		t.Errorf("%s: %q can't vary", a.file, a.Varies)
 	}
 }
 
-// outcome returns the result of an attempt, and how many people must approve. All its calls are made at once, so a
-// limit is a number of calls.
+// outcome returns the result of an attempt, and the number of people who must approve. All calls are made at the same
+// time, so a limit is the number of calls that pass.
 func (a *attempt) outcome(set *engine.Set) (string, int) {
 	spent := make(map[string]int64)
 	for i := range max(a.Times, 1) {
@@ -95,7 +96,7 @@ func (a *attempt) outcome(set *engine.Set) (string, int) {
 	return "allowed", 0
 }
 
-// call returns call number i of the attempt.
+// call returns the call with index i of the attempt.
 func (a *attempt) call(i int) engine.Call {
 	caller := a.Subject.engine()
 	switch a.Varies {

@@ -13,7 +13,7 @@ rules:
   - name: guests-change-nothing
     match: {groups: [contractors, "guest-*"], category: [write, execute, destructive, financial]}
     action: deny
-    reason: guests change nothing, whoever acts for them
+    reason: guests change nothing, even through agents
 `,
 		References: []string{mcp07, asi03},
 		targets: []target{

@@ -14,7 +14,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// The recommendation for a tool, tested as a policy: how many calls pass in a minute, or that approval is required.
+// TestRule_LimitsCallsOrRequiresApproval compiles the recommended rule for a tool, and checks the limit or that
+// approval is required.
 func TestRule_LimitsCallsOrRequiresApproval(t *testing.T) {
 	t.Parallel()
 	const ask = -1
@@ -41,7 +42,7 @@ func TestRule_LimitsCallsOrRequiresApproval(t *testing.T) {
 		{"read, unsure", 1, 1, 0.49, ask},
 		{"read, confidence no number", 1, 1, math.NaN(), ask},
 		{"not known", 0, 0, 0, ask},
-		{"of a category that is none", 99, 1, 1, ask},
+		{"of an unknown category", 99, 1, 1, ask},
 	} {
 		c := &policyv1.Classification{Category: tt.category, Risk: tt.risk, Confidence: tt.confidence}
 		set := compiled(t, advice.For("notes", "tool", c).GetRecommendedRule())
@@ -69,13 +70,14 @@ func TestRule_LimitsCallsOrRequiresApproval(t *testing.T) {
 	}
 }
 
-// tricky are names that YAML, or its author, may take for something else.
+// tricky has names that a YAML parser could take for other values.
 var tricky = []string{
 	"no", "No", "y", "N", "on", "OFF", "yes", "true", "False", "null", "Null", "nan", ".nan", ".inf", "-.inf", "Infinity", "1e3", "0x1f", "0o7", "1_000", "12",
 	"-1", "1.5", ".", "..", "-", "--", "---", "...", "a/b", "/", "a.b", "-a", "_", "_a", "a-", "2024-01-01", "name", "action", "tools", "e", strings.Repeat("a", 128),
 }
 
-// Documents of all tools can be active together, with any names of tools.
+// TestFor_RulesOfAllToolsLoadTogether checks that the documents of all tools can be active together, whatever the names
+// are.
 func TestFor_RulesOfAllToolsLoadTogether(t *testing.T) {
 	t.Parallel()
 	var all []string
@@ -99,8 +101,8 @@ func TestQuoted(t *testing.T) {
 	}
 }
 
-// For every valid name of a server and of a tool there is a rule, which loads without a warning and concerns only that
-// tool. For any other name there is none.
+// FuzzFor_RecommendedRuleLoads checks that every valid name of a server and of a tool has a rule that loads without
+// warnings and matches only the tool. Other names must have no rule.
 func FuzzFor_RecommendedRuleLoads(f *testing.F) {
 	for _, tool := range tricky {
 		f.Add("claude-flow", tool, int32(2), int32(2), 1.0)

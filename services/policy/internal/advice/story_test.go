@@ -17,8 +17,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// A story is an archive testdata/ID_name.txtar: each NAME.attack.json is an attempt that the entry's rule must stop,
-// each NAME.ordinary.json one that must still pass. The rule is the catalog's own; a story has none.
+// A story is an archive testdata/ID_name.txtar for the entry with the ID. Each NAME.attack.json is an attempt that the
+// rule of the entry must stop. Each NAME.ordinary.json is an attempt that must pass. The rule comes from the catalog of
+// attacks.
 type story struct {
 	attacks, ordinary []attempt
 }
@@ -52,10 +53,10 @@ func readStory(t *testing.T, e advice.Entry) story {
 	return s
 }
 
-// permissive allows everything, so that only the tested rule can stop an attack.
+// permissive is a document that allows every call, so that only the tested rule can stop an attack.
 const permissive = "version: 1\nname: permissive\ndefault: allow\n"
 
-// compiled returns the set of some documents.
+// compiled returns the set of documents.
 func compiled(t *testing.T, texts ...string) *engine.Set {
 	t.Helper()
 	var files []document.File
@@ -76,7 +77,7 @@ func compiled(t *testing.T, texts ...string) *engine.Set {
 	return set
 }
 
-// check returns what is wrong with a story under the documents that must stop its attacks.
+// check returns what is wrong with the results of a story under a set.
 func (s *story) check(set *engine.Set) []string {
 	var wrong []string
 	say := func(a *attempt, format string, args ...any) {
@@ -113,8 +114,9 @@ func (s story) undefended() story {
 	return s
 }
 
-// Every entry has a story, and its rule stops the story's attacks and nothing ordinary. If it has no rule, the
-// catalog's standing of the definition does.
+// TestEntries_RuleStopsTheAttacks checks that every entry has a story, and that the rule of the entry stops the attacks
+// of the story but no ordinary attempt. For an entry without a rule, the status of the definition must stop the
+// attacks.
 func TestEntries_RuleStopsTheAttacks(t *testing.T) {
 	t.Parallel()
 	for _, e := range advice.Entries() {
@@ -135,7 +137,8 @@ func TestEntries_RuleStopsTheAttacks(t *testing.T) {
 	}
 }
 
-// Without the rule, and without the catalog's standing of the definition, every attack passes. So each story can fail.
+// TestEntries_AttacksPassWithoutTheRule checks that every attack passes without the rule and without the status of the
+// definition, so that the other test can fail.
 func TestEntries_AttacksPassWithoutTheRule(t *testing.T) {
 	t.Parallel()
 	for _, e := range advice.Entries() {
@@ -155,7 +158,7 @@ func TestEntries_AttacksPassWithoutTheRule(t *testing.T) {
 	}
 }
 
-// Each archive belongs to an entry.
+// TestEntries_EveryArchiveBelongsToAnEntry checks that each archive in testdata belongs to an entry.
 func TestEntries_EveryArchiveBelongsToAnEntry(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob(filepath.Join("testdata", "*.txtar"))

@@ -49,7 +49,7 @@ func listed(t *testing.T) map[string]*policyv1.Classification {
 	return out
 }
 
-// The text under the heading "Why it needs a policy" for the three tools of the seeds.
+// TestFor_WhyForRealTools checks the text under the heading "Why it needs a policy" for three tools.
 func TestFor_WhyForRealTools(t *testing.T) {
 	t.Parallel()
 	tools := listed(t)
@@ -71,7 +71,8 @@ func TestFor_WhyForRealTools(t *testing.T) {
 	}
 }
 
-// Each fact has its sentence, and a denial appears only if the classification supports it.
+// TestFor_WhyHasASentenceForEachFact also checks that the text denies a property only if the classification supports
+// it.
 func TestFor_WhyHasASentenceForEachFact(t *testing.T) {
 	t.Parallel()
 	const read, write, execute, destructive, financial = mcpv1.Category_CATEGORY_READ, mcpv1.Category_CATEGORY_WRITE,
@@ -114,7 +115,8 @@ func TestFor_WhyHasASentenceForEachFact(t *testing.T) {
 	}
 }
 
-// With any text of a server, the result is one line, bounded, and steers no reader.
+// TestFor_WhyQuotesHostileTexts checks that the text is one bounded line without instructions, whatever the server's
+// texts are.
 func TestFor_WhyQuotesHostileTexts(t *testing.T) {
 	t.Parallel()
 	hostile := strings.Repeat("é\x1b[2J\n\u202e\u2028\xff ", 1000)
@@ -135,7 +137,7 @@ func checkLine(t *testing.T, text string) {
 	}
 }
 
-// The advice on real tools is complete and deterministic.
+// TestFor_RealTools checks that the advice on real tools is complete and deterministic.
 func TestFor_RealTools(t *testing.T) {
 	t.Parallel()
 	for tool, c := range listed(t) {

@@ -8,7 +8,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// A flagged definition must be accepted by itself, although the digest of the whole server covers it.
+// TestAcceptAll_OmitsFlaggedDefinitions checks that flagged definitions still wait after AcceptAll, although the digest
+// of the request covers them.
 func TestAcceptAll_OmitsFlaggedDefinitions(t *testing.T) {
 	t.Parallel()
 	s := newFixture(t, catalog.Settings{})
@@ -38,7 +39,7 @@ func TestAcceptAll_OmitsFlaggedDefinitions(t *testing.T) {
 	s.wantStatus(engine.Callable, hidden)
 }
 
-// A definition newly waits when the gateway first lists it itself, not before, and not again.
+// TestNewlyWaiting checks that a tool is reported once, when the gateway itself first lists a definition that waits.
 func TestNewlyWaiting(t *testing.T) {
 	t.Parallel()
 	s := newFixture(t, first)

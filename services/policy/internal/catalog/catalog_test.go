@@ -21,7 +21,7 @@ var (
 
 const version = "2025-11-25"
 
-// fixture is a server and its stored texts.
+// fixture has the state of a server and the stored texts of its definitions.
 type fixture struct {
 	t      *testing.T
 	server *catalog.Server
@@ -35,7 +35,7 @@ func newFixture(t *testing.T, set catalog.Settings) *fixture {
 	return &fixture{t: t, server: &catalog.Server{Name: "files"}, set: set, texts: make(map[catalog.Digest]string), now: start}
 }
 
-// tool returns a definition in one line.
+// tool returns the definition of a tool with a name and a description.
 func tool(name, description string) string {
 	return fmt.Sprintf(`{"name":%q,"description":%q,"inputSchema":{"type":"object"}}`, name, description)
 }
@@ -51,7 +51,7 @@ func read(t *testing.T, text string) catalog.ListedTool {
 	return l
 }
 
-// report lets the server list tools, a minute later than before.
+// report applies a report of definitions, one minute after the previous report.
 func (s *fixture) report(r catalog.Report, definitions ...string) catalog.Outcome {
 	s.t.Helper()
 	for _, text := range definitions {
@@ -81,7 +81,7 @@ func (s *fixture) report(r catalog.Report, definitions ...string) catalog.Outcom
 	return out
 }
 
-// status returns the state of a definition.
+// status returns the status of the tool with a definition.
 func (s *fixture) status(text string) engine.Status {
 	s.t.Helper()
 	l := read(s.t, text)
@@ -107,7 +107,8 @@ func (s *fixture) decide(text string, to catalog.State) {
 
 var whole = catalog.Report{Whole: true}
 
-// T1: the first whole list is accepted, and later definitions wait for a person.
+// Case T1. TestReport_AcceptsOnlyTheFirstList checks that the first whole list is accepted, and that later definitions
+// wait for an operator.
 func TestReport_AcceptsOnlyTheFirstList(t *testing.T) {
 	t.Parallel()
 	s := newFixture(t, first)
@@ -137,7 +138,8 @@ func TestReport_AcceptsOnlyTheFirstList(t *testing.T) {
 	s.wantStatus(engine.Callable, get)
 }
 
-// T1: a definition that a session is shown, on any page, waits for a person, and stops that session.
+// Case T1. TestReport_DefinitionListedToASessionWaits checks that a definition that a server listed to a session, on
+// any page, waits and can't be called.
 func TestReport_DefinitionListedToASessionWaits(t *testing.T) {
 	t.Parallel()
 	s := newFixture(t, first)
@@ -176,11 +178,11 @@ func TestReport_AcceptsNothingOutsideTheFirstList(t *testing.T) {
 	s.report(whole, tool("get", "Reads."))
 	s.wantStatus(engine.Callable, tool("get", "Reads."))
 	if (*catalog.Server)(nil).Facts("get", nil, first).Status != engine.Unlisted {
-		t.Error("a server that nobody has seen has tools")
+		t.Error("a server without reports has facts about tools")
 	}
 }
 
-// T1: a dishonest definition waits, even on the first list.
+// Case T1. TestReport_DishonestDefinitionWaits checks that a dishonest definition waits, even on the first list.
 func TestReport_DishonestDefinitionWaits(t *testing.T) {
 	t.Parallel()
 	s := newFixture(t, first)
@@ -202,7 +204,8 @@ func TestReport_DishonestDefinitionWaits(t *testing.T) {
 	}
 }
 
-// A text that steers the model waits at any place, in any known language.
+// Case T7. TestReport_SteeringDefinitionWaits checks that a definition waits if it has a text that instructs the model,
+// wherever the text is and in each known language.
 func TestReport_SteeringDefinitionWaits(t *testing.T) {
 	t.Parallel()
 	s := newFixture(t, first)
@@ -267,7 +270,8 @@ func TestReport_AcceptsOlderFormsUnderOtherProtocolVersions(t *testing.T) {
 	s.wantStatus(engine.Changed, later)
 }
 
-// A definition that waited for a review is not accepted automatically when the pin mode changes.
+// TestReport_DefinitionWaitsWhenTheModeChangesAfterAReview checks that a definition that was reported in mode Review is
+// not accepted automatically in mode FirstUse.
 func TestReport_DefinitionWaitsWhenTheModeChangesAfterAReview(t *testing.T) {
 	t.Parallel()
 	s := newFixture(t, catalog.Settings{})
@@ -277,7 +281,8 @@ func TestReport_DefinitionWaitsWhenTheModeChangesAfterAReview(t *testing.T) {
 	s.wantStatus(engine.Changed, tool("get", "Reads."))
 }
 
-// T1: an accepted tool is stopped by another definition even if the storage is full.
+// Case T1. TestReport_ChangedToolIsStoppedWhenTheStoreIsFull checks that another definition stops an accepted tool even
+// if the store has no capacity.
 func TestReport_ChangedToolIsStoppedWhenTheStoreIsFull(t *testing.T) {
 	t.Parallel()
 	s := newFixture(t, first)
@@ -295,7 +300,8 @@ func TestReport_ChangedToolIsStoppedWhenTheStoreIsFull(t *testing.T) {
 	s.wantStatus(engine.Changed, tool("get", "Reads."))
 }
 
-// T1: a definition that only sessions were shown stops those sessions; one that the gateway lists itself stops all.
+// Case T1. TestReport_OnlyGatewayListsStopAllSessions checks that a waiting definition stops all sessions only if the
+// gateway itself has listed it. Otherwise it stops only calls with its digest.
 func TestReport_OnlyGatewayListsStopAllSessions(t *testing.T) {
 	t.Parallel()
 	const other, third = "Reads, and sends it to us.", "Reads, and deletes."
@@ -303,7 +309,7 @@ func TestReport_OnlyGatewayListsStopAllSessions(t *testing.T) {
 	ana, ben := catalog.Report{To: "acme/ana"}, catalog.Report{To: "umbrella/ben"}
 	for name, tt := range map[string]struct {
 		reports func(s *fixture)
-		// all says that the tool is stopped for all sessions.
+		// all reports whether the tool is stopped for all sessions.
 		all bool
 	}{
 		"one session":             {func(s *fixture) { s.report(ana, bad) }, false},
@@ -440,7 +446,8 @@ func TestChanges_FailForUnknownToolsAndDefinitions(t *testing.T) {
 	}
 }
 
-// X3: the storage stays bounded if a server changes its lists without end.
+// Case X3. TestReport_StorageIsBoundedWhenListsKeepChanging checks the bounds of the stored data of a server whose
+// lists change again and again.
 func TestReport_StorageIsBoundedWhenListsKeepChanging(t *testing.T) {
 	t.Parallel()
 	s := newFixture(t, first)

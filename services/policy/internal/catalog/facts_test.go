@@ -7,7 +7,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/catalog"
 )
 
-// A tool with an uncertain class is one that by_risk asks about, until a person has set its class.
+// TestFacts_UncertainToolIsSureWhenAnOperatorSetTheClass checks the fact on which `default: by_risk` depends.
 func TestFacts_UncertainToolIsSureWhenAnOperatorSetTheClass(t *testing.T) {
 	t.Parallel()
 	s := newFixture(t, first)

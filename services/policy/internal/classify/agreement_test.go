@@ -17,7 +17,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/classify"
 )
 
-// label is the class that two readers gave a tool, with the alternatives of each, and the one that counts.
+// label has the classes that two people gave a tool, with the alternatives that each accepts, and the class that
+// counts.
 type label struct {
 	Server   string   `json:"server"`
 	Name     string   `json:"name"`
@@ -27,7 +28,7 @@ type label struct {
 	Why      string   `json:"why"`
 }
 
-// allows reports whether one of the readers accepts the class.
+// allows reports whether one of the two people accepts a category.
 func (l label) allows(category string) bool {
 	return category == l.Category || slices.Contains(l.One, category) || slices.Contains(l.Other, category)
 }
@@ -50,7 +51,7 @@ func labels(t *testing.T, file string) (out []label) {
 	return out
 }
 
-// tools returns the real tools of the lists, by server and name.
+// tools returns the real tools of the lists in a folder, by server and name.
 func tools(t testing.TB, folder string) map[[2]string]classify.Tool {
 	t.Helper()
 	out := make(map[[2]string]classify.Tool)
@@ -80,8 +81,8 @@ func tools(t testing.TB, folder string) map[[2]string]classify.Tool {
 	return out
 }
 
-// The classifier agrees with people who labelled real tools. Its errors are within the alternatives of the labels, and
-// a tool that removes or pays is never called Read.
+// TestClassify_AgreesWithLabels compares the classifier with the labels of real tools. It checks how many results are
+// equal to the label or one of its alternatives, and that a tool that removes or pays is never classified as Read.
 func TestClassify_AgreesWithLabels(t *testing.T) {
 	t.Parallel()
 	for _, set := range []struct {
@@ -102,7 +103,7 @@ func TestClassify_AgreesWithLabels(t *testing.T) {
 	}
 }
 
-// minSafe is the smallest part of a set that must get a class that a reader accepts, or a stricter one.
+// minSafe is the smallest part of a set whose results must be an accepted category or a stricter one.
 const minSafe = 0.975
 
 func agrees(t *testing.T, all map[[2]string]classify.Tool, set []label, wantStrict, wantWithin float64) {
@@ -165,10 +166,10 @@ func agrees(t *testing.T, all map[[2]string]classify.Tool, set []label, wantStri
 	}
 }
 
-// titled returns a name in the form of labels.
+// titled returns the name of a category in the form of labels.
 func titled(name string) string { return strings.ToUpper(name[:1]) + name[1:] }
 
-// verbFirst is the baseline: the class by the first known verb of the name.
+// verbFirst returns the category of the first known verb of a name. It is the baseline for the comparison.
 func verbFirst(name string) string {
 	for _, w := range strings.FieldsFunc(strings.ToLower(name), func(r rune) bool { return r < 'a' || r > 'z' }) {
 		switch w {

@@ -114,7 +114,7 @@ func TestClassify(t *testing.T) {
 	}
 }
 
-// Hints make a classification milder only if the server is trusted.
+// TestClassify_Hints checks that annotations make a classification less strict only if the server is trusted.
 func TestClassify_Hints(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
@@ -174,7 +174,7 @@ func TestRead_FailsForInvalidDefinitions(t *testing.T) {
 			t.Errorf("%s is read as %v", definition, tool)
 		}
 	}
-	// An invalid schema is ignored: the tool is classified by the rest.
+	// An invalid schema is ignored.
 	for _, definition := range []string{`{"name":"get","inputSchema":[]}`, `{"name":"get","inputSchema":{"properties":7,"required":"x"}}`, `{"name":"get","inputSchema":{"properties":{"a":true}},"annotations":{"readOnlyHint":7}}`} {
 		if _, err := classify.Read(jsontext.Value(definition)); err != nil {
 			t.Errorf("%s: %v", definition, err)

@@ -7,8 +7,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/classify"
 )
 
-// lying are definitions whose name and description say that the tool reads, and whose schema says otherwise. The last
-// ones have no sign of it.
+// lying has definitions whose names and descriptions say that the tools read, although their schemas show that they do
+// not. The last schemas show nothing.
 var lying = []string{
 	`{"name":"get_info","description":"Gets information.","inputSchema":{"properties":{"command":{"type":"string"}}}}`,
 	`{"name":"list_files","description":"Lists files.","inputSchema":{"properties":{"cmd":{"type":"string"}}}}`,
@@ -36,7 +36,8 @@ var lying = []string{
 	`{"name":"list_users","description":"Lists users.","inputSchema":{"properties":{}}}`,
 }
 
-// At least 80 % of lying definitions are not called Read, or are uncertain.
+// TestClassify_ContradictoryDefinitionsAreNotCertainlyRead checks that at least 80 % of these definitions are uncertain
+// or not classified as Read.
 func TestClassify_ContradictoryDefinitionsAreNotCertainlyRead(t *testing.T) {
 	t.Parallel()
 	found := 0

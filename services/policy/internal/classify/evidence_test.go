@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/classify"
 )
 
-// matchesPath reports whether a piece of evidence is at its place in a definition.
+// matchesPath reports whether a definition has the quote of a piece of evidence at the path of the evidence.
 func matchesPath(tool classify.Tool, e *policyv1.Evidence) bool {
 	if e.GetCategory() == 0 { // it has no category, and can be in any text
 		return slices.ContainsFunc(tool.Texts, func(one classify.Text) bool {
@@ -38,7 +38,7 @@ func matchesPath(tool classify.Tool, e *policyv1.Evidence) bool {
 	return int(e.GetOffset()) <= len(text) && strings.HasPrefix(text[e.GetOffset():], e.GetQuote()) && e.GetQuote() != ""
 }
 
-// checkClassification checks the properties of every classification.
+// checkClassification checks the invariants of every classification.
 func checkClassification(t *testing.T, tool classify.Tool, trusted bool) {
 	t.Helper()
 	got := classify.Classify(tool, trusted)
@@ -55,7 +55,7 @@ func checkClassification(t *testing.T, tool classify.Tool, trusted bool) {
 	}
 }
 
-// Every quote is in the definition, at the place of the evidence.
+// TestClassify_EvidenceIsAtItsPath checks that the definition has every quote at the path of the evidence.
 func TestClassify_EvidenceIsAtItsPath(t *testing.T) {
 	t.Parallel()
 	for _, tool := range tools(t, "lists") {

@@ -130,8 +130,8 @@ func (c *finding) isEnglish() bool {
 // maxEnglish is the number of words of a description that are checked for English.
 const maxEnglish = 40
 
-// isUnknownLanguage reports whether the description is in a script without known verbs, or is a sentence in Latin letters
-// without an English word.
+// isUnknownLanguage reports whether the description is in a script without known verbs, or is a sentence in Latin
+// letters without an English word.
 func (c *finding) isUnknownLanguage() bool {
 	var letters [scripts]int
 	count(&letters, c.tool.Description)
@@ -139,7 +139,8 @@ func (c *finding) isUnknownLanguage() bool {
 	return letters[anyOther]+letters[greek] > known || len(c.text) >= 4 && letters[latin] > 0 && !containsNear(c.text, len(c.text), frequentEnglishWords)
 }
 
-// frequentEnglishWords has frequent English words. Every English text of four words or more contains at least one of them.
+// frequentEnglishWords has frequent English words. Every English text of four words or more contains at least one of
+// them.
 var frequentEnglishWords = set(`the of and to with for from this is are or your by if it a an in on at as be not all no you can will that when which use its
 	using into via per only new more id`)
 

@@ -8,8 +8,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/classify"
 )
 
-// In every known language, dangerous tools with meaningless names are not called Read, and reading tools are called
-// Read with certainty.
+// TestClassify_DescriptionsInOtherLanguages checks, for each known language, that dangerous tools with meaningless
+// names are not classified as Read, and that tools that read are classified as Read with certainty.
 func TestClassify_DescriptionsInOtherLanguages(t *testing.T) {
 	t.Parallel()
 	const read, write, execute, destructive, financial = mcpv1.Category_CATEGORY_READ, mcpv1.Category_CATEGORY_WRITE,
@@ -69,7 +69,8 @@ func TestClassify_DescriptionsInOtherLanguages(t *testing.T) {
 	}
 }
 
-// In an unknown language, and with unknown words, a tool is Execute and uncertain.
+// TestClassify_IsUncertainWithoutAKnownVerb checks that tools with descriptions in unknown languages, or with unknown
+// words, are classified as Execute and uncertain.
 func TestClassify_IsUncertainWithoutAKnownVerb(t *testing.T) {
 	t.Parallel()
 	for _, definition := range []string{

@@ -10,9 +10,9 @@ import (
 	"testing"
 )
 
-// The lists and labels of sets that were made before the classifier ran on them stay unchanged, because labels that
-// are changed afterwards could follow the classifier. A correction must be noted in the set's README and in the
-// digest.
+// TestLabels_FreshSetsAreUnchanged checks the digests of sets that were labelled before the classifier ran on them.
+// Labels that are changed later could be fitted to the classifier. A correction must be recorded in the README of the
+// set and in the digest here.
 func TestLabels_FreshSetsAreUnchanged(t *testing.T) {
 	t.Parallel()
 	for set, want := range map[string]string{

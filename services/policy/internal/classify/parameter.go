@@ -36,8 +36,8 @@ func (c *finding) byParameters() {
 var certainPrograms = set(`command cmd commands script shellcommand shell_command sql python_code pythoncode js_code jscode javascript_code bash_code shell_code
 	shell_script python_script bash_script comando comandos commande befehl befehle kommando skript 命令 脚本 コマンド スクリプト 명령 명령어 команда скрипт`)
 
-// programWeight returns the weight of a parameter as evidence that the tool runs a program. It returns 0 if the parameter does
-// not contain a program.
+// programWeight returns the weight of a parameter as evidence that the tool runs a program. It returns 0 if the
+// parameter does not contain a program.
 func (c *finding) programWeight(p Parameter, lead mcpv1.Category) float64 {
 	if len(p.Values) > 0 || len(p.Types) > 0 && !slices.Contains(p.Types, "string") && !slices.Contains(p.Types, "array") && !slices.Contains(p.Types, "object") {
 		return 0
@@ -123,8 +123,8 @@ var removalParameters = set("delete remove purge wipe clear drop destroy reset p
 // confirmParameters are names of parameters that confirm an action.
 var confirmParameters = set("apply dryrun dry_run confirm commit yes")
 
-// byRemovalParameters adds evidence from parameters in [removalParameters], and from parameters in [confirmParameters] if the description mentions
-// removal. If the leading verb is in Write, only boolean parameters in removers count.
+// byRemovalParameters adds evidence from parameters in [removalParameters], and from parameters in [confirmParameters]
+// if the description mentions removal. If the leading verb is in Write, only boolean parameters in removers count.
 func (c *finding) byRemovalParameters() {
 	lead := c.leadCategory()
 	if lead > write {
@@ -184,8 +184,8 @@ func (c *finding) byHints() {
 	}
 }
 
-// parameterPairs are pairs of parameters that a tool which only reads does not need: a content and a location, a message and a
-// recipient, an amount and a payee.
+// parameterPairs are pairs of parameters that a tool which only reads does not need: a content and a location, a
+// message and a recipient, an amount and a payee.
 var parameterPairs = []struct {
 	one, other map[string]bool
 	category   mcpv1.Category
@@ -212,7 +212,8 @@ func (c *finding) byParameterPairs() {
 	}
 }
 
-// byUnreadParts adds evidence if parts of the definition were not read, because parameters in these parts may do anything.
+// byUnreadParts adds evidence if parts of the definition were not read, because parameters in these parts may do
+// anything.
 func (c *finding) byUnreadParts() {
 	if cut := c.tool.Cut; cut.Path != "" {
 		c.add(&policyv1.Evidence{

@@ -83,8 +83,8 @@ func (c *finding) byRetractions() {
 	c.onlyReads(lower, c.leadCategory())
 }
 
-// findPhrase returns the offset of the first occurrence of text in lower, which is the description in lower case. It skips
-// occurrences that are part of a longer word or negated. It returns false if there is none.
+// findPhrase returns the offset of the first occurrence of text in lower, which is the description in lower case. It
+// skips occurrences that are part of a longer word or negated. It returns false if there is none.
 func (c *finding) findPhrase(lower, text string) (int, bool) {
 	for from := 0; ; {
 		i := strings.Index(lower[from:], text)
@@ -136,7 +136,8 @@ func (c *finding) isNegated(at int) bool {
 	return strings.HasSuffix(c.tool.Description[:at], "non-")
 }
 
-// reduceWeights reduces the weights of the evidence for the selected categories, because stronger evidence contradicts it.
+// reduceWeights reduces the weights of the evidence for the selected categories, because stronger evidence contradicts
+// it.
 func (c *finding) reduceWeights(which func(of mcpv1.Category) bool) {
 	for _, e := range c.evidence {
 		if which(e.GetCategory()) {

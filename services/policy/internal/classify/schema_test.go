@@ -11,7 +11,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/classify"
 )
 
-// Parts that are not read may do anything, so the class is uncertain, and the evidence says where reading ended.
+// TestClassify_IsUncertainWhenPartsAreNotRead checks that the class is uncertain if parts of a definition are not read,
+// and that the evidence names the first of these parts.
 func TestClassify_IsUncertainWhenPartsAreNotRead(t *testing.T) {
 	t.Parallel()
 	var many, deep, values strings.Builder
@@ -49,7 +50,7 @@ func TestClassify_IsUncertainWhenPartsAreNotRead(t *testing.T) {
 	}
 }
 
-// A schema that refers to itself, or to much, costs little.
+// TestRead_SchemaThatRefersToItselfIsBounded checks schemas that refer to themselves, or to large definitions.
 func TestRead_SchemaThatRefersToItselfIsBounded(t *testing.T) {
 	t.Parallel()
 	var defs strings.Builder
@@ -69,8 +70,8 @@ func TestRead_SchemaThatRefersToItselfIsBounded(t *testing.T) {
 	}
 }
 
-// Long texts, and schemas that are deep without naming a parameter, are read in time that grows with their size. Each
-// of these took minutes when it was read once for each verb or level.
+// TestClassify_HostileSchemasAndTextsAreBounded checks that the time grows only in proportion to the size of long texts
+// and deep schemas. Earlier versions took minutes, because they read these once for each verb or level.
 func TestClassify_HostileSchemasAndTextsAreBounded(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("x", 1<<20)

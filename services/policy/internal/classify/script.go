@@ -75,10 +75,10 @@ func isRare(letters *[scripts]int, s script) bool {
 	return float64(letters[s]) <= maxShare*float64(all)
 }
 
-// hasHiddenText reports whether the definition has text that a person does not see or can't read: invisible characters, a word
-// in which Latin letters are mixed with similar letters of another script, or a passage in another script than the
-// rest. Whether a script is rare is determined within each text. For scripts without steering forms it is determined
-// within the whole definition.
+// hasHiddenText reports whether the definition has text that a person does not see or can't read: invisible characters,
+// a word in which Latin letters are mixed with similar letters of another script, or a passage in another script than
+// the rest. Whether a script is rare is determined within each text. For scripts without steering forms it is
+// determined within the whole definition.
 func (c *finding) hasHiddenText() bool {
 	found := false
 	var whole [scripts]int
@@ -109,8 +109,8 @@ func (c *finding) hasHiddenText() bool {
 	return found
 }
 
-// findForeignText finds a word with letters of two similar scripts, or a passage in a rare script. It returns the bounds and
-// the meaning of the evidence; the meaning is empty if there is none.
+// findForeignText finds a word with letters of two similar scripts, or a passage in a rare script. It returns the
+// bounds and the meaning of the evidence; the meaning is empty if there is none.
 func findForeignText(text string, rare func(script) bool) (from, to int, meaning string) {
 	var word, passage struct {
 		from, letters int

@@ -12,7 +12,8 @@ import (
 
 // A form is a pattern of texts that instruct the model instead of describing the tool.
 type form struct {
-	// triggers has words. Every text that the form matches contains one of them, so the expression is tried only near them.
+	// triggers has words. Every text that the form matches contains one of them, so the expression is tried only near
+	// them.
 	triggers []string
 	words    func() *regexp.Regexp
 	// raw reports whether the form matches the text in lower case instead of the folded text.
@@ -159,8 +160,8 @@ const (
 	maxTried  = 1 << 20
 )
 
-// hasSteeringText reports whether a text of the definition matches a form. It adds one piece of evidence for each meaning of a
-// form that matches.
+// hasSteeringText reports whether a text of the definition matches a form. It adds one piece of evidence for each
+// meaning of a form that matches.
 func (c *finding) hasSteeringText() bool {
 	seen, read := make(map[string]bool), make(map[string]bool)
 	tried, folded := 0, 0

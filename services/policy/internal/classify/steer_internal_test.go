@@ -2,7 +2,8 @@ package classify
 
 import "testing"
 
-// TestForms_EachExpressionCompiles compiles the expressions that are otherwise compiled when a text needs them.
+// TestForms_EachExpressionCompiles compiles all expressions. Otherwise an expression is compiled only when a text needs
+// it.
 func TestForms_EachExpressionCompiles(t *testing.T) {
 	t.Parallel()
 	for _, f := range forms {

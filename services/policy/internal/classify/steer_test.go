@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/classify"
 )
 
-// steered returns a definition with a text at a place where a server can put one.
+// steered returns a definition that has a text at one of the locations where a server can put texts.
 func steered(t testing.TB, at, text string) classify.Tool {
 	t.Helper()
 	a := map[string]any{"type": "number", "description": "The first number."}
@@ -49,7 +49,7 @@ func steered(t testing.TB, at, text string) classify.Tool {
 	return tool
 }
 
-// steering returns the lines of a corpus: language, place and text.
+// steering returns the lines of a corpus: the language, the location and the text.
 func steering(t testing.TB, file string) (out [][3]string) {
 	t.Helper()
 	raw, err := os.ReadFile(filepath.Join("testdata", file))
@@ -63,13 +63,14 @@ func steering(t testing.TB, file string) (out [][3]string) {
 	return out
 }
 
-// waits reports whether the definition waits for a person.
+// waits reports whether the definition would wait for an operator because of its tags.
 func waits(c *policyv1.Classification) bool {
 	return c.GetRisk() == policyv1.Risk_RISK_CRITICAL &&
 		(slices.Contains(c.GetTags(), "speaks-to-the-model") || slices.Contains(c.GetTags(), "hidden-text"))
 }
 
-// Texts that steer the model are found at any place of the definition, in ten languages.
+// Case T7. TestClassify_SteeringTextsAreTagged checks that texts that instruct the model are found at each location of
+// a definition, in ten languages.
 func TestClassify_SteeringTextsAreTagged(t *testing.T) {
 	t.Parallel()
 	all := steering(t, "steering.tsv")
@@ -90,8 +91,8 @@ func TestClassify_SteeringTextsAreTagged(t *testing.T) {
 	}
 }
 
-// Texts that were written after the forms, without knowledge of them. The forms find most of these; the figure is in
-// docs/catalog.md.
+// TestClassify_FindsMostLaterSteeringTexts uses texts that were written after the forms, by people who did not know the
+// forms. docs/catalog.md has the number of texts that are found.
 func TestClassify_FindsMostLaterSteeringTexts(t *testing.T) {
 	t.Parallel()
 	all := steering(t, "steering_later.tsv")
@@ -109,8 +110,8 @@ func TestClassify_FindsMostLaterSteeringTexts(t *testing.T) {
 	}
 }
 
-// At most 0.5 % of the labelled real tools wait because of their texts. Many of them say "you must call X first" or
-// "before using this tool".
+// TestClassify_RealToolsAreRarelyTagged checks that at most 0.5 % of the labelled real tools are tagged because of
+// their texts. Many of these tools say "you must call X first" or "before using this tool".
 func TestClassify_RealToolsAreRarelyTagged(t *testing.T) {
 	t.Parallel()
 	all, waiting := 0, 0
@@ -133,7 +134,8 @@ func TestClassify_RealToolsAreRarelyTagged(t *testing.T) {
 	}
 }
 
-// A definition with more text than is read waits, and the evidence says where reading ended.
+// TestClassify_LongDefinitionIsTaggedAndBounded checks that a definition with more text than is searched is tagged, and
+// that the evidence shows where the search ended.
 func TestClassify_LongDefinitionIsTaggedAndBounded(t *testing.T) {
 	t.Parallel()
 	examples := make([]any, 4000)

@@ -101,8 +101,8 @@ func (c *finding) addVerb(path, what string, s weighed) {
 // questionVerbs are verbs at the beginning of names that ask a question, for example is_stopped.
 var questionVerbs = set("is has can")
 
-// stateNouns are words that mean reading if they are the last word of a name, for example deploy_status. After a verb that
-// changes something, they can be the thing that is changed, for example set_status.
+// stateNouns are words that mean reading if they are the last word of a name, for example deploy_status. After a verb
+// that changes something, they can be the thing that is changed, for example set_status.
 var stateNouns = set("status info list search count stats health history metrics logs report")
 
 // verbsOfName returns the verbs of the name that count, the most important first. In names the verb is usually the
@@ -465,7 +465,8 @@ func pointer(key string) string {
 	return "/" + strings.NewReplacer("~", "~0", "/", "~1").Replace(key)
 }
 
-// leadCategory returns the strictest category of the leading verbs of name and description, or unknown if there are none.
+// leadCategory returns the strictest category of the leading verbs of name and description, or unknown if there are
+// none.
 func (c *finding) leadCategory() mcpv1.Category {
 	out := unknown
 	for _, s := range []*foundVerb{c.inName, c.inText} {

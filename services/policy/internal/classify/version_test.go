@@ -15,7 +15,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/classify"
 )
 
-// Stored results are computed again if Version changes, so it must increase with every changed result for a real tool.
+// TestVersion_RisesWithTheResults checks that Version is increased when a result for a real tool changes, because only
+// then are stored results computed again.
 func TestVersion_RisesWithTheResults(t *testing.T) {
 	t.Parallel()
 	h := sha256.New()

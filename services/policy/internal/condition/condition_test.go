@@ -164,7 +164,8 @@ func TestCompile_FailsForInvalidConditions(t *testing.T) {
 	}
 }
 
-// The same arguments have the same result, although Go iterates maps in random order.
+// TestHolds_IteratesMapsInOrder checks that equal arguments give equal results, although Go iterates maps in random
+// order.
 func TestHolds_IteratesMapsInOrder(t *testing.T) {
 	t.Parallel()
 	var many strings.Builder
@@ -184,8 +185,8 @@ func TestHolds_IteratesMapsInOrder(t *testing.T) {
 	}
 }
 
-// The exact values of numbers are compared, however they are written. A decimal on the right of a whole number is an
-// error.
+// TestHolds_ComparesNumbersExactly compares conditions with exact arithmetic, for numbers in different spellings. A
+// comparison of a whole number with a decimal on its right is an error.
 func TestHolds_ComparesNumbersExactly(t *testing.T) {
 	t.Parallel()
 	less, same := compile(t, `decimal(args.a) < decimal(args.b)`), compile(t, `decimal(args.a) == decimal(args.b)`)
@@ -223,7 +224,8 @@ func TestHolds_ComparesNumbersExactly(t *testing.T) {
 	})
 }
 
-// No expression and no arguments cause a panic, and a condition that can't be evaluated does not hold.
+// FuzzHolds checks that no expression and no arguments cause a panic, and that a condition that can't be evaluated is
+// false.
 func FuzzHolds(f *testing.F) {
 	f.Add(`decimal(args.a) < decimal("1.5")`, `{"arguments":{"a":1e-7}}`)
 	f.Add(`args.a.matches("a{3}") || args.a.size() in [1]`, `{"arguments":{"a":"aaa"}}`)
@@ -245,8 +247,8 @@ func FuzzHolds(f *testing.F) {
 	})
 }
 
-// A condition that is fast for ordinary arguments is stopped for others before it takes long. BenchmarkWorst measures
-// how long.
+// TestHolds_FailsWhenTheCostIsTooHigh checks that the evaluation of conditions that are fast only for ordinary
+// arguments is stopped. BenchmarkWorst measures the time.
 func TestHolds_FailsWhenTheCostIsTooHigh(t *testing.T) {
 	t.Parallel()
 	for _, tt := range slowConditions() {
@@ -256,7 +258,7 @@ func TestHolds_FailsWhenTheCostIsTooHigh(t *testing.T) {
 	}
 }
 
-// slowConditions are conditions with arguments that make them slow.
+// slowConditions returns conditions, each with arguments for which the evaluation is slow.
 func slowConditions() []struct{ text, args string } {
 	numbers := "[" + strings.Repeat("1,", 60_000) + "1]"
 	texts := "[" + strings.Repeat(`"a",`, 50_000) + `"a"]`
@@ -277,7 +279,7 @@ func slowConditions() []struct{ text, args string } {
 	}
 }
 
-// keys returns a number of members of an object.
+// keys returns the text of n members of a JSON object.
 func keys(n int) string {
 	var out []string
 	for i := range n {
@@ -329,7 +331,7 @@ func BenchmarkHolds(b *testing.B) {
 	}
 }
 
-// BenchmarkWorst measures the longest time that arguments can make a condition take.
+// BenchmarkWorst measures the evaluation of the slow conditions.
 func BenchmarkWorst(b *testing.B) {
 	for _, tt := range slowConditions() {
 		b.Run(tt.text, func(b *testing.B) {

@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// ipInEncoded replaces ipInWritten in the text that CEL parses, because in CEL's grammar no function name ends in the word
-// `in`. Both have the same length, so that locations in messages stay correct.
+// ipInEncoded replaces ipInWritten in the text that CEL parses, because in CEL's grammar no function name ends in the
+// word `in`. Both have the same length, so that locations in messages stay correct.
 const (
 	ipInWritten = "ip.in"
 	ipInEncoded = "ip.In"

@@ -7,7 +7,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/condition"
 )
 
-// A server that reads Amount for amount would get a million although the condition held for one.
+// TestHolds_FailsForOtherSpellingsOfKeys checks that a condition is false if the arguments have another spelling of a
+// key that it reads. A server that reads Amount as amount would otherwise use a value that the condition did not test.
 func TestHolds_FailsForOtherSpellingsOfKeys(t *testing.T) {
 	t.Parallel()
 	const taken = " may be read as "
@@ -28,7 +29,7 @@ func TestHolds_FailsForOtherSpellingsOfKeys(t *testing.T) {
 		{`args.dryRun == true`, `{"dryRun":true,"dry-run":false}`, taken},
 		{`args.a == 1 && args.A == 2`, `{"a":1,"A":2}`, "true"}, // both are read
 
-		// at any depth that is read, and at no other
+		// Keys are checked at any depth at which the condition reads.
 		{`args.o.amount <= 100`, `{"o":{"amount":1,"Amount":2}}`, taken},
 		{`args.o.amount <= 100`, `{"o":{"amount":1},"O":{}}`, taken},
 		{`args.o.amount <= 100`, `{"o":{"amount":1},"Amount":2,"x":{"Amount":2}}`, "true"},

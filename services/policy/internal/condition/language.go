@@ -14,8 +14,8 @@ import (
 	"cel.dev/cel-go/interpreter"
 )
 
-// allowedFunctions lists the functions of CEL's standard library that conditions may use. None of them returns a value larger than
-// its arguments. Their results depend only on their arguments.
+// allowedFunctions lists the functions of CEL's standard library that conditions may use. None of them returns a value
+// larger than its arguments. Their results depend only on their arguments.
 var allowedFunctions = []string{
 	operators.LogicalNot, operators.LogicalAnd, operators.LogicalOr, operators.Conditional,
 	operators.Equals, operators.NotEquals, operators.Less, operators.LessEquals, operators.Greater, operators.GreaterEquals,

@@ -128,8 +128,8 @@ func (f locatorFunction) read(name string) func(ref.Val) ref.Val {
 	}
 }
 
-// locatorOptimizations returns the implementations of the functions with a constant, which is parsed once for each condition. It
-// uses the library's optimization for regular expressions, which accepts any constant.
+// locatorOptimizations returns the implementations of the functions with a constant, which is parsed once for each
+// condition. It uses the library's optimization for regular expressions, which accepts any constant.
 func locatorOptimizations() []*interpreter.RegexOptimization {
 	var out []*interpreter.RegexOptimization
 	for name, f := range locatorFunctions() {

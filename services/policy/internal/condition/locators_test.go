@@ -7,7 +7,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/condition"
 )
 
-// Package locator tests what each function reads. This tests that conditions have the functions, and their results.
+// TestHolds_LocatorFunctions checks that conditions have the functions of package locator. The tests of that package
+// check their results in detail.
 func TestHolds_LocatorFunctions(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct{ text, args, want string }{
@@ -54,8 +55,8 @@ func answer(held bool, err error) string {
 	return "false"
 }
 
-// A path or URL with tricks can't be read, and a part of it says little. A condition that tests a part does not load,
-// and the message says what to use.
+// TestCompile_FailsForMisleadingTestsOfPathsAndURLs checks that tests of parts of a path or URL are refused, and that
+// the error suggests a safe function.
 func TestCompile_FailsForMisleadingTestsOfPathsAndURLs(t *testing.T) {
 	t.Parallel()
 	const (
@@ -66,7 +67,7 @@ func TestCompile_FailsForMisleadingTestsOfPathsAndURLs(t *testing.T) {
 		useEnds = "write ^(?:…)$"
 	)
 	for _, tt := range []struct{ text, want string }{
-		// by the tested text
+		// The tested text shows the kind.
 		{`args.x.startsWith("/srv")`, usePath},
 		{`args.x.startsWith("./a")`, usePath},
 		{`args.x.startsWith("~/a")`, usePath},
@@ -79,7 +80,7 @@ func TestCompile_FailsForMisleadingTestsOfPathsAndURLs(t *testing.T) {
 		{`args.x.startsWith("http")`, useURL},
 		{`args.x.contains("://example.com/")`, useURL},
 		{`args.to.endsWith("@example.com")`, useMail},
-		// by the name, from any expression
+		// The name of the argument shows the kind.
 		{`args.path.startsWith("a")`, usePath},
 		{`args["file_paths"].exists(p, p.startsWith("a"))`, usePath},
 		{`args.files[0].endsWith("x")`, usePath},
@@ -96,7 +97,7 @@ func TestCompile_FailsForMisleadingTestsOfPathsAndURLs(t *testing.T) {
 		{`url.host(args.x).endsWith("example.com")`, useHost},
 		{`url.host(args.x).startsWith("api.")`, useHost},
 		{`email.domain(args.x).contains("example")`, useHost},
-		// by order: strings that start with a text sort after it
+		// An order comparison is also a test of the start.
 		{`args.path >= "/srv/" && args.path < "/srv0"`, usePath},
 		{`args.x > "/srv/"`, usePath},
 		{`"/srv/" <= args.x`, usePath},
@@ -104,7 +105,7 @@ func TestCompile_FailsForMisleadingTestsOfPathsAndURLs(t *testing.T) {
 		{`args.urls.all(u, u >= "a")`, useURL},
 		{`args.x >= "https://api.example.com/"`, useURL},
 		{`url.host(args.x) >= "api."`, useHost},
-		// patterns
+		// Patterns must be anchored and must not accept tricks.
 		{`args.x.matches("abc")`, useEnds},
 		{`args.x.matches("^abc")`, useEnds},
 		{`args.x.matches("abc$")`, useEnds},
@@ -159,7 +160,7 @@ func TestCompile_FailsForMisleadingTestsOfPathsAndURLs(t *testing.T) {
 	}
 }
 
-// The second string of a function is a valid constant.
+// TestCompile_RequiresValidConstants checks that the second string of a function must be a valid constant.
 func TestCompile_RequiresValidConstants(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{

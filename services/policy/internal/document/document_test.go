@@ -171,7 +171,7 @@ func TestParse_LimitsTheNumberOfProblems(t *testing.T) {
 	}
 	_, err := parse("p.yaml", []byte(text.String()))
 	if err == nil || strings.Count(err.Error(), "\n") != 99 {
-		t.Errorf("50,000 problems are told in %d lines, want 100", strings.Count(fmt.Sprint(err), "\n")+1)
+		t.Errorf("50,000 problems give %d lines, want 100", strings.Count(fmt.Sprint(err), "\n")+1)
 	}
 	text.Reset()
 	text.WriteString("version: 1\ntools: {t: {rate_limit: [{max: 1, window: 1}")
@@ -193,7 +193,7 @@ func expect(t *testing.T, text, want string) {
 	}
 }
 
-// FuzzParse checks that every document that parse accepts compiles, and that every refusal is explained.
+// FuzzParse checks that every document that parse accepts compiles, and that every error has a position.
 func FuzzParse(f *testing.F) {
 	f.Add([]byte("version: 1\nserver: s*\ndefault: allow\ntools: {t: {action: deny, reason: r, rate_limit: {max: 1, window: 60}}}"))
 	f.Add([]byte(`{"version":1,"rules":[{"name":"r","match":{"tool":["a*"],"groups":"x"},"action":"require_approval","approvers":["g"],"quorum":2}]}`))

@@ -19,14 +19,14 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// message is a document that is refused or warned about, and the expected messages.
+// message is a document with the expected errors or warnings.
 type message struct {
 	name string
 	text []byte
 	want string
 }
 
-// messages returns the documents of the archive, each followed by a file called errors.
+// messages returns the documents of the archive. A file called errors follows each of them.
 func messages(t testing.TB) (out []message) {
 	t.Helper()
 	archive, err := txtar.ParseFile(filepath.Join("testdata", "messages.txtar"))
@@ -42,13 +42,13 @@ func messages(t testing.TB) (out []message) {
 	return out
 }
 
-// testApprovers are people of whom few may decide.
+// testApprovers has few people who may approve.
 var testApprovers = &engine.Approvers{
 	Deciders: []engine.Principal{{Tenant: "default", Name: "ana", Groups: []string{"finance"}}, {Tenant: "default", Name: "ben"}},
 	Callers:  []engine.OwnedAgent{{Principal: engine.Principal{Tenant: "default", Name: "bot"}, Owner: "ana"}},
 }
 
-// loadMessages returns the messages of loading a document: errors or warnings.
+// loadMessages returns the errors or warnings of loading a document.
 func loadMessages(t *testing.T, m message) string {
 	t.Helper()
 	var people *engine.Approvers
@@ -67,7 +67,7 @@ func loadMessages(t *testing.T, m message) string {
 	return problems.Error() + "\n"
 }
 
-// Every message of the loader is in testdata/messages.txtar, with a document that causes it.
+// TestMessages checks the messages for the documents in testdata/messages.txtar.
 func TestMessages(t *testing.T) {
 	t.Parallel()
 	all := messages(t)
@@ -89,8 +89,8 @@ func TestMessages(t *testing.T) {
 	}
 }
 
-// messageSources are the sources of the loader whose strings are messages. elsewhere are strings in them that are not
-// messages, or that no document of the archive can cause.
+// messageSources lists the sources whose strings are messages of the loader. untestedMessages has strings in them that
+// are not messages or that no document of the archive can cause, with the reason.
 var (
 	messageSources = []string{
 		".", "../engine/parse_error.go", "../engine/names_check.go", "../engine/glob.go", "../engine/approvers.go", "../../../internal/strictyaml/survey.go",

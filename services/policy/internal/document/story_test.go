@@ -19,9 +19,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-var update = flag.Bool("update", false, "write the golden files anew")
+var update = flag.Bool("update", false, "rewrite the golden files")
 
-// storyCall is a call.json: a call and its subject, in the form of ExplainRequest.
+// storyCall is the content of a call.json: a call and its subject, in the form of an ExplainCallRequest.
 type storyCall struct {
 	Call struct {
 		Method string `json:"method"`
@@ -31,7 +31,7 @@ type storyCall struct {
 		Params string `json:"paramsJson"`
 	} `json:"call"`
 	Subject storyPrincipal `json:"subject"`
-	// Tool is what the catalog knows of the tool; absent: a callable tool.
+	// Tool has the facts about the tool. If it is absent, the tool is callable and has no class.
 	Tool *storyFacts `json:"tool"`
 }
 
@@ -45,7 +45,7 @@ type storyFacts struct {
 	Unsure   bool            `json:"unsure"`
 }
 
-// statuses are the standings in stories; empty is callable.
+// statuses maps the names in the files to statuses. An empty name means callable.
 var statuses = map[string]engine.Status{
 	"": engine.Callable, "callable": engine.Callable, "unlisted": engine.Unlisted, "changed": engine.Changed, "quarantined": engine.Quarantined,
 }
@@ -60,7 +60,7 @@ type storyPrincipal struct {
 	Chain   []storyPrincipal `json:"chain"`
 }
 
-// storyDecision is a want.json: the decision, with the names of Decision, whether the tool is listed, and why.
+// storyDecision is the content of a want.json: the decision, whether the tool is visible, and the explanation.
 type storyDecision struct {
 	Effect     string         `json:"effect"`
 	Code       string         `json:"code,omitzero"`
@@ -84,8 +84,8 @@ type storyApproval struct {
 	Grant         string   `json:"grant,omitzero"`
 }
 
-// TestDecide_Stories runs each archive of testdata/decide: every .yaml is a policy, and each NAME.call.json has its
-// NAME.want.json. -update rewrites the latter.
+// TestDecide_Stories runs each archive of testdata/decide. Each .yaml file is a policy document, and NAME.want.json has
+// the expected decision about the call in NAME.call.json. The flag -update rewrites the expected decisions.
 func TestDecide_Stories(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob("../../testdata/decide/*.txtar")
@@ -229,7 +229,7 @@ func describeTerms(t *engine.ApprovalTerms) *storyApproval {
 	return out
 }
 
-// describe returns a limit in one line.
+// describe returns a limit as one line of text.
 func describe(l engine.Limit) string {
 	var per []string
 	for _, d := range l.Per {

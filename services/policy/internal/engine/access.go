@@ -83,12 +83,13 @@ func (w *denials) permitsEach(subject *Subject) bool {
 type denials struct {
 	// names returns the patterns of a rule for tools, or for methods.
 	names func(*rule) patterns
-	// skipsExact reports whether names without a wildcard are skipped, because [Set.permitsNamedTool] decides each of them.
+	// skipsExact reports whether names without a wildcard are skipped, because [Set.permitsNamedTool] decides each of
+	// them.
 	skipsExact bool
 	// allowing are the rules that allow calls of a principal of the subject, or require approval for them.
 	allowing []*rule
-	// prefixes has the denied prefixes: each name that starts with one of them is denied. same has the keys of the denied
-	// patterns that are not only a prefix.
+	// prefixes has the denied prefixes: each name that starts with one of them is denied. same has the keys of the
+	// denied patterns that are not only a prefix.
 	prefixes map[string]bool
 	keys     map[string]bool
 	// shortest and longest are the smallest and the largest length of a denied prefix, in bytes.

@@ -9,8 +9,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// X4: if any call is allowed or waits for approval, Reach says so. If anything is hidden, Reach does not say that
-// nothing is.
+// Case X4. TestAccess_CoversEveryAllowedCall checks that CouldAllow is true if any call is allowed or requires
+// approval, and that HidesNone is false if any tool is hidden.
 func TestAccess_CoversEveryAllowedCall(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -40,8 +40,8 @@ func TestAccess_CoversEveryAllowedCall(t *testing.T) {
 	})
 }
 
-// X4: if documents name tools one by one, Reach says no if and only if every tool is denied, also to a caller with
-// others behind it.
+// Case X4. TestAccess_IsExactWhenToolsAreNamed checks that CouldAllow is false if and only if every tool is denied, for
+// documents without patterns. It also tests callers with a chain.
 func TestAccess_IsExactWhenToolsAreNamed(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -110,7 +110,7 @@ func TestAccess_CouldAllow(t *testing.T) {
 			{Name: "a", Action: engine.ActionRequireApproval, Approvers: []string{"x"}, Match: engine.Match{Tool: []string{"t"}}},
 			{Name: "b", Action: engine.ActionRequireApproval, Approvers: []string{"y"}, Match: engine.Match{Tool: []string{"t"}, Category: []string{"write"}}},
 		}, true, true},
-		{"approvers who have nobody in common", engine.DefaultDeny, []engine.Rule{
+		{"approvers without a common group", engine.DefaultDeny, []engine.Rule{
 			{Name: "a", Action: engine.ActionRequireApproval, Approvers: []string{"x"}, Match: engine.Match{Tool: []string{"t"}}},
 			{Name: "b", Action: engine.ActionRequireApproval, Approvers: []string{"y"}, Match: engine.Match{Tool: []string{"t"}}},
 		}, false, true},
@@ -141,7 +141,7 @@ func TestAccess_CouldAllow(t *testing.T) {
 			}
 		})
 	}
-	t.Run("nobody", func(t *testing.T) {
+	t.Run("an invalid subject", func(t *testing.T) {
 		t.Parallel()
 		set, err := engine.Compile([]engine.Document{{Name: "d", Default: engine.DefaultAllow}}, options)
 		if err != nil {
@@ -176,7 +176,8 @@ func BenchmarkAccess(b *testing.B) {
 	}
 }
 
-// X9: what a list could show is distinguished from what could be called.
+// Case X9. TestAccess_CouldList checks that tools that could be listed are distinguished from tools that could be
+// called.
 func TestAccess_CouldList(t *testing.T) {
 	t.Parallel()
 	rule := func(action engine.Action, reason string, tools ...string) engine.Rule {
@@ -207,11 +208,11 @@ func TestAccess_CouldList(t *testing.T) {
 		"some of them are hidden":              {engine.DefaultDeny, []engine.Rule{rule(engine.ActionDeny, "why", "t*"), rule(engine.ActionHide, "", "ta*")}, true},
 		"those of a class have a reason":       {engine.DefaultDeny, []engine.Rule{hidden, classed(engine.ActionDeny, "why")}, true},
 		"those of a class are hidden":          {engine.DefaultDeny, []engine.Rule{told, classed(engine.ActionHide, "")}, true},
-		"another principal is told":            {engine.DefaultDeny, []engine.Rule{hidden, of("ben", told)}, false},
+		"another principal has a reason":       {engine.DefaultDeny, []engine.Rule{hidden, of("ben", told)}, false},
 		"it is hidden from another principal":  {engine.DefaultDeny, []engine.Rule{told, of("ben", rule(engine.ActionHide, ""))}, true},
 		"a hiding rule's reason is not told":   {engine.DefaultDeny, []engine.Rule{rule(engine.ActionHide, "why", "t")}, false},
 		"methods other than calls are allowed": {engine.DefaultDeny, []engine.Rule{{Action: engine.ActionAllow, Match: engine.Match{Method: []string{"prompts/*"}}}}, false},
-		"approvers who have nobody in common": {engine.DefaultDeny, []engine.Rule{
+		"approvers without a common group": {engine.DefaultDeny, []engine.Rule{
 			{Action: engine.ActionRequireApproval, Approvers: []string{"x"}, Match: engine.Match{Tool: []string{"t"}}},
 			{Action: engine.ActionRequireApproval, Approvers: []string{"y"}, Match: engine.Match{Tool: []string{"t"}}},
 		}, true},

@@ -17,7 +17,7 @@ const (
 	noGroup  = noPeople + ", in one of these groups"
 )
 
-// What a rule requires is compared with the people who exist.
+// TestApprovers_Check compares what rules require with the people who exist.
 func TestApprovers_Check(t *testing.T) {
 	t.Parallel()
 	ask := func(change ...func(*engine.Rule)) engine.Rule {
@@ -53,7 +53,7 @@ func TestApprovers_Check(t *testing.T) {
 		{"members of other groups", engine.Approvers{Deciders: []engine.Principal{ana, ben}}, ask(quorum(2, "legal")), []engine.ParseError{{
 			Message: "can never be approved: it asks for 2 operators or approvers of legal, and there is 1", Suggestion: "that is ben: " + noGroup,
 		}}},
-		{"nobody", engine.Approvers{}, ask(), []engine.ParseError{{
+		{"no people", engine.Approvers{}, ask(), []engine.ParseError{{
 			Message: "can never be approved: it asks for 1 operator or approver, and there are 0", Suggestion: noPeople,
 		}}},
 		{"too few without groups", engine.Approvers{Deciders: []engine.Principal{ana, ben}}, ask(quorum(3)), []engine.ParseError{{
@@ -95,7 +95,8 @@ func TestApprovers_Check(t *testing.T) {
 	}
 }
 
-// The place of a fault is that of its rule, and long lists are cut.
+// TestApprovers_CheckNamesTheRule checks that an error has the index of its rule, and that long lists of people are
+// cut.
 func TestApprovers_CheckNamesTheRule(t *testing.T) {
 	t.Parallel()
 	var p engine.Approvers

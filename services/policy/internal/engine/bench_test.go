@@ -8,7 +8,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// entries returns a document with n tool entries, a third of them with a limit.
+// entries returns a document with n entries under tools. A third of them have a limit.
 func entries(n int) []engine.Document {
 	d := engine.Document{Name: "bench", Server: "claude-flow", Default: engine.DefaultDeny}
 	for i := range n {

@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// bucketCase is a call and the limit that it meets.
+// bucketCase is a call and a limit that applies to it.
 type bucketCase struct {
 	Document, Rule      string
 	Window              time.Duration
@@ -39,7 +39,7 @@ func (c bucketCase) bucket(t rapid.TB) (own, capped string) {
 	return limits[0].Bucket, capped
 }
 
-// baseCase is a limit by all dimensions, so that every part of a call is part of its bucket.
+// baseCase returns a limit with all dimensions, so that its bucket depends on every part of a call.
 func baseCase() bucketCase {
 	return bucketCase{
 		Document: "d", Rule: "r", Window: time.Minute, max: 10, Server: "s", Tool: "t", Tenant: "default", Name: "ana",
@@ -50,7 +50,8 @@ func baseCase() bucketCase {
 	}
 }
 
-// TestBucket_IdentityIsStable fixes identities, because a changed identity makes a limit start empty after an upgrade.
+// TestBucket_IdentityIsStable checks fixed identities. If an identity changed, a limit would start empty after an
+// upgrade.
 func TestBucket_IdentityIsStable(t *testing.T) {
 	t.Parallel()
 	own, capped := baseCase().bucket(t)
@@ -122,7 +123,8 @@ func TestBucket_CapIsSharedOnlyByTheSessionsOfAPrincipal(t *testing.T) {
 	}
 }
 
-// TestBucket_DiffersWhenAPartDiffers checks that equal buckets mean equal parts: a:b and c never equal a and b:c.
+// TestBucket_DiffersWhenAPartDiffers checks that two calls have equal buckets only if all parts are equal. For example,
+// the parts "a:b" and "c" must not give the same bucket as "a" and "b:c".
 func TestBucket_DiffersWhenAPartDiffers(t *testing.T) {
 	t.Parallel()
 	text := rapid.StringOfN(rapid.SampledFrom([]rune("a:\x00\x01")), 0, 3, -1)
@@ -161,8 +163,8 @@ func TestBucket_DiffersWhenAPartDiffers(t *testing.T) {
 	})
 }
 
-// TestBucket_DiffersWhenTheSessionDiffers checks the same for a limit by session only, whose bucket has the principal and the
-// session.
+// TestBucket_DiffersWhenTheSessionDiffers checks that two calls have equal buckets of a limit per session only if
+// principal and session are equal.
 func TestBucket_DiffersWhenTheSessionDiffers(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -188,8 +190,8 @@ func TestBucket_DiffersWhenTheSessionDiffers(t *testing.T) {
 	})
 }
 
-// I6: everything that works for one person shares the bucket of a limit per owner: agents with or without a chain,
-// agents that those made, tokens with that owner, and the person.
+// Case I6. TestBucket_PerOwnerIsSharedByAllPrincipalsOfAPerson checks that a person shares a bucket with all principals
+// that work for the person: agents with and without a chain, agents of agents, and tokens with that owner.
 func TestBucket_PerOwnerIsSharedByAllPrincipalsOfAPerson(t *testing.T) {
 	t.Parallel()
 	set, err := engine.Compile([]engine.Document{{Name: "d", Rules: []engine.Rule{{

@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// TestCacheability_DecisionHoldsForAlikeCalls compares the decision on a call with those on calls that differ in what the
-// decision does not depend on.
+// TestCacheability_DecisionHoldsForAlikeCalls checks that calls for which a decision may be reused get the same
+// decision.
 func TestCacheability_DecisionHoldsForAlikeCalls(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -54,7 +54,7 @@ func TestCacheability(t *testing.T) {
 		return []engine.Document{{Name: "d", Server: "s", Default: engine.DefaultDeny, Rules: rules}}
 	}
 	ask := engine.Rule{Tool: "t", Action: engine.ActionRequireApproval}
-	where := engine.Rule{Name: "granted", Match: engine.Match{Tool: []string{"t"}, Principal: []string{"nobody"}}, Action: engine.ActionRequireApproval, Grant: engine.Grant{Calls: 1, Within: 60e9, Where: "args.n == 1"}}
+	where := engine.Rule{Name: "granted", Match: engine.Match{Tool: []string{"t"}, Principal: []string{"zed"}}, Action: engine.ActionRequireApproval, Grant: engine.Grant{Calls: 1, Within: 60e9, Where: "args.n == 1"}}
 	limited := func(per ...engine.Dimension) engine.Rule {
 		return engine.Rule{Tool: "t", Action: engine.ActionAllow, Limits: []engine.RateLimit{{Max: 1, Window: 60e9, Per: per}}}
 	}

@@ -23,7 +23,7 @@ func compile(t testing.TB, documents ...engine.Document) *engine.Set {
 	return set
 }
 
-// callable are the facts of a callable tool without a class.
+// callable has the facts about a callable tool without a class.
 var callable = engine.Facts{Status: engine.Callable}
 
 func person(name string) engine.Subject {
@@ -101,7 +101,7 @@ func TestCompile_FailsForInvalidDocuments(t *testing.T) {
 				`document "a": rule "tools.t": match: an entry under tools matches only its tool; use rules`,
 		},
 		{
-			"values that are none",
+			"unknown values",
 			[]engine.Document{{Name: "a", Default: 9, Rules: []engine.Rule{{
 				Name: "r", Action: 9, Limits: []engine.RateLimit{{Max: 1, Window: time.Second, Per: []engine.Dimension{0, 9}}},
 			}}}}, options,

@@ -10,8 +10,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// TestDecide_FindsEveryMatchingRule uses a set with a rule for each pair of patterns, so that every path through the
-// index is taken, and compares with trying the patterns one by one.
+// TestDecide_FindsEveryMatchingRule compares the index with trying all patterns. The set has a rule for each pair of
+// patterns, so that all paths through the index are used.
 func TestDecide_FindsEveryMatchingRule(t *testing.T) {
 	t.Parallel()
 	servers := [][]string{nil, {"s"}, {"s", "t"}, {"s*"}, {"t", "?"}, {"*"}}
@@ -34,7 +34,7 @@ func TestDecide_FindsEveryMatchingRule(t *testing.T) {
 			call := engine.Call{Facts: callable, Server: server, Tool: tool, Subject: person("x")}
 			for _, d := range documents {
 				for _, r := range d.Rules {
-					// Among rules that match nothing, the rule must be found if and only if it matches.
+					// The other rules match nothing, so the rule decides if and only if it matches.
 					r.Action = engine.ActionDeny
 					set := compile(t, engine.Document{Name: "d", Server: d.Server, Default: engine.DefaultAllow, Rules: []engine.Rule{
 						r, {Name: "z", Match: engine.Match{Tool: []string{"none", "t.*"}}, Action: engine.ActionHide},

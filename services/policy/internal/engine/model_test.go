@@ -15,7 +15,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// The model decides as the documentation says, rule by rule, without an index.
+// The model decides as the documentation says. It tries every rule and has no index.
 
 // A vote is the result of one rule, or of the default, for one principal.
 type vote struct {
@@ -43,7 +43,7 @@ func modelApplies(d engine.Document, server string) bool {
 	return d.Server == "" || modelMatches([]string{d.Server}, server)
 }
 
-// modelScope reports whether a match concerns calls of tools, and whether it concerns other methods.
+// modelScope reports whether a match can match tools/call, and whether it can match other methods.
 func modelScope(m engine.Match) (tools, methods bool) {
 	if m.Prompt != nil || m.URI != nil {
 		return false, true
@@ -55,7 +55,7 @@ func modelScope(m engine.Match) (tools, methods bool) {
 	return modelMatches(m.Method, "tools/call"), !wants && !slices.Equal(m.Method, []string{"tools/call"})
 }
 
-// modelMatchesName reports whether a call names what a rule requires.
+// modelMatchesName reports whether the prompt or URI of a call matches a rule.
 func modelMatchesName(r engine.Rule, call engine.Call) bool {
 	prompt, uri := call.Method == "prompts/get", strings.HasPrefix(call.Method, "resources/")
 	if call.Method == "completion/complete" {
@@ -111,8 +111,8 @@ func modelConcerns(d engine.Document, r engine.Rule, call engine.Call, p engine.
 		modelMatches(m.Tenant, p.Tenant)
 }
 
-// modelMatchesProperties reports whether a tool has the properties that a rule names. An unknown property matches unless the rule
-// allows.
+// modelMatchesProperties reports whether a tool has the properties that a rule names. An unknown property matches
+// unless the rule allows.
 func modelMatchesProperties(r engine.Rule, f engine.Facts) bool {
 	doubt := r.Action != engine.ActionAllow
 	one := func(wanted []string, known bool, has ...string) bool {
@@ -132,7 +132,8 @@ func modelMatchesProperties(r engine.Rule, f engine.Facts) bool {
 
 func modelCallsTool(call engine.Call) bool { return call.Method == "" || call.Method == "tools/call" }
 
-// modelAddByRisk adds the rule of by_risk, if that is the strictest default and some principal has no other rule.
+// modelAddByRisk adds the rule of by_risk if that is the strictest default and no rule with an action matches for some
+// principal.
 func modelAddByRisk(documents []engine.Document, call engine.Call) []engine.Document {
 	var strictest engine.Document
 	for _, d := range documents {
@@ -222,8 +223,8 @@ func modelVotes(documents []engine.Document, call engine.Call) []vote {
 			votes = append(votes, vote{action: engine.ActionDeny, chain: i})
 		}
 	}
-	// Each principal's own winner first, then the winner among those. Of two equal ones, a written rule is named before
-	// the rule of a default.
+	// First the winner for each principal is found, then the winner among these. If two are equal, a rule of a document
+	// wins over the rule of a default.
 	byRank := func(a, b vote) int {
 		told := func(v vote) int { return min(len(v.reason), 1) }
 		stands := func(v vote) int { return strings.Count(v.name, "default:by_risk") }
@@ -235,7 +236,7 @@ func modelVotes(documents []engine.Document, call engine.Call) []vote {
 	return votes
 }
 
-// modelTerms returns the terms, and whether any group may decide.
+// modelTerms returns the terms of an approval, and reports whether the lists of approvers have a group in common.
 func modelTerms(documents []engine.Document, call engine.Call) (terms engine.ApprovalTerms, possible bool) {
 	var asking []engine.Rule
 	for _, d := range documents {
@@ -293,7 +294,7 @@ func modelTerms(documents []engine.Document, call engine.Call) (terms engine.App
 	return terms, lists == 0 || len(terms.Approvers) > 0
 }
 
-// modelTime returns 0 if all are 0, otherwise the shortest, with 0 counted as the configured time.
+// modelTime returns the shortest time, with 0 counted as the configured time. It returns 0 if all are 0.
 func modelTime(given []time.Duration, configured time.Duration) time.Duration {
 	if slices.Max(given) == 0 {
 		return 0
@@ -304,7 +305,7 @@ func modelTime(given []time.Duration, configured time.Duration) time.Duration {
 	return slices.Min(given)
 }
 
-// modelIdempotent reports whether each principal has a rule that decides, and all of those rules are idempotent.
+// modelIdempotent reports whether for each principal a rule decides, and whether all rules that decide are idempotent.
 func modelIdempotent(documents []engine.Document, call engine.Call) bool {
 	for _, p := range principals(call.Subject) {
 		var said []bool
@@ -322,7 +323,7 @@ func modelIdempotent(documents []engine.Document, call engine.Call) bool {
 	return true
 }
 
-// modelLimits returns the description of each limit's bucket, sorted.
+// modelLimits returns a description of the bucket of each limit, sorted.
 func modelLimits(documents []engine.Document, call engine.Call) []string {
 	var limits []string
 	for _, d := range documents {
@@ -422,7 +423,8 @@ func TestDecide_AgreesWithTheModel(t *testing.T) {
 	})
 }
 
-// Rules that require approval for every call meet on each call, so that their terms are combined.
+// TestDecide_PooledTermsAgreeWithTheModel uses only rules that require approval for every call, so that their terms are
+// combined.
 func TestDecide_PooledTermsAgreeWithTheModel(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -445,7 +447,7 @@ func TestDecide_PooledTermsAgreeWithTheModel(t *testing.T) {
 	})
 }
 
-// checkLimits compares the limits with the model's. A bucket must have the same description in every call.
+// checkLimits compares limits with the limits of the model. A bucket must have the same description in every call.
 func checkLimits(t *rapid.T, want []string, got []engine.Limit, buckets map[string]string) {
 	if len(want) != len(got) {
 		t.Fatalf("%d limits, want %d:\n%+v\n%s", len(got), len(want), got, strings.Join(want, "\n"))

@@ -8,8 +8,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// wasm_model_ask is for agents of the mesh: no default, pattern or rule for every caller opens it to others, but a
-// rule that names the tool and its caller does.
+// TestDecide_ModelToolIsDeniedToOtherCallersUnlessNamed checks that only agents of the mesh may call wasm_model_ask,
+// unless a rule names the tool and its callers.
 func TestDecide_ModelToolIsDeniedToOtherCallersUnlessNamed(t *testing.T) {
 	t.Parallel()
 	allow := func(tool string, match engine.Match) []engine.Rule {

@@ -11,8 +11,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// T4: a rule that allows matches only plain URIs, and a rule that denies every spelling. A rule that requires approval
-// opens what it would allow.
+// Case T4. TestDecide_URISpellingsMatchByAction checks that a rule that allows matches only plain URIs, that a rule
+// that denies matches every spelling, and that a rule that requires approval admits only the URIs that it would match
+// if it allowed.
 func TestDecide_URISpellingsMatchByAction(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -70,7 +71,7 @@ func TestDecide_URISpellingsMatchByAction(t *testing.T) {
 	}
 }
 
-// The explanation has what was compared, and why a URI is not plain.
+// TestExplain_ComparesNames checks that an explanation has the compared names, and the reason why a URI is not plain.
 func TestExplain_ComparesNames(t *testing.T) {
 	t.Parallel()
 	set := compile(t, engine.Document{Name: "d", Rules: []engine.Rule{
@@ -101,7 +102,7 @@ func TestExplain_ComparesNames(t *testing.T) {
 	}
 }
 
-// A template is shown unless its start shows that every URI of it is denied.
+// TestShowsEntry_Templates checks that a template is shown unless its start proves that all its URIs are denied.
 func TestShowsEntry_Templates(t *testing.T) {
 	t.Parallel()
 	set := compile(t, engine.Document{Name: "d", Rules: []engine.Rule{
@@ -138,7 +139,8 @@ func TestShowsEntry_Templates(t *testing.T) {
 	}
 }
 
-// What is shown of a list may be called. If no rule distinguishes names, all names get the same result.
+// TestShowsEntry_AgreesWithDecide checks that entries are shown if and only if calls that name them are not denied, and
+// that all names get the same result if no rule distinguishes names.
 func TestShowsEntry_AgreesWithDecide(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// patternDocument allows the agents whose names match.
+// patternDocument returns a document that allows calls of agents whose names match a pattern.
 func patternDocument(pattern string) engine.Document {
 	return engine.Document{Name: "p", Rules: []engine.Rule{
 		{Name: "r", Match: engine.Match{Agent: []string{pattern}}, Action: engine.ActionAllow},
@@ -59,7 +59,7 @@ func TestPattern_Match(t *testing.T) {
 	}
 }
 
-// TestPattern_AgreesWithRegularExpressions translates patterns character by character.
+// TestPattern_AgreesWithRegularExpressions compares patterns with equivalent regular expressions.
 func TestPattern_AgreesWithRegularExpressions(t *testing.T) {
 	t.Parallel()
 	pattern := rapid.StringOfN(rapid.SampledFrom([]rune(`abé**?\\`)), 1, 8, -1)

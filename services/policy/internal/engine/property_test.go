@@ -14,7 +14,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// The vocabulary is small, so that documents and calls often match.
+// The lists are short, so that documents and calls often match.
 var (
 	someServers = []string{"", "", "s", "st", "s*", "?"}
 	someTools   = []string{"t", "tu", "t.u", "u"}
@@ -26,7 +26,7 @@ var (
 	somePrompts = []string{"p", "pq", "q"}
 )
 
-// someURIs are URIs with the readings that readers could take them for, in lower case; nil if they are not plain.
+// someURIs maps URIs to their readings in lower case. The readings are nil if the URI is not plain.
 var someURIs = map[string][]string{
 	"a:x/y":   {"a:x/y", "a:x/y/"},
 	"a:x/y/":  {"a:x/y", "a:x/y/"},
@@ -102,8 +102,8 @@ func drawRule(t *rapid.T, name string) engine.Rule {
 	return r
 }
 
-// drawMethods draws patterns for methods. One of them is for tools/call if the rule has keys about the tool, because
-// anything else is a fault.
+// drawMethods draws patterns for methods. If the rule has keys about a tool, one of the patterns matches tools/call,
+// because otherwise the document would have an error.
 func drawMethods(t *rapid.T, m *engine.Match) []string {
 	methods := drawSome(t, "match method", []string{"tools/call", "*", "prompts/*", "resources/read", "t*"}, 2)
 	if len(methods) > 0 && !modelMatches(methods, "tools/call") && len(m.Tool)+len(m.Category)+len(m.Risk)+len(m.Tags) > 0 {
@@ -112,7 +112,7 @@ func drawMethods(t *rapid.T, m *engine.Match) []string {
 	return methods
 }
 
-// drawNaming makes one match of four distinguish prompts or resources, and reports whether it did.
+// drawNaming adds prompts or URIs to one match of four, and reports whether it did.
 func drawNaming(t *rapid.T, m *engine.Match) bool {
 	switch rapid.IntRange(0, 7).Draw(t, "names") {
 	case 0:
@@ -128,7 +128,7 @@ func drawNaming(t *rapid.T, m *engine.Match) bool {
 	return true
 }
 
-// drawNamed draws what a call of another method names.
+// drawNamed draws the prompt or URI of a call.
 func drawNamed(t *rapid.T, call *engine.Call) {
 	call.Ref = ""
 	if call.Method == "completion/complete" {
@@ -142,7 +142,7 @@ func drawNamed(t *rapid.T, call *engine.Call) {
 	}
 }
 
-// drawTerms draws the times, and a confirmation or a grant.
+// drawTerms draws the times of an approval, and self-confirmation or a grant.
 func drawTerms(t *rapid.T, r *engine.Rule) {
 	times := []time.Duration{0, time.Second, time.Minute, time.Hour}
 	r.DecideWithin = rapid.SampledFrom(times).Draw(t, "decide within")
@@ -182,7 +182,7 @@ func drawDocuments(t *rapid.T, prefix string) []engine.Document {
 	return documents
 }
 
-// someParams are params, and the conditions that hold for them.
+// someParams maps params to the conditions that are true for them.
 var someParams = map[string][]string{
 	"":                                {},
 	`{"arguments":{"n":1}}`:           {"args.n == 1", "args.n < 3"},
@@ -191,7 +191,7 @@ var someParams = map[string][]string{
 	`{"arguments":{"n":1,"n":1}}`:     {}, // can't be evaluated
 }
 
-// withRule adds a rule unless the document has one of the same name.
+// withRule adds a rule unless the list has a rule with the same name.
 func withRule(rules []engine.Rule, r engine.Rule) []engine.Rule {
 	if slices.ContainsFunc(rules, func(o engine.Rule) bool { return o.Name == r.Name && o.Tool == r.Tool }) {
 		return rules
@@ -226,7 +226,7 @@ func drawCall(t *rapid.T) engine.Call {
 	return call
 }
 
-// drawFacts draws the facts of a tool that may be called.
+// drawFacts draws facts about a callable tool.
 func drawFacts(t *rapid.T) engine.Facts {
 	f := engine.Facts{Status: engine.Callable}
 	if rapid.Bool().Draw(t, "is classed") {
@@ -253,7 +253,7 @@ func decide(t *rapid.T, documents []engine.Document, call engine.Call) engine.De
 	return set.Decide(call)
 }
 
-// strictness orders decisions: allow, ask, deny, hide.
+// strictness returns the order of a decision: allow, require approval, deny, hide.
 func strictness(d engine.Decision) int {
 	switch {
 	case d.Hidden:
@@ -267,7 +267,7 @@ func strictness(d engine.Decision) int {
 	}
 }
 
-// easierTerm returns what is easier under the terms of b than under those of a; empty if nothing is.
+// easierTerm returns a term that is easier in b than in a. It returns "" if there is no such term.
 func easierTerm(a, b *engine.ApprovalTerms) string {
 	decide := func(t *engine.ApprovalTerms) time.Duration { return cmp.Or(t.DecideWithin, options.Times.Decide) }
 	execute := func(t *engine.ApprovalTerms) time.Duration { return cmp.Or(t.ExecuteWithin, options.Times.Execute) }
@@ -290,7 +290,7 @@ func easierTerm(a, b *engine.ApprovalTerms) string {
 	}
 }
 
-// decidedByRules reports whether rules, and no default, decide for every principal of the chain.
+// decidedByRules reports whether a rule decides for every principal of the chain, so that no default does.
 func decidedByRules(t *rapid.T, documents []engine.Document, call engine.Call) bool {
 	for _, p := range append([]engine.Principal{call.Subject.Caller}, call.Subject.Chain...) {
 		alone := call
@@ -302,7 +302,7 @@ func decidedByRules(t *rapid.T, documents []engine.Document, call engine.Call) b
 	return true
 }
 
-// checkTerms fails if a stricter set makes it easier to make a call. A rule may declare a call idempotent only if a
+// checkTerms fails if a stricter set makes approval easier. It also fails if a call becomes idempotent, unless a
 // default decided before.
 func checkTerms(t *rapid.T, before, after engine.Decision, ruled bool) {
 	if before.Approval != nil && after.Approval != nil && ruled {
@@ -340,8 +340,8 @@ func TestDecide_IsIndependentOfOrder(t *testing.T) {
 	})
 }
 
-// TestDecide_AddedRulesOnlyTighten checks for rules of every kind that a set with more rules never decides more leniently
-// than a rule did, and that no limit is lost. Only if a default decided may a rule that allows permit more.
+// TestDecide_AddedRulesOnlyTighten checks that a set with an additional rule never decides less strictly than a rule
+// did before, and that no limit is lost. Only if a default decided before may a rule that allows permit more.
 func TestDecide_AddedRulesOnlyTighten(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -374,7 +374,8 @@ func TestDecide_AddedRulesOnlyTighten(t *testing.T) {
 	})
 }
 
-// TestDecide_MergedSetsDenyWhatEitherDenies checks the property by which policies can be merged unread.
+// TestDecide_MergedSetsDenyWhatEitherDenies checks that merging two sets never allows a call that a rule of either set
+// denies.
 func TestDecide_MergedSetsDenyWhatEitherDenies(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -427,7 +428,7 @@ func TestVisible_AgreesWithDecide(t *testing.T) {
 			want.Code = d.Code
 		}
 		if got := set.Visible(call.Subject, call.Server, call.Tool, call.Facts); got != want {
-			t.Fatalf("Visible = %+v beside the decision %+v", got, d)
+			t.Fatalf("Visible = %+v, but the decision is %+v", got, d)
 		}
 		if d.Hidden && want.Visible {
 			t.Fatal("a hidden tool is listed")

@@ -1,7 +1,7 @@
-// Package epochlease records epoch leases. Decisions of one epoch come from the same policies and the same catalog. An epoch
-// lease is the period for which a gateway may reuse decisions of an epoch from its cache. After a change, the policy
-// service uses this package to wait until no gateway can reuse older decisions. The package has no clock: callers pass
-// the time.
+// Package epochlease records epoch leases. Decisions of one epoch come from the same policies and the same catalog. An
+// epoch lease is the period for which a gateway may reuse decisions of an epoch from its cache. After a change, the
+// policy service uses this package to wait until no gateway can reuse older decisions. The package has no clock:
+// callers pass the time.
 package epochlease
 
 import (

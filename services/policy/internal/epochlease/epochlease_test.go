@@ -10,16 +10,16 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/epochlease"
 )
 
-// A gateway models the holder that the register must be right about: responses to it are in transit, and it uses
-// decisions of one epoch for a while.
+// A gateway models a holder. Responses to it are in transit, and it uses decisions of one epoch until its lease ends.
 type gateway struct {
 	*epochlease.Holder
 	queue []response
-	// epoch is used until a time, and taken is the last response.
+	// epoch is the epoch that the gateway uses, and until the end of its lease. taken is the number of the last
+	// received response.
 	epoch uint64
 	until time.Time
 	taken uint64
-	// gone says that it sends no more requests; it still uses its lease.
+	// gone reports whether the gateway has left. It may still use its lease.
 	gone bool
 }
 
@@ -28,7 +28,7 @@ type response struct {
 	until         time.Time
 }
 
-// receive takes the next response, as a gateway does.
+// receive processes the next response.
 func (g *gateway) receive() {
 	r := g.queue[0]
 	g.queue = g.queue[1:]
@@ -41,9 +41,9 @@ func (g *gateway) receive() {
 	g.taken = r.number
 }
 
-// TestOlderUntil_NoGatewayUsesAnEndedEpoch models gateways that get responses late, take them late and report that
-// late, or leave, while epochs change. When the register says that no gateway can use an older epoch, none does, then
-// or later. The register says so at the latest when the longest lease is over.
+// TestOlderUntil_NoGatewayUsesAnEndedEpoch models gateways that receive responses late, acknowledge them late, or
+// leave, while epochs change. It checks that no gateway uses an older epoch after OlderUntil has returned the zero
+// time, and that OlderUntil never returns a time later than MaxDuration after the change.
 func TestOlderUntil_NoGatewayUsesAnEndedEpoch(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -110,7 +110,7 @@ func TestOlderUntil_NoGatewayUsesAnEndedEpoch(t *testing.T) {
 				}
 				for i, g := range gateways {
 					if g.epoch < free && g.until.After(now) {
-						t.Fatalf("gateway %d uses epoch %d, and the register says that nobody does before %d", i, g.epoch, free)
+						t.Fatalf("gateway %d uses epoch %d, but OlderUntil has returned the zero time for epoch %d", i, g.epoch, free)
 					}
 				}
 			},
@@ -137,7 +137,7 @@ func TestAcknowledge_EndsTheLeasesOnOlderEpochs(t *testing.T) {
 	news := say(time.Time{})
 	select {
 	case <-freed:
-		t.Fatal("somebody gave up a lease who has only been told")
+		t.Fatal("freed is closed although the holder has acknowledged nothing")
 	default:
 	}
 	if err := h.Acknowledge(news); err != nil {
@@ -146,7 +146,7 @@ func TestAcknowledge_EndsTheLeasesOnOlderEpochs(t *testing.T) {
 	select {
 	case <-freed:
 	default:
-		t.Error("nobody is told that the lease was given up")
+		t.Error("freed is not closed although the holder gave up its lease")
 	}
 	if until, _ := register.OlderUntil(2, now); !until.IsZero() {
 		t.Errorf("epoch 1 may still be used until %v", until)

@@ -109,8 +109,8 @@ func TestPath_BaseAndExt(t *testing.T) {
 	}
 }
 
-// A path within a root is also within it for the standard library, and after cleaning. The result does not change when
-// the path is cleaned.
+// FuzzP14PathWithin checks that a path that Within reports to be within a root is also within it for the standard
+// library, and that the result does not change after the paths are cleaned.
 func FuzzP14PathWithin(f *testing.F) {
 	for _, seed := range []string{"/srv/../etc", "/srv/a/./b//c/..", "a/../..", "/srv/.. /x", "~", "/srv/\uff0e./x", "//srv", `/srv\..\x`, "/srv/%2e%2e/x", "c:/x", "./c:/x"} {
 		f.Add(seed, "/srv")
@@ -155,7 +155,7 @@ func within(text, root string) (bool, error) {
 	return p.Within(r)
 }
 
-// answer returns the result, or the error.
+// answer returns the result as a text, or the text of the error.
 func answer(yes bool, err error) string {
 	switch {
 	case err != nil && yes:

@@ -15,7 +15,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/locator"
 )
 
-// pieces are parts of URLs, including odd ones on which readers differ.
+// pieces has parts of URLs, including parts about which readers differ.
 var pieces = [][]string{
 	{"https", "http", "HTTP", "ftp", "wss", "s3", "file", "javascript", "h\tttp", ""},
 	{"://", "://", "://", ":", ":/", ":///", ":\\\\", ":/\\", "//", ":// "},
@@ -29,8 +29,8 @@ var pieces = [][]string{
 	{"", "", "?q=1", "?a@b", "#f", "#@b", "? ", "?\\", "?é", "?%", "#/../x", "?'|{}"},
 }
 
-// A URL that is read is read as the same URL by the WHATWG standard, as in Node, and by RFC 3986, as in the standard
-// library.
+// TestParseURL_AgreesWithOtherReaders checks that Node, which implements the WHATWG standard, and the standard library,
+// which implements RFC 3986, parse every URL that ParseURL accepts to the same parts.
 func TestParseURL_AgreesWithOtherReaders(t *testing.T) {
 	t.Parallel()
 	texts := make([]string, 0, 30_000)
@@ -58,7 +58,7 @@ func TestParseURL_AgreesWithOtherReaders(t *testing.T) {
 	}
 }
 
-// madeURL joins pieces, most of them plain.
+// madeURL joins random pieces to a URL.
 func madeURL(random *rand.Rand) string {
 	var text strings.Builder
 	odd, odder := random.IntN(len(pieces)), random.IntN(len(pieces))
@@ -77,10 +77,10 @@ func madeURL(random *rand.Rand) string {
 	return made
 }
 
-// A reading is what a reader makes of a URL; the zero reading means that it refuses the URL.
+// A reading has the parts of a URL for a reader. The zero reading means that the reader refuses the URL.
 type reading struct{ scheme, host, port, path string }
 
-// same reports whether two readings agree. An absent path equals "/".
+// same reports whether two readings are equal. An absent path equals "/".
 func (r reading) same(o reading) bool {
 	if o.path == "" && o.scheme != "" {
 		o.path = "/"
@@ -98,7 +98,7 @@ func bracketed(host string) string {
 	return host
 }
 
-// portText returns the port in the form of the WHATWG standard: empty for the scheme's own.
+// portText returns the port as the WHATWG standard does: empty if it is the default port of the scheme.
 func portText(u locator.URL) string {
 	own := map[string]int{"http": 80, "https": 443, "ws": 80, "wss": 443, "ftp": 21}
 	if u.Port == own[u.Scheme] {
@@ -107,7 +107,7 @@ func portText(u locator.URL) string {
 	return strconv.Itoa(u.Port)
 }
 
-// whatwg returns what Node reads. The final dot of a host is removed, as this package does.
+// whatwg returns the readings of Node, without the final dots of hosts.
 func whatwg(t *testing.T, texts []string) []reading {
 	t.Helper()
 	const script = `
@@ -140,7 +140,7 @@ console.log(JSON.stringify(texts.map((text) => {
 	return readings
 }
 
-// checkRFC3986 compares with the standard library, which leaves names as written.
+// checkRFC3986 compares a URL with the result of the standard library, which does not change the case of names.
 func checkRFC3986(t interface {
 	Helper()
 	Errorf(format string, args ...any)
@@ -164,8 +164,8 @@ func checkRFC3986(t interface {
 	}
 }
 
-// A URL that is read is read in the same way by RFC 3986. Written again from its parts it is the same URL, is under
-// itself, and its path is within its own.
+// FuzzP14URL checks that the standard library reads a URL in the same way, that a URL made of its parts is equal to it,
+// and that the URL is under itself.
 func FuzzP14URL(f *testing.F) {
 	for _, tt := range urls {
 		f.Add(tt.text)
@@ -193,7 +193,7 @@ func FuzzP14URL(f *testing.F) {
 	})
 }
 
-// A mail address has one @ and a domain that can be the host of a URL.
+// FuzzP14EmailDomain checks that an accepted address has one @, and that its domain can be the host of a URL.
 func FuzzP14EmailDomain(f *testing.F) {
 	for _, seed := range []string{"a@b.example", `"a@b"@c`, "a@b,c@d", "a%b@c", "a@[1.2.3.4]", "a@xn--bcher-kva.example"} {
 		f.Add(seed)

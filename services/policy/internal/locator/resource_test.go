@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/locator"
 )
 
-// resources are URIs, with a part of the reason why they are not plain; empty if they are.
+// resources has URIs, each with a part of the reason why it is not plain. The reason is empty if the URI is plain.
 var resources = []struct{ text, want string }{
 	{"file:///srv/notes/today.md", ""},
 	{"file:///srv/a%20b/%C3%A9.md", ""},
@@ -137,7 +137,7 @@ func TestReadings(t *testing.T) {
 	}
 }
 
-// respell writes a URI in another way that some server takes for the same.
+// respell returns another spelling of a URI that some reader takes for the same URI.
 func respell(t *rapid.T, uri string) string {
 	scheme, rest, _ := strings.Cut(uri, ":")
 	at := func(of string) int { return rapid.IntRange(0, len(of)-1).Draw(t, "place") }
@@ -183,7 +183,8 @@ func respell(t *rapid.T, uri string) string {
 	return scheme + ":" + rest
 }
 
-// No other spelling passes a rule that denies: a plain spelling is read as the URI that it was made from.
+// TestCheckResource_NoOtherSpellingIsPlain checks that another spelling of a URI is not plain, or has the URI among its
+// readings. Otherwise it could bypass a rule that denies the URI.
 func TestCheckResource_NoOtherSpellingIsPlain(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -208,7 +209,8 @@ func TestCheckResource_NoOtherSpellingIsPlain(t *testing.T) {
 	})
 }
 
-// net/url reads a plain URI as written, and removes or decodes nothing in its path.
+// FuzzCheckResource checks that net/url reads a plain URI as written, and that no part of its path can be removed or
+// decoded.
 func FuzzCheckResource(f *testing.F) {
 	for _, tt := range resources {
 		f.Add(tt.text)

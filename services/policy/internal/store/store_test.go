@@ -17,7 +17,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(sqlstoretest.Main(m)) }
 
-// eachStore runs a test on every kind of store. open opens it, each time with the same tables.
+// eachStore runs a test on SQLite and PostgreSQL. open opens a store with the same tables each time.
 func eachStore(t *testing.T, story func(t *testing.T, open func() *store.Store)) {
 	t.Helper()
 	t.Parallel()
@@ -47,7 +47,7 @@ func eachStore(t *testing.T, story func(t *testing.T, open func() *store.Store))
 
 func untrusted(string) bool { return false }
 
-// listDefinitions lets a server list definitions, and returns it and the version.
+// listDefinitions stores a report of definitions. It returns the server and the version of the catalog.
 func listDefinitions(t *testing.T, s *store.Store, name string, definitions map[string]string) (*catalog.Server, int64) {
 	t.Helper()
 	r := catalog.Report{Version: "2025-11-25", Whole: true}
@@ -136,7 +136,8 @@ func TestChange_VersionStaysWhenNothingChanges(t *testing.T) {
 	})
 }
 
-// Two processes change one server at once, and no change is lost.
+// TestChange_ConcurrentReplicasLoseNoChange checks that no change is lost if two processes change one server at the
+// same time.
 func TestChange_ConcurrentReplicasLoseNoChange(t *testing.T) {
 	eachStore(t, func(t *testing.T, open func() *store.Store) {
 		one, two := open(), open()
@@ -169,8 +170,8 @@ func TestChange_ConcurrentReplicasLoseNoChange(t *testing.T) {
 	})
 }
 
-// Classes that were computed while a server was trusted, or by another version of the classifier, are computed again
-// when they are read, and when anything of the server changes.
+// TestChangedSince_ReclassifiesWhenTheClassifierChanged checks that tools are classified again if their classes come
+// from another version of the classifier or another trust setting, when a server is read and when it is changed.
 func TestChangedSince_ReclassifiesWhenTheClassifierChanged(t *testing.T) {
 	eachStore(t, func(t *testing.T, open func() *store.Store) {
 		s := open()

@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/ratelimit/internal/store"
 )
 
-// benchStore returns a store in which one owner can begin a million buckets.
+// benchStore returns a store in which one owner can create a million buckets.
 func benchStore(b *testing.B) *store.Memory {
 	b.Helper()
 	m, err := store.NewMemory(store.Bounds{Buckets: 20_000_000, Reservations: 1_000_000})
@@ -20,7 +20,7 @@ func benchStore(b *testing.B) *store.Memory {
 	return m
 }
 
-// names returns n different bucket names of a usual length.
+// names returns n different names of buckets with a usual length.
 func names(n int) []string {
 	all := make([]string, n)
 	for i := range all {
@@ -29,14 +29,14 @@ func names(n int) []string {
 	return all
 }
 
-// reserveAndSettle does what a gateway does for one call.
+// reserveAndSettle reserves and settles, as a gateway does for one call.
 func reserveAndSettle(b *testing.B, m *store.Memory, key string, limits []store.Limit) {
-	answer, err := m.Reserve(b.Context(), store.ReserveRequest{Key: key, Owner: "acme/ana", Limits: limits, Lifetime: time.Minute})
+	result, err := m.Reserve(b.Context(), store.ReserveRequest{Key: key, Owner: "acme/ana", Limits: limits, Lifetime: time.Minute})
 	if err != nil {
 		b.Fatal(err)
 	}
-	if answer.Granted {
-		if _, err := m.Settle(b.Context(), answer.Reservation.ID, store.Sent); err != nil {
+	if result.Granted {
+		if _, err := m.Settle(b.Context(), result.Reservation.ID, store.Sent); err != nil {
 			b.Fatal(err)
 		}
 	}

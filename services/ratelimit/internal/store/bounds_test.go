@@ -13,10 +13,10 @@ import (
 	"github.com/sluice-mesh/sluice/services/ratelimit/internal/store"
 )
 
-// wantSize checks how many buckets and leases are stored.
-func wantSize(t *testing.T, m *store.Memory, buckets, leases int) {
+// wantSize checks the numbers of stored buckets and reservations.
+func wantSize(t *testing.T, m *store.Memory, buckets, reservations int) {
 	t.Helper()
-	if got, want := m.Size(), (store.Bounds{Buckets: buckets, Reservations: leases}); got != want {
+	if got, want := m.Size(), (store.Bounds{Buckets: buckets, Reservations: reservations}); got != want {
 		t.Errorf("size %+v, want %+v", got, want)
 	}
 }
@@ -37,7 +37,7 @@ func TestReserve_FullStoreRefusesOnlyNewBuckets(t *testing.T) {
 		for i := range 99 {
 			mustReserve(t, m, true, fmt.Sprint("k", i), limitPerMinute(fmt.Sprint("b", i), 2))
 		}
-		// The capacity does not suffice for two more. Nothing is taken from any bucket, also not from the existing one.
+		// The capacity does not suffice for two more buckets. No units are taken, not even from the existing bucket.
 		_, err := reserve(t, m, "two", limitPerMinute("b0", 2), limitPerMinute("x", 2), limitPerMinute("y", 2))
 		if !errors.Is(err, store.ErrFull) {
 			t.Fatalf("two more: %v", err)
@@ -64,7 +64,7 @@ func TestReserve_FullStoreRefusesOnlyNewBuckets(t *testing.T) {
 	})
 }
 
-// R3: an owner that invents names of buckets fills only its quota.
+// Case R3. TestReserve_OwnerFillsOnlyItsQuota checks that an owner that uses many bucket names fills only its quota.
 func TestReserve_OwnerFillsOnlyItsQuota(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -74,9 +74,9 @@ func TestReserve_OwnerFillsOnlyItsQuota(t *testing.T) {
 			t.Helper()
 			for i := range n {
 				name := fmt.Sprint(owner, from+i)
-				answer, err := reserveFor(t, m, owner, name, limitPerMinute(name, 2))
-				if err != nil || !answer.Granted {
-					t.Fatalf("bucket %s: %+v, %v", name, answer, err)
+				result, err := reserveFor(t, m, owner, name, limitPerMinute(name, 2))
+				if err != nil || !result.Granted {
+					t.Fatalf("bucket %s: %+v, %v", name, result, err)
 				}
 			}
 		}
@@ -95,20 +95,20 @@ func TestReserve_OwnerFillsOnlyItsQuota(t *testing.T) {
 		full("ana", limitPerMinute("more", 2), limitPerMinute("and more", 2)) // all or nothing
 		invent("ana", share-1, 1)
 
-		// Existing buckets can be used, whichever owner began them.
-		if answer, err := reserveFor(t, m, "eve", "old", limitPerMinute("eve0", 2), limitPerMinute("ana0", 2)); err != nil || !answer.Granted {
-			t.Errorf("old buckets: %+v, %v", answer, err)
+		// Existing buckets can be used, whichever owner created them.
+		if result, err := reserveFor(t, m, "eve", "old", limitPerMinute("eve0", 2), limitPerMinute("ana0", 2)); err != nil || !result.Granted {
+			t.Errorf("old buckets: %+v, %v", result, err)
 		}
-		// Buckets that were given back, reset or have become empty no longer count against the quota.
+		// Buckets that were given back, reset or have become empty do not count against the quota.
 		if err := m.Reset(t.Context(), "eve1"); err != nil {
 			t.Fatal(err)
 		}
-		answer, err := reserveFor(t, m, "eve", "x", limitPerMinute("x", 2))
+		result, err := reserveFor(t, m, "eve", "x", limitPerMinute("x", 2))
 		if err != nil {
 			t.Fatal(err)
 		}
 		full("eve", limitPerMinute("more", 2))
-		if _, err := m.Settle(t.Context(), answer.Reservation.ID, store.NeverSent); err != nil {
+		if _, err := m.Settle(t.Context(), result.Reservation.ID, store.NeverSent); err != nil {
 			t.Fatal(err)
 		}
 		invent("eve", share, 1)
@@ -119,16 +119,16 @@ func TestReserve_OwnerFillsOnlyItsQuota(t *testing.T) {
 	})
 }
 
-// Owners without buckets are not stored.
+// TestOwners_AreRemovedWithTheirLastBucket checks that owners without buckets are not stored.
 func TestOwners_AreRemovedWithTheirLastBucket(t *testing.T) {
 	t.Parallel()
 	m := newMemory(t, largeBounds)
 	for i := range 100 {
-		answer := mustReserve(t, m, true, fmt.Sprint(i), limitPerMinute("b", 1), limitPerMinute("c", 1))
+		result := mustReserve(t, m, true, fmt.Sprint(i), limitPerMinute("b", 1), limitPerMinute("c", 1))
 		if got := m.Owners(); got != 1 {
 			t.Fatalf("%d owners are stored, want 1", got)
 		}
-		if _, err := m.Settle(t.Context(), answer.Reservation.ID, store.NeverSent); err != nil {
+		if _, err := m.Settle(t.Context(), result.Reservation.ID, store.NeverSent); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -146,7 +146,7 @@ func TestReserve_FullStoreRefusesNewReservations(t *testing.T) {
 		mustReserve(t, m, true, "1", l)
 		mustReserve(t, m, true, "2", l)
 		if _, err := reserve(t, m, "3", l, limitPerMinute("c", 1)); !errors.Is(err, store.ErrFull) {
-			t.Errorf("a fourth lease: %v", err)
+			t.Errorf("a fourth reservation: %v", err)
 		}
 		wantSize(t, m, 1, 3)
 		mustReserve(t, m, true, "0", l) // a repeat
@@ -172,7 +172,7 @@ func TestReserve_RemovesEmptyBucketsAndExpiredReservations(t *testing.T) {
 			}
 			time.Sleep(20 * time.Minute)
 		}
-		// Each reservation of a round removed two keys of the round before.
+		// Each reservation has removed up to two buckets and two reservations of the previous round.
 		if got := m.Size(); got.Buckets > 5_500 || got.Reservations > 5_500 {
 			t.Errorf("%+v are stored, want about 5000", got)
 		}
@@ -202,8 +202,8 @@ func TestMemory_RemovesBucketsWhenGivenBackOrReset(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMemory(t, largeBounds)
 		for i := range 1000 {
-			answer := mustReserve(t, m, true, "k", limitPerMinute(fmt.Sprint("a", i), 1), limitPerMinute(fmt.Sprint("b", i), 1))
-			if _, err := m.Settle(t.Context(), answer.Reservation.ID, store.NeverSent); err != nil {
+			result := mustReserve(t, m, true, "k", limitPerMinute(fmt.Sprint("a", i), 1), limitPerMinute(fmt.Sprint("b", i), 1))
+			if _, err := m.Settle(t.Context(), result.Reservation.ID, store.NeverSent); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -227,9 +227,9 @@ func TestMemory_RemovalFreesMemory(t *testing.T) {
 	before := heap()
 	for i := range keys {
 		key := fmt.Sprintf("bucket/%032d", i)
-		answer := mustReserve(t, m, true, key, store.Limit{Bucket: key, Max: 10, Window: 366 * 24 * time.Hour, Cost: 1})
+		result := mustReserve(t, m, true, key, store.Limit{Bucket: key, Max: 10, Window: 366 * 24 * time.Hour, Cost: 1})
 		if i%2 == 0 {
-			if _, err := m.Settle(t.Context(), answer.Reservation.ID, store.Sent); err != nil {
+			if _, err := m.Settle(t.Context(), result.Reservation.ID, store.Sent); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -245,18 +245,18 @@ func TestMemory_RemovalFreesMemory(t *testing.T) {
 		}
 	}
 	after := heap() - before
-	t.Logf("%d buckets, half of them with a lease: %d MB full, %d MB after", keys, full>>20, after>>20)
+	t.Logf("%d buckets, half of them with a reservation: %d MB full, %d MB after", keys, full>>20, after>>20)
 	if got := m.Size(); got.Buckets > keys/10 || got.Reservations > keys/10 {
 		t.Errorf("%+v are stored", got)
 	}
-	// Go's maps keep the size that they once had.
+	// The maps still have memory for all the removed buckets and reservations, because Go's maps do not shrink.
 	if after > full*2/5 {
 		t.Errorf("%d of %d bytes are still held", after, full)
 	}
 	runtime.KeepAlive(m)
 }
 
-// heap returns how many bytes are reachable.
+// heap returns the number of reachable bytes.
 func heap() int64 {
 	runtime.GC()
 	runtime.GC()

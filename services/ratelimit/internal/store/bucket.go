@@ -61,7 +61,7 @@ func (s *bucketShard) evict(b *bucket) {
 	s.all.room.give(1)
 }
 
-// store adds a new bucket, from which units were taken. The caller must have taken the quotas for the bucket.
+// add adds a new bucket, from which units were taken. The caller must have taken the quotas for the bucket.
 func (s *bucketShard) add(b *bucket) {
 	b.stored = true
 	s.named[b.name] = b

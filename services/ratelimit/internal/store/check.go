@@ -55,7 +55,7 @@ func checkLimits(limits []Limit) error {
 // checkLifetime returns an error that wraps ErrInvalid if the lifetime of a reservation is not valid.
 func checkLifetime(d time.Duration) error {
 	if d < 1 || d > window.MaxLength {
-		return fmt.Errorf("%w: a lease of %v is not within 1ns and %v", ErrInvalid, d, window.MaxLength)
+		return fmt.Errorf("%w: the lifetime %v is not within 1ns and %v", ErrInvalid, d, window.MaxLength)
 	}
 	return nil
 }

@@ -60,11 +60,11 @@ func (m *Memory) Reserve(ctx context.Context, r ReserveRequest) (Result, error) 
 	if err := checkReservation(&r); err != nil {
 		return Result{}, err
 	}
-	answer, err := m.reserve(&r)
+	result, err := m.reserve(&r)
 	if errors.Is(err, ErrFull) && m.sweep() {
 		return m.reserve(&r)
 	}
-	return answer, err
+	return result, err
 }
 
 // reserve makes one attempt to reserve.
@@ -85,19 +85,19 @@ func (m *Memory) reserve(r *ReserveRequest) (Result, error) {
 	if held != nil && !held.matches(r.Limits) {
 		return Result{}, ErrReused
 	}
-	answer, err := check(now, r.Limits, spots)
+	result, err := check(now, r.Limits, spots)
 	switch {
 	case err != nil:
 		return Result{}, err
 	case held != nil:
-		return answer.repeat(held.Reservation), nil
-	case !answer.Granted:
-		return answer, nil
+		return result.repeat(held.Reservation), nil
+	case !result.Granted:
+		return result, nil
 	}
-	if answer.Reservation, err = m.grant(home, wall.Round(0), r, spots); err != nil {
+	if result.Reservation, err = m.grant(home, wall.Round(0), r, spots); err != nil {
 		return Result{}, err
 	}
-	return answer.granted(r.Limits), nil
+	return result.granted(r.Limits), nil
 }
 
 // check returns the result for the limits without taking units. It sets spots[i].bucket to the bucket of limits[i].
@@ -106,16 +106,16 @@ func check(now time.Duration, limits []Limit, spots []bucketRef) (Result, error)
 		spots[i].shard.tick(now)
 		spots[i].shard.sweep(2) // a limit adds at most one bucket, so two removals suffice
 	}
-	answer := Result{Granted: true, Remaining: make([]int64, len(limits))}
+	result := Result{Granted: true, Remaining: make([]int64, len(limits))}
 	for i := range limits {
 		v, err := spots[i].check(&limits[i])
 		if err != nil {
 			return Result{}, err
 		}
-		answer.add(i, v)
+		result.add(i, v)
 	}
-	answer.RetryAfter = (answer.RetryAfter + time.Millisecond - 1).Truncate(time.Millisecond)
-	return answer, nil
+	result.RetryAfter = (result.RetryAfter + time.Millisecond - 1).Truncate(time.Millisecond)
+	return result, nil
 }
 
 // grant takes the units, which must fit, and creates the reservation.
@@ -127,7 +127,7 @@ func (m *Memory) grant(home *reservationShard, wall time.Time, r *ReserveRequest
 		}
 	}
 	if !m.reservations.room.take(1) {
-		return Reservation{}, fmt.Errorf("%w: %d leases live", ErrFull, m.reservations.room.most)
+		return Reservation{}, fmt.Errorf("%w: %d reservations exist", ErrFull, m.reservations.room.most)
 	}
 	by, err := m.buckets.takeQuota(r.Owner, missing)
 	if err != nil {
@@ -179,14 +179,14 @@ func (m *Memory) Renew(ctx context.Context, id string, d time.Duration) (time.Ti
 	}
 	home, number, ok := m.reservations.parseID(id)
 	if !ok {
-		return time.Time{}, fmt.Errorf("lease %q: %w", id, ErrNotFound)
+		return time.Time{}, fmt.Errorf("reservation %q: %w", id, ErrNotFound)
 	}
 	home.mu.Lock()
 	defer home.mu.Unlock()
 	now := home.tick(m.now())
 	l := home.find(id, number)
 	if l == nil {
-		return time.Time{}, fmt.Errorf("lease %q: %w", id, ErrNotFound)
+		return time.Time{}, fmt.Errorf("reservation %q: %w", id, ErrNotFound)
 	}
 	if now+d > home.expiring.dueOf(l) {
 		home.expiring.move(l, now+d)
@@ -232,8 +232,8 @@ func (m *Memory) Peek(ctx context.Context, limits []Limit) ([]int64, error) {
 	spots, set := m.buckets.refs(limits, nil)
 	m.buckets.lock(set)
 	defer m.buckets.unlock(set)
-	answer, err := check(m.now(), limits, spots)
-	return answer.Remaining, err
+	result, err := check(m.now(), limits, spots)
+	return result.Remaining, err
 }
 
 // Reset implements [Store].

@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/ratelimit/internal/store/storetest"
 )
 
-// largeBounds is a capacity that no test reaches.
+// largeBounds is a capacity that no test uses up.
 var largeBounds = store.Bounds{Buckets: 1_000_000, Reservations: 1_000_000}
 
 func TestMemory(t *testing.T) {
@@ -34,12 +34,12 @@ func newMemory(t *testing.T, most store.Bounds) *store.Memory {
 	return m
 }
 
-// limitPerMinute returns a limit of n per minute with a cost of one unit.
+// limitPerMinute returns a limit of n units per minute with a cost of one unit.
 func limitPerMinute(bucket string, n int64) store.Limit {
 	return store.Limit{Bucket: bucket, Max: n, Window: time.Minute, Cost: 1}
 }
 
-// reserve reserves limits under a key, with a lease of ten minutes. The key is also the name of the owner.
+// reserve reserves limits under a key for ten minutes. The key is also the name of the owner.
 func reserve(t *testing.T, m *store.Memory, key string, limits ...store.Limit) (store.Result, error) {
 	t.Helper()
 	return reserveFor(t, m, key, key, limits...)
@@ -50,17 +50,17 @@ func reserveFor(t *testing.T, m *store.Memory, owner, key string, limits ...stor
 	return m.Reserve(t.Context(), store.ReserveRequest{Owner: owner, Key: key, Limits: limits, Lifetime: 10 * time.Minute})
 }
 
-// mustReserve reserves, and fails the test unless the answer is a grant (want) or a refusal.
+// mustReserve reserves, and fails the test unless the result is a grant (want is true) or a refusal.
 func mustReserve(t *testing.T, m *store.Memory, want bool, key string, limits ...store.Limit) store.Result {
 	t.Helper()
-	answer, err := reserve(t, m, key, limits...)
+	result, err := reserve(t, m, key, limits...)
 	if err != nil {
 		t.Fatalf("Reserve %s: %v", key, err)
 	}
-	if answer.Granted != want {
-		t.Fatalf("Reserve %s: granted %t, want %t", key, answer.Granted, want)
+	if result.Granted != want {
+		t.Fatalf("Reserve %s: granted %t, want %t", key, result.Granted, want)
 	}
-	return answer
+	return result
 }
 
 func TestReserve_AdmitsNothingExtraWhenTheClockJumps(t *testing.T) {
@@ -69,11 +69,11 @@ func TestReserve_AdmitsNothingExtraWhenTheClockJumps(t *testing.T) {
 	fill := func(t *testing.T, m *store.Memory, label string) (granted int) {
 		t.Helper()
 		for i := range 20 {
-			answer, err := reserve(t, m, fmt.Sprint(label, i), l)
+			result, err := reserve(t, m, fmt.Sprint(label, i), l)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if answer.Granted {
+			if result.Granted {
 				granted++
 			}
 		}
@@ -119,8 +119,8 @@ func TestReserve_AdmitsNothingExtraWhenTheClockJumps(t *testing.T) {
 	}
 }
 
-// After a bucket was evicted, a clock that jumps back does not admit more: new grants count from the latest time that
-// was seen.
+// TestReserve_AdmitsNothingExtraWhenTheClockJumpsBackAfterEviction checks that units count from the latest instant of
+// all calls after a bucket was evicted.
 func TestReserve_AdmitsNothingExtraWhenTheClockJumpsBackAfterEviction(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -147,12 +147,12 @@ func TestReserve_ReservationTimesUseTheWallClock(t *testing.T) {
 		m := newMemory(t, largeBounds)
 		time.Sleep(time.Hour)
 		now := time.Now()
-		lease := mustReserve(t, m, true, "k", limitPerMinute("b", 1)).Reservation
-		if !lease.Granted.Equal(now) || !lease.Expires.Equal(now.Add(10*time.Minute)) {
-			t.Errorf("from %v to %v, want %v and ten minutes", lease.Granted, lease.Expires, now)
+		reservation := mustReserve(t, m, true, "k", limitPerMinute("b", 1)).Reservation
+		if !reservation.Granted.Equal(now) || !reservation.Expires.Equal(now.Add(10*time.Minute)) {
+			t.Errorf("from %v to %v, want %v and ten minutes", reservation.Granted, reservation.Expires, now)
 		}
 		time.Sleep(time.Minute)
-		expires, err := m.Renew(t.Context(), lease.ID, time.Hour)
+		expires, err := m.Renew(t.Context(), reservation.ID, time.Hour)
 		if want := now.Add(61 * time.Minute); err != nil || !expires.Equal(want) {
 			t.Errorf("renewed until %v (%v), want %v", expires, err, want)
 		}
@@ -189,8 +189,8 @@ func TestSettle_IgnoresReservationsOfAnotherStore(t *testing.T) {
 		mustReserve(t, b, true, fmt.Sprint(i), limitPerMinute("b", 1000))
 	}
 	for i := range 200 {
-		answer := mustReserve(t, a, true, fmt.Sprint(i), limitPerMinute("b", 1000))
-		if settled, err := b.Settle(t.Context(), answer.Reservation.ID, store.NeverSent); settled || err != nil {
+		result := mustReserve(t, a, true, fmt.Sprint(i), limitPerMinute("b", 1000))
+		if settled, err := b.Settle(t.Context(), result.Reservation.ID, store.NeverSent); settled || err != nil {
 			t.Fatalf("settled %t, %v", settled, err)
 		}
 	}

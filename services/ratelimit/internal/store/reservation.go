@@ -68,7 +68,7 @@ func (s *reservationShard) alive(l *reservation) *reservation {
 	return nil
 }
 
-// store adds a new reservation. The caller must have taken the quota for it.
+// add adds a new reservation. The caller must have taken the quota for it.
 func (s *reservationShard) add(l *reservation, expires time.Duration) {
 	s.keyed[l.key] = l
 	s.numbered[l.number] = l

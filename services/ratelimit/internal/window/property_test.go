@@ -9,10 +9,11 @@ import (
 	"github.com/sluice-mesh/sluice/services/ratelimit/internal/window"
 )
 
-// A history is the window by its definition: all units ever taken, which are all read for each answer.
+// A history has all units that were ever taken. It implements the definition of a window, and reads all units for each
+// result.
 type history []take
 
-// within returns the sum of units in the closed period of the given length that ends at now.
+// within returns the sum of units in the closed period of a length that ends at now.
 func (h history) within(now, length time.Duration) int64 {
 	var sum int64
 	for _, k := range h {
@@ -23,8 +24,8 @@ func (h history) within(now, length time.Duration) int64 {
 	return sum
 }
 
-// most returns the largest sum of units in any closed period of the given length. Only periods that end with a unit
-// need to be checked.
+// most returns the largest sum of units in any closed period of a length. It checks only periods that end with a unit,
+// because one of them has the largest sum.
 func (h history) most(length time.Duration) int64 {
 	var most int64
 	for _, k := range h {
@@ -33,7 +34,7 @@ func (h history) most(length time.Duration) int64 {
 	return most
 }
 
-// drawStep draws how far the clock moves: mostly to the edges of the window and of its slots, and sometimes back.
+// drawStep draws a step of the clock: usually to an edge of the window or of a slot, and sometimes backwards.
 func drawStep(t *rapid.T, length time.Duration) time.Duration {
 	edges := rapid.SampledFrom([]time.Duration{0, 0, 1, length / 64, length/2 + 1, length - 1, length, length + 1, -length / 3})
 	anything := rapid.Custom(func(t *rapid.T) time.Duration {
@@ -42,7 +43,7 @@ func drawStep(t *rapid.T, length time.Duration) time.Duration {
 	return rapid.OneOf(edges, anything).Draw(t, "step")
 }
 
-// drawLimit draws limits below and above MaxExact, and small ones more often.
+// drawLimit draws a limit below or above MaxExact. Small limits are more frequent.
 func drawLimit(t *rapid.T) int64 {
 	return rapid.OneOf(
 		rapid.Int64Range(0, 12),
@@ -51,7 +52,7 @@ func drawLimit(t *rapid.T) int64 {
 	).Draw(t, "limit")
 }
 
-// A run is a log together with its history.
+// A run is a log with its history.
 type run struct {
 	log     window.Log
 	length  time.Duration
@@ -76,14 +77,14 @@ func (r *run) advance(t *rapid.T) {
 	r.setNow(max(0, r.now+drawStep(t, r.length)))
 }
 
-// setNow passes an instant to the log.
+// setNow calls the log with an instant.
 func (r *run) setNow(now time.Duration) {
 	r.now = now
 	r.clock = max(r.clock, now)
 	r.log.Empty(now)
 }
 
-// take tries to take, and returns the verdict before that.
+// take tries to take units. It returns the verdict before the attempt, and the attempt.
 func (r *run) take(t *rapid.T, limit int64) (window.Verdict, take) {
 	k := take{at: r.clock, cost: rapid.Int64Range(1, max(1, limit/3)).Draw(t, "cost"), limit: limit}
 	v := r.log.Check(r.now, k.cost, limit)
@@ -99,7 +100,7 @@ func (r *run) take(t *rapid.T, limit int64) (window.Verdict, take) {
 	return v, k
 }
 
-// undo gives back a drawn element of the history.
+// undo undoes a random element of the history.
 func (r *run) undo(t *rapid.T) {
 	if len(r.history) == 0 {
 		return
@@ -110,7 +111,7 @@ func (r *run) undo(t *rapid.T) {
 	r.stamps = append(r.stamps[:i:i], r.stamps[i+1:]...)
 }
 
-// replayed returns a second log with the same attempts, without the undos.
+// replayed returns a second log in which all attempts were repeated, but not the undos.
 func (r *run) replayed() window.Log {
 	log := window.New(r.length)
 	for _, k := range r.asked {
@@ -119,8 +120,8 @@ func (r *run) replayed() window.Log {
 	return log
 }
 
-// neverMoreThanTheLimit checks the main property: a constant limit is never exceeded in any period, and a limit that
-// changes is not exceeded at any grant.
+// neverMoreThanTheLimit checks that a constant limit is never exceeded in any period, and that a changing limit is not
+// exceeded when units are taken.
 func neverMoreThanTheLimit(t *rapid.T) {
 	r, limit, edited := newRun(t), drawLimit(t), false
 	for range rapid.IntRange(0, 80).Draw(t, "steps") {
@@ -151,7 +152,7 @@ func FuzzLog_NeverExceedsTheLimit(f *testing.F) {
 	f.Fuzz(rapid.MakeFuzz(neverMoreThanTheLimit))
 }
 
-// Up to MaxExact the log answers as the whole history does.
+// TestLog_IsExactUpToMaxExact compares the log with its history, for limits up to MaxExact.
 func TestLog_IsExactUpToMaxExact(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -185,7 +186,8 @@ func TestLog_IsExactUpToMaxExact(t *testing.T) {
 	})
 }
 
-// Above MaxExact a wait is still correct, and at most one slot too long.
+// TestLog_WaitIsAtMostOneSlotTooLongAboveMaxExact checks that units fit after their wait, and that they do not fit one
+// slot earlier.
 func TestLog_WaitIsAtMostOneSlotTooLongAboveMaxExact(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -213,7 +215,7 @@ func TestLog_WaitIsAtMostOneSlotTooLongAboveMaxExact(t *testing.T) {
 	})
 }
 
-// After EmptyFrom a log is equal to a new one.
+// TestLog_BehavesLikeANewLogWhenEmpty checks that a log is equal to a new one after EmptyFrom.
 func TestLog_BehavesLikeANewLogWhenEmpty(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

@@ -11,7 +11,7 @@ import (
 
 const minute = time.Minute
 
-// take is one Take at an instant.
+// take has the arguments of one call of Take.
 type take struct {
 	at    time.Duration
 	cost  int64
@@ -94,7 +94,7 @@ func TestLog_RoundsTimesUpAboveMaxExact(t *testing.T) {
 			t.Fatal("a unit within the limit was refused")
 		}
 	}
-	// All units of the slot count as taken at the slot's last nanosecond.
+	// All units of the slot count as taken at the last nanosecond of the slot.
 	want := window.Verdict{Wait: slot - 1 + minute + 1}
 	if got := log.Check(0, 1, 1000); got != want {
 		t.Errorf("full at once: %+v, want %+v", got, want)
@@ -117,8 +117,8 @@ func TestLog_StaysValidWhenTheLimitCrossesMaxExact(t *testing.T) {
 	if _, ok := log.Take(1, 1, 301); !ok {
 		t.Fatal("one more does not fit")
 	}
-	// The limit falls below what is taken, into the exact range. Nothing fits until all rounded units stop counting at
-	// the same time.
+	// The limit is lowered below the number of taken units, to an exact limit. No units fit until all rounded units
+	// stop counting at the same time.
 	if v := log.Check(2, 1, 256); v.Wait != slot-1+minute+1-2 || v.Remaining != 0 {
 		t.Errorf("after a fall: %+v", v)
 	}
@@ -129,7 +129,7 @@ func TestLog_StaysValidWhenTheLimitCrossesMaxExact(t *testing.T) {
 		}
 		now++
 	}
-	// The limit rises again, and the exact times stay exact.
+	// The limit is raised. The exact times stay exact.
 	if v := log.Check(now, 45, 300); v.Wait != minute+1-256 {
 		t.Errorf("after a rise: %+v, want a wait of %v", v, minute+1-256)
 	}

@@ -27,26 +27,26 @@ const (
 	linearSteps   = 60
 )
 
-// linearMax is the max of each of the two buckets in these histories.
+// linearMax has the maximum of each of the two buckets.
 var linearMax = counts{9, 14}
 
-// counts is a number for each of two buckets. As the state of the sequential model it is how much is taken. No time
-// passes in these histories.
+// counts has a number for each of the two buckets. As the state of the sequential model, it is the number of taken
+// units. No time passes in the recorded histories.
 type counts [2]int64
 
-// An operation is the input of one step: it takes, gives back, or only reads.
+// An operation is the input of one step. It takes units, gives units back, or only reads.
 type operation struct {
 	kind string // "reserve", "return", "peek"
 	cost counts // 0: the operation does not name the bucket
 }
 
-// A result is the answer of the store.
+// A result is the result of an operation on the store.
 type result struct {
 	granted bool // or settled, for a return
 	left    counts
 }
 
-// counters is the sequential model.
+// counters is the sequential model of two buckets.
 var counters = porcupine.Model{
 	Init: func() any { return counts{} },
 	Step: func(state, input, output any) (bool, any) {
@@ -55,7 +55,7 @@ var counters = porcupine.Model{
 	DescribeOperation: func(input, output any) string { return fmt.Sprintf("%+v: %+v", input, output) },
 }
 
-// step reports whether op may have this result in state c, and returns the state after it.
+// step reports whether an operation may have a result in the state c, and returns the state after it.
 func (c counts) step(op operation, r result) (bool, counts) {
 	fits, next := true, c
 	for i, cost := range op.cost {
@@ -82,8 +82,8 @@ func (c counts) step(op operation, r result) (bool, counts) {
 	return r.granted == fits, next
 }
 
-// record lets clients work on two buckets at the same time, and returns the operations with their results. Their times
-// are values of one counter, which order the operations independently of any clock.
+// record runs clients that use two buckets at the same time, and returns their operations and results. The times of
+// operations are values of one counter, so that their order does not depend on a clock.
 func (f *fixture) record(round uint64) []porcupine.Operation {
 	var clock atomic.Int64
 	histories := make([][]porcupine.Operation, linearClients)
@@ -113,7 +113,7 @@ type linearClient struct {
 	held   []heldReservation
 }
 
-// A heldLease is a grant that a client may still give back.
+// A heldReservation is a reservation that a client may still give back.
 type heldReservation struct {
 	id   string
 	cost counts
@@ -177,7 +177,7 @@ func (c *linearClient) reserve(cost counts) result {
 	return got
 }
 
-// limits returns limits for the buckets that have a cost.
+// limits returns limits for the buckets with a cost.
 func (c *linearClient) limits(cost counts) []store.Limit {
 	var limits []store.Limit
 	for i := range cost {

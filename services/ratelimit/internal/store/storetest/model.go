@@ -10,41 +10,41 @@ import (
 	"github.com/sluice-mesh/sluice/services/ratelimit/internal/store"
 )
 
-// modelCases compare random histories with a model.
+// modelCases compare the store with a model in random histories.
 var modelCases = []testCase{
-	{name: "small limits answer as the definition does", exact: true, run: func(f *fixture) {
-		f.compare([]int64{6, 6, 6, 3, 256}, 4, (*model).sameAnswer)
+	{name: "small limits follow the definition", exact: true, run: func(f *fixture) {
+		f.compare([]int64{6, 6, 6, 3, 256}, 4, (*model).sameResult)
 	}},
 	{name: "large limits never grant more than the definition, and wait truthfully", exact: true, run: func(f *fixture) {
-		f.compare([]int64{300, 300, 1000, 200}, 150, (*model).noBetterAnswer)
+		f.compare([]int64{300, 300, 1000, 200}, 150, (*model).noBetterResult)
 	}},
 }
 
-// A unit is the amount that a call took from a bucket at one time.
+// A unit is the cost that a call took from a bucket at one time.
 type unit struct {
 	at   time.Duration
 	cost int64
 	call int
 }
 
-// A model is a store that follows the definition directly: it remembers everything that was taken, and reads all of it
-// for each answer.
+// A model implements the definition of a store directly. It records everything that was taken, and reads all records
+// for each result.
 type model struct {
 	f            *fixture
 	prefix       string // the prefix of all names, because one store serves many models
 	maxes        []int64
 	most         int64 // the largest cost
 	now          time.Duration
-	reservations []string // lease identifiers, by call
+	reservations []string // reservation identifiers, by call
 	taken        map[string][]unit
-	judge        func(m *model, t *rapid.T, limits []store.Limit, answer store.Result)
+	judge        func(m *model, t *rapid.T, limits []store.Limit, result store.Result)
 }
 
 // modelWindows are the windows of a model's buckets, by name.
 var modelWindows = map[string]time.Duration{"a": time.Second, "b": 3 * time.Second, "c": 20 * time.Millisecond}
 
-// compare runs random histories on the store and on a model. Reservations have costs up to most, and judge checks their
-// answers.
+// compare runs random histories on the store and on a model. The costs of requests are up to most, and judge checks the
+// results.
 func (f *fixture) compare(maxes []int64, most int64, judge func(*model, *rapid.T, []store.Limit, store.Result)) {
 	rapid.Check(f, func(t *rapid.T) {
 		f.calls++
@@ -68,7 +68,7 @@ func (m *model) sleep(d time.Duration) {
 	m.now += d
 }
 
-// reserve reserves random limits and judges the answer.
+// reserve reserves random limits and checks the result.
 func (m *model) reserve(t *rapid.T) {
 	names := rapid.Permutation([]string{"a", "b", "c"}).Draw(t, "buckets")[:rapid.IntRange(1, 3).Draw(t, "limits")]
 	limits := make([]store.Limit, len(names))
@@ -86,12 +86,12 @@ func (m *model) reserve(t *rapid.T) {
 // try reserves limits and records a grant in the model. It fails the test if a grant exceeds a limit.
 func (m *model) try(t *rapid.T, limits []store.Limit) store.Result {
 	r := store.ReserveRequest{Key: fmt.Sprint(m.prefix, len(m.reservations)), Limits: limits, Lifetime: long}
-	answer, err := m.f.store.Reserve(m.f.Context(), r)
+	result, err := m.f.store.Reserve(m.f.Context(), r)
 	if err != nil {
 		t.Fatalf("Reserve %v: %v", limits, err)
 	}
-	if !answer.Granted {
-		return answer
+	if !result.Granted {
+		return result
 	}
 	if !m.fits(limits, m.now) {
 		t.Fatalf("%v at %v is too much", limits, m.now)
@@ -99,11 +99,11 @@ func (m *model) try(t *rapid.T, limits []store.Limit) store.Result {
 	for _, l := range limits {
 		m.taken[l.Bucket] = append(m.taken[l.Bucket], unit{at: m.now, cost: l.Cost, call: len(m.reservations)})
 	}
-	m.reservations = append(m.reservations, answer.Reservation.ID)
-	return answer
+	m.reservations = append(m.reservations, result.Reservation.ID)
+	return result
 }
 
-// settle settles a random lease, which may be settled already.
+// settle settles a random reservation, which may be settled already.
 func (m *model) settle(t *rapid.T) {
 	if len(m.reservations) == 0 {
 		return
@@ -122,7 +122,7 @@ func (m *model) settle(t *rapid.T) {
 	}
 }
 
-// within returns the amount that was taken from a limit's bucket in the closed period of its window that ends at end.
+// within returns the units that were taken from a limit's bucket in the closed period of its window that ends at end.
 func (m *model) within(l store.Limit, end time.Duration) int64 {
 	var sum int64
 	for _, u := range m.taken[l.Bucket] {
@@ -133,48 +133,48 @@ func (m *model) within(l store.Limit, end time.Duration) int64 {
 	return sum
 }
 
-// fits reports whether limits fit at an instant, if nothing else is taken before it.
+// fits reports whether limits fit at an instant if no other units are taken before.
 func (m *model) fits(limits []store.Limit, at time.Duration) bool {
 	return !slices.ContainsFunc(limits, func(l store.Limit) bool { return m.within(l, at)+l.Cost > l.Max })
 }
 
-// sameAnswer checks that the store gives the same answer as the model.
-func (m *model) sameAnswer(t *rapid.T, limits []store.Limit, answer store.Result) {
+// sameResult checks that the store and the model give the same result.
+func (m *model) sameResult(t *rapid.T, limits []store.Limit, result store.Result) {
 	for i, l := range limits {
-		if want := max(0, l.Max-m.within(l, m.now)); answer.Remaining[i] != want {
-			t.Fatalf("%d left of %v at %v, want %d", answer.Remaining[i], l, m.now, want)
+		if want := max(0, l.Max-m.within(l, m.now)); result.Remaining[i] != want {
+			t.Fatalf("%d left of %v at %v, want %d", result.Remaining[i], l, m.now, want)
 		}
 	}
-	if answer.Granted {
+	if result.Granted {
 		return // try has checked a grant
 	}
 	never := slices.ContainsFunc(limits, func(l store.Limit) bool { return l.Cost > l.Max })
 	switch fits := m.fits(limits, m.now); {
 	case fits:
 		t.Fatalf("%v is refused at %v though it fits", limits, m.now)
-	case never != answer.Never:
-		t.Fatalf("%v: never %t, want %t", limits, answer.Never, never)
+	case never != result.Never:
+		t.Fatalf("%v: never %t, want %t", limits, result.Never, never)
 	case never:
-	case !m.fits(limits, m.now+answer.RetryAfter):
-		t.Fatalf("%v does not fit after %v", limits, answer.RetryAfter)
-	case m.fits(limits, m.now+answer.RetryAfter-time.Millisecond):
-		t.Fatalf("%v fits before %v have passed", limits, answer.RetryAfter)
+	case !m.fits(limits, m.now+result.RetryAfter):
+		t.Fatalf("%v does not fit after %v", limits, result.RetryAfter)
+	case m.fits(limits, m.now+result.RetryAfter-time.Millisecond):
+		t.Fatalf("%v fits before %v have passed", limits, result.RetryAfter)
 	}
 }
 
-// noBetterAnswer checks that the store gives no more than the model, and that a reservation fits after its retry time.
-// try has checked grants.
-func (m *model) noBetterAnswer(t *rapid.T, limits []store.Limit, answer store.Result) {
+// noBetterResult checks that the store reports no more remaining units than the model, and that a request fits after
+// its retry time. The method try checks grants.
+func (m *model) noBetterResult(t *rapid.T, limits []store.Limit, result store.Result) {
 	for i, l := range limits {
-		if most := max(0, l.Max-m.within(l, m.now)); answer.Remaining[i] > most {
-			t.Fatalf("%d left of %v at %v, at most %d are", answer.Remaining[i], l, m.now, most)
+		if most := max(0, l.Max-m.within(l, m.now)); result.Remaining[i] > most {
+			t.Fatalf("%d left of %v at %v, at most %d are", result.Remaining[i], l, m.now, most)
 		}
 	}
-	if answer.Granted || answer.Never {
+	if result.Granted || result.Never {
 		return
 	}
-	m.sleep(answer.RetryAfter)
+	m.sleep(result.RetryAfter)
 	if !m.try(t, limits).Granted {
-		t.Fatalf("%v does not fit after %v", limits, answer.RetryAfter)
+		t.Fatalf("%v does not fit after %v", limits, result.RetryAfter)
 	}
 }

@@ -16,11 +16,11 @@ var parallelCases = []testCase{
 			l := limitOf(fmt.Sprint("b", repeat), 10, long)
 			var granted atomic.Int64
 			f.together(1000, func(i int) {
-				answer, err := f.store.Reserve(f.Context(), store.ReserveRequest{Key: fmt.Sprint(repeat, "/", i), Limits: []store.Limit{l}, Lifetime: time.Minute})
+				result, err := f.store.Reserve(f.Context(), store.ReserveRequest{Key: fmt.Sprint(repeat, "/", i), Limits: []store.Limit{l}, Lifetime: time.Minute})
 				if err != nil {
 					f.Errorf("Reserve: %v", err)
 				}
-				if answer.Granted {
+				if result.Granted {
 					granted.Add(1)
 				}
 			})
@@ -30,20 +30,20 @@ var parallelCases = []testCase{
 			f.left(0, l)
 		}
 	}},
-	{name: "parallel repeats of one key get one lease and take once", run: func(f *fixture) {
+	{name: "parallel repeats of one key get one reservation and take once", run: func(f *fixture) {
 		a, b := limitOf("a", 100, long), limitOf("b", 1, long)
 		var ids sync.Map
 		f.together(200, func(int) {
-			answer, err := f.store.Reserve(f.Context(), store.ReserveRequest{Key: "k", Limits: []store.Limit{a, b}, Lifetime: time.Minute})
-			if err != nil || !answer.Granted {
-				f.Errorf("Reserve: %+v %v", answer, err)
+			result, err := f.store.Reserve(f.Context(), store.ReserveRequest{Key: "k", Limits: []store.Limit{a, b}, Lifetime: time.Minute})
+			if err != nil || !result.Granted {
+				f.Errorf("Reserve: %+v %v", result, err)
 			}
-			ids.Store(answer.Reservation.ID, true)
+			ids.Store(result.Reservation.ID, true)
 		})
 		var n int
 		ids.Range(func(any, any) bool { n++; return true })
 		if n != 1 {
-			f.Errorf("%d leases, want 1", n)
+			f.Errorf("%d reservations, want 1", n)
 		}
 		f.left(99, a)
 		f.left(0, b)
@@ -70,7 +70,7 @@ var parallelCases = []testCase{
 	{name: "parallel reservations of overlapping limits in any order end, all or nothing", run: overlapping},
 }
 
-// together runs do n times in parallel and waits for all of them.
+// together calls do n times in parallel and waits for all calls.
 func (f *fixture) together(n int, do func(i int)) {
 	var all sync.WaitGroup
 	start := make(chan struct{})
@@ -84,8 +84,8 @@ func (f *fixture) together(n int, do func(i int)) {
 	all.Wait()
 }
 
-// overlapping lets callers reserve random limits in random order in parallel, and give some back. It compares what is
-// left with what was granted.
+// overlapping runs callers that reserve random limits in random order in parallel and give some back. It compares the
+// remaining units with the grants.
 func overlapping(f *fixture) {
 	const buckets, callers, calls, most = 12, 16, 250, 600
 	var spent [buckets]atomic.Int64
@@ -114,16 +114,16 @@ func overlapping(f *fixture) {
 	}
 }
 
-// spend reserves limits, gives them back if back is true, and reports whether they stay spent.
+// spend reserves limits, and gives them back if back is true. It reports whether units were taken and not given back.
 func (f *fixture) spend(key string, limits []store.Limit, back bool) bool {
-	answer, err := f.store.Reserve(f.Context(), store.ReserveRequest{Key: key, Limits: limits, Lifetime: time.Minute})
+	result, err := f.store.Reserve(f.Context(), store.ReserveRequest{Key: key, Limits: limits, Lifetime: time.Minute})
 	if err != nil {
 		f.Errorf("Reserve: %v", err)
 	}
-	if !answer.Granted || !back {
-		return answer.Granted
+	if !result.Granted || !back {
+		return result.Granted
 	}
-	if settled, err := f.store.Settle(f.Context(), answer.Reservation.ID, store.NeverSent); !settled || err != nil {
+	if settled, err := f.store.Settle(f.Context(), result.Reservation.ID, store.NeverSent); !settled || err != nil {
 		f.Errorf("Settle: %t %v", settled, err)
 	}
 	return false

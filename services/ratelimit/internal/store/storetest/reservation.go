@@ -7,15 +7,15 @@ import (
 	"github.com/sluice-mesh/sluice/services/ratelimit/internal/store"
 )
 
-// reservationCases test leases after their grant.
+// reservationCases test reservations after their grant.
 var reservationCases = []testCase{
-	{name: "a repeat is answered with the same lease and takes nothing", run: func(f *fixture) {
+	{name: "a repeat returns the same reservation and takes nothing", run: func(f *fixture) {
 		a, b := limitOf("a", 3, long), limitOf("b", 1, long)
 		first := f.reserveAs("k", a, b)
 		f.granted(a)
 		again := f.reserveAs("k", a, b)
 		if !again.Granted || again.Reservation != first.Reservation {
-			f.Errorf("lease %+v, first %+v", again.Reservation, first.Reservation)
+			f.Errorf("reservation %+v, first %+v", again.Reservation, first.Reservation)
 		}
 		if again.Remaining[0] != 1 || again.Remaining[1] != 0 || again.Limit != 1 {
 			f.Errorf("what is left now: %v, tightest %d", again.Remaining, again.Limit)
@@ -33,9 +33,9 @@ var reservationCases = []testCase{
 			"another cost":  {a, withCost(2, b)},
 			"another max":   {a, limitOf("b", 6, long)},
 		} {
-			answer, err := f.store.Reserve(f.Context(), store.ReserveRequest{Key: "k", Limits: limits, Lifetime: time.Minute})
+			result, err := f.store.Reserve(f.Context(), store.ReserveRequest{Key: "k", Limits: limits, Lifetime: time.Minute})
 			f.fails(name, err, store.ErrReused)
-			if answer.Granted {
+			if result.Granted {
 				f.Errorf("%s: granted", name)
 			}
 		}
@@ -60,7 +60,7 @@ var reservationCases = []testCase{
 			f.settle(first.Reservation.ID, outcome, true)
 			again := f.reserveAs("k", l)
 			if again.Reservation.ID == first.Reservation.ID {
-				f.Errorf("%d: the same lease was given out twice", i)
+				f.Errorf("%d: the same reservation was given out twice", i)
 			}
 			f.settle(first.Reservation.ID, store.NeverSent, false)
 			f.settle(again.Reservation.ID, store.Sent, true)
@@ -87,16 +87,16 @@ var reservationCases = []testCase{
 		f.settle(held.Reservation.ID, store.Sent, false)
 		f.left(5, a)
 	}},
-	{name: "what is given back is that lease's time and no other", exact: true, run: func(f *fixture) {
+	{name: "what is given back is that reservation's time and no other", exact: true, run: func(f *fixture) {
 		l := limitOf("b", 3, time.Minute)
-		var leases []string
+		var reservations []string
 		for range 3 {
-			leases = append(leases, f.granted(l).Reservation.ID)
+			reservations = append(reservations, f.granted(l).Reservation.ID)
 			f.Sleep(10 * time.Second)
 		}
-		// It is 30 s, and units were taken at 0, 10 and 20 s. Without the second, the first is the next to stop
-		// counting, at 60 s.
-		f.settle(leases[1], store.NeverSent, true)
+		// Units were taken at 0, 10 and 20 s, and now it is 30 s. The second unit is given back, so the first is the
+		// next to stop counting, at 60 s.
+		f.settle(reservations[1], store.NeverSent, true)
 		f.granted(l)
 		if got, want := f.refused(l).RetryAfter, 30*time.Second+time.Millisecond; got != want {
 			f.Errorf("retry after %v, want %v", got, want)
@@ -110,7 +110,7 @@ var reservationCases = []testCase{
 		f.settle(held.Reservation.ID, store.NeverSent, true)
 		f.refused(l)
 	}},
-	{name: "a lease from before a reset gives nothing back", run: func(f *fixture) {
+	{name: "a reservation from before a reset gives nothing back", run: func(f *fixture) {
 		l, large := limitOf("b", 2, long), limitOf("large", 2000, long)
 		held := f.granted(l, withCost(1000, large))
 		for _, name := range []string{"b", "large"} {
@@ -122,7 +122,7 @@ var reservationCases = []testCase{
 		f.settle(held.Reservation.ID, store.NeverSent, true)
 		f.left(0, l, large)
 	}},
-	{name: "a lease that is not settled expires, and what it took is spent", run: func(f *fixture) {
+	{name: "a reservation that is not settled expires, and what it took is spent", run: func(f *fixture) {
 		l := limitOf("b", 1, long)
 		r := store.ReserveRequest{Key: "k", Limits: []store.Limit{l}, Lifetime: time.Second}
 		held, err := f.store.Reserve(f.Context(), r)
@@ -134,12 +134,12 @@ var reservationCases = []testCase{
 		}
 		f.Sleep(time.Second + f.Tick)
 		f.settle(held.Reservation.ID, store.NeverSent, false)
-		if answer, err := f.store.Reserve(f.Context(), r); answer.Granted || err != nil {
-			f.Errorf("its key still works: %+v %v", answer, err)
+		if result, err := f.store.Reserve(f.Context(), r); result.Granted || err != nil {
+			f.Errorf("its key still works: %+v %v", result, err)
 		}
 		f.left(0, l)
 	}},
-	{name: "a renewed lease lives on", run: func(f *fixture) {
+	{name: "a renewed reservation lives on", run: func(f *fixture) {
 		l := limitOf("b", 1, long)
 		r := store.ReserveRequest{Key: "k", Limits: []store.Limit{l}, Lifetime: time.Second}
 		held, err := f.store.Reserve(f.Context(), r)
@@ -160,12 +160,12 @@ var reservationCases = []testCase{
 			f.Errorf("a short Renew makes %v of %v: %v", same, expires, err)
 		}
 		if again := f.reserveAs("k", l); again.Reservation.ID != held.Reservation.ID || !again.Reservation.Expires.Equal(expires) {
-			f.Errorf("a repeat answers %+v, want an end at %v", again.Reservation, expires)
+			f.Errorf("a repeat results %+v, want an end at %v", again.Reservation, expires)
 		}
 		f.settle(held.Reservation.ID, store.NeverSent, true)
 		f.left(1, l)
 	}},
-	{name: "a lease that has ended is not renewed", run: func(f *fixture) {
+	{name: "a reservation that has ended is not renewed", run: func(f *fixture) {
 		l := limitOf("b", 5, long)
 		settled := f.granted(l).Reservation.ID
 		f.settle(settled, store.Sent, true)
@@ -181,7 +181,7 @@ var reservationCases = []testCase{
 		_, err = f.store.Renew(f.Context(), f.granted(l).Reservation.ID, 0)
 		f.fails("for no time", err, store.ErrInvalid)
 	}},
-	{name: "a lease that does not exist is not settled", run: func(f *fixture) {
+	{name: "a reservation that does not exist is not settled", run: func(f *fixture) {
 		l := limitOf("b", 5, long)
 		id := f.granted(l).Reservation.ID
 		for _, wrong := range []string{

@@ -15,56 +15,56 @@ var reserveCases = []testCase{
 	{name: "a limit grants its max and no more", run: func(f *fixture) {
 		l := limitOf("b", 10, long)
 		for i := range int64(10) {
-			answer := f.granted(l)
-			if answer.Remaining[0] != 9-i {
-				f.Errorf("grant %d leaves %d", i, answer.Remaining[0])
+			result := f.granted(l)
+			if result.Remaining[0] != 9-i {
+				f.Errorf("grant %d leaves %d", i, result.Remaining[0])
 			}
 		}
-		answer := f.refused(l)
-		if answer.Remaining[0] != 0 || answer.Never || answer.RetryAfter > long+time.Millisecond {
-			f.Errorf("refused with %+v", answer)
+		result := f.refused(l)
+		if result.Remaining[0] != 0 || result.Never || result.RetryAfter > long+time.Millisecond {
+			f.Errorf("refused with %+v", result)
 		}
 	}},
 	{name: "all or nothing: one full limit leaves the others as they were", run: func(f *fixture) {
 		a, b, c := limitOf("a", 10, long), limitOf("b", 1, long), limitOf("c", 10, long)
 		f.granted(b)
-		answer := f.refused(a, b, c)
-		if diff := cmp.Diff([]int64{10, 0, 10}, answer.Remaining); answer.Limit != 1 || diff != "" {
-			f.Errorf("refused by %d, remaining: -want +got\n%s", answer.Limit, diff)
+		result := f.refused(a, b, c)
+		if diff := cmp.Diff([]int64{10, 0, 10}, result.Remaining); result.Limit != 1 || diff != "" {
+			f.Errorf("refused by %d, remaining: -want +got\n%s", result.Limit, diff)
 		}
 		f.left(10, a, c)
 		f.fails("reset of a bucket that only a refusal named", f.store.Reset(f.Context(), "a"), store.ErrNotFound)
 	}},
 	{name: "a grant names the limit with the least left", run: func(f *fixture) {
-		answer := f.granted(limitOf("a", 10, long), withCost(4, limitOf("b", 9, long)), limitOf("c", 6, long))
-		if diff := cmp.Diff([]int64{9, 5, 5}, answer.Remaining); answer.Limit != 1 || diff != "" {
-			f.Errorf("tightest %d, remaining: -want +got\n%s", answer.Limit, diff)
+		result := f.granted(limitOf("a", 10, long), withCost(4, limitOf("b", 9, long)), limitOf("c", 6, long))
+		if diff := cmp.Diff([]int64{9, 5, 5}, result.Remaining); result.Limit != 1 || diff != "" {
+			f.Errorf("tightest %d, remaining: -want +got\n%s", result.Limit, diff)
 		}
 	}},
 	{name: "a refusal names the limit to wait for longest", run: func(f *fixture) {
 		a, b, c := limitOf("a", 1, time.Minute), limitOf("b", 1, 3*time.Minute), limitOf("c", 1, 2*time.Minute)
 		f.granted(a, b, c)
-		answer := f.refused(a, b, c)
-		if answer.Limit != 1 || answer.RetryAfter <= 2*time.Minute || answer.RetryAfter > 3*time.Minute+time.Millisecond {
-			f.Errorf("refused with %+v", answer)
+		result := f.refused(a, b, c)
+		if result.Limit != 1 || result.RetryAfter <= 2*time.Minute || result.RetryAfter > 3*time.Minute+time.Millisecond {
+			f.Errorf("refused with %+v", result)
 		}
 	}},
 	{name: "a cost above the max never fits, and comes before any wait", run: func(f *fixture) {
 		a, b, c := limitOf("a", 1, long), withCost(4, limitOf("b", 3, time.Second)), withCost(9, limitOf("c", 3, long))
 		f.granted(a)
-		answer := f.refused(a, b, c)
-		if !answer.Never || answer.Limit != 1 {
-			f.Errorf("refused with %+v", answer)
+		result := f.refused(a, b, c)
+		if !result.Never || result.Limit != 1 {
+			f.Errorf("refused with %+v", result)
 		}
-		if answer := f.refused(limitOf("zero", 0, long)); !answer.Never {
-			f.Errorf("a max of zero: %+v", answer)
+		if result := f.refused(limitOf("zero", 0, long)); !result.Never {
+			f.Errorf("a max of zero: %+v", result)
 		}
 	}},
 	{name: "costs above one are taken whole", run: func(f *fixture) {
 		l := limitOf("b", 10, long)
 		f.granted(withCost(7, l))
-		if answer := f.refused(withCost(4, l)); answer.Remaining[0] != 3 {
-			f.Errorf("refused with %+v", answer)
+		if result := f.refused(withCost(4, l)); result.Remaining[0] != 3 {
+			f.Errorf("refused with %+v", result)
 		}
 		f.granted(withCost(3, l))
 		f.left(0, l)
@@ -97,8 +97,8 @@ var reserveCases = []testCase{
 		f.granted(limits...)
 		f.left(1, limits...)
 		f.granted(limits[40])
-		if answer := f.refused(limits...); answer.Limit != 40 {
-			f.Errorf("refused by limit %d, want 40", answer.Limit)
+		if result := f.refused(limits...); result.Limit != 40 {
+			f.Errorf("refused by limit %d, want 40", result.Limit)
 		}
 		f.left(1, limits[:40]...)
 	}},
@@ -106,8 +106,8 @@ var reserveCases = []testCase{
 		var granted int
 		for i := range 1000 {
 			for range 11 {
-				answer := f.reserve(limitOf(fmt.Sprint("session", i), 10, long), limitOf("principal", 30, long))
-				if !answer.Granted {
+				result := f.reserve(limitOf(fmt.Sprint("session", i), 10, long), limitOf("principal", 30, long))
+				if !result.Granted {
 					break
 				}
 				granted++
@@ -125,12 +125,12 @@ var reserveCases = []testCase{
 		_, err := f.store.Reserve(ctx, store.ReserveRequest{Key: "k", Limits: []store.Limit{l}, Lifetime: time.Minute})
 		f.fails("Reserve", err, context.Canceled)
 		f.left(1, l)
-		answer := f.granted(l)
-		_, err = f.store.Settle(ctx, answer.Reservation.ID, store.NeverSent)
+		result := f.granted(l)
+		_, err = f.store.Settle(ctx, result.Reservation.ID, store.NeverSent)
 		f.fails("Settle", err, context.Canceled)
 		f.fails("Reset", f.store.Reset(ctx, "b"), context.Canceled)
 		f.left(0, l)
-		_, err = f.store.Renew(ctx, answer.Reservation.ID, time.Minute)
+		_, err = f.store.Renew(ctx, result.Reservation.ID, time.Minute)
 		f.fails("Renew", err, context.Canceled)
 		_, err = f.store.Peek(ctx, []store.Limit{l})
 		f.fails("Peek", err, context.Canceled)
@@ -159,7 +159,7 @@ var reserveCases = []testCase{
 	}},
 }
 
-// invalid tries reservations that are not valid, each with a valid limit in addition.
+// invalid makes invalid requests, each with one valid limit in addition.
 func invalid(f *fixture) {
 	good := limitOf("good", 1, long)
 	many := make([]store.Limit, store.MaxLimits+1)
@@ -173,8 +173,8 @@ func invalid(f *fixture) {
 		{"no key", store.ReserveRequest{Limits: []store.Limit{good}, Lifetime: time.Minute}},
 		{"no limits", store.ReserveRequest{Key: "k", Lifetime: time.Minute}},
 		{"too many limits", store.ReserveRequest{Key: "k", Limits: many, Lifetime: time.Minute}},
-		{"no lease", store.ReserveRequest{Key: "k", Limits: []store.Limit{good}}},
-		{"a negative lease", store.ReserveRequest{Key: "k", Limits: []store.Limit{good}, Lifetime: -1}},
+		{"no reservation", store.ReserveRequest{Key: "k", Limits: []store.Limit{good}}},
+		{"a negative reservation", store.ReserveRequest{Key: "k", Limits: []store.Limit{good}, Lifetime: -1}},
 	}
 	for name, bad := range map[string]store.Limit{
 		"no bucket":         limitOf("", 1, long),
@@ -193,9 +193,9 @@ func invalid(f *fixture) {
 		}{name, store.ReserveRequest{Key: "k", Limits: []store.Limit{good, bad}, Lifetime: time.Minute}})
 	}
 	for _, tt := range tests {
-		answer, err := f.store.Reserve(f.Context(), tt.r)
+		result, err := f.store.Reserve(f.Context(), tt.r)
 		f.fails(tt.name, err, store.ErrInvalid)
-		if answer.Granted {
+		if result.Granted {
 			f.Errorf("%s: granted", tt.name)
 		}
 		f.left(1, good)

@@ -92,19 +92,19 @@ func (f *fixture) reserve(limits ...store.Limit) store.Result {
 // reserveAs reserves limits under a key.
 func (f *fixture) reserveAs(key string, limits ...store.Limit) store.Result {
 	f.Helper()
-	answer, err := f.store.Reserve(f.Context(), store.ReserveRequest{Key: key, Limits: limits, Lifetime: time.Minute})
+	result, err := f.store.Reserve(f.Context(), store.ReserveRequest{Key: key, Limits: limits, Lifetime: time.Minute})
 	if err != nil {
 		f.Fatalf("Reserve %s: %v", key, err)
 	}
-	f.check(answer, len(limits))
-	return answer
+	f.check(result, len(limits))
+	return result
 }
 
 // check checks the invariants of every result.
 func (f *fixture) check(a store.Result, limits int) {
 	f.Helper()
 	if len(a.Remaining) != limits || a.Limit < 0 || a.Limit >= limits {
-		f.Fatalf("an answer about %d limits names %d and has %d remaining", limits, a.Limit, len(a.Remaining))
+		f.Fatalf("an result about %d limits names %d and has %d remaining", limits, a.Limit, len(a.Remaining))
 	}
 	for i, left := range a.Remaining {
 		if left < 0 {
@@ -125,21 +125,21 @@ func (f *fixture) check(a store.Result, limits int) {
 // granted reserves limits, and fails the test unless the result is a grant.
 func (f *fixture) granted(limits ...store.Limit) store.Result {
 	f.Helper()
-	answer := f.reserve(limits...)
-	if !answer.Granted {
-		f.Fatalf("refused: %+v", answer)
+	result := f.reserve(limits...)
+	if !result.Granted {
+		f.Fatalf("refused: %+v", result)
 	}
-	return answer
+	return result
 }
 
 // refused reserves limits, and fails the test unless the result is a refusal.
 func (f *fixture) refused(limits ...store.Limit) store.Result {
 	f.Helper()
-	answer := f.reserve(limits...)
-	if answer.Granted {
-		f.Fatalf("granted: %+v", answer)
+	result := f.reserve(limits...)
+	if result.Granted {
+		f.Fatalf("granted: %+v", result)
 	}
-	return answer
+	return result
 }
 
 // left checks that each limit has want remaining units.
@@ -150,7 +150,7 @@ func (f *fixture) left(want int64, limits ...store.Limit) {
 		f.Fatalf("Peek: %v", err)
 	}
 	if len(got) != len(limits) {
-		f.Fatalf("Peek of %d limits has %d answers", len(limits), len(got))
+		f.Fatalf("Peek of %d limits has %d results", len(limits), len(got))
 	}
 	for i := range got {
 		if got[i] != want {
@@ -160,14 +160,14 @@ func (f *fixture) left(want int64, limits ...store.Limit) {
 }
 
 // settle settles a reservation, and checks whether this call ended it.
-func (f *fixture) settle(lease string, outcome store.Outcome, want bool) {
+func (f *fixture) settle(reservation string, outcome store.Outcome, want bool) {
 	f.Helper()
-	got, err := f.store.Settle(f.Context(), lease, outcome)
+	got, err := f.store.Settle(f.Context(), reservation, outcome)
 	if err != nil {
 		f.Fatalf("Settle: %v", err)
 	}
 	if got != want {
-		f.Errorf("Settle of %q returns %t, want %t", lease, got, want)
+		f.Errorf("Settle of %q returns %t, want %t", reservation, got, want)
 	}
 }
 

@@ -11,9 +11,9 @@ var waitCases = []testCase{
 		for _, most := range []int64{3, 256, 257, 5000} {
 			a, b := limitOf("a", most, short), limitOf("b", most, short/2)
 			for range 3 {
-				answer := f.reserve(withCost(most, a), withCost(most, b))
-				if !answer.Granted {
-					f.Sleep(answer.RetryAfter)
+				result := f.reserve(withCost(most, a), withCost(most, b))
+				if !result.Granted {
+					f.Sleep(result.RetryAfter)
 					f.granted(withCost(most, a), withCost(most, b))
 				}
 			}
@@ -26,8 +26,8 @@ var waitCases = []testCase{
 		f.Sleep(100*time.Millisecond + 300*time.Microsecond)
 		f.granted(l)
 		for range 5 {
-			answer := f.refused(l)
-			f.Sleep(answer.RetryAfter - time.Millisecond)
+			result := f.refused(l)
+			f.Sleep(result.RetryAfter - time.Millisecond)
 			f.refused(l)
 			f.Sleep(time.Millisecond)
 			f.granted(l)
@@ -41,8 +41,8 @@ var waitCases = []testCase{
 			f.Sleep(time.Duration(i) * 100 * time.Millisecond)
 		}
 		for range 5 {
-			answer := f.refused(withCost(500, l))
-			f.Sleep(answer.RetryAfter - time.Millisecond)
+			result := f.refused(withCost(500, l))
+			f.Sleep(result.RetryAfter - time.Millisecond)
 			f.refused(withCost(500, l))
 			f.Sleep(time.Millisecond)
 			f.granted(withCost(500, l))
@@ -52,8 +52,8 @@ var waitCases = []testCase{
 		l := limitOf("b", 1, time.Minute)
 		f.granted(l)
 		f.Sleep(time.Minute)
-		if answer := f.refused(l); answer.RetryAfter != time.Millisecond {
-			f.Errorf("retry after %v, want 1ms", answer.RetryAfter)
+		if result := f.refused(l); result.RetryAfter != time.Millisecond {
+			f.Errorf("retry after %v, want 1ms", result.RetryAfter)
 		}
 		f.Sleep(f.Tick)
 		f.granted(l)
@@ -101,10 +101,10 @@ var waitCases = []testCase{
 		limits := []store.Limit{limitOf("a", 3, time.Second), limitOf("b", 5, 10*time.Second), limitOf("c", 300, 20*time.Second)}
 		var waited int
 		for range 60 {
-			answer := f.reserve(limits...)
-			if !answer.Granted {
+			result := f.reserve(limits...)
+			if !result.Granted {
 				waited++
-				f.Sleep(answer.RetryAfter)
+				f.Sleep(result.RetryAfter)
 				f.granted(limits...)
 			}
 		}
