@@ -28,20 +28,20 @@ const spareHeap = 32 << 20
 // If a container limits memory, Go may use nine tenths of that memory. A small heap is collected less often
 // (docs/decisions/0030-performance.md).
 func Tune() {
-	_, told := Env("GOMAXPROCS")
-	if now := runtime.GOMAXPROCS(0); !told && now == runtime.NumCPU() && now < minProcs {
+	_, isSet := Env("GOMAXPROCS")
+	if now := runtime.GOMAXPROCS(0); !isSet && now == runtime.NumCPU() && now < minProcs {
 		gosched.RaiseMaxProcs(minProcs)
 	}
 	limit, err := memlimit.Set()
 	if err != nil {
 		limit = math.MaxInt64 // no limit can be read, so none applies
 	}
-	if _, told := Env("GOGC"); told {
+	if _, isSet := Env("GOGC"); isSet {
 		return
 	}
 	spare = make([]byte, min(spareHeap, limit/8))
 	runtime.KeepAlive(spare)
-	if _, told := Env("GOMEMLIMIT"); !told && limit < math.MaxInt64 {
+	if _, isSet := Env("GOMEMLIMIT"); !isSet && limit < math.MaxInt64 {
 		debug.SetMemoryLimit(limit + int64(len(spare))) // Go counts the spare heap, although it takes no memory
 	}
 }

@@ -31,15 +31,15 @@ func TestTune(t *testing.T) {
 	if own == runtime.NumCPU() { // otherwise a container has fewer
 		own = max(4, own)
 	}
-	for told, want := range map[string]int{"": own, "GOMAXPROCS=1": 1, "GOMAXPROCS=2": 2} {
+	for setting, want := range map[string]int{"": own, "GOMAXPROCS=1": 1, "GOMAXPROCS=2": 2} {
 		cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run", "^"+t.Name()+"$", "-test.v")
 		cmd.Env = []string{"SLUICE_TUNED=1"}
-		if told != "" {
-			cmd.Env = append(cmd.Env, told)
+		if setting != "" {
+			cmd.Env = append(cmd.Env, setting)
 		}
 		out, err := cmd.CombinedOutput()
 		if err != nil || !strings.Contains(string(out), "at a time: "+strconv.Itoa(want)+"\n") {
-			t.Errorf("with %q: %v, want %d at a time:\n%s", told, err, want, out)
+			t.Errorf("with %q: %v, want %d at a time:\n%s", setting, err, want, out)
 		}
 	}
 }
@@ -60,14 +60,14 @@ func TestTune_CollectsSmallHeapLessOften(t *testing.T) {
 		os.Stdout.WriteString("collected: " + strconv.FormatBool(is.NumGC > was.NumGC) + "\nlimit: " + strconv.FormatInt(debug.SetMemoryLimit(-1), 10) + "\n")
 		return
 	}
-	for told, want := range map[string]string{
+	for setting, want := range map[string]string{
 		"": "collected: false\n", "GOGC=100": "collected: true\n", "GOMEMLIMIT=300MiB": "limit: 314572800\n", "GOMEMLIMIT=off": "collected: false\n",
 	} {
 		cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run", "^"+t.Name()+"$", "-test.v")
-		cmd.Env = []string{"SLUICE_TUNED=1", told}
+		cmd.Env = []string{"SLUICE_TUNED=1", setting}
 		out, err := cmd.CombinedOutput()
 		if err != nil || !strings.Contains(string(out), want) {
-			t.Errorf("with %q: %v, want %q:\n%s", told, err, want, out)
+			t.Errorf("with %q: %v, want %q:\n%s", setting, err, want, out)
 		}
 	}
 }

@@ -10,8 +10,8 @@ import (
 // must not be changed. Errors: [ErrTokensStale].
 func (t *Tokens) PrincipalsOf(tenant, subject string) ([]*identityv1.Principal, error) {
 	set, now := t.set.Load(), time.Now()
-	heard := t.confirmedAt.Load()
-	if set == nil || heard != nil && now.Sub(*heard) > maxTokenAge {
+	confirmedAt := t.confirmedAt.Load()
+	if set == nil || confirmedAt != nil && now.Sub(*confirmedAt) > maxTokenAge {
 		return nil, ErrTokensStale
 	}
 	var out []*identityv1.Principal

@@ -160,8 +160,8 @@ func (t *Tokens) Lookup(secret string) (*identityv1.Principal, error) {
 		return nil, ErrTokensStale
 	}
 	now := time.Now()
-	heard := t.confirmedAt.Load()
-	stale := heard != nil && now.Sub(*heard) > maxTokenAge
+	confirmedAt := t.confirmedAt.Load()
+	stale := confirmedAt != nil && now.Sub(*confirmedAt) > maxTokenAge
 	hash := HashSecret(secret)
 	p, known := set.byHash[hash]
 	expires, ends := set.expiry[hash]

@@ -61,7 +61,7 @@ func editMembers(object string, keep func(key, value string) (string, bool, erro
 	}
 	var out strings.Builder
 	out.Grow(len(object))
-	end, kept := dec.InputOffset(), false
+	end, anyKept := dec.InputOffset(), false
 	out.WriteString(object[:end])
 	for dec.PeekKind() != '}' {
 		name, err := dec.ReadValue()
@@ -83,11 +83,11 @@ func editMembers(object string, keep func(key, value string) (string, bool, erro
 			return "", err
 		}
 		if stays {
-			if between := object[end:start]; kept || !strings.Contains(between, ",") {
+			if between := object[end:start]; anyKept || !strings.Contains(between, ",") {
 				out.WriteString(between)
 			}
 			out.WriteString(object[start:from] + text)
-			kept = true
+			anyKept = true
 		}
 		end = dec.InputOffset()
 	}

@@ -58,13 +58,13 @@ func open(t *testing.T, limits connlimit.Limits) *testListener {
 func (h *testListener) enter(addr string) (outside net.Conn, inside *connlimit.Conn) {
 	h.t.Helper()
 	h.wing.from <- addr
-	came := make(chan net.Conn, 1)
+	accepted := make(chan net.Conn, 1)
 	go func() {
 		conn, _ := h.wing.Dial() // Dial waits until the server accepts
-		came <- conn
+		accepted <- conn
 	}()
 	conn, err := h.door.Accept()
-	outside = <-came
+	outside = <-accepted
 	if err != nil {
 		h.t.Fatal(err)
 	}

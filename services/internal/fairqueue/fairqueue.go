@@ -76,14 +76,14 @@ func (t *Queue[K]) Acquire(ctx context.Context, of K) (func(), error) {
 	if ctx.Err() != nil {
 		return nil, fmt.Errorf("wait for a turn: %w", context.Cause(ctx))
 	}
-	mine, err := t.join(of)
+	ready, err := t.join(of)
 	if err != nil {
 		return nil, err
 	}
 	select {
-	case <-mine:
+	case <-ready:
 	case <-ctx.Done():
-		if t.abandon(of, mine) {
+		if t.abandon(of, ready) {
 			return nil, fmt.Errorf("wait for a turn: %w", context.Cause(ctx))
 		}
 	}
@@ -103,13 +103,13 @@ func (t *Queue[K]) join(of K) (chan struct{}, error) {
 	if len(o.waiting) >= maxWaiting {
 		return nil, ErrBusy
 	}
-	mine := make(chan struct{})
-	o.waiting = append(o.waiting, mine)
+	ready := make(chan struct{})
+	o.waiting = append(o.waiting, ready)
 	if len(o.waiting) == 1 {
 		t.waiting = append(t.waiting, o)
 	}
 	t.startSlices()
-	return mine, nil
+	return ready, nil
 }
 
 // startSlices begins the slices that can begin. An owner whose slice begins moves to the end of the line.
@@ -157,14 +157,14 @@ func (t *Queue[K]) endRest(of K, o *owner) {
 }
 
 // abandon removes a waiting piece of work. It returns false if its slice has already begun.
-func (t *Queue[K]) abandon(of K, mine chan struct{}) bool {
+func (t *Queue[K]) abandon(of K, ready chan struct{}) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	o := t.owners[of]
 	if o == nil {
 		return false
 	}
-	i := slices.Index(o.waiting, mine)
+	i := slices.Index(o.waiting, ready)
 	if i < 0 {
 		return false
 	}

@@ -90,14 +90,14 @@ func newPoller() *netPoller {
 
 // wait writes a byte and waits until the byte has been read. It returns false if the pipe is broken.
 func (b *netPoller) wait() bool {
-	heard := new(sync.Mutex)
-	heard.Lock()
+	woken := new(sync.Mutex)
+	woken.Lock()
 	b.mu.Lock()
 	if b.broken {
 		b.mu.Unlock()
 		return false
 	}
-	b.waiting = append(b.waiting, heard)
+	b.waiting = append(b.waiting, woken)
 	first := len(b.waiting) == 1
 	b.mu.Unlock()
 	if first { // otherwise the byte has been written already
@@ -105,7 +105,7 @@ func (b *netPoller) wait() bool {
 			b.wake(true)
 		}
 	}
-	heard.Lock()
+	woken.Lock()
 	return true
 }
 
@@ -125,7 +125,7 @@ func (b *netPoller) wake(broken bool) {
 	waiting := b.waiting
 	b.waiting, b.broken = nil, b.broken || broken
 	b.mu.Unlock()
-	for _, heard := range waiting {
-		heard.Unlock()
+	for _, woken := range waiting {
+		woken.Unlock()
 	}
 }

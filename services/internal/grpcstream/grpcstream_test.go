@@ -40,7 +40,7 @@ func TestStream_ReopensBrokenAndSilentStreams(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		begin, opened := time.Now(), []time.Duration(nil)
-		var heard []string
+		var received []string
 		var broken []error
 		stream := grpcstream.Stream[string]{
 			Open: func(ctx context.Context) (grpc.ServerStreamingClient[string], error) {
@@ -59,15 +59,15 @@ func TestStream_ReopensBrokenAndSilentStreams(t *testing.T) {
 					cancel()
 					return errAway
 				}
-				heard = append(heard, *word)
+				received = append(received, *word)
 				return nil
 			},
 			MaxSilence: 5 * time.Second,
 			OnError:    func(err error) { broken = append(broken, err) },
 		}
 		stream.Run(ctx)
-		if want := []string{"one", "two"}; !slices.Equal(heard, want) {
-			t.Errorf("heard %q, want %q", heard, want)
+		if want := []string{"one", "two"}; !slices.Equal(received, want) {
+			t.Errorf("heard %q, want %q", received, want)
 		}
 		// The second stream is silent from 2.2 s on, so it counts as broken at 7.2 s.
 		if want := []time.Duration{0, 200 * time.Millisecond, 7400 * time.Millisecond}; !slices.Equal(opened, want) {

@@ -83,8 +83,8 @@ func (j *Journal) checkChain(c *chain) error {
 	r := c.newOlderReader(segments[0].first)
 	var sum tally
 	count := func(rec *Record, size int) {
-		for _, who := range appendAccounts(nil, rec) {
-			sum[who] += int64(size)
+		for _, account := range appendAccounts(nil, rec) {
+			sum[account] += int64(size)
 		}
 	}
 	for _, s := range segments[:len(segments)-1] {

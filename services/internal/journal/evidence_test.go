@@ -364,8 +364,8 @@ func TestPrune_RecordsRemovedSegments(t *testing.T) {
 	for i := range 200 {
 		writeIntent(t, j, fmt.Sprint("d", i))
 		for _, line := range lines(t, dir, "calls") {
-			for _, gone := range read(t, line).Pruned {
-				all[gone.File] = gone
+			for _, pruned := range read(t, line).Pruned {
+				all[pruned.File] = pruned
 			}
 		}
 	}
@@ -379,11 +379,11 @@ func TestPrune_RecordsRemovedSegments(t *testing.T) {
 			}
 		}
 	}) {
-		gone := all[name]
-		if gone.First != next || gone.Last < gone.First || gone.Reason != journal.PrunedForSize || len(gone.Hash) != 64 || gone.Bytes == 0 {
-			t.Errorf("%s: the record says %+v, and %d is next", name, gone, next)
+		pruned := all[name]
+		if pruned.First != next || pruned.Last < pruned.First || pruned.Reason != journal.PrunedForSize || len(pruned.Hash) != 64 || pruned.Bytes == 0 {
+			t.Errorf("%s: the record says %+v, and %d is next", name, pruned, next)
 		}
-		next = gone.Last + 1
+		next = pruned.Last + 1
 	}
 	if next != report.Calls.First || next == 1 {
 		t.Errorf("records up to %d went by the records, and %d is the oldest", next-1, report.Calls.First)

@@ -65,14 +65,14 @@ func moveKey(from, to string) error {
 	if err != nil {
 		return fmt.Errorf("move key: %w", err)
 	}
-	switch kept, err := os.ReadFile(to); {
+	switch existing, err := os.ReadFile(to); {
 	case errors.Is(err, fs.ErrNotExist):
 		if err := replaceFile(to, text, true); err != nil {
 			return fmt.Errorf("move key: %w", err)
 		}
 	case err != nil:
 		return fmt.Errorf("move key: %w", err)
-	case string(kept) != string(text):
+	case string(existing) != string(text):
 		return fmt.Errorf("%s and %s are different keys: move the key away that does not belong to this journal", from, to)
 	}
 	return removeIfThere(from)

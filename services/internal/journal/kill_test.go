@@ -79,12 +79,12 @@ func TestJournal_KeepsAcknowledgedRecordsWhenKilled(t *testing.T) {
 		t.Fatal("nothing was acknowledged: the test shows nothing")
 	}
 	for _, chain := range []string{"calls", "refusals"} {
-		kept := map[string]bool{}
+		recorded := map[string]bool{}
 		for _, id := range ids(t, dir, chain) {
-			kept[id] = true
+			recorded[id] = true
 		}
 		for _, id := range acknowledged {
-			if !kept[id] {
+			if !recorded[id] {
 				t.Errorf("%s was acknowledged and is not in %s", id, chain)
 			}
 		}

@@ -116,10 +116,10 @@ func (c *chain) recordMissing(ctx context.Context) {
 	if c.sealed.Count <= c.pos.seq {
 		return
 	}
-	gone := c.sealed.Count - c.pos.seq
+	missing := c.sealed.Count - c.pos.seq
 	c.cfg.Log.ErrorContext(ctx, "journal's newest records are missing: power was lost, or they were cut off, or an older copy was put in its place",
 		"chain", c.name, "first", c.pos.seq+1, "last", c.sealed.Count)
-	c.queueStartRecord(&Record{Message: fmt.Sprintf("records %d to %d were sealed and are missing; the head had the hash %s", c.pos.seq+1, c.sealed.Count, c.sealed.Hash), Count: gone})
+	c.queueStartRecord(&Record{Message: fmt.Sprintf("records %d to %d were sealed and are missing; the head had the hash %s", c.pos.seq+1, c.sealed.Count, c.sealed.Hash), Count: missing})
 }
 
 // recordRewritten queues a record which says that a record differs from the one that the head names.

@@ -19,8 +19,8 @@ const maxPruned = 256
 // were full. The caller must hold writeMu.
 func (c *chain) prune(ctx context.Context, now time.Time) {
 	for c.removeRecorded(ctx) == nil {
-		gone := c.expired(now)
-		if len(gone) == 0 || c.remove(ctx, gone) != nil {
+		pruned := c.expired(now)
+		if len(pruned) == 0 || c.remove(ctx, pruned) != nil {
 			return
 		}
 	}
@@ -28,7 +28,7 @@ func (c *chain) prune(ctx context.Context, now time.Time) {
 
 // expired returns the oldest segments, which retention removes. The newest segment with records always stays,
 // because the next record contains the hash of its last line.
-func (c *chain) expired(now time.Time) (gone []Pruned) {
+func (c *chain) expired(now time.Time) (pruned []Pruned) {
 	c.listMu.Lock()
 	defer c.listMu.Unlock()
 	total := c.cfg.SegmentBytes
@@ -46,10 +46,10 @@ func (c *chain) expired(now time.Time) (gone []Pruned) {
 				break
 			}
 		}
-		gone = append(gone, oldest.toPruned(why))
+		pruned = append(pruned, oldest.toPruned(why))
 		total -= oldest.size
 	}
-	return gone
+	return pruned
 }
 
 // removable returns the segments before the one that contains the newest record. The caller must hold listMu.
@@ -68,13 +68,13 @@ func (s segment) toPruned(why PruneReason) Pruned {
 
 // remove writes a record of the oldest segments that are about to be removed, and then removes them. If a segment is
 // missing without such a record, something other than the journal has removed it. The caller must hold writeMu.
-func (c *chain) remove(ctx context.Context, gone []Pruned) error {
-	body := c.encodeOwn(&Record{Kind: KindPruned, Pruned: gone, Count: gone[len(gone)-1].Last - gone[0].First + 1})
+func (c *chain) remove(ctx context.Context, pruned []Pruned) error {
+	body := c.encodeOwn(&Record{Kind: KindPruned, Pruned: pruned, Count: pruned[len(pruned)-1].Last - pruned[0].First + 1})
 	if err := c.write([]item{{body: body}}); err != nil {
 		return c.fail(ctx, err)
 	}
 	c.listMu.Lock()
-	for i := range gone {
+	for i := range pruned {
 		c.segments[i].removalRecorded = true
 	}
 	c.listMu.Unlock()

@@ -40,8 +40,8 @@ func appendAccounts(dst []principal.Key, rec *Record) []principal.Key {
 
 func appendAccount(dst []principal.Key, p *Principal) []principal.Key {
 	for _, subject := range [...]string{p.Subject, p.Owner} {
-		if who := (principal.Key{Tenant: p.Tenant, Subject: subject}); subject != "" && !slices.Contains(dst, who) {
-			dst = append(dst, who)
+		if account := (principal.Key{Tenant: p.Tenant, Subject: subject}); subject != "" && !slices.Contains(dst, account) {
+			dst = append(dst, account)
 		}
 	}
 	return dst
@@ -66,15 +66,15 @@ func newQuotaUsage(share float64, room int64) quotaUsage {
 }
 
 // expect counts a record that is about to be written.
-func (s *quotaUsage) expect(who []principal.Key, size int64) {
-	for _, a := range who {
+func (s *quotaUsage) expect(accounts []principal.Key, size int64) {
+	for _, a := range accounts {
 		s.expected[a] += size
 	}
 }
 
 // charge counts a record that was written to the active segment.
-func (s *quotaUsage) charge(who []principal.Key, size int64) {
-	for _, a := range who {
+func (s *quotaUsage) charge(accounts []principal.Key, size int64) {
+	for _, a := range accounts {
 		s.total[a] += size
 		s.active[a] += size
 	}
@@ -87,13 +87,13 @@ func (s *quotaUsage) endSegment(segmentBytes int64) tally {
 		return nil
 	}
 	s.active = tally{}
-	kept := done.trimmed(segmentBytes)
+	counted := done.trimmed(segmentBytes)
 	for a, n := range done {
-		if _, ok := kept[a]; !ok {
+		if _, ok := counted[a]; !ok {
 			s.subtract(a, n)
 		}
 	}
-	return kept
+	return counted
 }
 
 // trimmed returns the tally without the principals that use too little to be counted.
@@ -134,11 +134,11 @@ func (c *chain) admit(ctx context.Context, e *entry, now time.Time) error {
 	if e.rec.Kind != KindIntent && e.rec.Kind != KindClaim {
 		return nil // records of a call that has begun are always accepted
 	}
-	for _, who := range e.accounts {
-		for c.usage.total[who]+c.usage.expected[who]+maxLineLen(e) > c.usage.most {
+	for _, account := range e.accounts {
+		for c.usage.total[account]+c.usage.expected[account]+maxLineLen(e) > c.usage.most {
 			if !c.removeOldest(ctx, now) {
 				return fmt.Errorf("%w: %w", ErrQuota, &quota.FullError{
-					Account: who, Caller: e.accounts[0], Held: int(c.usage.total[who]), Limit: int(c.usage.most), What: "bytes of the journal",
+					Account: account, Caller: e.accounts[0], Held: int(c.usage.total[account]), Limit: int(c.usage.most), What: "bytes of the journal",
 				})
 			}
 		}
@@ -158,12 +158,12 @@ func (c *chain) removeOldest(ctx context.Context, now time.Time) bool {
 	c.listMu.Lock()
 	old := c.removable()
 	may := len(old) > 0 && now.Sub(old[0].newest) > minRemovalAge
-	var gone Pruned
+	var pruned Pruned
 	if may {
-		gone = old[0].toPruned(PrunedForQuota)
+		pruned = old[0].toPruned(PrunedForQuota)
 	}
 	c.listMu.Unlock()
-	return may && c.remove(ctx, []Pruned{gone}) == nil
+	return may && c.remove(ctx, []Pruned{pruned}) == nil
 }
 
 // setTally sets the tally of an older segment that has been read, unless the segment was removed meanwhile.

@@ -207,8 +207,8 @@ func TestIntent_RemovesOldRecordsForPrincipal(t *testing.T) {
 		verified(t, dir)
 		shares := 0
 		for _, line := range lines(t, dir, "calls") {
-			for _, gone := range read(t, line).Pruned {
-				if gone.Reason == journal.PrunedForQuota {
+			for _, pruned := range read(t, line).Pruned {
+				if pruned.Reason == journal.PrunedForQuota {
 					shares++
 				}
 			}

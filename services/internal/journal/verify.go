@@ -213,9 +213,9 @@ func (r *reader) add(rec *Record, size int) {
 	if rec.Oldest > r.oldest {
 		r.oldest, r.before = rec.Oldest, ""
 	}
-	for _, gone := range rec.Pruned {
-		if gone.Last >= r.oldest {
-			r.oldest, r.before = gone.Last+1, gone.Hash
+	for _, pruned := range rec.Pruned {
+		if pruned.Last >= r.oldest {
+			r.oldest, r.before = pruned.Last+1, pruned.Hash
 		}
 	}
 	if r.visit != nil {

@@ -266,11 +266,11 @@ func readFile(dir, file string) string {
 
 // readNumber returns the number in a file. It returns 0 if there is none, and the highest number for `max`.
 func readNumber(dir, file string) int64 {
-	said := strings.TrimSpace(readFile(dir, file))
-	if said == "max" {
+	value := strings.TrimSpace(readFile(dir, file))
+	if value == "max" {
 		return 1<<63 - 1
 	}
-	n, _ := strconv.ParseInt(said, 10, 64)
+	n, _ := strconv.ParseInt(value, 10, 64)
 	return n
 }
 

@@ -94,8 +94,8 @@ func TestGroup_CountsProcessesWithoutCgroup(t *testing.T) {
 		_ = cmd.Wait()
 		group.Close()
 	}
-	if said := strings.Join(limiter.Report().NotEnforced, "; "); !strings.Contains(said, "watched") {
-		t.Errorf("it says %q", said)
+	if notEnforced := strings.Join(limiter.Report().NotEnforced, "; "); !strings.Contains(notEnforced, "watched") {
+		t.Errorf("it says %q", notEnforced)
 	}
 	limiter.Close()
 }
@@ -149,7 +149,7 @@ func TestGroup_KeepsProgramWithinLimits(t *testing.T) {
 	}
 	_ = cmd.Wait()
 	group.Close()
-	if said := strings.Join(limiter.Report().NotEnforced, "; "); !strings.Contains(said, "tasks: watched") {
-		t.Errorf("it says %s", said)
+	if notEnforced := strings.Join(limiter.Report().NotEnforced, "; "); !strings.Contains(notEnforced, "tasks: watched") {
+		t.Errorf("it says %s", notEnforced)
 	}
 }

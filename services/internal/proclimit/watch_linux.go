@@ -70,8 +70,8 @@ func (g *Group) count(all map[int]process) {
 		if !ok {
 			return false
 		}
-		if said, seen := belongs[pid]; seen {
-			return said
+		if known, seen := belongs[pid]; seen {
+			return known
 		}
 		belongs[pid] = false // parents can form a circle, because reading the table takes time
 		known, was := g.known[pid]

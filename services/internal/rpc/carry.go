@@ -211,7 +211,7 @@ func (l *clientStream) call(ctx context.Context, call *meshv1.CarriedCall) (*mes
 	l.last++
 	call.Id = l.last
 	l.open[call.GetId()] = waiter{done, ends}
-	heard := l.answersReceived
+	received := l.answersReceived
 	l.mu.Unlock()
 	if !l.waiting.add(call) {
 		l.abandon(call.GetId())
@@ -228,7 +228,7 @@ func (l *clientStream) call(ctx context.Context, call *meshv1.CarriedCall) (*mes
 	switch now := l.abandon(call.GetId()); {
 	case !errors.Is(ctx.Err(), context.DeadlineExceeded):
 		l.waiting.add(&meshv1.CarriedCall{Id: call.GetId(), GivenUp: true}) // if the queue is full, the server ends the call at its deadline
-	case now == heard && time.Since(begin) > hangTimeout:
+	case now == received && time.Since(begin) > hangTimeout:
 		l.end()
 	}
 	return nil, status.FromContextError(ctx.Err()).Err()
@@ -268,8 +268,8 @@ func (l *clientStream) removeExpired(batch []*meshv1.CarriedCall) []*meshv1.Carr
 		if call.GetGivenUp() {
 			return false
 		}
-		who, waits := l.open[call.GetId()]
-		left := min(who.deadline.Sub(now), maxDeadline).Milliseconds()
+		waiting, waits := l.open[call.GetId()]
+		left := min(waiting.deadline.Sub(now), maxDeadline).Milliseconds()
 		call.TimeoutMs = uint32(max(0, left))
 		return !waits || left <= 0
 	})
@@ -280,10 +280,10 @@ func (l *clientStream) deliver(answers []*meshv1.CarriedAnswer) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, answer := range answers {
-		if who, ok := l.open[answer.GetId()]; ok {
+		if waiting, ok := l.open[answer.GetId()]; ok {
 			delete(l.open, answer.GetId())
 			l.answersReceived++
-			who.done <- answer
+			waiting.done <- answer
 		}
 	}
 }
@@ -293,8 +293,8 @@ func (l *clientStream) failAll() {
 	l.waiting.close()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, who := range l.open {
-		who.done <- nil
+	for _, waiting := range l.open {
+		waiting.done <- nil
 	}
 	l.open = nil
 }

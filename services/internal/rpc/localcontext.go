@@ -118,11 +118,11 @@ var errWrongMessageType = errors.New("a message inside the process has the wrong
 func (c *chain) inside(method string, impl any, handle grpc.MethodHandler) localMethod {
 	return func(ctx context.Context, principal string, args any) (resp any, err error) {
 		defer func() { err = c.finish(ctx, method, recover(), err) }()
-		told := metadata.ValueFromIncomingContext(ctx, authn.PrincipalKey)
+		principals := metadata.ValueFromIncomingContext(ctx, authn.PrincipalKey)
 		if principal != "" {
-			told = []string{principal}
+			principals = []string{principal}
 		}
-		admitted, err := c.gate.admit(ctx, method, told)
+		admitted, err := c.gate.admit(ctx, method, principals)
 		if err != nil {
 			return nil, err
 		}

@@ -43,16 +43,16 @@ func (p *plan) rehide() {
 		if _, err := p.watchFolders(noticesFD); err != nil {
 			os.Exit(exitLauncher)
 		}
-		gone := false
+		vanished := false
 		for _, w := range p.watched {
 			switch err := p.hideAgain(w); {
 			case errors.Is(err, unix.ENOENT):
-				gone = true
+				vanished = true
 			case err != nil:
 				os.Exit(exitLauncher)
 			}
 		}
-		if gone {
+		if vanished {
 			continue
 		}
 		if n, err := unix.Read(wakeFD, wakes); n == 0 || err != nil && !errors.Is(err, unix.EINTR) {

@@ -136,9 +136,9 @@ func (v *Verifier) Verify(s *policyv1.SignedDecision) (*policyv1.DecisionStateme
 func PrincipalDigest(p *identityv1.Principal) []byte {
 	all := append([]*identityv1.Principal{p}, p.GetChain()...)
 	fields := []string{principalFormat, strconv.Itoa(len(all))}
-	for _, who := range all {
-		fields = append(fields, who.GetTenant(), who.GetSubject(), who.GetAgent(), who.GetOwner(), strconv.Itoa(len(who.GetGroups())))
-		fields = append(fields, who.GetGroups()...)
+	for _, member := range all {
+		fields = append(fields, member.GetTenant(), member.GetSubject(), member.GetAgent(), member.GetOwner(), strconv.Itoa(len(member.GetGroups())))
+		fields = append(fields, member.GetGroups()...)
 	}
 	sum := canonicaljson.Sum(fields...)
 	return sum[:]

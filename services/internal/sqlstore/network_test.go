@@ -280,10 +280,10 @@ func TestDo_FailsWithoutDeadlineWhenStoreIsSilent(t *testing.T) {
 	t.Parallel()
 	db, proxy := newProxiedStore(t)
 	proxy.Silence(t)
-	told := make(chan error, 1)
-	go func() { told <- db.Do(t.Context(), count) }()
+	errs := make(chan error, 1)
+	go func() { errs <- db.Do(t.Context(), count) }()
 	select {
-	case err := <-told:
+	case err := <-errs:
 		if !errors.Is(err, sqlstore.ErrUnavailable) {
 			t.Errorf("told %v", err)
 		}

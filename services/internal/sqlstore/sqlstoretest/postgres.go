@@ -198,9 +198,9 @@ func (s *Server) run(name string, args ...string) error {
 	defer func() { _ = out.Close() }() // the file is removed with the folder
 	cmd.Stdout, cmd.Stderr = out, out
 	if err := cmd.Run(); err != nil {
-		said, _ := os.ReadFile(out.Name())
+		output, _ := os.ReadFile(out.Name())
 		logged, _ := os.ReadFile(filepath.Join(s.dir, "log"))
-		return fmt.Errorf("%s: %w\n%s%s", name, err, bytes.TrimSpace(said), logged)
+		return fmt.Errorf("%s: %w\n%s%s", name, err, bytes.TrimSpace(output), logged)
 	}
 	return nil
 }
