@@ -45,12 +45,12 @@ func agentMeshStarters(t *testing.T) map[string]func(t *testing.T) *agentMesh {
 		}
 	}
 	return map[string]func(t *testing.T) *agentMesh{
-		"up": func(t *testing.T) *agentMesh {
+		"one process": func(t *testing.T) *agentMesh {
 			up := rawmcp.Start(t, tools)
 			s := stack.Start(t, stack.WriteConfig(t, opts(up))).Stack
 			return &agentMesh{Stack: s, upstream: up, dialRole: func(authv1.Role) *grpc.ClientConn { return s.Operator(t) }}
 		},
-		"apart": func(t *testing.T) *agentMesh {
+		"distributed": func(t *testing.T) *agentMesh {
 			up := rawmcp.Start(t, tools)
 			a := stack.StartDistributed(t, opts(up))
 			return &agentMesh{Stack: a.Stack, upstream: up, dialRole: func(role authv1.Role) *grpc.ClientConn { return a.DialWithToken(t, role, stack.OperatorToken) }}

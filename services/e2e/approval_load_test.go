@@ -25,8 +25,8 @@ const (
 	enoughDecisions = 20
 )
 
-// approvalLoad holds the callers and the approver of a mesh. The callers make calls that need approval, and repeat each call
-// until it has run or is denied.
+// approvalLoad holds the callers and the approver of a mesh. The callers make calls that need approval, and repeat each
+// call until it has run or is denied.
 type approvalLoad struct {
 	a       *distributedMesh
 	people  approvalv1.ApprovalServiceClient
@@ -173,7 +173,8 @@ func (b *approvalLoad) decideApproval(ctx context.Context, t *testing.T, id stri
 	}
 }
 
-// checkResults compares what the callers and the approver received with the calls of the server and with the stored approvals.
+// checkResults compares what the callers and the approver received with the calls of the server and with the stored
+// approvals.
 func (b *approvalLoad) checkResults(t *testing.T) {
 	t.Helper()
 	ran := b.countReceived(t)

@@ -11,9 +11,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// changePolicy writes another policy, which must end with its tools, and waits until the policy is in force. It adds a rule
-// that denies a tool with a new name. The policy is in force when this rule decides, because the revision also changes
-// with the catalog. The gateway must have the new revision, too, because until then it uses cached decisions.
+// changePolicy writes another policy, which must end with its tools, and waits until the policy is in force. It adds a
+// rule that denies a tool with a new name. The policy is in force when this rule decides, because the revision also
+// changes with the catalog. The gateway must have the new revision, too, because until then it uses cached decisions.
 func (f *fixture) changePolicy(t *testing.T, c *stack.Client, policy string) {
 	t.Helper()
 	mark := "mark-" + strings.ToLower(rand.Text())
@@ -28,8 +28,8 @@ func (f *fixture) changePolicy(t *testing.T, c *stack.Client, policy string) {
 	})
 }
 
-// Checks that an approval is cancelled when policy requires none for its call any more, whether approvers have decided or
-// not. No later call runs because of that approval.
+// Checks that an approval is cancelled when policy requires none for its call any more, whether approvers have decided
+// or not. No later call runs because of that approval.
 func TestApprovals_AreCancelledWhenPolicyAllowsOrDeniesTheCall(t *testing.T) {
 	t.Parallel()
 	const asks = "pay: {action: require_approval"

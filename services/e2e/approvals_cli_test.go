@@ -118,15 +118,15 @@ func TestCLI_RefusedTokenErrorNamesThePermittedRoles(t *testing.T) {
 	sluice := func(token string, args ...string) stack.CommandResult {
 		return stack.Run(t, stack.Command{Args: append(args, "--addr", f.GRPC), Env: []string{"SLUICE_TOKEN=" + token, "SLUICE_URL=" + f.URL}})
 	}
-	const agent = `; SLUICE_TOKEN is that of "agent", an agent`
+	const agent = `; the token in SLUICE_TOKEN is "agent", the token of an agent`
 	for _, tt := range []struct {
 		token, want string
 		args        []string
 	}{
 		{stack.AgentToken, "approvals list needs a viewer's, approver's or operator's token" + agent + "\n", []string{"approvals", "list"}},
 		{stack.AgentToken, "approvals watch needs a viewer's, approver's or operator's token" + agent + "\n", []string{"approvals", "watch"}},
-		{stack.ViewerToken, "approvals deny needs an approver's or operator's token; SLUICE_TOKEN is that of \"viewer\", a viewer\n", nil},
-		{anaToken, "approvals cancel needs an operator's token; SLUICE_TOKEN is that of \"ana\", an approver\n", []string{"approvals", "cancel", id}},
+		{stack.ViewerToken, "approvals deny needs an approver's or operator's token; the token in SLUICE_TOKEN is \"viewer\", the token of a viewer\n", nil},
+		{anaToken, "approvals cancel needs an operator's token; the token in SLUICE_TOKEN is \"ana\", the token of an approver\n", []string{"approvals", "cancel", id}},
 		{stack.AgentToken, agent + "; if you have only the agent's token, name a server: `sluice tools SERVER`\n", []string{"tools"}},
 		{"", "no agent token: ", []string{"tools"}},
 		{"", "no agent token: ", []string{"call", "raw", "safe"}},

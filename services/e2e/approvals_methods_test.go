@@ -34,8 +34,8 @@ rules:
 `
 )
 
-// newReadApprovalFixture returns a mesh with a server of the official SDK that has a prompt and three resources. Most of them need
-// approval. got counts the prompts and resources that the server has delivered.
+// newReadApprovalFixture returns a mesh with a server of the official SDK that has a prompt and three resources. Most
+// of them need approval. got counts the prompts and resources that the server has delivered.
 func newReadApprovalFixture(t *testing.T, extra string) (f *fixture, got *atomic.Int32) {
 	t.Helper()
 	got = new(atomic.Int32)

@@ -55,7 +55,7 @@ func (f *fixture) leaveUnanswered(t *testing.T, tool string) {
 	f.upstream.SetAnswer(tool, func(http.ResponseWriter, *http.Request, string) { <-end })
 }
 
-// runApprovals runs `sluice approvals` with a token. The output is for people, unlike that of approvals.
+// runApprovals runs `sluice approvals` with a token. The output is for people, unlike that of runApprovalsJSON.
 func (f *fixture) runApprovals(t *testing.T, token string, args ...string) stack.CommandResult {
 	t.Helper()
 	return stack.Run(t, stack.Command{Args: append([]string{"approvals", "--addr", f.GRPC}, args...), Env: []string{"SLUICE_TOKEN=" + token}})
@@ -276,8 +276,8 @@ func TestApprovals_IdempotentCallIsSentAgainAfterUnknownOutcome(t *testing.T) {
 	}
 }
 
-// callWithElicitation calls a tool as a client that responds to the elicitation with result. It returns the params of the
-// elicitation, and the response to the call.
+// callWithElicitation calls a tool as a client that responds to the elicitation with result. It returns the params of
+// the elicitation, and the response to the call.
 func (f *fixture) callWithElicitation(t *testing.T, tool, result string) (question, answer string) {
 	t.Helper()
 	var session string

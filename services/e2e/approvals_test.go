@@ -34,7 +34,7 @@ tools:
 // listedApproval holds the fields of an approval in `sluice approvals list`.
 type listedApproval struct{ ID, State, Server, Tool string }
 
-// runApprovalsJSON runs `sluice approvals` as the operator.
+// runApprovalsJSON runs `sluice approvals` as the operator, with JSON output.
 func (f *fixture) runApprovalsJSON(t *testing.T, args ...string) stack.CommandResult {
 	t.Helper()
 	return f.runApprovalsJSONAs(t, stack.OperatorToken, args...)

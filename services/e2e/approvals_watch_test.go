@@ -16,7 +16,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// watcher is a running `sluice approvals watch`. out reads its standard output, and said its standard error.
+// watcher is a running `sluice approvals watch`. rows reads its standard output, and stderr its standard error.
 type watcher struct {
 	cmd          *exec.Cmd
 	rows, stderr *bufio.Scanner

@@ -22,8 +22,8 @@ import (
 // pollInterval is the polling interval.
 const pollInterval = 10 * time.Millisecond
 
-// paymentRun holds callers whose calls need approval, the approver who decides on each call, and all responses that they
-// received. The mesh may be killed and started again while they work.
+// paymentRun holds callers whose calls need approval, the approver who decides on each call, and all responses that
+// they received. The mesh may be killed and started again while they work.
 type paymentRun struct {
 	meshConfig *stack.Stack
 	upstream   *rawmcp.Server
@@ -51,8 +51,8 @@ type paymentRun struct {
 // paymentConfig sets a short hold, so that the tests are fast.
 const paymentConfig = "approvals: {hold: 1s, max_pending: 1000, max_asked: {max: 100000}}"
 
-// newPaymentRun writes the configuration of a mesh in one process, without starting the mesh. database is the URL of the
-// database for approvals; empty means the embedded database.
+// newPaymentRun writes the configuration of a mesh in one process, without starting the mesh. database is the URL of
+// the database for approvals; empty means the embedded database.
 func newPaymentRun(t *testing.T, database string) *paymentRun {
 	t.Helper()
 	conf := paymentConfig
@@ -88,8 +88,8 @@ func paymentRunFor(site *stack.Stack, up *rawmcp.Server) *paymentRun {
 	}
 }
 
-// startWork starts the callers and the approver. stop makes the callers start no further calls. wait calls stop, and waits
-// until every call has run or has been refused finally, or ctx ends.
+// startWork starts the callers and the approver. stop makes the callers start no further calls. wait calls stop, and
+// waits until every call has run or has been refused finally, or ctx ends.
 func (p *paymentRun) startWork(ctx context.Context, t *testing.T, callers int) (stop, wait func()) {
 	t.Helper()
 	more, stop := context.WithCancel(ctx)
@@ -221,7 +221,8 @@ func (p *paymentRun) decidePending(ctx context.Context, client approvalv1.Approv
 	return err
 }
 
-// decideApproval approves the first approval of a call, unless the call is to be denied, and denies every other approval.
+// decideApproval approves the first approval of a call, unless the call is to be denied, and denies every other
+// approval.
 func (p *paymentRun) decideApproval(ctx context.Context, client approvalv1.ApprovalServiceClient, id string) error {
 	seen, err := client.GetApproval(ctx, &approvalv1.GetApprovalRequest{ApprovalId: id, View: true})
 	if err != nil {

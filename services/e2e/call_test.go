@@ -58,7 +58,8 @@ func TestToolsList_IsForwardedWithoutHiddenTools(t *testing.T) {
 // approvalID matches the id of an approval.
 var approvalID = regexp.MustCompile(`[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}`)
 
-// Cases T3, X9. Checks that a refusal is a tool result, and that a hidden tool is refused like a tool that does not exist.
+// Cases T3, X9. Checks that a refusal is a tool result, and that a hidden tool is refused like a tool that does not
+// exist.
 func TestCall_RefusalIsAToolResult(t *testing.T) {
 	t.Parallel()
 	f := newFixtureWith(t, storyPolicy, "approvals: {hold: 0s}")

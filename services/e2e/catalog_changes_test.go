@@ -47,7 +47,7 @@ const (
 	fateRefused // for another reason
 )
 
-// A called is one call: when it began and ended, and its result.
+// A timedCall is one call: when it began and ended, and its result.
 type timedCall struct {
 	begin, end time.Time
 	fate       fate
@@ -64,7 +64,7 @@ type change struct {
 type changeTest struct {
 	t        *testing.T
 	gateways [2]*stack.Distributed
-	// proxy is a proxy between the second gateway and the policy service.
+	// proxy is between the second gateway and the policy service.
 	proxy    *network.Proxy
 	upstream *rawmcp.Server
 	catalog  policyv1.CatalogServiceClient
@@ -131,8 +131,8 @@ func (c *changeTest) callTools(ctx context.Context, gateway *stack.Distributed, 
 	}
 }
 
-// changeToolState stops the calls of a tool or permits them again. It quarantines the tool say, and overrides the class of the
-// tool echo.
+// changeToolState stops the calls of a tool or permits them again. It quarantines the tool say, and overrides the class
+// of the tool echo.
 func (c *changeTest) changeToolState(tool string, stops bool) change {
 	ctx, cancel := context.WithTimeout(c.t.Context(), 5*time.Second)
 	defer cancel()
@@ -155,7 +155,8 @@ func (c *changeTest) changeToolState(tool string, stops bool) change {
 	return out
 }
 
-// checkCalls compares every call of a tool with the tool's changes. It returns the number of calls that could be compared.
+// checkCalls compares every call of a tool with the tool's changes. It returns the number of calls that could be
+// compared.
 func (c *changeTest) checkCalls(tool string, changes []change) (held int) {
 	c.t.Helper()
 	wrong := 0

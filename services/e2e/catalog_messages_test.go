@@ -135,8 +135,8 @@ func (r *transcript) runLine(line string) string {
 	return fmt.Sprintf("%s[%d]\n", said, ran.Code)
 }
 
-// waitingDigest returns the digest of the definition of a tool that waits for approval. If tool is empty, it returns the
-// digest of all waiting definitions of the server.
+// waitingDigest returns the digest of the definition of a tool that waits for approval. If tool is empty, it returns
+// the digest of all waiting definitions of the server.
 func (r *transcript) waitingDigest(tool string) string {
 	r.t.Helper()
 	if tool == "" {

@@ -144,8 +144,8 @@ func truncated(text string, most int) string { return text[:min(len(text), most)
 
 var sizedValue = regexp.MustCompile(`^\{\{([0-9]+) (letters|todos)\}\}(.*)$`)
 
-// toCurrentRun converts a value of the recording for this run. It replaces the ids of agents, and it replaces the description
-// of a long text or list with a text or list of that size.
+// toCurrentRun converts a value of the recording for this run. It replaces the ids of agents, and it replaces the
+// description of a long text or list with a text or list of that size.
 func (r *replay) toCurrentRun(v any) any {
 	switch v := v.(type) {
 	case string:
@@ -184,8 +184,8 @@ func (r *replay) toRecordedIDs(text string) string {
 	return text
 }
 
-// compareValues returns the differences between the recorded value and the current value. If a recorded id of an agent is new,
-// it stores the current id for it.
+// compareValues returns the differences between the recorded value and the current value. If a recorded id of an agent
+// is new, it stores the current id for it.
 func (r *replay) compareValues(at string, there, here any) (out []string) {
 	switch there := there.(type) {
 	case map[string]any:

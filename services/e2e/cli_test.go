@@ -89,11 +89,11 @@ func TestCLI_CallsTools(t *testing.T) {
 		{"arguments from standard input", []string{"call", "demo", "get_note", "--args", "-"}, `{"id": "note-3"}`, 0, "note-3", ""},
 		{"the tool fails", []string{"call", "demo", "get_note", "--arg", "id=note-9"}, "", 1, "", `no note "note-9"`},
 		{"denied", []string{"call", "demo", "delete_note", "--arg", "id=note-1"}, "", 1, "", "Denied by policy: notes are kept; ask a person to remove one\ndecision "},
-		{"a server that is not there", []string{"call", "nowhere", "list_notes"}, "", 1, "", `no server "nowhere" is configured here`},
+		{"a server that does not exist", []string{"call", "nowhere", "list_notes"}, "", 1, "", `no server "nowhere" is configured here`},
 		{"a tool missing", []string{"call", "demo"}, "", 2, "", "accepts 2 arg(s), received 1; see `sluice call --help`"},
 		{"both ways of arguments", []string{"call", "demo", "get_note", "--arg", "id=1", "--args", "{}"}, "", 2, "", "--arg and --args can't be used together"},
-		{"arguments that are no object", []string{"call", "demo", "get_note", "--args", "[]"}, "", 2, "", "--args is not a JSON object"},
-		{"a tool's name that is none", []string{"call", "demo", "no tool"}, "", 1, "", "the tool's name is missing or breaks the grammar of tool names"},
+		{"arguments that are not an object", []string{"call", "demo", "get_note", "--args", "[]"}, "", 2, "", "--args is not a JSON object"},
+		{"an invalid tool name", []string{"call", "demo", "no tool"}, "", 1, "", "the tool's name is missing or breaks the grammar of tool names"},
 		{"an argument without a value", []string{"call", "demo", "get_note", "--arg", "id"}, "", 2, "", `--arg must be NAME=VALUE, is "id"`},
 	}
 	for _, tt := range tests {
@@ -121,7 +121,7 @@ func TestCLI_CallsTools(t *testing.T) {
 			t.Errorf("the text and the structured content name the fingerprints %v", digits)
 		}
 	})
-	t.Run("a loop in the shell meets the limit", func(t *testing.T) {
+	t.Run("a loop in the shell reaches the limit", func(t *testing.T) {
 		for range 4 {
 			checkCommand(t, d.run(t, "call", "demo", "create_note", "--arg", "title=Milk"), 0, "")
 		}

@@ -17,9 +17,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// approverDelayVariable names the environment variable with the time, as a duration, that an approver takes after the caller
-// has received its ticket. If the variable is set, calls are held for the default time. Otherwise they are held for a
-// second and decided at once.
+// approverDelayVariable names the environment variable with the time, as a duration, that an approver takes after the
+// caller has received its ticket. If the variable is set, calls are held for the default time. Otherwise they are held
+// for a second and decided at once.
 const approverDelayVariable = "SLUICE_PATIENCE"
 
 // externalClient is an MCP client that is not part of the project.
@@ -217,8 +217,8 @@ func TestClients_WithProgressWaitBeyondTheirTimeLimit(t *testing.T) {
 	}
 }
 
-// checkRisingProgress returns the number of progress notifications. The test fails unless the value of each is above the value of
-// the previous one.
+// checkRisingProgress returns the number of progress notifications. The test fails unless the value of each is above
+// the value of the previous one.
 func checkRisingProgress(t *testing.T, steps []jsontext.Value) int {
 	t.Helper()
 	last := 0.0

@@ -20,14 +20,15 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// The conformance suite for clients starts this test binary as the client if both variables are set. clientsTest holds
-// the address of the test, which sends the URL for the client. testsClient holds the path of the client.
+// The conformance suite for clients starts this test binary as the client if both variables are set. suiteTestVariable
+// holds the address of the test, which sends the URL for the client. suiteClientVariable holds the path of the client.
 const (
 	suiteTestVariable   = "SLUICE_TEST_CLIENTS_TEST"
 	suiteClientVariable = "SLUICE_TEST_CLIENT"
 )
 
-// runSuiteClient sends the test the URL of a scenario's server, and runs the client with the URL that the test sends back.
+// runSuiteClient sends the test the URL of a scenario's server, and runs the client with the URL that the test sends
+// back.
 func runSuiteClient() int {
 	err := func() error {
 		test, err := new(net.Dialer).DialContext(context.Background(), "tcp", os.Getenv(suiteTestVariable))
@@ -54,9 +55,9 @@ func runSuiteClient() int {
 // summaryLine matches the suite's summary of one scenario.
 var summaryLine = regexp.MustCompile(`(?m)^Passed: (\d+)/(\d+), (\d+) failed, (\d+) warnings$`)
 
-// runClientScenario runs a scenario of the official suite for clients. The suite starts a server, and the client connects
-// to the URL that reached returns for the server's URL. It returns the number of checks that pass, and the output of
-// the suite if a check fails.
+// runClientScenario runs a scenario of the official suite for clients. The suite starts a server, and the client
+// connects to the URL that reached returns for the server's URL. It returns the number of checks that pass, and the
+// output of the suite if a check fails.
 func runClientScenario(t *testing.T, name, client string, reached func(url string) string) (passed int, wrong string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -96,7 +97,7 @@ func runClientScenario(t *testing.T, name, client string, reached func(url strin
 		t.Fatal(err)
 	}
 	fmt.Fprintln(asks, reached(strings.TrimSpace(url)))
-	err = suite.Wait() // it returns an error if a check fails
+	err = suite.Wait() // Wait returns an error if a check fails
 	found := summaryLine.FindStringSubmatch(said.String())
 	if found == nil {
 		t.Fatalf("the suite has no summary: %v\n%s", err, &said)
@@ -108,9 +109,10 @@ func runClientScenario(t *testing.T, name, client string, reached func(url strin
 	return passed, ""
 }
 
-// TestConformance_ClientsPassThroughTheMesh runs the official suite for clients with the client of the official SDK, directly and
-// through a mesh. Through a mesh, the servers of the suite check the requests of the mesh. The OAuth scenarios are left
-// out: the mesh authenticates clients and itself, so the login of a client does not pass through the mesh.
+// TestConformance_ClientsPassThroughTheMesh runs the official suite for clients with the client of the official SDK,
+// directly and through a mesh. Through a mesh, the servers of the suite check the requests of the mesh. The OAuth
+// scenarios are left out: the mesh authenticates clients and itself, so the login of a client does not pass through the
+// mesh.
 func TestConformance_ClientsPassThroughTheMesh(t *testing.T) {
 	t.Parallel()
 	client := buildConformanceProgram(t, "everything-client")

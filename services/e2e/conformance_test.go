@@ -43,8 +43,8 @@ func buildConformanceProgram(t *testing.T, name string) string {
 	return program
 }
 
-// startEverythingServer starts the program of everythingProgram on a free port, with or without sessions, and returns its
-// URL.
+// startEverythingServer starts the program of [buildEverythingServer] on a free port, with or without sessions, and returns
+// its URL.
 func startEverythingServer(t *testing.T, stateless bool) string {
 	t.Helper()
 	program := buildEverythingServer(t)
@@ -84,7 +84,8 @@ func startEverythingServer(t *testing.T, stateless bool) string {
 	return ""
 }
 
-// startAuthenticatingProxy returns the URL of a proxy that adds an agent's token to each request, for clients that can't send one.
+// startAuthenticatingProxy returns the URL of a proxy that adds an agent's token to each request, for clients that
+// can't send one.
 func startAuthenticatingProxy(t *testing.T, endpoint string) string {
 	t.Helper()
 	to, err := url.Parse(endpoint)
@@ -97,8 +98,8 @@ func startAuthenticatingProxy(t *testing.T, endpoint string) string {
 	}) + to.Path
 }
 
-// startRevisionSwitch returns the URL of a proxy that sends requests of revision 2026-07-28 to the server stateless, and all other
-// requests to the server sessions.
+// startRevisionSwitch returns the URL of a proxy that sends requests of revision 2026-07-28 to the server stateless,
+// and all other requests to the server sessions.
 func startRevisionSwitch(t *testing.T, sessions, stateless string) string {
 	t.Helper()
 	return startProxy(t, func(r *httputil.ProxyRequest, body []byte) {
@@ -126,14 +127,14 @@ func startProxy(t *testing.T, rewrite func(r *httputil.ProxyRequest, body []byte
 	return door.URL
 }
 
-// scenarioLine matches a line of the suite's summary. unscored matches a scenario that does not count for a revision.
+// scenarioLine matches a line of the suite's summary. unscoredLine matches a scenario that does not count for a revision.
 var (
 	scenarioLine = regexp.MustCompile(`(?m)^[✓✗] (\S+): (\d+) passed, (\d+) failed$`)
 	unscoredLine = regexp.MustCompile(`(?m)^  [✓✗] (\S+) \(extension\)$`)
 )
 
-// runConformanceSuite runs the official suite for servers. It returns the number of checks that pass by scenario, and the names of
-// the scenarios with failed checks. Extensions that no server of these tests implements are ignored.
+// runConformanceSuite runs the official suite for servers. It returns the number of checks that pass by scenario, and
+// the names of the scenarios with failed checks. Extensions that no server of these tests implements are ignored.
 func runConformanceSuite(t *testing.T, endpoint string, set npm.Set, more ...string) (passed map[string]int, failed []string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
@@ -141,7 +142,7 @@ func runConformanceSuite(t *testing.T, endpoint string, set npm.Set, more ...str
 	command := append(npmtest.Conformance(t, set), append(more, "--url", endpoint)...)
 	suite := exec.CommandContext(ctx, command[0], command[1:]...)
 	suite.Dir, suite.Env = t.TempDir(), []string{"HOME=" + t.TempDir(), "PATH=" + filepath.Dir(command[0])}
-	said, err := suite.CombinedOutput() // it returns an error if a check fails
+	said, err := suite.CombinedOutput() // the suite fails if a check fails
 	passed = make(map[string]int)
 	for _, line := range scenarioLine.FindAllStringSubmatch(string(said), -1) {
 		if passed[line[1]], _ = strconv.Atoi(line[2]); line[3] != "0" { // the expression matches digits
@@ -161,12 +162,12 @@ func runConformanceSuite(t *testing.T, endpoint string, set npm.Set, more ...str
 	return passed, failed
 }
 
-// pollingScenario is the only scenario with more passing checks through the gateway than directly. The gateway lets clients
-// resume a lost response. The server instead ends the stream with a retry field, which the check accepts.
+// pollingScenario is the only scenario with more passing checks through the gateway than directly. The gateway lets
+// clients resume a lost response. The server instead ends the stream with a retry field, which the check accepts.
 const pollingScenario = "server-sse-polling"
 
-// TestConformance_ServerPassesThroughTheGateway runs the official suite against the server of the official SDK: directly, where every check passes,
-// and through a gateway whose policy allows everything, where the same checks pass.
+// TestConformance_ServerPassesThroughTheGateway runs the official suite against the server of the official SDK:
+// directly, where every check passes, and through a gateway whose policy allows everything, where the same checks pass.
 func TestConformance_ServerPassesThroughTheGateway(t *testing.T) {
 	t.Parallel()
 	server := startRevisionSwitch(t, startEverythingServer(t, false), startEverythingServer(t, true))
@@ -206,8 +207,8 @@ rules:
 	}
 }
 
-// TestConformance_BetweenRevisions runs the suite of the revisions with sessions through the gateway against a server of
-// 2026-07-28, and the reverse. It lists the scenarios that fail because the gateway can't translate them, with the
+// TestConformance_BetweenRevisions runs the suite of the revisions with sessions through the gateway against a server
+// of 2026-07-28, and the reverse. It lists the scenarios that fail because the gateway can't translate them, with the
 // reason.
 func TestConformance_BetweenRevisions(t *testing.T) {
 	t.Parallel()

@@ -13,12 +13,12 @@ import (
 const (
 	// faultTimeVariable names the environment variable with the time that each network fault lasts, as a duration.
 	faultTimeVariable = "SLUICE_AWAY"
-	// databaseRefusalTimeLimit is the longest time in which a call is refused while the database is unavailable: 2 s for each
-	// call of the approval service, and the rest for a busy machine.
+	// databaseRefusalTimeLimit is the longest time in which a call is refused while the database is unavailable: 2 s
+	// for each call of the approval service, and the rest for a busy machine.
 	databaseRefusalTimeLimit = 10 * time.Second
-	// recoveryTimeLimit is the longest time until approvals can be requested again after the network fault, on an otherwise
-	// idle machine. `make away` uses it, and other runs use busyWithin. The test measures until a caller receives
-	// the response, which comes after the hold, heldFor.
+	// recoveryTimeLimit is the longest time until approvals can be requested again after the network fault, on an
+	// otherwise idle machine. `make away` uses it, and other runs use busyRecoveryTimeLimit. The test measures until a caller
+	// receives the response, which comes after the hold, holdTime.
 	recoveryTimeLimit     = 5 * time.Second
 	busyRecoveryTimeLimit = 30 * time.Second
 	holdTime              = time.Second
@@ -68,7 +68,8 @@ func TestApprovals_SurviveDatabaseNetworkFaults(t *testing.T) {
 	busy.checkResults(t)
 }
 
-// callDuringFault injects a fault, makes calls until the fault ends, and checks how fast they are refused and accepted again.
+// callDuringFault injects a fault, makes calls until the fault ends, and checks how fast they are refused and accepted
+// again.
 func callDuringFault(t *testing.T, a *distributedMesh, proxy *network.Proxy, f networkFault, lasts time.Duration) {
 	t.Helper()
 	c := a.connect(t)

@@ -29,7 +29,7 @@ const mark = "MARK-7f3a"
 // byte it receives. The value is the path of the record.
 const recordingServer = "SLUICE_TEST_RECORDING_SERVER"
 
-// runRecordingServer runs that server.
+// runRecordingServer serves MCP over stdio and records every byte that it receives.
 func runRecordingServer() int {
 	kept, err := os.OpenFile(os.Getenv(recordingServer), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -127,8 +127,8 @@ var markedInitializes = []string{
 	`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"` + mark + `","capabilities":{},"clientInfo":{"name":"c","version":"1"}}}`,
 }
 
-// messagesWithoutRule returns messages of every method that needs no rule, with the mark in every place where a client may write
-// text.
+// messagesWithoutRule returns messages of every method that needs no rule, with the mark in every place where a client
+// may write text.
 func messagesWithoutRule() []string {
 	long := strings.Repeat(mark, 100)
 	var out []string
@@ -159,16 +159,17 @@ func messagesWithoutRule() []string {
 	return out
 }
 
-// sendMarkedMessages sends all greetings and whispers, with the mark also in headers. It returns the number of whispers it sent.
+// sendMarkedMessages sends every request of [markedInitializes] and, in each session, every message of
+// [messagesWithoutRule], with the mark also in headers. It returns the number of the latter.
 func sendMarkedMessages(t *testing.T, url string) (sent int) {
 	t.Helper()
-	for _, greeting := range markedInitializes {
+	for _, initialize := range markedInitializes {
 		c := stack.NewClient(t, url, stack.AgentToken)
 		c.Header = http.Header{
 			"User-Agent": {mark}, "X-" + mark: {mark}, "Cookie": {"x=" + mark}, "Last-Event-Id": {mark}, "Mcp-Name": {mark}, "Tracestate": {"x=" + mark}, "Baggage": {"x=" + mark},
 			"Traceparent": {"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"},
 		}
-		resp := c.Post(greeting)
+		resp := c.Post(initialize)
 		if resp.Status != http.StatusOK || resp.Header.Get("Mcp-Session-Id") == "" {
 			t.Fatalf("initialize: %d %s", resp.Status, resp.Body)
 		}
@@ -277,8 +278,8 @@ func TestDeniedServer_PassingMessagesAreBuiltFromKnownFields(t *testing.T) {
 	up := rawmcp.Start(t, tools)
 	received, url := startTap(t, up.URL)
 	s := stack.StartInProcess(t, stack.Options{Policy: openPolicy, Servers: fmt.Sprintf("  raw: {http: {url: %q}}", url)})
-	for _, greeting := range markedInitializes {
-		named := strings.ReplaceAll(greeting, `"name":"`+mark+`","version":"`+mark+`"`, `"name":"a\u001b[31m client","version":"`+strings.Repeat("1", 100)+`"`)
+	for _, initialize := range markedInitializes {
+		named := strings.ReplaceAll(initialize, `"name":"`+mark+`","version":"`+mark+`"`, `"name":"a\u001b[31m client","version":"`+strings.Repeat("1", 100)+`"`)
 		c := stack.NewClient(t, s.MCP("raw"), stack.AgentToken)
 		c.Header = http.Header{"User-Agent": {mark}, "X-" + mark: {mark}}
 		c.Header["Mcp-Session-Id"] = c.Post(named).Header["Mcp-Session-Id"]

@@ -33,7 +33,8 @@ type meshStatus struct {
 	} `json:"roles"`
 }
 
-// runStatus runs `sluice status` with a token. It returns the parsed output, the result of the command, and its duration.
+// runStatus runs `sluice status` with a token. It returns the parsed output, the result of the command, and its
+// duration.
 func (a *distributedMesh) runStatus(t *testing.T, token string) (meshStatus, stack.CommandResult, time.Duration) {
 	t.Helper()
 	stack.Program(t, "sluice") // so that building is not part of the time
@@ -50,7 +51,8 @@ func (a *distributedMesh) runStatus(t *testing.T, token string) (meshStatus, sta
 	return said, ran, took
 }
 
-// statusTimeLimit is the longest time that `sluice status` may take: its time-out of 2 s, and 2 s more for a busy machine.
+// statusTimeLimit is the longest time that `sluice status` may take: its time-out of 2 s, and 2 s more for a busy
+// machine.
 const statusTimeLimit = 2*time.Second + 2*time.Second
 
 // Checks that the gateway is ready without the limiter, the approval service or the agents. /readyz and `sluice status`
@@ -83,7 +85,7 @@ func (a *distributedMesh) awaitDegraded(t *testing.T, why string) {
 	})
 }
 
-// Checks that `sluice status` names a role that hangs, within statusWithin, if an operator runs it. Agents and callers
+// Checks that `sluice status` names a role that hangs, within statusTimeLimit, if an operator runs it. Agents and callers
 // with an unknown token learn nothing.
 func TestStatus_NamesARoleThatHangs(t *testing.T) {
 	t.Parallel()

@@ -109,8 +109,8 @@ func TestDistributed_CallsAreDecidedAndRecorded(t *testing.T) {
 	}
 }
 
-// refusalTimeLimit is the longest time in which a call is refused while a role is unavailable: about a second, and 2 s more for a
-// busy machine.
+// refusalTimeLimit is the longest time in which a call is refused while a role is unavailable: about a second, and 2 s
+// more for a busy machine.
 const refusalTimeLimit = 3 * time.Second
 
 // checkRefusedInTime calls a tool and checks that the call is refused with the code, within the time above.

@@ -24,16 +24,16 @@ type failpointCase struct {
 	point string
 	// hits is the largest number of hits up to and including the hit at which the process is killed.
 	hits int
-	// interrupted reports whether an open call was interrupted at the failpoint, given the final state of its approval. It
-	// is nil if the journal does not show that.
+	// interrupted reports whether an open call was interrupted at the failpoint, given the final state of its approval.
+	// It is nil if the journal does not show that.
 	interrupted func(c interruptedCall) bool
 }
 
 // interruptedCall is a call that was open when the mesh was killed.
 type interruptedCall struct {
-	kind string // the kind of its newest record
+	kind string // the kind of the call's newest record
 	ran  int
-	// history is the history of its approval, and killed is the time of the kill.
+	// history is the history of the call's approval, and killed is the time of the kill.
 	history []*approvalv1.Move
 	killed  time.Time
 }
@@ -107,7 +107,7 @@ func TestFailpoints_ApprovedCallsSurviveAKillAtEachPoint(t *testing.T) {
 		if !strings.HasPrefix(at.point, "approval") {
 			continue
 		}
-		name := at.point + "-apart"
+		name := at.point + "-distributed"
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			p, a := newDistributedPaymentRun(t, sqlstoretest.Start(t).Database(t))
@@ -121,7 +121,7 @@ func TestFailpoints_ApprovedCallsSurviveAKillAtEachPoint(t *testing.T) {
 	}
 }
 
-// checkAllPointsKnown checks that places returns exactly the failpoints of the code.
+// checkAllPointsKnown checks that [failpointCases] returns exactly the failpoints of the code.
 func checkAllPointsKnown(t *testing.T, points []string) {
 	t.Helper()
 	var known []string
@@ -130,12 +130,12 @@ func checkAllPointsKnown(t *testing.T, points []string) {
 	}
 	slices.Sort(known)
 	if diff := cmp.Diff(points, known); diff != "" {
-		t.Errorf("places returns other failpoints than the code has (-code +test):\n%s", diff)
+		t.Errorf("failpointCases returns other failpoints than the code has (-code +test):\n%s", diff)
 	}
 }
 
-// drawParameters derives the parameters of a run from its seed: the number of callers, how many of them make the same call, which
-// calls the approver denies, and how many hits of the failpoint pass before the kill.
+// drawParameters derives the parameters of a run from its seed: the number of callers, how many of them make the same
+// call, which calls the approver denies, and how many hits of the failpoint pass before the kill.
 func (p *paymentRun) drawParameters(t *testing.T, at failpointCase, seed int) (callers int, trap failpoint.Trap) {
 	t.Helper()
 	name := fnv.New64a()
@@ -176,8 +176,8 @@ func (p *paymentRun) killApprovalAt(t *testing.T, a *distributedMesh, build fail
 	}
 }
 
-// killMeshAt kills a new mesh at a failpoint, starts it again, and checks the result. database is the URL of the database
-// for approvals; empty means the embedded database.
+// killMeshAt kills a new mesh at a failpoint, starts it again, and checks the result. database is the URL of the
+// database for approvals; empty means the embedded database.
 func killMeshAt(t *testing.T, build failpoint.Build, at failpointCase, seed int, database string) {
 	t.Helper()
 	p := startTrapped(t, build, at, seed, database)

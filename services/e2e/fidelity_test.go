@@ -26,8 +26,8 @@ const (
 	oddEvent  = `{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":TOKEN,"progress":1.50,"xUnknown":{"n":9007199254740993,"\u0061":[ ]}}}`
 )
 
-// echoResponses returns the echo server's responses to a message, in order. For initialize and server/discover it returns the
-// results that the protocol requires.
+// echoResponses returns the echo server's responses to a message, in order. For initialize and server/discover it
+// returns the results that the protocol requires.
 func echoResponses(message string) []string {
 	var m struct {
 		ID     json.RawMessage `json:"id"`
@@ -72,8 +72,8 @@ func runEchoServer() int {
 	return 0
 }
 
-// startEchoServer starts an echo server over HTTP, with protocol 2026-07-28 if modern is set, and otherwise with sessions. The
-// server responds with event streams if streams is set, and otherwise with JSON.
+// startEchoServer starts an echo server over HTTP, with protocol 2026-07-28 if modern is set, and otherwise with
+// sessions. The server responds with event streams if streams is set, and otherwise with JSON.
 func startEchoServer(t *testing.T, modern, streams bool) string {
 	t.Helper()
 	return startHTTPServer(t, func(w http.ResponseWriter, r *http.Request) {
@@ -217,7 +217,8 @@ func TestFidelity_MessagesArriveByteForByte(t *testing.T) {
 	}
 }
 
-// withClientIDs returns a message that a server received, with the gateway's id and progress token replaced by the client's.
+// withClientIDs returns a message that a server received, with the gateway's id and progress token replaced by the
+// client's.
 func withClientIDs(message string) string {
 	begin, _, _ := strings.Cut(message, `"id":`)
 	if at := strings.Index(begin, `"progressToken":`); at >= 0 {
@@ -250,7 +251,6 @@ func postMessage(t *testing.T, url, body string, head http.Header) []byte {
 }
 
 // responseMessages returns the messages of a response, which is one JSON message or an event stream.
-// messagesOf returns the messages of a response: one JSON message, or those of a stream.
 func responseMessages(answer string) (out []string) {
 	if strings.HasPrefix(answer, "{") {
 		return []string{answer}

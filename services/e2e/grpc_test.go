@@ -40,8 +40,8 @@ func startNotesServer(t *testing.T) string {
 	return strings.TrimSpace(strings.TrimPrefix(line, "serves gRPC at "))
 }
 
-// Case T5. Checks that the methods of a gRPC server are tools under the policy, that unknown arguments are refused, and that a
-// streaming method is one call.
+// Case T5. Checks that the methods of a gRPC server are tools under the policy, that unknown arguments are refused, and
+// that a streaming method is one call.
 func TestGRPCServer_MethodsAreTools(t *testing.T) {
 	t.Parallel()
 	opts := stack.Options{Policy: `version: 1
@@ -54,8 +54,8 @@ tools:
   note_delete: {action: deny, reason: by people alone}
 `}
 	for name, start := range map[string]func() *stack.Stack{
-		"up":    func() *stack.Stack { return stack.StartInProcess(t, opts) },
-		"apart": func() *stack.Stack { return stack.StartDistributed(t, opts).Stack },
+		"up":          func() *stack.Stack { return stack.StartInProcess(t, opts) },
+		"distributed": func() *stack.Stack { return stack.StartDistributed(t, opts).Stack },
 	} {
 		opts.Servers = fmt.Sprintf("  notes: {grpc: {target: %q, plaintext: true}}", startNotesServer(t))
 		s := start()

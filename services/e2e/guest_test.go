@@ -15,8 +15,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// compileGuest compiles the example guest in AssemblyScript as its README describes. It returns the path of the module and
-// the SHA-256 digest of the module in hexadecimal.
+// compileGuest compiles the example guest in AssemblyScript as its README describes. It returns the path of the module
+// and the SHA-256 digest of the module in hexadecimal.
 func compileGuest(t *testing.T) (path, digest string) {
 	t.Helper()
 	asc := npmtest.Install(t, npm.AssemblyScript)

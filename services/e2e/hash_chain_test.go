@@ -46,8 +46,8 @@ func newHashChain(dir, name string) *hashChain {
 
 func (c *hashChain) recordCount() int { return len(c.prevs) }
 
-// readNewRecords reads the records written since its last call. It fails the test at the first line that does not continue
-// the chain. An incomplete last line is left for the next call.
+// readNewRecords reads the records written since its last call. It fails the test at the first line that does not
+// continue the chain. An incomplete last line is left for the next call.
 func (c *hashChain) readNewRecords(t *testing.T) {
 	t.Helper()
 	segments, err := filepath.Glob(filepath.Join(c.dir, c.name+"-*.jsonl"))

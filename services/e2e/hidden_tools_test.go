@@ -158,8 +158,8 @@ func TestHiddenTool_ResponseTimeDoesNotRevealIt(t *testing.T) {
 	}
 }
 
-// pairsPerCaller is the number of pairs that one caller calls. It is small because a caller with a thousand refusals in a
-// minute is slowed down.
+// pairsPerCaller is the number of pairs that one caller calls. It is small because a caller with a thousand refusals in
+// a minute is slowed down.
 const pairsPerCaller = 400
 
 // connectManyAgents starts a mesh with a policy that hides tools, and connects n agents, each with a session.
@@ -180,8 +180,8 @@ func connectManyAgents(t *testing.T, policy string, n int) []*stack.Client {
 	return callers
 }
 
-// mannWhitney computes the Mann-Whitney U test. share is the share of all pairs in which the value of a is greater than the
-// value of b. z is the number of standard deviations by which share differs from one half.
+// mannWhitney computes the Mann-Whitney U test. share is the share of all pairs in which the value of a is greater than
+// the value of b. z is the number of standard deviations by which share differs from one half.
 func mannWhitney(a, b []time.Duration) (share, z float64) {
 	sorted := slices.Sorted(slices.Values(b))
 	u := 0.0

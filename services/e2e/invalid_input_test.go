@@ -120,8 +120,8 @@ func TestCLI_InvalidCommandLinesAreReported(t *testing.T) {
 	t.Parallel()
 	dir := writeFolder(t, map[string]string{
 		"good.yaml": goodPolicy, "twin.yaml": goodPolicy, "broken.yaml": brokenPolicy,
-		"apart.yaml":   configurationText("data: data", "data: data\nroles: {policy: {listen: \"127.0.0.1:0\"}}", "policy.yaml", "good.yaml"),
-		"nocerts.yaml": configurationText("data: data", "data: data\ntls: {dir: nowhere}\nroles: {policy: {listen: \"127.0.0.1:0\"}}", "policy.yaml", "good.yaml"),
+		"distributed.yaml": configurationText("data: data", "data: data\nroles: {policy: {listen: \"127.0.0.1:0\"}}", "policy.yaml", "good.yaml"),
+		"nocerts.yaml":     configurationText("data: data", "data: data\ntls: {dir: nowhere}\nroles: {policy: {listen: \"127.0.0.1:0\"}}", "policy.yaml", "good.yaml"),
 	})
 	tests := []struct {
 		name, program string
@@ -140,10 +140,10 @@ func TestCLI_InvalidCommandLinesAreReported(t *testing.T) {
 		{"a mesh that is not there", "sluice", []string{"status", "--data", "nowhere"}, 1, "no operator token: "},
 		{"nothing to lint", "sluice", []string{"policy", "lint"}, 2, "requires at least 1 arg(s)"},
 		{"a policy that is missing", "sluice", []string{"policy", "lint", "nowhere.yaml"}, 1, "sluice: the policy nowhere.yaml does not exist: name a file or a folder with policy documents"},
-		{"roles apart, started as one", "sluice", []string{"up", "--config", "apart.yaml"}, 1, "roles: start each role by its own program, or take `roles` out to run them in one process"},
-		{"a role without certificates", "policy", []string{"--config", "apart.yaml"}, 1, "policy: tls.dir is not set: roles in separate processes need certificates; make them with `sluice certs`"},
+		{"distributed roles, started as one", "sluice", []string{"up", "--config", "distributed.yaml"}, 1, "roles: start each role by its own program, or take `roles` out to run them in one process"},
+		{"a role without certificates", "policy", []string{"--config", "distributed.yaml"}, 1, "policy: tls.dir is not set: roles in separate processes need certificates; make them with `sluice certs`"},
 		{"a role whose certificates are missing", "policy", []string{"--config", "nocerts.yaml"}, 1, "nowhere/ca.pem: no such file or directory (make it with `sluice certs --dir "},
-		{"people without certificates", "sluice", []string{"status", "--config", "apart.yaml"}, 1, "set tls.dir to the folder with ca.pem"},
+		{"people without certificates", "sluice", []string{"status", "--config", "distributed.yaml"}, 1, "set tls.dir to the folder with ca.pem"},
 		{"a role's flag that is none", "policy", []string{"--verbose"}, 2, "flag provided but not defined: -verbose"},
 		{"a role's argument", "policy", []string{"now"}, 2, `policy: "now" is not understood; see policy --help`},
 	}

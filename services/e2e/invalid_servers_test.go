@@ -173,8 +173,8 @@ func TestDefinitions_InvalidToolRemovesNoOther(t *testing.T) {
 	}
 }
 
-// unlistedInvalidTool names the tool that the catalog can't store. The list does not name it, because policy can't decide whether
-// the caller may know of a tool that is not in the catalog.
+// unlistedInvalidTool names the tool that the catalog can't store. The list does not name it, because policy can't
+// decide whether the caller may know of a tool that is not in the catalog.
 const unlistedInvalidTool = "a description as list"
 
 func oddToken(i int) string { return fmt.Sprintf("test-odd-agent-token-%02d-A1b2C3d4E5f6", i) }

@@ -29,8 +29,8 @@ const (
 	killCallers    = 32
 	// longestLife is the longest time that a gateway serves before it is killed.
 	longestLife = 400 * time.Millisecond
-	// restartTimeLimit is the longest median time from a restart to the first answered call. slowest is the longest time for any
-	// restart, on a machine that is busy with other tests.
+	// restartTimeLimit is the longest median time from a restart to the first answered call. busyRestartTimeLimit is the longest
+	// time for any restart, on a machine that is busy with other tests.
 	restartTimeLimit, busyRestartTimeLimit = 3 * time.Second, 15 * time.Second
 )
 

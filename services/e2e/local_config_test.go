@@ -46,8 +46,8 @@ type terminalUp struct {
 	ended  chan struct{}
 }
 
-// startUpAtTerminal starts `sluice up` at a terminal in the folder dir. home is the home folder, in which the command stores
-// the contents that the user has agreed to.
+// startUpAtTerminal starts `sluice up` at a terminal in the folder dir. home is the home folder, in which the command
+// stores the contents that the user has agreed to.
 func startUpAtTerminal(t *testing.T, dir, home string) *terminalUp {
 	t.Helper()
 	person, terminal, err := pty.Open()

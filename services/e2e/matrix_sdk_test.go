@@ -30,7 +30,7 @@ func useSDK(over func(t *testing.T, url, token string) mcp.Transport) func(t *te
 		t.Helper()
 		c := &matrixSDK{changed: make(chan string, 100), steps: make(chan *mcp.ProgressNotificationParams, 100)}
 		client := mcp.NewClient(&mcp.Implementation{Name: "matrix", Version: "1"}, &mcp.ClientOptions{
-			CreateMessageHandler: echoSample, //nolint:staticcheck // see attending
+			CreateMessageHandler: echoSample, //nolint:staticcheck // see connectInteractive
 			ElicitationHandler: func(context.Context, *mcp.ElicitRequest) (*mcp.ElicitResult, error) {
 				return &mcp.ElicitResult{Action: "accept", Content: map[string]any{"username": "ana", "name": "ana"}}, nil
 			},
@@ -176,8 +176,8 @@ func (c *matrixSDK) cancelCall(ctx context.Context, try npmtest.FeatureUse) (str
 	return "given up", nil
 }
 
-// awaitChange waits for the notification of a changed resource. If try names a tool, hear calls the tool to cause the change.
-// If the tool switches changes on and off, hear leaves them off.
+// awaitChange waits for the notification of a changed resource. If try names a tool, awaitChange calls the tool to cause the
+// change. If the tool switches changes on and off, awaitChange leaves them off.
 func (c *matrixSDK) awaitChange(ctx context.Context, try npmtest.FeatureUse) (did npmtest.FeatureResult) {
 	ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
 	defer cancel()

@@ -32,18 +32,18 @@ func features() []string {
 	return []string{mcpTools, mcpResources, mcpPrompts, mcpCompletion, mcpSampling, mcpElicitation, mcpSubscriptions, mcpProgress, mcpCancellation}
 }
 
-// wholeMatrixVariable names the environment variable that selects all pairs of clients and servers. If it is not set, a quarter
-// of the pairs is tested: every client and every server, at both URLs, but not each client with each server.
+// wholeMatrixVariable names the environment variable that selects all pairs of clients and servers. If it is not set, a
+// quarter of the pairs is tested: every client and every server, at both URLs, but not each client with each server.
 const wholeMatrixVariable = "SLUICE_MATRIX"
 
-// isTested reports whether the client and the server with these indexes are tested. at is 0 for the URL of the server and
-// 1 for the URL of all servers.
+// isTested reports whether the client and the server with these indexes are tested. at is 0 for the URL of the server
+// and 1 for the URL of all servers.
 func isTested(client, server, at int) bool {
 	return os.Getenv(wholeMatrixVariable) != "" || (client+server)%4 == 2*at
 }
 
-// expectedCounts returns the number of pairs of the whole matrix that use each feature, at the URL of the server and at the URL
-// of all servers. The numbers make the test fail if a feature is skipped by mistake.
+// expectedCounts returns the number of pairs of the whole matrix that use each feature, at the URL of the server and at
+// the URL of all servers. The numbers make the test fail if a feature is skipped by mistake.
 func expectedCounts() map[string][2]int {
 	return map[string][2]int{
 		mcpTools:         {88, 88},
@@ -139,8 +139,8 @@ type matrixCounts struct {
 	cancelled map[string]int
 }
 
-// runPair makes a client use the features that both sides have, and logs these features. The index of the caller is even
-// at the URL of the server and odd at the URL of all servers.
+// runPair makes a client use the features that both sides have, and logs these features. The index of the caller is
+// even at the URL of the server and odd at the URL of all servers.
 func (m *matrixCounts) runPair(t *testing.T, c matrixClient, s matrixServer, caller int, does func(t *testing.T, tries map[string]npmtest.FeatureUse) map[string]npmtest.FeatureResult) {
 	t.Helper()
 	at := caller % 2
@@ -184,8 +184,8 @@ func (m *matrixCounts) runPair(t *testing.T, c matrixClient, s matrixServer, cal
 // with several sessions of one caller can't send server requests.
 func matrixToken(i int) string { return fmt.Sprintf("matrix-token-of-the-client-number-%04d", i) }
 
-// triesAmongAll returns a use of each feature of a server under the names at the URL of all servers. Features of tools that
-// the server lists only to some clients are left out, because that URL has the list that the gateway reads itself.
+// triesAmongAll returns a use of each feature of a server under the names at the URL of all servers. Features of tools
+// that the server lists only to some clients are left out, because that URL has the list that the gateway reads itself.
 func triesAmongAll(s matrixServer) map[string]matrixTry {
 	all := make(map[string]matrixTry)
 	for feature, try := range s.tries {

@@ -118,8 +118,8 @@ func (w *pendingRun) requestApprovals(t *testing.T) {
 	calling.Wait()
 }
 
-// requestTicket makes a call until the response is a ticket, and returns the id of the approval. On a busy machine the first
-// response may be approval_unavailable.
+// requestTicket makes a call until the response is a ticket, and returns the id of the approval. On a busy machine the
+// first response may be approval_unavailable.
 func requestTicket(c *stack.Client, n int) (string, error) {
 	for range 10 {
 		resp, err := c.TryPost([]byte(callRequest(fmt.Sprintf(`{"name":"pay","arguments":{"n":%d}}`, n))))
@@ -199,7 +199,8 @@ func (w *pendingRun) verdictFor(id string) approvalv1.Verdict {
 	return approvalv1.Verdict_VERDICT_APPROVE
 }
 
-// checkApprovals compares all approvals with the responses that approvers received. It returns the number of approvals by state.
+// checkApprovals compares all approvals with the responses that approvers received. It returns the number of approvals
+// by state.
 func (w *pendingRun) checkApprovals(t *testing.T) map[approvalv1.ApprovalState]int {
 	t.Helper()
 	found, err := w.listApprovals(t)

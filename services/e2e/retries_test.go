@@ -45,7 +45,8 @@ func TestRetries_ApprovedCallReachesTheServerOnce(t *testing.T) {
 	}
 }
 
-// callConcurrently makes calls at the same time, and counts the responses by the code of the refusal, which is "" for a result.
+// callConcurrently makes calls at the same time, and counts the responses by the code of the refusal, which is "" for a
+// result.
 func callConcurrently(calls int, try func(i int) (stack.Response, error)) map[string]int {
 	var mu sync.Mutex
 	codes := make(map[string]int)

@@ -20,8 +20,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// sessionsOnlyProxy returns the URL of a proxy for endpoint that accepts only the protocol revisions with sessions. The client and
-// the server of the official SDK support revisions with and without sessions, and prefer 2026-07-28.
+// sessionsOnlyProxy returns the URL of a proxy for endpoint that accepts only the protocol revisions with sessions. The
+// client and the server of the official SDK support revisions with and without sessions, and prefer 2026-07-28.
 func sessionsOnlyProxy(t *testing.T, endpoint string) string {
 	t.Helper()
 	return startRevisionProxy(t, endpoint, true, "2025-11-25")
@@ -33,9 +33,9 @@ func sessionlessOnlyProxy(t *testing.T, endpoint string) string {
 	return startRevisionProxy(t, endpoint, false, "2026-07-28")
 }
 
-// startRevisionProxy returns the URL of a proxy that passes either the requests of revision 2026-07-28 or those of revisions with
-// sessions. If refuses is set, the proxy refuses the requests of 2026-07-28. Its errors name spoken as the supported
-// revision.
+// startRevisionProxy returns the URL of a proxy that passes either the requests of revision 2026-07-28 or those of
+// revisions with sessions. If refuses is set, the proxy refuses the requests of 2026-07-28. Its errors name spoken as
+// the supported revision.
 func startRevisionProxy(t *testing.T, endpoint string, refuses bool, spoken string) string {
 	t.Helper()
 	to, err := url.Parse(endpoint)

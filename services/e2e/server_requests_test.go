@@ -19,14 +19,14 @@ import (
 
 // echoSample responds to a sampling request with the text of the request.
 //
-//nolint:staticcheck // see attending
+//nolint:staticcheck // see connectInteractive
 func echoSample(_ context.Context, r *mcp.CreateMessageRequest) (*mcp.CreateMessageResult, error) {
 	text, _ := r.Params.Messages[0].Content.(*mcp.TextContent)
 	return &mcp.CreateMessageResult{Role: "assistant", Model: "m", Content: &mcp.TextContent{Text: "re: " + text.Text}}, nil
 }
 
-// connectInteractive connects a client of the official SDK that responds to server requests. heard receives a text for each
-// elicitation and each notification of a changed list. The caller closes the client.
+// connectInteractive connects a client of the official SDK that responds to server requests. heard receives a text for
+// each elicitation and each notification of a changed list. The caller closes the client.
 func connectInteractive(t *testing.T, over mcp.Transport) (c *mcp.ClientSession, heard <-chan string) {
 	t.Helper()
 	hears := make(chan string, 100)
@@ -46,13 +46,14 @@ func connectInteractive(t *testing.T, over mcp.Transport) (c *mcp.ClientSession,
 	return c, hears
 }
 
-// streamingTransport returns an HTTP transport to an endpoint that also opens the stream for messages that belong to no request.
+// streamingTransport returns an HTTP transport to an endpoint that also opens the stream for messages that belong to no
+// request.
 func streamingTransport(url string) mcp.Transport {
 	return &mcp.StreamableClientTransport{Endpoint: url, HTTPClient: &http.Client{Transport: bearerRoundTripper{stack.AgentToken}}}
 }
 
-// stdioTransport returns a transport to a server of a mesh through `sluice stdio`, which is for clients that can only start
-// programs.
+// stdioTransport returns a transport to a server of a mesh through `sluice stdio`, which is for clients that can only
+// start programs.
 func stdioTransport(t *testing.T, s *stack.Stack, server string) mcp.Transport {
 	t.Helper()
 	c := exec.CommandContext(t.Context(), stack.Program(t, "sluice"), "stdio", "--server", server)
@@ -125,14 +126,14 @@ rules:
 			}
 		})
 	}
-	t.Run("what policy denies is not asked", func(t *testing.T) {
+	t.Run("a denied request is not sent", func(t *testing.T) {
 		c, _ := connectInteractive(t, streamingTransport(s.MCP("quiet")))
 		defer c.Close()
 		if got := call(t, c, "test_sampling", "prompt=hello"); !strings.Contains(got, "No client takes this request here.") {
 			t.Errorf("the result of the denied sampling is %q", got)
 		}
 	})
-	t.Run("what is too much is refused", func(t *testing.T) {
+	t.Run("a request over the limit is refused", func(t *testing.T) {
 		c, _ := connectInteractive(t, streamingTransport(s.MCP("web")))
 		defer c.Close()
 		call(t, c, "test_sampling", "prompt=again")

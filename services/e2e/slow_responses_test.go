@@ -18,12 +18,12 @@ const (
 	// tricklePrincipals is the number of principals that make trickleCalls calls each at the same time.
 	tricklePrincipals = 6
 	trickleCalls      = 4
-	// otherSize is the size of the other server's answers, in bytes.
+	// otherSize is the size of the other server's responses, in bytes.
 	otherSize = 5 << 20
 )
 
-// trickleResult returns a handler that sends first bytes of a result at once, and then single bytes until the connection is
-// closed. If said is set, the response has a Content-Length.
+// trickleResult returns a handler that sends first bytes of a result at once, and then single bytes until the
+// connection is closed. If said is set, the response has a Content-Length.
 func trickleResult(first int, said bool) rawmcp.Answer {
 	return func(w http.ResponseWriter, r *http.Request, id string) {
 		w.Header().Set("Content-Type", "application/json")

@@ -18,8 +18,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// soakParameters returns how long the soak test runs and its number of sessions, from SLUICE_SOAK and SLUICE_SESSIONS. Without
-// these variables the values are small.
+// soakParameters returns how long the soak test runs and its number of sessions, from SLUICE_SOAK and SLUICE_SESSIONS.
+// Without these variables the values are small.
 func soakParameters(t *testing.T) (long time.Duration, sessions int) {
 	t.Helper()
 	long, sessions = 8*time.Second, 60
@@ -128,8 +128,8 @@ func TestSoak_FailingServersDoNotAffectOthers(t *testing.T) {
 	}
 }
 
-// workingAndFailingServers returns the configuration of eight working servers, one server that hangs in calls, and one that dies
-// and starts again every second.
+// workingAndFailingServers returns the configuration of eight working servers, one server that hangs in calls, and one
+// that dies and starts again every second.
 func workingAndFailingServers(t *testing.T) string {
 	t.Helper()
 	var out strings.Builder

@@ -29,8 +29,8 @@ type heldResult struct {
 	err  error
 }
 
-// startHeldCall starts a mesh with servers, calls the tool "safe" of one server, and waits until that server has received the
-// call.
+// startHeldCall starts a mesh with servers, calls the tool "safe" of one server, and waits until that server has
+// received the call.
 func startHeldCall(t *testing.T, servers, server string, arrived func() bool) *heldCall {
 	t.Helper()
 	p := stack.Start(t, stack.WriteConfig(t, stack.Options{Servers: servers, Policy: openPolicy}))
@@ -104,7 +104,7 @@ func TestStop_CtrlCFinishesACallInFlight(t *testing.T) {
 		}
 		h.checkEnd(t)
 	})
-	t.Run("a call that takes too long is cut off, on record", func(t *testing.T) {
+	t.Run("a call that takes too long is cut off and recorded", func(t *testing.T) {
 		t.Parallel()
 		up, arrived, release := holdingServer(t)
 		h := startHeldCall(t, fmt.Sprintf("  up: {http: {url: %q}}", up.URL), "up", func() bool { return isClosed(arrived) })

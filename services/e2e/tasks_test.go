@@ -25,8 +25,8 @@ type taskView struct {
 	Result     npmtest.ToolResult `json:"result"`
 }
 
-// sendTaskRequest sends a request as a client of revision 2026-07-28 that supports tasks. It returns the HTTP status, the task in
-// the result, and the body of the response.
+// sendTaskRequest sends a request as a client of revision 2026-07-28 that supports tasks. It returns the HTTP status,
+// the task in the result, and the body of the response.
 func sendTaskRequest(t *testing.T, url, token, method, name, params string) (status int, task taskView, body string) {
 	t.Helper()
 	message := fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"method":%q,"params":{%s,"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28",`+

@@ -75,8 +75,8 @@ func (p *pinnedMesh) checkCode(tool, code string) {
 	}
 }
 
-// awaitChanged waits until no session can call a tool because its definition has changed. This takes until the gateway has
-// listed the server's tools again.
+// awaitChanged waits until no session can call a tool because its definition has changed. This takes until the gateway
+// has listed the server's tools again.
 func (p *pinnedMesh) awaitChanged(tool string) {
 	p.t.Helper()
 	eventually.Within(p.t, 30*time.Second, tool+" is stopped", func() bool {

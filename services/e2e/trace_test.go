@@ -44,8 +44,8 @@ const clientTraceID = "0af7651916cd43dd8448eb211c80319c"
 
 var traceParent = regexp.MustCompile(`^00-([0-9a-f]{32})-([0-9a-f]{16})-(0[01])$`)
 
-// sentTraceContext returns the trace context of the last call of a tool that the server received. It checks that the traceparent in
-// the body, if any, equals the header.
+// sentTraceContext returns the trace context of the last call of a tool that the server received. It checks that the
+// traceparent in the body, if any, equals the header.
 func sentTraceContext(t *testing.T, up *rawmcp.Server, tool string) (trace, span, flags string) {
 	t.Helper()
 	calls := up.Calls(tool)
@@ -88,8 +88,8 @@ func findSpan(t *testing.T, spans []stack.Span, service, name string, kind trace
 	return found[0]
 }
 
-// checkCallTrace checks the spans of an allowed call with a rate limit, and that each span is below the span that caused
-// it. service returns the service name of the process of a role.
+// checkCallTrace checks the spans of an allowed call with a rate limit, and that each span is below the span that
+// caused it. service returns the service name of the process of a role.
 func checkCallTrace(t *testing.T, spans []stack.Span, tool string, service func(role string) string) (root, forward stack.Span) {
 	t.Helper()
 	if len(spans) != callSpans {
@@ -184,7 +184,8 @@ func newUnpinned(t *testing.T, policy, extra string, first ...string) *fixture {
 	})}
 }
 
-// callsWithClientTrace returns functions that make a call with a trace context of the client, by the place of the context.
+// callsWithClientTrace returns functions that make a call with a trace context of the client, by the place of the
+// context.
 func callsWithClientTrace(c *stack.Client) map[string]func() stack.Response {
 	parent := "00-" + clientTraceID + "-b7ad6b7169203331-01"
 	withHeader := *c

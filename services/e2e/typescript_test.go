@@ -128,7 +128,7 @@ func TestTypeScriptSDK_RateLimitHolds(t *testing.T) {
 	demo := startDemoServer(t)
 	p := stack.Start(t, stack.WriteConfig(t, stack.Options{Servers: demo.entry(), Policy: demoPolicy}))
 
-	t.Run("the fifth call is refused and passes when it was said to", func(t *testing.T) {
+	t.Run("the fifth call is refused, and passes at the time that the refusal names", func(t *testing.T) {
 		t.Parallel()
 		client := npmtest.StartClient(t, p.MCP("demo"), stack.AgentToken)
 		note := npmtest.ToolCall{Name: "create_note", Arguments: map[string]any{"title": "one"}}

@@ -19,7 +19,7 @@ import (
 )
 
 const (
-	// unreadCalls is the number of concurrent calls. Each has an answer of unreadSize bytes.
+	// unreadCalls is the number of concurrent calls. Each has a response of unreadSize bytes.
 	unreadCalls = 100
 	unreadSize  = 15 << 20
 	// maxResident is the highest permitted resident memory of the mesh, in MiB. A principal's responses may use 64

@@ -27,7 +27,7 @@ func agentStories(t *testing.T, d *deployment) {
 			ID string `json:"id"`
 		} `json:"agent"`
 	}
-	t.Run("is made", func(t *testing.T) {
+	t.Run("is created", func(t *testing.T) {
 		got := call(t, "create", map[string]any{"maxTurns": 3, "manifest": map[string]any{
 			"files": map[string]any{"bytes": 1000, "count": 1},
 			"tools": []any{map[string]any{"server": "demo", "tool": "list_notes"}, map[string]any{"server": "demo", "tool": "delete_note"}},
@@ -64,7 +64,7 @@ func agentStories(t *testing.T, d *deployment) {
 			return !slices.ContainsFunc(wanted, func(want string) bool { return !slices.Contains(spans, want) })
 		})
 	})
-	t.Run("is not ended by whom policy does not let", func(t *testing.T) {
+	t.Run("is not terminated by a caller without permission", func(t *testing.T) {
 		if got := call(t, "terminate", id); !got.IsError || !strings.Contains(got.Text(), "Denied by policy") {
 			t.Errorf("the response to terminate is %s", got.Text())
 		}

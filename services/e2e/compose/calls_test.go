@@ -46,13 +46,13 @@ func (c *caller) createNote(t *testing.T) npmtest.ToolResult {
 }
 
 func (c *caller) stories(t *testing.T) {
-	t.Run("sees the tools that it may call, and those that are denied with a reason", func(t *testing.T) {
+	t.Run("lists the tools that it may call, and those that are denied with a reason", func(t *testing.T) {
 		want := []string{"create_note", "delete_note", "get_note", "list_notes", "refund", "run_report", "sluice_approval_wait"}
 		if diff := cmp.Diff(want, c.client.ListTools().ToolNames(t)); diff != "" {
 			t.Errorf("tools (-want +got):\n%s", diff)
 		}
 	})
-	t.Run("is let through", func(t *testing.T) {
+	t.Run("makes an allowed call", func(t *testing.T) {
 		before := c.countReceived(t)
 		result := c.client.CallTool(npmtest.ToolCall{Name: "list_notes"}).ToolResult(t)
 		if result.IsError || !strings.Contains(result.Text(), "note-1") {
@@ -62,13 +62,13 @@ func (c *caller) stories(t *testing.T) {
 			t.Errorf("%d calls reached the server, want 1", got)
 		}
 	})
-	t.Run("gets an integer that no double holds", func(t *testing.T) {
+	t.Run("receives an integer that no double can represent", func(t *testing.T) {
 		message := c.client.CallTool(npmtest.ToolCall{Name: "run_report"}).Message(t)
 		if !regexp.MustCompile(`"fingerprint":[0-9]{17,20}[,}]`).MatchString(message) {
 			t.Errorf("got %s", message)
 		}
 	})
-	t.Run("is refused, and the server never hears of it", c.refusals)
+	t.Run("is refused, and the server receives nothing", c.refusals)
 	t.Run("is limited", c.limit)
 }
 
@@ -92,7 +92,7 @@ func (c *caller) refusals(t *testing.T) {
 		}
 	}
 	after := c.countReceived(t)
-	delete(before, "get_note") // reached itself calls get_note
+	delete(before, "get_note") // countReceived itself calls get_note
 	delete(after, "get_note")
 	if diff := cmp.Diff(before, after); diff != "" {
 		t.Errorf("calls that reached the server (-before +after):\n%s", diff)

@@ -20,7 +20,7 @@ func cliStories(t *testing.T, d *deployment) {
 			}
 		}
 	})
-	t.Run("suggests commands that work there", func(t *testing.T) {
+	t.Run("suggests commands that work in the container", func(t *testing.T) {
 		_, err := d.tryRun(t, commandTime, "docker", "compose", "run", "--rm", "sluice", "call", "demo", "delete_note", "--arg", "id=note-1")
 		if err == nil {
 			t.Fatal("a denied call succeeded")
@@ -58,7 +58,7 @@ func cliStories(t *testing.T, d *deployment) {
 			t.Errorf("%d services of the mesh's image, want 9", own)
 		}
 	})
-	t.Run("a configuration in a relative folder counts from deploy", func(t *testing.T) {
+	t.Run("a relative configuration folder is relative to deploy", func(t *testing.T) {
 		dir, err := filepath.Rel(filepath.Join(d.root, "deploy"), d.config)
 		if err != nil {
 			t.Fatal(err)

@@ -60,7 +60,7 @@ func startDeployment(t *testing.T) *deployment {
 	for line := range strings.Lines(d.run(t, imageTime, "deploy/local-images.sh")) {
 		d.env = append(d.env, strings.TrimPrefix(strings.TrimSpace(line), "export "))
 	}
-	d.down(t) // remove what an earlier run has left that was killed
+	d.down(t) // an earlier run may have been killed
 	d.logTime(t, "build", func() { d.run(t, imageTime, "docker", "compose", "build") })
 	t.Cleanup(func() {
 		if t.Failed() {

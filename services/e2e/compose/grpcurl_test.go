@@ -61,7 +61,7 @@ func grpcurlStories(t *testing.T, d *deployment) {
 		"DecideCall":  {`"effect": "EFFECT_DENY"`, `"code": "CODE_DENIED_BY_RULE"`, `"message": "notes are kept; ask a person to remove one"`},
 		"ExplainCall": {`"effect": "EFFECT_DENY"`, `"why": "`, `"matched": true`},
 	} {
-		t.Run(method+" answers an operator", func(t *testing.T) {
+		t.Run(method+" responds to an operator", func(t *testing.T) {
 			got, err := g.ask(t, d.operator, "-d", decideRequest, policy, policyService+"/"+method)
 			if err != nil {
 				t.Fatal(err)
@@ -73,9 +73,9 @@ func grpcurlStories(t *testing.T, d *deployment) {
 			}
 		})
 		for name, refused := range map[string]struct{ token, want string }{
-			"nobody":              {"", "Code: Unauthenticated"},
-			"a token nobody made": {strings.Repeat("no", 20), "Code: Unauthenticated"},
-			"an agent":            {d.agent, "Code: PermissionDenied"},
+			"a caller without a token": {"", "Code: Unauthenticated"},
+			"an unknown token":         {strings.Repeat("no", 20), "Code: Unauthenticated"},
+			"an agent":                 {d.agent, "Code: PermissionDenied"},
 		} {
 			t.Run(method+" refuses "+name, func(t *testing.T) {
 				// With -protoset grpcurl does not use reflection, so the refusal comes from the method.
@@ -91,7 +91,7 @@ func grpcurlStories(t *testing.T, d *deployment) {
 			t.Errorf("an agent received %s", got)
 		}
 	})
-	t.Run("the command line asks as the operator", func(t *testing.T) {
+	t.Run("the command line uses the operator's token", func(t *testing.T) {
 		if got := d.cli(t, "--output", "json", "status"); !strings.Contains(got, `"ready": true`) && !strings.Contains(got, `"ready":true`) {
 			t.Errorf("status is %s", got)
 		}

@@ -34,7 +34,7 @@ var members = map[string][]string{
 
 func networkStories(t *testing.T, d *deployment) {
 	for name, want := range members {
-		t.Run("who is on "+name, func(t *testing.T) {
+		t.Run("members of "+name, func(t *testing.T) {
 			n := d.network(t, name)
 			var got []string
 			for _, c := range n.Containers {
@@ -57,7 +57,7 @@ func (d *deployment) upstreamStories(t *testing.T) {
 	if ip == "" || len(demo.NetworkSettings.Networks) != 1 || len(demo.HostConfig.PortBindings) > 0 {
 		t.Fatalf("the demo server's networks are %v, its ports %v", demo.NetworkSettings.Networks, demo.HostConfig.PortBindings)
 	}
-	t.Run("from its network the demo server answers", func(t *testing.T) {
+	t.Run("from its network the demo server responds", func(t *testing.T) {
 		for _, host := range []string{"demo", ip} {
 			// The server does not serve TLS, but its error shows that it can be reached.
 			if got := d.requestTools(t, "upstream", host+":8000"); !strings.Contains(got, "HTTP response to HTTPS client") {
@@ -66,7 +66,7 @@ func (d *deployment) upstreamStories(t *testing.T) {
 		}
 	})
 	for _, from := range []string{"mesh", "traces", "everything"} {
-		t.Run("from "+from+" it is neither named nor reached", func(t *testing.T) {
+		t.Run("from "+from+" the demo server has no name and can't be reached", func(t *testing.T) {
 			for _, host := range []string{"demo", ip} {
 				if got := d.requestTools(t, from, host+":8000"); got != "" && !strings.Contains(got, "dial tcp") {
 					t.Errorf("%s: got %q, want no connection", host, got)
@@ -86,13 +86,13 @@ func (d *deployment) hostStories(t *testing.T) {
 	go http.Serve(lis, http.NotFoundHandler()) // Serve returns when the test ends
 	_, port, _ := net.SplitHostPort(lis.Addr().String())
 	edge := d.network(t, "edge").IPAM.Config[0].Gateway
-	t.Run("from edge, which leads out, this machine answers", func(t *testing.T) {
+	t.Run("from edge this machine responds", func(t *testing.T) {
 		if got := d.requestTools(t, "edge", net.JoinHostPort(edge, port)); !strings.Contains(got, "HTTP response to HTTPS client") {
 			t.Errorf("got %q", got)
 		}
 	})
 	for name := range members {
-		t.Run("from "+name+" nothing of this machine is reached", func(t *testing.T) {
+		t.Run("from "+name+" this machine can't be reached", func(t *testing.T) {
 			for _, host := range []string{d.network(t, name).IPAM.Config[0].Gateway, edge} {
 				if got := d.requestTools(t, name, net.JoinHostPort(host, port)); got != "" && !strings.Contains(got, "dial tcp") {
 					t.Errorf("%s: got %q, want no connection", host, got)

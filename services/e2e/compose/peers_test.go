@@ -66,7 +66,7 @@ func peerStories(t *testing.T, d *deployment) {
 			right := pki.RoleLeaf(s.caller)
 			expired := right
 			expired.Life = -1
-			t.Run("hears the role that may call", func(t *testing.T) {
+			t.Run("accepts the role that may call", func(t *testing.T) {
 				if err := callAsRole(t, addr, s, ours); slices.Contains(refusals, status.Code(err)) {
 					t.Errorf("%s is refused, so the other refusals prove nothing: %v", right.Name, err)
 				}
@@ -93,7 +93,7 @@ func peerStories(t *testing.T, d *deployment) {
 					}
 				})
 			}
-			t.Run("is not taken for another role", func(t *testing.T) {
+			t.Run("is not accepted as another role", func(t *testing.T) {
 				cfg := rpc.ClientTLS(nil, ours.Pool(), s.unauthorized)
 				if err := callWithEmptyRequest(t, addr, s.method, credentials.NewTLS(cfg)); status.Code(err) != codes.Unavailable {
 					t.Errorf("a client that expects %s is connected: %v", authn.RoleName(s.unauthorized), err)

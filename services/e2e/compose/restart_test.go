@@ -27,12 +27,12 @@ func restartStories(t *testing.T, d *deployment, denied string) {
 	heals := func(t *testing.T) {
 		t.Helper()
 		d.logTime(t, "healing", func() {
-			eventually.Within(t, healTime, "calls are let through again", func() bool { passed, _ := passes(); return passed })
+			eventually.Within(t, healTime, "calls are allowed again", func() bool { passed, _ := passes(); return passed })
 		})
 	}
-	t.Run("of policy: calls are refused meanwhile, then let through", func(t *testing.T) {
+	t.Run("of policy: calls are refused during it, and allowed after it", func(t *testing.T) {
 		d.compose(t, "stop", "policy")
-		eventually.Within(t, healTime, "a call is refused for want of policy", func() bool {
+		eventually.Within(t, healTime, "a call is refused without policy", func() bool {
 			passed, code := passes()
 			return !passed && code == "policy_unavailable"
 		})
@@ -47,7 +47,7 @@ func restartStories(t *testing.T, d *deployment, denied string) {
 		d.compose(t, "restart", "policy")
 		heals(t)
 	})
-	t.Run("of the gateway: what was decided is still on record", func(t *testing.T) {
+	t.Run("of the gateway: earlier decisions are still recorded", func(t *testing.T) {
 		d.compose(t, "up", "--detach", "--force-recreate", "--no-deps", "--wait", "gateway")
 		if got := d.cli(t, "decisions", "show", denied); !strings.Contains(got, "delete_note") {
 			t.Errorf("decision %s is %s", denied, got)
@@ -57,7 +57,7 @@ func restartStories(t *testing.T, d *deployment, denied string) {
 			t.Errorf("a call is refused: %s", result.Text())
 		}
 	})
-	t.Run("of everything: keys and tokens are kept", func(t *testing.T) {
+	t.Run("of everything: keys and tokens stay the same", func(t *testing.T) {
 		d.run(t, readyTime, "docker", "compose", "up", "--detach", "--force-recreate", "--wait")
 		if again := strings.TrimSpace(d.cli(t, "token", "show", "agent")); again != d.agent {
 			t.Error("the agent has another token")

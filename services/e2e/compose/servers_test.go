@@ -35,12 +35,12 @@ func serverStories(t *testing.T, d *deployment) {
 		t.Helper()
 		return d.tryRun(t, commandTime, "docker", append([]string{"compose", "run", "--rm", "sluice", "call"}, args...)...)
 	}
-	t.Run("one that speaks HTTP", func(t *testing.T) {
+	t.Run("a server over HTTP", func(t *testing.T) {
 		if got, err := call(t, "everything", "echo", "--arg", "message=tea"); err != nil || !strings.Contains(got, "tea") {
 			t.Errorf("the command prints %s, %v", got, err)
 		}
 	})
-	t.Run("one that only starts as a program", func(t *testing.T) {
+	t.Run("a server over stdio", func(t *testing.T) {
 		if got, err := call(t, "files", "write_file", "--arg", "path=/shared/tea.txt", "--arg", "content=green"); err != nil {
 			t.Fatalf("the command prints %s, %v", got, err)
 		}
@@ -53,7 +53,7 @@ func serverStories(t *testing.T, d *deployment) {
 			t.Errorf("the command prints %s, %v", got, err)
 		}
 	})
-	t.Run("nothing of the mesh's is in them, and nothing is written outside a volume", func(t *testing.T) {
+	t.Run("the containers have no files of the mesh, and nothing is written outside a volume", func(t *testing.T) {
 		for _, service := range []string{"everything", "files"} {
 			look := []string{"compose", "exec", service, "node", "-e", `const fs = require("fs");
 				const there = ["/certs", "/data", "/etc/sluice", "/operator"].filter(p => fs.existsSync(p));

@@ -155,7 +155,7 @@ func (a *attackers) sendTarget(at target) {
 	a.send(string(raw))
 }
 
-// commandAttack and toRest are the commands to the attackers.
+// commandAttack and commandRest are the commands to the attackers.
 const (
 	commandAttack = "attack"
 	commandRest   = "rest"

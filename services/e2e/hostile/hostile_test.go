@@ -21,7 +21,7 @@ const (
 	// defaultDuration is the duration of the test if SLUICE_HOSTILE is not set.
 	defaultDuration = 24 * time.Second
 	// measureTime is the time for which the agent is measured while the attackers rest, and again while they attack.
-	// settling is the time before each measurement, in which the effects of the preceding one end.
+	// settleTime is the time before each measurement, in which the effects of the preceding one end.
 	measureTime = 6 * time.Second
 	settleTime  = 2 * time.Second
 	// maxSlowdown is the highest permitted ratio of the 99th percentiles under attack and at rest. The test uses the median
@@ -32,7 +32,7 @@ const (
 	// responses. The factor is four because the garbage collector runs when the heap has doubled, and because
 	// memory is returned to the system later.
 	maxMemory = 768
-	// logInterval is the interval of the log lines. afterwards is the part of the test's time limit that is reserved for the
+	// logInterval is the interval of the log lines. endReserve is the part of the test's time limit that is reserved for the
 	// checks at the end.
 	logInterval, endReserve = time.Minute, 3 * time.Minute
 	// patience is the longest time that the test continues until each attack was made at least once, because attackers

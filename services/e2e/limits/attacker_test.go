@@ -161,7 +161,7 @@ func startThreads() error {
 // waitLong blocks the thread for 30 s.
 func waitLong() { _ = unix.Nanosleep(&unix.Timespec{Sec: 30}, nil) }
 
-// allocateMemory allocates maxHog bytes and holds them.
+// allocateMemory allocates maxMemory bytes and holds them.
 func allocateMemory() {
 	var kept [][]byte
 	for total := 0; total < maxMemory; total += 8 << 20 {

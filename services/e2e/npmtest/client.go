@@ -116,7 +116,7 @@ func NewClient(t testing.TB, version npm.Set) *Client {
 	return c
 }
 
-// stop closes the input of the process, which ends the process. It kills the process if it still runs after exitIn.
+// stop closes the input of the process, which ends the process. It kills the process if it still runs after exitTimeout.
 func stop(t testing.TB, cmd *exec.Cmd, in io.Closer, read <-chan struct{}) {
 	t.Helper()
 	_ = in.Close() // the process may have ended already

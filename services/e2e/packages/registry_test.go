@@ -29,7 +29,7 @@ type registry struct {
 	tarballs map[string][]byte
 	// fetched counts the requests for each tarball, by path.
 	fetched map[string]int
-	// requested receives the path of each requested archive, which is sent only after goOn is closed. If asked is nil,
+	// requested receives the path of each requested archive, which is sent only after released is closed. If requested is nil,
 	// archives are sent at once.
 	requested chan string
 	released  chan struct{}

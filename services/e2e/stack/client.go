@@ -10,8 +10,7 @@ import (
 	"testing"
 )
 
-// Client is an MCP client that sends exactly the bytes that a test passes. It is not safe for concurrent use, except
-// Try.
+// Client is an MCP client that sends exactly the bytes that a test passes. Only TryPost is safe for concurrent use.
 type Client struct {
 	t       testing.TB
 	url     string

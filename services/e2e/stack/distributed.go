@@ -43,7 +43,7 @@ type roleProcess struct {
 	ended chan struct{}
 	err   error
 	log   *output
-	// program replaces the role's program unless it is empty. env holds more variables for the process. [Apart.ReplaceProgram]
+	// program replaces the role's program unless it is empty. env holds more variables for the process. [Distributed.ReplaceProgram]
 	// sets both.
 	program string
 	env     []string
@@ -270,7 +270,7 @@ func (a *Distributed) DialWithCertificate(t *testing.T, role authv1.Role, cert *
 	return a.DialWithCredentials(t, role, credentials.NewTLS(rpc.ClientTLS(cert, a.Authority.Pool(), role)))
 }
 
-// DialWithCredentials is like [Apart.DialWithCertificate] but takes any transport credentials.
+// DialWithCredentials is like [Distributed.DialWithCertificate] but takes any transport credentials.
 func (a *Distributed) DialWithCredentials(t *testing.T, role authv1.Role, creds credentials.TransportCredentials) *grpc.ClientConn {
 	t.Helper()
 	conn, err := grpc.NewClient("passthrough:///"+a.addrs[role], grpc.WithTransportCredentials(creds))
@@ -301,7 +301,7 @@ func (a *Distributed) ReplaceCertificate(t *testing.T, role authv1.Role) {
 func (a *Distributed) CertFolder(role authv1.Role) string { return a.certFolder(role) }
 
 // StartReplica starts another process of a role and waits until the process serves. The process has a data folder and
-// addresses of its own. For each role in reach, it uses the address given there. The returned Apart controls only that
+// addresses of its own. For each role in reach, it uses the address given there. The returned mesh controls only that
 // process, and has the addresses of a for all other roles.
 func (a *Distributed) StartReplica(t *testing.T, role authv1.Role, reach map[authv1.Role]string) *Distributed {
 	t.Helper()

@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// stopTimeout bounds an orderly stop.
+// stopTimeout is the longest time that an orderly stop may take.
 const stopTimeout = time.Minute
 
 // Process is a mesh that runs in the `sluice` program, started by a test.

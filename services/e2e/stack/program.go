@@ -104,13 +104,13 @@ func environ(more ...string) []string {
 type Command struct {
 	// Program is the name of the program, see [Program]. Empty means sluice.
 	Program string
-	// Args holds its arguments.
+	// Args holds the arguments.
 	Args []string
-	// Dir is its working directory. Empty means that of the test.
+	// Dir is the working directory. Empty means the directory of the test.
 	Dir string
 	// Env holds more environment variables, as NAME=VALUE.
 	Env []string
-	// Stdin is its standard input.
+	// Stdin is the text of standard input.
 	Stdin string
 }
 
@@ -118,7 +118,7 @@ type Command struct {
 type CommandResult struct {
 	// Code is the exit code.
 	Code int
-	// Stdout and Stderr hold its output.
+	// Stdout and Stderr hold the output.
 	Stdout, Stderr string
 }
 
@@ -151,7 +151,7 @@ func FreeAddr(t *testing.T) string {
 	for range attempts {
 		addr := fmt.Sprintf("127.0.0.1:%d", lowest+rand.IntN(count))
 		if lis, err := net.Listen("tcp", addr); err == nil {
-			_ = lis.Close() // it was opened only to find out whether the port is free
+			_ = lis.Close() // the listener only showed that the port is free
 			if _, taken := assignedAddrs.LoadOrStore(addr, true); !taken {
 				return addr
 			}
