@@ -15,7 +15,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/sluice-mesh/sluice/services/internal/unraced"
+	"github.com/sluice-mesh/sluice/services/internal/norace"
 
 	"github.com/go-json-experiment/json"
 	"golang.org/x/sys/unix"
@@ -47,7 +47,7 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(m.Run())
 	default:
-		os.Exit(unraced.Run(m)) // runs about a hundred processes, each of which would take a second to start with the race detector
+		os.Exit(norace.Run(m)) // runs about a hundred processes, each of which would take a second to start with the race detector
 	}
 }
 
@@ -263,7 +263,7 @@ func TestSandbox_StopsHostileProgram(t *testing.T) {
 			"write journal", "write policy", "write config", "write program", "truncate key", "plant", "rename .sluice", "rename project", "replace config",
 			"proc environ", "proc mem", "proc root" + open.Token, "see process", "signal", "limits", "priority", "ptrace", "process_vm_readv", "inherited", "path socket", "abstract socket", "symbolic link", "hard link", "nested bind",
 		} {
-			if _, ok := all[name]; !ok && (!open.Root || name != "nested bind") { // in the user namespace, root's files belong to nobody
+			if _, ok := all[name]; !ok && (!open.Root || name != "nested bind") { // in the user namespace, this process does not own the files of root
 				t.Errorf("%s: without a sandbox the attempt failed too, so it shows nothing", name)
 			}
 		}

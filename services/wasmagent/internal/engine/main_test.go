@@ -4,8 +4,8 @@ import (
 	"os"
 	"testing"
 
-	"github.com/sluice-mesh/sluice/services/internal/unraced"
+	"github.com/sluice-mesh/sluice/services/internal/norace"
 )
 
 // TestMain runs the tests without the race detector, because they spend most of their time in the library's compiler.
-func TestMain(m *testing.M) { os.Exit(unraced.Run(m)) }
+func TestMain(m *testing.M) { os.Exit(norace.Run(m)) }

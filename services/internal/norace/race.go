@@ -1,6 +1,6 @@
 //go:build race
 
-package unraced
+package norace
 
 import (
 	"errors"
@@ -13,13 +13,13 @@ import (
 
 // Run runs the tests of a package in a program without the race detector, and returns the exit code.
 func Run(*testing.M) int {
-	dir, err := os.MkdirTemp("", "unraced-*")
+	dir, err := os.MkdirTemp("", "norace-*")
 	if err != nil {
 		fmt.Println(err)
 		return 1
 	}
 	defer os.RemoveAll(dir) //nolint:errcheck // the system removes remaining temporary files
-	program := filepath.Join(dir, "unraced.test")
+	program := filepath.Join(dir, "norace.test")
 	if out, err := exec.Command("go", "test", "-c", "-trimpath", "-o", program, ".").CombinedOutput(); err != nil {
 		fmt.Printf("build the tests: %v\n%s", err, out)
 		return 1

@@ -1,6 +1,6 @@
 //go:build !race
 
-package unraced
+package norace
 
 import "testing"
 
