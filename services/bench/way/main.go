@@ -38,15 +38,16 @@ const (
 // words are the packages whose functions a reader understands by their names, because they are not about calls but, for
 // example, about messages. They are counted separately.
 var words = map[string]bool{
-	"gateway/internal/gate": true, "gateway/internal/mcp": true, "gateway/internal/meters": true, "gateway/internal/refusal": true,
-	"gateway/internal/room": true, "gateway/internal/spans": true, "gateway/internal/intake": true, "internal/redact": true, "gateway/internal/wire": true,
+	"gateway/internal/jsonrpc": true, "gateway/internal/mcp": true, "gateway/internal/meters": true, "gateway/internal/refusal": true,
+	"gateway/internal/room": true, "gateway/internal/spans": true, "gateway/internal/intake": true, "internal/redact": true, "gateway/internal/httpclient": true,
 	"gateway/internal/inflight": true,
 }
 
 // corridor are the packages that handle a call. For them, the methods that assign to fields of their receivers are counted.
 var corridor = map[string]bool{
-	"gateway/internal/edge": true, "gateway/internal/pipeline": true,
-	"gateway/internal/approvals": true, "gateway/internal/attempt": true,
+	"gateway/internal/mcpserver": true, "gateway/internal/protocol": true, "gateway/internal/protocol/v2025": true,
+	"gateway/internal/protocol/v2026": true, "gateway/internal/protocol/allservers": true, "gateway/internal/dispatch": true,
+	"gateway/internal/pipeline": true, "gateway/internal/approvals": true, "gateway/internal/attempt": true,
 }
 
 func main() {
