@@ -58,23 +58,23 @@ func (s *Service) CallTool(req *gatewayv1.CallToolRequest, stream grpc.ServerStr
 		errand.Hold = new(req.GetHold().AsDuration())
 	}
 	// A slow reader does not delay the call: progress messages that do not fit into the queue are dropped.
-	told, sent := make(chan *gatewayv1.CallToolResponse, maxProgress), make(chan struct{})
+	progress, sent := make(chan *gatewayv1.CallToolResponse, maxProgress), make(chan struct{})
 	go func() {
 		defer close(sent)
-		for resp := range told {
+		for resp := range progress {
 			_ = stream.Send(resp) // ctx is cancelled if the caller has disconnected
 		}
 	}()
 	errand.Event = func(message []byte) {
 		if p := progressIn(message); p != nil {
 			select {
-			case told <- &gatewayv1.CallToolResponse{Item: &gatewayv1.CallToolResponse_Progress{Progress: p}}:
+			case progress <- &gatewayv1.CallToolResponse{Item: &gatewayv1.CallToolResponse_Progress{Progress: p}}:
 			default:
 			}
 		}
 	}
 	done, err := func() (mcpserver.Response, error) {
-		defer close(told)
+		defer close(progress)
 		return s.mcp.Do(ctx, errand)
 	}()
 	<-sent

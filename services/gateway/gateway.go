@@ -36,11 +36,11 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/attempt"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/decisioncache"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/httpserver"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/limits"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcpserver"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/meters"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/servers"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/toolreport"
@@ -108,7 +108,7 @@ type Service struct {
 	journal        *journal.Journal
 	sessions       *session.Store
 	servers        map[string]*upstream.Server
-	answers        *room.Room
+	answers        *limits.Budget
 	sandboxReports map[string]sandbox.Report
 	limiter        *proclimit.Limiter
 	installs       stdio.Installs
@@ -149,7 +149,7 @@ func (s *Service) open(ctx context.Context) (err error) {
 	if s.meters, err = meters.New(s.deps.Meter); err != nil {
 		return err
 	}
-	if s.answers, err = room.New(room.Answers()); err != nil {
+	if s.answers, err = limits.NewBudget(limits.AnswerQuotas()); err != nil {
 		return err
 	}
 	if s.dir, err = datadir.Open(s.cfg.Data, "gateway"); err != nil {
@@ -412,11 +412,11 @@ func (s *Service) Run(ctx context.Context) error {
 func (s *Service) drain(ctx context.Context, server *http.Server) error {
 	ctx, cancel := context.WithTimeout(ctx, drainTimeout)
 	defer cancel()
-	cut := time.AfterFunc(cutTimeout, func() {
+	timer := time.AfterFunc(cutTimeout, func() {
 		s.deps.Log.WarnContext(ctx, "calls in flight take too long; they are cancelled")
 		s.pipeline.Stop()
 	})
-	defer cut.Stop()
+	defer timer.Stop()
 	s.pipeline.Drain()        // calls that wait for approvers are answered with their tickets
 	s.sessions.CloseStreams() // otherwise Shutdown would wait for listening clients
 	defer s.pipeline.Wait(ctx)

@@ -78,16 +78,16 @@ func isFile(path string) bool {
 
 // npmOf returns the path of the npm that belongs to an npx: the npm in the same folder, or otherwise the first in PATH.
 func npmOf(program, path string) string {
-	beside := filepath.Join(filepath.Dir(program), "npm")
-	if isFile(beside) {
-		return beside
+	sibling := filepath.Join(filepath.Dir(program), "npm")
+	if isFile(sibling) {
+		return sibling
 	}
 	for _, dir := range filepath.SplitList(path) {
 		if file := filepath.Join(dir, "npm"); filepath.IsAbs(dir) && isFile(file) {
 			return file
 		}
 	}
-	return beside // the start of the server reports that npm is missing
+	return sibling // the start of the server reports that npm is missing
 }
 
 // proxies are the names of the variables that set proxies and certificates for npm, in lower case.

@@ -104,8 +104,8 @@ func TestInstallation_DigestDependsOnEverythingInstalled(t *testing.T) {
 	add := func(what string, s Server) {
 		t.Helper()
 		in, _ := s.installation("one", "/programs", env)
-		if again, _ := s.installation("one", "/programs", env); in == nil || again.Digest != in.Digest {
-			t.Fatalf("%s: %+v, then %+v", what, in, again)
+		if other, _ := s.installation("one", "/programs", env); in == nil || other.Digest != in.Digest {
+			t.Fatalf("%s: %+v, then %+v", what, in, other)
 		}
 		if other, is := seen[in.Digest]; is {
 			t.Errorf("%s is as %s", what, other)

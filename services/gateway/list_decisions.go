@@ -68,8 +68,8 @@ func (s *Service) ListDecisions(ctx context.Context, req *gatewayv1.ListDecision
 // time and reads at most half of the time, so that a caller that reads continuously does not delay others.
 func (s *Service) read(ctx context.Context) (done func(), err error) {
 	caller := cmp.Or(authn.CallerOf(ctx), new(authn.Caller))
-	who := cmp.Or(caller.Person, caller.Principal)
-	done, err = s.reads.Acquire(ctx, fmt.Sprintf("%v %q %q", caller.Role, who.GetTenant(), who.GetSubject()))
+	principal := cmp.Or(caller.Person, caller.Principal)
+	done, err = s.reads.Acquire(ctx, fmt.Sprintf("%v %q %q", caller.Role, principal.GetTenant(), principal.GetSubject()))
 	if errors.Is(err, fairqueue.ErrBusy) {
 		return nil, &rpc.Error{Code: codes.ResourceExhausted, Reason: "READS_EXHAUSTED", Err: err}
 	}

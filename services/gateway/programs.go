@@ -61,11 +61,11 @@ func (s *Service) warnOfPrograms(ctx context.Context) {
 
 // sandboxReport returns a report of what the kernel enforces for a stdio server now, including the limits of its processes.
 func (s *Service) sandboxReport(name string) sandbox.Report {
-	holds, limits := s.sandboxReports[name], s.limiter.Report()
-	holds.Enforced = slices.Concat(holds.Enforced, limits.Enforced)
-	holds.NotEnforced = slices.Concat(holds.NotEnforced, limits.NotEnforced)
+	report, limits := s.sandboxReports[name], s.limiter.Report()
+	report.Enforced = slices.Concat(report.Enforced, limits.Enforced)
+	report.NotEnforced = slices.Concat(report.NotEnforced, limits.NotEnforced)
 	if limits.Why != "" {
-		holds.Why = strings.TrimPrefix(holds.Why+"; no cgroups: "+limits.Why, "; ")
+		report.Why = strings.TrimPrefix(report.Why+"; no cgroups: "+limits.Why, "; ")
 	}
-	return holds
+	return report
 }

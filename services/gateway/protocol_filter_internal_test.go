@@ -19,9 +19,9 @@ func TestFilter_LeavesOutProtocolMessages(t *testing.T) {
 	}
 	for _, method := range append(mcpmethod.All(), "", "unknown/method", "list", "Tools/List") {
 		acts := acts[method] || method == "" || method == "unknown/method" || method == "list" || method == "Tools/List"
-		for code, kept := range map[string]bool{"": acts, "method_denied": acts, "too_many_sessions": true, "unauthenticated": true, "tool_changed": true} {
+		for code, selected := range map[string]bool{"": acts, "method_denied": acts, "too_many_sessions": true, "unauthenticated": true, "tool_changed": true} {
 			r := &journal.Record{Method: method, Code: code}
-			if got := matches(r, &gatewayv1.DecisionFilter{WithoutProtocol: true}); got != kept {
+			if got := matches(r, &gatewayv1.DecisionFilter{WithoutProtocol: true}); got != selected {
 				t.Errorf("%q with %q is picked: %v", method, code, got)
 			}
 			if !matches(r, new(gatewayv1.DecisionFilter)) {

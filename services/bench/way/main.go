@@ -39,8 +39,8 @@ const (
 // example, about messages. They are counted separately.
 var words = map[string]bool{
 	"gateway/internal/jsonrpc": true, "gateway/internal/mcp": true, "gateway/internal/meters": true, "gateway/internal/refusal": true,
-	"gateway/internal/room": true, "gateway/internal/spans": true, "gateway/internal/intake": true, "internal/redact": true, "gateway/internal/httpclient": true,
-	"gateway/internal/inflight": true,
+	"gateway/internal/limits": true, "gateway/internal/spans": true, "gateway/internal/bodyreader": true, "internal/redact": true, "gateway/internal/httpclient": true,
+	"gateway/internal/visibility": true,
 }
 
 // corridor are the packages that handle a call. For them, the methods that assign to fields of their receivers are counted.

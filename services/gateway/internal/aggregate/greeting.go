@@ -32,12 +32,12 @@ type Greeting struct {
 func Capabilities(servers []Greeting) (map[string]map[string]bool, error) {
 	all := map[string]map[string]bool{"tools": {"listChanged": true}}
 	for _, s := range servers {
-		has, err := s.capabilities()
+		capabilities, err := s.capabilities()
 		if err != nil {
 			return nil, err
 		}
-		delete(has, "logging")
-		for name, options := range has {
+		delete(capabilities, "logging")
+		for name, options := range capabilities {
 			if all[name] == nil {
 				all[name] = make(map[string]bool)
 			}

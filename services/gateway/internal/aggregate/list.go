@@ -131,11 +131,11 @@ func (p *Part) Conform(field string, items []jsontext.Value) []jsontext.Value {
 			out = append(out, element)
 			continue
 		}
-		var has struct {
+		var named struct {
 			Name jsontext.Value `json:"name"`
 		}
-		_ = json.Unmarshal(item, &has) // an element without a name is also left out
-		name, err := jsontext.AppendUnquote(nil, has.Name)
+		_ = json.Unmarshal(item, &named) // an element without a name is also left out
+		name, err := jsontext.AppendUnquote(nil, named.Name)
 		if err != nil {
 			name = nil
 		}

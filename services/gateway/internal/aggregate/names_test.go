@@ -45,15 +45,15 @@ func TestToolAliases_AmbiguousAliasMeansNoTool(t *testing.T) {
 	}
 	bad := aggregate.NewToolAliases("docs", []string{"a.b", "c", forged})
 	for _, name := range []string{"a.b", forged} {
-		if shown, ok := bad.DisplayName("docs", name); ok {
-			t.Errorf("%s is shown as %s", name, shown)
+		if text, ok := bad.DisplayName("docs", name); ok {
+			t.Errorf("%s is shown as %s", name, text)
 		}
 	}
 	if _, ok := bad.Resolve("docs", forged); ok {
 		t.Error("an ambiguous alias was called")
 	}
-	if shown, ok := bad.DisplayName("docs", "c"); shown != "docs__c" || !ok {
-		t.Errorf("another tool is shown as %q, %v", shown, ok)
+	if text, ok := bad.DisplayName("docs", "c"); text != "docs__c" || !ok {
+		t.Errorf("another tool is shown as %q, %v", text, ok)
 	}
 }
 
@@ -210,8 +210,8 @@ func FuzzCombinedNames(f *testing.F) {
 			t.Errorf("%q is %q", name, tool)
 		}
 		aliases := aggregate.NewToolAliases("docs", []string{name})
-		if shown, can := aliases.DisplayName("docs", name); can && shown != tool {
-			t.Errorf("%q is shown as %q", name, shown)
+		if text, can := aliases.DisplayName("docs", name); can && text != tool {
+			t.Errorf("%q is shown as %q", name, text)
 		} else if own, ok := aliases.Resolve(server, rest); can && (own != name || !ok) {
 			t.Errorf("%q came back as %q", name, own)
 		}

@@ -7,7 +7,7 @@ import (
 
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/limits"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
@@ -53,7 +53,7 @@ type Call struct {
 	Mirrored []upstream.Header
 	// Upstream sends the request, and Room is the memory budget of its answer.
 	Upstream Forwarder
-	Room     *room.Holding
+	Room     *limits.Memory
 	// Reply sends messages to the client before the answer; nil if that is not possible.
 	Reply Reply
 	// Hold limits how long the call is held open for approvers; nil uses the configured time.

@@ -13,11 +13,11 @@ import (
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/intake"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/bodyreader"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/limits"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/spans"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 	"github.com/sluice-mesh/sluice/services/internal/enum"
@@ -322,7 +322,7 @@ func (r Unjudged) Record(ctx context.Context) *journal.Record {
 // Unusable returns a text that explains why a server's answer cannot be used, as far as its status or the error
 // shows; empty if neither does.
 func Unusable(status int, err error) string {
-	if errors.Is(err, room.ErrFull) {
+	if errors.Is(err, limits.ErrMemory) {
 		return "the server answered, but no memory is left for the answer: read the others first, or make fewer such calls at once. Whether the call ran is not known."
 	}
 	if errors.Is(err, quota.ErrFull) {
@@ -339,8 +339,8 @@ func Unusable(status int, err error) string {
 	if errors.Is(err, ErrClient) {
 		return ErrClient.Error() + "."
 	}
-	if errors.Is(err, intake.ErrSlow) {
-		return intake.ErrSlow.Error() + ". Whether the call ran is not known."
+	if errors.Is(err, bodyreader.ErrSlow) {
+		return bodyreader.ErrSlow.Error() + ". Whether the call ran is not known."
 	}
 	if late, ok := errors.AsType[TimeoutError](err); ok && late.Key != "" {
 		return late.Error() + "; whether the call ran is not known."

@@ -107,8 +107,8 @@ func (q *Query) appendKey(dst []byte) []byte {
 	dst = append(strconv.AppendInt(dst, int64(len(q.Principal.GetChain())), 10), ':')
 	dst = visibility.AppendKey(dst, q.Principal, q.Server)
 	dst = visibility.AppendPart(dst, q.Principal.GetOwner())
-	for _, behind := range q.Principal.GetChain() {
-		dst = visibility.AppendPart(dst, behind.GetOwner())
+	for _, owner := range q.Principal.GetChain() {
+		dst = visibility.AppendPart(dst, owner.GetOwner())
 	}
 	dst = visibility.AppendPart(visibility.AppendPart(dst, q.Method), q.Name)
 	return visibility.AppendPart(visibility.AppendPart(dst, q.Ref), q.Definition)
@@ -117,8 +117,8 @@ func (q *Query) appendKey(dst []byte) []byte {
 // appendSessions appends the sessions and runs on which a decision may depend.
 func (q *Query) appendSessions(dst []byte) []byte {
 	dst = visibility.AppendPart(visibility.AppendPart(dst, q.Principal.GetSession()), q.Principal.GetRun())
-	for _, behind := range q.Principal.GetChain() {
-		dst = visibility.AppendPart(visibility.AppendPart(dst, behind.GetSession()), behind.GetRun())
+	for _, owner := range q.Principal.GetChain() {
+		dst = visibility.AppendPart(visibility.AppendPart(dst, owner.GetSession()), owner.GetRun())
 	}
 	return dst
 }
@@ -170,15 +170,15 @@ func (d *Cache) Put(ctx context.Context, q Query, resp *policyv1.DecideCallRespo
 	if e == nil || d.off || e.name == "" || keeping.GetEpoch() != e.name || decision == nil {
 		return decision
 	}
-	kept := e.putIfAbsent(&q, decision, keeping.GetBySession(), d.clock())
-	if kept == nil || proto.Equal(kept, decision) {
+	cached := e.putIfAbsent(&q, decision, keeping.GetBySession(), d.clock())
+	if cached == nil || proto.Equal(cached, decision) {
 		return decision
 	}
 	e.clear()
 	d.deps.Meters.CountCacheMismatch(ctx)
 	d.deps.Log.ErrorContext(ctx, "policy decides differently than before in the same epoch; the cached decisions are dropped",
-		"server", q.Server, "revision", decision.GetPolicyRevision(), "kept", kept.GetEffect().String(), "decided", decision.GetEffect().String())
-	return stricter(kept, decision)
+		"server", q.Server, "revision", decision.GetPolicyRevision(), "kept", cached.GetEffect().String(), "decided", decision.GetEffect().String())
+	return stricter(cached, decision)
 }
 
 // putIfAbsent caches a decision. If a decision is already cached, keep returns the cached one instead.
@@ -197,8 +197,8 @@ func (e *epoch) putIfAbsent(q *Query, decision *policyv1.Decision, bySession boo
 		e.insert(s, string(key), nil)
 		key = q.appendSessions(key)
 	}
-	if kept := s.entries[string(key)]; kept != nil {
-		return kept
+	if cached := s.entries[string(key)]; cached != nil {
+		return cached
 	}
 	e.insert(s, string(key), decision)
 	return nil
@@ -236,10 +236,10 @@ func (e *epoch) clear() {
 func (e *epoch) forget(now instant) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	for who, s := range e.shares {
+	for key, s := range e.shares {
 		if now.monotonic-s.used.monotonic > idleAfter {
 			e.all -= len(s.entries)
-			delete(e.shares, who)
+			delete(e.shares, key)
 		}
 	}
 }

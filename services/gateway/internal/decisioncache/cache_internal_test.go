@@ -124,11 +124,11 @@ func TestCache_DecisionIsUsedOnlyUnderItsLease(t *testing.T) {
 func TestCache_LeaseBeginsWhenItIsRequested(t *testing.T) {
 	t.Parallel()
 	d := newDecisions(t)
-	asked := d.now
+	requested := d.now
 	d.pass(900 * time.Millisecond) // the response was slow
 	long := leased("e1")
 	long.Lease = seconds(3600)
-	d.applyResponse(long, &asked)
+	d.applyResponse(long, &requested)
 	d.keep(of("ana"), allow(), "e1")
 	if d.find(of("ana")) == nil || d.LeasedRevision() != "revision of e1" {
 		t.Error("a lease that has not ended is not used")

@@ -94,7 +94,7 @@ func (d *Cache) Run(ctx context.Context) error {
 
 // applyResponse applies a response and reports whether it begins another epoch. asked is the time at which the last request was
 // sent.
-func (d *Cache) applyResponse(resp *policyv1.LeaseRevisionResponse, asked *instant) (changed bool) {
+func (d *Cache) applyResponse(resp *policyv1.LeaseRevisionResponse, requested *instant) (changed bool) {
 	e := d.epoch.Load()
 	if e == nil || e.name != resp.GetEpoch() {
 		changed = true
@@ -102,7 +102,7 @@ func (d *Cache) applyResponse(resp *policyv1.LeaseRevisionResponse, asked *insta
 		d.epoch.Store(e)
 	}
 	if lease := min(resp.GetLease().AsDuration(), longest); resp.GetRequest() != 0 && e.name != "" && lease > 0 {
-		until := asked.after(lease - lease/drift)
+		until := requested.after(lease - lease/drift)
 		e.until.Store(&until)
 	}
 	d.received.Store(&lastMessage{revision: resp.GetRevision().GetId(), at: time.Now()})

@@ -19,9 +19,9 @@ import (
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/aggregate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/limits"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/paramheaders"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/toolreport"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 	"github.com/sluice-mesh/sluice/services/internal/principal"
@@ -103,7 +103,7 @@ type Config struct {
 type Deps struct {
 	Server *upstream.Server
 	// Room is the memory budget that is used until answers are read.
-	Room      *room.Room
+	Room      *limits.Budget
 	Catalogue *toolreport.Reporter
 	// Changed is called when the server's list of tools has changed. It must return at once.
 	Changed func()
@@ -330,7 +330,7 @@ func (s *Server) storeResult(found *Result, err error) {
 }
 
 func (s *Server) query(ctx context.Context, at time.Time) (*Result, error) {
-	has := s.deps.Room.Open(&room.Holder{Server: s.cfg.Name})
+	has := s.deps.Room.Open(&limits.Owner{Server: s.cfg.Name})
 	defer has.Close()
 	found, sess, err := s.openSession(ctx, has)
 	if err != nil {
@@ -376,7 +376,7 @@ func paramHeaders(list *jsonrpc.Answer) map[string][]paramheaders.Binding {
 
 // openSession opens a session, or finds out that the server has no sessions. If no revision is configured, it first uses the
 // newest revision with sessions, and then the revision without sessions if the server has no sessions.
-func (s *Server) openSession(ctx context.Context, has *room.Holding) (*Result, *upstream.Session, error) {
+func (s *Server) openSession(ctx context.Context, has *limits.Memory) (*Result, *upstream.Session, error) {
 	if s.cfg.Version == mcp.Modern {
 		return s.discover(ctx, has)
 	}
@@ -385,7 +385,7 @@ func (s *Server) openSession(ctx context.Context, has *room.Holding) (*Result, *
 		if err == nil {
 			closeSession(ctx, sess)
 		}
-		has.Keep(0)
+		has.Settle(0)
 		if found, sess, modern := s.discover(ctx, has); modern == nil {
 			return found, sess, nil
 		}
@@ -416,7 +416,7 @@ func (s *Server) finishOpen(ctx context.Context, sess *upstream.Session, greetin
 }
 
 // discover asks the server in revision 2026-07-28.
-func (s *Server) discover(ctx context.Context, has *room.Holding) (*Result, *upstream.Session, error) {
+func (s *Server) discover(ctx context.Context, has *limits.Memory) (*Result, *upstream.Session, error) {
 	sess, answer, err := s.deps.Server.Open(ctx, catalogPrincipal, upstream.Discover(gatewayClient), has)
 	if err != nil {
 		return nil, nil, err
@@ -432,7 +432,7 @@ func closeSession(ctx context.Context, sess *upstream.Session) {
 }
 
 // readTools reads all pages of a list of tools and joins them to one page.
-func readTools(ctx context.Context, sess *upstream.Session, by *upstream.Client, has *room.Holding) (*jsonrpc.Answer, error) {
+func readTools(ctx context.Context, sess *upstream.Session, by *upstream.Client, has *limits.Memory) (*jsonrpc.Answer, error) {
 	whole := bytes.NewBufferString(`{"jsonrpc":"2.0","id":0,"result":{"tools":[`)
 	tools, cursor, given := 0, "", make(map[string]bool)
 	for n := range maxPages {
@@ -440,7 +440,7 @@ func readTools(ctx context.Context, sess *upstream.Session, by *upstream.Client,
 			return nil, &listError{fmt.Sprintf("page %d has a cursor that was given before", n)}
 		}
 		given[cursor] = true
-		has.Keep(0) // frees the memory of the previous page, which was copied
+		has.Settle(0) // frees the memory of the previous page, which was copied
 		answer, err := sess.SendRequest(ctx, upstream.ListTools(cursor, by), has, nil)
 		if err != nil {
 			return nil, err

@@ -16,9 +16,9 @@ import (
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/discovery"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/limits"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/meters"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/paramheaders"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/toolreport"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/toolreport/toolreporttest"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
@@ -80,7 +80,7 @@ func viewOf(t *testing.T, s upstream.Transport, version string) *discovery.Serve
 }
 
 // viewWith is [viewOf] with a catalog that the test controls.
-func viewWith(t *testing.T, s upstream.Transport, version string, takes *toolreporttest.Catalog) *discovery.Server {
+func viewWith(t *testing.T, s upstream.Transport, version string, catalog *toolreporttest.Catalog) *discovery.Server {
 	t.Helper()
 	counts, err := meters.New(noop.Meter{})
 	if err != nil {
@@ -90,15 +90,15 @@ func viewWith(t *testing.T, s upstream.Transport, version string, takes *toolrep
 	if err != nil {
 		t.Fatal(err)
 	}
-	told, err := toolreport.New(takes, slog.New(slog.DiscardHandler))
+	reporter, err := toolreport.New(catalog, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
-	space, err := room.New(room.Answers())
+	space, err := limits.NewBudget(limits.AnswerQuotas())
 	if err != nil {
 		t.Fatal(err)
 	}
-	view, err := discovery.New(discovery.Config{Name: "files", Version: version, Timeout: timeout}, discovery.Deps{Server: up, Room: space, Catalogue: told, Changed: func() {}})
+	view, err := discovery.New(discovery.Config{Name: "files", Version: version, Timeout: timeout}, discovery.Deps{Server: up, Room: space, Catalogue: reporter, Changed: func() {}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -168,13 +168,13 @@ func TestSpeaksRevision_UntilServerRefusesTheRevision(t *testing.T) {
 func TestGet_AsksAgainSoonWhenCatalogRefusesTheList(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s, takes := &web{speaks: []string{"2025-11-25"}}, new(toolreporttest.Catalog)
-		view := viewWith(t, s, "", takes)
-		takes.Fail(errors.New("the disk is full"))
+		s, catalog := &web{speaks: []string{"2025-11-25"}}, new(toolreporttest.Catalog)
+		view := viewWith(t, s, "", catalog)
+		catalog.Fail(errors.New("the disk is full"))
 		if _, err := view.Get(t.Context(), discovery.Fresh); !errors.Is(err, toolreport.ErrNotReported) || !errors.Is(view.ReportError(), toolreport.ErrNotReported) {
 			t.Errorf("the catalog fails: %v, %v", err, view.ReportError())
 		}
-		takes.Fail(nil)
+		catalog.Fail(nil)
 		if _, err := view.Get(t.Context(), discovery.Fresh); err == nil {
 			t.Error("the server is asked again at once")
 		}

@@ -9,13 +9,12 @@ import (
 
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/attempt"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/inflight"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/intake"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/bodyreader"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/limits"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/servers"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
@@ -107,7 +106,7 @@ var ErrStale = errors.New("whether the token still counts is not known")
 
 // NotAdmitted returns the refusal for a caller that has too many requests under way, or leaves answers unread.
 func NotAdmitted(err error) *refusal.Refusal {
-	if errors.Is(err, inflight.ErrThere) {
+	if errors.Is(err, limits.ErrServer) {
 		return &refusal.Refusal{Code: commonv1.Code_CODE_ABUSE_LIMITED, Message: err.Error() + "."}
 	}
 	return &refusal.Refusal{
@@ -162,14 +161,14 @@ func unanswered(answer upstream.Answer, err error) *refusal.Refusal {
 		refused.Message = quota.Reason(err) + "; end some of them, or wait until they are idle and end by themselves."
 	case errors.Is(err, upstream.ErrTimeout):
 		refused.Code = commonv1.Code_CODE_UPSTREAM_TIMEOUT
-	case errors.Is(err, intake.ErrSlow):
-		refused.Message = intake.ErrSlow.Error() + "."
+	case errors.Is(err, bodyreader.ErrSlow):
+		refused.Message = bodyreader.ErrSlow.Error() + "."
 	case errors.Is(err, upstream.ErrCircuitOpen):
 		refused.Message, refused.RetryAfter = upstream.ErrCircuitOpen.Error()+".", upstream.OpenDuration
 	case errors.Is(err, upstream.ErrBusy):
 		refused.Message = upstream.ErrBusy.Error() + "."
-	case errors.Is(err, room.ErrFull):
-		refused.Message = room.ErrFull.Error() + "; read others first."
+	case errors.Is(err, limits.ErrMemory):
+		refused.Message = limits.ErrMemory.Error() + "; read others first."
 	case errors.Is(err, upstream.ErrOneSession):
 		refused.Message = upstream.ErrOneSession.Error() + "."
 	case errors.Is(err, upstream.ErrSessionLost):

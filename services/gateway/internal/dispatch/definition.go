@@ -9,8 +9,8 @@ import (
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/discovery"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/limits"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/toolreport"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
@@ -83,7 +83,7 @@ func (x *Exchange) Definition(ctx context.Context, now bool) ([]byte, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, x.Timeout)
 	defer cancel()
-	has := x.Slot.Answer.Beside()
+	has := x.Slot.Answer.Sibling()
 	defer has.Close()
 	var cursor string
 	given := make(map[string]bool)
@@ -92,7 +92,7 @@ func (x *Exchange) Definition(ctx context.Context, now bool) ([]byte, error) {
 			return nil, fmt.Errorf("%w: a page has a cursor that was given before", errList)
 		}
 		given[cursor] = true
-		has.Keep(0) // the memory of a page is released before the next page is read
+		has.Settle(0) // the memory of a page is released before the next page is read
 		answer, err := x.page(ctx, cursor, has)
 		if err != nil {
 			return nil, err
@@ -120,7 +120,7 @@ func (x *Exchange) Definition(ctx context.Context, now bool) ([]byte, error) {
 }
 
 // page requests one page of the server's list, for the gateway itself.
-func (x *Exchange) page(ctx context.Context, cursor string, has *room.Holding) (*jsonrpc.Answer, error) {
+func (x *Exchange) page(ctx context.Context, cursor string, has *limits.Memory) (*jsonrpc.Answer, error) {
 	answer, err := x.Session.Upstream.SendRequest(ctx, upstream.ListTools(cursor, x.AsClient), has, nil)
 	if err != nil {
 		return nil, err

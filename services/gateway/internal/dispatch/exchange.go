@@ -13,13 +13,12 @@ import (
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/httpserver"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/inflight"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/limits"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/meters"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/servers"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/toolreport"
@@ -48,7 +47,7 @@ type Deps struct {
 	Catalogue *toolreport.Reporter
 	// Remembered is the memory budget for the answers that clients may continue to read after they have lost their
 	// connection.
-	Remembered *room.Room
+	Remembered *limits.Budget
 	// Limits are the limits for parsing messages.
 	Limits jsonrpc.Limits
 	// Version is the version of this build, which clients read.
@@ -84,7 +83,7 @@ type Exchange struct {
 	Received time.Time
 	Session  *session.Session
 	// Slot is the message's share of the quotas of requests and of memory.
-	Slot *inflight.Place
+	Slot *limits.Slot
 	// Patience is the clock of the server's timeout if the server may send requests to the client; otherwise nil.
 	Patience *upstream.PausableDeadline
 	// Hold is how long a call is held while it waits for approvers; nil means as configured.

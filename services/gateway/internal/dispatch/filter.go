@@ -63,7 +63,7 @@ func (x *Exchange) FilterResult(ctx context.Context, answer *jsonrpc.Answer) (ed
 
 // listing reads the list in an answer, in a time slice of the caller.
 func (x *Exchange) listing(ctx context.Context, answer *jsonrpc.Answer, field string) (*jsonrpc.Answer, error) {
-	end, err := x.Slot.Answer.TurnFor(ctx, len(answer.Raw))
+	end, err := x.Slot.Answer.TimesliceFor(ctx, len(answer.Raw))
 	if err != nil {
 		return nil, err
 	}

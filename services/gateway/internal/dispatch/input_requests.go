@@ -47,7 +47,7 @@ func (x *Exchange) unasked(ctx context.Context, answer *jsonrpc.Answer, asks boo
 	if !may {
 		return x.refuseAsked(ctx, "", commonv1.Code_CODE_METHOD_INVALID, "the server sends a request to the client where MCP allows none.")
 	}
-	end, err := x.Slot.Answer.TurnFor(ctx, len(answer.Raw))
+	end, err := x.Slot.Answer.TimesliceFor(ctx, len(answer.Raw))
 	if err != nil {
 		return x.refuseAsked(ctx, "", commonv1.Code_CODE_ABUSE_LIMITED, err.Error()+".")
 	}
@@ -179,7 +179,7 @@ func (x *Exchange) UnusableAnswer(ctx context.Context, why string) *refusal.Refu
 
 // Decide decides on and records a request that is part of another message. It returns nil if the request is allowed.
 func (x *Exchange) Decide(ctx context.Context, m *jsonrpc.Message, fromServer bool) *refusal.Refusal {
-	has := x.Slot.Answer.Beside()
+	has := x.Slot.Answer.Sibling()
 	defer has.Close()
 	return x.Deps.Pipeline.Do(ctx, attempt.Call{
 		Principal: x.Acting(), Stale: x.Stale || x.Revoked(), Revoked: x.Revoked,

@@ -129,7 +129,7 @@ func (x *Exchange) mayBeOld(ctx context.Context, known *toolreport.Response) boo
 // Viewer returns the caller for whom lists of the server are filtered.
 func (x *Exchange) Viewer() visibility.Caller {
 	return visibility.Caller{
-		Principal: x.Principal, Session: x.Place().Session, Run: x.Message.Meta.Run, Owner: x.Slot.Of.Accounts.Root(), Server: x.ServerName,
+		Principal: x.Principal, Session: x.Place().Session, Run: x.Message.Meta.Run, Owner: x.Slot.Owner.Accounts.Root(), Server: x.ServerName,
 	}
 }
 

@@ -38,7 +38,7 @@ func (x *Exchange) carriesTo(ctx context.Context) {
 		x.RefuseNotification(ctx, commonv1.Code_CODE_METHOD_DENIED)
 		return
 	}
-	has := x.Slot.Answer.Beside()
+	has := x.Slot.Answer.Sibling()
 	defer has.Close()
 	x.Deps.Pipeline.Do(ctx, attempt.Call{
 		Principal: x.Acting(), Stale: x.Stale || x.Revoked(), Revoked: x.Revoked, Server: x.ServerName, Message: x.Message, Received: time.Now(), Timeout: NotifyTimeout,

@@ -66,7 +66,7 @@ func (x *Exchange) said(raw []byte) (*jsonrpc.Answer, [][]byte, error) {
 	if raw == nil {
 		return nil, nil, nil
 	}
-	end, err := x.Slot.Answer.TurnFor(x.Uncancelled(x.ClientCtx), len(raw))
+	end, err := x.Slot.Answer.TimesliceFor(x.Uncancelled(x.ClientCtx), len(raw))
 	if err != nil {
 		return nil, nil, err // the caller has disconnected, or waits for too many messages
 	}
@@ -175,7 +175,7 @@ func (x *Exchange) BeginAnswer() *session.ReplayStream {
 	if x.Resumable == nil {
 		return nil
 	}
-	return x.Resumable.Replay.Begin(x.ServerName, string(visibility.AppendCaller(nil, x.Principal, "")), x.Deps.Remembered.Open(&x.Slot.Of))
+	return x.Resumable.Replay.Begin(x.ServerName, string(visibility.AppendCaller(nil, x.Principal, "")), x.Deps.Remembered.Open(&x.Slot.Owner))
 }
 
 // concerns reports whether a notification is part of a subscription: a list, one of its resources, or a resource below

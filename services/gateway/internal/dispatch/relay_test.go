@@ -9,10 +9,9 @@ import (
 
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/dispatch"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/inflight"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/limits"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/sse"
 )
 
@@ -86,7 +85,7 @@ func TestX1LargeEventsAreReadInTurns(t *testing.T) {
 	t.Parallel()
 	gone, cancel := context.WithCancel(t.Context()) // a wait for a time slice fails at once
 	cancel()
-	for size, want := range map[int]bool{100: true, room.Free + 1: false} {
+	for size, want := range map[int]bool{100: true, limits.UncountedBytes + 1: false} {
 		rec, out := answering(gone, t)
 		out.Event([]byte(`{"jsonrpc":"2.0","method":"notifications/progress"}` + strings.Repeat(" ", size)))
 		if got := rec.Body.Len() > 0; got != want {
@@ -98,19 +97,19 @@ func TestX1LargeEventsAreReadInTurns(t *testing.T) {
 // answering returns the response to a caller that reads event streams, and its relay.
 func answering(ctx context.Context, t *testing.T) (*httptest.ResponseRecorder, *dispatch.Relay) {
 	t.Helper()
-	all, err := room.New(room.Answers())
+	all, err := limits.NewBudget(limits.AnswerQuotas())
 	if err != nil {
 		t.Fatal(err)
 	}
-	load, err := inflight.New(all, all)
+	load, err := limits.NewRequests(all, all)
 	if err != nil {
 		t.Fatal(err)
 	}
-	has, err := load.Enter(&identityv1.Principal{Tenant: "acme", Subject: "ana"}, "s")
+	has, err := load.Begin(&identityv1.Principal{Tenant: "acme", Subject: "ana"}, "s")
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(has.Leave)
+	t.Cleanup(has.End)
 	rec := httptest.NewRecorder()
 	to := sse.NewWriter(rec, http.Header{"Accept": {"text/event-stream"}})
 	x := newExchange(ctx, to)

@@ -11,11 +11,11 @@ import (
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/attempt"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/limits"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/meters"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/question"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/spans"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
@@ -58,7 +58,7 @@ func (o *Relay) Settle() { o.asks.settle() }
 type ask struct {
 	out      *Relay
 	question *session.ClientRequest
-	has      *room.Holding
+	has      *limits.Memory
 	id, raw  []byte
 	method   string
 	token    []byte // the progress token as raw JSON; nil if the request has none
@@ -71,7 +71,7 @@ type ask struct {
 // client, and the answer to the server. asked returns before that, unless it refuses the request.
 func (o *Relay) asked(m *jsonrpc.Answer) {
 	x := o.x
-	a := &ask{out: o, has: x.Slot.Answer.Beside(), id: bytes.Clone(m.ID.Of(m.Raw)), raw: m.Raw, method: m.Method, received: time.Now()}
+	a := &ask{out: o, has: x.Slot.Answer.Sibling(), id: bytes.Clone(m.ID.Of(m.Raw)), raw: m.Raw, method: m.Method, received: time.Now()}
 	var err error
 	a.question, err = x.Session.ClientRequests.AddFromServer(a.id)
 	switch {
@@ -146,7 +146,7 @@ func (a *ask) run() {
 
 // read parses the request as strictly as a client's.
 func (a *ask) read(ctx context.Context) (*jsonrpc.Message, error) {
-	end, err := a.has.TurnFor(ctx, len(a.raw))
+	end, err := a.has.TimesliceFor(ctx, len(a.raw))
 	if err != nil {
 		return nil, err
 	}
@@ -213,9 +213,9 @@ func (a *ask) came(ctx context.Context, m *jsonrpc.Message) (upstream.Answer, er
 
 func (a *ask) addressed(ctx context.Context, m *jsonrpc.Message) (*jsonrpc.Answer, error) {
 	if !a.has.Add(len(m.Raw)) {
-		return nil, room.ErrFull
+		return nil, limits.ErrMemory
 	}
-	end, err := a.has.TurnFor(ctx, len(m.Raw))
+	end, err := a.has.TimesliceFor(ctx, len(m.Raw))
 	if err != nil {
 		return nil, err
 	}

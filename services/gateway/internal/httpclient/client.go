@@ -106,11 +106,11 @@ func (w *Client) Send(ctx context.Context, head *Head, fields []Field, body []by
 // sendWithTransport sends a request with the transport of net/http. The request has no GetBody, so that net/http never sends
 // a POST twice.
 func (w *Client) sendWithTransport(req *http.Request) (*http.Response, error) {
-	var left atomic.Bool
+	var sent atomic.Bool
 	resp, err := w.transport.RoundTrip(req.WithContext(httptrace.WithClientTrace(req.Context(), &httptrace.ClientTrace{
-		WroteHeaders: func() { left.Store(true) }, // this happens before the body is sent, which does not begin after RoundTrip has returned
+		WroteHeaders: func() { sent.Store(true) }, // this happens before the body is sent, which does not begin after RoundTrip has returned
 	})))
-	if err != nil && !left.Load() {
+	if err != nil && !sent.Load() {
 		err = neverSentError{unreached(req.Context(), err)}
 	}
 	return resp, err
@@ -239,11 +239,11 @@ func (b *responseBody) Close() error {
 	return nil
 }
 
-func (b *responseBody) end(whole bool) {
+func (b *responseBody) end(complete bool) {
 	if !b.ended.CompareAndSwap(false, true) {
 		return
 	}
-	if b.stop() && whole && !b.closes && b.conn.in.Buffered() == 0 {
+	if b.stop() && complete && !b.closes && b.conn.in.Buffered() == 0 {
 		b.wire.put(b.conn)
 		return
 	}

@@ -33,12 +33,12 @@ func NewHead(req *http.Request) (*Head, error) {
 	if err := req.Write(&text); err != nil {
 		return nil, fmt.Errorf("write the head of a request: %w", err)
 	}
-	whole := bytes.TrimSuffix(text.Bytes(), []byte("\r\n"))        // without the blank line at the end
-	before, behind, sized := bytes.Cut(whole, []byte(emptyLength)) // no value contains a line break
+	encoded := bytes.TrimSuffix(text.Bytes(), []byte("\r\n"))       // without the blank line at the end
+	before, after, sized := bytes.Cut(encoded, []byte(emptyLength)) // no value contains a line break
 	if sized {
 		before = append(bytes.Clone(before), "\r\n"...)
 	}
-	return &Head{req: req, before: before, after: behind}, nil
+	return &Head{req: req, before: before, after: after}, nil
 }
 
 // write writes the head with these fields, and the body. The writer's Flush returns errors.

@@ -27,11 +27,11 @@ func (s *Server) clientAddr(r *http.Request) string {
 	if len(lists) == 0 {
 		return from.String()
 	}
-	who := s.lastUntrusted(from, lists[0])
-	if len(lists) > 1 && who != s.lastUntrusted(from, lists[1]) {
+	client := s.lastUntrusted(from, lists[0])
+	if len(lists) > 1 && client != s.lastUntrusted(from, lists[1]) {
 		return from.String() // the client may have written one of the two
 	}
-	return who.String()
+	return client.String()
 }
 
 // trusted reports whether the address belongs to a trusted proxy.

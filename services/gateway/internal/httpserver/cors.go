@@ -55,12 +55,12 @@ func answerPreflight(w http.ResponseWriter, r *http.Request) {
 
 // allowedHeaders returns the headers that a page may send. CORS has no pattern for the headers of MCP, so the requested
 // ones are listed.
-func allowedHeaders(asked []string) []string {
+func allowedHeaders(requested []string) []string {
 	out := append(slices.Clone(pageHeaders), "mcp-session-id", "mcp-protocol-version", "mcp-method", "mcp-name")
-	if len(asked) != 1 || len(asked[0]) > maxAskedHeaders {
+	if len(requested) != 1 || len(requested[0]) > maxAskedHeaders {
 		return out
 	}
-	for name := range strings.SplitSeq(asked[0], ",") {
+	for name := range strings.SplitSeq(requested[0], ",") {
 		name = strings.ToLower(strings.Trim(name, " \t"))
 		if strings.HasPrefix(name, "mcp-") && isToken(name) && !slices.Contains(out, name) {
 			out = append(out, name)

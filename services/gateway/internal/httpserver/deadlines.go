@@ -76,7 +76,7 @@ func (w *deadlineWriter) FlushError() error {
 func (w *deadlineWriter) setDeadline() (now time.Time) {
 	now = time.Now()
 	earned := time.Duration(float64(w.written) / minRate * float64(time.Second))
-	left := writeTimeout + earned - w.waited
-	_ = w.control.SetWriteDeadline(now.Add(min(writeTimeout, left))) // only the transports of tests have no deadlines
+	remaining := writeTimeout + earned - w.waited
+	_ = w.control.SetWriteDeadline(now.Add(min(writeTimeout, remaining))) // only the transports of tests have no deadlines
 	return now
 }

@@ -56,10 +56,10 @@ func (s *Server) Authenticated(next, full func(http.ResponseWriter, *http.Reques
 
 // recheck returns a function that reports whether a token no longer belongs to its principal, or whether that is not
 // known. If the policy service is busy, the function waits until ctx ends.
-func (s *Server) recheck(ctx context.Context, secret string, was *identityv1.Principal) func() bool {
+func (s *Server) recheck(ctx context.Context, secret string, principal *identityv1.Principal) func() bool {
 	return func() bool {
 		is, err := s.deps.Tokens.Await(ctx, secret)
-		return err != nil || is != was && !proto.Equal(is, was)
+		return err != nil || is != principal && !proto.Equal(is, principal)
 	}
 }
 

@@ -115,16 +115,16 @@ func (a *Answer) Clean(hide func(Tool) bool) []Edit {
 	}
 	edits := cut(nil, a.Raw, hidden)
 	// The members inside a hidden tool are removed together with the tool.
-	var kept []item
+	var visible []item
 	for _, f := range a.foreign {
 		for len(hidden) > 0 && hidden[0].End <= f.Start {
 			hidden = hidden[1:]
 		}
 		if len(hidden) == 0 || f.End <= hidden[0].Start {
-			kept = append(kept, f)
+			visible = append(visible, f)
 		}
 	}
-	return cut(edits, a.Raw, kept)
+	return cut(edits, a.Raw, visible)
 }
 
 // Addressed returns a copy of a response that has another raw id and is cleaned as by [Answer.Clean] with a nil hide.

@@ -115,7 +115,7 @@ var badAnswers = []refusal{
 	{"a variant in the error", `{"jsonrpc":"2.0","id":1,"error":{"Code":1}}`, commonv1.Code_CODE_FIELD_CASE_VARIANT},
 	{"a variant in the params", `{"jsonrpc":"2.0","method":"notifications/x","params":{"progre` + "\u017f" + `s":1}}`, commonv1.Code_CODE_FIELD_CASE_VARIANT}}
 
-// Case U1.
+// Case U1. Checks that an answer is refused if it is not valid JSON-RPC, or if readers could read it in two ways.
 func TestReadAnswer_RefusesAmbiguousAnswers(t *testing.T) {
 	t.Parallel()
 	for _, tt := range badAnswers {
@@ -154,7 +154,7 @@ var unclean = []struct{ name, raw, want string }{
 	{"a hidden tool with a decision in it", result(`"tools":[{"name":"h","_meta":{"dev.sluice/x":1}},{"name":"a","_meta":{"dev.sluice/x":1}},{"name":"h2","x":{"_meta":{"dev.sluice/x":1}}}],"_meta":{"dev.sluice/x":1}`),
 		result(`"tools":[{"name":"a","_meta":{}}],"_meta":{}`)}}
 
-// Case U1.
+// Case U1. Checks that Clean removes the members that only the gateway may send, and hidden tools.
 func TestClean_RemovesReservedMembersAndHiddenTools(t *testing.T) {
 	t.Parallel()
 	hide := func(tool jsonrpc.Tool) bool { return tool.Name == "" || strings.HasPrefix(tool.Name, "h") }
@@ -169,7 +169,7 @@ func TestClean_RemovesReservedMembersAndHiddenTools(t *testing.T) {
 			if string(out) != tt.want {
 				t.Errorf("cleaning %s\n got %s\nwant %s", tt.raw, out, tt.want)
 			}
-			if again := answer(t, string(out)); len(again.Clean(hide)) != 0 {
+			if reread := answer(t, string(out)); len(reread.Clean(hide)) != 0 {
 				t.Errorf("%s is not clean", out)
 			}
 		})

@@ -37,7 +37,7 @@ func variants(field string) []string {
 	return all
 }
 
-// Case P3.
+// Case P3. Checks that a key that differs from a protocol field only in case is refused, wherever it is.
 func TestParse_CaseVariantsOfFieldsAreRefused(t *testing.T) {
 	t.Parallel()
 	places := []struct {
@@ -60,13 +60,13 @@ func TestParse_CaseVariantsOfFieldsAreRefused(t *testing.T) {
 				"io.modelcontextprotocol/clientCapabilities", "io.modelcontextprotocol/clientInfo", "io.modelcontextprotocol/logLevel",
 				"dev.sluice/run", "dev.sluice/approval"}},
 	}
-	for _, place := range places {
-		t.Run(place.name, func(t *testing.T) {
+	for _, position := range places {
+		t.Run(position.name, func(t *testing.T) {
 			t.Parallel()
-			for _, field := range place.fields {
+			for _, field := range position.fields {
 				for _, variant := range variants(field) {
 					for _, value := range []string{`"tools/call"`, `{}`, `null`} {
-						raw := place.before + `"` + variant + `":` + value + place.after
+						raw := position.before + `"` + variant + `":` + value + position.after
 						if got := codeOf(t, raw); got != commonv1.Code_CODE_FIELD_CASE_VARIANT {
 							t.Fatalf("%s\n got %v", raw, got)
 						}
@@ -77,7 +77,7 @@ func TestParse_CaseVariantsOfFieldsAreRefused(t *testing.T) {
 	}
 }
 
-// Case P3.
+// Case P3. Checks that a key that no reader takes for a protocol field is accepted where unknown keys are allowed.
 func TestParse_KeysThatResembleFieldsAreAccepted(t *testing.T) {
 	t.Parallel()
 	for _, key := range []string{"names", "nam", "Naming", "meta", "_metas", "URL", "x-name", "uri2", "ｎame", "nаme", " name", "name ", "", "Extra", strings.Repeat("N", 200)} {
@@ -102,7 +102,7 @@ func TestParse_KeysThatResembleFieldsAreAccepted(t *testing.T) {
 	}
 }
 
-// Case P12.
+// Case P12. Checks that text that is not valid UTF-8 or not valid JSON is refused.
 func TestParse_InvalidTextIsRefused(t *testing.T) {
 	t.Parallel()
 	bad := []struct {
@@ -148,10 +148,10 @@ func TestParse_InvalidTextIsRefused(t *testing.T) {
 	for _, tt := range bad {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			for _, place := range places {
-				raw := strings.Replace(place, "_", tt.text, 1)
-				if strings.Contains(place, "_meta") {
-					raw = strings.Replace(place, `"_"`, `"`+tt.text+`"`, 1)
+			for _, position := range places {
+				raw := strings.Replace(position, "_", tt.text, 1)
+				if strings.Contains(position, "_meta") {
+					raw = strings.Replace(position, `"_"`, `"`+tt.text+`"`, 1)
 				}
 				if got := codeOf(t, raw); got != tt.code {
 					t.Errorf("%q\n got %v\nwant %v", raw, got, tt.code)
@@ -171,7 +171,7 @@ func TestParse_InvalidTextIsRefused(t *testing.T) {
 	accepted(t, toolCall(`{"v":"é€😀\u00e9\u20ac\ud83d\ude00\uFEFF`+"\ufeff\x7f\u2028"+`\n\u0000\"\\\/\b\f\r\t"}`))
 }
 
-// Case P13.
+// Case P13. Checks that a tool name that only looks like another name is refused or read as written.
 func TestParse_LookAlikeToolNamesAreNotConfused(t *testing.T) {
 	t.Parallel()
 	names := []string{
@@ -204,7 +204,7 @@ func TestParse_LookAlikeToolNamesAreNotConfused(t *testing.T) {
 	}
 }
 
-// Case P13.
+// Case P13. Checks that a method that only looks like another method is refused or read as written.
 func TestParse_LookAlikeMethodsAreNotConfused(t *testing.T) {
 	t.Parallel()
 	for _, method := range []string{

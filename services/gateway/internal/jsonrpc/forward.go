@@ -27,7 +27,7 @@ func (t Trace) fields() [traceFields][2]string {
 // All other bytes are the judged bytes. Every span and string of the result refers to the new bytes, so they need not
 // be parsed again. Outgoing returns m itself if nothing changes. The result must not be passed to Outgoing again.
 func (m *Message) Outgoing(t Trace, claims []byte) (*Message, error) {
-	edits, gone := m.outgoing(t, claims)
+	edits, removed := m.outgoing(t, claims)
 	if len(edits) == 0 {
 		return m, nil
 	}
@@ -45,13 +45,13 @@ func (m *Message) Outgoing(t Trace, claims []byte) (*Message, error) {
 	meta.Run, meta.Approval = "", ""
 	meta.TraceParent = m.replacedValue(traceParent, t.Parent, maxTraceParent)
 	meta.TraceState = m.replacedValue(traceState, t.State, maxTraceState)
-	meta.members -= gone
+	meta.members -= removed
 	meta.ours, meta.trace, meta.values = nil, [traceFields]item{}, [traceFields]Span{}
 	return &sent, nil
 }
 
 // outgoing returns the edits for [Message.Outgoing] by position, and the number of members of _meta that they remove.
-func (m *Message) outgoing(t Trace, claims []byte) (edits []Edit, gone int) {
+func (m *Message) outgoing(t Trace, claims []byte) (edits []Edit, removed int) {
 	meta := &m.Meta
 	out := slices.Clone(meta.ours)
 	if has := meta.Capabilities; claims != nil && has.Present() && !bytes.Equal(has.Of(m.Raw), claims) {

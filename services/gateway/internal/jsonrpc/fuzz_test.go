@@ -201,7 +201,7 @@ func dropReserved(object map[string]any) {
 
 // listed returns the tools of a list that are not hidden.
 func listed(tools []any) []any {
-	kept := []any{}
+	visible := []any{}
 	for _, element := range tools {
 		tool, _ := element.(map[string]any)
 		name, _ := tool["name"].(string)
@@ -211,10 +211,10 @@ func listed(tools []any) []any {
 			}
 		}
 		if name != "" && name[0] != 'h' {
-			kept = append(kept, element)
+			visible = append(visible, element)
 		}
 	}
-	return kept
+	return visible
 }
 
 func hidden(tool jsonrpc.Tool) bool { return tool.Name == "" || tool.Name[0] == 'h' }
@@ -259,11 +259,11 @@ func checkReadAnswer(t *testing.T, raw []byte) {
 	if err != nil {
 		t.Fatalf("splice %q: %v", raw, err)
 	}
-	again, err := jsonrpc.ReadAnswer(out, jsonrpc.AnswerLimits())
+	reread, err := jsonrpc.ReadAnswer(out, jsonrpc.AnswerLimits())
 	if err != nil {
 		t.Fatalf("%q became %q: %v", raw, out, err)
 	}
-	if len(again.Clean(hidden)) != 0 {
+	if len(reread.Clean(hidden)) != 0 {
 		t.Errorf("%q became %q, which is not clean", raw, out)
 	}
 	want := tree(t, raw).(map[string]any)

@@ -30,7 +30,7 @@ func measure(t *testing.T, raw string) (depth, tokens int) {
 	}
 }
 
-// Case P11.
+// Case P11. Checks that a message with too many levels of nesting is refused.
 func TestParse_DepthIsLimited(t *testing.T) {
 	t.Parallel()
 	// nest returns nested values that use the forms in turn.
@@ -53,17 +53,17 @@ func TestParse_DepthIsLimited(t *testing.T) {
 		{`{"jsonrpc":"2.0","id":1,"result":{"v":_}}`, 2, 0},
 		{`{"jsonrpc":"2.0","id":_,"method":"ping"}`, 1, commonv1.Code_CODE_ID_INVALID},
 	}
-	for _, place := range places {
+	for _, position := range places {
 		for _, form := range forms {
 			// The innermost brackets of a form may be one level deeper than the value.
-			levels := 64 - place.above
+			levels := 64 - position.above
 			for {
-				raw := strings.Replace(place.raw, "_}", nest(levels, form...)+"}", 1)
-				if strings.Contains(place.raw, `"id":_`) {
-					raw = strings.Replace(place.raw, `"id":_`, `"id":`+nest(levels, form...), 1)
+				raw := strings.Replace(position.raw, "_}", nest(levels, form...)+"}", 1)
+				if strings.Contains(position.raw, `"id":_`) {
+					raw = strings.Replace(position.raw, `"id":_`, `"id":`+nest(levels, form...), 1)
 				}
 				depth, _ := measure(t, raw)
-				want := place.code
+				want := position.code
 				if depth > 64 {
 					want = commonv1.Code_CODE_JSON_TOO_DEEP
 				}
@@ -83,7 +83,7 @@ func TestParse_DepthIsLimited(t *testing.T) {
 	})
 }
 
-// Case P11.
+// Case P11. Checks that a message with too many tokens is refused.
 func TestParse_TokensAreLimited(t *testing.T) {
 	t.Parallel()
 	forms := []string{",1", `,"x"`, ",null", ",[]", ",{}", `,{"a":1}`, ",[[1]]"}
@@ -117,7 +117,7 @@ func TestParse_TokensAreLimited(t *testing.T) {
 	})
 }
 
-// Case P11.
+// Case P11. Checks that a key that is too long or contains control characters is refused.
 func TestParse_KeysAreLimited(t *testing.T) {
 	t.Parallel()
 	const code = commonv1.Code_CODE_JSON_KEY
@@ -140,9 +140,9 @@ func TestParse_KeysAreLimited(t *testing.T) {
 		{"an escaped quote", `\"`, 0},
 	}
 	for _, tt := range cases {
-		for _, place := range []string{toolCall(`{"_":1}`), toolCall(`{"v":[{"a":1,"_":1}]}`), `{"jsonrpc":"2.0","id":1,"method":"ping","params":{"_":1}}`,
+		for _, position := range []string{toolCall(`{"_":1}`), toolCall(`{"v":[{"a":1,"_":1}]}`), `{"jsonrpc":"2.0","id":1,"method":"ping","params":{"_":1}}`,
 			`{"jsonrpc":"2.0","id":1,"method":"ping","params":{"_meta":{"_":1}}}`, `{"jsonrpc":"2.0","id":1,"result":{"_":1}}`} {
-			raw := strings.Replace(place, `"_":`, `"`+tt.raw+`":`, 1)
+			raw := strings.Replace(position, `"_":`, `"`+tt.raw+`":`, 1)
 			if got := codeOf(t, raw); got != tt.code {
 				t.Errorf("%s: got %v, want %v\n%.300q", tt.name, got, tt.code, raw)
 			}
@@ -153,7 +153,7 @@ func TestParse_KeysAreLimited(t *testing.T) {
 	}
 }
 
-// Case P11.
+// Case P11. Checks that a message that is too large is refused.
 func TestParse_SizeIsLimited(t *testing.T) {
 	t.Parallel()
 	limits := jsonrpc.DefaultLimits()

@@ -226,9 +226,9 @@ func TestParse_NoMemberBecomesAnIdentity(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, gone := range []string{"dev.sluice/", "baggage"} {
-		if strings.Contains(string(out.Raw), gone) {
-			t.Errorf("%s went on to the upstream: %s", gone, out.Raw)
+	for _, key := range []string{"dev.sluice/", "baggage"} {
+		if strings.Contains(string(out.Raw), key) {
+			t.Errorf("%s went on to the upstream: %s", key, out.Raw)
 		}
 	}
 }

@@ -128,7 +128,7 @@ var duplicateNames = []refusal{
 	{"the empty key", `{"jsonrpc":"2.0","id":1,"method":"ping","params":{"":1,"":2}}`, dup},
 	{"a key outside of ASCII, once as a surrogate pair", `{"jsonrpc":"2.0","id":1,"method":"ping","params":{"😀":1,"\ud83d\ude00":2}}`, dup}}
 
-// Case P1.
+// Case P1. Checks that an object with the same key twice is refused.
 func TestParse_DuplicateKeysAreRefused(t *testing.T) {
 	t.Parallel()
 	refused(t, duplicateNames)
@@ -141,7 +141,7 @@ var duplicatesInside = []refusal{
 	{"a slash, escaped", toolCall(`{"a/b":1,"a\/b":2}`), dup},
 	{"around a nested object with the same key", toolCall(`{"a":{"a":{"a":1}},"b":2,"a":3}`), dup}}
 
-// Case P2.
+// Case P2. Checks that duplicate keys in arguments are refused at every depth and position.
 func TestParse_DuplicateKeysInArgumentsAreRefused(t *testing.T) {
 	t.Parallel()
 	refused(t, duplicatesInside)
@@ -205,7 +205,7 @@ var trailingBytes = []refusal{
 	{"a record separator", "\x1e" + ping, invalid},
 	{"junk before", "x" + ping, invalid}}
 
-// Case P4.
+// Case P4. Checks that a message with further bytes after it is refused.
 func TestParse_TrailingBytesAreRefused(t *testing.T) {
 	t.Parallel()
 	refused(t, trailingBytes)
@@ -219,13 +219,13 @@ var batches = []refusal{
 	{"a batch in a batch", "[[" + toolCall(`{}`) + "]]", batch},
 	{"cut off", "[", batch}}
 
-// Case P5.
+// Case P5. Checks that batches are refused.
 func TestParse_BatchesAreRefused(t *testing.T) {
 	t.Parallel()
 	refused(t, batches)
 }
 
-// Case P6.
+// Case P6. Checks that an id is refused unless it is a short string or a safe integer.
 func TestParse_InvalidIDsAreRefused(t *testing.T) {
 	t.Parallel()
 	odd := []string{
@@ -269,7 +269,7 @@ func TestParse_InvalidIDsAreRefused(t *testing.T) {
 	}
 }
 
-// Case P6.
+// Case P6. Checks that requests without an id and notifications with an id are refused.
 func TestParse_MissingAndUnexpectedIDsAreRefused(t *testing.T) {
 	t.Parallel()
 	for _, method := range []string{"ping", "tools/call", "tools/list", "initialize", "notification/x", "Notifications/x", "x/notifications/y", "notifications"} {
@@ -287,7 +287,7 @@ func TestParse_MissingAndUnexpectedIDsAreRefused(t *testing.T) {
 	}
 }
 
-// Case P7.
+// Case P7. Checks that arguments are refused unless they are an object or null.
 func TestParse_ArgumentsMustBeAnObject(t *testing.T) {
 	t.Parallel()
 	for _, value := range []string{`[]`, `[{}]`, `"x"`, `"{}"`, `1`, `0`, `true`, `false`, `""`} {
@@ -321,7 +321,7 @@ func TestParse_ArgumentsMustBeAnObject(t *testing.T) {
 	}
 }
 
-// Case P8.
+// Case P8. Checks that numbers that are not finite, and integers outside of int64, are refused.
 func TestParse_NumbersOutOfRangeAreRefused(t *testing.T) {
 	t.Parallel()
 	bad := []string{
@@ -336,9 +336,9 @@ func TestParse_NumbersOutOfRangeAreRefused(t *testing.T) {
 		"1.7976931348623158079372897140530341e308", "0.000017976931348623158079372897140530341E313",
 	}
 	places := []string{`{"v":%s}`, `{"v":[1,%s]}`, `{"v":{"w":[{"x":%s}]}}`, `{"a":%s,"b":1}`}
-	for _, place := range places {
+	for _, position := range places {
 		for _, number := range bad {
-			if got := codeOf(t, toolCall(fmt.Sprintf(place, number))); got != commonv1.Code_CODE_JSON_NUMBER {
+			if got := codeOf(t, toolCall(fmt.Sprintf(position, number))); got != commonv1.Code_CODE_JSON_NUMBER {
 				t.Errorf("%.60s: got %v", number, got)
 			}
 			if f, err := strconv.ParseFloat(number, 64); err == nil && !math.IsInf(f, 0) && strings.ContainsAny(number, ".eE") {
@@ -346,7 +346,7 @@ func TestParse_NumbersOutOfRangeAreRefused(t *testing.T) {
 			}
 		}
 		for _, number := range good {
-			accepted(t, toolCall(fmt.Sprintf(place, number)))
+			accepted(t, toolCall(fmt.Sprintf(position, number)))
 		}
 	}
 	for _, raw := range []string{
@@ -371,19 +371,19 @@ func TestParse_NumbersAreLimitedTo64Bytes(t *testing.T) {
 		`{"jsonrpc":"2.0","id":1,"error":{"code":%s}}`,
 	}
 	for _, number := range []string{"-0." + strings.Repeat("3", 61), strings.Repeat("3", 62) + ".0", "1.5e-" + strings.Repeat("3", 59), "1e+" + strings.Repeat("0", 61)} {
-		for _, place := range places {
+		for _, position := range places {
 			longer := strings.Replace(strings.Replace(number, "3", "33", 1), "e+", "e+0", 1)
-			accepted(t, fmt.Sprintf(place, number))
-			for _, raw := range []string{fmt.Sprintf(place, longer), fmt.Sprintf(place, number+strings.Repeat("9", 4<<20-1000))} {
+			accepted(t, fmt.Sprintf(position, number))
+			for _, raw := range []string{fmt.Sprintf(position, longer), fmt.Sprintf(position, number+strings.Repeat("9", 4<<20-1000))} {
 				if got := codeOf(t, raw); got != commonv1.Code_CODE_JSON_NUMBER {
 					t.Errorf("Parse(%.200s): got %v", raw, got)
 				}
 			}
-			if !strings.Contains(place, "result") && !strings.Contains(place, "error") {
+			if !strings.Contains(position, "result") && !strings.Contains(position, "error") {
 				continue
 			}
-			answer(t, fmt.Sprintf(place, number))
-			raw := fmt.Sprintf(place, longer)
+			answer(t, fmt.Sprintf(position, number))
+			raw := fmt.Sprintf(position, longer)
 			a, err := jsonrpc.ReadAnswer([]byte(raw), jsonrpc.AnswerLimits())
 			if got := refusalCode(t, raw, a == nil, err); got != commonv1.Code_CODE_JSON_NUMBER {
 				t.Errorf("ReadAnswer(%.200s): %v", raw, err)

@@ -69,7 +69,7 @@ func startReader(t testing.TB, name string, command ...string) *reader {
 }
 
 // read sends messages to a reader, and returns what the reader prints for each message.
-func (r *reader) read(t testing.TB, texts [][]byte) (said []string) {
+func (r *reader) read(t testing.TB, texts [][]byte) (printed []string) {
 	t.Helper()
 	wrote := make(chan error, 1)
 	go func() {
@@ -82,12 +82,12 @@ func (r *reader) read(t testing.TB, texts [][]byte) (said []string) {
 		if !r.out.Scan() {
 			t.Fatalf("%s prints nothing more: %v", r.name, r.out.Err())
 		}
-		said = append(said, r.out.Text())
+		printed = append(printed, r.out.Text())
 	}
 	if err := <-wrote; err != nil {
 		t.Fatal(err)
 	}
-	return said
+	return printed
 }
 
 // goReads returns the canonical form of a message as Go reads it.
@@ -267,9 +267,9 @@ func TestReadersAgree(t *testing.T) {
 		}
 		accepted += len(sent)
 		for _, r := range others {
-			for i, said := range r.read(t, sent) {
-				if want := goReads(sent[i]); said != want || strings.HasPrefix(said, "fails") {
-					t.Fatalf("seed %d: of %q, sent as %q, Go reads %s and %s %s", seed, judged[i].Raw, sent[i], want, r.name, said)
+			for i, printed := range r.read(t, sent) {
+				if want := goReads(sent[i]); printed != want || strings.HasPrefix(printed, "fails") {
+					t.Fatalf("seed %d: of %q, sent as %q, Go reads %s and %s %s", seed, judged[i].Raw, sent[i], want, r.name, printed)
 				}
 			}
 		}
@@ -300,8 +300,8 @@ func FuzzReadersAgree(f *testing.F) {
 			t.Errorf("a server in Go reads otherwise: %s", how)
 		}
 		for _, r := range others {
-			if said, want := r.read(t, [][]byte{out.Raw})[0], goReads(out.Raw); said != want || strings.HasPrefix(said, "fails") {
-				t.Errorf("Go reads %s and %s %s", want, r.name, said)
+			if printed, want := r.read(t, [][]byte{out.Raw})[0], goReads(out.Raw); printed != want || strings.HasPrefix(printed, "fails") {
+				t.Errorf("Go reads %s and %s %s", want, r.name, printed)
 			}
 		}
 	})

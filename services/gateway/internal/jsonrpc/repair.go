@@ -26,17 +26,17 @@ type repairState struct {
 // repaired raw. If it has not, raw must not be used any more. A message with any other fault is not repaired. A
 // repaired message must still be read with [ReadAnswer].
 func Repair(raw []byte, limits Limits, methodOf func(id []byte) string) bool {
-	mend := &repairState{last: -1}
-	r := reader{scanner: scanner{raw: raw, limits: limits, repair: mend}}
+	repair := &repairState{last: -1}
+	r := reader{scanner: scanner{raw: raw, limits: limits, repair: repair}}
 	r.a = &Answer{Raw: raw}
-	if r.message() != nil || !r.a.Result.Present() || mend.replaced == 0 && !mend.null.Present() {
+	if r.message() != nil || !r.a.Result.Present() || repair.replaced == 0 && !repair.null.Present() {
 		return false
 	}
 	method := methodOf(r.a.ID.Of(raw))
-	if method == "" || mend.replaced > 0 && method != mcp.MethodToolsCall {
+	if method == "" || repair.replaced > 0 && method != mcp.MethodToolsCall {
 		return false
 	}
-	mend.removeNull(raw)
+	repair.removeNull(raw)
 	return true
 }
 

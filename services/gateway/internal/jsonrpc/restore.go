@@ -23,11 +23,11 @@ func Restore(m *Message, params string) ([]byte, error) {
 	}
 	limits := DefaultLimits()
 	limits.Bytes += len(m.Raw)
-	kept, err := Parse(base, limits)
+	stored, err := Parse(base, limits)
 	if err != nil {
 		return nil, err
 	}
-	return Splice(base, kept.insertMeta(members, kept.Meta.members))
+	return Splice(base, stored.insertMeta(members, stored.Meta.members))
 }
 
 // attemptMeta returns the raw members of a request's `_meta` that belong to the current attempt; nil if there are none.

@@ -70,12 +70,12 @@ func priority(value jsontext.Value) (jsontext.Value, *fault) {
 
 // date checks that a value is a time in ISO 8601.
 func date(value jsontext.Value) (jsontext.Value, *fault) {
-	said, err := jsontext.AppendUnquote(nil, value)
+	decoded, err := jsontext.AppendUnquote(nil, value)
 	if err != nil {
 		return nil, &fault{what: "is not a string"}
 	}
 	for _, layout := range []string{time.RFC3339, "2006-01-02T15:04Z07:00"} {
-		if _, err := time.Parse(layout, string(said)); err == nil {
+		if _, err := time.Parse(layout, string(decoded)); err == nil {
 			return value, nil
 		}
 	}

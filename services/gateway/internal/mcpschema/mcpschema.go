@@ -72,8 +72,8 @@ func flag(value jsontext.Value) (jsontext.Value, *fault) {
 // oneOf returns the check for a string that is one of the known strings.
 func oneOf(known ...string) check {
 	return func(value jsontext.Value) (jsontext.Value, *fault) {
-		said, err := jsontext.AppendUnquote(nil, value)
-		if err != nil || !slices.Contains(known, string(said)) {
+		decoded, err := jsontext.AppendUnquote(nil, value)
+		if err != nil || !slices.Contains(known, string(decoded)) {
 			return nil, &fault{what: "is not one of: " + strings.Join(known, ", ")}
 		}
 		return value, nil
@@ -94,10 +94,10 @@ func list(of check) check {
 			if err != nil {
 				return nil, &fault{what: "can't be read"}
 			}
-			element, wrong := of(raw)
-			if wrong != nil {
-				wrong.what = "of an element " + wrong.what
-				return nil, wrong
+			element, found := of(raw)
+			if found != nil {
+				found.what = "of an element " + found.what
+				return nil, found
 			}
 			separate(&out, '[')
 			out.Write(element)
@@ -149,11 +149,11 @@ func (m members) variant(key string) *fault {
 func each(of check) check {
 	return func(value jsontext.Value) (jsontext.Value, *fault) {
 		return eachMember(value, func(_ string, raw jsontext.Value) (jsontext.Value, *fault) {
-			out, wrong := of(raw)
-			if wrong != nil {
-				wrong.what = "of a member " + wrong.what
+			out, found := of(raw)
+			if found != nil {
+				found.what = "of a member " + found.what
 			}
-			return out, wrong
+			return out, found
 		})
 	}
 }
@@ -181,9 +181,9 @@ func eachMember(value jsontext.Value, do func(key string, raw jsontext.Value) (j
 		if err != nil {
 			return nil, &fault{what: "can't be read"}
 		}
-		member, wrong := do(string(key), raw)
-		if wrong != nil {
-			return nil, wrong
+		member, found := do(string(key), raw)
+		if found != nil {
+			return nil, found
 		}
 		if member != nil {
 			separate(&out, '{')

@@ -74,8 +74,8 @@ func FuzzConform(f *testing.F) {
 			if (got == nil) != (why != "") || got != nil && !jsontext.Value(got).IsValid() {
 				t.Fatalf("%s became %s, %q", element, got, why)
 			}
-			if again, why := mcpschema.Conform(list, got); got != nil && (why != "" || string(again) != string(got)) {
-				t.Errorf("%s became %s, and that %s, %q", element, got, again, why)
+			if second, why := mcpschema.Conform(list, got); got != nil && (why != "" || string(second) != string(got)) {
+				t.Errorf("%s became %s, and that %s, %q", element, got, second, why)
 			}
 		}
 	})

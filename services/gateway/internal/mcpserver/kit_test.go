@@ -27,10 +27,10 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/approvals"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/decisioncache"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/httpserver"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/limits"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcpserver"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/meters"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/servers"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/toolreport"
@@ -182,7 +182,7 @@ func (w *world) build() {
 	w.pipe = pipe
 	reporter, err := toolreport.New(&w.known, log)
 	must(err)
-	answers, err := room.New(room.Answers())
+	answers, err := limits.NewBudget(limits.AnswerQuotas())
 	must(err)
 	targets := make(map[string]servers.Config)
 	for name, of := range map[string]*world{"files": w, "notes": w.beside} {

@@ -20,8 +20,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/broadcast"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/dispatch"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/httpserver"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/inflight"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/limits"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/lru"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/meters"
@@ -29,7 +29,6 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/protocol"
 	v2025 "github.com/sluice-mesh/sluice/services/gateway/internal/protocol/v2025"
 	v2026 "github.com/sluice-mesh/sluice/services/gateway/internal/protocol/v2026"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/servers"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/toolreport"
@@ -61,7 +60,7 @@ type Deps struct {
 	// Catalogue receives the lists of servers.
 	Catalogue *toolreport.Reporter
 	// Room is the memory budget for answers until clients have read them.
-	Room *room.Room
+	Room *limits.Budget
 	// Secret is a secret of this gateway that stays the same after a restart.
 	Secret []byte
 	// Admission counts a request that was refused before its caller was authenticated.
@@ -93,11 +92,11 @@ func New(cfg Config, deps Deps) (*Server, error) {
 		deps.Admission == nil || deps.Ready == nil || deps.Degraded == nil || deps.Tracer == nil || deps.Meters == nil || deps.Propagator == nil || deps.Log == nil {
 		return nil, errors.New("mcpserver: every dependency is required")
 	}
-	bodies, err := room.New(room.Bodies())
+	bodies, err := limits.NewBudget(limits.BodyQuotas())
 	if err != nil {
 		return nil, err
 	}
-	load, err := inflight.New(bodies, deps.Room)
+	load, err := limits.NewRequests(bodies, deps.Room)
 	if err != nil {
 		return nil, err
 	}
@@ -120,9 +119,9 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	limits := jsonrpc.DefaultLimits()
+	parse := jsonrpc.DefaultLimits()
 	f := &protocol.Front{Deps: protocol.Deps{
-		Pipeline: deps.Pipeline, Sessions: deps.Sessions, Visibility: visible, Servers: all, InFlight: load, Changes: changes, Limits: limits,
+		Pipeline: deps.Pipeline, Sessions: deps.Sessions, Visibility: visible, Servers: all, InFlight: load, Changes: changes, Limits: parse,
 		TrustParent: cfg.TrustParent, Tracer: deps.Tracer, Propagator: deps.Propagator, Log: deps.Log,
 		Sessionful: func(x *protocol.Request) protocol.Handler { return v2025.New(x) },
 		Stateless:  newest.Handler,
@@ -130,7 +129,7 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	newest.Attach(f)
 	f.Dispatcher, err = dispatch.New(dispatch.Deps{
 		Pipeline: deps.Pipeline, Sessions: deps.Sessions, Visibility: visible, Catalogue: deps.Catalogue, Remembered: remembered,
-		Limits: limits, Version: cfg.Version, Panicked: f.LogPanic,
+		Limits: parse, Version: cfg.Version, Panicked: f.LogPanic,
 		Tracer: deps.Tracer, Meters: deps.Meters, Propagator: deps.Propagator, Log: deps.Log,
 	})
 	if err != nil {

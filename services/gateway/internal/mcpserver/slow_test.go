@@ -7,8 +7,8 @@ import (
 	"testing"
 	"testing/synctest"
 
-	"github.com/sluice-mesh/sluice/services/gateway/internal/intake"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/bodyreader"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/limits"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
@@ -17,7 +17,7 @@ import (
 // record has it too.
 func TestX3CallersAreToldWhyThereIsNoAnswer(t *testing.T) {
 	t.Parallel()
-	for why, said := range map[error]string{intake.ErrSlow: "too slowly", room.ErrFull: "no memory"} {
+	for why, said := range map[error]string{bodyreader.ErrSlow: "too slowly", limits.ErrMemory: "no memory"} {
 		for body, code := range map[string]string{toolCall: "outcome_unknown", toolsList: "upstream_unavailable"} {
 			t.Run(said+" for "+code, func(t *testing.T) {
 				t.Parallel()

@@ -10,7 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/limits"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
@@ -85,14 +85,14 @@ func TestX3WhoseAnswersWaitAsksForNoMore(t *testing.T) {
 		sent, read := 0, make(chan struct{})
 		w.request = func(ctx context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
 			sent++
-			if err := r.Room.Grow(ctx, room.Last); err != nil {
+			if err := r.Room.Grow(ctx, limits.ReserveBytes); err != nil {
 				return upstream.Answer{}, fmt.Errorf("%w: %w", upstream.ErrNoAnswer, err)
 			}
-			r.Room.Keep(room.Last)
+			r.Room.Settle(limits.ReserveBytes)
 			<-read
 			return answer(r, `{"content":[]}`), nil
 		}
-		replies := make(chan reply, room.Share/room.Last+1)
+		replies := make(chan reply, limits.PrincipalBytes/limits.ReserveBytes+1)
 		for range cap(replies) { // all get memory but one, which waits in vain
 			go func() { replies <- w.do("POST", "/mcp/files", toolCall, anas) }()
 			synctest.Wait()

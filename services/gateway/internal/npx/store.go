@@ -210,13 +210,13 @@ func Sweep(root string, in map[string]string, now time.Time) error {
 	var errs []error
 	for _, server := range servers {
 		f := Folder(filepath.Join(root, server.Name()))
-		var kept *Installed
+		var older *Installed
 		if digest := in[server.Name()]; digest != "" {
-			kept = f.Latest(digest)
+			older = f.Latest(digest)
 		}
 		for _, name := range f.names("") {
-			if kept != nil && filepath.Join(string(f), name) == kept.Dir {
-				errs = append(errs, ignoreMissing(os.Remove(filepath.Join(kept.Dir, unusedMark))))
+			if older != nil && filepath.Join(string(f), name) == older.Dir {
+				errs = append(errs, ignoreMissing(os.Remove(filepath.Join(older.Dir, unusedMark))))
 				continue
 			}
 			errs = append(errs, f.sweep(name, in[server.Name()], now))

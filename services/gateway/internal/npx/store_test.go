@@ -91,8 +91,8 @@ func TestCommit_ChoosesTheProgramAsNpxDoes(t *testing.T) {
 		if newest := f.Latest("d1"); newest == nil || *newest != *got {
 			t.Errorf("%s: the newest is %+v", name, newest)
 		}
-		if left, _ := filepath.Glob(filepath.Join(string(f), "*", "*")); len(left) != 2 {
-			t.Errorf("%s: it holds %s", name, left)
+		if entries, _ := filepath.Glob(filepath.Join(string(f), "*", "*")); len(entries) != 2 {
+			t.Errorf("%s: it holds %s", name, entries)
 		}
 		if f.Latest("d2") != nil || f.Latest("d") != nil {
 			t.Error("it is found for another digest")
@@ -147,8 +147,8 @@ func TestCommit_RefusesProgramsOutsideOfTheProject(t *testing.T) {
 		if f.Latest("d1") != nil {
 			t.Errorf("%s: it is used", name)
 		}
-		if left, _ := os.ReadDir(string(f)); len(left) != 0 {
-			t.Errorf("%s: left: %s", name, left)
+		if entries, _ := os.ReadDir(string(f)); len(entries) != 0 {
+			t.Errorf("%s: left: %s", name, entries)
 		}
 	}
 }
@@ -213,11 +213,11 @@ func TestSweep_RemovesOnlyUnusedInstallations(t *testing.T) {
 		}
 	}
 	sweep(map[string]string{"one": "d1"}, 100*npx.Grace)
-	if left, _ := os.ReadDir(root); len(left) != 1 || !exists(newest) || exists(older) {
-		t.Errorf("left: %s, the newest exists: %v, the older one: %v", left, exists(newest), exists(older))
+	if entries, _ := os.ReadDir(root); len(entries) != 1 || !exists(newest) || exists(older) {
+		t.Errorf("left: %s, the newest exists: %v, the older one: %v", entries, exists(newest), exists(older))
 	}
-	if left, _ := os.ReadDir(string(one)); len(left) != 1 {
-		t.Errorf("left: %s", left)
+	if entries, _ := os.ReadDir(string(one)); len(entries) != 1 {
+		t.Errorf("left: %s", entries)
 	}
 	for range 2 { // mark the installation as unused, and use it again
 		sweep(map[string]string{"one": "d2"}, 0)
@@ -229,8 +229,8 @@ func TestSweep_RemovesOnlyUnusedInstallations(t *testing.T) {
 	}
 	sweep(nil, 0)
 	sweep(nil, npx.Grace+time.Hour)
-	if left, _ := os.ReadDir(root); len(left) != 0 {
-		t.Errorf("left: %s", left)
+	if entries, _ := os.ReadDir(root); len(entries) != 0 {
+		t.Errorf("left: %s", entries)
 	}
 	if err := npx.Sweep(filepath.Join(root, "nowhere"), nil, time.Now()); err != nil {
 		t.Error(err)

@@ -104,7 +104,7 @@ func FuzzHeaders(f *testing.F) {
 		if err != nil {
 			return
 		}
-		again, err := paramheaders.Headers([]byte(arguments), bindings, func(header string) string {
+		reread, err := paramheaders.Headers([]byte(arguments), bindings, func(header string) string {
 			for _, h := range got {
 				if h.Name == header {
 					return mcp.EncodeHeader(h.Value)
@@ -112,8 +112,8 @@ func FuzzHeaders(f *testing.F) {
 			}
 			return ""
 		})
-		if err != nil || !cmp.Equal(got, again) {
-			t.Errorf("%v is read back as %v, %v", got, again, err)
+		if err != nil || !cmp.Equal(got, reread) {
+			t.Errorf("%v is read back as %v, %v", got, reread, err)
 		}
 	})
 }

@@ -13,12 +13,12 @@ import (
 	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/sluice-mesh/sluice/services/gateway/internal/bodyreader"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/broadcast"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/dispatch"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/httpserver"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/inflight"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/intake"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/limits"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/servers"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
@@ -35,7 +35,7 @@ type Deps struct {
 	// Servers are the configured servers by name.
 	Servers map[string]*servers.Server
 	// InFlight counts the requests under way.
-	InFlight *inflight.Load
+	InFlight *limits.Requests
 	// Changes notifies of servers whose list of tools has changed.
 	Changes *broadcast.Broadcaster
 	// Limits are the limits for parsing messages.
@@ -55,7 +55,7 @@ type Deps struct {
 type Front struct {
 	Deps
 
-	pieces     intake.Pieces
+	pieces     bodyreader.Pieces
 	Background Background
 }
 

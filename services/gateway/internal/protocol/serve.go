@@ -13,8 +13,8 @@ import (
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/dispatch"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/httpserver"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/inflight"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/limits"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
@@ -26,7 +26,7 @@ import (
 // End releases what a message has used, once it is answered with resp.
 func (x *Request) End(resp dispatch.Response) {
 	if x.Slot != nil {
-		defer x.Slot.Leave()
+		defer x.Slot.End()
 	}
 	if x.span != nil {
 		defer x.span.End()
@@ -53,7 +53,7 @@ func (x *Request) Serve(body io.Reader, size int64) dispatch.Response {
 	sessions := x.Sessionful(x)
 	x.SetProtocol(sessions)
 	var err error
-	if x.Slot, err = x.InFlight.Enter(x.Principal, x.ServerName); err != nil {
+	if x.Slot, err = x.InFlight.Begin(x.Principal, x.ServerName); err != nil {
 		return x.Refuse(ctx, TooMuchInFlight(err))
 	}
 	if refused := x.read(body, size); refused != nil {
@@ -83,12 +83,12 @@ func (x *Request) read(from io.Reader, size int64) *refusal.Refusal {
 	body, err := x.pieces.ReadAll(x.Slot.Reader(from), size, x.Limits.Bytes)
 	x.Received, x.Size = time.Now(), len(body)
 	switch {
-	case errors.Is(err, inflight.ErrFull):
+	case errors.Is(err, limits.ErrRequests):
 		return TooMuchInFlight(err)
 	case err != nil:
 		return Unreadable()
 	}
-	end, err := x.Slot.Answer.TurnFor(x.ClientCtx, len(body))
+	end, err := x.Slot.Answer.TimesliceFor(x.ClientCtx, len(body))
 	if err != nil {
 		return Unreadable() // the caller has disconnected
 	}

@@ -18,54 +18,54 @@ const (
 )
 
 // checkElicitation checks elicitation/create (MCP 2025-11-25, Elicitation).
-func (o Offer) checkElicitation(asked map[string]jsontext.Value) *Error {
-	if _, ok := text(asked, "message"); o.Aggregated && !ok {
+func (o Offer) checkElicitation(params map[string]jsontext.Value) *Error {
+	if _, ok := text(params, "message"); o.Aggregated && !ok {
 		return invalid("the request has no message, so nothing can say which server asks")
 	}
 	mode := "form"
-	if has(asked, "mode") {
-		mode, _ = text(asked, "mode")
+	if has(params, "mode") {
+		mode, _ = text(params, "mode")
 	}
 	switch mode {
 	case "form":
-		return o.checkForm(asked)
+		return o.checkForm(params)
 	case "url":
-		return o.checkURL(asked)
+		return o.checkURL(params)
 	default:
 		return invalid("`mode` is neither form nor url")
 	}
 }
 
 // checkForm checks a request that shows a form. A client that declares no mode of elicitation supports forms.
-func (o Offer) checkForm(asked map[string]jsontext.Value) *Error {
-	offered, told := o.option(mcp.MethodElicit, "form")
-	schema := asked["requestedSchema"]
+func (o Offer) checkForm(params map[string]jsontext.Value) *Error {
+	offered, declared := o.option(mcp.MethodElicit, "form")
+	schema := params["requestedSchema"]
 	switch {
-	case told && !offered:
+	case declared && !offered:
 		return denied("the client's capabilities for this server do not include forms (`elicitation.form`)")
-	case has(asked, "url") || has(asked, "elicitationId"):
+	case has(params, "url") || has(params, "elicitationId"):
 		return invalid("a form has no `url` and no `elicitationId`")
-	case has(asked, "requestedSchema") && schema.Kind() != '{':
+	case has(params, "requestedSchema") && schema.Kind() != '{':
 		return invalid("`requestedSchema` is not an object")
-	case o.Aggregated && has(asked, "requestedSchema"):
+	case o.Aggregated && has(params, "requestedSchema"):
 		return checkFormLines(schema)
 	}
 	return nil
 }
 
 // checkURL checks a request that asks the user to open a URL.
-func (o Offer) checkURL(asked map[string]jsontext.Value) *Error {
+func (o Offer) checkURL(params map[string]jsontext.Value) *Error {
 	offered, _ := o.option(mcp.MethodElicit, "url")
 	if !offered || !hasOptions(o.Revision) {
 		return denied("the client's capabilities for this server do not include URLs (`elicitation.url`)")
 	}
-	if has(asked, "requestedSchema") {
+	if has(params, "requestedSchema") {
 		return invalid("a request with a URL has no `requestedSchema`")
 	}
-	if id, is := text(asked, "elicitationId"); has(asked, "elicitationId") && (!is || id == "" || len(id) > maxID) {
+	if id, is := text(params, "elicitationId"); has(params, "elicitationId") && (!is || id == "" || len(id) > maxID) {
 		return invalid("`elicitationId` is not a string of 1 to 256 bytes")
 	}
-	if at, is := text(asked, "url"); !is || !isAllowedURL(at) {
+	if at, is := text(params, "url"); !is || !isAllowedURL(at) {
 		return invalid("`url` is not an https address (http on loopback) of visible ASCII without a user")
 	}
 	return nil

@@ -68,18 +68,18 @@ func (o Offer) Check(m *jsonrpc.Message) *Error {
 	if !o.Has(m.Method) {
 		return &Error{Code: commonv1.Code_CODE_METHOD_DENIED, Method: true, Detail: "the client's capabilities for this server do not include this request"}
 	}
-	asked, err := read(m.Params.Of(m.Raw), fields)
+	params, err := read(m.Params.Of(m.Raw), fields)
 	if err != nil {
 		return err
 	}
-	if has(asked, "task") {
+	if has(params, "task") {
 		return denied("the client's capabilities for this server do not include tasks, but the request has `task`")
 	}
 	switch m.Method {
 	case mcp.MethodSample:
-		return o.checkSampling(asked)
+		return o.checkSampling(params)
 	case mcp.MethodElicit:
-		return o.checkElicitation(asked)
+		return o.checkElicitation(params)
 	}
 	return nil
 }
@@ -133,9 +133,9 @@ func text(of map[string]jsontext.Value, key string) (string, bool) {
 	return string(out), err == nil
 }
 
-// option reports whether the server received this option of a capability. told reports whether it received any option
+// option reports whether the server received this option of a capability. declared reports whether it received any option
 // of the capability.
-func (o Offer) option(method, name string) (is, told bool) {
+func (o Offer) option(method, name string) (is, declared bool) {
 	for _, a := range o.Abilities {
 		if a.Method == method {
 			return slices.ContainsFunc(a.Options, func(o mcp.Option) bool { return o.Name == name }), len(a.Options) > 0

@@ -9,15 +9,15 @@ import (
 )
 
 // checkSampling checks sampling/createMessage (MCP 2025-11-25, Sampling).
-func (o Offer) checkSampling(asked map[string]jsontext.Value) *Error {
-	if err := o.checkContext(asked); err != nil {
+func (o Offer) checkSampling(params map[string]jsontext.Value) *Error {
+	if err := o.checkContext(params); err != nil {
 		return err
 	}
 	tools, _ := o.option(mcp.MethodSample, "tools")
 	if tools && hasOptions(o.Revision) {
 		return nil
 	}
-	if has(asked, "tools") || has(asked, "toolChoice") || usesTools(asked["messages"]) {
+	if has(params, "tools") || has(params, "toolChoice") || usesTools(params["messages"]) {
 		return denied("the client's capabilities for this server do not include tools in sampling (`sampling.tools`), but the request has some")
 	}
 	return nil
@@ -25,11 +25,11 @@ func (o Offer) checkSampling(asked map[string]jsontext.Value) *Error {
 
 // checkContext checks includeContext. Clients could not offer includeContext before 2025-11-25. In those revisions it is
 // part of sampling, unless the client requested a revision in which it could have offered includeContext.
-func (o Offer) checkContext(asked map[string]jsontext.Value) *Error {
-	if !has(asked, "includeContext") {
+func (o Offer) checkContext(params map[string]jsontext.Value) *Error {
+	if !has(params, "includeContext") {
 		return nil
 	}
-	switch value, _ := text(asked, "includeContext"); value {
+	switch value, _ := text(params, "includeContext"); value {
 	case "none":
 		return nil
 	case "thisServer", "allServers":

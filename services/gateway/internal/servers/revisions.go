@@ -8,8 +8,8 @@ import (
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/discovery"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/limits"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
@@ -68,7 +68,7 @@ func (s *Server) Versions() (out []string) {
 }
 
 // Open opens a session with the server. If the server has no sessions, the gateway provides one.
-func (s *Server) Open(ctx context.Context, who principal.Key, initialize upstream.GatewayMessage, memory *room.Holding) (*upstream.Session, upstream.Answer, error) {
+func (s *Server) Open(ctx context.Context, who principal.Key, initialize upstream.GatewayMessage, memory *limits.Memory) (*upstream.Session, upstream.Answer, error) {
 	known := s.own.Last() // before the server is asked, because this may change meanwhile
 	if known != nil && known.Version == mcp.Modern {
 		s.own.RefreshInBackground(RenewAfter) // the server may have sessions by now
@@ -84,7 +84,7 @@ func (s *Server) Open(ctx context.Context, who principal.Key, initialize upstrea
 	if err == nil {
 		_ = up.Close(ctx) // an error changes nothing
 	}
-	memory.Keep(0)
+	memory.Settle(0)
 	return s.Upstream.Bridge(ctx, who, initialize, memory)
 }
 

@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/discovery"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/limits"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/toolreport"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
@@ -44,7 +44,7 @@ type Config struct {
 // Deps are the dependencies of a [Server]. Every field is required.
 type Deps struct {
 	// Room is the memory budget for the server's lists while they are read.
-	Room      *room.Room
+	Room      *limits.Budget
 	Catalogue *toolreport.Reporter
 	// Changed is called when the server's list of tools has changed. It must return at once.
 	Changed func()

@@ -15,8 +15,8 @@ import (
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/aggregate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/limits"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/meters"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/servers"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/toolreport"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/toolreport/toolreporttest"
@@ -92,7 +92,7 @@ func newServer(t *testing.T, s *transport) *servers.Server {
 	if err != nil {
 		t.Fatal(err)
 	}
-	memory, err := room.New(room.Answers())
+	memory, err := limits.NewBudget(limits.AnswerQuotas())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -145,7 +145,7 @@ func TestServer_FindsOutTheRevisions(t *testing.T) {
 // TestServer_OpenProvidesASession checks that a session can be opened with every server, also with one that has none.
 func TestServer_OpenProvidesASession(t *testing.T) {
 	t.Parallel()
-	memory, err := room.New(room.Answers())
+	memory, err := limits.NewBudget(limits.AnswerQuotas())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -153,7 +153,7 @@ func TestServer_OpenProvidesASession(t *testing.T) {
 		s := newServer(t, &transport{kind: "http", speaks: []string{speaks}})
 		for _, when := range []string{"first", "known"} {
 			who := principal.Key{Tenant: "acme", Subject: "ana"}
-			held := memory.Open(&room.Holder{Accounts: principal.AccountsOfKey(who)})
+			held := memory.Open(&limits.Owner{Accounts: principal.AccountsOfKey(who)})
 			sess, got, err := s.Open(t.Context(), who, upstream.Initialize(withSessions, "c", "1"), held)
 			if err != nil || !got.Message.Result.Present() {
 				t.Fatalf("%s, %s: %v, %v", speaks, when, got.Message, err)

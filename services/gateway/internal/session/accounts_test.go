@@ -85,24 +85,24 @@ func TestLearn_DefinitionsOfAPrincipalAreLimited(t *testing.T) {
 	for range 20 {
 		all = append(all, listed(key("mallory")))
 	}
-	kept := 0
+	remembered := 0
 	for _, sess := range all {
 		for _, name := range names {
 			if sess.Definitions.Digest(name) != nil {
-				kept++
+				remembered++
 			}
 		}
 	}
-	if kept > most || all[len(all)-1].Definitions.Digest("tool_1") == nil || anas.Definitions.Digest("tool_1") == nil {
-		t.Errorf("%d definitions are remembered, want at most %d, and the newest", kept, most)
+	if remembered > most || all[len(all)-1].Definitions.Digest("tool_1") == nil || anas.Definitions.Digest("tool_1") == nil {
+		t.Errorf("%d definitions are remembered, want at most %d, and the newest", remembered, most)
 	}
 	for _, sess := range all {
 		if err := s.End(sess.ID, sess.Key); err != nil {
 			t.Fatal(err)
 		}
 	}
-	again := []*session.Session{listed(key("mallory")), listed(key("mallory"))}
-	for _, sess := range again {
+	later := []*session.Session{listed(key("mallory")), listed(key("mallory"))}
+	for _, sess := range later {
 		if sess.Definitions.Digest("tool_1") == nil {
 			t.Error("what has ended is still counted")
 		}

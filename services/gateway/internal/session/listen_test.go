@@ -63,8 +63,8 @@ func TestListen_NewestStreamReplacesOlder(t *testing.T) {
 	t.Parallel()
 	s := newStore(t, time.Minute, 2)
 	sess, _ := add(t, s, key("ana"))
-	gone, leave := context.WithCancel(t.Context())
-	_, first, firstDone, err := s.Listen(gone, sess.ID, sess.Key, false)
+	disconnected, leave := context.WithCancel(t.Context())
+	_, first, firstDone, err := s.Listen(disconnected, sess.ID, sess.Key, false)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,7 +11,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/limits"
 )
 
 const (
@@ -29,8 +29,8 @@ const (
 
 // ReplayRoom returns the memory budget for remembered answers. It is separate from the budget for answers that are in
 // flight.
-func ReplayRoom() (*room.Room, error) {
-	return room.New(room.Limits{Principal: 16 << 20, Person: 16 << 20, Server: 64 << 20, All: 64 << 20})
+func ReplayRoom() (*limits.Budget, error) {
+	return limits.NewBudget(limits.Quotas{Principal: 16 << 20, Person: 16 << 20, Server: 64 << 20, All: 64 << 20})
 }
 
 // ReplayStreams contains the streams of a session's answers. A client that has lost a stream can resume it after the last
@@ -51,7 +51,7 @@ type ReplayStream struct {
 	of     *ReplayStreams
 	number int
 	owner  string
-	has    *room.Holding
+	has    *limits.Memory
 	timer  *time.Timer // set after the stream has ended; guarded by Answers.mu
 
 	mu sync.Mutex
@@ -68,9 +68,9 @@ type ReplayStream struct {
 	resumed bool
 }
 
-// Begin begins the stream of a server's answer for an owner. The stream uses memory of has until the stream is
+// Begin begins the stream of a server's answer for an owner. The stream uses memory of the given budget until the stream is
 // forgotten. Begin returns nil if there is not enough memory. In that case the stream cannot be resumed.
-func (a *ReplayStreams) Begin(server, owner string, has *room.Holding) *ReplayStream {
+func (a *ReplayStreams) Begin(server, owner string, has *limits.Memory) *ReplayStream {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if len(a.order) == maxReplayStreams {
@@ -78,7 +78,7 @@ func (a *ReplayStreams) Begin(server, owner string, has *room.Holding) *ReplaySt
 			a.forget(i)
 		}
 	}
-	if a.closed || len(a.order) == maxReplayStreams || !has.Add(room.Free) { // the free part of a holding is for messages in flight
+	if a.closed || len(a.order) == maxReplayStreams || !has.Add(limits.UncountedBytes) { // the free part of a holding is for messages in flight
 		has.Close()
 		return nil
 	}
@@ -120,9 +120,9 @@ func (s *ReplayStream) id(n int) string {
 }
 
 // Add remembers a message, which is given in parts. It returns the id of the message's event. taken reports whether the
-// client has resumed the stream on another connection. kept reports whether there was memory for the message; if not,
+// client has resumed the stream on another connection. stored reports whether there was memory for the message; if not,
 // the earlier messages are dropped, too.
-func (s *ReplayStream) Add(parts ...[]byte) (id string, taken, kept bool) {
+func (s *ReplayStream) Add(parts ...[]byte) (id string, taken, stored bool) {
 	size := 0
 	for _, part := range parts {
 		size += len(part)
@@ -133,7 +133,7 @@ func (s *ReplayStream) Add(parts ...[]byte) (id string, taken, kept bool) {
 		s.trim()
 	}
 	s.last++
-	if kept = size <= maxReplayed && s.has.Add(size); kept {
+	if stored = size <= maxReplayed && s.has.Add(size); stored {
 		s.messages = append(s.messages, bytes.Join(parts, nil))
 		s.bytes += size
 	} else {
@@ -142,7 +142,7 @@ func (s *ReplayStream) Add(parts ...[]byte) (id string, taken, kept bool) {
 		}
 	}
 	s.wake()
-	return s.id(s.last), s.resumed, kept
+	return s.id(s.last), s.resumed, stored
 }
 
 // End marks the stream as complete. unrecorded says that the outcome of the call is not on record.

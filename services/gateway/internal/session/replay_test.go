@@ -8,17 +8,17 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/limits"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
 )
 
-func holding(t *testing.T) *room.Holding {
+func holding(t *testing.T) *limits.Memory {
 	t.Helper()
-	all, err := room.New(room.Answers())
+	all, err := limits.NewBudget(limits.AnswerQuotas())
 	if err != nil {
 		t.Fatal(err)
 	}
-	return all.Open(new(room.Holder))
+	return all.Open(new(limits.Owner))
 }
 
 // messagesAfter returns the messages of a stream after an event, up to the answer or until no further message is stored.
@@ -47,8 +47,8 @@ func TestReplay_ClientResumesAfterItsLastEvent(t *testing.T) {
 		var a session.ReplayStreams
 		first, second := a.Begin("s", "ana", holding(t)), a.Begin("s", "ana", holding(t))
 		first.Add([]byte("o"), []byte("ne"))
-		if id, taken, kept := second.Add([]byte("other")); id != "sluice-2-1" || taken || !kept {
-			t.Errorf("the second stream's first is %s, %v, %v", id, taken, kept)
+		if id, taken, stored := second.Add([]byte("other")); id != "sluice-2-1" || taken || !stored {
+			t.Errorf("the second stream's first is %s, %v, %v", id, taken, stored)
 		}
 		if got, ok := messagesAfter(t, &a, first.ID()); !ok || strings.Join(got, ",") != "sluice-1-1 one" {
 			t.Errorf("from the beginning: %q, %v", got, ok)
@@ -104,7 +104,7 @@ func TestReplay_StreamsMessagesAndBytesAreLimited(t *testing.T) {
 		if got, ok := messagesAfter(t, &a, "sluice-1-300"); !ok || len(got) != 1 {
 			t.Errorf("after a large message %d are remembered", len(got))
 		}
-		if _, _, kept := s.Add(make([]byte, 1<<20+1)); kept {
+		if _, _, stored := s.Add(make([]byte, 1<<20+1)); stored {
 			t.Error("a message that is too large is remembered")
 		}
 		s.End(false)

@@ -281,10 +281,10 @@ func (s *Store) Use(id string, key Key) (sess *Session, done func(), err error) 
 }
 
 // Listen returns a session for a stream on which its client listens. The returned context derives from ctx. It is
-// cancelled when the session ends or another stream replaces this one; if beside is true, streams do not replace one
+// cancelled when the session ends or another stream replaces this one; if parallel is true, streams do not replace one
 // another. Until done is called the session is not idle, but it may be closed if an account is full. Errors are
 // [ErrUnknown], and [ErrTooMany] if the session has 64 streams.
-func (s *Store) Listen(ctx context.Context, id string, key Key, beside bool) (sess *Session, listening context.Context, done func(), err error) {
+func (s *Store) Listen(ctx context.Context, id string, key Key, parallel bool) (sess *Session, listening context.Context, done func(), err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	sess, ok := s.byID[id]
@@ -295,10 +295,10 @@ func (s *Store) Listen(ctx context.Context, id string, key Key, beside bool) (se
 		s.remove(sess)
 		return nil, nil, nil, ErrUnknown
 	}
-	if !beside {
+	if !parallel {
 		sess.closeStreams()
 	}
-	if beside && len(sess.streams) >= maxStreams {
+	if parallel && len(sess.streams) >= maxStreams {
 		return nil, nil, nil, ErrTooMany
 	}
 	own := new(stream)

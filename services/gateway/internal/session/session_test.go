@@ -318,10 +318,10 @@ func TestBeginOpen_ConcurrentOpeningsAreLimited(t *testing.T) {
 	}
 	add(t, s, key("ana"))
 	first()
-	if again, err := s.BeginOpen(principal.AccountsOfKey(key("ana").Key)); err != nil {
+	if retry, err := s.BeginOpen(principal.AccountsOfKey(key("ana").Key)); err != nil {
 		t.Errorf("after one has ended: %v", err)
 	} else {
-		again()
+		retry()
 	}
 	second()
 	if s.Len() != 1 {

@@ -110,7 +110,7 @@ func TestDecision_SetsAttributes(t *testing.T) {
 		},
 	}
 	lease := &ratelimitv1.Lease{Tightest: 1, Remaining: []*ratelimitv1.Remaining{{Remaining: "5"}, {Remaining: "2"}}}
-	odd := &ratelimitv1.Lease{Tightest: -1}
+	invalid := &ratelimitv1.Lease{Tightest: -1}
 	base := map[string]string{"sluice.decision.id": "id", "sluice.decision.effect": "allow", "sluice.decision.rule": "d/r", "sluice.policy.revision": "rev"}
 	limited := maps.Clone(base)
 	limited["sluice.limiter.key"], limited["sluice.limiter.remaining"] = "run", "2"
@@ -121,7 +121,7 @@ func TestDecision_SetsAttributes(t *testing.T) {
 		lease *ratelimitv1.Lease
 		want  map[string]string
 	}{
-		"allowed": {"", decision, nil, base}, "limited": {"", decision, lease, limited}, "a lease that makes no sense": {"", decision, odd, base},
+		"allowed": {"", decision, nil, base}, "limited": {"", decision, lease, limited}, "a lease that makes no sense": {"", decision, invalid, base},
 		"nobody decided": {"policy_unavailable", nil, nil, refused},
 	} {
 		got, _ := described(t, func(s trace.Span) { spans.Decision(s, "id", tt.code, tt.d, tt.lease) })

@@ -9,7 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/dispatch"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/limits"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/sse"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
@@ -106,7 +106,7 @@ func (a answerOf) BeginAnswer() *session.ReplayStream {
 	if err != nil {
 		return nil
 	}
-	return a.answers.Begin("files", "ana", memory.Open(new(room.Holder)))
+	return a.answers.Begin("files", "ana", memory.Open(new(limits.Owner)))
 }
 
 // replayed returns the messages of a stream after an event.

@@ -13,7 +13,7 @@ import (
 
 	"github.com/go-json-experiment/json/jsontext"
 
-	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/limits"
 	"github.com/sluice-mesh/sluice/services/internal/quota"
 )
 
@@ -31,10 +31,10 @@ const (
 	pollInterval = 2 * time.Second
 )
 
-// limits returns the memory limits for tasks. They are separate from the limits for answers. One caller cannot use all
+// quotas returns the memory quotas for tasks. They are separate from the limits for answers. One caller cannot use all
 // of the memory.
-func limits() room.Limits {
-	return room.Limits{Principal: 16 << 20, Person: 16 << 20, Server: 128 << 20, All: 128 << 20}
+func quotas() limits.Quotas {
+	return limits.Quotas{Principal: 16 << 20, Person: 16 << 20, Server: 128 << 20, All: 128 << 20}
 }
 
 // Status is the state of a task (MCP Tasks extension, Task Status).
@@ -59,7 +59,7 @@ type Call struct {
 	// Message is the JSON-RPC request. It must not be changed.
 	Message []byte
 	// Holder is the holder against whose memory and number of tasks the task counts.
-	Holder room.Holder
+	Holder limits.Owner
 }
 
 // Outcome is the result of the call or its error, as raw JSON. Both are nil for a cancelled task.
@@ -74,7 +74,7 @@ type Task struct {
 	Call
 
 	id      string
-	memory  *room.Holding
+	memory  *limits.Memory
 	created time.Time
 	// expiry removes the task from its store.
 	expiry *time.Timer
@@ -198,7 +198,7 @@ func (t *Task) finish(status Status, outcome Outcome) {
 
 // Store contains tasks. It is safe for concurrent use.
 type Store struct {
-	memory *room.Room
+	memory *limits.Budget
 
 	mu    sync.Mutex
 	byID  map[string]*Task
@@ -207,14 +207,14 @@ type Store struct {
 
 // NewStore returns an empty store.
 func NewStore() (*Store, error) {
-	memory, err := room.New(limits())
+	memory, err := limits.NewBudget(quotas())
 	count := quota.NewTally("tasks", quota.Limits{Principal: maxTasks, Person: maxTasks})
 	return &Store{memory: memory, byID: make(map[string]*Task), count: count}, err
 }
 
 // HasCapacity reports whether a holder may have one more task. This is also the case if a task of the owner can be
 // removed to make room.
-func (s *Store) HasCapacity(of *room.Holder, owner string) bool {
+func (s *Store) HasCapacity(of *limits.Owner, owner string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.count.Full(&of.Accounts, 1) == nil || s.removable(owner) != nil
@@ -250,13 +250,13 @@ func (s *Store) Add(call Call, approval string, expires time.Time) *Task {
 		return nil
 	}
 	t.memory = s.memory.Open(&t.Holder)
-	size := room.Free + len(t.Message) + headerSize(t.Header) // the free part of a holding is for requests in flight
+	size := limits.UncountedBytes + len(t.Message) + headerSize(t.Header) // the free part of a holding is for requests in flight
 	if !t.memory.Add(size) {
 		t.memory.Close()
 		s.count.Release(&t.Holder.Accounts, 1)
 		return nil
 	}
-	t.memory.Keep(size)
+	t.memory.Settle(size)
 	stored := storageTime(expires)
 	t.updated, t.expires = t.created, t.created.Add(stored)
 	t.expiry = time.AfterFunc(stored, func() { s.expire(t) })

@@ -11,7 +11,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/limits"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/tasks"
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
@@ -29,7 +29,7 @@ func newStore(t *testing.T) *tasks.Store {
 func callOf(subject string, size int) tasks.Call {
 	return tasks.Call{
 		Owner: subject, Server: "files", Header: http.Header{"Mcp-Name": {"safe"}}, Message: make([]byte, size),
-		Holder: room.Holder{Accounts: principal.AccountsOfKey(principal.Key{Tenant: "acme", Subject: subject}), Server: "files"},
+		Holder: limits.Owner{Accounts: principal.AccountsOfKey(principal.Key{Tenant: "acme", Subject: subject}), Server: "files"},
 	}
 }
 

@@ -25,12 +25,12 @@ var page = toolreport.List{Server: "files", Version: "2025-11-25", Recipient: &i
 
 func newReporter(tb testing.TB) (*toolreport.Reporter, *toolreporttest.Catalog) {
 	tb.Helper()
-	told := new(toolreporttest.Catalog)
-	r, err := toolreport.New(told, slog.New(slog.DiscardHandler))
+	catalog := new(toolreporttest.Catalog)
+	r, err := toolreport.New(catalog, slog.New(slog.DiscardHandler))
 	if err != nil {
 		tb.Fatal(err)
 	}
-	return r, told
+	return r, catalog
 }
 
 func listOf(tb testing.TB, tools string) *jsonrpc.Answer {
@@ -47,7 +47,7 @@ func listOf(tb testing.TB, tools string) *jsonrpc.Answer {
 func TestReport_UnchangedListIsReportedOnceAnHour(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		r, told := newReporter(t)
+		r, catalog := newReporter(t)
 		ask := func(l toolreport.List, tools string, age time.Duration) *toolreport.Response {
 			known, err := r.Report(t.Context(), l, listOf(t, tools), age)
 			if err != nil {
@@ -61,7 +61,7 @@ func TestReport_UnchangedListIsReportedOnceAnHour(t *testing.T) {
 		}
 		other, older := page, page
 		other.Server, older.Version = "notes", "2024-11-05"
-		for want, again := range []func(){
+		for want, retry := range []func(){
 			func() { ask(page, one, time.Hour) },
 			func() { ask(page, `[{"name":"a","title":"x"}]`, time.Hour) },
 			func() { ask(other, one, time.Hour) },
@@ -69,17 +69,17 @@ func TestReport_UnchangedListIsReportedOnceAnHour(t *testing.T) {
 			func() { time.Sleep(time.Minute); ask(page, one, time.Second) },
 			func() { time.Sleep(2 * time.Hour); ask(page, one, 1<<62) },
 		} {
-			again()
-			if got := len(told.Reports()); got != 1+want {
+			retry()
+			if got := len(catalog.Reports()); got != 1+want {
 				t.Fatalf("after step %d %d lists were reported", want, got)
 			}
 		}
-		whole := page
-		whole.Complete = true
-		before := len(told.Reports())
-		ask(whole, one, time.Hour)
-		ask(whole, one, time.Hour)
-		if got := told.Reports(); len(got) != before+2 || !got[before].Head.GetWhole() || got[before].To.GetSubject() != "ana" {
+		complete := page
+		complete.Complete = true
+		before := len(catalog.Reports())
+		ask(complete, one, time.Hour)
+		ask(complete, one, time.Hour)
+		if got := catalog.Reports(); len(got) != before+2 || !got[before].Head.GetWhole() || got[before].To.GetSubject() != "ana" {
 			t.Errorf("a whole list: %v", got)
 		}
 	})
@@ -88,15 +88,15 @@ func TestReport_UnchangedListIsReportedOnceAnHour(t *testing.T) {
 // Checks that a definition that exceeds the limits is left out, and that its name is reported.
 func TestReport_LeavesOutDefinitionsThatAreTooLong(t *testing.T) {
 	t.Parallel()
-	r, told := newReporter(t)
+	r, catalog := newReporter(t)
 	long, large := strings.Repeat("é", 600), strings.Repeat("x", 1<<20)
 	known, err := r.Report(t.Context(), page, listOf(t, fmt.Sprintf(`[{"name":"a"},{"name":%q},{"name":"b","description":%q},{"title":"none"}]`, long, large)), time.Hour)
 	if err != nil || len(known.Digests) != 1 {
 		t.Fatalf("%d digests: %v", len(known.Digests), err)
 	}
-	got := told.Reports()[0]
-	if left := got.Head.GetLeftOut(); len(got.Tools) != 1 || len(left) != 3 || left[1] != "b" || left[2] != "" || !strings.HasPrefix(long, left[0]) || len(left[0]) > 128 || len(left[0]) < 120 {
-		t.Errorf("reported %v, left out %q", got.Tools, left)
+	got := catalog.Reports()[0]
+	if entries := got.Head.GetLeftOut(); len(got.Tools) != 1 || len(entries) != 3 || entries[1] != "b" || entries[2] != "" || !strings.HasPrefix(long, entries[0]) || len(entries[0]) > 128 || len(entries[0]) < 120 {
+		t.Errorf("reported %v, left out %q", got.Tools, entries)
 	}
 }
 
@@ -122,21 +122,21 @@ func TestReport_ToolListedTwiceHasNoDigest(t *testing.T) {
 // Checks that a list that cannot be reported has no result, and that a refused list has no digests.
 func TestReport_RefusedListHasNoDigests(t *testing.T) {
 	t.Parallel()
-	r, told := newReporter(t)
-	told.Fail(status.Error(codes.Unavailable, "away"))
+	r, catalog := newReporter(t)
+	catalog.Fail(status.Error(codes.Unavailable, "away"))
 	if _, err := r.Report(t.Context(), page, listOf(t, `[{"name":"a"}]`), time.Hour); !errors.Is(err, toolreport.ErrNotReported) {
 		t.Errorf("unavailable: %v", err)
 	}
-	told.Fail(&rpc.Error{Code: codes.ResourceExhausted, Reason: "BUSY", Err: errors.New("busy")})
+	catalog.Fail(&rpc.Error{Code: codes.ResourceExhausted, Reason: "BUSY", Err: errors.New("busy")})
 	if _, err := r.Report(t.Context(), page, listOf(t, `[{"name":"a"}]`), time.Hour); !errors.Is(err, toolreport.ErrNotReported) {
 		t.Errorf("busy: %v", err)
 	}
-	told.Fail((&rpc.Error{Code: codes.InvalidArgument, Reason: "TOOL_DUPLICATE", Err: errors.New("twice")}).GRPCStatus().Err())
+	catalog.Fail((&rpc.Error{Code: codes.InvalidArgument, Reason: "TOOL_DUPLICATE", Err: errors.New("twice")}).GRPCStatus().Err())
 	known, err := r.Report(t.Context(), page, listOf(t, `[{"name":"a"}]`), time.Hour)
 	if err != nil || len(known.Digests) != 0 {
 		t.Errorf("refused: %v, %v", known, err)
 	}
-	told.Fail(nil)
+	catalog.Fail(nil)
 	if known, err := r.Report(t.Context(), page, listOf(t, `[{"name":"b"}]`), time.Hour); err != nil || len(known.Digests) != 1 {
 		t.Errorf("available again: %v, %v", known, err)
 	}

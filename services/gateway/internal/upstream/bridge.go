@@ -4,20 +4,20 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/sluice-mesh/sluice/services/gateway/internal/limits"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
 // Bridge is [Server.Open] for a client and a server without a common protocol family. hello is initialize for a server
 // without sessions, and server/discover for a server that has only sessions. Capabilities that cannot be translated are
 // offered to neither side.
-func (s *Server) Bridge(ctx context.Context, who principal.Key, hello GatewayMessage, has *room.Holding) (*Session, Answer, error) {
+func (s *Server) Bridge(ctx context.Context, key principal.Key, hello GatewayMessage, has *limits.Memory) (*Session, Answer, error) {
 	switch first := hello.inTrace(ctx, has); first.Method() {
 	case mcp.MethodInitialize:
-		return s.withSessions(ctx, who, first)
+		return s.withSessions(ctx, key, first)
 	case mcp.MethodDiscover:
-		return s.withoutSessions(ctx, who, first)
+		return s.withoutSessions(ctx, key, first)
 	default:
 		return nil, Answer{}, fmt.Errorf("%w: the message opens no session", ErrNeverSent)
 	}

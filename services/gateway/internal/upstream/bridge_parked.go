@@ -19,8 +19,8 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/limits"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 )
 
 // parked is a request in flight to a server that may send requests of its own before it answers.
@@ -34,7 +34,7 @@ type parked struct {
 	// canAsk reports whether the client can receive the server's requests in the answer.
 	canAsk bool
 	cancel context.CancelCauseFunc
-	has    *room.Holding
+	has    *limits.Memory
 	done   chan struct{} // closed once answer and err are set
 	answer Answer
 	err    error
@@ -147,10 +147,10 @@ func (p *parked) reply(ctx context.Context, responses map[string]jsontext.Value)
 		q.may = false
 	}
 	p.mu.Unlock()
-	limits := jsonrpc.AnswerLimits()
-	limits.IDBytes = 1 << 10
+	parse := jsonrpc.AnswerLimits()
+	parse.IDBytes = 1 << 10
 	for _, raw := range replies {
-		m, err := jsonrpc.Parse(raw, limits)
+		m, err := jsonrpc.Parse(raw, parse)
 		if err == nil {
 			err = p.of.Notify(ctx, Request{Message: m})
 		}
@@ -313,11 +313,11 @@ func (p *parked) finalAnswer(ctx context.Context, req Request) (Answer, error) {
 	if m.InputRequests.Present() {
 		return Answer{}, fmt.Errorf("%w: it sent inputRequests, which its revision does not have", ErrNoAnswer)
 	}
-	if req.Room != nil && !p.has.Give(req.Room) {
-		return Answer{}, fmt.Errorf("%w: %w", ErrNoAnswer, room.ErrFull)
+	if req.Room != nil && !p.has.Transfer(req.Room) {
+		return Answer{}, fmt.Errorf("%w: %w", ErrNoAnswer, limits.ErrMemory)
 	}
 	if len(m.Raw) > inlineBytes {
-		end, err := req.Room.TurnFor(ctx, len(m.Raw))
+		end, err := req.Room.TimesliceFor(ctx, len(m.Raw))
 		if err != nil {
 			return Answer{}, fmt.Errorf("%w: %w", ErrNoAnswer, err)
 		}

@@ -14,8 +14,8 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/limits"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
@@ -33,11 +33,11 @@ const (
 // withSessions opens a session with a server that has no sessions. Each request repeats what initialize declared. The
 // client receives requests in the server's answers as requests of the session. A subscription replaces the session's
 // stream.
-func (s *Server) withSessions(ctx context.Context, who principal.Key, first Request) (*Session, Answer, error) {
+func (s *Server) withSessions(ctx context.Context, key principal.Key, first Request) (*Session, Answer, error) {
 	client := new(Client)
 	client.Name, client.Version = first.Message.Client()
 	client.rawCapabilities = first.Message.Capabilities.Of(first.Message.Raw)
-	under, answer, err := s.Open(ctx, who, Discover(client), first.Room)
+	under, answer, err := s.Open(ctx, key, Discover(client), first.Room)
 	if err != nil {
 		return nil, answer, err
 	}
@@ -91,7 +91,7 @@ func (b *sessions) Request(ctx context.Context, req Request, events func([]byte)
 		delete(b.calls, call)
 	}()
 	var more []byte
-	for asked := 0; ; asked++ {
+	for rounds := 0; ; rounds++ {
 		leg := req
 		var answer Answer
 		var err error
@@ -100,13 +100,13 @@ func (b *sessions) Request(ctx context.Context, req Request, events func([]byte)
 		} else {
 			answer, err = b.Conn.Request(ctx, leg, events)
 		}
-		if err != nil && asked > 0 { // the class of err is that of the last round trip, but the server has received an earlier one
+		if err != nil && rounds > 0 { // the class of err is that of the last round trip, but the server has received an earlier one
 			return answer, sentBefore(err)
 		}
 		if err != nil || !needsInput(answer.Message) {
 			return answer, err
 		}
-		if asked == maxRounds {
+		if rounds == maxRounds {
 			return failed(req, mcp.CodeInternal, "The server asks for input too often before it answers.")
 		}
 		more, err = b.ask(ctx, answer.Message, events)
@@ -116,7 +116,7 @@ func (b *sessions) Request(ctx context.Context, req Request, events func([]byte)
 		if err != nil {
 			return failed(req, mcp.CodeInternal, "The server asked for input before it answers, and got none: "+err.Error()+".")
 		}
-		req.Room.Keep(0) // frees the memory of the server's requests
+		req.Room.Settle(0) // frees the memory of the server's requests
 	}
 }
 
@@ -127,7 +127,7 @@ func sentBefore(err error) error {
 	if errors.Is(err, ErrTimeout) || errors.Is(err, context.DeadlineExceeded) {
 		what[0] = ErrTimeout
 	}
-	for _, reason := range []error{ErrCancelled, ErrClosed, ErrShutdown, ErrSessionLost, room.ErrFull} {
+	for _, reason := range []error{ErrCancelled, ErrClosed, ErrShutdown, ErrSessionLost, limits.ErrMemory} {
 		if errors.Is(err, reason) {
 			what = append(what, reason)
 		}
@@ -240,9 +240,9 @@ func (b *sessions) ask(ctx context.Context, answer *jsonrpc.Answer, events func(
 			return nil, errUnreadable
 		}
 		id := newRequestID()
-		came, done := b.expect(id)
+		responses, done := b.expect(id)
 		defer done()
-		answers[name] = came
+		answers[name] = responses
 		request := slices.Concat([]byte(`{"jsonrpc":"2.0","id":`), id, []byte(`,"method":`), in.Method)
 		if in.Params != nil {
 			request = slices.Concat(request, []byte(`,"params":`), in.Params)
@@ -279,13 +279,13 @@ func (b *sessions) ask(ctx context.Context, answer *jsonrpc.Answer, events func(
 }
 
 // expect registers a request to the client with this id until done is called. The response arrives on the channel.
-func (b *sessions) expect(id []byte) (came chan *jsonrpc.Answer, done func()) {
+func (b *sessions) expect(id []byte) (responses chan *jsonrpc.Answer, done func()) {
 	key := jsonrpc.IDKey(id)
-	came = make(chan *jsonrpc.Answer, 1)
+	responses = make(chan *jsonrpc.Answer, 1)
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.asked[key] = came
-	return came, func() {
+	b.asked[key] = responses
+	return responses, func() {
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		delete(b.asked, key)
@@ -300,8 +300,8 @@ func (b *sessions) Notify(_ context.Context, req Request) error {
 	m := req.Message
 	switch {
 	case m.Kind == jsonrpc.Response:
-		came := b.asked[jsonrpc.IDKey(req.ID())]
-		if came == nil {
+		responses := b.asked[jsonrpc.IDKey(req.ID())]
+		if responses == nil {
 			return nil // the request has ended
 		}
 		answer, err := jsonrpc.ReadAnswer(bytes.Clone(m.Raw), jsonrpc.AnswerLimits())
@@ -309,7 +309,7 @@ func (b *sessions) Notify(_ context.Context, req Request) error {
 			return fmt.Errorf("%w: %w", ErrNeverSent, err)
 		}
 		select {
-		case came <- answer:
+		case responses <- answer:
 		default: // the request already has a response
 		}
 	case m.Method == mcp.MethodCancelled:
@@ -328,16 +328,16 @@ func (b *sessions) Notify(_ context.Context, req Request) error {
 func (b *sessions) Listen(ctx context.Context, to Listener) error {
 	opened := sync.OnceFunc(to.Opened)
 	for {
-		wants, renewed := b.wants()
-		again, err := b.subscribe(ctx, to, opened, wants, renewed)
-		if err != nil || !again {
+		wanted, renewed := b.wants()
+		resubscribe, err := b.subscribe(ctx, to, opened, wanted, renewed)
+		if err != nil || !resubscribe {
 			return err
 		}
 	}
 }
 
-// subscribe passes on the events of one subscription. again reports whether another subscription must replace it.
-func (b *sessions) subscribe(ctx context.Context, to Listener, opened func(), wants Wanted, renewed <-chan struct{}) (again bool, err error) {
+// subscribe passes on the events of one subscription. resubscribe reports whether another subscription must replace it.
+func (b *sessions) subscribe(ctx context.Context, to Listener, opened func(), wanted Wanted, renewed <-chan struct{}) (resubscribe bool, err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var all sync.WaitGroup
@@ -352,7 +352,7 @@ func (b *sessions) subscribe(ctx context.Context, to Listener, opened func(), wa
 	})
 	var heard error
 	id := newRequestID()
-	own := Subscribe(id, b.client, wants)
+	own := Subscribe(id, b.client, wanted)
 	answer, err := b.Conn.Request(ctx, own.inTrace(ctx, to.Room), func(message []byte) {
 		if m, err := jsonrpc.ReadAnswer(message, jsonrpc.AnswerLimits()); err == nil && m.Method == mcp.MethodAcknowledged {
 			opened()
@@ -370,7 +370,7 @@ func (b *sessions) subscribe(ctx context.Context, to Listener, opened func(), wa
 	case heard != nil:
 		return false, heard
 	case errors.Is(context.Cause(ctx), errRenewed):
-		to.Room.Keep(0)
+		to.Room.Settle(0)
 		return true, nil
 	case err == nil && answer.Message.Error.Present():
 		return false, fmt.Errorf("%w: it refused the subscription", ErrNoStream)

@@ -14,9 +14,9 @@ import (
 	"go.opentelemetry.io/otel/metric/noop"
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/limits"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/meters"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream/upstreamtest"
 	"github.com/sluice-mesh/sluice/services/internal/principal"
@@ -87,7 +87,7 @@ func serverOf(t *testing.T, over upstream.Transport) *upstream.Server {
 }
 
 // bridged opens a session for a client that supports elicitation.
-func bridged(t *testing.T, s *statelessServer) (*upstream.Session, *room.Holding) {
+func bridged(t *testing.T, s *statelessServer) (*upstream.Session, *limits.Memory) {
 	t.Helper()
 	server := serverOf(t, s)
 	has := upstreamtest.Answers().Open(upstreamtest.Holder(principal.Key{Tenant: "acme", Subject: "ana"}))
@@ -111,7 +111,7 @@ func bridged(t *testing.T, s *statelessServer) (*upstream.Session, *room.Holding
 const requestMeta = `"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{"elicitation":{"form":{},"url":{}}},"io.modelcontextprotocol/clientInfo":{"name":"c","version":"2"}`
 
 // request returns an accepted request of a client.
-func request(t *testing.T, text string, has *room.Holding) upstream.Request {
+func request(t *testing.T, text string, has *limits.Memory) upstream.Request {
 	t.Helper()
 	m, err := jsonrpc.Parse([]byte(text), jsonrpc.DefaultLimits())
 	if err != nil {

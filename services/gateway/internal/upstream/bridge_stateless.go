@@ -37,13 +37,13 @@ const (
 // withoutSessions opens a session with a server that has only sessions, for a client without sessions. Requests that
 // the server sends during a call are returned in an answer to that call. When the client repeats the call, the waiting
 // call continues.
-func (s *Server) withoutSessions(ctx context.Context, who principal.Key, first Request) (*Session, Answer, error) {
+func (s *Server) withoutSessions(ctx context.Context, key principal.Key, first Request) (*Session, Answer, error) {
 	name, version := first.Message.Client()
 	claims := first.Message.Meta.Capabilities.Of(first.Message.Raw)
 	if claims == nil {
 		claims = []byte("{}")
 	}
-	under, answer, err := s.Open(ctx, who, initialize(mcp.Supported()[0], name, version, string(claims)), first.Room)
+	under, answer, err := s.Open(ctx, key, initialize(mcp.Supported()[0], name, version, string(claims)), first.Room)
 	if err != nil {
 		return nil, answer, err
 	}
@@ -63,7 +63,7 @@ func (s *Server) withoutSessions(ctx context.Context, who principal.Key, first R
 		return nil, answer, errors.Join(fmt.Errorf("%w: its answer to initialize can't be read: %w", ErrNoAnswer, err), under.Close(ctx))
 	}
 	under.conn = &stateless{
-		Conn: under.conn, greeting: &greeting, server: s, accounts: first.Room.AccountsOf(who), ambiguous: s.transport.Kind() == "stdio",
+		Conn: under.conn, greeting: &greeting, server: s, accounts: first.Room.AccountsOf(key), ambiguous: s.transport.Kind() == "stdio",
 		parked: make(map[string]*parked), listeners: make(map[*listener]struct{}), resourceLock: make(chan struct{}, 1),
 	}
 	return under, Answer{Message: discovered, Status: http.StatusOK}, nil
@@ -115,9 +115,9 @@ func (b *stateless) Request(ctx context.Context, req Request, events func([]byte
 	case mcp.MethodListen:
 		return b.subscribe(ctx, req, events)
 	}
-	var said retryMembers
+	var members retryMembers
 	if m := req.Message; m.Params.Present() {
-		if err := json.Unmarshal(m.Params.Of(m.Raw), &said); err != nil {
+		if err := json.Unmarshal(m.Params.Of(m.Raw), &members); err != nil {
 			return failed(req, mcp.CodeInvalidParams, "The params are invalid.")
 		}
 	}
@@ -127,17 +127,17 @@ func (b *stateless) Request(ctx context.Context, req Request, events func([]byte
 	}
 	digest := sha256.Sum256(slices.Concat([]byte(sent.Method), []byte{0}, []byte(sent.Name), []byte{0}, []byte(sent.URI), []byte{0}, sent.Arguments.Of(sent.Raw)))
 	p := (*parked)(nil)
-	if said.State == "" && said.Responses == nil {
-		if p, err = b.begin(ctx, req, sent, digest, events, said.Meta.Level != ""); err != nil {
+	if members.State == "" && members.Responses == nil {
+		if p, err = b.begin(ctx, req, sent, digest, events, members.Meta.Level != ""); err != nil {
 			return Answer{}, err
 		}
-	} else if p = b.resume(said.State, digest); p == nil {
+	} else if p = b.resume(members.State, digest); p == nil {
 		return failed(req, mcp.CodeInvalidParams, "The requestState belongs to no waiting request, or to another one: send the request again without it.")
 	} else {
-		p.setReceiver(events, said.Meta.Level != "")
+		p.setReceiver(events, members.Meta.Level != "")
 	}
 	defer p.setReceiver(nil, false)
-	if err := p.reply(ctx, said.Responses); err != nil {
+	if err := p.reply(ctx, members.Responses); err != nil {
 		p.cancelUnanswered(err)
 		return Answer{}, sentBefore(err)
 	}
@@ -149,7 +149,7 @@ func (b *stateless) Request(ctx context.Context, req Request, events func([]byte
 func (b *stateless) begin(ctx context.Context, req Request, sent *jsonrpc.Message, digest [sha256.Size]byte, events func([]byte), logs bool) (*parked, error) {
 	p := &parked{
 		events: events, logs: logs,
-		of: b, digest: digest, id: newRequestID(), canAsk: mcp.IsMultiRound(sent.Method), has: req.Room.Beside(),
+		of: b, digest: digest, id: newRequestID(), canAsk: mcp.IsMultiRound(sent.Method), has: req.Room.Sibling(),
 		done: make(chan struct{}), asked: make(chan struct{}, 1), questions: make(map[string]*question),
 	}
 	edits := []jsonrpc.Edit{{Span: sent.ID, With: p.id}}
@@ -233,13 +233,13 @@ func (b *stateless) Close(ctx context.Context) error {
 	case <-ctx.Done():
 	}
 	err := b.Conn.Close(ctx) // also ends the requests in flight
-	gone := make(chan struct{})
+	disconnected := make(chan struct{})
 	go func() {
-		defer close(gone)
+		defer close(disconnected)
 		b.all.Wait()
 	}()
 	select {
-	case <-gone:
+	case <-disconnected:
 	case <-ctx.Done():
 	}
 	return err

@@ -17,8 +17,8 @@ import (
 	gocmp "github.com/google/go-cmp/cmp"
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/limits"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream/upstreamtest"
 	"github.com/sluice-mesh/sluice/services/internal/principal"
@@ -121,7 +121,7 @@ func flattened(t *testing.T, s *statefulServer) *upstream.Session {
 	return sess
 }
 
-func holding(t *testing.T) *room.Holding {
+func holding(t *testing.T) *limits.Memory {
 	t.Helper()
 	has := upstreamtest.Answers().Open(upstreamtest.Holder(principal.Key{Tenant: "acme", Subject: "ana"}))
 	t.Cleanup(has.Close)

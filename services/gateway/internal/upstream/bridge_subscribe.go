@@ -12,8 +12,8 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/limits"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 )
 
 const (
@@ -89,11 +89,11 @@ func (b *stateless) subscribe(ctx context.Context, req Request, events func([]by
 	b.mu.Lock()
 	l.granted = granted.URIs
 	b.mu.Unlock()
-	said, err := json.Marshal(granted)
+	encoded, err := json.Marshal(granted)
 	if err != nil {
 		return Answer{}, fmt.Errorf("%w: %w", ErrNeverSent, err)
 	}
-	events(fmt.Appendf(nil, `{"jsonrpc":"2.0","method":"%s","params":{"_meta":{"%s":%s},"notifications":%s}}`, mcp.MethodAcknowledged, mcp.MetaSubscription, l.id, said))
+	events(fmt.Appendf(nil, `{"jsonrpc":"2.0","method":"%s","params":{"_meta":{"%s":%s},"notifications":%s}}`, mcp.MethodAcknowledged, mcp.MetaSubscription, l.id, encoded))
 	for {
 		select {
 		case raw := <-l.queue:
@@ -109,7 +109,7 @@ func (b *stateless) subscribe(ctx context.Context, req Request, events func([]by
 var errSlow = errors.New("the client reads too slowly")
 
 // subscribeResource subscribes to a resource of the server, or unsubscribes from it.
-func (b *stateless) subscribeResource(ctx context.Context, method, uri string, has *room.Holding) error {
+func (b *stateless) subscribeResource(ctx context.Context, method, uri string, has *limits.Memory) error {
 	params, err := json.Marshal(map[string]string{"uri": uri})
 	if err != nil {
 		return err
@@ -123,7 +123,7 @@ func (b *stateless) subscribeResource(ctx context.Context, method, uri string, h
 	if method == mcp.MethodUnsubscribe && b.wanted(uri) { // another client has subscribed meanwhile
 		return nil
 	}
-	room := has.Beside()
+	room := has.Sibling()
 	defer room.Close()
 	answer, err := b.Conn.Request(ctx, gatewayRequest(method, string(params)).inTrace(ctx, room), nil)
 	if err == nil && answer.Message.Error.Present() {
@@ -151,14 +151,14 @@ const (
 )
 
 // addListener adds a subscription. The first subscription opens the stream.
-func (b *stateless) addListener(l *listener, has *room.Holding) {
+func (b *stateless) addListener(l *listener, has *limits.Memory) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.listeners[l] = struct{}{}
 	if b.endStream == nil && !b.closed {
 		ctx, cancel := context.WithCancel(context.Background())
 		b.endStream = cancel
-		room := has.Beside()
+		room := has.Sibling()
 		b.all.Go(func() { b.stream(ctx, room) })
 	}
 }
@@ -171,13 +171,13 @@ func (b *stateless) removeListener(l *listener) {
 		b.endStream()
 		b.endStream = nil
 	}
-	gone := l.granted
-	if len(gone) > 0 && !b.closed {
+	unwanted := l.granted
+	if len(unwanted) > 0 && !b.closed {
 		b.all.Go(func() { // in the background, because no client waits for it
 			defer func() { _ = recover() }() // net/http recovers panics only in the goroutine of a request
 			ctx, cancel := context.WithTimeout(context.Background(), unsubscribeTimeout)
 			defer cancel()
-			for _, uri := range gone {
+			for _, uri := range unwanted {
 				_ = b.subscribeResource(ctx, mcp.MethodUnsubscribe, uri, nil) // no client receives the notifications that still arrive
 			}
 		})
@@ -186,7 +186,7 @@ func (b *stateless) removeListener(l *listener) {
 }
 
 // stream passes the server's messages to the subscriptions until ctx ends. If the stream ends, it is opened again.
-func (b *stateless) stream(ctx context.Context, has *room.Holding) {
+func (b *stateless) stream(ctx context.Context, has *limits.Memory) {
 	defer has.Close()
 	defer func() {
 		_ = recover() // net/http recovers panics only in the goroutine of a request

@@ -137,8 +137,8 @@ func TestStateless_SlowSubscriberDelaysNoOther(t *testing.T) {
 		if err := <-slow; err == nil || !strings.Contains(err.Error(), "too slowly") {
 			t.Errorf("the slow one ended with %v", err)
 		}
-		gone, leave := context.WithCancel(t.Context())
-		first := begin(gone, `3`, `{"resourceSubscriptions":["a:b"]}`, func([]byte) {})
+		disconnected, leave := context.WithCancel(t.Context())
+		first := begin(disconnected, `3`, `{"resourceSubscriptions":["a:b"]}`, func([]byte) {})
 		time.Sleep(2 * time.Second)
 		leave()
 		<-first

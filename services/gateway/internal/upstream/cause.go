@@ -84,10 +84,10 @@ func Network(err error) string {
 // what operators may know about it, which address was not reached, and how an answer is malformed. Unlike the text of
 // err, it quotes no header, no argument and no part of an answer.
 func ForLog(err error) string {
-	said := reasonOf(Answer{}, err)
-	parts := []string{said.text}
-	if said.detail != "" {
-		parts = append(parts, said.detail)
+	reason := reasonOf(Answer{}, err)
+	parts := []string{reason.text}
+	if reason.detail != "" {
+		parts = append(parts, reason.detail)
 	}
 	if op, ok := errors.AsType[*net.OpError](err); ok {
 		parts = append(parts, op.Error())

@@ -12,8 +12,8 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/limits"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 	"github.com/sluice-mesh/sluice/services/internal/telemetry"
 )
 
@@ -24,7 +24,7 @@ type GatewayMessage struct{ message *jsonrpc.Message }
 
 // Request returns the message as a request with a W3C traceparent, which may be empty, and a memory budget for its
 // answer, as described at [Request].
-func (o GatewayMessage) Request(traceParent string, has *room.Holding) Request {
+func (o GatewayMessage) Request(traceParent string, has *limits.Memory) Request {
 	if o.message == nil {
 		o.message = new(jsonrpc.Message)
 	}
@@ -32,7 +32,7 @@ func (o GatewayMessage) Request(traceParent string, has *room.Holding) Request {
 }
 
 // inTrace returns the message as a request in the trace of ctx.
-func (o GatewayMessage) inTrace(ctx context.Context, has *room.Holding) Request {
+func (o GatewayMessage) inTrace(ctx context.Context, has *limits.Memory) Request {
 	return o.Request(telemetry.TraceParent(trace.SpanContextFromContext(ctx)), has)
 }
 
@@ -107,13 +107,13 @@ type Wanted struct {
 
 // Subscribe returns the request for a stream with the wanted notifications. id is the client's raw id, because the
 // messages on the stream refer to it.
-func Subscribe(id []byte, of *Client, wants Wanted) GatewayMessage {
-	uris, err := json.Marshal(wants.URIs)
+func Subscribe(id []byte, of *Client, wanted Wanted) GatewayMessage {
+	uris, err := json.Marshal(wanted.URIs)
 	if err != nil { // the URIs were read from JSON, so this cannot happen
 		uris = []byte("[]")
 	}
 	return newGatewayMessage(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"method":"%s","params":{%s"notifications":{"toolsListChanged":%t,"promptsListChanged":%t,"resourcesListChanged":%t,"resourceSubscriptions":%s}}}`,
-		id, mcp.MethodListen, of.meta(), wants.Tools, wants.Prompts, wants.Resources, uris))
+		id, mcp.MethodListen, of.meta(), wanted.Tools, wanted.Prompts, wanted.Resources, uris))
 }
 
 // ListTools returns the request for one page of the list of tools: the first page if cursor is empty, and otherwise the
@@ -169,9 +169,9 @@ func notification(method, rest string) GatewayMessage {
 // newGatewayMessage returns a message that the gateway has written. All other values in it come from messages that were accepted,
 // so parsing cannot fail. A message whose parsing fails is never sent.
 func newGatewayMessage(text string) GatewayMessage {
-	limits := jsonrpc.AnswerLimits() // the server chooses the length of a cursor
-	limits.IDBytes = 1 << 10
-	m, err := jsonrpc.Parse([]byte(text), limits)
+	parse := jsonrpc.AnswerLimits() // the server chooses the length of a cursor
+	parse.IDBytes = 1 << 10
+	m, err := jsonrpc.Parse([]byte(text), parse)
 	if err != nil {
 		m = new(jsonrpc.Message)
 	}
@@ -180,7 +180,7 @@ func newGatewayMessage(text string) GatewayMessage {
 
 // cleanClientText returns the allowed characters of a client's text, cut to most bytes. It returns "unknown" if there are none.
 func cleanClientText(text string, most int) string {
-	kept := strings.Map(func(r rune) rune {
+	allowed := strings.Map(func(r rune) rune {
 		switch {
 		case 'a' <= r && r <= 'z', 'A' <= r && r <= 'Z', '0' <= r && r <= '9', strings.ContainsRune(clientText, r):
 			return r
@@ -188,9 +188,9 @@ func cleanClientText(text string, most int) string {
 			return -1
 		}
 	}, text)
-	kept = strings.TrimSpace(kept[:min(len(kept), most)])
-	if kept == "" {
+	allowed = strings.TrimSpace(allowed[:min(len(allowed), most)])
+	if allowed == "" {
 		return "unknown"
 	}
-	return kept
+	return allowed
 }

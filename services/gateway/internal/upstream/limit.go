@@ -18,9 +18,9 @@ type LimitError struct {
 
 // Error returns what happened and which key to change.
 func (e *LimitError) Error() string {
-	again := ""
+	suffix := ""
 	if e.RetryAfter > 0 {
-		again = fmt.Sprintf("; it is started again in %s at the earliest", e.RetryAfter.Round(time.Second))
+		suffix = fmt.Sprintf("; it is started again in %s at the earliest", e.RetryAfter.Round(time.Second))
 	}
-	return fmt.Sprintf("the server's program was ended: %s (%s)%s", e.What, e.Key, again)
+	return fmt.Sprintf("the server's program was ended: %s (%s)%s", e.What, e.Key, suffix)
 }

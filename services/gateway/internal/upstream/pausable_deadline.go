@@ -114,11 +114,11 @@ func (p *PausableDeadline) update(by int, progressed bool) {
 	if progressed {
 		p.work = min(p.limit, p.most-p.worked)
 	}
-	left := p.work
+	remaining := p.work
 	if p.asked > 0 {
-		left = p.wait
+		remaining = p.wait
 	}
 	if p.timer != nil && p.timer.Stop() { // otherwise the timer has fired
-		p.timer.Reset(max(0, left))
+		p.timer.Reset(max(0, remaining))
 	}
 }

@@ -11,10 +11,10 @@ import (
 
 	"github.com/go-json-experiment/json/jsontext"
 
-	"github.com/sluice-mesh/sluice/services/gateway/internal/intake"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/bodyreader"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/limits"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/meters"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/spans"
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 	"github.com/sluice-mesh/sluice/services/internal/quota"
@@ -100,15 +100,15 @@ func (s *Server) LastErrorInDetail() string {
 }
 
 // Open opens a session for a principal with this hello in the trace of ctx. It returns the session and the server's
-// answer. Memory for the answer is reserved in has, and errors are the same, as described at [Session.SendRequest].
-func (s *Server) Open(ctx context.Context, who principal.Key, hello GatewayMessage, has *room.Holding) (*Session, Answer, error) {
+// answer. Memory for the answer is reserved in memory, and errors are the same, as described at [Session.SendRequest].
+func (s *Server) Open(ctx context.Context, key principal.Key, hello GatewayMessage, has *limits.Memory) (*Session, Answer, error) {
 	req := hello.inTrace(ctx, has)
 	if req.Method() == mcp.MethodDiscover && !s.CanBeModern() {
 		return nil, Answer{}, fmt.Errorf("%w: %w", ErrNeverSent, ErrRevision)
 	}
 	var conn Conn
 	answer, err := s.record(ctx, req.Method(), func() (answer Answer, err error) {
-		conn, answer, err = s.transport.Open(ctx, who, req)
+		conn, answer, err = s.transport.Open(ctx, key, req)
 		return answer, err
 	})
 	if err != nil {
@@ -149,10 +149,10 @@ func reasonOf(a Answer, err error) failure {
 	if limit, ok := errors.AsType[*LimitError](err); ok {
 		return failure{text: limit.Error()}
 	}
-	if errors.Is(err, room.ErrFull) {
+	if errors.Is(err, limits.ErrMemory) {
 		return failure{text: "no memory was left for its answer: other answers are sent or read too slowly, or too many came at once"}
 	}
-	if errors.Is(err, intake.ErrSlow) {
+	if errors.Is(err, bodyreader.ErrSlow) {
 		return failure{text: class + ": it sent a large answer too slowly"}
 	}
 	if errors.Is(err, ErrSessionLost) {

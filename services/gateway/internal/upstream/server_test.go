@@ -203,8 +203,8 @@ func TestInFlight_CountsWaitingRequests(t *testing.T) {
 // Checks that the reasons for an unavailable server come from the system's errors and never from text of the server.
 func TestLastError_SaysWhyServerIsUnreachable(t *testing.T) {
 	t.Parallel()
-	gone := httptest.NewServer(http.NotFoundHandler())
-	gone.Close()
+	closed := httptest.NewServer(http.NotFoundHandler())
+	closed.Close()
 	refuses := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		http.Error(w, "s3cret of the server", http.StatusUnauthorized)
 	}))
@@ -224,7 +224,7 @@ func TestLastError_SaysWhyServerIsUnreachable(t *testing.T) {
 		over upstream.Transport
 		want string
 	}{
-		"a closed port":            {web(t, gone.URL), "the request never reached the server: connection refused"},
+		"a closed port":            {web(t, closed.URL), "the request never reached the server: connection refused"},
 		"it wants another token":   {web(t, refuses.URL), "the server refuses the gateway: HTTP 401; look at its headers (servers.web.http.headers)"},
 		"an untrusted certificate": {web(t, foreign.URL), "the server's certificate can't be verified: the gateway does not trust its issuer; if the CA is your own, set servers.web.http.ca"},
 		"a program that is not":    {program(filepath.Join(t.TempDir(), "none")), "its program can't be started: there is no such file"},

@@ -10,9 +10,9 @@ import (
 	"time"
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/limits"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/meters"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/spans"
 	"github.com/sluice-mesh/sluice/services/internal/quota"
 )
@@ -22,7 +22,7 @@ import (
 type Session struct {
 	server *Server
 	// open opens the session before the first request. It is nil if the session was open from the beginning.
-	open func(context.Context, *room.Holding) (*Session, error)
+	open func(context.Context, *limits.Memory) (*Session, error)
 	// whenOpen is called after the session was opened. It may be nil.
 	whenOpen func()
 	// opening is held by the request that opens the session. It is a channel, so that other requests stop waiting when
@@ -44,7 +44,7 @@ type Session struct {
 // Later returns a session that its first request opens. That request calls open with a memory budget for the answer. If
 // open fails, the next request tries again. Notifications are dropped until the session is open. After that, whenOpen
 // is called; it may be nil.
-func (s *Server) Later(open func(context.Context, *room.Holding) (*Session, error), whenOpen func()) *Session {
+func (s *Server) Later(open func(context.Context, *limits.Memory) (*Session, error), whenOpen func()) *Session {
 	return &Session{server: s, open: open, whenOpen: whenOpen, opening: make(chan struct{}, 1)}
 }
 
@@ -55,8 +55,8 @@ func (s *Session) Forward(ctx context.Context, req Request, events func(message 
 }
 
 // SendRequest sends a request of the gateway in the trace of ctx, and returns the answer as described at [Conn]. Memory for the
-// answer is reserved in has before the answer is read. If has is nil, only small answers are accepted.
-func (s *Session) SendRequest(ctx context.Context, own GatewayMessage, has *room.Holding, events func(message []byte)) (Answer, error) {
+// answer is reserved in memory before the answer is read. If memory is nil, only small answers are accepted.
+func (s *Session) SendRequest(ctx context.Context, own GatewayMessage, has *limits.Memory, events func(message []byte)) (Answer, error) {
 	return s.request(ctx, own.inTrace(ctx, has), events)
 }
 
@@ -177,7 +177,7 @@ func (s *Session) current() (Conn, error) {
 }
 
 // ensureOpen opens the connection, or waits until another request has opened it.
-func (s *Session) ensureOpen(ctx context.Context, of *room.Holding) (Conn, error) {
+func (s *Session) ensureOpen(ctx context.Context, of *limits.Memory) (Conn, error) {
 	select {
 	case s.opening <- struct{}{}:
 		defer func() { <-s.opening }()
@@ -187,7 +187,7 @@ func (s *Session) ensureOpen(ctx context.Context, of *room.Holding) (Conn, error
 	if conn, err := s.current(); conn != nil || err != nil {
 		return conn, err
 	}
-	has := of.Beside()
+	has := of.Sibling()
 	defer has.Close()
 	opened, err := s.open(ctx, has)
 	if err != nil {
@@ -224,7 +224,7 @@ func (s *Server) record(ctx context.Context, method string, request func() (Answ
 // isNotServerFault reports whether an error says nothing about the server's health, because the gateway or the client ended the
 // request, or because the server speaks another revision.
 func isNotServerFault(err error) bool {
-	return slices.ContainsFunc([]error{ErrCancelled, ErrClosed, ErrShutdown, ErrRevision, ErrCircuitOpen, ErrBusy, room.ErrFull, quota.ErrFull}, func(own error) bool { return errors.Is(err, own) })
+	return slices.ContainsFunc([]error{ErrCancelled, ErrClosed, ErrShutdown, ErrRevision, ErrCircuitOpen, ErrBusy, limits.ErrMemory, quota.ErrFull}, func(own error) bool { return errors.Is(err, own) })
 }
 
 func (s *Server) measure(ctx context.Context, method string, a Answer, err error, begin time.Time) {

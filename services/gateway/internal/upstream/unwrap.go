@@ -47,8 +47,8 @@ func Unwrap(t Transport, secrets []string) Transport {
 }
 
 // Open implements Transport.
-func (u *unwrapped) Open(ctx context.Context, who principal.Key, initialize Request) (Conn, Answer, error) {
-	conn, answer, err := u.Transport.Open(ctx, who, initialize)
+func (u *unwrapped) Open(ctx context.Context, key principal.Key, initialize Request) (Conn, Answer, error) {
+	conn, answer, err := u.Transport.Open(ctx, key, initialize)
 	if err != nil {
 		return nil, answer, err
 	}

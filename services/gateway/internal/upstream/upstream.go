@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/limits"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
@@ -78,7 +78,7 @@ type Transport interface {
 	// connection and the server's answer. hello is initialize, or server/discover for a connection without sessions. In
 	// the latter case the error wraps [ErrRevision] if the server answers that it needs a session. Sessions of two
 	// principals never share state that the server holds for one of them.
-	Open(ctx context.Context, who principal.Key, hello Request) (Conn, Answer, error)
+	Open(ctx context.Context, key principal.Key, hello Request) (Conn, Answer, error)
 	// Kind returns `http`, `stdio` or `grpc`.
 	Kind() string
 	// ToolsChanged returns a channel that receives a value after the server has reported a change of its list of tools.
@@ -120,7 +120,7 @@ type Listener struct {
 	// After is the id of the last event that was received; empty if there was none.
 	After string
 	// Room is the memory budget of the message that is being received.
-	Room *room.Holding
+	Room *limits.Memory
 	// Opened is called when it is known that the server has a stream.
 	Opened func()
 	// Event receives one event. If it returns an error, the stream ends.
@@ -159,7 +159,7 @@ type Request struct {
 	// Room is the memory budget for the answer, which is reserved before the answer is read. It belongs to one request
 	// at a time. The code that created it closes it when the answer is no longer read. If Room is nil, only small
 	// answers are accepted, and no messages before them.
-	Room *room.Holding
+	Room *limits.Memory
 }
 
 // A Header is an HTTP header field of a request: its full name, and its value before encoding.

@@ -23,7 +23,7 @@ func (aggregated) IsShared() bool { return true }
 func (x aggregated) ClientID(raw []byte) []byte { return aggregate.CombinedID(x.ServerName, raw) }
 
 func (x aggregated) Rename(method string, raw []byte, others []jsonrpc.Edit) ([]jsonrpc.Edit, error) {
-	end, err := x.Slot.Answer.TurnFor(x.Uncancelled(x.ClientCtx), len(raw))
+	end, err := x.Slot.Answer.TimesliceFor(x.Uncancelled(x.ClientCtx), len(raw))
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", dispatch.ErrNotRead, err)
 	}

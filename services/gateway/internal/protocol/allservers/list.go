@@ -17,11 +17,11 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/discovery"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/dispatch"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/limits"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/protocol"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/servers"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/visibility"
 )
@@ -54,7 +54,7 @@ type Accessible struct {
 	greeting *jsonrpc.Answer
 	// part is what the server adds to a list, and memory its memory budget.
 	part   aggregate.Part
-	memory *room.Holding
+	memory *limits.Memory
 	// unrecorded reports whether the outcome of a request to the server is not on record yet.
 	unrecorded bool
 }
@@ -164,7 +164,7 @@ func (s *Accessible) list(ctx context.Context) *refusal.Refusal {
 		s.Session.ListsApprovalTool.Store(true)
 	}
 	list, known := s.Found.AggregateList, s.Found.Known.Digests
-	end, err := s.Slot.Answer.TurnFor(ctx, len(list.Raw)) // each tool is encoded again
+	end, err := s.Slot.Answer.TimesliceFor(ctx, len(list.Raw)) // each tool is encoded again
 	if err != nil {
 		return dispatch.Unfiltered(visibility.ErrBusy)
 	}
@@ -235,11 +235,11 @@ func (x All) gather(ctx context.Context) dispatch.Response {
 		x.Go(&all, func() {
 			defer func() { <-places }()
 			s.part.Missing = &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_UNAVAILABLE} // stays if the request panics
-			s.memory = x.Slot.Answer.Beside()
+			s.memory = x.Slot.Answer.Sibling()
 			if s.part.Missing = s.take(ctx, field, &size); s.part.Missing != nil {
 				size.Add(-int64(s.part.Size))
 				s.part.Clear(s.part.Missing)
-				s.memory.Keep(0)
+				s.memory.Settle(0)
 			}
 		})
 	}

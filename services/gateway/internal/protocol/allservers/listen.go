@@ -131,10 +131,10 @@ func (x Member) listenOnce(ctx context.Context, out *dispatch.Relay, passed func
 	if !x.MayHear(ctx) {
 		return dispatch.ErrStale
 	}
-	if x.Slot, err = x.InFlight.Enter(x.Principal, x.ServerName); err != nil {
+	if x.Slot, err = x.InFlight.Begin(x.Principal, x.ServerName); err != nil {
 		return err
 	}
-	defer x.Slot.Leave()
+	defer x.Slot.End()
 	defer out.Settle() // cancels the server's requests that came on the stream
 	return x.Session.Upstream.Listen(ctx, upstream.Listener{
 		Room: &x.Slot.Answer, Opened: func() {},

@@ -17,7 +17,7 @@ import (
 // is called.
 func (x Member) Begin(ctx context.Context) (left func(), refused *refusal.Refusal) {
 	x.Server.Touch()
-	has, err := x.InFlight.Enter(x.Principal, x.ServerName)
+	has, err := x.InFlight.Begin(x.Principal, x.ServerName)
 	if err != nil {
 		full := protocol.TooMuchInFlight(err)
 		full.IsProtocolError = false // the client's own message was accepted
@@ -25,11 +25,11 @@ func (x Member) Begin(ctx context.Context) (left func(), refused *refusal.Refusa
 	}
 	done, refused := x.join(ctx)
 	if refused != nil {
-		has.Leave()
+		has.End()
 		return nil, refused
 	}
 	x.Slot = has
-	return func() { done(); has.Leave() }, nil
+	return func() { done(); has.End() }, nil
 }
 
 // join puts the message into the member session with its server. If there is none yet, it creates one; the server's

@@ -31,7 +31,7 @@ type hubGreeting struct {
 
 // Open opens an aggregate session. A server is not contacted before it is used.
 func (x All) Open(ctx context.Context) dispatch.Response {
-	done, err := x.Sessions.BeginOpen(x.Slot.Of.Accounts)
+	done, err := x.Sessions.BeginOpen(x.Slot.Owner.Accounts)
 	if err != nil {
 		return x.Refuse(ctx, protocol.NotOpened(err))
 	}
@@ -58,7 +58,7 @@ func (x All) Open(ctx context.Context) dispatch.Response {
 func (x All) newSession(version string) *session.Session {
 	id, digest := session.NewID()
 	sess := &session.Session{
-		ID: id, Digest: digest, Key: protocol.SessionKey(x.Caller, x.ServerName), Accounts: x.Slot.Of.Accounts, Agent: x.Principal.GetAgent(), Version: version, Opened: time.Now(),
+		ID: id, Digest: digest, Key: protocol.SessionKey(x.Caller, x.ServerName), Accounts: x.Slot.Owner.Accounts, Agent: x.Principal.GetAgent(), Version: version, Opened: time.Now(),
 		Client: session.Client{Elicits: dispatch.Elicits(x.Message, version)}, Members: &session.Members{Abilities: x.SharedAbilities()},
 	}
 	sess.Client.Name, sess.Client.Version = x.Message.Client()

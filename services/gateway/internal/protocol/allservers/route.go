@@ -151,10 +151,10 @@ func (x All) At(server string) Member {
 // parsed again, as strictly as any other.
 func (x All) to(server string, edits ...jsonrpc.Edit) (Member, *refusal.Refusal) {
 	raw, err := jsonrpc.Splice(x.Message.Raw, edits...)
-	if err != nil || !x.Slot.Hold(len(raw)) {
+	if err != nil || !x.Slot.Reserve(len(raw)) {
 		return Member{}, protocol.TooMuchInFlight(err)
 	}
-	end, err := x.Slot.Answer.TurnFor(x.ClientCtx, len(raw))
+	end, err := x.Slot.Answer.TimesliceFor(x.ClientCtx, len(raw))
 	if err != nil {
 		return Member{}, protocol.Unreadable() // the caller has disconnected
 	}

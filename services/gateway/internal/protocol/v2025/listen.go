@@ -34,7 +34,7 @@ func (x Message) Listen(method string) (resp dispatch.Response, has bool) {
 		return dispatch.Response{}, false
 	}
 	var err error
-	if x.Slot, err = x.InFlight.Enter(x.Principal, x.ServerName); err != nil {
+	if x.Slot, err = x.InFlight.Begin(x.Principal, x.ServerName); err != nil {
 		return x.Refuse(ctx, protocol.TooMuchInFlight(err)), true
 	}
 	sess, used, err := x.Sessions.Use(id, protocol.SessionKey(x.Caller, x.ServerName))

@@ -10,10 +10,10 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/discovery"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/dispatch"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/limits"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/protocol"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/question"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/servers"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/toolreport"
@@ -32,7 +32,7 @@ func (x Message) open(ctx context.Context) dispatch.Response {
 	if err := x.Slot.Admit(ctx); err != nil {
 		return x.Refuse(ctx, dispatch.NotAdmitted(err))
 	}
-	done, err := x.Sessions.BeginOpen(x.Slot.Of.Accounts)
+	done, err := x.Sessions.BeginOpen(x.Slot.Owner.Accounts)
 	if err != nil {
 		return x.Refuse(ctx, protocol.NotOpened(err))
 	}
@@ -91,7 +91,7 @@ func (x Message) greet(ctx context.Context, access visibility.Access) (*upstream
 		return nil, upstream.Answer{}, err
 	}
 	version, target := x.agreed(greeting, access), x.Server
-	return target.Upstream.Later(func(ctx context.Context, has *room.Holding) (*upstream.Session, error) {
+	return target.Upstream.Later(func(ctx context.Context, has *limits.Memory) (*upstream.Session, error) {
 		up, opened, err := target.Open(ctx, who, upstream.Initialize(version, client, clientVersion), has)
 		if err != nil {
 			return nil, err
@@ -146,7 +146,7 @@ func (x Message) newSession(up *upstream.Session, version string, access visibil
 	client.Name, client.Version = x.Message.Client()
 	id, digest := session.NewID()
 	sess := &session.Session{
-		ID: id, Digest: digest, Key: protocol.SessionKey(x.Caller, x.ServerName), Accounts: x.Slot.Of.Accounts, Agent: x.Principal.GetAgent(),
+		ID: id, Digest: digest, Key: protocol.SessionKey(x.Caller, x.ServerName), Accounts: x.Slot.Owner.Accounts, Agent: x.Principal.GetAgent(),
 		Version: version, Client: client, Upstream: up, Opened: time.Now(),
 	}
 	return sess, x.Sessions.Add(sess)

@@ -12,6 +12,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/discovery"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/dispatch"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/limits"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/paramheaders"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
@@ -19,7 +20,6 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/protocol/allservers"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/question"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/servers"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/spans"
@@ -198,7 +198,7 @@ func (x Message) OpenMember(sess *session.Session, access visibility.Access) {
 	if access.MayCall {
 		sess.Client.Offer = question.Offer{Abilities: claims, Revision: hub.Version, Aggregated: true}
 	}
-	sess.Upstream = target.Upstream.Later(func(ctx context.Context, has *room.Holding) (*upstream.Session, error) {
+	sess.Upstream = target.Upstream.Later(func(ctx context.Context, has *limits.Memory) (*upstream.Session, error) {
 		up, opened, err := target.Open(ctx, who, upstream.Initialize(hub.Version, hub.Client.Name, hub.Client.Version, claims...), has)
 		if err != nil {
 			return nil, err

@@ -12,10 +12,10 @@ import (
 
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/sluice-mesh/sluice/services/gateway/internal/limits"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/protocol"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/spans"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/tasks"
@@ -94,7 +94,7 @@ func (x *message) useState(ctx context.Context) *refusal.Refusal {
 	if use() == nil {
 		return nil
 	}
-	sess := &session.Session{ID: id, Digest: session.DigestOf(id), Key: key, Accounts: x.Slot.Of.Accounts, Agent: x.Principal.GetAgent(), Version: mcp.Modern, Opened: time.Now()}
+	sess := &session.Session{ID: id, Digest: session.DigestOf(id), Key: key, Accounts: x.Slot.Owner.Accounts, Agent: x.Principal.GetAgent(), Version: mcp.Modern, Opened: time.Now()}
 	sess.Client.Name, sess.Client.Version = x.Message.Client()
 	x.endpoint().connect(sess)
 	err := x.Sessions.Add(sess)
@@ -108,12 +108,12 @@ func (x *message) useState(ctx context.Context) *refusal.Refusal {
 }
 
 // opens returns the function that opens the upstream session for requests of 2026-07-28 to the server.
-func (x *message) opens() func(context.Context, *room.Holding) (*upstream.Session, error) {
+func (x *message) opens() func(context.Context, *limits.Memory) (*upstream.Session, error) {
 	who, open, by := principal.Of(x.Principal), x.Server.Upstream.Open, x.AsClient
 	if x.bridged {
 		open = x.Server.Upstream.Bridge
 	}
-	return func(ctx context.Context, has *room.Holding) (*upstream.Session, error) {
+	return func(ctx context.Context, has *limits.Memory) (*upstream.Session, error) {
 		up, _, err := open(ctx, who, upstream.Discover(by), has)
 		return up, err
 	}

@@ -14,9 +14,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/dispatch"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/httpserver"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/limits"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/tasks"
 )
 
@@ -25,7 +25,7 @@ import (
 func (x *message) mayBeTask() bool {
 	return x.takesTasks && x.Message.Method == mcp.MethodToolsCall && len(x.Message.Raw) <= tasks.MaxMessage &&
 		!x.Message.InputResponses.Present() && !x.Message.RequestState.Present() && x.round == (roundTrip{}) && (!x.bridged || len(x.can) == 0) &&
-		x.tasks.HasCapacity(&x.Slot.Of, string(x.owner()))
+		x.tasks.HasCapacity(&x.Slot.Owner, string(x.owner()))
 }
 
 // becomesTask answers a call that waits for an approval with a task, and reports whether it could.
@@ -35,7 +35,7 @@ func (x *message) becomesTask(ctx context.Context, why *refusal.Refusal) (dispat
 	}
 	call := tasks.Call{
 		Owner: string(x.owner()), Server: x.ServerName, Header: make(http.Header), Message: x.Message.Raw,
-		Holder: room.Holder{Accounts: x.Slot.Of.Accounts, Server: x.ServerName},
+		Holder: limits.Owner{Accounts: x.Slot.Owner.Accounts, Server: x.ServerName},
 	}
 	for name, lines := range x.Header { // no credential: the call is made for the client that polls, by that client's own
 		if name == "Content-Type" || name == "Accept" || name == "Traceparent" || strings.HasPrefix(name, "Mcp-") {

@@ -69,7 +69,7 @@ func (x *message) Restore(ctx context.Context) *refusal.Refusal {
 	if !x.Message.RequestState.Present() && !x.Message.TaskIDValue.Present() {
 		return nil
 	}
-	end, err := x.Slot.Answer.TurnFor(ctx, len(x.Message.Raw))
+	end, err := x.Slot.Answer.TimesliceFor(ctx, len(x.Message.Raw))
 	if err != nil {
 		return protocol.Unreadable() // the caller has stopped waiting
 	}

@@ -225,7 +225,7 @@ func (x *message) mirrors(ctx context.Context, of dispatch.Tools) *refusal.Refus
 		}
 	}
 	bindings, arguments := x.Discovery.ParamHeaders(x.Message.Name), x.Message.Arguments.Of(x.Message.Raw)
-	end, err := x.Slot.Answer.TurnFor(ctx, len(arguments))
+	end, err := x.Slot.Answer.TimesliceFor(ctx, len(arguments))
 	if err != nil {
 		return protocol.Unreadable() // the caller has disconnected
 	}

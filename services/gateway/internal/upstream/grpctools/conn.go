@@ -13,7 +13,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
-	"github.com/sluice-mesh/sluice/services/gateway/internal/intake"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/bodyreader"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 	"github.com/sluice-mesh/sluice/services/internal/strictprotojson"
@@ -89,8 +89,8 @@ func (c *conn) list(ctx context.Context, req upstream.Request) (upstream.Answer,
 
 func (c *conn) call(ctx context.Context, req upstream.Request, events func([]byte)) (_ upstream.Answer, err error) {
 	defer func() {
-		if said := recover(); said != nil { // this code interprets contracts of an untrusted server
-			err = fmt.Errorf("%w: %s: its answer could not be read: %v", upstream.ErrNoAnswer, c.transport.cfg.Name, said)
+		if panicked := recover(); panicked != nil { // this code interprets contracts of an untrusted server
+			err = fmt.Errorf("%w: %s: its answer could not be read: %v", upstream.ErrNoAnswer, c.transport.cfg.Name, panicked)
 		}
 	}()
 	tools, err := c.transport.set(ctx)
@@ -184,7 +184,7 @@ func (c *conn) tell(ctx context.Context, text []byte, req upstream.Request, even
 	if events == nil || len(text) == 0 || len(req.ProgressToken()) == 0 {
 		return
 	}
-	message, err := intake.Message(ctx, text, c.transport.clean, req.Room)
+	message, err := bodyreader.Message(ctx, text, c.transport.clean, req.Room)
 	if err != nil {
 		c.transport.log.DebugContext(ctx, "progress of a call was dropped", "server", c.transport.cfg.Name, "error", upstream.ForLog(err))
 		return

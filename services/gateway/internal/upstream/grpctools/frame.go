@@ -46,8 +46,8 @@ func (frames) Name() string { return "proto" }
 
 // message decodes an answer, unless it contains too many fields.
 func (t *tool) message(text []byte) (protoreflect.Message, error) {
-	left := maxPieces
-	if err := count(text, t.out.Descriptor(), &left); err != nil {
+	remaining := maxPieces
+	if err := count(text, t.out.Descriptor(), &remaining); err != nil {
 		return nil, err
 	}
 	m := t.out.New()
@@ -55,9 +55,9 @@ func (t *tool) message(text []byte) (protoreflect.Message, error) {
 }
 
 // count subtracts the number of fields in a message from left.
-func count(text []byte, md protoreflect.MessageDescriptor, left *int) error {
+func count(text []byte, md protoreflect.MessageDescriptor, budget *int) error {
 	for len(text) > 0 {
-		if *left--; *left < 0 {
+		if *budget--; *budget < 0 {
 			return errPieces
 		}
 		number, kind, n := protowire.ConsumeTag(text)
@@ -76,11 +76,11 @@ func count(text []byte, md protoreflect.MessageDescriptor, left *int) error {
 			value, _ := protowire.ConsumeBytes(text)
 			switch {
 			case fd.Message() != nil:
-				if err := count(value, fd.Message(), left); err != nil {
+				if err := count(value, fd.Message(), budget); err != nil {
 					return err
 				}
 			case fd.IsPacked():
-				*left -= len(value) / 8 // a packed number may take one byte on the wire, and takes eight in memory
+				*budget -= len(value) / 8 // a packed number may take one byte on the wire, and takes eight in memory
 			}
 		}
 		text = text[n:]

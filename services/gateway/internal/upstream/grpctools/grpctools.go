@@ -17,7 +17,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
-	"github.com/sluice-mesh/sluice/services/gateway/internal/intake"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/bodyreader"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 	"github.com/sluice-mesh/sluice/services/internal/principal"
@@ -165,10 +165,10 @@ func (t *Transport) response(ctx context.Context, req upstream.Request, member s
 	if err := req.Room.Grow(ctx, len(text)); err != nil {
 		return upstream.Answer{}, fmt.Errorf("%w: %s: %w", upstream.ErrNoAnswer, t.cfg.Name, err)
 	}
-	message, err := intake.Message(ctx, text, t.clean, req.Room)
+	message, err := bodyreader.Message(ctx, text, t.clean, req.Room)
 	if err != nil {
 		return upstream.Answer{}, fmt.Errorf("%w: %s: %w", upstream.ErrNoAnswer, t.cfg.Name, err)
 	}
-	req.Room.Keep(cap(text))
+	req.Room.Settle(cap(text))
 	return upstream.Answer{Message: message}, nil
 }

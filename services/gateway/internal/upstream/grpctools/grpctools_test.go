@@ -172,15 +172,15 @@ func TestCall_PassesProgressBeforeTheAnswer(t *testing.T) {
 		return errors.Join(send(1, "begun"), send(2, ""), send(0, "done"))
 	}
 	conn := open(t, transport(t, n.addr, nil))
-	var told []string
-	answer, err := conn.Request(within(t), call(t, "note_watch", `{"noteId":"a"}`), func(m []byte) { told = append(told, string(m)) })
+	var progress []string
+	answer, err := conn.Request(within(t), call(t, "note_watch", `{"noteId":"a"}`), func(m []byte) { progress = append(progress, string(m)) })
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := `[{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":"p","progress":1,"message":"begun"}}` +
 		` {"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":"p","progress":2}}]`
-	if fmt.Sprint(told) != want {
-		t.Errorf("reported %v, want %v", told, want)
+	if fmt.Sprint(progress) != want {
+		t.Errorf("reported %v, want %v", progress, want)
 	}
 	if r := resultOf(t, answer); string(r.StructuredContent) != `{"body":"done"}` || r.IsError {
 		t.Errorf("answers %s", answer.Message.Raw)
@@ -215,13 +215,13 @@ func TestCall_ReturnsStatusAsErrorResult(t *testing.T) {
 			t.Errorf("%v answers %s", c.said, answer.Message.Raw)
 		}
 	}
-	for said, want := range map[error]error{
+	for sent, want := range map[error]error{
 		status.Error(codes.Unavailable, "away"):      upstream.ErrNoAnswer,
 		status.Error(codes.DeadlineExceeded, "slow"): upstream.ErrTimeout,
 	} {
-		n.write = func(context.Context, protoreflect.Message) (protoreflect.Message, error) { return nil, said }
+		n.write = func(context.Context, protoreflect.Message) (protoreflect.Message, error) { return nil, sent }
 		if _, err := conn.Request(within(t), call(t, "note_write", `{"noteId":"a"}`), nil); !errors.Is(err, want) {
-			t.Errorf("%v is %v, want %v", said, err, want)
+			t.Errorf("%v is %v, want %v", sent, err, want)
 		}
 	}
 }
@@ -271,14 +271,14 @@ func TestCall_IsCancelledWithItsCaller(t *testing.T) {
 			conn := open(t, transport(t, n.addr, nil))
 			ctx, cancel := context.WithCancel(within(t))
 			defer cancel()
-			came := make(chan error, 1)
+			errs := make(chan error, 1)
 			go func() {
 				_, err := conn.Request(ctx, call(t, "note_write", `{"noteId":"a"}`), nil)
-				came <- err
+				errs <- err
 			}()
 			<-began
 			end(cancel, conn)
-			if err := <-came; !errors.Is(err, upstream.ErrNoAnswer) {
+			if err := <-errs; !errors.Is(err, upstream.ErrNoAnswer) {
 				t.Errorf("the call is %v, want no answer", err)
 			}
 			if err := <-ended; !errors.Is(err, context.Canceled) {

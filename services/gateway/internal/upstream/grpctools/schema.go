@@ -21,13 +21,13 @@ import (
 type schema = map[string]any
 
 // inputSchema returns the schema of a tool's arguments. It allows only the message's fields, with their JSON names.
-func inputSchema(md protoreflect.MessageDescriptor, left *int) (schema, error) {
-	return (&schemas{input: true, left: left}).objectSchema(md)
+func inputSchema(md protoreflect.MessageDescriptor, budget *int) (schema, error) {
+	return (&schemas{input: true, left: budget}).objectSchema(md)
 }
 
 // outputSchema returns the schema of a tool's answer, which is the message without its progress field.
-func outputSchema(md protoreflect.MessageDescriptor, left *int) (schema, error) {
-	return (&schemas{left: left}).objectSchema(md)
+func outputSchema(md protoreflect.MessageDescriptor, budget *int) (schema, error) {
+	return (&schemas{left: budget}).objectSchema(md)
 }
 
 // maxSchemas is the maximum number of properties and enum names in the schemas of one server. It is limited because

@@ -87,7 +87,7 @@ func (s *set) add(service protoreflect.ServiceDescriptor, types *protoregistry.T
 	return nil
 }
 
-func newTool(method protoreflect.MethodDescriptor, option *mcpv1.Tool, types *protoregistry.Types, left *int) (*tool, error) {
+func newTool(method protoreflect.MethodDescriptor, option *mcpv1.Tool, types *protoregistry.Types, budget *int) (*tool, error) {
 	switch {
 	case !toolName.MatchString(option.GetName()):
 		return nil, fmt.Errorf("the name does not match %s", toolName)
@@ -100,11 +100,11 @@ func newTool(method protoreflect.MethodDescriptor, option *mcpv1.Tool, types *pr
 		streams: method.IsStreamingServer(),
 		success: option.GetSaysSuccess(),
 	}
-	input, err := inputSchema(method.Input(), left)
+	input, err := inputSchema(method.Input(), budget)
 	if err != nil {
 		return nil, err
 	}
-	output, err := outputSchema(method.Output(), left)
+	output, err := outputSchema(method.Output(), budget)
 	if err != nil {
 		return nil, err
 	}

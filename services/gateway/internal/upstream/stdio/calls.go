@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/limits"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
@@ -44,7 +44,7 @@ type pendingCall struct {
 	begun time.Time
 	// room is the memory for the answer, and queued is the memory for the messages in events. They are nil for a
 	// request of the gateway.
-	room, queued *room.Holding
+	room, queued *limits.Memory
 	// result receives the answer. It is buffered.
 	result chan callResult
 }
@@ -247,12 +247,12 @@ func (t *callTable) wasAbandoned(raw []byte) bool {
 
 // register assigns an id to a request. It returns nil if the process is retired. The caller must call do with the
 // result.
-func (p *process) register(m *jsonrpc.Message, has *room.Holding, events bool) *pendingCall {
+func (p *process) register(m *jsonrpc.Message, has *limits.Memory, events bool) *pendingCall {
 	c := &pendingCall{
 		proc:   p,
 		m:      m,
 		room:   has,
-		queued: has.Beside(),
+		queued: has.Sibling(),
 		client: m.ID.Of(m.Raw),
 		token:  m.Meta.ProgressToken.Of(m.Raw),
 		result: make(chan callResult, 1),
@@ -313,7 +313,7 @@ func (p *process) do(ctx context.Context, c *pendingCall, events func([]byte)) (
 
 // withClientID returns an answer with the client's id. It waits for a processor slot before it copies a large answer.
 func (c *pendingCall) withClientID(ctx context.Context, a *jsonrpc.Answer) (*jsonrpc.Answer, error) {
-	end, err := c.room.TurnFor(ctx, len(a.Raw))
+	end, err := c.room.TimesliceFor(ctx, len(a.Raw))
 	if err != nil {
 		return nil, err
 	}
@@ -322,7 +322,7 @@ func (c *pendingCall) withClientID(ctx context.Context, a *jsonrpc.Answer) (*jso
 	if err != nil {
 		return nil, err
 	}
-	c.room.Keep(len(addressed.Raw))
+	c.room.Settle(len(addressed.Raw))
 	return addressed, nil
 }
 

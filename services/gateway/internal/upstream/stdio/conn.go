@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/limits"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
@@ -64,7 +64,7 @@ func (c *conn) Request(ctx context.Context, req upstream.Request, events func([]
 }
 
 // register registers a request with the process that will serve the request.
-func (c *conn) register(ctx context.Context, m *jsonrpc.Message, has *room.Holding, events bool) (*pendingCall, error) {
+func (c *conn) register(ctx context.Context, m *jsonrpc.Message, has *limits.Memory, events bool) (*pendingCall, error) {
 	for {
 		p, err := c.process(ctx)
 		if err != nil {

@@ -19,9 +19,9 @@ import (
 )
 
 // prepare returns the command of a process for a principal, and creates the folder of the process.
-func (s *transport) prepare(who principal.Key, used *usedProgram) (c sandbox.Command, err error) {
+func (s *transport) prepare(key principal.Key, used *usedProgram) (c sandbox.Command, err error) {
 	c.Args = s.cfg.Command
-	if c.Dir, err = s.cfg.folder(who); err != nil {
+	if c.Dir, err = s.cfg.folder(key); err != nil {
 		return c, err
 	}
 	c.Own = c.Dir
@@ -78,7 +78,7 @@ func present(path string) string {
 }
 
 // folder returns the working directory for a principal's process. It creates the directory if it is private.
-func (c *Config) folder(who principal.Key) (string, error) {
+func (c *Config) folder(key principal.Key) (string, error) {
 	if c.Dir != "" {
 		info, err := os.Stat(c.Dir)
 		if err != nil {
@@ -91,13 +91,13 @@ func (c *Config) folder(who principal.Key) (string, error) {
 	}
 	name := "shared"
 	if !c.Shared {
-		name = folderName(who)
+		name = folderName(key)
 	}
 	dir := filepath.Join(c.WorkRoot, c.Name, name)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return "", fmt.Errorf("make its private folder: %w", err)
 	}
-	if !c.Shared && isAgent(who) {
+	if !c.Shared && isAgent(key) {
 		if err := touchMark(dir, time.Now()); err != nil {
 			return "", fmt.Errorf("mark its private folder: %w", err)
 		}
@@ -140,8 +140,8 @@ func removeFiles(dir string, names []string) error {
 
 // folderName returns the name of a principal's private folder. The name contains the length of the tenant, so that
 // principals whose concatenated names are equal have different folders.
-func folderName(who principal.Key) string {
-	sum := sha256.Sum256([]byte(strconv.Itoa(len(who.Tenant)) + ":" + who.Tenant + who.Subject))
+func folderName(key principal.Key) string {
+	sum := sha256.Sum256([]byte(strconv.Itoa(len(key.Tenant)) + ":" + key.Tenant + key.Subject))
 	return hex.EncodeToString(sum[:16])
 }
 

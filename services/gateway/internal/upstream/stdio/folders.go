@@ -79,8 +79,8 @@ func (s *transport) sweep(now time.Time) {
 func (s *transport) putAside(dir string, now time.Time) (ended string, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for who := range s.hosts {
-		if folderName(who) == filepath.Base(dir) {
+	for key := range s.hosts {
+		if folderName(key) == filepath.Base(dir) {
 			return "", touchMark(dir, now)
 		}
 	}
@@ -103,4 +103,4 @@ func (s *transport) removeFolder(dir string) {
 	s.log.InfoContext(s.closing, "the private folder of an agent was removed, because no process had used it for 30 days", "folder", strings.TrimSuffix(filepath.Base(dir), endedFolder))
 }
 
-func isAgent(who principal.Key) bool { return strings.HasPrefix(who.Subject, principal.Agent) }
+func isAgent(key principal.Key) bool { return strings.HasPrefix(key.Subject, principal.Agent) }

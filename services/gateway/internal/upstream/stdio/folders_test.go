@@ -18,10 +18,10 @@ func agentKey(id string) principal.Key {
 }
 
 // visited lets a principal use a server once. It returns the principal's private folder after the process has ended.
-func visited(t *testing.T, root string, who principal.Key) (folder string) {
+func visited(t *testing.T, root string, key principal.Key) (folder string) {
 	t.Helper()
 	r := newRig(t, "good", func(c *stdio.Config) { c.WorkRoot = root })
-	s := r.open(t, who)
+	s := r.open(t, key)
 	folder = s.call(1, "info", nil)["dir"]
 	put(t, s.conn.Close(t.Context()))
 	put(t, r.Close())
@@ -60,8 +60,8 @@ func TestFolders_OfEndedAgentsAreRemoved(t *testing.T) {
 			t.Errorf("the folder of %s is gone", what)
 		}
 	}
-	if again := r.open(t, agentKey("ended")).call(1, "info", nil)["dir"]; again != ended || exists(t, filepath.Join(ended, "state")) {
-		t.Errorf("the restored agent works in %s, with its old files", again)
+	if reopened := r.open(t, agentKey("ended")).call(1, "info", nil)["dir"]; reopened != ended || exists(t, filepath.Join(ended, "state")) {
+		t.Errorf("the restored agent works in %s, with its old files", reopened)
 	}
 }
 

@@ -17,7 +17,7 @@ import (
 	"github.com/go-json-experiment/json"
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/limits"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream/stdio"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream/upstreamtest"
@@ -61,7 +61,7 @@ func newLog() *slog.Logger { return slog.New(slog.DiscardHandler) }
 // rig is a server whose processes run this test program.
 type rig struct {
 	upstream.Transport
-	all  *room.Room
+	all  *limits.Budget
 	log  *logbook
 	root string
 }
@@ -106,11 +106,11 @@ type session struct {
 	conn upstream.Conn
 }
 
-func (r *rig) open(t *testing.T, who principal.Key) session {
+func (r *rig) open(t *testing.T, key principal.Key) session {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	conn, answer, err := r.Open(ctx, who, hello(0))
+	conn, answer, err := r.Open(ctx, key, hello(0))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/limits"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
@@ -35,7 +35,7 @@ type host struct {
 	accounts principal.Accounts
 	// room identifies the budget against which the lines of the host's processes count: the principal's budget, or the
 	// server's own budget if the server is shared. It contains no memory itself.
-	room *room.Holding
+	room *limits.Memory
 	// conns is the number of sessions that are open or being opened.
 	conns int
 	// proc is the newest process, which may have ended. It is used while start is nil.
@@ -74,16 +74,16 @@ func (h *host) stopIdle() {
 
 // join returns the host for a principal and counts a session on it. has is the principal's memory budget for the first
 // answer of the session.
-func (s *transport) join(who principal.Key, has *room.Holding) (*host, error) {
-	if who.Tenant == "" || who.Subject == "" {
+func (s *transport) join(key principal.Key, has *limits.Memory) (*host, error) {
+	if key.Tenant == "" || key.Subject == "" {
 		return nil, fmt.Errorf("%w: the session has no principal", upstream.ErrNeverSent)
 	}
-	accounts := has.AccountsOf(who)
+	accounts := has.AccountsOf(key)
 	if s.cfg.Shared {
-		who = principal.Key{}
+		key = principal.Key{}
 	}
 	if s.cfg.Shared || has == nil {
-		has = s.room.Open(&room.Holder{Server: s.cfg.Name})
+		has = s.room.Open(&limits.Owner{Server: s.cfg.Name})
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -94,13 +94,13 @@ func (s *transport) join(who principal.Key, has *room.Holding) (*host, error) {
 		s.sweeps = true
 		s.running.Go(s.sweepAlways)
 	}
-	h, ok := s.hosts[who]
+	h, ok := s.hosts[key]
 	if !ok {
 		if err := s.admit(&accounts); err != nil {
 			return nil, fmt.Errorf("%w: server %q: %w", upstream.ErrNeverSent, s.cfg.Name, err)
 		}
-		h = &host{who: who, accounts: accounts, room: has.Beside()}
-		s.hosts[who] = h
+		h = &host{who: key, accounts: accounts, room: has.Sibling()}
+		s.hosts[key] = h
 	}
 	h.conns++
 	h.stopIdle()

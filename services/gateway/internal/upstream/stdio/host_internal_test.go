@@ -20,13 +20,13 @@ func TestPause_GrowsWithQuickStarts(t *testing.T) {
 
 // TestForget_IgnoresReplacedHost checks that the timer of a removed host does not affect the host that has replaced it.
 func TestForget_IgnoresReplacedHost(t *testing.T) {
-	who := principal.Key{Tenant: "acme", Subject: "ana"}
-	old, now := &host{who: who}, &host{who: who}
-	s := &transport{hosts: map[principal.Key]*host{who: now}}
-	if s.expire(old); s.hosts[who] != now {
+	key := principal.Key{Tenant: "acme", Subject: "ana"}
+	old, now := &host{who: key}, &host{who: key}
+	s := &transport{hosts: map[principal.Key]*host{key: now}}
+	if s.expire(old); s.hosts[key] != now {
 		t.Error("the current host was removed")
 	}
-	if s.expire(now); s.hosts[who] != nil {
+	if s.expire(now); s.hosts[key] != nil {
 		t.Error("an unused host is kept")
 	}
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// Case U1.
+// Case U1. Checks that progress is passed only to the request that has its token.
 func TestRequest_ReceivesOnlyItsOwnProgress(t *testing.T) {
 	t.Parallel()
 	s := newRig(t, "good", nil).open(t, ana)
@@ -28,7 +28,7 @@ func TestRequest_ReceivesOnlyItsOwnProgress(t *testing.T) {
 	}
 }
 
-// Case U1.
+// Case U1. Checks that members that only the gateway may send are removed from answers.
 func TestRequest_RemovesReservedMembersFromAnswers(t *testing.T) {
 	t.Parallel()
 	s := newRig(t, "good", nil).open(t, ana)
@@ -42,7 +42,7 @@ func TestRequest_RemovesReservedMembersFromAnswers(t *testing.T) {
 	}
 }
 
-// Case U1.
+// Case U1. Checks that messages that belong to no request are dropped and logged once for each reason.
 func TestRequest_DropsMessagesThatBelongToNoRequest(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "good", nil)
@@ -61,7 +61,7 @@ func TestRequest_DropsMessagesThatBelongToNoRequest(t *testing.T) {
 	}
 }
 
-// Case U1.
+// Case U1. Checks that the gateway answers requests of the server that no client can receive.
 func TestRequest_GatewayAnswersServerRequests(t *testing.T) {
 	t.Parallel()
 	s := newRig(t, "good", nil).open(t, ana)
@@ -80,7 +80,7 @@ func TestRequest_GatewayAnswersServerRequests(t *testing.T) {
 	}
 }
 
-// Case U1.
+// Case U1. Checks that a line that is too long ends the process.
 func TestRequest_LimitsLines(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "good", func(c *stdio.Config) { c.MaxMessage = 1 << 20 })
@@ -98,7 +98,7 @@ func TestRequest_LimitsLines(t *testing.T) {
 	s.call(2, "info", nil) // answered by the next process
 }
 
-// Case S2.
+// Case S2. Checks that lines of standard error are redacted, escaped and cut before they are logged.
 func TestLog_StandardErrorIsRedactedAndEscaped(t *testing.T) {
 	t.Parallel()
 	const secret = "hunter2-correct-horse"
@@ -122,7 +122,7 @@ func TestLog_StandardErrorIsRedactedAndEscaped(t *testing.T) {
 	}
 }
 
-// Case S1.
+// Case S1. Checks that configured secrets are redacted in answers.
 func TestRequest_RedactsSecretsInAnswers(t *testing.T) {
 	t.Parallel()
 	const secret, plain = "hunter2-correct-horse", "eu-central-1"
@@ -139,7 +139,7 @@ func TestRequest_RedactsSecretsInAnswers(t *testing.T) {
 // one. Later lines of the process are logged only at level debug.
 func TestLog_ContainsStandardErrorBeforeTheFirstCall(t *testing.T) {
 	t.Parallel()
-	said := func(r *rig, text string) (warned bool) {
+	logged := func(r *rig, text string) (warned bool) {
 		for line := range strings.Lines(r.log.String()) {
 			warned = warned || strings.Contains(line, text) && !strings.Contains(line, "level=DEBUG")
 		}
@@ -149,19 +149,19 @@ func TestLog_ContainsStandardErrorBeforeTheFirstCall(t *testing.T) {
 	if _, _, err := early.Open(t.Context(), ana, hello(0)); err == nil {
 		t.Fatal("it started")
 	}
-	if !said(early, "no licence found") {
+	if !logged(early, "no licence found") {
 		t.Error("the log does not say why the server did not start")
 	}
 	late := newRig(t, "good", nil)
 	if _, err := late.open(t, ana).try(1, "die", nil); err == nil {
 		t.Fatal("it lives")
 	}
-	if said(late, "out of cheese") {
+	if logged(late, "out of cheese") {
 		t.Error("the log quotes a process that had a call")
 	}
 }
 
-// Case S2.
+// Case S2. Checks that only some lines of standard error are logged if a process writes many.
 func TestLog_StandardErrorIsRateLimited(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "good", nil)
@@ -199,7 +199,7 @@ func TestRequest_LimitsSizeOfMessagesBeforeAnswer(t *testing.T) {
 	s.call(3, "info", nil)
 }
 
-// Case U1.
+// Case U1. Checks that a request ends if too many messages arrive before its answer.
 func TestRequest_LimitsNumberOfMessagesBeforeAnswer(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "good", nil)

@@ -7,8 +7,8 @@ import (
 	"fmt"
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/limits"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
@@ -16,12 +16,12 @@ import (
 type listener struct {
 	messages chan []byte
 	// queued is the memory for the messages in the channel.
-	queued *room.Holding
+	queued *limits.Memory
 }
 
 // Listen implements upstream.Conn. It continues if another process replaces the session's process.
 func (c *conn) Listen(ctx context.Context, to upstream.Listener) error {
-	l := &listener{messages: make(chan []byte, eventQueue), queued: to.Room.Beside()}
+	l := &listener{messages: make(chan []byte, eventQueue), queued: to.Room.Sibling()}
 	defer l.queued.Close()
 	if !c.addListener(l) {
 		return fmt.Errorf("%w: %w", upstream.ErrNoStream, upstream.ErrClosed)

@@ -10,7 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/limits"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream/stdio"
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
@@ -18,7 +18,7 @@ import (
 
 // listen lets a session listen. It returns a channel with the messages, a function that stops listening, and a channel
 // with the error.
-func (s session) listen(has *room.Holding) (heard chan string, hangUp func(), ended chan error) {
+func (s session) listen(has *limits.Memory) (heard chan string, hangUp func(), ended chan error) {
 	s.t.Helper()
 	ctx, cancel := context.WithCancel(s.t.Context())
 	heard, ended = make(chan string, 100), make(chan error, 1)
@@ -62,7 +62,7 @@ func TestListen_ReceivesMessagesOutsideOfRequests(t *testing.T) {
 			for range tt.others {
 				sessions = append(sessions, r.open(t, ana))
 			}
-			has := r.all.Open(&room.Holder{Server: "fake"})
+			has := r.all.Open(&limits.Owner{Server: "fake"})
 			defer has.Close()
 			var all []chan string
 			for _, s := range sessions {
@@ -103,7 +103,7 @@ func TestListen_StoppedListenerReceivesNothing(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "good", nil)
 	s := r.open(t, ana)
-	has := r.all.Open(&room.Holder{Server: "fake"})
+	has := r.all.Open(&limits.Owner{Server: "fake"})
 	defer has.Close()
 	_, hangUp, ended := s.listen(has)
 	hangUp()
@@ -136,7 +136,7 @@ func TestListen_RequestsEndWithTheirProcess(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "good", nil)
 	s := r.open(t, ana)
-	has := r.all.Open(&room.Holder{Server: "fake"})
+	has := r.all.Open(&limits.Owner{Server: "fake"})
 	defer has.Close()
 	heard, hangUp, _ := s.listen(has)
 	defer hangUp()
@@ -165,7 +165,7 @@ func TestListen_RequestsOfASharedProcessAreRefused(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "good", func(c *stdio.Config) { c.Shared = true })
 	sessions := []session{r.open(t, ana), r.open(t, ben)}
-	has := r.all.Open(&room.Holder{Server: "fake"})
+	has := r.all.Open(&limits.Owner{Server: "fake"})
 	defer has.Close()
 	for _, s := range sessions {
 		heard, hangUp, _ := s.listen(has)

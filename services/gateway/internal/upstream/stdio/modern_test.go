@@ -22,11 +22,11 @@ import (
 var client = &upstream.Client{Name: "c", Version: "2"}
 
 // discover opens a connection without a session.
-func (r *rig) discover(t *testing.T, who principal.Key) (upstream.Conn, upstream.Answer, error) {
+func (r *rig) discover(t *testing.T, key principal.Key) (upstream.Conn, upstream.Answer, error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	return r.Open(ctx, who, upstream.Discover(client).Request("", nil))
+	return r.Open(ctx, key, upstream.Discover(client).Request("", nil))
 }
 
 // Checks that a server that speaks only 2026-07-28 is found out by its refusal of initialize, and that its later

@@ -9,9 +9,9 @@ import (
 	"os"
 	"time"
 
-	"github.com/sluice-mesh/sluice/services/gateway/internal/intake"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/bodyreader"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/limits"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
@@ -127,7 +127,7 @@ func (p *process) read() {
 	defer p.room.Close()
 	lines := lineReader{limit: p.server.cfg.MaxMessage}
 	lines.long = p.memory(lines.limit)
-	lines.r = bufio.NewReaderSize(intake.Pace(p.stdout, lines.long.IsHeld, func() { p.end(intake.ErrSlow) }), room.Free)
+	lines.r = bufio.NewReaderSize(bodyreader.Pace(p.stdout, lines.long.IsHeld, func() { p.end(bodyreader.ErrSlow) }), limits.UncountedBytes)
 	first := true
 	flood, dropped := rate{max: upstream.MaxEvents, per: time.Minute}, rate{max: maxDropped, per: time.Minute}
 	for {
@@ -136,7 +136,7 @@ func (p *process) read() {
 			first, line = false, bytes.TrimPrefix(line, []byte(jsonrpc.ByteOrderMark))
 		}
 		switch {
-		case errors.Is(err, room.ErrFull):
+		case errors.Is(err, limits.ErrMemory):
 			return // no session needs the line any more
 		case errors.Is(err, errLongLine):
 			p.end(fmt.Errorf("it wrote a line of more than %d bytes", lines.limit))
@@ -159,8 +159,8 @@ func (p *process) read() {
 
 // memory returns the buffer for long lines of the process. They count against the host's principal, because the request
 // to which a line belongs is known only after the line was read. While the budget is exhausted, no more is read.
-func (p *process) memory(limit int) *intake.Memory {
-	return intake.New(p.reading, p.room, limit+len("\r\n"))
+func (p *process) memory(limit int) *bodyreader.Memory {
+	return bodyreader.New(p.reading, p.room, limit+len("\r\n"))
 }
 
 var errLongLine = errors.New("the line is too long")
@@ -170,7 +170,7 @@ type lineReader struct {
 	r     *bufio.Reader
 	limit int
 	// long contains a line that is larger than the buffer of r. If own is true, the memory of the line is not reused.
-	long *intake.Memory
+	long *bodyreader.Memory
 	own  bool
 }
 

@@ -10,7 +10,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/sluice-mesh/sluice/services/gateway/internal/intake"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/bodyreader"
 )
 
 func FuzzFrame(f *testing.F) {
@@ -56,17 +56,17 @@ func FuzzLineReader(f *testing.F) {
 		var want []string
 		wantErr := io.EOF
 		for line := range bytes.Lines(stream) {
-			line, whole := bytes.CutSuffix(line, []byte("\n"))
+			line, complete := bytes.CutSuffix(line, []byte("\n"))
 			text := bytes.TrimSuffix(line, []byte("\r"))
-			if whole && len(text) > limit || len(line) > limit+2 {
+			if complete && len(text) > limit || len(line) > limit+2 {
 				wantErr = errLongLine
 				break
 			}
-			if whole {
+			if complete {
 				want = append(want, string(text))
 			}
 		}
-		lines := lineReader{r: bufio.NewReaderSize(bytes.NewReader(stream), 16), limit: limit, long: intake.New(t.Context(), nil, 0)}
+		lines := lineReader{r: bufio.NewReaderSize(bytes.NewReader(stream), 16), limit: limit, long: bodyreader.New(t.Context(), nil, 0)}
 		var got []string
 		for {
 			line, err := lines.next()

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/limits"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 	"github.com/sluice-mesh/sluice/services/internal/proclimit"
 	"github.com/sluice-mesh/sluice/services/internal/sandbox"
@@ -67,7 +67,7 @@ type process struct {
 	cause error
 
 	// room is the memory for the line that is being read. reading is cancelled when no more lines are needed.
-	room    *room.Holding
+	room    *limits.Memory
 	reading context.Context //nolint:containedctx // the context of the process
 	unread  context.CancelFunc
 	calls   callTable
@@ -105,7 +105,7 @@ func (s *transport) launch(h *host, used *usedProgram) (*process, error) {
 		done:    make(chan struct{}),
 		calls:   callTable{byID: make(map[int64]*pendingCall), abandoned: make(map[int64]struct{})},
 		drops:   make(map[string]int),
-		room:    h.room.Beside(),
+		room:    h.room.Sibling(),
 		program: used,
 	}
 	p.disk = newDisk(s, command.Own)

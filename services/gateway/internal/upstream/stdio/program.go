@@ -126,9 +126,9 @@ func (p *program) paused() error {
 	if wait <= 0 {
 		return nil
 	}
-	again := *p.failure
-	again.RetryAfter = wait
-	return &again
+	copied := *p.failure
+	copied.RetryAfter = wait
+	return &copied
 }
 
 // begin begins an installation unless one is in progress. The caller holds the lock.

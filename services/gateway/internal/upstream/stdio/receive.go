@@ -7,10 +7,10 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/sluice-mesh/sluice/services/gateway/internal/intake"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/bodyreader"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/limits"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
@@ -47,7 +47,7 @@ func (p *process) drop(reason string) {
 // receive handles one line of the process. If own is true, receive may keep the line; otherwise it copies the parts
 // that it needs. It returns the reason for dropping the message, or "" if the message was not dropped.
 func (p *process) receive(line []byte, own bool) string {
-	a, err := intake.Mended(context.Background(), line, p.server.clean, p.room, p.calls.methodOf) // the wait for a processor slot is short
+	a, err := bodyreader.Mended(context.Background(), line, p.server.clean, p.room, p.calls.methodOf) // the wait for a processor slot is short
 	switch {
 	case err != nil:
 		return p.unreadable(line, err)
@@ -79,8 +79,8 @@ func (p *process) deliverAnswer(a *jsonrpc.Answer, own bool) string {
 		c.result <- callResult{nil, fmt.Errorf("%w: server %q: %w", upstream.ErrNoAnswer, p.server.cfg.Name, upstream.ErrForged)}
 		return ""
 	}
-	if !p.room.Give(c.room) {
-		c.result <- callResult{nil, fmt.Errorf("%w: server %q: %w", upstream.ErrNoAnswer, p.server.cfg.Name, room.ErrFull)}
+	if !p.room.Transfer(c.room) {
+		c.result <- callResult{nil, fmt.Errorf("%w: server %q: %w", upstream.ErrNoAnswer, p.server.cfg.Name, limits.ErrMemory)}
 		return ""
 	}
 	if !own {

@@ -39,7 +39,7 @@ func TestRecycle_ReplacesAProcessAfterItsCalls(t *testing.T) {
 	if got := two.call(2, "info", nil)["pid"]; got != after["pid"] {
 		t.Errorf("the other session's process is %s, want %s", got, after["pid"])
 	}
-	if said := r.log.String(); strings.Contains(said, "WARN") || !strings.Contains(said, "the configured number of calls") {
+	if logged := r.log.String(); strings.Contains(logged, "WARN") || !strings.Contains(logged, "the configured number of calls") {
 		t.Error("the log calls it a failure, or has no entry")
 	}
 }

@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-mesh/sluice/services/gateway/internal/intake"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/bodyreader"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/limits"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream/stdio"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream/upstreamtest"
@@ -26,7 +26,7 @@ func TestMemory_AnswerWaitsForTheBudgetOfItsPrincipal(t *testing.T) {
 	r := newRig(t, "good", nil)
 	s, all := r.open(t, ana), r.all
 	full := all.Open(upstreamtest.Holder(ana))
-	if !full.Add(room.Share) {
+	if !full.Add(limits.PrincipalBytes) {
 		t.Fatal("the memory budget is too small")
 	}
 	done := s.begin(1, "size", large)
@@ -47,10 +47,10 @@ func TestMemory_SharedProcessWaitsForNoSession(t *testing.T) {
 	r := newRig(t, "good", func(c *stdio.Config) { c.Shared = true })
 	anas, bens := r.open(t, ana), r.open(t, ben)
 	full := r.all.Open(upstreamtest.Holder(ana))
-	if !full.Add(room.Share) {
+	if !full.Add(limits.PrincipalBytes) {
 		t.Fatal("the memory budget is too small")
 	}
-	if _, err := anas.try(1, "size", large); !errors.Is(err, upstream.ErrNoAnswer) || !errors.Is(err, room.ErrFull) {
+	if _, err := anas.try(1, "size", large); !errors.Is(err, upstream.ErrNoAnswer) || !errors.Is(err, limits.ErrMemory) {
 		t.Errorf("the error is %v", err)
 	}
 	anas.call(2, "info", nil)
@@ -66,7 +66,7 @@ func TestMemory_StalledLineEndsTheProcess(t *testing.T) {
 	r := newRig(t, "good", nil)
 	s := r.open(t, ana)
 	begin := time.Now()
-	if _, err := s.try(1, "stall", nil); !errors.Is(err, intake.ErrSlow) || time.Since(begin) > patience {
+	if _, err := s.try(1, "stall", nil); !errors.Is(err, bodyreader.ErrSlow) || time.Since(begin) > patience {
 		t.Errorf("after %v the error is %v", time.Since(begin), err)
 	}
 	s.call(2, "size", large)
@@ -78,7 +78,7 @@ func TestMemory_LargeGreetingIsRefused(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "verbose", nil)
 	_, _, err := r.Open(t.Context(), ana, hello(0))
-	if err == nil || !strings.Contains(err.Error(), room.ErrFull.Error()) {
+	if err == nil || !strings.Contains(err.Error(), limits.ErrMemory.Error()) {
 		t.Errorf("the error is %v", err)
 	}
 }
@@ -89,7 +89,7 @@ func TestMemory_QueuedMessagesAreLimited(t *testing.T) {
 	r := newRig(t, "good", nil)
 	s, all := r.open(t, ana), r.all
 	full := all.Open(upstreamtest.Holder(ana))
-	if !full.Add(room.Share) {
+	if !full.Add(limits.PrincipalBytes) {
 		t.Fatal("the memory budget is too small")
 	}
 	began, read := make(chan struct{}), make(chan struct{})
@@ -112,7 +112,7 @@ func TestMemory_QueuedMessagesAreLimited(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Logf("%d messages of %d bytes came", seen, bytes)
-	if bytes > room.Free+burstSize+1<<10 {
+	if bytes > limits.UncountedBytes+burstSize+1<<10 {
 		t.Errorf("%d bytes waited for their reader", bytes)
 	}
 }

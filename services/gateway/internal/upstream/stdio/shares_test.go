@@ -8,7 +8,7 @@ import (
 	"time"
 
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/limits"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream/stdio"
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
@@ -46,7 +46,7 @@ func TestOpen_AgentsShareTheLimitOfTheirMaker(t *testing.T) {
 			r := newRig(t, "good", func(c *stdio.Config) { c.MaxProcesses, c.IdleTimeout = 8, 20*time.Millisecond })
 			open := func(p *identityv1.Principal) (upstream.Conn, error) {
 				hello := hello(0)
-				hello.Room = r.all.Open(&room.Holder{Accounts: principal.AccountsOf(p), Server: "fake"})
+				hello.Room = r.all.Open(&limits.Owner{Accounts: principal.AccountsOf(p), Server: "fake"})
 				conn, _, err := r.Open(t.Context(), principal.Of(p), hello)
 				return conn, err
 			}

@@ -46,13 +46,13 @@ func (s *startTime) begin(fixed time.Duration) (ctx context.Context, end func())
 			case <-timer.C:
 			}
 			s.mu.Lock()
-			left := time.Until(s.until(fixed))
+			remaining := time.Until(s.until(fixed))
 			s.mu.Unlock()
-			if left <= 0 {
+			if remaining <= 0 {
 				cancel(context.DeadlineExceeded)
 				return
 			}
-			timer.Reset(left)
+			timer.Reset(remaining)
 		}
 	}()
 	return ctx, sync.OnceFunc(func() {
@@ -142,8 +142,8 @@ func beforeDeadline(ctx context.Context) (late <-chan time.Time, stop func()) {
 	if !ok {
 		return nil, func() {}
 	}
-	left := time.Until(until)
-	timer := time.NewTimer(left - min(startMargin, left/4))
+	remaining := time.Until(until)
+	timer := time.NewTimer(remaining - min(startMargin, remaining/4))
 	return timer.C, func() { timer.Stop() }
 }
 

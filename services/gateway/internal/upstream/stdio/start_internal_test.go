@@ -25,8 +25,8 @@ func after(t *testing.T, fixed time.Duration, writes ...time.Duration) time.Dura
 			t.Errorf("it ended with %v", context.Cause(ctx))
 		}
 		lasted = time.Since(begun)
-		if said := s.lasted(fixed); said != lasted.Round(time.Second) {
-			t.Errorf("it says that it lasted %v, and did %v", said, lasted)
+		if outcome := s.lasted(fixed); outcome != lasted.Round(time.Second) {
+			t.Errorf("it says that it lasted %v, and did %v", outcome, lasted)
 		}
 	})
 	return lasted
@@ -116,23 +116,23 @@ func TestInstalls_OneOfAPackageAtATime(t *testing.T) {
 		}()
 		synctest.Wait()
 		stop(errors.New("the gateway stops"))
-		if said := <-got; said != "third the gateway stops" {
-			t.Error(said)
+		if outcome := <-got; outcome != "third the gateway stops" {
+			t.Error(outcome)
 		}
 		first()
 		first() // idempotent
-		if said := <-got; said != "second " {
-			t.Error(said)
+		if outcome := <-got; outcome != "second " {
+			t.Error(outcome)
 		}
 		begun := time.Now()
 		if _, err := all.wait(t.Context(), "npx a"); err == nil || time.Since(begun) != maxInstall {
 			t.Errorf("behind an installation that does not end: %v after %v", err, time.Since(begun))
 		}
 		turn()
-		if again, err := all.wait(t.Context(), "npx a"); err != nil {
+		if retry, err := all.wait(t.Context(), "npx a"); err != nil {
 			t.Error(err)
 		} else {
-			again()
+			retry()
 		}
 		if all.running["npx a"] != nil {
 			t.Error("an installation that has ended is remembered")

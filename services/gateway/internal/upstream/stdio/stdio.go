@@ -18,8 +18,8 @@ import (
 	"time"
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/limits"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 	"github.com/sluice-mesh/sluice/services/internal/proclimit"
@@ -91,7 +91,7 @@ type Deps struct {
 	Log *slog.Logger
 	// Room is the memory budget for messages that are read from processes. The memory of an answer is later passed to
 	// its request.
-	Room *room.Room
+	Room *limits.Budget
 	// Sandbox starts the processes.
 	Sandbox *sandbox.Sandbox
 	// Installer returns the sandboxes for one installation of Config.Install, and is called for each installation. In
@@ -230,7 +230,7 @@ type transport struct {
 	clean   *redact.Redactor
 	// operatorScrubber redacts the output of a program before operators read it.
 	operatorScrubber *redact.Redactor
-	room             *room.Room
+	room             *limits.Budget
 	running          sync.WaitGroup
 	upstream.ListChanged
 	// closing is cancelled by stop, which closes the transport.
@@ -254,7 +254,7 @@ type transport struct {
 func (*transport) Kind() string { return "stdio" }
 
 // Open implements upstream.Transport.
-func (s *transport) Open(ctx context.Context, who principal.Key, hello upstream.Request) (upstream.Conn, upstream.Answer, error) {
+func (s *transport) Open(ctx context.Context, key principal.Key, hello upstream.Request) (upstream.Conn, upstream.Answer, error) {
 	if hello.Kind() != jsonrpc.Request || hello.Method() != mcp.MethodInitialize && hello.Method() != mcp.MethodDiscover {
 		return nil, upstream.Answer{}, fmt.Errorf("%w: a session is opened with initialize or server/discover", upstream.ErrNeverSent)
 	}
@@ -264,7 +264,7 @@ func (s *transport) Open(ctx context.Context, who principal.Key, hello upstream.
 	if modern && known != nil && !known.isModern() { // asking the server would start a program
 		return s.otherEra(known, m)
 	}
-	h, err := s.join(who, hello.Room)
+	h, err := s.join(key, hello.Room)
 	if err != nil {
 		return nil, upstream.Answer{}, err
 	}

@@ -240,12 +240,12 @@ func TestOpen_PrincipalsHaveSeparateProcesses(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "good", nil)
 	infos := map[string]map[string]string{}
-	for name, who := range map[string]principal.Key{
+	for name, key := range map[string]principal.Key{
 		"ana": ana, "ben": ben,
 		"another tenant's ana": {Tenant: "other", Subject: "ana"},
 		"names run together":   {Tenant: "defaulta", Subject: "na"},
 	} {
-		infos[name] = r.open(t, who).call(1, "info", nil)
+		infos[name] = r.open(t, key).call(1, "info", nil)
 	}
 	for _, key := range []string{"pid", "dir"} {
 		seen := map[string]bool{}

@@ -14,9 +14,9 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/sluice-mesh/sluice/services/gateway/internal/bodyreader"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/httpclient"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/intake"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/limits"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
@@ -36,7 +36,7 @@ var (
 
 // caused wraps err in a CauseError if a response shows why it cannot be used.
 func (s *Transport) caused(resp *http.Response, err error) error {
-	for _, other := range []error{context.DeadlineExceeded, context.Canceled, room.ErrFull, intake.ErrSlow, upstream.ErrForged} {
+	for _, other := range []error{context.DeadlineExceeded, context.Canceled, limits.ErrMemory, bodyreader.ErrSlow, upstream.ErrForged} {
 		if errors.Is(err, other) {
 			return err
 		}
@@ -58,8 +58,8 @@ func (s *Transport) cause(resp *http.Response) (text string, lasts bool) {
 	case resp.StatusCode == http.StatusUnauthorized, resp.StatusCode == http.StatusForbidden:
 		return fmt.Sprintf("the server refuses the gateway: HTTP %d; look at its headers (%s.headers)", resp.StatusCode, key), true
 	case resp.StatusCode >= 300 && resp.StatusCode < 400:
-		if place := s.shownAddress(resp.Header.Get("Location")); place != "" {
-			return fmt.Sprintf("it answered %d to %s: write that address (%s.url)", resp.StatusCode, place, key), true
+		if address := s.shownAddress(resp.Header.Get("Location")); address != "" {
+			return fmt.Sprintf("it answered %d to %s: write that address (%s.url)", resp.StatusCode, address, key), true
 		}
 		return fmt.Sprintf("it answered %d, and names no other address", resp.StatusCode), true
 	case resp.StatusCode >= 400:

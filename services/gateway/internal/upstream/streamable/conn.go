@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/limits"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
@@ -60,8 +60,8 @@ type negotiated struct {
 	cookies *cookies
 }
 
-// handshake sends initialize, or server/discover, and returns the result. has is the memory budget for the answer.
-func (c *conn) handshake(ctx context.Context, has *room.Holding) (*negotiated, upstream.Answer, error) {
+// handshake sends initialize, or server/discover, and returns the result. memory is the memory budget for the answer.
+func (c *conn) handshake(ctx context.Context, has *limits.Memory) (*negotiated, upstream.Answer, error) {
 	if c.initialize.Method() == mcp.MethodDiscover {
 		return c.discover(ctx, has)
 	}
@@ -104,7 +104,7 @@ func isSession(name string) bool {
 }
 
 // reopen opens a new session in place of old, unless another request has already done so.
-func (c *conn) reopen(ctx context.Context, old *negotiated, has *room.Holding) (*negotiated, error) {
+func (c *conn) reopen(ctx context.Context, old *negotiated, has *limits.Memory) (*negotiated, error) {
 	select {
 	case c.reopening <- struct{}{}:
 		defer func() { <-c.reopening }()

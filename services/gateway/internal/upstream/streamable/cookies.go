@@ -78,8 +78,8 @@ func (c *cookies) store(answer http.Header) {
 // values returns all values that an answer must not contain. The caller holds the lock.
 func (c *cookies) values() []string {
 	out := slices.Clone(c.replaced)
-	for _, kept := range c.current {
-		out = append(out, kept.Value)
+	for _, stored := range c.current {
+		out = append(out, stored.Value)
 	}
 	return out
 }
@@ -117,14 +117,14 @@ func (c *cookies) field(configured string) httpclient.Field {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, kept := range c.current {
-		if !kept.Expires.IsZero() && !kept.Expires.After(time.Now()) {
+	for _, stored := range c.current {
+		if !stored.Expires.IsZero() && !stored.Expires.After(time.Now()) {
 			continue
 		}
 		if out.Value != "" {
 			out.Value += "; "
 		}
-		out.Value += kept.Name + "=" + kept.Value
+		out.Value += stored.Name + "=" + stored.Value
 	}
 	return out
 }

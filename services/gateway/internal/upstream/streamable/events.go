@@ -11,7 +11,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/sluice-mesh/sluice/services/gateway/internal/intake"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/bodyreader"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
@@ -23,7 +23,7 @@ import (
 // If the stream ends before the answer and the last event had an id, the stream is resumed after that event (MCP
 // 2025-11-25, Transports, Resumability and Redelivery).
 func readEvents(ctx context.Context, body io.ReadCloser, clean *redact.Redactor, req upstream.Request, to receivers) (*jsonrpc.Answer, error) {
-	stream := eventReader{data: intake.New(ctx, req.Room, upstream.MaxMessage)}
+	stream := eventReader{data: bodyreader.New(ctx, req.Room, upstream.MaxMessage)}
 	stream.continueWith(body)
 	if req.Method() == mcp.MethodListen { // the stream of a subscription is not meant to end
 		stream.begun = time.Now()
@@ -47,7 +47,7 @@ func readEvents(ctx context.Context, body io.ReadCloser, clean *redact.Redactor,
 		if len(data) == 0 {
 			continue // a priming event, or another event without a message
 		}
-		message, err := intake.Mended(ctx, data, clean, req.Room, methodOf(req))
+		message, err := bodyreader.Mended(ctx, data, clean, req.Room, methodOf(req))
 		if err != nil {
 			return nil, fmt.Errorf("read an event: %w", upstream.Unreadable(err))
 		}
@@ -123,7 +123,7 @@ const eventBuffer = 8 << 10
 // eventReader reads the events of a stream one at a time. It stores only the data of the current event, and only once.
 type eventReader struct {
 	in   *bufio.Reader
-	data *intake.Memory
+	data *bodyreader.Memory
 	// all is the number of bytes that were read, and events is the number of events. If begun is set, both count only
 	// from the start of the current minute.
 	all, events int
@@ -149,7 +149,7 @@ type eventReader struct {
 func (e *eventReader) continueWith(body io.ReadCloser) {
 	e.data.Drop()
 	e.cr, e.begins = false, false
-	from := intake.Pace(body, e.data.IsHeld, closer(body))
+	from := bodyreader.Pace(body, e.data.IsHeld, closer(body))
 	if e.in == nil {
 		e.in = bufio.NewReaderSize(from, eventBuffer)
 		return

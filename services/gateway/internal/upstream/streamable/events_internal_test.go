@@ -7,9 +7,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sluice-mesh/sluice/services/gateway/internal/intake"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/bodyreader"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/limits"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 	"github.com/sluice-mesh/sluice/services/internal/redact"
 )
@@ -59,13 +59,13 @@ func FuzzReadEvents(f *testing.F) {
 func TestEventReader_LimitsTheSizeOfAnEvent(t *testing.T) {
 	t.Parallel()
 	line := "data: " + strings.Repeat("x", 1<<20) + "\n"
-	all, err := room.New(room.Answers())
+	all, err := limits.NewBudget(limits.AnswerQuotas())
 	if err != nil {
 		t.Fatal(err)
 	}
 	endless := eventReader{
 		in:   bufio.NewReader(strings.NewReader(strings.Repeat(line, 17))),
-		data: intake.New(t.Context(), all.Open(&room.Holder{}), upstream.MaxMessage),
+		data: bodyreader.New(t.Context(), all.Open(&limits.Owner{}), upstream.MaxMessage),
 	}
 	if data, err := endless.next(); err == nil || len(data) > 0 {
 		t.Errorf("%d bytes were taken, %v", len(data), err)

@@ -10,8 +10,8 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/sluice-mesh/sluice/services/gateway/internal/bodyreader"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/httpclient"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/intake"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
@@ -50,7 +50,7 @@ func (c *conn) Request(ctx context.Context, req upstream.Request, events func([]
 	}
 	if req.Once {
 		_, _ = c.reopen(ctx, state, req.Room) // for the next request; its result changes nothing for this one
-		req.Room.Keep(0)
+		req.Room.Settle(0)
 		return answer, fmt.Errorf("%w: %s forgot the session", upstream.ErrNoAnswer, c.server.name)
 	}
 	state, err = c.reopen(ctx, state, req.Room)
@@ -146,7 +146,7 @@ func (s *Transport) neverSent(err error) error {
 func (c *conn) answer(ctx context.Context, resp *http.Response, req upstream.Request, state *negotiated, events func([]byte)) (message *jsonrpc.Answer, err error) {
 	defer func() {
 		if err != nil {
-			req.Room.Keep(0) // frees the memory for the data that was read
+			req.Room.Settle(0) // frees the memory for the data that was read
 			message, err = nil, c.unusable(resp, err)
 		}
 	}()
@@ -161,12 +161,12 @@ func (c *conn) answer(ctx context.Context, resp *http.Response, req upstream.Req
 	default:
 		return nil, fmt.Errorf("the content type is %q", kind)
 	}
-	body, err := intake.Body(ctx, resp.Body, resp.ContentLength, upstream.MaxMessage, req.Room)
+	body, err := bodyreader.Body(ctx, resp.Body, resp.ContentLength, upstream.MaxMessage, req.Room)
 	if err != nil {
 		return nil, err
 	}
 	body = bytes.TrimPrefix(body, []byte(jsonrpc.ByteOrderMark))
-	message, err = intake.Mended(ctx, body, c.cleanOf(state), req.Room, methodOf(req))
+	message, err = bodyreader.Mended(ctx, body, c.cleanOf(state), req.Room, methodOf(req))
 	switch {
 	case err != nil:
 		return nil, upstream.Unreadable(err)
@@ -224,8 +224,8 @@ func closeBody(resp *http.Response) {
 	if body, ok := resp.Body.(interface{ Ended() bool }); ok && body.Ended() || resp.Body == http.NoBody {
 		return
 	}
-	cut := time.AfterFunc(drainTimeout, closer(resp.Body))
-	defer cut.Stop()
+	timer := time.AfterFunc(drainTimeout, closer(resp.Body))
+	defer timer.Stop()
 	_, _ = io.CopyN(io.Discard, resp.Body, maxDrain)
 	_ = resp.Body.Close()
 }

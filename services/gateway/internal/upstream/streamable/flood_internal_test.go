@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/httpclient"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/limits"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
@@ -53,14 +53,14 @@ func TestRequest_CutsOffEndlessOutput(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				all, err := room.New(room.Answers())
+				all, err := limits.NewBudget(limits.AnswerQuotas())
 				if err != nil {
 					t.Fatal(err)
 				}
 				c := &conn{server: server, reopening: make(chan struct{}, 1)}
 				c.state.Store(new(negotiated))
 				req := written(`{"jsonrpc":"2.0","id":1,"method":"m"}` + strings.Repeat(" ", blanks))
-				req.Room = all.Open(&room.Holder{Server: "s"})
+				req.Room = all.Open(&limits.Owner{Server: "s"})
 				defer req.Room.Close()
 				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 				defer cancel()
@@ -76,7 +76,7 @@ func TestRequest_CutsOffEndlessOutput(t *testing.T) {
 }
 
 // endless is a server that answers every request by sending begin, and then again without end. It counts the bytes.
-func endless(t *testing.T, begin, again string) (url string, sent *atomic.Int64) {
+func endless(t *testing.T, begin, repeated string) (url string, sent *atomic.Int64) {
 	t.Helper()
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -94,7 +94,7 @@ func endless(t *testing.T, begin, again string) (url string, sent *atomic.Int64)
 				defer conn.Close()
 				go io.Copy(io.Discard, conn)
 				n, err := io.WriteString(conn, begin)
-				piece := strings.Repeat(again, 1+(64<<10)/len(again))
+				piece := strings.Repeat(repeated, 1+(64<<10)/len(repeated))
 				for ; err == nil; n, err = io.WriteString(conn, piece) {
 					sent.Add(int64(n))
 				}

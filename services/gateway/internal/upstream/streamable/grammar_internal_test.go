@@ -10,19 +10,19 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/sluice-mesh/sluice/services/gateway/internal/intake"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/bodyreader"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/limits"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
 // newEvents returns a reader of a stream.
 func newEvents(t *testing.T, stream io.Reader) *eventReader {
 	t.Helper()
-	all, err := room.New(room.Answers())
+	all, err := limits.NewBudget(limits.AnswerQuotas())
 	if err != nil {
 		t.Fatal(err)
 	}
-	e := &eventReader{data: intake.New(t.Context(), all.Open(&room.Holder{}), upstream.MaxMessage)}
+	e := &eventReader{data: bodyreader.New(t.Context(), all.Open(&limits.Owner{}), upstream.MaxMessage)}
 	e.continueWith(io.NopCloser(stream))
 	return e
 }

@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"sync/atomic"
 
+	"github.com/sluice-mesh/sluice/services/gateway/internal/limits"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
@@ -23,8 +23,8 @@ type legacy struct {
 	closed atomic.Bool
 }
 
-// openLegacy opens a session over HTTP+SSE. has is the memory budget for the answer.
-func (s *Transport) openLegacy(ctx context.Context, initialize upstream.Request, has *room.Holding) (*legacy, upstream.Answer, error) {
+// openLegacy opens a session over HTTP+SSE. memory is the memory budget for the answer.
+func (s *Transport) openLegacy(ctx context.Context, initialize upstream.Request, has *limits.Memory) (*legacy, upstream.Answer, error) {
 	c := &legacy{server: s, initialize: initialize, turn: make(chan struct{}, 1)}
 	l, answer, err := c.open(ctx, has)
 	if err != nil {
@@ -35,7 +35,7 @@ func (s *Transport) openLegacy(ctx context.Context, initialize upstream.Request,
 }
 
 // open opens a stream and a session on it.
-func (c *legacy) open(ctx context.Context, has *room.Holding) (*link, upstream.Answer, error) {
+func (c *legacy) open(ctx context.Context, has *limits.Memory) (*link, upstream.Answer, error) {
 	l, err := c.server.dial(ctx, has)
 	if err != nil {
 		return nil, upstream.Answer{}, err
@@ -56,7 +56,7 @@ func (c *legacy) open(ctx context.Context, has *room.Holding) (*link, upstream.A
 }
 
 // live returns the session's stream. If the stream has ended, live opens another one.
-func (c *legacy) live(ctx context.Context, has *room.Holding) (*link, error) {
+func (c *legacy) live(ctx context.Context, has *limits.Memory) (*link, error) {
 	if l := c.now.Load(); l.all.Err() == nil {
 		return l, nil
 	}
@@ -73,7 +73,7 @@ func (c *legacy) live(ctx context.Context, has *room.Holding) (*link, error) {
 	case old.all.Err() == nil: // another request has opened a stream
 		return old, nil
 	}
-	beside := has.Beside()
+	beside := has.Sibling()
 	defer beside.Close()
 	fresh, answer, err := c.open(ctx, beside)
 	if err != nil {

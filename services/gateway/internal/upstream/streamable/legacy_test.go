@@ -17,8 +17,8 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/sluice-mesh/sluice/services/gateway/internal/limits"
 	ability "github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream/upstreamtest"
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
@@ -39,9 +39,9 @@ type legacyServer struct {
 	streams []chan string
 }
 
-func newOlder(t *testing.T, said func(body string) []string) *legacyServer {
+func newOlder(t *testing.T, respond func(body string) []string) *legacyServer {
 	t.Helper()
-	s := &legacyServer{place: "/messages?id=1", said: said}
+	s := &legacyServer{place: "/messages?id=1", said: respond}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /sse", s.stream)
 	mux.HandleFunc("POST /messages", s.post)
@@ -54,19 +54,19 @@ func newOlder(t *testing.T, said func(body string) []string) *legacyServer {
 }
 
 func (s *legacyServer) stream(w http.ResponseWriter, r *http.Request) {
-	says := make(chan string, 100)
+	messages := make(chan string, 100)
 	s.mu.Lock()
-	s.streams = append(s.streams, says)
-	place := s.place
+	s.streams = append(s.streams, messages)
+	endpoint := s.place
 	s.mu.Unlock()
 	w.Header().Set("Content-Type", "text/event-stream")
-	fmt.Fprintf(w, "event: endpoint\ndata: %s\n\n", place)
+	fmt.Fprintf(w, "event: endpoint\ndata: %s\n\n", endpoint)
 	_ = http.NewResponseController(w).Flush()
 	for {
 		select {
 		case <-r.Context().Done():
 			return
-		case text, more := <-says:
+		case text, more := <-messages:
 			if !more {
 				return
 			}
@@ -239,12 +239,12 @@ func TestLegacy_EndpointMustBeOnTheSameHost(t *testing.T) {
 	t.Parallel()
 	stranger := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("a stranger was reached") }))
 	defer stranger.Close()
-	for _, place := range []string{stranger.URL + "/messages", "//evil.example/messages", "http://user@HOST/messages", "ftp://HOST/messages", ":", strings.Repeat("x", 5000)} {
+	for _, endpoint := range []string{stranger.URL + "/messages", "//evil.example/messages", "http://user@HOST/messages", "ftp://HOST/messages", ":", strings.Repeat("x", 5000)} {
 		s := newOlder(t, func(string) []string { return nil })
-		s.place = strings.ReplaceAll(place, "HOST", strings.TrimPrefix(s.URL, "http://"))
+		s.place = strings.ReplaceAll(endpoint, "HOST", strings.TrimPrefix(s.URL, "http://"))
 		conn, _, err := newHTTP(t, s.URL+"/sse").Open(within(t, soon), principal.Key{}, message("initialize", "0"))
 		if err == nil || conn != nil {
-			t.Errorf("%s is taken", place)
+			t.Errorf("%s is taken", endpoint)
 		}
 	}
 	s := newOlder(t, func(string) []string { return []string{result} })
@@ -273,9 +273,9 @@ func TestLegacy_RequestsEndWithTheStream(t *testing.T) {
 	if _, err := conn.Request(within(t, soon), message("ping", "2"), nil); err != nil {
 		t.Errorf("a later request: %v", err)
 	}
-	told := s.posted(5)
-	if !strings.Contains(told[0], "initialize") || !strings.Contains(told[2], "initialize") || !strings.Contains(told[3], "notifications/initialized") {
-		t.Errorf("it got %q", told)
+	posted := s.posted(5)
+	if !strings.Contains(posted[0], "initialize") || !strings.Contains(posted[2], "initialize") || !strings.Contains(posted[3], "notifications/initialized") {
+		t.Errorf("it got %q", posted)
 	}
 }
 
@@ -355,7 +355,7 @@ func TestLegacy_AnswerMayArriveBeforeThePostEnds(t *testing.T) {
 func TestLegacy_WaitingMessagesAreLimited(t *testing.T) {
 	t.Parallel()
 	const size, each, requests, patience = 200 << 10, 24, 5, time.Minute // 72 MB in all
-	all, who := upstreamtest.Answers(), principal.Key{Tenant: "t", Subject: "s"}
+	all, key := upstreamtest.Answers(), principal.Key{Tenant: "t", Subject: "s"}
 	var done sync.WaitGroup
 	var took atomic.Int64
 	release := make(chan struct{})
@@ -370,16 +370,16 @@ func TestLegacy_WaitingMessagesAreLimited(t *testing.T) {
 			return []string{result}
 		})
 		hello := message("initialize", "0")
-		hello.Room = all.Open(upstreamtest.Holder(who))
+		hello.Room = all.Open(upstreamtest.Holder(key))
 		defer hello.Room.Close()
-		conn, _, err := newHTTP(t, s.URL+"/sse").Open(within(t, patience), who, hello)
+		conn, _, err := newHTTP(t, s.URL+"/sse").Open(within(t, patience), key, hello)
 		if err != nil {
 			t.Fatal(err)
 		}
 		for i := range requests {
 			done.Go(func() {
 				req := withProgress(message("tools/call", strconv.Itoa(i)), "1")
-				req.Room = all.Open(upstreamtest.Holder(who))
+				req.Room = all.Open(upstreamtest.Holder(key))
 				defer req.Room.Close()
 				if _, err := conn.Request(within(t, patience), req, func([]byte) {
 					<-release
@@ -390,15 +390,15 @@ func TestLegacy_WaitingMessagesAreLimited(t *testing.T) {
 			})
 		}
 	}
-	probe := all.Open(upstreamtest.Holder(who))
+	probe := all.Open(upstreamtest.Holder(key))
 	defer probe.Close()
 	eventually.Within(t, patience, "the memory budget is used up", func() bool {
-		defer probe.Keep(0)
-		return !probe.Add(room.Share / 2)
+		defer probe.Settle(0)
+		return !probe.Add(limits.PrincipalBytes / 2)
 	})
 	free()
 	done.Wait()
-	if took.Load() == 0 || !probe.Add(room.Share/2) {
+	if took.Load() == 0 || !probe.Add(limits.PrincipalBytes/2) {
 		t.Error("messages that were read still count in the memory budget")
 	}
 }

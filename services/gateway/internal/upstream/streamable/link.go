@@ -12,11 +12,11 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/sluice-mesh/sluice/services/gateway/internal/bodyreader"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/httpclient"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/intake"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/limits"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
@@ -46,7 +46,7 @@ type link struct {
 	// cookies are the cookies of the session.
 	cookies *cookies
 	// has is the memory for the message that is being read.
-	has *room.Holding
+	has *limits.Memory
 	// version is the negotiated revision; nil until there is one.
 	version atomic.Pointer[string]
 	// replies contains the gateway's responses to requests of the server until they are posted.
@@ -60,8 +60,8 @@ type link struct {
 }
 
 // dial opens a stream and waits for the endpoint to which messages are posted.
-func (s *Transport) dial(ctx context.Context, has *room.Holding) (*link, error) {
-	l := &link{server: s, has: has.Beside(), ended: make(chan struct{}), replies: make(chan upstream.Request, queued), cookies: s.newCookies()}
+func (s *Transport) dial(ctx context.Context, has *limits.Memory) (*link, error) {
+	l := &link{server: s, has: has.Sibling(), ended: make(chan struct{}), replies: make(chan upstream.Request, queued), cookies: s.newCookies()}
 	l.all, l.end = context.WithCancelCause(s.all)
 	late := time.AfterFunc(endpointTimeout, func() { l.end(context.DeadlineExceeded) })
 	defer late.Stop()
@@ -81,11 +81,11 @@ func (s *Transport) dial(ctx context.Context, has *room.Holding) (*link, error) 
 		return nil, errors.Join(s.caused(resp, err), resp.Body.Close())
 	}
 	l.cookies.store(resp.Header)
-	stream := &eventReader{data: intake.New(l.all, l.has, upstream.MaxMessage), begun: time.Now()}
+	stream := &eventReader{data: bodyreader.New(l.all, l.has, upstream.MaxMessage), begun: time.Now()}
 	stream.continueWith(resp.Body)
-	place, err := stream.firstEvent("endpoint")
+	endpoint, err := stream.firstEvent("endpoint")
 	if err == nil {
-		l.post, err = s.endpoint(place)
+		l.post, err = s.endpoint(endpoint)
 	}
 	if err != nil {
 		l.end(err)
@@ -144,7 +144,7 @@ func (l *link) read(stream *eventReader) error {
 			continue
 		}
 		stream.data.Settle()
-		m, err := intake.Mended(l.all, data, l.cookies.scrubber(), l.has, l.methodOf)
+		m, err := bodyreader.Mended(l.all, data, l.cookies.scrubber(), l.has, l.methodOf)
 		switch {
 		case l.all.Err() != nil:
 			return fmt.Errorf("%s: %w", l.server.name, context.Cause(l.all))

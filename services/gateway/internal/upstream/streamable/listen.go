@@ -9,8 +9,8 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/sluice-mesh/sluice/services/gateway/internal/bodyreader"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/httpclient"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/intake"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
@@ -40,7 +40,7 @@ func (c *conn) Listen(ctx context.Context, to upstream.Listener) error {
 	defer closer(body)()
 	c.listened.Store(true)
 	to.Opened()
-	stream := eventReader{data: intake.New(ctx, to.Room, upstream.MaxMessage), begun: time.Now()}
+	stream := eventReader{data: bodyreader.New(ctx, to.Room, upstream.MaxMessage), begun: time.Now()}
 	stream.continueWith(body)
 	for {
 		data, err := stream.next()
@@ -131,7 +131,7 @@ func (c *conn) handleEvent(ctx context.Context, to upstream.Listener, data []byt
 		event.ID = ""
 	}
 	if len(data) > 0 {
-		m, err := intake.Message(ctx, data, c.cleanOf(state), to.Room)
+		m, err := bodyreader.Message(ctx, data, c.cleanOf(state), to.Room)
 		if err != nil {
 			return fmt.Errorf("read an event of %s: %w", c.server.name, err)
 		}

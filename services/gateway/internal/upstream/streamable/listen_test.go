@@ -14,7 +14,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/limits"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream/streamable"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream/upstreamtest"
@@ -71,7 +71,7 @@ func (s *streamServer) listen(t *testing.T, after string, secrets ...string) (he
 	if err != nil {
 		t.Fatal(err)
 	}
-	has := all.Open(&room.Holder{Server: "web"})
+	has := all.Open(&limits.Owner{Server: "web"})
 	defer has.Close()
 	err = conn.Listen(within(t, soon), upstream.Listener{
 		After: after, Room: has, Opened: func() { opened = true },
@@ -219,7 +219,7 @@ func TestListen_EndsWhenAMessageBreaksTheRules(t *testing.T) {
 // Checks that a listener that stops ends the stream and its connection.
 func TestListen_StoppingEndsTheConnection(t *testing.T) {
 	t.Parallel()
-	gone := make(chan struct{})
+	disconnected := make(chan struct{})
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method != http.MethodGet {
 			w.Header().Set("Content-Type", "application/json")
@@ -229,7 +229,7 @@ func TestListen_StoppingEndsTheConnection(t *testing.T) {
 		w.Header().Set("Content-Type", "text/event-stream")
 		_ = http.NewResponseController(w).Flush()
 		<-r.Context().Done()
-		close(gone)
+		close(disconnected)
 	}))
 	t.Cleanup(s.Close)
 	conn := openHTTP(t, s.URL)
@@ -238,7 +238,7 @@ func TestListen_StoppingEndsTheConnection(t *testing.T) {
 	if err == nil {
 		t.Error("it ended without a reason")
 	}
-	<-gone
+	<-disconnected
 }
 
 // Checks that a stream that the server ends before the answer is resumed after its last event. Without an event id, or

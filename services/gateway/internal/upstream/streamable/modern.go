@@ -6,8 +6,8 @@ import (
 	"fmt"
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/httpclient"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/limits"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
@@ -22,7 +22,7 @@ func (state *negotiated) modern() bool { return state.version == mcp.Modern }
 
 // discover asks a server whether it speaks 2026-07-28. That revision has no handshake: the answer opens nothing, and
 // later requests do not depend on it.
-func (c *conn) discover(ctx context.Context, has *room.Holding) (*negotiated, upstream.Answer, error) {
+func (c *conn) discover(ctx context.Context, has *limits.Memory) (*negotiated, upstream.Answer, error) {
 	state, hello := &negotiated{version: mcp.Modern}, c.initialize
 	hello.Room = has
 	resp, err := c.post(ctx, hello, state)

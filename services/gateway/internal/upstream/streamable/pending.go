@@ -10,8 +10,8 @@ import (
 	"strconv"
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/limits"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
@@ -22,7 +22,7 @@ type pendingRequest struct {
 	method string
 	// client and token are the raw id and progress token that the client sent. token is empty if the request has none.
 	client, token []byte
-	room          *room.Holding
+	room          *limits.Memory
 	events        *queue // nil if the request has no receiver for events
 	answer        chan answered
 }
@@ -32,12 +32,12 @@ func (w *pendingRequest) id() []byte { return strconv.AppendInt(nil, w.number, 1
 
 // queue contains the messages that wait for one receiver, within the receiver's memory budget.
 type queue struct {
-	has      *room.Holding
+	has      *limits.Memory
 	messages chan []byte
 }
 
-func newQueue(of *room.Holding) *queue {
-	return &queue{of.Beside(), make(chan []byte, queued)}
+func newQueue(of *limits.Memory) *queue {
+	return &queue{of.Sibling(), make(chan []byte, queued)}
 }
 
 // put queues a message, and reports whether there was room for it.
@@ -72,8 +72,8 @@ func (l *link) deliverAnswer(m *jsonrpc.Answer) bool {
 		return l.failByLooseID(jsonrpc.Sketch{ID: id, Result: m.Result.Present(), Error: m.Error.Present()})
 	case upstream.Forged(m):
 		w.answer <- answered{err: upstream.ErrForged}
-	case !l.has.Give(w.room):
-		w.answer <- answered{err: room.ErrFull}
+	case !l.has.Transfer(w.room):
+		w.answer <- answered{err: limits.ErrMemory}
 	default:
 		w.answer <- answered{message: m}
 	}
@@ -281,7 +281,7 @@ func (l *link) answered(w *pendingRequest, a answered) (upstream.Answer, error) 
 	if a.err != nil {
 		return upstream.Answer{}, fmt.Errorf("%w: %s: %w", upstream.ErrNoAnswer, l.server.name, a.err)
 	}
-	w.room.Keep(cap(a.message.Raw))
+	w.room.Settle(cap(a.message.Raw))
 	return upstream.Answer{Message: a.message, Status: http.StatusOK}, nil
 }
 

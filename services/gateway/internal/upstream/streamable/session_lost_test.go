@@ -24,24 +24,24 @@ func unknownAs(status int) webReply {
 func TestRequest_LostSessionIsNoticedByAnyStatus(t *testing.T) {
 	t.Parallel()
 	refuses := plain(200, "application/json", `{"jsonrpc":"2.0","id":ID,"error":{"code":-32600,"message":"x"}}`)
-	again := greet("second", "2025-11-25")
+	repeated := greet("second", "2025-11-25")
 	for name, tt := range map[string]struct {
 		call, then webReply
 		lost       bool
 		probes     int
 	}{
-		"400":                         {unknownAs(400), again, true, 1},
-		"401":                         {unknownAs(401), again, true, 1},
-		"403":                         {unknownAs(403), again, true, 1},
-		"410, no JSON":                {plain(410, "text/plain", "gone"), again, true, 1},
-		"400, another id":             {plain(400, "application/json", `{"jsonrpc":"2.0","id":"server-error","error":{"code":1,"message":""}}`), again, true, 1},
+		"400":                         {unknownAs(400), repeated, true, 1},
+		"401":                         {unknownAs(401), repeated, true, 1},
+		"403":                         {unknownAs(403), repeated, true, 1},
+		"410, no JSON":                {plain(410, "text/plain", "gone"), repeated, true, 1},
+		"400, another id":             {plain(400, "application/json", `{"jsonrpc":"2.0","id":"server-error","error":{"code":1,"message":""}}`), repeated, true, 1},
 		"400, a server that has none": {unknownAs(400), greet("", "2025-11-25"), true, 1},
-		"400, which is the answer":    {plain(400, "application/json", `{"jsonrpc":"2.0","id":ID,"error":{"code":1,"message":""}}`), again, false, 0},
+		"400, which is the answer":    {plain(400, "application/json", `{"jsonrpc":"2.0","id":ID,"error":{"code":1,"message":""}}`), repeated, false, 0},
 		"401, to all":                 {unknownAs(401), unknownAs(401), false, 1},
 		"400, and refused again":      {unknownAs(400), refuses, false, 1},
-		"429":                         {unknownAs(429), again, false, 0},
-		"500":                         {unknownAs(500), again, false, 0},
-		"400, a stream had begun":     {plain(400, "text/event-stream", "data: "+progress+"\n\n"), again, false, 0},
+		"429":                         {unknownAs(429), repeated, false, 0},
+		"500":                         {unknownAs(500), repeated, false, 0},
+		"400, a stream had begun":     {plain(400, "text/event-stream", "data: "+progress+"\n\n"), repeated, false, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -9,8 +9,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/sluice-mesh/sluice/services/gateway/internal/intake"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/bodyreader"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/limits"
 	"github.com/sluice-mesh/sluice/services/internal/redact"
 )
 
@@ -18,11 +18,11 @@ import (
 func TestReadEvents_SlowStreamUsesNoMemoryBetweenMessages(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		all, err := room.New(room.Answers())
+		all, err := limits.NewBudget(limits.AnswerQuotas())
 		if err != nil {
 			t.Fatal(err)
 		}
-		has := all.Open(&room.Holder{Server: "s"})
+		has := all.Open(&limits.Owner{Server: "s"})
 		defer has.Close()
 		body, w := io.Pipe()
 		progress := `{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":1,"progress":1,"message":"` + strings.Repeat("x", 1<<20) + `"}}`
@@ -35,12 +35,12 @@ func TestReadEvents_SlowStreamUsesNoMemoryBetweenMessages(t *testing.T) {
 			}
 			_, _ = io.WriteString(w, `data: {"jsonrpc":"2.0","id":1,"result":{}}`+"\n\n")
 		}()
-		came := 0
+		count := 0
 		req := asking()
 		req.Room = has
-		answer, err := readEvents(t.Context(), body, new(redact.Redactor), req, receivers{events: func([]byte) { came++ }})
-		if err != nil || came != 20 || !answer.Result.Present() {
-			t.Errorf("%d events came, and then %v", came, err)
+		answer, err := readEvents(t.Context(), body, new(redact.Redactor), req, receivers{events: func([]byte) { count++ }})
+		if err != nil || count != 20 || !answer.Result.Present() {
+			t.Errorf("%d events came, and then %v", count, err)
 		}
 	})
 }
@@ -49,11 +49,11 @@ func TestReadEvents_SlowStreamUsesNoMemoryBetweenMessages(t *testing.T) {
 func TestReadEvents_StalledEventIsCutOff(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		all, err := room.New(room.Answers())
+		all, err := limits.NewBudget(limits.AnswerQuotas())
 		if err != nil {
 			t.Fatal(err)
 		}
-		has := all.Open(&room.Holder{Server: "s"})
+		has := all.Open(&limits.Owner{Server: "s"})
 		defer has.Close()
 		body, w := io.Pipe()
 		var sending sync.WaitGroup
@@ -69,7 +69,7 @@ func TestReadEvents_StalledEventIsCutOff(t *testing.T) {
 		req := asking()
 		req.Room = has
 		begin := time.Now()
-		if _, err := readEvents(t.Context(), body, new(redact.Redactor), req, receivers{}); !errors.Is(err, intake.ErrSlow) || time.Since(begin) > 12*time.Second {
+		if _, err := readEvents(t.Context(), body, new(redact.Redactor), req, receivers{}); !errors.Is(err, bodyreader.ErrSlow) || time.Since(begin) > 12*time.Second {
 			t.Errorf("after %v: %v", time.Since(begin), err)
 		}
 	})

@@ -75,7 +75,7 @@ func TestRequest_PassesOnItsOwnProgress(t *testing.T) {
 	notify := func(method, params string) string {
 		return `{"jsonrpc":"2.0","method":"` + method + `","params":{` + params + `}}`
 	}
-	said := []string{
+	messages := []string{
 		notify("notifications/progress", `"progressToken":"mine","progress":1`),
 		notify("notifications/progress", `"progressToken":"another's","progress":1`),
 		notify("notifications/progress", `"progress":1`),
@@ -84,13 +84,13 @@ func TestRequest_PassesOnItsOwnProgress(t *testing.T) {
 		notify("notifications/tools/list_changed", ""),
 		notify("evil", ""),
 	}
-	stream := events("data: " + strings.Join(said, "\n\ndata: ") + "\n\ndata: {\"jsonrpc\":\"2.0\",\"id\":ID,\"result\":{}}\n\n")
+	stream := events("data: " + strings.Join(messages, "\n\ndata: ") + "\n\ndata: {\"jsonrpc\":\"2.0\",\"id\":ID,\"result\":{}}\n\n")
 	for name, tt := range map[string]struct {
 		req  upstream.Request
 		want []string
 	}{
-		"progress was asked for":     {withProgress(message("tools/call", "1"), `"m\u0069ne"`), append(said[:1:1], said[3:]...)},
-		"progress was not asked for": {message("tools/call", "1"), said[3:]},
+		"progress was asked for":     {withProgress(message("tools/call", "1"), `"m\u0069ne"`), append(messages[:1:1], messages[3:]...)},
+		"progress was not asked for": {message("tools/call", "1"), messages[3:]},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -231,7 +231,7 @@ func cutOff(w http.ResponseWriter) {
 	}
 }
 
-// Case U1.
+// Case U1. Checks that answers and events that are too large are refused.
 func TestRequest_LimitsAnswers(t *testing.T) {
 	t.Parallel()
 	big := strings.Repeat("x", upstream.MaxMessage)
@@ -417,12 +417,12 @@ func TestErrors_ContainNoSecrets(t *testing.T) {
 func TestRequest_RedactsSecretsInAnswers(t *testing.T) {
 	t.Parallel()
 	const secret = "ours-and-nobody-else's"
-	said := `{"jsonrpc":"2.0","method":"notifications/message","params":{"data":"` + secret + `"}}`
+	messages := `{"jsonrpc":"2.0","method":"notifications/message","params":{"data":"` + secret + `"}}`
 	answer := `{"jsonrpc":"2.0","id":ID,"result":{"you sent":"Bearer ` + secret + `","n":1.50}}`
 	want := strings.NewReplacer(secret, "[redacted]", "ID", "1").Replace(answer)
 	for name, reply := range map[string]webReply{
 		"as JSON":   plain(200, "application/json", answer),
-		"as events": events("data: " + said + "\n\ndata: " + answer + "\n\n"),
+		"as events": events("data: " + messages + "\n\ndata: " + answer + "\n\n"),
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -4,14 +4,14 @@ package upstreamtest
 import (
 	"context"
 
-	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/limits"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
 // Answers returns a memory budget for the answers of a test.
-func Answers() *room.Room {
-	all, err := room.New(room.Answers())
+func Answers() *limits.Budget {
+	all, err := limits.NewBudget(limits.AnswerQuotas())
 	if err != nil {
 		panic(err)
 	}
@@ -19,8 +19,8 @@ func Answers() *room.Room {
 }
 
 // Holder returns a holder for the answers of a principal.
-func Holder(who principal.Key) *room.Holder {
-	return &room.Holder{Accounts: principal.AccountsOfKey(who), Server: "test"}
+func Holder(key principal.Key) *limits.Owner {
+	return &limits.Owner{Accounts: principal.AccountsOfKey(key), Server: "test"}
 }
 
 // Roomy is a transport that gives each request a memory budget for its answer, as the edge does.
@@ -28,27 +28,27 @@ type Roomy struct {
 	upstream.Transport
 
 	// All is the budget that all answers share.
-	All *room.Room
+	All *limits.Budget
 }
 
 // Open implements upstream.Transport.
-func (s Roomy) Open(ctx context.Context, who principal.Key, initialize upstream.Request) (upstream.Conn, upstream.Answer, error) {
+func (s Roomy) Open(ctx context.Context, key principal.Key, initialize upstream.Request) (upstream.Conn, upstream.Answer, error) {
 	if initialize.Room == nil {
-		initialize.Room = s.All.Open(Holder(who))
+		initialize.Room = s.All.Open(Holder(key))
 	}
 	defer initialize.Room.Close()
-	conn, answer, err := s.Transport.Open(ctx, who, initialize)
+	conn, answer, err := s.Transport.Open(ctx, key, initialize)
 	if err != nil {
 		return nil, answer, err
 	}
-	return roomyConn{conn, s.All, Holder(who)}, answer, nil
+	return roomyConn{conn, s.All, Holder(key)}, answer, nil
 }
 
 type roomyConn struct {
 	upstream.Conn
 
-	all *room.Room
-	of  *room.Holder
+	all *limits.Budget
+	of  *limits.Owner
 }
 
 // Request implements upstream.Conn.

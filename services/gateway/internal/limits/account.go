@@ -1,4 +1,4 @@
-package room
+package limits
 
 import (
 	"cmp"
@@ -7,48 +7,48 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// Holder says on whose quotas memory counts. It is immutable.
-type Holder struct {
+// Owner says on whose quotas memory counts. It is immutable.
+type Owner struct {
 	// Accounts are those of the caller; the zero value if the memory belongs to no single caller.
 	Accounts principal.Accounts
 	// Server is the server that sends; may be empty.
 	Server string
 }
 
-type key struct {
-	what   kind
+type accountKey struct {
+	what   accountKind
 	who    principal.Key
 	server string
 }
 
-// kind is the kind of an account.
-type kind byte
+// accountKind is the kind of an account.
+type accountKind byte
 
 const (
-	ofAll kind = iota
+	ofAll accountKind = iota
 	ofPrincipal
 	ofPerson
 	ofServer
 )
 
 // reader returns the key for slots of reading: the person behind the caller, or the server if there is no caller.
-func (h *Holder) reader() key {
+func (h *Owner) reader() accountKey {
 	if h.Accounts.Root() == (principal.Key{}) {
-		return key{what: ofServer, server: h.Server}
+		return accountKey{what: ofServer, server: h.Server}
 	}
-	return key{what: ofPerson, who: h.Accounts.Root()}
+	return accountKey{what: ofPerson, who: h.Accounts.Root()}
 }
 
 // keys returns the keys of the accounts of the principals and the persons.
-func (h *Holder) keys() []key {
+func (h *Owner) keys() []accountKey {
 	all := h.Accounts.All()
-	keys := make([]key, 0, 2*len(all))
+	keys := make([]accountKey, 0, 2*len(all))
 	for i := range all {
 		if all[i].Principal {
-			keys = append(keys, key{what: ofPrincipal, who: all[i].Key})
+			keys = append(keys, accountKey{what: ofPrincipal, who: all[i].Key})
 		}
 		if all[i].Person {
-			keys = append(keys, key{what: ofPerson, who: all[i].Key})
+			keys = append(keys, accountKey{what: ofPerson, who: all[i].Key})
 		}
 	}
 	return keys
@@ -56,19 +56,19 @@ func (h *Holder) keys() []key {
 
 // account is the use of one quota. It exists as long as a holding counts on it.
 type account struct {
-	of    key
+	of    accountKey
 	limit int
 	// taken is the number of bytes, and by the number of holdings that take them.
 	taken, by int
 	// waiting is the number of holdings that wait for more.
 	waiting int
 	// growing are the incomplete holdings; the one that began first is first.
-	growing []*Holding
+	growing []*Memory
 }
 
 // most returns how much may be taken after a holding has got more: the reserve is only for the holding that began
 // first.
-func (a *account) most(h *Holding, last int) int {
+func (a *account) most(h *Memory, last int) int {
 	if len(a.growing) == 0 || a.growing[0] == h {
 		return a.limit
 	}
@@ -83,16 +83,16 @@ func (a *account) isWaitedFor() bool {
 	return a.isSomebodys() && a.waiting > 0
 }
 
-func byAge(a, b *Holding) int { return cmp.Compare(a.since, b.since) }
+func byAge(a, b *Memory) int { return cmp.Compare(a.since, b.since) }
 
 // The functions below need the lock of the room.
 
 // join makes a holding count on its accounts, except its server's.
-func (r *Room) join(h *Holding) {
+func (r *Budget) join(h *Memory) {
 	if len(h.accounts) > 0 {
 		return
 	}
-	h.accounts = append(make([]*account, 0, 2+2*len(h.of.Accounts.All())), r.enter(key{}, r.limits.All))
+	h.accounts = append(make([]*account, 0, 2+2*len(h.of.Accounts.All())), r.enter(accountKey{}, r.limits.All))
 	for _, k := range h.of.keys() {
 		limit := r.limits.Person
 		if k.what == ofPrincipal {
@@ -103,7 +103,7 @@ func (r *Room) join(h *Holding) {
 }
 
 // enter returns an account and counts one more holding on it.
-func (r *Room) enter(of key, limit int) *account {
+func (r *Budget) enter(of accountKey, limit int) *account {
 	a := r.accounts[of]
 	if a == nil {
 		a = &account{of: of, limit: limit}
@@ -114,7 +114,7 @@ func (r *Room) enter(of key, limit int) *account {
 }
 
 // leave uncounts a holding from an account, and removes the account when it has none.
-func (r *Room) leave(a *account) {
+func (r *Budget) leave(a *account) {
 	if a.by--; a.by == 0 {
 		delete(r.accounts, a.of)
 	}
@@ -122,13 +122,13 @@ func (r *Room) leave(a *account) {
 
 // begin starts the growth of a holding, if it has not begun: the holding gets its sequence number and counts on its
 // server's account.
-func (r *Room) begin(h *Holding) {
+func (r *Budget) begin(h *Memory) {
 	if h.since > 0 {
 		return
 	}
 	r.join(h)
 	if h.of.Server != "" {
-		a := r.enter(key{what: ofServer, server: h.of.Server}, r.limits.Server)
+		a := r.enter(accountKey{what: ofServer, server: h.of.Server}, r.limits.Server)
 		a.taken += counted(h.bytes)
 		h.accounts = append(h.accounts, a)
 	}
@@ -140,7 +140,7 @@ func (r *Room) begin(h *Holding) {
 }
 
 // whole ends a holding's growth, so that it no longer counts on its server's account.
-func (r *Room) whole(h *Holding) {
+func (r *Budget) whole(h *Memory) {
 	if h.since == 0 {
 		return
 	}
@@ -157,7 +157,7 @@ func (r *Room) whole(h *Holding) {
 }
 
 // set changes the size of a holding.
-func (r *Room) set(h *Holding, bytes int) {
+func (r *Budget) set(h *Memory, bytes int) {
 	if counted(bytes) > 0 {
 		r.join(h)
 	}
@@ -175,7 +175,7 @@ func (r *Room) set(h *Holding, bytes int) {
 }
 
 // settle ends a holding's growth with this size, and grants waiters what became free.
-func (r *Room) settle(h *Holding, bytes int) {
+func (r *Budget) settle(h *Memory, bytes int) {
 	before, grew := counted(h.bytes), h.since > 0
 	r.whole(h)
 	r.set(h, bytes)
@@ -186,7 +186,7 @@ func (r *Room) settle(h *Holding, bytes int) {
 
 // add enlarges a holding if there is memory for which no holding of its principal or persons waits. Accounts in had, on
 // which the bytes counted already, are not checked.
-func (r *Room) add(h *Holding, bytes int, had []*account) bool {
+func (r *Budget) add(h *Memory, bytes int, had []*account) bool {
 	if h.closed {
 		return false
 	}

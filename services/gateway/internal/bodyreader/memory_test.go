@@ -1,29 +1,29 @@
-package intake_test
+package bodyreader_test
 
 import (
 	"bytes"
 	"io"
 	"testing"
 
-	"github.com/sluice-mesh/sluice/services/gateway/internal/intake"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/bodyreader"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/limits"
 )
 
 // X3: an answer with an announced length is allocated once, beyond its first piece.
 func TestX3ALargeAnswerTakesMemoryOnce(t *testing.T) {
 	const size = 15 << 20
 	text := make([]byte, size)
-	r, err := room.New(room.Answers())
+	r, err := limits.NewBudget(limits.AnswerQuotas())
 	if err != nil {
 		t.Fatal(err)
 	}
-	has := r.Open(&room.Holder{Server: "s"})
+	has := r.Open(&limits.Owner{Server: "s"})
 	defer has.Close()
 	result := testing.Benchmark(func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
-			has.Keep(0)
-			if got, err := intake.Body(b.Context(), io.NopCloser(bytes.NewReader(text)), size, 16<<20, has); err != nil || len(got) != size {
+			has.Settle(0)
+			if got, err := bodyreader.Body(b.Context(), io.NopCloser(bytes.NewReader(text)), size, 16<<20, has); err != nil || len(got) != size {
 				b.Fatalf("%d bytes, %v", len(got), err)
 			}
 		}

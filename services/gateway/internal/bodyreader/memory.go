@@ -1,5 +1,5 @@
-// Package intake reads messages of untrusted peers, within a memory budget and at a minimum pace.
-package intake
+// Package bodyreader reads messages of untrusted peers, within a memory budget and at a minimum pace.
+package bodyreader
 
 import (
 	"context"
@@ -8,7 +8,7 @@ import (
 	"io"
 	"slices"
 
-	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/limits"
 	"github.com/sluice-mesh/sluice/services/internal/gosched"
 )
 
@@ -27,7 +27,7 @@ const (
 // is for one goroutine; make one with [New].
 type Memory struct {
 	ctx   context.Context //nolint:containedctx // it bounds every wait for room
-	room  *room.Holding
+	room  *limits.Memory
 	most  int  // the largest expected size of the message, in bytes
 	sized bool // the message announces this size
 	bytes []byte
@@ -36,17 +36,17 @@ type Memory struct {
 
 // New returns an empty buffer for a message of at most most bytes; the caller must not add more. The bytes count in
 // has; if that is nil, only small messages are accepted. Waiting for memory ends with ctx.
-func New(ctx context.Context, has *room.Holding, most int) *Memory {
+func New(ctx context.Context, has *limits.Memory, most int) *Memory {
 	return &Memory{ctx: ctx, room: has, most: most}
 }
 
 // Body reads a body of at most limit bytes with this announced length; -1 means that none is announced. The result
 // counts in has.
-func Body(ctx context.Context, body io.ReadCloser, length int64, limit int, has *room.Holding) ([]byte, error) {
+func Body(ctx context.Context, body io.ReadCloser, length int64, limit int, has *limits.Memory) ([]byte, error) {
 	if length > int64(limit) {
 		return nil, fmt.Errorf("the answer of %d bytes is larger than %d", length, limit)
 	}
-	if 0 <= length && length < room.Free { // most are small: they count nothing and need no pace
+	if 0 <= length && length < limits.UncountedBytes { // most are small: they count nothing and need no pace
 		m := Memory{ctx: ctx, room: has, most: int(length) + 1, sized: true}
 		err := m.readFrom(body)
 		return m.bytes, err
@@ -54,7 +54,7 @@ func Body(ctx context.Context, body io.ReadCloser, length int64, limit int, has 
 	m := &Memory{ctx: ctx, room: has, most: limit + 1, sized: length >= 0} // one byte more, to detect a body that is too long
 	if m.sized {
 		m.most = int(length) + 1
-		if err := m.reserve(min(m.most, room.Free)); err != nil {
+		if err := m.reserve(min(m.most, limits.UncountedBytes)); err != nil {
 			return nil, err
 		}
 	}
@@ -90,7 +90,7 @@ func (m *Memory) reserve(n int) error {
 // next returns the next capacity for a buffer that is full.
 func (m *Memory) next(had int) int {
 	switch {
-	case !m.sized || had < room.Free:
+	case !m.sized || had < limits.UncountedBytes:
 		return 2 * had
 	case had < sureMemory:
 		return sureMemory
@@ -134,13 +134,13 @@ func (m *Memory) readFrom(r io.Reader) error {
 }
 
 // IsHeld reports whether the buffer takes memory that counts in the budget.
-func (m *Memory) IsHeld() bool { return cap(m.bytes) > room.Free }
+func (m *Memory) IsHeld() bool { return cap(m.bytes) > limits.UncountedBytes }
 
 // Settle gives back the memory that the message did not need.
-func (m *Memory) Settle() { m.room.Keep(cap(m.bytes)) }
+func (m *Memory) Settle() { m.room.Settle(cap(m.bytes)) }
 
 // Drop discards the message.
 func (m *Memory) Drop() {
 	m.bytes = nil
-	m.room.Keep(0)
+	m.room.Settle(0)
 }

@@ -1,4 +1,4 @@
-package inflight
+package limits
 
 import (
 	"errors"
@@ -7,26 +7,25 @@ import (
 	"testing"
 
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 )
 
 // N2: the agents of one person, with those that they have made, may have as many requests in flight as four principals.
 func TestN2OnePersonsAgentsHaveAShareOfTheRequests(t *testing.T) {
 	t.Parallel()
-	bodies, err := room.New(room.Bodies())
+	bodies, err := NewBudget(BodyQuotas())
 	if err != nil {
 		t.Fatal(err)
 	}
-	all, err := New(bodies, bodies)
+	all, err := NewRequests(bodies, bodies)
 	if err != nil {
 		t.Fatal(err)
 	}
 	agent := func(i int) *identityv1.Principal {
 		return &identityv1.Principal{Tenant: "acme", Subject: fmt.Sprintf("agent-%d", i), Owner: "olga"}
 	}
-	var places []*Place
+	var places []*Slot
 	for i := range 4 * maxRequests {
-		p, err := all.Enter(agent(i%8), "files")
+		p, err := all.Begin(agent(i%8), "files")
 		if err != nil {
 			t.Fatalf("request %d was refused", i)
 		}
@@ -36,21 +35,21 @@ func TestN2OnePersonsAgentsHaveAShareOfTheRequests(t *testing.T) {
 		"another agent": agent(9), "the person": {Tenant: "acme", Subject: "olga"},
 		"an agent's agent": {Tenant: "acme", Subject: "made", Chain: []*identityv1.Principal{agent(1)}},
 	} {
-		if _, err := all.Enter(who, "files"); err == nil {
+		if _, err := all.Begin(who, "files"); err == nil {
 			t.Errorf("%s exceeds the person's quota", name)
 		}
 	}
 	for name, who := range map[string]*identityv1.Principal{
 		"of another tenant": {Tenant: "other", Subject: "olga"}, "somebody else": {Tenant: "acme", Subject: "ben"},
 	} {
-		if p, err := all.Enter(who, "files"); err != nil {
+		if p, err := all.Begin(who, "files"); err != nil {
 			t.Errorf("%s was refused", name)
 		} else {
-			p.Leave()
+			p.End()
 		}
 	}
 	for _, p := range places {
-		p.Leave()
+		p.End()
 	}
 	if n := all.requests.Len() + all.there.Len() + all.bytes.Len(); n != 0 {
 		t.Errorf("%d counts remain after all have ended", n)
@@ -61,24 +60,24 @@ func TestN2OnePersonsAgentsHaveAShareOfTheRequests(t *testing.T) {
 // to others. Messages that need no admission still pass.
 func TestN2AServerHasAShareOfAPrincipalsRequests(t *testing.T) {
 	t.Parallel()
-	bodies, err := room.New(room.Bodies())
+	bodies, err := NewBudget(BodyQuotas())
 	if err != nil {
 		t.Fatal(err)
 	}
-	all, err := New(bodies, bodies)
+	all, err := NewRequests(bodies, bodies)
 	if err != nil {
 		t.Fatal(err)
 	}
 	ana := &identityv1.Principal{Tenant: "acme", Subject: "ana"}
-	enter := func(server string) *Place {
+	enter := func(server string) *Slot {
 		t.Helper()
-		p, err := all.Enter(ana, server)
+		p, err := all.Begin(ana, server)
 		if err != nil {
 			t.Fatal(err)
 		}
 		return p
 	}
-	var places []*Place
+	var places []*Slot
 	for i := range maxThere {
 		p := enter("hangs")
 		if err := errors.Join(p.Admit(t.Context()), p.Admit(t.Context())); err != nil {
@@ -87,18 +86,18 @@ func TestN2AServerHasAShareOfAPrincipalsRequests(t *testing.T) {
 		places = append(places, p)
 	}
 	more, other := enter("hangs"), enter("works")
-	if err := more.Admit(t.Context()); !errors.Is(err, ErrThere) {
+	if err := more.Admit(t.Context()); !errors.Is(err, ErrServer) {
 		t.Errorf("one more: %v", err)
 	}
 	if err := other.Admit(t.Context()); err != nil {
 		t.Errorf("one to another server: %v", err)
 	}
-	places[0].Leave()
+	places[0].End()
 	if err := more.Admit(t.Context()); err != nil {
 		t.Errorf("an ended request still counts: %v", err)
 	}
 	for _, p := range append(places[1:], more, other) {
-		p.Leave()
+		p.End()
 	}
 	if n := all.requests.Len() + all.there.Len() + all.bytes.Len(); n != 0 {
 		t.Errorf("%d counts remain after all have ended", n)
@@ -109,11 +108,11 @@ func TestN2AServerHasAShareOfAPrincipalsRequests(t *testing.T) {
 // one principal, at one server and in all.
 func TestEnter_AgentsHaveTheShareOfTheirMaker(t *testing.T) {
 	t.Parallel()
-	bodies, err := room.New(room.Bodies())
+	bodies, err := NewBudget(BodyQuotas())
 	if err != nil {
 		t.Fatal(err)
 	}
-	all, err := New(bodies, bodies)
+	all, err := NewRequests(bodies, bodies)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -123,7 +122,7 @@ func TestEnter_AgentsHaveTheShareOfTheirMaker(t *testing.T) {
 		return &identityv1.Principal{Tenant: "acme", Subject: fmt.Sprintf("agent:acme/%d", i), Owner: "olga", Chain: []*identityv1.Principal{middle, bot}}
 	}
 	for i := range maxRequests {
-		p, err := all.Enter(agent(i), "files")
+		p, err := all.Begin(agent(i), "files")
 		if err != nil {
 			t.Fatalf("request %d: %v", i, err)
 		}
@@ -132,12 +131,12 @@ func TestEnter_AgentsHaveTheShareOfTheirMaker(t *testing.T) {
 		}
 	}
 	for name, who := range map[string]*identityv1.Principal{"the maker": bot, "another agent": agent(maxRequests)} {
-		if _, err := all.Enter(who, "files"); !errors.Is(err, ErrFull) || !strings.Contains(err.Error(), "bot and agents made by bot hold 512 of 512 requests in flight") {
+		if _, err := all.Begin(who, "files"); !errors.Is(err, ErrRequests) || !strings.Contains(err.Error(), "bot and agents made by bot hold 512 of 512 requests in flight") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
 	for _, who := range []*identityv1.Principal{{Tenant: "acme", Subject: "other", Owner: "olga"}, {Tenant: "globex", Subject: "bot", Owner: "olga"}} {
-		if p, err := all.Enter(who, "files"); err != nil || p.admit() != nil {
+		if p, err := all.Begin(who, "files"); err != nil || p.admit() != nil {
 			t.Errorf("%s of %s: %v", who.GetSubject(), who.GetTenant(), err)
 		}
 	}

@@ -1,4 +1,4 @@
-package intake_test
+package bodyreader_test
 
 import (
 	"errors"
@@ -9,7 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/sluice-mesh/sluice/services/gateway/internal/intake"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/bodyreader"
 )
 
 // sender is a server's end of a body.
@@ -55,11 +55,11 @@ func TestX3SlowServersAreCutOff(t *testing.T) {
 					}
 				})
 				begin := time.Now()
-				p := intake.Pace(body, func() bool { return tt.held }, func() { _ = body.Close() })
+				p := bodyreader.Pace(body, func() bool { return tt.held }, func() { _ = body.Close() })
 				n, err := io.Copy(io.Discard, p)
 				took := time.Since(begin)
 				t.Logf("%d bytes came within %v, %v", n, took, err)
-				if tt.whole != (err == nil) || !tt.whole && (!errors.Is(err, intake.ErrSlow) || took > tt.within) {
+				if tt.whole != (err == nil) || !tt.whole && (!errors.Is(err, bodyreader.ErrSlow) || took > tt.within) {
 					t.Errorf("the error is %v after %v", err, took)
 				}
 			})
@@ -76,7 +76,7 @@ func TestX3AServerIsNotBlamedForItsReader(t *testing.T) {
 			defer w.Close()
 			_, _ = w.Write(make([]byte, 1<<20))
 		}()
-		p, piece := intake.Pace(body, func() bool { return true }, func() { _ = body.Close() }), make([]byte, 64<<10)
+		p, piece := bodyreader.Pace(body, func() bool { return true }, func() { _ = body.Close() }), make([]byte, 64<<10)
 		for {
 			_, err := io.ReadFull(p, piece)
 			if errors.Is(err, io.EOF) {

@@ -1,4 +1,4 @@
-package room_test
+package limits_test
 
 import (
 	"context"
@@ -14,28 +14,30 @@ import (
 	"pgregory.net/rapid"
 
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/limits"
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
 const mib = 1 << 20
 
 // holder returns a holder without a person.
-func holder(name string) *room.Holder {
+func holder(name string) *limits.Owner {
 	return of(&identityv1.Principal{Tenant: "acme", Subject: name})
 }
 
-func of(p *identityv1.Principal) *room.Holder { return &room.Holder{Accounts: principal.AccountsOf(p)} }
+func of(p *identityv1.Principal) *limits.Owner {
+	return &limits.Owner{Accounts: principal.AccountsOf(p)}
+}
 
 // works returns a holder that works for a person.
-func works(h *room.Holder, owner string) *room.Holder {
+func works(h *limits.Owner, owner string) *limits.Owner {
 	who := h.Accounts.Caller()
-	return &room.Holder{Accounts: principal.AccountsOf(&identityv1.Principal{Tenant: who.Tenant, Subject: who.Subject, Owner: owner}), Server: h.Server}
+	return &limits.Owner{Accounts: principal.AccountsOf(&identityv1.Principal{Tenant: who.Tenant, Subject: who.Subject, Owner: owner}), Server: h.Server}
 }
 
 // from returns a holder for the answers of a server.
-func from(h *room.Holder, server string) *room.Holder {
-	return &room.Holder{Accounts: h.Accounts, Server: server}
+func from(h *limits.Owner, server string) *limits.Owner {
+	return &limits.Owner{Accounts: h.Accounts, Server: server}
 }
 
 var (
@@ -45,13 +47,13 @@ var (
 )
 
 // newRoom has 4 MiB for each of two principals, and no reserve.
-func newRoom(t testing.TB) *room.Room {
-	return limited(t, room.Limits{Principal: 4 * mib, Person: 6 * mib, Server: 8 * mib, All: 8 * mib})
+func newRoom(t testing.TB) *limits.Budget {
+	return limited(t, limits.Quotas{Principal: 4 * mib, Person: 6 * mib, Server: 8 * mib, All: 8 * mib})
 }
 
-func limited(t testing.TB, l room.Limits) *room.Room {
+func limited(t testing.TB, l limits.Quotas) *limits.Budget {
 	t.Helper()
-	r, err := room.New(l)
+	r, err := limits.NewBudget(l)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -60,34 +62,34 @@ func limited(t testing.TB, l room.Limits) *room.Room {
 
 func TestThereIsRoomForSomebody(t *testing.T) {
 	t.Parallel()
-	for _, l := range []room.Limits{
+	for _, l := range []limits.Quotas{
 		{}, {Principal: 1, Person: 1, Server: 1}, {Principal: 2, Person: 2, Server: 2, All: 1}, {Principal: 2, Person: 3, Server: 1, All: 2},
 		{Principal: -1, Person: 1, Server: 1, All: 1}, {Principal: 1, Person: 1, Server: 1, All: 1, Last: 2}, {Principal: 1, Person: 1, Server: 1, All: 1, Last: -1},
 	} {
-		if r, err := room.New(l); err == nil || r != nil {
+		if r, err := limits.NewBudget(l); err == nil || r != nil {
 			t.Errorf("%+v was accepted", l)
 		}
 	}
-	for _, l := range []room.Limits{room.Answers(), room.Bodies()} {
+	for _, l := range []limits.Quotas{limits.AnswerQuotas(), limits.BodyQuotas()} {
 		limited(t, l)
 	}
-	var none *room.Holding
-	none.Keep(0)
+	var none *limits.Memory
+	none.Settle(0)
 	none.Drop(1)
 	none.Close()
-	if none.Grow(t.Context(), room.Free) != nil || none.Grow(t.Context(), room.Free+1) == nil || none.Add(1) || none.Beside() != nil {
+	if none.Grow(t.Context(), limits.UncountedBytes) != nil || none.Grow(t.Context(), limits.UncountedBytes+1) == nil || none.Add(1) || none.Sibling() != nil {
 		t.Error("a nil holding got memory")
 	}
-	if r := newRoom(t); r.Open(ana).Give(nil) != true || !errors.Is(r.Open(ana).Grow(t.Context(), 4*mib+1), room.ErrFull) {
+	if r := newRoom(t); r.Open(ana).Transfer(nil) != true || !errors.Is(r.Open(ana).Grow(t.Context(), 4*mib+1), limits.ErrMemory) {
 		t.Error("an empty holding has memory, or a quota has no limit")
 	}
-	if r := limited(t, room.Answers()); !errors.Is(r.Open(ana).Grow(t.Context(), room.Last+1), room.ErrFull) {
+	if r := limited(t, limits.AnswerQuotas()); !errors.Is(r.Open(ana).Grow(t.Context(), limits.ReserveBytes+1), limits.ErrMemory) {
 		t.Error("a holding may grow larger than the reserve")
 	}
 }
 
 // grown reports whether a holding may grow within a second.
-func grown(t *testing.T, h *room.Holding, bytes int) bool {
+func grown(t *testing.T, h *limits.Memory, bytes int) bool {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
@@ -129,14 +131,14 @@ func TestX3WhoCameFirstIsServedFirst(t *testing.T) {
 func TestX3WhoBeganFirstEnds(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		r := limited(t, room.Limits{Principal: 4 * mib, Person: 4 * mib, Server: 4 * mib, All: 4 * mib, Last: 2 * mib})
-		var all [3]*room.Holding
+		r := limited(t, limits.Quotas{Principal: 4 * mib, Person: 4 * mib, Server: 4 * mib, All: 4 * mib, Last: 2 * mib})
+		var all [3]*limits.Memory
 		for i := range all {
 			if all[i] = r.Open(ana); grown(t, all[i], mib) != (i < 2) {
 				t.Fatalf("the reserve is not only for the first, or too small: at holding %d", i+1)
 			}
 		}
-		if grown(t, all[1], 2*mib) || all[2].Beside().Add(mib) {
+		if grown(t, all[1], 2*mib) || all[2].Sibling().Add(mib) {
 			t.Error("a later one took the reserve of the first")
 		}
 		if !grown(t, all[0], 2*mib) {
@@ -145,7 +147,7 @@ func TestX3WhoBeganFirstEnds(t *testing.T) {
 		later := make(chan bool)
 		go func() { later <- all[1].Grow(t.Context(), 2*mib) == nil }()
 		synctest.Wait()
-		all[0].Keep(2 * mib)
+		all[0].Settle(2 * mib)
 		all[0].Close()
 		if !<-later {
 			t.Error("the next one gets no memory")
@@ -159,7 +161,7 @@ func TestX3NobodyWaitsForEver(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		answers := rapid.SliceOfN(rapid.Custom(drawAnswer), 1, 40).Draw(rt, "answers")
 		synctest.Test(t, func(t *testing.T) {
-			r := limited(t, room.Limits{Principal: 4 * mib, Person: 6 * mib, Server: 5 * mib, All: 8 * mib, Last: 2 * mib})
+			r := limited(t, limits.Quotas{Principal: 4 * mib, Person: 6 * mib, Server: 5 * mib, All: 8 * mib, Last: 2 * mib})
 			var growing sync.WaitGroup
 			var late atomic.Int32
 			for _, a := range answers {
@@ -182,7 +184,7 @@ func TestX3NobodyWaitsForEver(t *testing.T) {
 
 // drawn is an answer as it arrives; times are in seconds.
 type drawn struct {
-	of                  *room.Holder
+	of                  *limits.Owner
 	size, step          int
 	begins, pause, read int
 }
@@ -191,13 +193,13 @@ func drawAnswer(rt *rapid.T) drawn {
 	of := works(holder(rapid.SampledFrom([]string{"a", "b", "c", "d"}).Draw(rt, "principal")), rapid.SampledFrom([]string{"x", "y"}).Draw(rt, "person"))
 	return drawn{
 		of:   from(of, rapid.SampledFrom([]string{"one", "two"}).Draw(rt, "server")),
-		size: rapid.IntRange(room.Free, 2*mib).Draw(rt, "size"), step: rapid.IntRange(room.Free, mib).Draw(rt, "step"),
+		size: rapid.IntRange(limits.UncountedBytes, 2*mib).Draw(rt, "size"), step: rapid.IntRange(limits.UncountedBytes, mib).Draw(rt, "step"),
 		begins: rapid.IntRange(0, 5).Draw(rt, "begins"), pause: rapid.IntRange(0, 5).Draw(rt, "pause"), read: rapid.IntRange(0, 5).Draw(rt, "read"),
 	}
 }
 
 // comes reports whether the answer became complete within an hour.
-func (a drawn) comes(ctx context.Context, r *room.Room) bool {
+func (a drawn) comes(ctx context.Context, r *limits.Budget) bool {
 	ctx, cancel := context.WithTimeout(ctx, time.Hour)
 	defer cancel()
 	time.Sleep(time.Duration(a.begins) * time.Second)
@@ -212,7 +214,7 @@ func (a drawn) comes(ctx context.Context, r *room.Room) bool {
 		}
 		time.Sleep(time.Duration(a.pause) * time.Second)
 	}
-	h.Keep(a.size)
+	h.Settle(a.size)
 	time.Sleep(time.Duration(a.read) * time.Second)
 	return true
 }
@@ -223,7 +225,7 @@ func TestX3NobodyIsLetInWhoseAnswersWait(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		r := newRoom(t)
-		admitted := func(of *room.Holder) bool { return r.Admit(t.Context(), of, time.Second) == nil }
+		admitted := func(of *limits.Owner) bool { return r.Admit(t.Context(), of, time.Second) == nil }
 		hold := r.Open(ana)
 		if !admitted(ana) || !grown(t, hold, 4*mib) || !admitted(ana) {
 			t.Error("a full quota must not prevent admission")
@@ -264,14 +266,14 @@ func TestHoldingsChangeHands(t *testing.T) {
 	t.Parallel()
 	r := newRoom(t)
 	line, answer, others := r.Open(ana), r.Open(ana), r.Open(ben)
-	if line.Grow(t.Context(), 4*mib) != nil || !line.Give(answer) || line.Grow(expired(), mib) == nil {
+	if line.Grow(t.Context(), 4*mib) != nil || !line.Transfer(answer) || line.Grow(expired(), mib) == nil {
 		t.Fatal("moved memory is counted twice, or not at all")
 	}
 	answer.Close()
-	if line.Grow(t.Context(), 4*mib) != nil || !line.Give(others) || line.Grow(expired(), 4*mib) != nil {
+	if line.Grow(t.Context(), 4*mib) != nil || !line.Transfer(others) || line.Grow(expired(), 4*mib) != nil {
 		t.Error("moved memory still counts for its former holder")
 	}
-	if line.Give(others) || !r.Open(ana).Add(4*mib) {
+	if line.Transfer(others) || !r.Open(ana).Add(4*mib) {
 		t.Error("a full quota got more, or unused memory is counted")
 	}
 }
@@ -280,7 +282,7 @@ func TestHoldingsChangeHands(t *testing.T) {
 func TestWhatIsThereChangesHands(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		r := limited(t, room.Limits{Principal: 4 * mib, Person: 4 * mib, Server: 4 * mib, All: 4 * mib, Last: 2 * mib})
+		r := limited(t, limits.Quotas{Principal: 4 * mib, Person: 4 * mib, Server: 4 * mib, All: 4 * mib, Last: 2 * mib})
 		line, answer, next := r.Open(ana), r.Open(ana), r.Open(ana)
 		if !r.Open(ana).Add(2*mib) || !grown(t, line, 2*mib) {
 			t.Fatal("the budget is too small")
@@ -288,7 +290,7 @@ func TestWhatIsThereChangesHands(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		go func() { _ = next.Grow(ctx, mib) }()
 		synctest.Wait()
-		if !line.Give(answer) {
+		if !line.Transfer(answer) {
 			t.Error("held memory was lost")
 		}
 		cancel()
@@ -313,7 +315,7 @@ func TestX3NothingIsLeftBehind(t *testing.T) {
 			rng := rand.New(rand.NewPCG(1, uint64(i)))
 			for range 300 {
 				ctx, cancel := context.WithTimeout(t.Context(), time.Duration(rng.IntN(2000))*time.Microsecond)
-				h, bytes := r.Open([]*room.Holder{from(ana, "s"), from(ben, "s")}[who]), room.Free+1+rng.IntN(4*mib-room.Free)
+				h, bytes := r.Open([]*limits.Owner{from(ana, "s"), from(ben, "s")}[who]), limits.UncountedBytes+1+rng.IntN(4*mib-limits.UncountedBytes)
 				if h.Grow(ctx, bytes) == nil {
 					if now := held[who].Add(int64(bytes)); now > 4*mib {
 						t.Errorf("%d bytes are held", now)
@@ -321,7 +323,7 @@ func TestX3NothingIsLeftBehind(t *testing.T) {
 					held[who].Add(-int64(bytes))
 				}
 				if rng.IntN(2) == 0 {
-					h.Keep(bytes / 2)
+					h.Settle(bytes / 2)
 				}
 				cancel()
 				h.Close()
@@ -329,7 +331,7 @@ func TestX3NothingIsLeftBehind(t *testing.T) {
 		})
 	}
 	all.Wait()
-	for _, of := range []*room.Holder{from(ana, "s"), from(ben, "s")} {
+	for _, of := range []*limits.Owner{from(ana, "s"), from(ben, "s")} {
 		if err := r.Open(of).Grow(expired(), 4*mib); err != nil {
 			t.Errorf("after all have ended, %v gets no memory", of)
 		}
@@ -344,7 +346,7 @@ func TestX1WhatIsLargeIsReadInTurns(t *testing.T) {
 		var ends []func()
 		for range runtime.GOMAXPROCS(0) { // a quarter of the processors, at least one, is taken
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-			if end, err := r.Open(ana).TurnFor(ctx, room.Free+1); err == nil {
+			if end, err := r.Open(ana).TimesliceFor(ctx, limits.UncountedBytes+1); err == nil {
 				ends = append(ends, end)
 			}
 			cancel()
@@ -352,7 +354,7 @@ func TestX1WhatIsLargeIsReadInTurns(t *testing.T) {
 		if most := max(1, runtime.GOMAXPROCS(0)/4); len(ends) != most {
 			t.Errorf("one principal reads %d at a time, want %d", len(ends), most)
 		}
-		small, err := r.Open(ana).TurnFor(t.Context(), room.Free)
+		small, err := r.Open(ana).TimesliceFor(t.Context(), limits.UncountedBytes)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -360,13 +362,13 @@ func TestX1WhatIsLargeIsReadInTurns(t *testing.T) {
 		for _, end := range ends {
 			end()
 		}
-		end, err := r.Open(ben).TurnFor(t.Context(), room.Free+1)
+		end, err := r.Open(ben).TimesliceFor(t.Context(), limits.UncountedBytes+1)
 		if err != nil {
 			t.Fatal(err)
 		}
 		end()
-		var none *room.Holding
-		if _, err := none.Turn(t.Context()); !errors.Is(err, room.ErrFull) {
+		var none *limits.Memory
+		if _, err := none.Timeslice(t.Context()); !errors.Is(err, limits.ErrMemory) {
 			t.Errorf("a slot for a nil holding: %v", err)
 		}
 	})
@@ -377,8 +379,8 @@ func TestX1WhatIsLargeIsReadInTurns(t *testing.T) {
 func TestX3WhoWaitsToBeLetInKeepsNoServersRoom(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		r := limited(t, room.Limits{Principal: 8 * mib, Person: 8 * mib, Server: 4 * mib, All: 32 * mib, Last: 4 * mib})
-		var full []*room.Holding
+		r := limited(t, limits.Quotas{Principal: 8 * mib, Person: 8 * mib, Server: 4 * mib, All: 32 * mib, Last: 4 * mib})
+		var full []*limits.Memory
 		for range 2 { // the second one waits
 			h := r.Open(from(ana, "other"))
 			full = append(full, h)
@@ -399,14 +401,14 @@ func TestX3WhoWaitsToBeLetInKeepsNoServersRoom(t *testing.T) {
 
 // Small holdings, which are the most frequent ones, cost next to nothing.
 func BenchmarkSmall(b *testing.B) {
-	r := limited(b, room.Answers())
+	r := limited(b, limits.AnswerQuotas())
 	b.ReportAllocs()
 	for b.Loop() {
 		h := r.Open(ana)
 		if err := h.Grow(b.Context(), 512); err != nil {
 			b.Fatal(err)
 		}
-		h.Keep(512)
+		h.Settle(512)
 		h.Close()
 	}
 }
@@ -422,10 +424,10 @@ func TestX3WhatIsClosedTakesNothing(t *testing.T) {
 		if closed.Add(1) || closed.Add(mib) {
 			t.Error("it took more")
 		}
-		if err := closed.Grow(t.Context(), mib); !errors.Is(err, room.ErrFull) {
+		if err := closed.Grow(t.Context(), mib); !errors.Is(err, limits.ErrMemory) {
 			t.Errorf("it grew: %v", err)
 		}
-		if err := other.Grow(t.Context(), mib); err != nil || other.Give(closed) {
+		if err := other.Grow(t.Context(), mib); err != nil || other.Transfer(closed) {
 			t.Errorf("it got another holding's memory, %v", err)
 		}
 		full, waits := r.Open(ana), r.Open(ana)
@@ -436,11 +438,11 @@ func TestX3WhatIsClosedTakesNothing(t *testing.T) {
 		go func() { told <- waits.Grow(t.Context(), mib) }()
 		synctest.Wait()
 		waits.Close()
-		if err := <-told; !errors.Is(err, room.ErrFull) {
+		if err := <-told; !errors.Is(err, limits.ErrMemory) {
 			t.Errorf("it waited, and was closed: %v", err)
 		}
 		full.Close()
-		for _, of := range []*room.Holder{ana, ben} {
+		for _, of := range []*limits.Owner{ana, ben} {
 			if !r.Open(of).Add(4 * mib) {
 				t.Errorf("%v gets no memory, although all is free", of)
 			}

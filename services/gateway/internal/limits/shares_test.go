@@ -1,11 +1,11 @@
-package room_test
+package limits_test
 
 import (
 	"testing"
 	"testing/synctest"
 
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/limits"
 )
 
 // X3: a principal has its quota, and all together have the budget.
@@ -17,7 +17,7 @@ func TestX3SharesEnd(t *testing.T) {
 		if !grown(t, first, 4*mib) || grown(t, r.Open(ana), mib) || r.Open(ana).Add(mib) {
 			t.Error("a quota can't be used up, or has no limit")
 		}
-		if !grown(t, small, room.Free) || !small.Add(room.Free) {
+		if !grown(t, small, limits.UncountedBytes) || !small.Add(limits.UncountedBytes) {
 			t.Error("a small answer waits for a large one")
 		}
 		if !grown(t, r.Open(ben), 4*mib) {
@@ -26,7 +26,7 @@ func TestX3SharesEnd(t *testing.T) {
 		if grown(t, r.Open(cat), mib) || r.Open(cat).Add(mib) {
 			t.Error("the budget is exceeded")
 		}
-		first.Keep(mib)
+		first.Settle(mib)
 		if !grown(t, r.Open(cat), 3*mib) || grown(t, r.Open(cat), mib) {
 			t.Error("freed memory is not available, or more than that is")
 		}
@@ -52,7 +52,7 @@ func TestX3PersonsHaveAShare(t *testing.T) {
 		if r.Open(both).Add(mib) {
 			t.Error("a holder of two persons exceeds the quota of one")
 		}
-		if r.Open(ana).Add(1<<20) || !r.Open(of(&identityv1.Principal{Tenant: "other", Subject: "ana", Owner: "dan"})).Add(room.Free) {
+		if r.Open(ana).Add(1<<20) || !r.Open(of(&identityv1.Principal{Tenant: "other", Subject: "ana", Owner: "dan"})).Add(limits.UncountedBytes) {
 			t.Error("the budget is exceeded, or a small holding waits")
 		}
 	})
@@ -62,7 +62,7 @@ func TestX3PersonsHaveAShare(t *testing.T) {
 func TestX3ServersHaveAShare(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		r := limited(t, room.Limits{Principal: 4 * mib, Person: 8 * mib, Server: 4 * mib, All: 8 * mib})
+		r := limited(t, limits.Quotas{Principal: 4 * mib, Person: 8 * mib, Server: 4 * mib, All: 8 * mib})
 		slow := r.Open(from(ana, "slow"))
 		if !grown(t, slow, 3*mib) || grown(t, r.Open(from(ben, "slow")), 2*mib) {
 			t.Error("a server's quota has no limit, or can't be used")
@@ -72,7 +72,7 @@ func TestX3ServersHaveAShare(t *testing.T) {
 		} else {
 			h.Close()
 		}
-		slow.Keep(3 * mib)
+		slow.Settle(3 * mib)
 		if !grown(t, r.Open(from(ben, "slow")), 4*mib) {
 			t.Error("a complete answer still counts for its server")
 		}
@@ -82,7 +82,7 @@ func TestX3ServersHaveAShare(t *testing.T) {
 // Answers to an agent count against the principal that made it, at any depth.
 func TestAdd_AgentsHaveTheRoomOfTheirMaker(t *testing.T) {
 	t.Parallel()
-	r := limited(t, room.Limits{Principal: 4 * mib, Person: 8 * mib, Server: 16 * mib, All: 16 * mib})
+	r := limited(t, limits.Quotas{Principal: 4 * mib, Person: 8 * mib, Server: 16 * mib, All: 16 * mib})
 	bot := &identityv1.Principal{Tenant: "acme", Subject: "bot", Owner: "olga"}
 	child := &identityv1.Principal{Tenant: "acme", Subject: "agent:acme/1", Owner: "olga", Chain: []*identityv1.Principal{bot}}
 	grandchild := &identityv1.Principal{Tenant: "acme", Subject: "agent:acme/2", Owner: "olga", Chain: []*identityv1.Principal{{Tenant: "acme", Subject: "agent:acme/1"}, bot}}

@@ -1,17 +1,17 @@
-package intake
+package bodyreader
 
 import (
 	"context"
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/limits"
 	"github.com/sluice-mesh/sluice/services/internal/redact"
 )
 
 // Message reads a server's message with the server's secrets redacted. For a large message it first waits for a
 // processor slot. Errors are those of the gate and of ctx, or that too many of the holder's messages wait for slots.
-func Message(ctx context.Context, raw []byte, clean *redact.Redactor, has *room.Holding) (*jsonrpc.Answer, error) {
-	end, err := has.TurnFor(ctx, len(raw))
+func Message(ctx context.Context, raw []byte, clean *redact.Redactor, has *limits.Memory) (*jsonrpc.Answer, error) {
+	end, err := has.TimesliceFor(ctx, len(raw))
 	if err != nil {
 		return nil, err
 	}
@@ -21,8 +21,8 @@ func Message(ctx context.Context, raw []byte, clean *redact.Redactor, has *room.
 
 // Mended is [Message], but repairs an answer with a fault that [jsonrpc.Repair] knows, in raw itself. methodOf is that of
 // gate.Mend.
-func Mended(ctx context.Context, raw []byte, clean *redact.Redactor, has *room.Holding, methodOf func(id []byte) string) (*jsonrpc.Answer, error) {
-	end, err := has.TurnFor(ctx, len(raw))
+func Mended(ctx context.Context, raw []byte, clean *redact.Redactor, has *limits.Memory, methodOf func(id []byte) string) (*jsonrpc.Answer, error) {
+	end, err := has.TimesliceFor(ctx, len(raw))
 	if err != nil {
 		return nil, err
 	}

@@ -1,0 +1,154 @@
+package limits
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"time"
+
+	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
+	"github.com/sluice-mesh/sluice/services/internal/principal"
+	"github.com/sluice-mesh/sluice/services/internal/quota"
+)
+
+const (
+	// maxRequests is the maximum number of requests in flight of one principal and the agents made by it. All
+	// principals of one person may have four times as many. Each request holds a connection to the gateway and one to a
+	// server.
+	maxRequests = 512
+	// maxThere is the maximum number of these requests at one server, so that a server that hangs does not take all of
+	// them.
+	maxThere = maxRequests / 2
+	// maxBytes is the maximum total size of the bodies of these requests, in bytes. Bytes count when they arrive; a
+	// length that a client only announces does not count. The maximum for all principals of one person is [PersonBytes],
+	// and for all principals together [TotalBytes]. For the latter, bodies of up to 64 KiB ([UncountedBytes]) do not count,
+	// and larger ones count in full.
+	maxBytes = PrincipalBytes
+	// roomTimeout is the maximum time for which a request waits while an answer to its principal waits for memory.
+	roomTimeout = time.Second
+)
+
+// ErrRequests means that a principal of the caller's chain, or a person behind it, has used up its quota. Compare with
+// errors.Is; a [*quota.FullError] names the quota.
+var ErrRequests = quota.ErrFull
+
+// ErrServer means that one principal with its agents has too many requests at a server. Compare with errors.Is.
+var ErrServer = errors.New("too many requests to this server are in flight; wait for some of them")
+
+// Requests counts what all principals have in flight. Make it with [NewRequests]. It is safe for concurrent use.
+type Requests struct {
+	bodies, answers *Budget
+
+	mu sync.Mutex
+	// requests counts the requests in flight, there the requests that were admitted to each server, and bytes the sizes
+	// of the bodies.
+	requests, there, bytes *quota.Tally
+}
+
+// NewRequests returns an empty load. Request bodies take memory from the budget bodies, and answers from the budget answers.
+// Both are required.
+func NewRequests(bodies, answers *Budget) (*Requests, error) {
+	if bodies == nil || answers == nil {
+		return nil, errors.New("limits: memory budgets for bodies and answers are required")
+	}
+	return &Requests{
+		bodies: bodies, answers: answers,
+		requests: quota.NewTally("requests in flight", quota.For(maxRequests)),
+		there:    quota.NewTally("requests in flight to this server", quota.For(maxThere)),
+		bytes:    quota.NewTally("bytes of requests in flight", quota.Limits{Principal: maxBytes, Person: PersonBytes}),
+	}, nil
+}
+
+// Begin counts a request of a principal to a server. The caller must call [Place.End] when the request has ended.
+// Errors: [ErrRequests].
+func (f *Requests) Begin(who *identityv1.Principal, server string) (*Slot, error) {
+	p := &Slot{all: f, Owner: Owner{Accounts: principal.AccountsOf(who), Server: server}}
+	p.body, p.Answer = *f.bodies.Open(&p.Owner), *f.answers.Open(&p.Owner)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err := f.requests.Acquire(&p.Owner.Accounts, 1); err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+// A Place holds the quota that one request uses.
+type Slot struct {
+	all *Requests
+	// Owner is the holder of the request's memory.
+	Owner Owner
+	// bytes is the size of the body, as far as it has arrived.
+	bytes int
+	// admitted means that the request counts at its server.
+	admitted bool
+	// Answer is the memory of the answer, and body that of the request.
+	Answer, body Memory
+}
+
+// Reader returns a reader of r that counts each byte when it is read. If a quota is used up, its error is [ErrRequests].
+func (p *Slot) Reader(r io.Reader) io.Reader { return &countedBody{p, r} }
+
+type countedBody struct {
+	place *Slot
+	inner io.Reader
+}
+
+// Read implements io.Reader.
+func (b *countedBody) Read(to []byte) (int, error) {
+	n, err := b.inner.Read(to)
+	if !b.place.Reserve(n) {
+		return 0, ErrRequests
+	}
+	return n, err
+}
+
+// Reserve counts n more bytes of the request, and reports whether the quotas allow them.
+func (p *Slot) Reserve(n int) bool {
+	p.all.mu.Lock()
+	defer p.all.mu.Unlock()
+	if p.all.bytes.Acquire(&p.Owner.Accounts, n) != nil {
+		return false
+	}
+	if !p.body.Add(n) {
+		p.all.bytes.Release(&p.Owner.Accounts, n)
+		return false
+	}
+	p.bytes += n
+	return true
+}
+
+// Admit counts the request at its server. It then waits up to a second until no answer to the principal, or to others
+// that work for the same person, waits for memory. Cancellations and answers to a server's requests must not be
+// admitted. Errors are [ErrServer], and those of [Room.Admit].
+func (p *Slot) Admit(ctx context.Context) error {
+	if err := p.admit(); err != nil {
+		return fmt.Errorf("%w: %w", ErrServer, err)
+	}
+	return p.all.answers.Admit(ctx, &p.Owner, roomTimeout)
+}
+
+func (p *Slot) admit() error {
+	p.all.mu.Lock()
+	defer p.all.mu.Unlock()
+	if p.admitted {
+		return nil
+	}
+	err := p.all.there.AcquireIn(p.Owner.Server, &p.Owner.Accounts, 1)
+	p.admitted = err == nil
+	return err
+}
+
+// End releases the quota and the memory of the request.
+func (p *Slot) End() {
+	p.body.Close()
+	p.Answer.Close()
+	p.all.mu.Lock()
+	defer p.all.mu.Unlock()
+	p.all.requests.Release(&p.Owner.Accounts, 1)
+	p.all.bytes.Release(&p.Owner.Accounts, p.bytes)
+	if p.admitted {
+		p.all.there.ReleaseIn(p.Owner.Server, &p.Owner.Accounts, 1)
+	}
+}
