@@ -16,16 +16,16 @@ import (
 // definition and the server's identity, so it signs them as the gateway sent them. The approval service compares them
 // with the definition and the identity that approvers see.
 func (s *Service) attest(ctx context.Context, set *activeSet, req *policyv1.DecideCallRequest, d *policyv1.Decision) (*policyv1.SignedDecision, error) {
-	who := authn.CallerOf(ctx).Principal
-	if who == nil {
+	principal := authn.CallerOf(ctx).Principal
+	if principal == nil {
 		return nil, errAttest
 	}
-	digest, err := binding.DigestIgnoringDefinition(who, req.GetCall())
+	digest, err := binding.DigestIgnoringDefinition(principal, req.GetCall())
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", errParams, err)
 	}
 	return s.deps.Signer.Sign(&policyv1.DecisionStatement{
-		CallDigest: digest[:], PrincipalDigest: signeddecision.PrincipalDigest(who),
+		CallDigest: digest[:], PrincipalDigest: signeddecision.PrincipalDigest(principal),
 		ServerIdentity: req.GetAttest().GetServerIdentity(), DefinitionDigest: req.GetCall().GetDefinitionDigest(),
 		ApprovalId: req.GetAttest().GetApprovalId(), Attempt: req.GetAttest().GetAttempt(),
 		Decision: d, Activation: set.activation(), Time: timestamppb.Now(),

@@ -19,8 +19,8 @@ import (
 func TestDecideCall_SignsTheDecisionWhenRequested(t *testing.T) {
 	t.Parallel()
 	s := serve(t, options{})
-	who := rpctest.Principal("default", "bot")
-	ctx := authn.OnBehalfOf(t.Context(), who)
+	caller := rpctest.Principal("default", "bot")
+	ctx := authn.OnBehalfOf(t.Context(), caller)
 	gateway := policyv1.NewPolicyServiceClient(s.Gateway())
 	for _, tool := range []string{"pay", "read", "remove"} {
 		c := call(tool)
@@ -37,12 +37,12 @@ func TestDecideCall_SignsTheDecisionWhenRequested(t *testing.T) {
 		if err := proto.Unmarshal(resp.GetSignedDecision().GetStatement(), st); err != nil {
 			t.Fatal(err)
 		}
-		digest, err := binding.DigestIgnoringDefinition(who, c)
+		digest, err := binding.DigestIgnoringDefinition(caller, c)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if !proto.Equal(st.GetDecision(), plain.GetDecision()) || !proto.Equal(resp.GetDecision(), plain.GetDecision()) ||
-			!bytes.Equal(st.GetCallDigest(), digest[:]) || !bytes.Equal(st.GetPrincipalDigest(), signeddecision.PrincipalDigest(who)) ||
+			!bytes.Equal(st.GetCallDigest(), digest[:]) || !bytes.Equal(st.GetPrincipalDigest(), signeddecision.PrincipalDigest(caller)) ||
 			!bytes.Equal(st.GetDefinitionDigest(), c.GetDefinitionDigest()) || st.GetServerIdentity() != "http x" ||
 			st.GetApprovalId() != "a-1" || st.GetAttempt() != 3 || st.GetActivation() == "" || st.GetTime() == nil {
 			t.Errorf("%s: signed %v", tool, st)
@@ -53,7 +53,7 @@ func TestDecideCall_SignsTheDecisionWhenRequested(t *testing.T) {
 	})
 	rpctest.WantStatus(t, err, codes.InvalidArgument, "JSON_INVALID")
 	_, err = policyv1.NewPolicyServiceClient(s.Person(t, "operator")).DecideCall(t.Context(), &policyv1.DecideCallRequest{
-		Call: call("pay"), Subject: who, Attest: &policyv1.Attest{ServerIdentity: "x"},
+		Call: call("pay"), Subject: caller, Attest: &policyv1.Attest{ServerIdentity: "x"},
 	})
 	rpctest.WantStatus(t, err, codes.InvalidArgument, "ATTEST_REFUSED")
 }

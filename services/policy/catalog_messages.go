@@ -181,13 +181,13 @@ func (s *toolRenderer) page(ctx context.Context, name string) (*policyv1.Catalog
 			})
 		}
 		derived := classify.Classify(tool, s.settings.Trusted)
-		held := proto.CloneOf(derived)
+		effective := proto.CloneOf(derived)
 		if t.Override != nil {
 			class := t.ClassWith(d)
-			held.Category, held.Risk, held.Tags, held.Confidence = class.Category, class.Risk, class.Tags, 1 // an operator's classification is certain
+			effective.Category, effective.Risk, effective.Tags, effective.Confidence = class.Category, class.Risk, class.Tags, 1 // an operator's classification is certain
 			out.Derived = derived
 		}
-		out.Classification = held
+		out.Classification = effective
 	}
 	for i := len(t.Definitions) - 1; i >= 0 && len(out.GetHistory()) < maxPageDefinitions; i-- {
 		out.History = append(out.History, packDefinition(&t.Definitions[i], s.settings, t.Definitions[i].Flag(name, s.namesBySkeleton)))

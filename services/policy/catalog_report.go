@@ -58,11 +58,11 @@ func (c catalogServer) ReportTools(stream reportStream) error {
 	if err != nil {
 		return toStatus(err)
 	}
-	who := authn.CallerOf(ctx).Principal
-	own := who.GetTenant() == homeTenant && who.GetSubject() == principal.Catalogue
-	share := owner{who.GetTenant(), who.GetSubject()}
+	caller := authn.CallerOf(ctx).Principal
+	own := caller.GetTenant() == homeTenant && caller.GetSubject() == principal.Catalogue
+	slotOwner := owner{caller.GetTenant(), caller.GetSubject()}
 	if own {
-		share.name += " " + head.GetServer()
+		slotOwner.name += " " + head.GetServer()
 	}
 	if head.GetWhole() && !own {
 		return toStatus(fmt.Errorf("%w: only a list that a gateway requested itself may be whole", errInvalidList))
@@ -71,7 +71,7 @@ func (c catalogServer) ReportTools(stream reportStream) error {
 	if own {
 		turns = c.gatewayReportSlots
 	}
-	read, err := turns.Acquire(ctx, share)
+	read, err := turns.Acquire(ctx, slotOwner)
 	if err != nil {
 		return err
 	}
@@ -80,14 +80,14 @@ func (c catalogServer) ReportTools(stream reportStream) error {
 	if err != nil {
 		return toStatus(err)
 	}
-	done, err := c.listSlots.Acquire(ctx, share)
+	done, err := c.listSlots.Acquire(ctx, slotOwner)
 	if err != nil {
 		return err
 	}
 	defer done()
 	report := catalog.Report{Version: head.GetProtocolVersion(), Whole: head.GetWhole(), LeftOut: head.GetLeftOut()}
 	if !own {
-		report.To = reporterKey(who)
+		report.To = reporterKey(caller)
 	}
 	indexes, err := readTools(ctx, tools, &report)
 	if err != nil {
@@ -168,29 +168,29 @@ func receive(stream reportStream) (tools []*policyv1.ToolDefinition, err error) 
 // access the store if the list changes nothing.
 func (s *Service) report(ctx context.Context, server string, r catalog.Report) ([]catalog.State, error) {
 	settings := s.settings(server)
-	twice := catalog.FindDuplicate(r.Tools)
-	if twice != "" && r.To != "" { // only the session that got this list is refused; the server is not quarantined
-		return nil, fmt.Errorf("%w: %q", errDuplicateTool, twice)
+	duplicate := catalog.FindDuplicate(r.Tools)
+	if duplicate != "" && r.To != "" { // only the session that got this list is refused; the server is not quarantined
+		return nil, fmt.Errorf("%w: %q", errDuplicateTool, duplicate)
 	}
-	if before := s.active.Load().catalog.servers[server]; before != nil && twice == "" {
+	if before := s.active.Load().catalog.servers[server]; before != nil && duplicate == "" {
 		out, err := before.Report(r, settings, time.Now(), func(catalog.Digest) (string, error) { return "", errUnread })
 		if err == nil && out.Server == before {
 			return out.States, nil
 		}
 	}
 	var states []catalog.State
-	var news []string
+	var newlyWaiting []string
 	after, version, err := s.store.Change(ctx, server, settings.Trusted, func(tx *sqlstore.Tx, before *catalog.Server, text func(catalog.Digest) (string, error)) (store.Change, error) {
-		if twice != "" {
-			return store.Change{Server: before.QuarantineDuplicate(twice, tx.Now)}, nil
+		if duplicate != "" {
+			return store.Change{Server: before.QuarantineDuplicate(duplicate, tx.Now)}, nil
 		}
 		out, err := before.Report(r, settings, tx.Now, text)
 		if err != nil {
 			return store.Change{}, err
 		}
-		states, news = out.States, nil
+		states, newlyWaiting = out.States, nil
 		if settings.Mode != catalog.Off {
-			news = before.NewlyWaiting(out.Server)
+			newlyWaiting = before.NewlyWaiting(out.Server)
 		}
 		change := store.Change{Server: out.Server, New: make(map[catalog.Digest]string, len(out.New)), Gone: out.Gone}
 		for _, i := range out.New {
@@ -201,16 +201,16 @@ func (s *Service) report(ctx context.Context, server string, r catalog.Report) (
 	if err != nil {
 		return nil, err
 	}
-	if len(news) > 0 && version != 0 {
+	if len(newlyWaiting) > 0 && version != 0 {
 		s.deps.Log.WarnContext(ctx, "definitions of tools are new or have changed; the tools can't be called until an operator accepts them",
-			"server", server, "tools", strings.Join(news[:min(len(news), maxLogged)], ", "), "waiting", len(news), "do", "sluice catalog diff "+server)
+			"server", server, "tools", strings.Join(newlyWaiting[:min(len(newlyWaiting), maxLogged)], ", "), "waiting", len(newlyWaiting), "do", "sluice catalog diff "+server)
 	}
 	s.publish(ctx, version, after)
 	if err := s.waitForOlderLeases(ctx, s.active.Load()); err != nil {
 		return nil, err
 	}
-	if twice != "" {
-		return nil, fmt.Errorf("%w: %q", errDuplicateTool, twice)
+	if duplicate != "" {
+		return nil, fmt.Errorf("%w: %q", errDuplicateTool, duplicate)
 	}
 	return states, nil
 }

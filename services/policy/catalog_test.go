@@ -411,11 +411,11 @@ func TestReportTools_SlowCallersDoNotDelayGateways(t *testing.T) {
 	t.Parallel()
 	l := newCatalogFixture(t, pinned(t))
 	head := &policyv1.ReportHead{Server: "files", ProtocolVersion: "2025-11-25"}
-	as := func(ctx context.Context, who int) context.Context {
-		return authn.OnBehalfOf(ctx, &identityv1.Principal{Tenant: "default", Subject: fmt.Sprint("slow", who), Role: authv1.TokenRole_TOKEN_ROLE_AGENT})
+	as := func(ctx context.Context, index int) context.Context {
+		return authn.OnBehalfOf(ctx, &identityv1.Principal{Tenant: "default", Subject: fmt.Sprint("slow", index), Role: authv1.TokenRole_TOKEN_ROLE_AGENT})
 	}
-	slow := func(who int) (end func()) {
-		ctx, cancel := context.WithCancel(as(t.Context(), who))
+	slow := func(index int) (end func()) {
+		ctx, cancel := context.WithCancel(as(t.Context(), index))
 		for range 5 {
 			stream, err := l.gateway.ReportTools(ctx)
 			if err != nil {
@@ -427,8 +427,8 @@ func TestReportTools_SlowCallersDoNotDelayGateways(t *testing.T) {
 		}
 		return cancel
 	}
-	read := func(who int) bool {
-		short, giveUp := context.WithTimeout(as(t.Context(), who), 300*time.Millisecond)
+	read := func(index int) bool {
+		short, giveUp := context.WithTimeout(as(t.Context(), index), 300*time.Millisecond)
 		defer giveUp()
 		_, err := l.report(short, head, definition("get_file", "Gets a file."))
 		return err == nil
@@ -436,8 +436,8 @@ func TestReportTools_SlowCallersDoNotDelayGateways(t *testing.T) {
 	defer slow(0)()
 	eventually.Holds(t, "its reports wait", func() bool { return !read(0) })
 	eventually.Holds(t, "the reports of another caller are received", func() bool { return read(1) })
-	for who := range 4 {
-		defer slow(who)()
+	for index := range 4 {
+		defer slow(index)()
 	}
 	eventually.Holds(t, "all slots are taken", func() bool { return !read(9) })
 	l.reportOwnList(definition("get_file", "Gets a file."))

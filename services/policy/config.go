@@ -135,12 +135,12 @@ func (c *Config) approvers() *engine.Approvers {
 	out := &engine.Approvers{OwnersMayApprove: c.OwnerMayApprove}
 	for _, r := range c.Tokens {
 		t := r.GetToken()
-		who := engine.Principal{Tenant: t.GetTenant(), Name: t.GetSubject(), Agent: t.GetAgent(), Groups: t.GetGroups()}
+		holder := engine.Principal{Tenant: t.GetTenant(), Name: t.GetSubject(), Agent: t.GetAgent(), Groups: t.GetGroups()}
 		switch t.GetRole() { //nolint:exhaustive // other roles neither call nor decide
 		case authv1.TokenRole_TOKEN_ROLE_OPERATOR, authv1.TokenRole_TOKEN_ROLE_APPROVER:
-			out.Deciders = append(out.Deciders, who)
+			out.Deciders = append(out.Deciders, holder)
 		case authv1.TokenRole_TOKEN_ROLE_AGENT:
-			out.Callers = append(out.Callers, engine.OwnedAgent{Principal: who, Owner: t.GetOwner()})
+			out.Callers = append(out.Callers, engine.OwnedAgent{Principal: holder, Owner: t.GetOwner()})
 		}
 	}
 	return out

@@ -47,7 +47,7 @@ func noEnv(string) (string, bool) { return "", false }
 
 // env returns an environment with one variable.
 func env(name, value string) config.Env {
-	return func(asked string) (string, bool) { return value, asked == name }
+	return func(variable string) (string, bool) { return value, variable == name }
 }
 
 func TestFromFile_ReadsPathsAndSessionCap(t *testing.T) {

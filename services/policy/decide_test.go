@@ -77,13 +77,13 @@ func TestDecideCall_DecidesEquallyForPrincipalAndSubject(t *testing.T) {
 	for _, c := range wantDecisions {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			who := ana()
-			who.Groups = c.groups
-			asRole, err := gateway.DecideCall(authn.OnBehalfOf(t.Context(), who), &policyv1.DecideCallRequest{Call: c.call})
+			principal := ana()
+			principal.Groups = c.groups
+			asRole, err := gateway.DecideCall(authn.OnBehalfOf(t.Context(), principal), &policyv1.DecideCallRequest{Call: c.call})
 			if err != nil {
 				t.Fatal(err)
 			}
-			asPerson, err := operator.DecideCall(t.Context(), &policyv1.DecideCallRequest{Call: c.call, Subject: who})
+			asPerson, err := operator.DecideCall(t.Context(), &policyv1.DecideCallRequest{Call: c.call, Subject: principal})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -107,9 +107,9 @@ func TestDecideCall_DecidesEquallyForPrincipalAndSubject(t *testing.T) {
 func TestDecideCall_ReturnsTheLimitsToReserve(t *testing.T) {
 	t.Parallel()
 	gateway := policyv1.NewPolicyServiceClient(serve(t, options{}).Gateway())
-	who := ana()
-	who.Session, who.Run = "s1", "r1"
-	resp, err := gateway.DecideCall(authn.OnBehalfOf(t.Context(), who), &policyv1.DecideCallRequest{Call: call("export")})
+	principal := ana()
+	principal.Session, principal.Run = "s1", "r1"
+	resp, err := gateway.DecideCall(authn.OnBehalfOf(t.Context(), principal), &policyv1.DecideCallRequest{Call: call("export")})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -168,10 +168,10 @@ func TestDecideCall_Subject(t *testing.T) {
 	})
 	t.Run("the principals of a chain are decided too", func(t *testing.T) {
 		t.Parallel()
-		who := ana()
-		who.Chain = []*identityv1.Principal{rpctest.Principal("default", "creator")}
-		who.Chain[0].Groups = []string{"contractors"}
-		resp, err := gateway.DecideCall(authn.OnBehalfOf(t.Context(), who), &policyv1.DecideCallRequest{Call: call("read")})
+		principal := ana()
+		principal.Chain = []*identityv1.Principal{rpctest.Principal("default", "creator")}
+		principal.Chain[0].Groups = []string{"contractors"}
+		resp, err := gateway.DecideCall(authn.OnBehalfOf(t.Context(), principal), &policyv1.DecideCallRequest{Call: call("read")})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -267,13 +267,13 @@ func TestExplainCall_ReturnsTheDecisionOfDecideCall(t *testing.T) {
 	for _, c := range wantDecisions {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			who := ana()
-			who.Groups = c.groups
-			decided, err := operator.DecideCall(t.Context(), &policyv1.DecideCallRequest{Call: c.call, Subject: who})
+			principal := ana()
+			principal.Groups = c.groups
+			decided, err := operator.DecideCall(t.Context(), &policyv1.DecideCallRequest{Call: c.call, Subject: principal})
 			if err != nil {
 				t.Fatal(err)
 			}
-			explained, err := viewer.ExplainCall(t.Context(), &policyv1.ExplainCallRequest{Call: c.call, Subject: who})
+			explained, err := viewer.ExplainCall(t.Context(), &policyv1.ExplainCallRequest{Call: c.call, Subject: principal})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -34,7 +34,7 @@ func (s *Service) LeaseRevision(stream grpc.BidiStreamingServer[policyv1.LeaseRe
 	ctx := stream.Context()
 	holder := s.epochLeases.Enter(time.Now())
 	defer holder.Leave()
-	asked, ended := make(chan *policyv1.LeaseRevisionRequest), make(chan error, 1)
+	requests, ended := make(chan *policyv1.LeaseRevisionRequest), make(chan error, 1)
 	go func() { // LeaseRevision can't wait for this goroutine, because Recv may return only after LeaseRevision has
 		for {
 			req, err := stream.Recv()
@@ -43,7 +43,7 @@ func (s *Service) LeaseRevision(stream grpc.BidiStreamingServer[policyv1.LeaseRe
 				return
 			}
 			select {
-			case asked <- req:
+			case requests <- req:
 			case <-ctx.Done():
 				return
 			}
@@ -61,7 +61,7 @@ func (s *Service) LeaseRevision(stream grpc.BidiStreamingServer[policyv1.LeaseRe
 			return err
 		case <-changed:
 			changed = s.changes.wait()
-		case req := <-asked:
+		case req := <-requests:
 			if err := holder.Acknowledge(req.GetTaken()); err != nil {
 				return toStatus(err)
 			}
@@ -112,7 +112,8 @@ func (s *Service) waitForOlderLeases(ctx context.Context, set *activeSet) error 
 	}
 }
 
-// waitForReplicas waits until neither this process nor another replica, nor a lease from one, decides by older sets.
+// waitForReplicas waits until no replica decides calls by older sets any more, and until no lease lets gateways use
+// older decisions.
 func (s *Service) waitForReplicas(ctx context.Context, set *activeSet) error {
 	var until time.Time
 	if s.cfg.Source != sqlstore.SQLite {

@@ -75,16 +75,16 @@ func TestLeaseRevision_NamesTheEpochOfDecisions(t *testing.T) {
 		t.Errorf("a decision may be reused as %v, under the lease %v", resp.GetKeeping(), first)
 	}
 	gateway.request(first.GetNumber())
-	if again := gateway.receive(); again.GetEpoch() != first.GetEpoch() || again.GetNumber() != 2 || again.GetRequest() != 2 || again.GetLease() == nil {
-		t.Errorf("renewed: %v", again)
+	if renewed := gateway.receive(); renewed.GetEpoch() != first.GetEpoch() || renewed.GetNumber() != 2 || renewed.GetRequest() != 2 || renewed.GetLease() == nil {
+		t.Errorf("renewed: %v", renewed)
 	}
 	lib.reportOwnList(get, definition("set_file", "Sets a file.")) // the new definition waits for an operator, so decisions about other tools stay the same
-	news := gateway.receive()
-	if news.GetEpoch() == first.GetEpoch() || news.GetRequest() != 0 || news.GetLease() != nil {
-		t.Errorf("the response after a change is %v", news)
+	change := gateway.receive()
+	if change.GetEpoch() == first.GetEpoch() || change.GetRequest() != 0 || change.GetLease() != nil {
+		t.Errorf("the response after a change is %v", change)
 	}
-	if late := lib.decideCall(get).GetKeeping().GetEpoch(); late != news.GetEpoch() {
-		t.Errorf("a decision is of epoch %q, and the last response had epoch %q", late, news.GetEpoch())
+	if late := lib.decideCall(get).GetKeeping().GetEpoch(); late != change.GetEpoch() {
+		t.Errorf("a decision is of epoch %q, and the last response had epoch %q", late, change.GetEpoch())
 	}
 	gateway.request(99)
 	_, err := gateway.stream.Recv()
@@ -102,22 +102,22 @@ func TestSetQuarantine_ReturnsWhenTheGatewayHasTakenTheChange(t *testing.T) {
 	gateway.request(0)
 	first := gateway.receive()
 	done := lib.quarantine()
-	news := gateway.receive()
+	change := gateway.receive()
 	select {
 	case err := <-done:
 		t.Fatalf("a change that the gateway has not taken is acknowledged: %v", err)
 	case <-time.After(100 * time.Millisecond):
 	}
 	gateway.request(first.GetNumber()) // the gateway has not seen the change yet
-	if resp := gateway.receive(); resp.GetEpoch() != news.GetEpoch() || resp.GetLease() == nil {
-		t.Fatalf("the next lease: %v, behind %v", resp, news)
+	if resp := gateway.receive(); resp.GetEpoch() != change.GetEpoch() || resp.GetLease() == nil {
+		t.Fatalf("the next lease: %v, behind %v", resp, change)
 	}
 	select {
 	case err := <-done:
 		t.Fatalf("a change that the gateway has not taken is acknowledged: %v", err)
 	case <-time.After(100 * time.Millisecond):
 	}
-	gateway.request(news.GetNumber())
+	gateway.request(change.GetNumber())
 	if err := <-done; err != nil {
 		t.Fatal(err)
 	}
@@ -131,7 +131,7 @@ func TestSetQuarantine_WaitsForLeasesWhenTheGatewayIsSilent(t *testing.T) {
 	lib.reportOwnList(definition("get_file", "Gets a file."))
 	time.Sleep(time.Second)
 	gateway := lib.openLeases()
-	begin := time.Now() // the lease begins later, even on a slow machine
+	begin := time.Now() // before the lease begins
 	gateway.request(0)
 	gateway.receive()
 	if err := gateway.stream.CloseSend(); err != nil {

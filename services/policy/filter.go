@@ -11,25 +11,25 @@ import (
 // owner identifies the principal or person whose expensive requests share a limit.
 type owner struct{ tenant, name string }
 
-func ownerOf(who engine.Subject) owner { return owner{who.Caller.Tenant, who.Caller.Name} }
+func ownerOf(subject engine.Subject) owner { return owner{subject.Caller.Tenant, subject.Caller.Name} }
 
 // FilterTools implements policyv1.PolicyServiceServer. The decision about a list takes as long as decisions about
 // thousands of calls, so only a few lists are decided at a time, and fewer for each principal.
 func (s *Service) FilterTools(ctx context.Context, req *policyv1.FilterToolsRequest) (*policyv1.FilterToolsResponse, error) {
-	set, who, err := s.resolve(ctx, req.GetMinRevision(), req.GetSubject())
+	set, subject, err := s.resolve(ctx, req.GetMinRevision(), req.GetSubject())
 	if err != nil {
 		return nil, toStatus(err)
 	}
-	done, err := s.listSlots.Acquire(ctx, ownerOf(who))
+	done, err := s.listSlots.Acquire(ctx, ownerOf(subject))
 	if err != nil {
 		return nil, err
 	}
 	defer done()
-	return s.filter(ctx, set, who, req)
+	return s.filter(ctx, set, subject, req)
 }
 
 // filter decides which tools of a list are visible. It stops when ctx is cancelled.
-func (s *Service) filter(ctx context.Context, set *activeSet, who engine.Subject, req *policyv1.FilterToolsRequest) (*policyv1.FilterToolsResponse, error) {
+func (s *Service) filter(ctx context.Context, set *activeSet, subject engine.Subject, req *policyv1.FilterToolsRequest) (*policyv1.FilterToolsResponse, error) {
 	resp := &policyv1.FilterToolsResponse{
 		PolicyRevision: set.Revision(),
 		Tools:          make([]*policyv1.ToolVisibility, len(req.GetTools())),
@@ -38,7 +38,7 @@ func (s *Service) filter(ctx context.Context, set *activeSet, who engine.Subject
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
-		resp.Tools[i] = packVisibility(tool.GetName(), set.Visible(who, req.GetServer(), tool.GetName(), s.facts(set, req.GetServer(), tool.GetName(), tool.GetDefinitionDigest())))
+		resp.Tools[i] = packVisibility(tool.GetName(), set.Visible(subject, req.GetServer(), tool.GetName(), s.facts(set, req.GetServer(), tool.GetName(), tool.GetDefinitionDigest())))
 	}
 	return resp, nil
 }
@@ -53,7 +53,7 @@ var listedKinds = map[string]engine.EntryKind{
 
 // FilterNames implements policyv1.PolicyServiceServer. It shares the slots of [Service.FilterTools].
 func (s *Service) FilterNames(ctx context.Context, req *policyv1.FilterNamesRequest) (*policyv1.FilterNamesResponse, error) {
-	set, who, err := s.resolve(ctx, "", req.GetSubject())
+	set, subject, err := s.resolve(ctx, "", req.GetSubject())
 	if err != nil {
 		return nil, toStatus(err)
 	}
@@ -62,7 +62,7 @@ func (s *Service) FilterNames(ctx context.Context, req *policyv1.FilterNamesRequ
 		return nil, fmt.Errorf("method %q has no names to filter", req.GetMethod())
 	}
 	if len(req.GetNames()) > 1 { // a decision about one name takes as long as a decision about a call
-		done, err := s.listSlots.Acquire(ctx, ownerOf(who))
+		done, err := s.listSlots.Acquire(ctx, ownerOf(subject))
 		if err != nil {
 			return nil, err
 		}
@@ -74,7 +74,7 @@ func (s *Service) FilterNames(ctx context.Context, req *policyv1.FilterNamesRequ
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
-		resp.Visible[i] = set.ShowsEntry(who, req.GetServer(), kind, name, facts)
+		resp.Visible[i] = set.ShowsEntry(subject, req.GetServer(), kind, name, facts)
 	}
 	return resp, nil
 }

@@ -171,9 +171,9 @@ func BenchmarkDecideCall_WhileListsAreDecided(b *testing.B) {
 	call := &policyv1.DecideCallRequest{Call: &policyv1.Call{Server: "demo", Name: "read"}}
 	var took []time.Duration
 	for b.Loop() {
-		time.Sleep(time.Millisecond) // calls arrive one by one
+		time.Sleep(time.Millisecond) // so that calls do not arrive all at once
 		begin, done := time.Now(), make(chan error)
-		go func() { // as a server answers
+		go func() { // a server handles each request in a goroutine
 			_, err := s.DecideCall(as(ctx, "ana"), call)
 			done <- err
 		}()

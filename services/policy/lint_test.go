@@ -55,12 +55,12 @@ func TestLint(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			places := protocmp.FilterField(new(policyv1.Finding), "message", cmp.Ignore())
+			positions := protocmp.FilterField(new(policyv1.Finding), "message", cmp.Ignore())
 			fixes := protocmp.FilterField(new(policyv1.Finding), "suggestion", cmp.Ignore())
 			for _, f := range c.want {
 				f.Severity, f.Check = policyv1.Severity_SEVERITY_ERROR, "load"
 			}
-			if diff := cmp.Diff(c.want, resp.GetFindings(), protocmp.Transform(), places, fixes); diff != "" {
+			if diff := cmp.Diff(c.want, resp.GetFindings(), protocmp.Transform(), positions, fixes); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 			for _, f := range resp.GetFindings() {

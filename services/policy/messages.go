@@ -19,8 +19,8 @@ import (
 
 // unpackCall converts a call of a request. If an operator names a tool without a definition, the call has the tool's
 // newest definition.
-func (s *Service) unpackCall(ctx context.Context, set *activeSet, c *policyv1.Call, who engine.Subject) engine.Call {
-	call := engine.Call{Method: c.GetMethod(), Server: c.GetServer(), Tool: c.GetName(), Ref: c.GetRef(), Params: c.GetParamsJson(), Subject: who}
+func (s *Service) unpackCall(ctx context.Context, set *activeSet, c *policyv1.Call, subject engine.Subject) engine.Call {
+	call := engine.Call{Method: c.GetMethod(), Server: c.GetServer(), Tool: c.GetName(), Ref: c.GetRef(), Params: c.GetParamsJson(), Subject: subject}
 	if !call.OfTool() {
 		call.Facts = set.catalog.servers[c.GetServer()].ServerFacts()
 		return call

@@ -97,14 +97,14 @@ func TestCheckServer_ReportsWhetherNamesMatter(t *testing.T) {
 		{"other", nil, true, false, []string{"completion/complete", "resources/subscribe"}},
 		{"other", []string{"contractors"}, true, false, []string{"completion/complete"}},
 	} {
-		who := ana()
-		who.Groups = tt.groups
-		got, err := gateway.CheckServer(authn.OnBehalfOf(t.Context(), who), &policyv1.CheckServerRequest{Server: tt.server, Methods: []string{"completion/complete", "prompts/list", "resources/list", "resources/subscribe"}})
+		caller := ana()
+		caller.Groups = tt.groups
+		got, err := gateway.CheckServer(authn.OnBehalfOf(t.Context(), caller), &policyv1.CheckServerRequest{Server: tt.server, Methods: []string{"completion/complete", "prompts/list", "resources/list", "resources/subscribe"}})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if said := fmt.Sprint(got.GetPromptsAlike(), got.GetResourcesAlike(), got.GetMethods(), got.GetCouldAllow()); said != fmt.Sprint(tt.prompts, tt.resources, tt.open, true) {
-			t.Errorf("%s to %q: %s", tt.server, tt.groups, said)
+		if summary := fmt.Sprint(got.GetPromptsAlike(), got.GetResourcesAlike(), got.GetMethods(), got.GetCouldAllow()); summary != fmt.Sprint(tt.prompts, tt.resources, tt.open, true) {
+			t.Errorf("%s to %q: %s", tt.server, tt.groups, summary)
 		}
 	}
 }

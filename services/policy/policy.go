@@ -209,13 +209,13 @@ func (s *Service) Health(context.Context) error {
 
 // DecideCall implements policyv1.PolicyServiceServer.
 func (s *Service) DecideCall(ctx context.Context, req *policyv1.DecideCallRequest) (*policyv1.DecideCallResponse, error) {
-	set, who, err := s.resolve(ctx, req.GetMinRevision(), req.GetSubject())
+	set, subject, err := s.resolve(ctx, req.GetMinRevision(), req.GetSubject())
 	if err != nil {
 		return nil, toStatus(err)
 	}
-	call := s.unpackCall(ctx, set, req.GetCall(), who)
+	call := s.unpackCall(ctx, set, req.GetCall(), subject)
 	if set.EvaluatesConditions(call) || req.GetAttest() != nil { // signing parses the params a second time
-		done, err := s.conditionSlots.Acquire(ctx, ownerOf(who))
+		done, err := s.conditionSlots.Acquire(ctx, ownerOf(subject))
 		if err != nil {
 			return nil, err
 		}
@@ -227,19 +227,19 @@ func (s *Service) DecideCall(ctx context.Context, req *policyv1.DecideCallReques
 		if resp.SignedDecision, err = s.attest(ctx, set, req, resp.GetDecision()); err != nil {
 			return nil, toStatus(err)
 		}
-	} else if again := set.Cacheability(call, decided); again.Cacheable {
-		resp.Keeping = &policyv1.Keeping{Epoch: s.epoch(set), BySession: again.BySession}
+	} else if cacheability := set.Cacheability(call, decided); cacheability.Cacheable {
+		resp.Keeping = &policyv1.Keeping{Epoch: s.epoch(set), BySession: cacheability.BySession}
 	}
 	return resp, nil
 }
 
 // ExplainCall implements policyv1.PolicyServiceServer.
 func (s *Service) ExplainCall(ctx context.Context, req *policyv1.ExplainCallRequest) (*policyv1.ExplainCallResponse, error) {
-	set, who, err := s.resolve(ctx, "", req.GetSubject())
+	set, subject, err := s.resolve(ctx, "", req.GetSubject())
 	if err != nil {
 		return nil, toStatus(err)
 	}
-	call := s.unpackCall(ctx, set, req.GetCall(), who)
+	call := s.unpackCall(ctx, set, req.GetCall(), subject)
 	out := packExplanation(set, set.Explain(call), &call.Facts)
 	if !mayReadDocuments(authn.CallerOf(ctx)) {
 		withholdRules(out)
@@ -249,17 +249,17 @@ func (s *Service) ExplainCall(ctx context.Context, req *policyv1.ExplainCallRequ
 
 // CheckServer implements policyv1.PolicyServiceServer.
 func (s *Service) CheckServer(ctx context.Context, req *policyv1.CheckServerRequest) (*policyv1.CheckServerResponse, error) {
-	set, who, err := s.resolve(ctx, "", req.GetSubject())
+	set, subject, err := s.resolve(ctx, "", req.GetSubject())
 	if err != nil {
 		return nil, toStatus(err)
 	}
-	reach := set.Access(who, req.GetServer())
+	access := set.Access(subject, req.GetServer())
 	resp := &policyv1.CheckServerResponse{
-		CouldAllow: reach.CouldAllow, HidesNone: reach.HidesNone, PolicyRevision: set.Revision(),
-		PromptsAlike: reach.PromptsAlike, ResourcesAlike: reach.ResourcesAlike, CouldList: reach.CouldList,
+		CouldAllow: access.CouldAllow, HidesNone: access.HidesNone, PolicyRevision: set.Revision(),
+		PromptsAlike: access.PromptsAlike, ResourcesAlike: access.ResourcesAlike, CouldList: access.CouldList,
 	}
 	for _, method := range req.GetMethods() {
-		if set.CouldAllow(who, req.GetServer(), method, set.catalog.servers[req.GetServer()].ServerFacts()) {
+		if set.CouldAllow(subject, req.GetServer(), method, set.catalog.servers[req.GetServer()].ServerFacts()) {
 			resp.Methods = append(resp.Methods, method)
 		}
 	}
@@ -302,8 +302,8 @@ func (s *Service) resolve(ctx context.Context, minRevision string, named *identi
 	case caller.Tenant() != homeTenant && !ofTenant(named, caller.Tenant()):
 		return nil, engine.Subject{}, errOtherTenant
 	}
-	who, err := unpackSubject(named)
-	return set, who, err
+	subject, err := unpackSubject(named)
+	return set, subject, err
 }
 
 // ofTenant reports whether a principal and all principals in its chain belong to a tenant.

@@ -187,8 +187,8 @@ func TestReserveLimits_RepeatTakesNothing(t *testing.T) {
 	l := serveDefault(t)
 	req := request("k", limit("a", "10"), limit("b", "10"))
 	first := l.inTenant(t, "default").granted(req)
-	again := l.inTenant(t, "default").granted(req)
-	if diff := cmp.Diff(first, again, protocmp.Transform()); diff != "" {
+	repeat := l.inTenant(t, "default").granted(req)
+	if diff := cmp.Diff(first, repeat, protocmp.Transform()); diff != "" {
 		t.Errorf("a repeat gives a different result (-first +again):\n%s", diff)
 	}
 	l.wantLeft(t, limit("a", "10"), "9")

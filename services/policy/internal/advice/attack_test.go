@@ -105,8 +105,8 @@ func TestAttacks_MatchEntries(t *testing.T) {
 		}
 	}
 	attacks[0].References[0], entries[0].References[0] = "x", "y"
-	if again := advice.Entries()[0].References[0]; len(again) < 2 {
-		t.Errorf("a caller has changed the catalogue: %q", again)
+	if second := advice.Entries()[0].References[0]; len(second) < 2 {
+		t.Errorf("a caller has changed the catalogue: %q", second)
 	}
 }
 

@@ -30,13 +30,13 @@ func evidenceText(c *policyv1.Classification) string {
 
 // stricterEvidenceText quotes the evidence for categories that are stricter than the category of the tool.
 func stricterEvidenceText(c *policyv1.Classification) string {
-	var said []string
+	var sentences []string
 	for _, d := range denials {
 		if d.category > c.GetCategory() && hasEvidence(c, d.category) {
-			said = append(said, fmt.Sprintf("Weaker evidence speaks for %s: %s.", displayName(d.category), quotes(c, d.category)))
+			sentences = append(sentences, fmt.Sprintf("Weaker evidence speaks for %s: %s.", displayName(d.category), quotes(c, d.category)))
 		}
 	}
-	return strings.Join(said, " ")
+	return strings.Join(sentences, " ")
 }
 
 func hasEvidence(c *policyv1.Classification, category mcpv1.Category) bool {

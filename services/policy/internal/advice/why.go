@@ -27,10 +27,10 @@ func whyText(c *policyv1.Classification) string {
 	if categoryTexts[c.GetCategory()] == "" {
 		return "Nothing is known of what this tool does, so it may do any harm. " + approvalText
 	}
-	said := []string{
+	sentences := []string{
 		categoryTexts[c.GetCategory()], evidenceText(c), uncertaintyText(c), denialText(c), stricterEvidenceText(c), dependenceText(c), ratingTexts(c), tagTexts(c), raisedRiskText(c), measureFor(c).text,
 	}
-	return strings.Join(slices.DeleteFunc(said, func(sentence string) bool { return sentence == "" }), " ")
+	return strings.Join(slices.DeleteFunc(sentences, func(sentence string) bool { return sentence == "" }), " ")
 }
 
 // uncertaintyText returns a sentence if the class is uncertain; otherwise "".
@@ -89,10 +89,10 @@ func dependenceText(c *policyv1.Classification) string {
 
 // ratingTexts returns the sentences about the ratings of a tool. A missing rating adds no sentence.
 func ratingTexts(c *policyv1.Classification) string {
-	var said []string
+	var sentences []string
 	add := func(is, at policyv1.Axis, sentence string) {
 		if is == at {
-			said = append(said, sentence)
+			sentences = append(sentences, sentence)
 		}
 	}
 	add(c.GetSensitivity(), policyv1.Axis_AXIS_MEDIUM, "What comes back can be personal or internal.")
@@ -108,27 +108,27 @@ func ratingTexts(c *policyv1.Classification) string {
 		add(c.GetIrreversibility(), policyv1.Axis_AXIS_MEDIUM, "Its effect is hard to take back.")
 		add(c.GetIrreversibility(), policyv1.Axis_AXIS_HIGH, "Its effect can't be taken back.")
 	}
-	return strings.Join(said, " ")
+	return strings.Join(sentences, " ")
 }
 
 // tagTexts returns the sentences about the tags of a tool.
 func tagTexts(c *policyv1.Classification) string {
-	var said, others []string
+	var sentences, others []string
 	for _, tag := range c.GetTags() {
 		switch tag {
 		case tagSpeaks:
-			said = append(said, "Its definition tells its reader what to do or what to hide, instead of what the tool does.")
+			sentences = append(sentences, "Its definition tells its reader what to do or what to hide, instead of what the tool does.")
 		case tagHidden:
-			said = append(said, "Its definition has characters that show nothing, or text in another script than the rest.")
+			sentences = append(sentences, "Its definition has characters that show nothing, or text in another script than the rest.")
 		case tagDepends: // dependenceText has the sentence
 		default:
 			others = append(others, safetext.Line(tag))
 		}
 	}
 	if len(others) > 0 {
-		said = append(said, "It is tagged "+strings.Join(others, ", ")+".")
+		sentences = append(sentences, "It is tagged "+strings.Join(others, ", ")+".")
 	}
-	return strings.Join(said, " ")
+	return strings.Join(sentences, " ")
 }
 
 // isDishonest reports whether the definition instructs the model or has hidden text.

@@ -28,7 +28,7 @@ func TestAcceptAll_OmitsFlaggedDefinitions(t *testing.T) {
 			t.Errorf("%s has no flag", flagged.Name)
 		}
 	}
-	if again, n, err := next.AcceptAll(next.WaitingDigest(), catalog.ChangeInfo{Operator: "ana"}); err != nil || n != 0 || again != next {
+	if second, n, err := next.AcceptAll(next.WaitingDigest(), catalog.ChangeInfo{Operator: "ana"}); err != nil || n != 0 || second != next {
 		t.Errorf("flagged ones alone: %d, %v", n, err)
 	}
 	alone, err := next.Decide("hidden", read(t, hidden).Digest, catalog.Accepted, catalog.ChangeInfo{Operator: "ana"})

@@ -250,19 +250,19 @@ func TestReport_AcceptsOlderFormsUnderOtherProtocolVersions(t *testing.T) {
 	s.wantStatus(engine.Changed, tool("more", "Reads."))
 
 	more := strings.Replace(bare, `}}`, `},"title":"Get, and tell us"}`, 1)
-	s = newFixture(t, first) // a definition that says more is new
+	s = newFixture(t, first) // a definition with more content waits
 	s.report(whole, bare)
 	s.report(old, more)
 	s.wantStatus(engine.Changed, more)
 	s.wantStatus(engine.Changed, bare)
 
-	s = newFixture(t, first) // so is every definition of a tool on which a person decides
+	s = newFixture(t, first) // a definition of a tool that waits for an operator waits too
 	s.report(whole, get)
 	s.report(catalog.Report{}, tool("get", "Other."))
 	s.report(old, bare)
 	s.wantStatus(engine.Changed, bare)
 
-	s = newFixture(t, first) // later the same definition is new
+	s = newFixture(t, first) // after the first whole list of the version, the same definition waits
 	s.report(whole, get)
 	s.report(old, bare)
 	later := `{"name":"get","description":"Reads.","inputSchema":{"type":"object"},"annotations":{"readOnlyHint":true}}`
@@ -390,7 +390,7 @@ func TestFacts_OverrideReplacesTheClass(t *testing.T) {
 	if next.Sum(s.set, 1) == before || before == s.server.Sum(s.set, 2) {
 		t.Error("the sum stays")
 	}
-	if again, err := next.SetOverride("get", o, "stale"); err != nil || again != next {
+	if second, err := next.SetOverride("get", o, "stale"); err != nil || second != next {
 		t.Errorf("the same again: %v", err)
 	}
 	if back, err := next.SetOverride("get", nil, next.Tools["get"].Etag()); err != nil || back.Tools["get"].Override != nil {
@@ -413,7 +413,7 @@ func TestAcceptAll_AcceptsWaitingDefinitions(t *testing.T) {
 	}
 	s.server = next
 	s.wantStatus(engine.Callable, tool("c", "Reads."))
-	if again, n, err := next.AcceptAll(digest, catalog.ChangeInfo{}); err != nil || n != 0 || again != next {
+	if second, n, err := next.AcceptAll(digest, catalog.ChangeInfo{}); err != nil || n != 0 || second != next {
 		t.Errorf("again: %d, %v", n, err)
 	}
 }

@@ -18,11 +18,11 @@ func TestFacts_UncertainToolIsSureWhenAnOperatorSetTheClass(t *testing.T) {
 	if !s.server.Facts("get_note", digest("get_note"), set).Sure || s.server.Facts("x", digest("x"), set).Sure {
 		t.Error("it is sure of the vague tool, or unsure of the clear one")
 	}
-	held, err := s.server.SetOverride("x", &catalog.Override{Category: mcpv1.Category_CATEGORY_READ, Reason: "seen", Author: "ana"}, s.server.Tools["x"].Etag())
+	class, err := s.server.SetOverride("x", &catalog.Override{Category: mcpv1.Category_CATEGORY_READ, Reason: "seen", Author: "ana"}, s.server.Tools["x"].Etag())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !held.Facts("x", digest("x"), set).Sure {
+	if !class.Facts("x", digest("x"), set).Sure {
 		t.Error("it is unsure of a tool after a person has said what it is")
 	}
 }

@@ -328,7 +328,7 @@ func (w *reportRun) replaceList(s *Server) {
 	for _, l := range w.Tools {
 		listed[l.Digest] = true
 	}
-	var gone []string
+	var removed []string
 	for _, name := range slices.Sorted(maps.Keys(s.Tools)) {
 		t := s.Tools[name]
 		for i := range t.Definitions {
@@ -347,15 +347,15 @@ func (w *reportRun) replaceList(s *Server) {
 			for i := range t.Definitions {
 				w.out.Gone = append(w.out.Gone, t.Definitions[i].Digest)
 			}
-			gone = append(gone, name)
+			removed = append(removed, name)
 		}
 	}
-	if len(gone) == 0 {
+	if len(removed) == 0 {
 		return
 	}
 	next := *w.out.Server
 	next.Tools = maps.Clone(next.Tools)
-	for _, name := range gone {
+	for _, name := range removed {
 		delete(next.Tools, name)
 		delete(w.changed, name)
 	}

@@ -14,7 +14,7 @@ import (
 
 // matchesPath reports whether a definition has the quote of a piece of evidence at the path of the evidence.
 func matchesPath(tool classify.Tool, e *policyv1.Evidence) bool {
-	if e.GetCategory() == 0 { // it has no category, and can be in any text
+	if e.GetCategory() == 0 { // evidence without a category can be in any text
 		return slices.ContainsFunc(tool.Texts, func(one classify.Text) bool {
 			return one.InKey == e.GetInKey() && strings.HasPrefix(one.Value[min(int(e.GetOffset()), len(one.Value)):], e.GetQuote()) && e.GetQuote() != ""
 		})
@@ -50,8 +50,8 @@ func checkClassification(t *testing.T, tool classify.Tool, trusted bool) {
 			t.Errorf("%q: this evidence does not stand there: %v", tool.Name, e)
 		}
 	}
-	if again := classify.Classify(tool, trusted); again.String() != got.String() {
-		t.Errorf("%q is once %v, and once %v", tool.Name, got, again)
+	if second := classify.Classify(tool, trusted); second.String() != got.String() {
+		t.Errorf("%q is once %v, and once %v", tool.Name, got, second)
 	}
 }
 

@@ -21,7 +21,7 @@ type folded struct {
 // emphasis has marks of emphasis and quotation, which count as spaces.
 const emphasis = "*_`\"'“”«»‘’„#>|-–—~()[]{}（）「」『』【】"
 
-func fold(text string, places bool) folded {
+func fold(text string, offsets bool) folded {
 	var out folded
 	b := make([]byte, 0, len(text))
 	put := func(s string, from int) {
@@ -30,7 +30,7 @@ func fold(text string, places bool) folded {
 				continue
 			}
 			b = append(b, s[i])
-			if places {
+			if offsets {
 				out.at = append(out.at, from)
 			}
 		}
@@ -41,7 +41,7 @@ func fold(text string, places bool) folded {
 			put(" ", at)
 		case (r == '\'' || r == '’') && strings.HasSuffix(string(b[max(0, len(b)-1):]), "n") && strings.HasPrefix(strings.TrimLeft(text[at:], "'’"), "t"):
 			b = b[:len(b)-1]
-			if places {
+			if offsets {
 				out.at = out.at[:len(out.at)-1]
 			}
 			put(" no", at) // the t follows

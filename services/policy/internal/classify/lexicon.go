@@ -76,7 +76,7 @@ func lexicon(words map[mcpv1.Category]string) map[string]sense {
 	for category, text := range words {
 		for word := range strings.FieldsSeq(text) {
 			base, weak := strings.CutSuffix(word, "~")
-			if _, twice := all[base]; twice {
+			if _, duplicate := all[base]; duplicate {
 				panic("classify: the verb " + base + " is listed twice")
 			}
 			all[base] = sense{category, weak}

@@ -45,7 +45,7 @@ func (c *finding) byMoney() {
 	switch {
 	case object == "charge" && c.isAbout(batteries):
 		return
-	case object == "invoice" && !dueVerbs[verbText(c.inName)] && !dueVerbs[verbText(c.inText)] && !containsNear(c.name, len(c.name), dueInvoiceWords): // writing an invoice only keeps books
+	case object == "invoice" && !dueVerbs[verbText(c.inName)] && !dueVerbs[verbText(c.inText)] && !containsNear(c.name, len(c.name), dueInvoiceWords): // to write an invoice moves no money
 		return
 	case object == "subscription" && !c.isAbout(freeSubscriptions) && !containsNear(c.sentence(), len(c.text), freeTopics),
 		moneyMovements[object]:

@@ -49,16 +49,16 @@ func (c *finding) programWeight(p Parameter, lead mcpv1.Category) float64 {
 			name = ""
 		}
 	}
-	said := len(p.Description) < maxRuns && describesProgram(p.Description)
+	described := len(p.Description) < maxRuns && describesProgram(p.Description)
 	switch {
-	case !programs[name] && !sources[name] && (!said || !possiblePrograms[name]):
+	case !programs[name] && !sources[name] && (!described || !possiblePrograms[name]):
 		return 0
 	case lead == read && c.readsByNameAndText() && !isQuery(c.inName) && !isQuery(c.inText):
-		if certainPrograms[name] || certainPrograms[strings.ToLower(p.Name)] || said {
+		if certainPrograms[name] || certainPrograms[strings.ToLower(p.Name)] || described {
 			return 0.45
 		}
 		return 0
-	case sources[name] && lead != execute && lead != unknown && !said: // "code" is often a number
+	case sources[name] && lead != execute && lead != unknown && !described: // "code" is often a number
 		return 0
 	case (lead == write || lead == read) && !isQuery(c.inName) && !isQuery(c.inText): // the tool may read or change the program instead of running it
 		return 0.3

@@ -97,7 +97,7 @@ func (c *finding) findPhrase(lower, text string) (int, bool) {
 			continue
 		}
 		if strings.HasPrefix(text, "irreversib") && (strings.HasSuffix(lower[:at], "may be ") || strings.HasSuffix(lower[:at], "might be ")) {
-			continue // some servers say this of every tool
+			continue // some servers have this sentence in every description
 		}
 		return at, true
 	}
@@ -155,7 +155,7 @@ var restorePhrases = []string{
 // reversible changes evidence for Destructive to evidence for Write if the description says that removed things can be
 // restored.
 func (c *finding) reversible(lower string, lead mcpv1.Category) {
-	if _, gone := c.findPhrase(lower, "permanently"); lead != destructive || gone {
+	if _, removed := c.findPhrase(lower, "permanently"); lead != destructive || removed {
 		return
 	}
 	for _, text := range restorePhrases {
@@ -185,22 +185,22 @@ func (c *finding) onlyReads(lower string, lead mcpv1.Category) {
 		return
 	}
 	if slices.ContainsFunc(c.text, func(w word) bool { return changeWords[w.text] && !c.isNegated(w.offset) }) {
-		return // it also mentions queries that change something
+		return // the description also mentions queries that change something
 	}
-	asks := false
+	hasQuery := false
 	for _, p := range c.tool.Parameters {
-		asks = asks || queryWords[strings.ToLower(p.Name)]
+		hasQuery = hasQuery || queryWords[strings.ToLower(p.Name)]
 	}
-	said := readOnlyPhrases
+	found := readOnlyPhrases
 	if c.inText != nil {
 		behind := c.wordsAfter(c.inText)
 		if i := slices.IndexFunc(behind[:min(len(behind), 2)], func(w word) bool { return readOnlyLanguages[w.text] }); i >= 0 {
-			said = append(slices.Clip(said), behind[i].text)
+			found = append(slices.Clip(found), behind[i].text)
 		}
 	}
-	for _, text := range said {
+	for _, text := range found {
 		at, ok := c.findPhrase(lower, text)
-		if !ok || !asks {
+		if !ok || !hasQuery {
 			continue
 		}
 		c.reduceWeights(func(of mcpv1.Category) bool { return of == execute })

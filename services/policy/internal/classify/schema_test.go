@@ -35,8 +35,8 @@ func TestClassify_IsUncertainWhenPartsAreNotRead(t *testing.T) {
 			t.Fatal(err)
 		}
 		got := classify.Classify(tool, false)
-		said := slices.ContainsFunc(got.GetEvidence(), func(e *policyv1.Evidence) bool { return strings.Contains(e.GetMeaning(), "looked at") })
-		if got.GetCategory() == mcpv1.Category_CATEGORY_READ || got.GetConfidence() >= classify.Unsure || !said {
+		evidence := slices.ContainsFunc(got.GetEvidence(), func(e *policyv1.Evidence) bool { return strings.Contains(e.GetMeaning(), "looked at") })
+		if got.GetCategory() == mcpv1.Category_CATEGORY_READ || got.GetConfidence() >= classify.Unsure || !evidence {
 			t.Errorf("%s: %v", name, got)
 		}
 		checkClassification(t, tool, false)

@@ -56,7 +56,7 @@ func (f *form) find(text string) (at []int, tried int) {
 		if end <= done {
 			continue
 		}
-		begin = max(begin, done-window) // for matches across both windows
+		begin = max(begin, done-window) // so that a match can begin in the previous window
 		for begin = max(begin, 0); begin > 0 && text[begin-1] != ' ' && !utf8.RuneStart(text[begin]); begin-- {
 		}
 		for ; end < len(text) && !utf8.RuneStart(text[end]); end++ {
@@ -191,8 +191,8 @@ func (c *finding) hasSteeringText() bool {
 			}
 			seen[f.meaning] = true
 			if !f.raw {
-				places := fold(text.Value, true).at
-				at[0], at[1] = places[at[0]], lastOf(text.Value, places[at[1]-1])
+				offsets := fold(text.Value, true).at
+				at[0], at[1] = offsets[at[0]], lastOf(text.Value, offsets[at[1]-1])
 			}
 			c.quote(text, at[0], at[1], f.meaning)
 		}

@@ -151,10 +151,10 @@ func TestClassify_LongDefinitionIsTaggedAndBounded(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := classify.Classify(tool, true)
-	said := slices.ContainsFunc(c.GetEvidence(), func(e *policyv1.Evidence) bool {
+	quoted := slices.ContainsFunc(c.GetEvidence(), func(e *policyv1.Evidence) bool {
 		return strings.Contains(e.GetMeaning(), "not looked at") && matchesPath(tool, e)
 	})
-	if !waits(c) || !said {
+	if !waits(c) || !quoted {
 		t.Errorf("it is %v", c)
 	}
 }

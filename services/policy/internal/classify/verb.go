@@ -115,15 +115,15 @@ func (c *finding) verbsOfName() []weighed {
 		if !ok {
 			continue
 		}
-		said := foundVerb{word: w, base: w.text, sense: inContext(w.text, s, slices.Concat(c.name[i+1:], c.name[:i]))}
+		verb := foundVerb{word: w, base: w.text, sense: inContext(w.text, s, slices.Concat(c.name[i+1:], c.name[:i]))}
 		weight := weightMiddle
 		switch {
-		case said.weak:
+		case verb.weak:
 			weight = weightWeak
 		case i == 0, i == last:
 			weight = weightName
 		}
-		found = append(found, weighed{said, weight})
+		found = append(found, weighed{verb, weight})
 	}
 	if len(found) == 0 {
 		return nil
@@ -138,7 +138,7 @@ func (c *finding) verbsOfName() []weighed {
 	}
 	best := found[0]
 	better := func(a, b weighed) bool { // reports whether a counts more than b
-		place := func(w weighed) int {
+		rank := func(w weighed) int {
 			switch w.offset {
 			case c.name[0].offset:
 				return 2
@@ -151,7 +151,7 @@ func (c *finding) verbsOfName() []weighed {
 		if a.weak != b.weak {
 			return b.weak
 		}
-		return place(a) > place(b)
+		return rank(a) > rank(b)
 	}
 	for _, one := range found[1:] {
 		thing := possibleMovements[one.text] && best.weak && best.offset+len(best.raw)+1 == one.offset // in "place_order", order is not a verb but the object
@@ -170,7 +170,7 @@ func (c *finding) joined(found []weighed) []weighed {
 			continue
 		}
 		var out []weighed
-		for _, one := range found { // in their order
+		for _, one := range found { // in the order of the name
 			switch {
 			case one.weak:
 			case one.offset < w.offset:
@@ -201,7 +201,7 @@ func (c *finding) verbsOfText() []weighed {
 	lead.weak = lead.weak && !textVerbs[base]
 	if lightVerbs[base] {
 		for i, w := range words[1:min(len(words), 5)] {
-			if conjunctionWords[w.text] || strings.ContainsAny(w.after, ",:") { // another action follows
+			if conjunctionWords[w.text] || strings.ContainsAny(w.after, ",:") { // another verb may follow
 				break
 			}
 			ofThings := i+2 < len(words) && words[i+2].text == "of" // for example a list of commands
@@ -215,7 +215,7 @@ func (c *finding) verbsOfText() []weighed {
 		lead.weight = weightWeak
 	}
 	out := []weighed{lead}
-	list := true // true while only verbs and conjunctions were seen
+	list := true // whether all previous words are verbs and conjunctions
 	for i, w := range words[1:] {
 		if i > 30 {
 			break
@@ -267,7 +267,7 @@ func (c *finding) begin() (words []word, base string, _ sense) {
 		if from > 0 && articles[rest[from-1].text] { // in "The set of …", set is a noun
 			continue
 		}
-		if strings.HasSuffix(rest[from].text, "ed") && verbs[rest[from].text] == (sense{}) { // "Deleted items" are a thing
+		if strings.HasSuffix(rest[from].text, "ed") && verbs[rest[from].text] == (sense{}) { // in "Deleted items", deleted is not a verb
 			continue
 		}
 		if len(rest) > from+1 && rest[from+1].text == "not" { // "Do not call this directly"
@@ -423,7 +423,7 @@ func (c *finding) byActions() {
 				furthest = s
 			}
 		}
-		if furthest.weak && c.readsByNameAndText() || 2*known < len(p.Values) && (furthest.weak || furthest.category < destructive || c.readsByNameAndText()) { // otherwise the value may be a search term
+		if furthest.weak && c.readsByNameAndText() || 2*known < len(p.Values) && (furthest.weak || furthest.category < destructive || c.readsByNameAndText()) { // the value may be a search term
 			continue
 		}
 		weight := 0.8

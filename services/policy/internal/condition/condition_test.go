@@ -176,8 +176,8 @@ func TestHolds_IteratesMapsInOrder(t *testing.T) {
 	c := compile(t, `args.exists(k, k == "confirm")`)
 	held, err := c.Holds(args)
 	for range 20 {
-		if again, _ := c.Holds(args); again != held {
-			t.Fatalf("%v, %v, and then %v", held, err, again)
+		if second, _ := c.Holds(args); second != held {
+			t.Fatalf("%v, %v, and then %v", held, err, second)
 		}
 	}
 	if !held || err != nil {
@@ -238,8 +238,8 @@ func FuzzHolds(f *testing.F) {
 		}
 		args, err := condition.ParseArguments(params)
 		held, evalErr := c.Holds(args)
-		if again, _ := c.Holds(args); again != held {
-			t.Errorf("%q for %q: %v, and then %v", text, params, held, again)
+		if second, _ := c.Holds(args); second != held {
+			t.Errorf("%q for %q: %v, and then %v", text, params, held, second)
 		}
 		if held && (err != nil || evalErr != nil) {
 			t.Errorf("%q for %q: %v, %v, %v", text, params, held, err, evalErr)

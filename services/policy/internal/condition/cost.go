@@ -35,8 +35,8 @@ func (sizeEstimator) EstimateCallCost(string, string, *checker.AstNode, []checke
 	return nil
 }
 
-// costEstimator returns the actual cost of function calls. CEL's cost tracking can't, because it needs types that are
-// known at compile time, and the types of arguments are not.
+// costEstimator returns the actual costs of function calls. CEL can't compute them, because it needs types that are
+// known at compile time, and the types of arguments are not known then.
 type costEstimator struct{}
 
 // CallCost implements interpreter.ActualCostEstimator.

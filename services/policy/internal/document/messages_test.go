@@ -119,10 +119,10 @@ func TestMessages_AreComplete(t *testing.T) {
 	for _, m := range messages(t) {
 		all.WriteString(m.want)
 	}
-	for _, place := range messageSources {
-		files := []string{place}
-		if !strings.HasSuffix(place, ".go") {
-			files, _ = filepath.Glob(filepath.Join(place, "*.go")) // the pattern is a constant
+	for _, source := range messageSources {
+		files := []string{source}
+		if !strings.HasSuffix(source, ".go") {
+			files, _ = filepath.Glob(filepath.Join(source, "*.go")) // the pattern is a constant
 		}
 		for _, file := range files {
 			if strings.HasSuffix(file, "_test.go") {
@@ -137,7 +137,7 @@ func TestMessages_AreComplete(t *testing.T) {
 				if !ok || literal.Kind != token.STRING {
 					return true
 				}
-				text, _ := strconv.Unquote(literal.Value) // the parser has read it
+				text, _ := strconv.Unquote(literal.Value) // the parser has accepted the literal
 				for _, part := range verb.Split(text, -1) {
 					if part = strings.Trim(part, ` ;,:"`); strings.Contains(part, " ") && untestedMessages[part] == "" && !strings.Contains(all.String(), part) {
 						t.Errorf("%s: nothing has %q said", file, part)

@@ -168,9 +168,9 @@ func BenchmarkAccess(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	who := engine.Subject{Caller: engine.Principal{Tenant: "acme", Name: "ana"}}
+	subject := engine.Subject{Caller: engine.Principal{Tenant: "acme", Name: "ana"}}
 	for b.Loop() {
-		if set.Access(who, "s").CouldAllow {
+		if set.Access(subject, "s").CouldAllow {
 			b.Fatal("all is denied")
 		}
 	}
@@ -183,12 +183,12 @@ func TestAccess_CouldList(t *testing.T) {
 	rule := func(action engine.Action, reason string, tools ...string) engine.Rule {
 		return engine.Rule{Action: action, Reason: reason, Match: engine.Match{Tool: tools}}
 	}
-	hidden, told := rule(engine.ActionHide, "", "secret-*"), rule(engine.ActionDeny, "ask the owners", "t")
+	hidden, denied := rule(engine.ActionHide, "", "secret-*"), rule(engine.ActionDeny, "ask the owners", "t")
 	classed := func(action engine.Action, reason string) engine.Rule {
 		return engine.Rule{Action: action, Reason: reason, Match: engine.Match{Category: []string{"write"}}}
 	}
-	of := func(who string, r engine.Rule) engine.Rule {
-		r.Match.Principal = []string{who}
+	of := func(principal string, r engine.Rule) engine.Rule {
+		r.Match.Principal = []string{principal}
 		return r
 	}
 	for name, tt := range map[string]struct {
@@ -198,18 +198,18 @@ func TestAccess_CouldList(t *testing.T) {
 	}{
 		"nothing is said":                      {engine.DefaultDeny, nil, false},
 		"allowed by default":                   {engine.DefaultAllow, nil, true},
-		"a tool is denied with a reason":       {engine.DefaultDeny, []engine.Rule{hidden, told}, true},
+		"a tool is denied with a reason":       {engine.DefaultDeny, []engine.Rule{hidden, denied}, true},
 		"tools are denied with a reason":       {engine.DefaultDeny, []engine.Rule{hidden, rule(engine.ActionDeny, "why", "t*")}, true},
 		"all are denied with a reason":         {engine.DefaultAllow, []engine.Rule{hidden, rule(engine.ActionDeny, "why")}, true},
 		"a tool is denied without a reason":    {engine.DefaultDeny, []engine.Rule{hidden, rule(engine.ActionDeny, "", "t")}, false},
-		"a tool with a reason is hidden":       {engine.DefaultDeny, []engine.Rule{told, rule(engine.ActionHide, "", "t")}, false},
+		"a tool with a reason is hidden":       {engine.DefaultDeny, []engine.Rule{denied, rule(engine.ActionHide, "", "t")}, false},
 		"tools with a reason are hidden":       {engine.DefaultDeny, []engine.Rule{rule(engine.ActionDeny, "why", "ta*"), rule(engine.ActionHide, "", "t*")}, false},
-		"all tools are hidden":                 {engine.DefaultAllow, []engine.Rule{told, rule(engine.ActionHide, "")}, false},
+		"all tools are hidden":                 {engine.DefaultAllow, []engine.Rule{denied, rule(engine.ActionHide, "")}, false},
 		"some of them are hidden":              {engine.DefaultDeny, []engine.Rule{rule(engine.ActionDeny, "why", "t*"), rule(engine.ActionHide, "", "ta*")}, true},
 		"those of a class have a reason":       {engine.DefaultDeny, []engine.Rule{hidden, classed(engine.ActionDeny, "why")}, true},
-		"those of a class are hidden":          {engine.DefaultDeny, []engine.Rule{told, classed(engine.ActionHide, "")}, true},
-		"another principal has a reason":       {engine.DefaultDeny, []engine.Rule{hidden, of("ben", told)}, false},
-		"it is hidden from another principal":  {engine.DefaultDeny, []engine.Rule{told, of("ben", rule(engine.ActionHide, ""))}, true},
+		"those of a class are hidden":          {engine.DefaultDeny, []engine.Rule{denied, classed(engine.ActionHide, "")}, true},
+		"another principal has a reason":       {engine.DefaultDeny, []engine.Rule{hidden, of("ben", denied)}, false},
+		"it is hidden from another principal":  {engine.DefaultDeny, []engine.Rule{denied, of("ben", rule(engine.ActionHide, ""))}, true},
 		"a hiding rule's reason is not told":   {engine.DefaultDeny, []engine.Rule{rule(engine.ActionHide, "why", "t")}, false},
 		"methods other than calls are allowed": {engine.DefaultDeny, []engine.Rule{{Action: engine.ActionAllow, Match: engine.Match{Method: []string{"prompts/*"}}}}, false},
 		"approvers without a common group": {engine.DefaultDeny, []engine.Rule{

@@ -68,10 +68,10 @@ func (p *Approvers) checkRule(r *rule) (ParseError, bool) {
 func (p *Approvers) eligible(r *rule) map[string][]string {
 	out := make(map[string][]string)
 	for i := range p.Deciders {
-		who := &p.Deciders[i]
-		in := len(r.Approvers) == 0 || slices.ContainsFunc(who.Groups, func(g string) bool { return slices.Contains(r.Approvers, g) })
-		if in && r.tenants.match(who.Tenant) {
-			out[who.Tenant] = append(out[who.Tenant], who.Name)
+		decider := &p.Deciders[i]
+		in := len(r.Approvers) == 0 || slices.ContainsFunc(decider.Groups, func(g string) bool { return slices.Contains(r.Approvers, g) })
+		if in && r.tenants.match(decider.Tenant) {
+			out[decider.Tenant] = append(out[decider.Tenant], decider.Name)
 		}
 	}
 	for tenant, names := range out {

@@ -18,8 +18,8 @@ type bucketCase struct {
 	Server, Tool        string
 	Tenant, Name, Agent string
 	Session, Run        string
-	max                 int64          // part of no bucket
-	defaults            engine.Default // part of no bucket
+	max                 int64          // no bucket depends on it
+	defaults            engine.Default // no bucket depends on it
 }
 
 func (c bucketCase) bucket(t rapid.TB) (own, capped string) {
@@ -200,8 +200,8 @@ func TestBucket_PerOwnerIsSharedByAllPrincipalsOfAPerson(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	buckets := func(tool string, who ...engine.Principal) (out []string) {
-		for _, l := range set.Decide(engine.Call{Facts: callable, Server: "s", Tool: tool, Subject: engine.Subject{Caller: who[0], Chain: who[1:]}}).Limits {
+	buckets := func(tool string, chain ...engine.Principal) (out []string) {
+		for _, l := range set.Decide(engine.Call{Facts: callable, Server: "s", Tool: tool, Subject: engine.Subject{Caller: chain[0], Chain: chain[1:]}}).Limits {
 			out = append(out, l.Bucket)
 		}
 		return out
@@ -211,7 +211,7 @@ func TestBucket_PerOwnerIsSharedByAllPrincipalsOfAPerson(t *testing.T) {
 	}
 	olga := of("acme", "olga", "")
 	want := buckets("t", olga)
-	for what, who := range map[string][]engine.Principal{
+	for what, chain := range map[string][]engine.Principal{
 		"an agent of the person":         {of("acme", "agent:acme/1", "olga")},
 		"another one":                    {of("acme", "agent:acme/2", "olga")},
 		"a token with that owner":        {of("acme", "bot", "olga")},
@@ -219,7 +219,7 @@ func TestBucket_PerOwnerIsSharedByAllPrincipalsOfAPerson(t *testing.T) {
 		"an agent that an agent made":    {of("acme", "agent:acme/4", "olga"), of("acme", "agent:acme/3", "olga"), of("acme", "bot", "olga")},
 		"the person, named as its owner": {of("acme", "olga", "olga")},
 	} {
-		if got := buckets("t", who...); !slices.Equal(got, want) {
+		if got := buckets("t", chain...); !slices.Equal(got, want) {
 			t.Errorf("%s counts in %v, want %v", what, got, want)
 		}
 	}

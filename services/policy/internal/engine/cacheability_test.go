@@ -22,9 +22,9 @@ func TestCacheability_DecisionHoldsForAlikeCalls(t *testing.T) {
 		}
 		call := drawCall(t)
 		d := set.Decide(call)
-		again := set.Cacheability(call, d)
-		if !again.Cacheable {
-			if again.BySession {
+		cacheability := set.Cacheability(call, d)
+		if !cacheability.Cacheable {
+			if cacheability.BySession {
 				t.Fatal("a decision that holds for no other call is kept by session")
 			}
 			return
@@ -34,7 +34,7 @@ func TestCacheability_DecisionHoldsForAlikeCalls(t *testing.T) {
 		}
 		other := call
 		other.Params = rapid.SampledFrom(slices.Sorted(maps.Keys(someParams))).Draw(t, "other params")
-		if !again.BySession {
+		if !cacheability.BySession {
 			other.Subject.Chain = slices.Clone(call.Subject.Chain)
 			for i := range other.Subject.Chain {
 				other.Subject.Chain[i].Run = rapid.SampledFrom([]string{"", "1", "2"}).Draw(t, "other run behind")

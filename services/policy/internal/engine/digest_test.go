@@ -13,16 +13,16 @@ const oldDigest = "a4409e3d1956f5e91ec368d4cdf66405293f941711700949fcd72a8b86782
 
 func TestRuleDigest_ChangesOnlyWithTheRule(t *testing.T) {
 	t.Parallel()
-	held := engine.Rule{Name: "held", Action: engine.ActionRequireApproval, Approvers: []string{"a"}}
+	approval := engine.Rule{Name: "held", Action: engine.ActionRequireApproval, Approvers: []string{"a"}}
 	digest := func(rule engine.Rule, more ...engine.Rule) [32]byte {
 		set := compile(t, engine.Document{Name: "d", Rules: append([]engine.Rule{rule}, more...)})
 		return set.Decide(engine.Call{Facts: callable, Server: "s", Tool: "t", Subject: person("x")}).RuleDigest
 	}
-	base := digest(held)
+	base := digest(approval)
 	if base == ([32]byte{}) {
 		t.Error("no digest")
 	}
-	if digest(held, engine.Rule{Name: "z", Action: engine.ActionAllow}) != base {
+	if digest(approval, engine.Rule{Name: "z", Action: engine.ActionAllow}) != base {
 		t.Error("another rule changes the digest")
 	}
 	for name, change := range map[string]func(*engine.Rule){
@@ -39,7 +39,7 @@ func TestRuleDigest_ChangesOnlyWithTheRule(t *testing.T) {
 		},
 		"idempotent": func(r *engine.Rule) { r.Idempotent = true },
 	} {
-		changed := held
+		changed := approval
 		change(&changed)
 		if digest(changed) == base {
 			t.Errorf("a changed %s leaves the digest as it was", name)

@@ -8,24 +8,24 @@ import (
 
 // Bounds of documents.
 const (
-	// MaxNameBytes bounds names of documents and rules.
+	// MaxNameBytes is the largest length of the name of a document or rule, in bytes.
 	MaxNameBytes = 128
-	// MaxReasonBytes bounds a reason.
+	// MaxReasonBytes is the largest length of a reason, in bytes.
 	MaxReasonBytes = 1024
-	// MaxPatternBytes bounds one pattern.
+	// MaxPatternBytes is the largest length of a pattern, in bytes.
 	MaxPatternBytes = 512
 	// MaxLimit is the largest max of a limit.
 	MaxLimit = 1_000_000_000
-	// MinWindow and MaxWindow bound the window of a limit.
+	// MinWindow and MaxWindow are the smallest and the largest window of a limit.
 	MinWindow = time.Millisecond
 	MaxWindow = 366 * 24 * time.Hour
-	// MaxRuleLimits bounds the limits of one rule.
+	// MaxRuleLimits is the largest number of limits of a rule.
 	MaxRuleLimits = 16
-	// MaxApprovers bounds the groups that a rule lists.
+	// MaxApprovers is the largest number of groups of approvers of a rule.
 	MaxApprovers = 64
 	// MaxQuorum is the largest quorum.
 	MaxQuorum = 16
-	// MinTime and MaxTime bound the times to decide and to execute.
+	// MinTime and MaxTime are the smallest and the largest time to decide and to execute.
 	MinTime = time.Second
 	MaxTime = 30 * 24 * time.Hour
 	// MaxGrantCalls is the largest number of calls that a grant covers, and MaxGrantTime the longest time that it is
@@ -72,22 +72,24 @@ type Rule struct {
 	Reason string
 	// Limits apply to every matching call that is not denied: at most [MaxRuleLimits].
 	Limits []RateLimit
-	// Approvers are the groups whose members may approve. If it is empty, any approver may. Only for
+	// Approvers are the groups whose members may approve. If it is empty, any approver may. It is allowed only with
 	// [ActionRequireApproval].
 	Approvers []string
-	// Quorum is how many distinct people must approve: 1 to [MaxQuorum], 0 means 1. Only for [ActionRequireApproval].
+	// Quorum is how many distinct people must approve: 1 to [MaxQuorum], 0 means 1. It is allowed only with
+	// [ActionRequireApproval].
 	Quorum int
 	// DecideWithin is how long approvers have to decide. ExecuteWithin is how long after the approval the call may be
-	// made. Both are between [MinTime] and [MaxTime]; 0 means the configured time. Only for [ActionRequireApproval].
-	DecideWithin, ExecuteWithin time.Duration
-	// SelfConfirm lets the person at the agent confirm the call. Only for [ActionRequireApproval], without Approvers
-	// and Grant, and with a quorum of 1.
-	SelfConfirm bool
-	// Grant makes one approval cover several calls. Only for [ActionRequireApproval], and only in rules about
-	// tools/call.
-	Grant Grant
-	// Idempotent reports whether a call with an unknown outcome may be sent again. Only for [ActionAllow] and
+	// made. Both are between [MinTime] and [MaxTime]; 0 means the configured time. It is allowed only with
 	// [ActionRequireApproval].
+	DecideWithin, ExecuteWithin time.Duration
+	// SelfConfirm lets the person at the agent confirm the call. It is allowed only with [ActionRequireApproval],
+	// without Approvers and Grant, and with a quorum of 1.
+	SelfConfirm bool
+	// Grant makes one approval cover several calls. It is allowed only with [ActionRequireApproval], and only in rules
+	// about tools/call.
+	Grant Grant
+	// Idempotent reports whether a call with an unknown outcome may be sent again. It is allowed only with
+	// [ActionAllow] and [ActionRequireApproval].
 	Idempotent bool
 }
 

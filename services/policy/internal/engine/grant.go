@@ -29,7 +29,7 @@ func poolGrants(asking []*rule, call *Call) (Grant, []string) {
 	}
 	pooled.Where, pooled.ExtraArgs = "", false
 	if len(conditions) == 0 {
-		return pooled, nil // without reading the params
+		return pooled, nil // the params need not be parsed
 	}
 	if len(conditions) > maxWhere {
 		return Grant{}, nil

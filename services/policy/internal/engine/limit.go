@@ -82,7 +82,7 @@ func (c *counter) bucket(p *Principal, call *Call) string {
 			b = appendPart(b, p.Agent)
 		case PerOwner:
 			b = appendPart(b, cmp.Or(p.Owner, p.Name))
-		case PerTenant: // already included
+		case PerTenant: // every bucket depends on the tenant
 		case PerServer:
 			b = appendPart(b, call.Server)
 		case PerTool:

@@ -22,7 +22,7 @@ type vote struct {
 	action   engine.Action
 	reason   string
 	chain    int
-	document string // empty for the default
+	document string // empty if the default decided
 	name     string
 }
 
@@ -207,11 +207,11 @@ func modelVotes(documents []engine.Document, call engine.Call) []vote {
 					opened = opened || modelConcerns(d, as, call, p) || modelCallsTool(call)
 				}
 				opened = opened || r.Action != engine.ActionRequireApproval
-				said := vote{action: r.Action, chain: i, document: d.Name, name: modelName(r)}
+				declared := vote{action: r.Action, chain: i, document: d.Name, name: modelName(r)}
 				if r.Action != engine.ActionHide {
-					said.reason = r.Reason
+					declared.reason = r.Reason
 				}
-				own = append(own, said)
+				own = append(own, declared)
 			}
 		}
 		switch {
@@ -226,10 +226,10 @@ func modelVotes(documents []engine.Document, call engine.Call) []vote {
 	// First the winner for each principal is found, then the winner among these. If two are equal, a rule of a document
 	// wins over the rule of a default.
 	byRank := func(a, b vote) int {
-		told := func(v vote) int { return min(len(v.reason), 1) }
-		stands := func(v vote) int { return strings.Count(v.name, "default:by_risk") }
-		return cmp.Or(cmp.Compare(b.action, a.action), cmp.Compare(told(b), told(a)),
-			cmp.Compare(a.chain, b.chain), cmp.Compare(stands(a), stands(b)),
+		reason := func(v vote) int { return min(len(v.reason), 1) }
+		ofDefault := func(v vote) int { return strings.Count(v.name, "default:by_risk") }
+		return cmp.Or(cmp.Compare(b.action, a.action), cmp.Compare(reason(b), reason(a)),
+			cmp.Compare(a.chain, b.chain), cmp.Compare(ofDefault(a), ofDefault(b)),
 			cmp.Compare(a.document, b.document), cmp.Compare(a.name, b.name))
 	}
 	slices.SortFunc(votes, byRank)
@@ -308,15 +308,15 @@ func modelTime(given []time.Duration, configured time.Duration) time.Duration {
 // modelIdempotent reports whether for each principal a rule decides, and whether all rules that decide are idempotent.
 func modelIdempotent(documents []engine.Document, call engine.Call) bool {
 	for _, p := range principals(call.Subject) {
-		var said []bool
+		var declared []bool
 		for _, d := range documents {
 			for _, r := range d.Rules {
 				if r.Action != engine.ActionNone && modelConcerns(d, r, call, p) {
-					said = append(said, r.Idempotent)
+					declared = append(declared, r.Idempotent)
 				}
 			}
 		}
-		if len(said) == 0 || slices.Contains(said, false) {
+		if len(declared) == 0 || slices.Contains(declared, false) {
 			return false
 		}
 	}
@@ -383,7 +383,7 @@ func modelLimit(d engine.Document, r engine.Rule, l engine.RateLimit, p engine.P
 
 func TestDecide_AgreesWithTheModel(t *testing.T) {
 	t.Parallel()
-	buckets := make(map[string]string) // what each bucket was counted by, over all runs
+	buckets := make(map[string]string) // the description of each bucket, over all runs
 	rapid.Check(t, func(t *rapid.T) {
 		documents, call := drawDocuments(t, "d"), drawCall(t)
 		got := decide(t, documents, call)

@@ -142,8 +142,8 @@ func (r *rule) matchesExactURI(call *Call) bool {
 // [rule.matchesExactURI] is true.
 func isAdmitted(rules []*rule, call *Call, p *Principal) bool {
 	return slices.ContainsFunc(rules, func(r *rule) bool {
-		asks := r.Action == ActionRequireApproval && (len(r.uris) == 0 || r.matchesExactURI(call))
-		return (asks || r.Action == ActionAllow) && r.matchesPrincipal(p)
+		admits := r.Action == ActionRequireApproval && (len(r.uris) == 0 || r.matchesExactURI(call))
+		return (admits || r.Action == ActionAllow) && r.matchesPrincipal(p)
 	})
 }
 

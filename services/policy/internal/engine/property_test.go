@@ -75,7 +75,7 @@ func drawRule(t *rapid.T, name string) engine.Rule {
 		})
 	}
 	_, methods := modelScope(r.Match)
-	if methods && r.Action == engine.ActionRequireApproval { // approval is possible only for some of them
+	if methods && r.Action == engine.ActionRequireApproval { // only some methods can require approval
 		switch {
 		case r.Match.Prompt != nil:
 			r.Match.Method = []string{"prompts/get"}

@@ -51,7 +51,7 @@ func TestOlderUntil_NoGatewayUsesAnEndedEpoch(t *testing.T) {
 		changed := now
 		var gateways []*gateway
 		some := func() *gateway { return rapid.SampledFrom(gateways).Draw(t, "gateway") }
-		tell := func(g *gateway, leased bool) {
+		send := func(g *gateway, leased bool) {
 			var r response
 			r.number = g.Record(now, func() (uint64, time.Time) {
 				r.epoch = active
@@ -80,7 +80,7 @@ func TestOlderUntil_NoGatewayUsesAnEndedEpoch(t *testing.T) {
 					if err := g.Acknowledge(g.taken); err != nil {
 						t.Fatal(err)
 					}
-					tell(g, rapid.Bool().Draw(t, "leased"))
+					send(g, rapid.Bool().Draw(t, "leased"))
 				}
 			},
 			"take": func(t *rapid.T) {
@@ -94,7 +94,7 @@ func TestOlderUntil_NoGatewayUsesAnEndedEpoch(t *testing.T) {
 				active, changed = active+1, now
 				for _, g := range gateways {
 					if !g.gone {
-						tell(g, false)
+						send(g, false)
 					}
 				}
 			},
@@ -134,13 +134,13 @@ func TestAcknowledge_EndsTheLeasesOnOlderEpochs(t *testing.T) {
 	if !until.Equal(now.Add(epochlease.MaxDuration)) {
 		t.Fatalf("epoch 1 may be used until %v", until)
 	}
-	news := say(time.Time{})
+	change := say(time.Time{})
 	select {
 	case <-freed:
 		t.Fatal("freed is closed although the holder has acknowledged nothing")
 	default:
 	}
-	if err := h.Acknowledge(news); err != nil {
+	if err := h.Acknowledge(change); err != nil {
 		t.Fatal(err)
 	}
 	select {
@@ -151,7 +151,7 @@ func TestAcknowledge_EndsTheLeasesOnOlderEpochs(t *testing.T) {
 	if until, _ := register.OlderUntil(2, now); !until.IsZero() {
 		t.Errorf("epoch 1 may still be used until %v", until)
 	}
-	if err := h.Acknowledge(news + 1); !errors.Is(err, epochlease.ErrDisorder) {
+	if err := h.Acknowledge(change + 1); !errors.Is(err, epochlease.ErrDisorder) {
 		t.Errorf("a response that was not sent is taken with %v", err)
 	}
 }

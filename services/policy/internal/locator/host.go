@@ -76,7 +76,7 @@ func checkName(name string) error {
 	if err != nil {
 		return errPuny
 	}
-	if again, err := letterProfile(false).ToASCII(letters); err != nil || again != name || letters == name {
+	if encoded, err := letterProfile(false).ToASCII(letters); err != nil || encoded != name || letters == name {
 		return errPuny
 	}
 	return nil

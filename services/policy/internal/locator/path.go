@@ -69,7 +69,7 @@ func ParsePath(text string) (Path, error) {
 		}
 		p.segments = append(p.segments, segment)
 	}
-	if !p.absolute && len(p.segments) > 0 { // cleaning can make "a/../~b" and "./c:" start with such a segment
+	if !p.absolute && len(p.segments) > 0 { // "a/../~b" and "./c:" start with ~b and c: when they are cleaned
 		return p, checkStart(p.segments[0])
 	}
 	return p, nil

@@ -179,11 +179,11 @@ func FuzzP14URL(f *testing.F) {
 			return
 		}
 		checkRFC3986(t, text, u)
-		again := u.Scheme + "://" + bracketed(u.Host)
+		second := u.Scheme + "://" + bracketed(u.Host)
 		if u.Port != 0 {
-			again += ":" + strconv.Itoa(u.Port)
+			second += ":" + strconv.Itoa(u.Port)
 		}
-		base, err := locator.ParseBase(again + u.Path)
+		base, err := locator.ParseBase(second + u.Path)
 		if len(text) < locator.MaxBytes/4 && (err != nil || !u.Under(base) || base.Path != u.Path || base.Host != u.Host) {
 			t.Fatalf("%q is %v; written again %v, %v", text, u, base, err)
 		}

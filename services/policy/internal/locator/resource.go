@@ -228,12 +228,12 @@ func withoutFragment(uri string) string { return cutAt(uri, "%23") }
 func withoutQuery(uri string) string { return cutAt(uri, "?", "%3F", "%3f") }
 
 func withoutParameters(uri string) string {
-	path, query, asks := strings.Cut(uri, "?")
+	path, query, hasQuery := strings.Cut(uri, "?")
 	var out []string
 	for segment := range strings.SplitSeq(path, "/") {
 		out = append(out, cutAt(segment, ";", "%3B", "%3b"))
 	}
-	if path = strings.Join(out, "/"); asks {
+	if path = strings.Join(out, "/"); hasQuery {
 		path += "?" + query
 	}
 	return path
@@ -246,7 +246,7 @@ func withoutStreams(uri string) string {
 	if !is {
 		return uri
 	}
-	path, query, asks := strings.Cut(path, "?")
+	path, query, hasQuery := strings.Cut(path, "?")
 	segments := strings.Split(path, "/")
 	for i, segment := range segments {
 		drive := ""
@@ -256,7 +256,7 @@ func withoutStreams(uri string) string {
 		segments[i] = drive + cutAt(segment, ":", "%3A", "%3a")
 	}
 	uri = "file:///" + strings.Join(segments, "/")
-	if asks {
+	if hasQuery {
 		uri += "?" + query
 	}
 	return uri

@@ -241,8 +241,8 @@ func FuzzCheckResource(f *testing.F) {
 		if clean := path.Clean(way); way != "" && clean != way && clean+"/" != way {
 			t.Fatalf("%q has the path %q, and cleaned %q", text, way, clean)
 		}
-		if twice, err := url.PathUnescape(way); err == nil && twice != way {
-			t.Fatalf("%q has the path %q, and decoded again %q", text, way, twice)
+		if decodedAgain, err := url.PathUnescape(way); err == nil && decodedAgain != way {
+			t.Fatalf("%q has the path %q, and decoded again %q", text, way, decodedAgain)
 		}
 	})
 }

@@ -83,8 +83,8 @@ func TestStore_ReturnsStoredServers(t *testing.T) {
 		listDefinitions(t, s, "notes", map[string]string{"put": `{"name":"put"}`})
 		digest := server.Tools["get"].Definitions[0].Digest
 
-		again := open()
-		now, servers, err := again.ChangedSince(t.Context(), 0, untrusted)
+		second := open()
+		now, servers, err := second.ChangedSince(t.Context(), 0, untrusted)
 		if err != nil || len(servers) != 2 || now != version+1 {
 			t.Fatalf("%d servers at %d: %v", len(servers), now, err)
 		}
@@ -95,16 +95,16 @@ func TestStore_ReturnsStoredServers(t *testing.T) {
 				}
 			}
 		}
-		if _, servers, err := again.ChangedSince(t.Context(), version, untrusted); err != nil || len(servers) != 1 || servers[0].Name != "notes" {
+		if _, servers, err := second.ChangedSince(t.Context(), version, untrusted); err != nil || len(servers) != 1 || servers[0].Name != "notes" {
 			t.Errorf("since %d: %v, %v", version, servers, err)
 		}
-		if got, err := again.Text(t.Context(), "files", digest); err != nil || got != text {
+		if got, err := second.Text(t.Context(), "files", digest); err != nil || got != text {
 			t.Errorf("text: %q, %v", got, err)
 		}
-		if _, err := again.Text(t.Context(), "notes", digest); !errors.Is(err, store.ErrNotStored) {
+		if _, err := second.Text(t.Context(), "notes", digest); !errors.Is(err, store.ErrNotStored) {
 			t.Errorf("another server's text: %v", err)
 		}
-		if all, err := again.Texts(t.Context(), "files"); err != nil || len(all) != 1 || all[digest] != text {
+		if all, err := second.Texts(t.Context(), "files"); err != nil || len(all) != 1 || all[digest] != text {
 			t.Errorf("texts: %v, %v", all, err)
 		}
 	})

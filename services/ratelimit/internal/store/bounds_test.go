@@ -92,7 +92,7 @@ func TestReserve_OwnerFillsOnlyItsQuota(t *testing.T) {
 		invent("eve", 0, share)
 		full("eve", limitPerMinute("more", 2))
 		invent("ana", 0, share-1)
-		full("ana", limitPerMinute("more", 2), limitPerMinute("and more", 2)) // all or nothing
+		full("ana", limitPerMinute("more", 2), limitPerMinute("and more", 2)) // only one of the two buckets would fit
 		invent("ana", share-1, 1)
 
 		// Existing buckets can be used, whichever owner created them.
@@ -236,7 +236,7 @@ func TestMemory_RemovalFreesMemory(t *testing.T) {
 	}
 	full := heap() - before
 	m.Jump(2 * 366 * 24 * time.Hour)
-	for i := range 5_000 { // touches every shard often enough to sweep it
+	for i := range 5_000 { // enough requests to remove the unused buckets in all shards
 		key := fmt.Sprint("later", i%500)
 		for range 5 {
 			if _, err := reserve(t, m, key, limitPerMinute(key, 1000), limitPerMinute(key+"'", 1000)); err != nil {

@@ -48,7 +48,7 @@ func (a *dueQueue[T]) move(x T, due time.Duration) {
 func (a *dueQueue[T]) remove(x T) {
 	i, last := x.position().index, len(a.heap)-1
 	a.heap[i] = a.heap[last]
-	a.heap[last] = entry[T]{} // for the garbage collector
+	a.heap[last] = entry[T]{} // so that the member can be garbage collected
 	a.heap = a.heap[:last]
 	if i < last {
 		a.sift(i)

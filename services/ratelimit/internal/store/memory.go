@@ -81,16 +81,16 @@ func (m *Memory) reserve(r *ReserveRequest) (Result, error) {
 	now := wall.Sub(m.origin)
 	home.tick(now)
 	home.sweep(2)
-	held := home.alive(home.keyed[r.Key])
-	if held != nil && !held.matches(r.Limits) {
+	existing := home.alive(home.keyed[r.Key])
+	if existing != nil && !existing.matches(r.Limits) {
 		return Result{}, ErrReused
 	}
 	result, err := check(now, r.Limits, spots)
 	switch {
 	case err != nil:
 		return Result{}, err
-	case held != nil:
-		return result.repeat(held.Reservation), nil
+	case existing != nil:
+		return result.repeat(existing.Reservation), nil
 	case !result.Granted:
 		return result, nil
 	}

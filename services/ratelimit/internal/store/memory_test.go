@@ -134,7 +134,7 @@ func TestReserve_AdmitsNothingExtraWhenTheClockJumpsBackAfterEviction(t *testing
 		wantSize(t, m, 0, 1)
 		m.Jump(-time.Minute)
 		mustReserve(t, m, true, "2", l)
-		time.Sleep(time.Minute + 1) // by the clock, a minute after the first
+		time.Sleep(time.Minute + 1) // to one minute after the first call, by the clock
 		mustReserve(t, m, false, "3", l)
 		time.Sleep(time.Minute)
 		mustReserve(t, m, true, "4", l)

@@ -23,8 +23,8 @@ func (a Result) granted(limits []Limit) Result {
 }
 
 // repeat returns the result for a key that has a reservation already. The costs need not fit again.
-func (a Result) repeat(held Reservation) Result {
-	return Result{Granted: true, Reservation: held, Remaining: a.Remaining, Limit: tightest(a.Remaining)}
+func (a Result) repeat(existing Reservation) Result {
+	return Result{Granted: true, Reservation: existing, Remaining: a.Remaining, Limit: tightest(a.Remaining)}
 }
 
 // tightest returns the index of the limit with the fewest remaining units. If several are equal, it returns the first.

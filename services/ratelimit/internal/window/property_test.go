@@ -56,11 +56,11 @@ func drawLimit(t *rapid.T) int64 {
 type run struct {
 	log     window.Log
 	length  time.Duration
-	now     time.Duration // the instant passed last; may go back
-	clock   time.Duration // the latest instant passed
+	now     time.Duration // the instant of the last call; may go back
+	clock   time.Duration // the latest instant of all calls
 	history history
 	stamps  []time.Duration // the stamps of history
-	asked   []take          // all attempts, to replay them
+	asked   []take          // all attempts, for replayed
 }
 
 // newRun draws a window and a first instant.

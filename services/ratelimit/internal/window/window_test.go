@@ -58,8 +58,8 @@ func TestLog_Check(t *testing.T) {
 			if diff := cmp.Diff(tt.want, got); diff != "" {
 				t.Errorf("Ask(%v, %d, %d): -want +got\n%s", tt.now, tt.cost, tt.limit, diff)
 			}
-			if again := log.Check(tt.now, tt.cost, tt.limit); again != got {
-				t.Errorf("asked again: %+v, first %+v", again, got)
+			if second := log.Check(tt.now, tt.cost, tt.limit); second != got {
+				t.Errorf("asked again: %+v, first %+v", second, got)
 			}
 			if _, ok := log.Take(tt.now, tt.cost, tt.limit); ok != got.Fits {
 				t.Errorf("Take returns %t, Ask returned %t", ok, got.Fits)
@@ -139,7 +139,7 @@ func TestLog_Undo(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
 		name      string
-		undo      []int // indexes of takes, in the order of undoing
+		undo      []int // indexes of takes, in the order in which they are undone
 		now       time.Duration
 		remaining int64
 	}{

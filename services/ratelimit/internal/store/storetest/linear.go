@@ -37,12 +37,12 @@ type counts [2]int64
 // An operation is the input of one step. It takes units, gives units back, or only reads.
 type operation struct {
 	kind string // "reserve", "return", "peek"
-	cost counts // 0: the operation does not name the bucket
+	cost counts // 0 if the operation does not use the bucket
 }
 
 // A result is the result of an operation on the store.
 type result struct {
-	granted bool // or settled, for a return
+	granted bool // for the kind "return": whether the reservation was settled
 	left    counts
 }
 

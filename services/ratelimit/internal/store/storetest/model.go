@@ -37,18 +37,18 @@ type model struct {
 	now          time.Duration
 	reservations []string // reservation identifiers, by call
 	taken        map[string][]unit
-	judge        func(m *model, t *rapid.T, limits []store.Limit, result store.Result)
+	check        func(m *model, t *rapid.T, limits []store.Limit, result store.Result)
 }
 
 // modelWindows are the windows of a model's buckets, by name.
 var modelWindows = map[string]time.Duration{"a": time.Second, "b": 3 * time.Second, "c": 20 * time.Millisecond}
 
-// compare runs random histories on the store and on a model. The costs of requests are up to most, and judge checks the
+// compare runs random histories on the store and on a model. The costs of requests are up to most, and check checks the
 // results.
-func (f *fixture) compare(maxes []int64, most int64, judge func(*model, *rapid.T, []store.Limit, store.Result)) {
+func (f *fixture) compare(maxes []int64, most int64, check func(*model, *rapid.T, []store.Limit, store.Result)) {
 	rapid.Check(f, func(t *rapid.T) {
 		f.calls++
-		m := &model{f: f, prefix: fmt.Sprint(f.calls, "/"), maxes: maxes, most: most, taken: map[string][]unit{}, judge: judge}
+		m := &model{f: f, prefix: fmt.Sprint(f.calls, "/"), maxes: maxes, most: most, taken: map[string][]unit{}, check: check}
 		for range rapid.IntRange(1, 60).Draw(t, "steps") {
 			switch rapid.IntRange(0, 9).Draw(t, "what") {
 			case 0, 1, 2:
@@ -80,7 +80,7 @@ func (m *model) reserve(t *rapid.T) {
 			Cost:   rapid.Int64Range(1, m.most).Draw(t, "cost"),
 		}
 	}
-	m.judge(m, t, limits, m.try(t, limits))
+	m.check(m, t, limits, m.try(t, limits))
 }
 
 // try reserves limits and records a grant in the model. It fails the test if a grant exceeds a limit.
@@ -146,7 +146,7 @@ func (m *model) sameResult(t *rapid.T, limits []store.Limit, result store.Result
 		}
 	}
 	if result.Granted {
-		return // try has checked a grant
+		return // the method try has checked the grant
 	}
 	never := slices.ContainsFunc(limits, func(l store.Limit) bool { return l.Cost > l.Max })
 	switch fits := m.fits(limits, m.now); {

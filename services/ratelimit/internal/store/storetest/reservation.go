@@ -13,12 +13,12 @@ var reservationCases = []testCase{
 		a, b := limitOf("a", 3, long), limitOf("b", 1, long)
 		first := f.reserveAs("k", a, b)
 		f.granted(a)
-		again := f.reserveAs("k", a, b)
-		if !again.Granted || again.Reservation != first.Reservation {
-			f.Errorf("reservation %+v, first %+v", again.Reservation, first.Reservation)
+		repeat := f.reserveAs("k", a, b)
+		if !repeat.Granted || repeat.Reservation != first.Reservation {
+			f.Errorf("reservation %+v, first %+v", repeat.Reservation, first.Reservation)
 		}
-		if again.Remaining[0] != 1 || again.Remaining[1] != 0 || again.Limit != 1 {
-			f.Errorf("what is left now: %v, tightest %d", again.Remaining, again.Limit)
+		if repeat.Remaining[0] != 1 || repeat.Remaining[1] != 0 || repeat.Limit != 1 {
+			f.Errorf("what is left now: %v, tightest %d", repeat.Remaining, repeat.Limit)
 		}
 		f.left(1, a)
 	}},
@@ -44,11 +44,11 @@ var reservationCases = []testCase{
 	}},
 	{name: "a refusal is not remembered", run: func(f *fixture) {
 		l := limitOf("b", 1, long)
-		held := f.granted(l)
+		grant := f.granted(l)
 		if f.reserveAs("k", l).Granted {
 			f.Error("a full bucket grants")
 		}
-		f.settle(held.Reservation.ID, store.NeverSent, true)
+		f.settle(grant.Reservation.ID, store.NeverSent, true)
 		if !f.reserveAs("k", l).Granted {
 			f.Error("a refused key stays refused")
 		}
@@ -58,33 +58,33 @@ var reservationCases = []testCase{
 		for i, outcome := range []store.Outcome{store.Sent, store.NeverSent} {
 			first := f.reserveAs("k", l)
 			f.settle(first.Reservation.ID, outcome, true)
-			again := f.reserveAs("k", l)
-			if again.Reservation.ID == first.Reservation.ID {
+			repeat := f.reserveAs("k", l)
+			if repeat.Reservation.ID == first.Reservation.ID {
 				f.Errorf("%d: the same reservation was given out twice", i)
 			}
 			f.settle(first.Reservation.ID, store.NeverSent, false)
-			f.settle(again.Reservation.ID, store.Sent, true)
+			f.settle(repeat.Reservation.ID, store.Sent, true)
 		}
 		f.left(0, l)
 	}},
 	{name: "R2: what was sent is spent", run: func(f *fixture) {
 		l := limitOf("b", 1, long)
-		held := f.granted(l)
-		f.settle(held.Reservation.ID, store.Sent, true)
+		grant := f.granted(l)
+		f.settle(grant.Reservation.ID, store.Sent, true)
 		f.refused(l)
-		f.settle(held.Reservation.ID, store.NeverSent, false)
+		f.settle(grant.Reservation.ID, store.NeverSent, false)
 		f.refused(l)
 	}},
 	{name: "what was never sent is given back, exactly and once", run: func(f *fixture) {
 		a, b := limitOf("a", 10, long), limitOf("b", 1000, long)
 		f.granted(withCost(3, a), withCost(300, b))
-		held := f.granted(withCost(4, a), withCost(400, b))
+		grant := f.granted(withCost(4, a), withCost(400, b))
 		f.granted(withCost(2, a), withCost(200, b))
-		f.settle(held.Reservation.ID, store.NeverSent, true)
+		f.settle(grant.Reservation.ID, store.NeverSent, true)
 		f.left(5, a)
 		f.left(500, b)
-		f.settle(held.Reservation.ID, store.NeverSent, false)
-		f.settle(held.Reservation.ID, store.Sent, false)
+		f.settle(grant.Reservation.ID, store.NeverSent, false)
+		f.settle(grant.Reservation.ID, store.Sent, false)
 		f.left(5, a)
 	}},
 	{name: "what is given back is that reservation's time and no other", exact: true, run: func(f *fixture) {
@@ -104,36 +104,36 @@ var reservationCases = []testCase{
 	}},
 	{name: "a late never-sent gives nothing back twice", run: func(f *fixture) {
 		l := limitOf("b", 1, short)
-		held := f.granted(l)
+		grant := f.granted(l)
 		f.Sleep(short + short/2)
 		f.granted(l) // the first unit no longer counts
-		f.settle(held.Reservation.ID, store.NeverSent, true)
+		f.settle(grant.Reservation.ID, store.NeverSent, true)
 		f.refused(l)
 	}},
 	{name: "a reservation from before a reset gives nothing back", run: func(f *fixture) {
 		l, large := limitOf("b", 2, long), limitOf("large", 2000, long)
-		held := f.granted(l, withCost(1000, large))
+		grant := f.granted(l, withCost(1000, large))
 		for _, name := range []string{"b", "large"} {
 			if err := f.store.Reset(f.Context(), name); err != nil {
 				f.Fatal(err)
 			}
 		}
 		f.granted(withCost(2, l), withCost(2000, large))
-		f.settle(held.Reservation.ID, store.NeverSent, true)
+		f.settle(grant.Reservation.ID, store.NeverSent, true)
 		f.left(0, l, large)
 	}},
 	{name: "a reservation that is not settled expires, and what it took is spent", run: func(f *fixture) {
 		l := limitOf("b", 1, long)
 		r := store.ReserveRequest{Key: "k", Limits: []store.Limit{l}, Lifetime: time.Second}
-		held, err := f.store.Reserve(f.Context(), r)
-		if err != nil || !held.Granted {
-			f.Fatalf("%+v %v", held, err)
+		grant, err := f.store.Reserve(f.Context(), r)
+		if err != nil || !grant.Granted {
+			f.Fatalf("%+v %v", grant, err)
 		}
-		if lives := held.Reservation.Expires.Sub(held.Reservation.Granted); lives != time.Second {
+		if lives := grant.Reservation.Expires.Sub(grant.Reservation.Granted); lives != time.Second {
 			f.Errorf("it is to live for %v", lives)
 		}
 		f.Sleep(time.Second + f.Tick)
-		f.settle(held.Reservation.ID, store.NeverSent, false)
+		f.settle(grant.Reservation.ID, store.NeverSent, false)
 		if result, err := f.store.Reserve(f.Context(), r); result.Granted || err != nil {
 			f.Errorf("its key still works: %+v %v", result, err)
 		}
@@ -142,27 +142,27 @@ var reservationCases = []testCase{
 	{name: "a renewed reservation lives on", run: func(f *fixture) {
 		l := limitOf("b", 1, long)
 		r := store.ReserveRequest{Key: "k", Limits: []store.Limit{l}, Lifetime: time.Second}
-		held, err := f.store.Reserve(f.Context(), r)
+		grant, err := f.store.Reserve(f.Context(), r)
 		if err != nil {
 			f.Fatal(err)
 		}
-		expires := held.Reservation.Expires
+		expires := grant.Reservation.Expires
 		for range 3 {
 			f.Sleep(700 * time.Millisecond)
-			later, err := f.store.Renew(f.Context(), held.Reservation.ID, time.Second)
+			later, err := f.store.Renew(f.Context(), grant.Reservation.ID, time.Second)
 			if err != nil || !later.After(expires) {
 				f.Fatalf("Renew: %v %v", later, err)
 			}
 			expires = later
 		}
-		same, err := f.store.Renew(f.Context(), held.Reservation.ID, time.Millisecond)
+		same, err := f.store.Renew(f.Context(), grant.Reservation.ID, time.Millisecond)
 		if err != nil || !same.Equal(expires) {
 			f.Errorf("a short Renew makes %v of %v: %v", same, expires, err)
 		}
-		if again := f.reserveAs("k", l); again.Reservation.ID != held.Reservation.ID || !again.Reservation.Expires.Equal(expires) {
-			f.Errorf("a repeat results %+v, want an end at %v", again.Reservation, expires)
+		if repeat := f.reserveAs("k", l); repeat.Reservation.ID != grant.Reservation.ID || !repeat.Reservation.Expires.Equal(expires) {
+			f.Errorf("a repeat returns %+v, want an end at %v", repeat.Reservation, expires)
 		}
-		f.settle(held.Reservation.ID, store.NeverSent, true)
+		f.settle(grant.Reservation.ID, store.NeverSent, true)
 		f.left(1, l)
 	}},
 	{name: "a reservation that has ended is not renewed", run: func(f *fixture) {

@@ -64,7 +64,7 @@ var waitCases = []testCase{
 		for range 10 {
 			f.granted(l)
 		}
-		f.Sleep(2 * time.Second) // a minute of the clock has ended
+		f.Sleep(2 * time.Second) // into the next minute of the clock
 		f.refused(l)
 		f.Sleep(57 * time.Second)
 		f.refused(l)
