@@ -120,7 +120,7 @@ func (p *program) exitCode(t *testing.T) int {
 	case <-p.done:
 		return p.ProcessState.ExitCode()
 	case <-time.After(waitTimeout):
-		t.Fatalf("it did not end:\n%s", p.out.String())
+		t.Fatalf("the program did not end:\n%s", p.out.String())
 		return 0
 	}
 }
@@ -132,7 +132,7 @@ func (p *program) waitForOutput(t *testing.T, text string) {
 	defer tick.Stop()
 	for end := time.Now().Add(waitTimeout); !strings.Contains(p.out.String(), text); <-tick.C {
 		if time.Now().After(end) {
-			t.Fatalf("it did not say %q:\n%s", text, p.out.String())
+			t.Fatalf("the program did not print %q:\n%s", text, p.out.String())
 		}
 	}
 }
@@ -196,7 +196,7 @@ func TestRole_ExitCodes(t *testing.T) {
 			t.Parallel()
 			p := start(t, "", tt.env, tt.args...)
 			if code := p.exitCode(t); code != tt.code || !strings.Contains(p.out.String(), tt.says) {
-				t.Errorf("exit code %d, want %d; it said\n%s\nwant %q", code, tt.code, p.out.String(), tt.says)
+				t.Errorf("exit code %d, want %d; the output is\n%s\nwant %q", code, tt.code, p.out.String(), tt.says)
 			}
 		})
 	}
@@ -213,13 +213,13 @@ func TestRole_ServesUntilSIGTERM(t *testing.T) {
 		t.Errorf("the probe failed:\n%s", asked.out.String())
 	}
 	if second := start(t, "well", []string{"SLUICE_CONFIG=" + file}); second.exitCode(t) != 1 || !strings.Contains(second.out.String(), "listen on roles.approval.listen: ") {
-		t.Errorf("a second one on the same address said\n%s", second.out.String())
+		t.Errorf("a second program on the same address printed\n%s", second.out.String())
 	}
 	if err := p.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
 	if code := p.exitCode(t); code != 0 || !strings.Contains(p.out.String(), "it was closed") {
-		t.Errorf("it ended with %d:\n%s", code, p.out.String())
+		t.Errorf("the program ended with %d:\n%s", code, p.out.String())
 	}
 	if asked := probe(); asked.exitCode(t) != 1 {
 		t.Error("the probe of a stopped role succeeded")
@@ -231,7 +231,7 @@ func TestProbe_FailsWhenServiceIsUnhealthy(t *testing.T) {
 	file, _ := configure(t)
 	start(t, "ill", nil, "--config", file).waitForOutput(t, "serving gRPC")
 	if asked := start(t, "", nil, "--config", file, "-probe"); asked.exitCode(t) != 1 || !strings.Contains(asked.out.String(), "probe: the service is NOT_SERVING") {
-		t.Errorf("the probe said\n%s", asked.out.String())
+		t.Errorf("the probe printed\n%s", asked.out.String())
 	}
 }
 
@@ -241,7 +241,7 @@ func TestRole_ExitsWhenBuildOrRunFails(t *testing.T) {
 		file, _ := configure(t)
 		p := start(t, what, nil, "--config", file)
 		if code := p.exitCode(t); code != 1 || !strings.Contains(p.out.String(), says) {
-			t.Errorf("%s: exit code %d, it said\n%s", what, code, p.out.String())
+			t.Errorf("%s: exit code %d, output\n%s", what, code, p.out.String())
 		}
 		if closed := strings.Contains(p.out.String(), "it was closed"); closed != (what == "fails") {
 			t.Errorf("%s: closed is %t", what, closed)

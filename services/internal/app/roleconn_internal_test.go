@@ -85,7 +85,7 @@ func TestRoleConn_RefusesExpiredServerCertificate(t *testing.T) {
 	}
 	for end := time.Now().Add(20 * time.Second); ask(500*time.Millisecond) == nil; {
 		if time.Now().After(end) {
-			t.Fatal("a certificate that has ended is still accepted")
+			t.Fatal("an expired certificate is still accepted")
 		}
 	}
 	present.Store(issue(time.Hour))

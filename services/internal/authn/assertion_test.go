@@ -318,7 +318,7 @@ func TestSigner_ReusesAssertionForHalfItsLife(t *testing.T) {
 		}
 		time.Sleep(6 * time.Second)
 		if _, err := verifier.Verify(first, peer, policy); !errors.Is(err, authn.ErrAssertion) {
-			t.Errorf("after 66 s it still counts: %v", err)
+			t.Errorf("after 66 s the assertion is still accepted: %v", err)
 		}
 	})
 }

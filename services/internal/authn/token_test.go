@@ -55,7 +55,7 @@ func TestLookup(t *testing.T) {
 	hash := authn.HashSecret(anasToken)
 	for _, secret := range []string{"", anasToken[1:], anasToken[:len(anasToken)-1], anasToken + " ", strings.ToUpper(anasToken), string(hash[:])} {
 		if p, err := tokens.Lookup(secret); p != nil || !errors.Is(err, authn.ErrTokenUnknown) {
-			t.Errorf("%q stands for %v, %v", secret, p, err)
+			t.Errorf("%q was accepted for %v, %v", secret, p, err)
 		}
 	}
 }
@@ -140,7 +140,7 @@ func TestTokensLookup_IsStaleAfterOneSecond(t *testing.T) {
 		}
 		time.Sleep(time.Hour)
 		if _, err := own.Lookup(anasToken); err != nil {
-			t.Errorf("a set of one's own grew stale: %v", err)
+			t.Errorf("tokens without a source became stale: %v", err)
 		}
 	})
 }
@@ -192,7 +192,7 @@ func TestCheckSecret(t *testing.T) {
 	} {
 		err := authn.CheckSecret(secret)
 		if err == nil || !strings.Contains(err.Error(), message) || !strings.Contains(err.Error(), "openssl rand -hex 32") {
-			t.Errorf("%q: %v, want %q and how to make one", secret, err, message)
+			t.Errorf("%q: %v, want %q and how to make a token", secret, err, message)
 		}
 		if len(secret) > 8 && err != nil && strings.Contains(err.Error(), secret) {
 			t.Errorf("the message shows the secret: %v", err)

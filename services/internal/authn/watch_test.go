@@ -106,7 +106,7 @@ func TestWatchTokens_AppliesEachSet(t *testing.T) {
 		messages <- set(record("bob", bobsToken))
 		synctest.Wait()
 		if subjectOf(tokens, anasToken) != "" || subjectOf(tokens, bobsToken) != "bob" {
-			t.Error("a token that was taken out still counts, or a new one does not")
+			t.Error("a removed token is still accepted, or a new token is not")
 		}
 	})
 }
@@ -124,10 +124,10 @@ func TestWatchTokens_SetIsStaleWhenSourceIsSilent(t *testing.T) {
 		next <- set(record("ana", anasToken)) // the silent stream was given up
 		synctest.Wait()
 		if subjectOf(tokens, anasToken) != "ana" {
-			t.Error("the source is back, and the token is not")
+			t.Error("the source is available again, but the token is not accepted")
 		}
 		if strings.Count(out.String(), "the policy role is unavailable") != 1 || strings.Count(out.String(), "known again") != 1 {
-			t.Errorf("the log says\n%s", out)
+			t.Errorf("the log is\n%s", out)
 		}
 	})
 }
@@ -159,7 +159,7 @@ func TestWatchTokens_DoesNotConfirmBrokenSet(t *testing.T) {
 		first <- set(record("ana", anasToken), record("bob", anasToken))
 		time.Sleep(1100 * time.Millisecond)
 		if subjectOf(tokens, anasToken) != "" {
-			t.Error("the old set counts on though its source has a new one")
+			t.Error("the old set is still accepted although its source has a new one")
 		}
 	})
 }
@@ -196,7 +196,7 @@ func TestTokensAwait_WaitsOnlyForBusySource(t *testing.T) {
 		wants := func(when string, ctx context.Context, secret string, took time.Duration, counts bool) {
 			t.Helper()
 			if gotTook, got := timeAwait(ctx, tokens, secret); gotTook != took || got != counts {
-				t.Errorf("%s: it took %v and counts: %t; want %v, %t", when, gotTook, got, took, counts)
+				t.Errorf("%s: Await took %v, accepted is %t; want %v, %t", when, gotTook, got, took, counts)
 			}
 		}
 		wants("the set is fresh", t.Context(), anasToken, 0, true)

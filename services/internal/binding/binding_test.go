@@ -47,7 +47,7 @@ func TestBind_MatchesDigestsInContract(t *testing.T) {
 		t.Errorf("a call without params: %s, %q, %v", got, params, err)
 	}
 	if got := digest(t, nil); got != "df03ec2670fdd1d03b41e6428f7ba222e462d48837ccf50e793f453f217a6ca9" {
-		t.Errorf("a call with all there is: %s", got)
+		t.Errorf("a call with all fields: %s", got)
 	}
 }
 
@@ -106,7 +106,7 @@ func TestBind_DigestChangesWithCall(t *testing.T) {
 	} {
 		got := digest(t, change)
 		if other, ok := seen[got]; ok {
-			t.Errorf("%s and %s are one approval", name, other)
+			t.Errorf("%s and %s have the same digest", name, other)
 		}
 		seen[got] = name
 	}
@@ -128,7 +128,7 @@ func TestBind_StripsParams(t *testing.T) {
 	} {
 		_, got, err := binding.Bind(nil, &approvalv1.BoundCall{Call: &policyv1.Call{ParamsJson: params}})
 		if err != nil || got != want {
-			t.Errorf("%s is kept as %s, %v; want %s", params, got, err, want)
+			t.Errorf("%s becomes %s, %v; want %s", params, got, err, want)
 		}
 	}
 }
@@ -152,7 +152,7 @@ func TestBind_CoversNumberingKeysWithOtherContent(t *testing.T) {
 		})
 		_, stripped, err := binding.Bind(nil, &approvalv1.BoundCall{Call: &policyv1.Call{ParamsJson: `{"_meta":{` + member + `}}`}})
 		if got == same || err != nil || stripped != `{"_meta":{`+member+`}}` {
-			t.Errorf("%s is not bound, or kept as %s, %v", member, stripped, err)
+			t.Errorf("%s is not bound, or becomes %s, %v", member, stripped, err)
 		}
 	}
 }
@@ -169,7 +169,7 @@ func FuzzBind(f *testing.F) {
 		}
 		second, again, err := binding.Bind(nil, &approvalv1.BoundCall{Call: &policyv1.Call{ParamsJson: stripped}})
 		if err != nil || again != stripped || first != second {
-			t.Errorf("%q is kept as %q, and that as %q, %v", text, stripped, again, err)
+			t.Errorf("%q becomes %q, and then %q, %v", text, stripped, again, err)
 		}
 	})
 }
@@ -203,7 +203,7 @@ func TestEssentialDigest(t *testing.T) {
 		"resources/read": {`{"uri":"x:y","zzz":1}`, `{"uri":"x:y","_meta":{"a":1}}`},
 	} {
 		if bare(method, same[0]) != bare(method, same[1]) || bare(method, same[0]) == bare(method, strings.Replace(same[1], "y", "z", 1)) {
-			t.Errorf("%s: what it does not ask by counts, or what it asks by does not", method)
+			t.Errorf("%s: a member that is not essential changes the digest, or an essential one does not", method)
 		}
 	}
 	if bare("x/y", `{"a":1,"_meta":{"zzz":1}}`) != bare("x/y", `{"a":1}`) || bare("x/y", `{"a":1}`) == bare("x/y", `{"a":2}`) {

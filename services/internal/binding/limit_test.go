@@ -19,6 +19,6 @@ func TestLimitKey_MatchesContract(t *testing.T) {
 		{Bucket: "b2", Kind: ratelimitv1.LimitKind_LIMIT_KIND_CONCURRENCY, Max: "4", Cost: "1"},
 	})
 	if got != "quWkAnBXYRTCVDUj5iNEvlwCyI9QxoFFO0isnalFFpc" {
-		t.Errorf("it is %s", got)
+		t.Errorf("the key is %s", got)
 	}
 }

@@ -93,7 +93,7 @@ func TestObject_AllocationsDoNotGrowWithDepth(t *testing.T) {
 		_, err := canonicaljson.Object(text)
 		runtime.ReadMemStats(&after)
 		if got := (after.TotalAlloc - before.TotalAlloc) >> 20; err != nil || got > 8*size>>20 {
-			t.Errorf("%s: %d MiB of text took %d MiB, %v", name, len(text)>>20, got, err)
+			t.Errorf("%s: %d MiB of text allocated %d MiB, %v", name, len(text)>>20, got, err)
 		}
 	}
 }

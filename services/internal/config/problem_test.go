@@ -317,6 +317,6 @@ func TestLoad_ReportsAllProblemsTogether(t *testing.T) {
 	t.Parallel()
 	got := load(t, "listen: x\ngrpc: y\nsession: {cap: 0}\nservers: {s: {}}\n")
 	if len(got) != 4 {
-		t.Errorf("%d problems are said, want 4: %q", len(got), got)
+		t.Errorf("%d problems are reported, want 4: %q", len(got), got)
 	}
 }

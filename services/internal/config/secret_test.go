@@ -52,7 +52,7 @@ func TestSecret_ResolvesReferences(t *testing.T) {
 	}
 	if _, err := config.Secret("${env:B}${plain:C}${file:none}${D}").Resolve(f, vars); err == nil || !strings.Contains(err.Error(), "variable B") ||
 		!strings.Contains(err.Error(), "variable C") || !strings.Contains(err.Error(), "none") || !strings.Contains(err.Error(), "begins like") {
-		t.Errorf("of four references that can't be resolved it names %v", err)
+		t.Errorf("the error about four references that can't be resolved is %v", err)
 	}
 	const form = "write ${env:NAME}, ${file:PATH} or, for a value that is not a secret, ${plain:NAME}"
 	for secret, want := range map[config.Secret]string{
@@ -109,7 +109,7 @@ servers:
 		out.Write(append(one, two...))
 	}
 	if !strings.Contains(out.String(), "[hidden]") {
-		t.Error("nothing says that something is hidden")
+		t.Error("the output does not contain \"[hidden]\"")
 	}
 	fmt.Fprintf(&out, "%s %q %x %X", f.Auth.Tokens[0].Token, f.Auth.Tokens[0].Token, f.Auth.Tokens[0].Token, f.Auth.Tokens[0].Token)
 	for _, form := range []string{canary, fmt.Sprintf("%x", canary)} {

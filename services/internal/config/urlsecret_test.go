@@ -30,7 +30,7 @@ func TestURLSecrets_FindsCredentials(t *testing.T) {
 	for _, text := range []string{"ftp://h/mcp?key=canary-1", "ftp://ana:canary-1@h/mcp", "canary-1@h", "ftp://ana:canary-1@%zz/x", "ftp://h/#canary-1", "://x?token=canary-1"} {
 		_, err := config.Load(write(t, `servers: {s: {http: {url: "`+text+`"}}}`), noEnv)
 		if err == nil || strings.Contains(err.Error(), "canary-1") || !strings.Contains(err.Error(), "servers.s.http.url: ") {
-			t.Errorf("of %s it says %v", text, err)
+			t.Errorf("the error about %s is %v", text, err)
 		}
 	}
 }

@@ -267,7 +267,7 @@ func TestListener_LimitsConnectionsOfProxies(t *testing.T) {
 		refused <- conn
 	}()
 	if _, err := (<-refused).Read(make([]byte, 1)); err == nil {
-		t.Error("there is room for one more")
+		t.Error("more connections than MaxProxied were accepted")
 	}
 	if err := first.Close(); err != nil {
 		t.Fatal(err)
@@ -277,7 +277,7 @@ func TestListener_LimitsConnectionsOfProxies(t *testing.T) {
 		t.Fatal(err)
 	}
 	if conn := <-accepted; conn == nil {
-		t.Error("there is no room after one has gone")
+		t.Error("no connection was accepted after another one was closed")
 	}
 }
 

@@ -48,7 +48,7 @@ func TestOpen_LocksFolder(t *testing.T) {
 		t.Errorf("the lock's mode is %v, %v", info.Mode(), err)
 	}
 	if _, err := datadir.Open(data, "gateway"); !errors.Is(err, datadir.ErrInUse) || !strings.Contains(err.Error(), "choose another folder with --data") {
-		t.Errorf("it was opened twice: %v", err)
+		t.Errorf("the folder was opened twice: %v", err)
 	}
 	other, err := datadir.Open(data, "policy")
 	if err != nil {
@@ -61,7 +61,7 @@ func TestOpen_LocksFolder(t *testing.T) {
 	}
 	again, err := datadir.Open(data, "gateway")
 	if err != nil {
-		t.Fatalf("after it was let go: %v", err)
+		t.Fatalf("after the folder was closed: %v", err)
 	}
 	if err := again.Close(); err != nil {
 		t.Error(err)
@@ -87,7 +87,7 @@ func TestOpen_SucceedsAfterOtherProcessWasKilled(t *testing.T) {
 		t.Fatal(err)
 	}
 	if line, err := bufio.NewReader(out).ReadString('\n'); err != nil || line != "held\n" {
-		t.Fatalf("the other process said %q, %v", line, err)
+		t.Fatalf("the other process printed %q, %v", line, err)
 	}
 	if _, err := datadir.Open(data, "gateway"); !errors.Is(err, datadir.ErrInUse) {
 		t.Errorf("a folder that another process holds was opened: %v", err)
@@ -138,7 +138,7 @@ func TestRemoveAll_RemovesReadOnlyFoldersAndKeepsLinkTargets(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := os.Lstat(dir); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("the folder is still there: %v", err)
+		t.Errorf("the folder still exists: %v", err)
 	}
 	info, err := os.Stat(linked)
 	if err != nil || info.Mode().Perm() != 0o500 {

@@ -77,7 +77,7 @@ func TestTake_LimitsSlicesPerOwner(t *testing.T) {
 		soon, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		if _, err := turns.Acquire(soon, "flood"); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("a third turn of one owner: %v", err)
+			t.Errorf("a third slice of one owner: %v", err)
 		}
 		ends = append(ends, take(t, turns, "good"))
 		for _, end := range ends {
@@ -131,7 +131,7 @@ func TestTake_NeverExceedsLimits(t *testing.T) {
 				working[of] += n
 				most += n
 				if working[of] > each || most > all {
-					rt.Errorf("%d of %d at work, %d of %d for one", most, all, working[of], each)
+					rt.Errorf("%d of %d slices are in use, %d of %d by one owner", most, all, working[of], each)
 				}
 			}
 			for range rapid.IntRange(1, 60).Draw(rt, "asked") {
@@ -171,13 +171,13 @@ func TestTake_LimitsWaitingPerOwner(t *testing.T) {
 		for range 1024 {
 			waiting.Go(func() {
 				if _, err := turns.Acquire(ctx, "mallory"); !errors.Is(err, context.Canceled) {
-					t.Errorf("one that waited: %v", err)
+					t.Errorf("waiting work failed: %v", err)
 				}
 			})
 		}
 		synctest.Wait()
 		if _, err := turns.Acquire(t.Context(), "mallory"); !errors.Is(err, fairqueue.ErrBusy) {
-			t.Errorf("one more than may wait: %v", err)
+			t.Errorf("more work than may wait: %v", err)
 		}
 		cancel()
 		waiting.Wait()

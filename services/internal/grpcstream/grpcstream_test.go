@@ -74,7 +74,7 @@ func TestStream_ReopensBrokenAndSilentStreams(t *testing.T) {
 			t.Errorf("opened after %v, want %v", opened, want)
 		}
 		if len(broken) != 2 || !errors.Is(broken[0], errAway) || broken[1].Error() != "the stream sent no message in time: context canceled" {
-			t.Errorf("it broke for %q", broken)
+			t.Errorf("the stream broke with %q", broken)
 		}
 	})
 }

@@ -26,7 +26,7 @@ func TestAppendAccounts_ChargesChainAndPersons(t *testing.T) {
 		},
 	} {
 		if got := appendAccounts(nil, &c.rec); !slices.Equal(got, c.want) {
-			t.Errorf("%s: it is charged to %v, want %v", name, got, c.want)
+			t.Errorf("%s: charged are %v, want %v", name, got, c.want)
 		}
 	}
 }

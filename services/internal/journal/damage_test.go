@@ -153,10 +153,10 @@ func TestVerifyAndOpen_DetectMissingSegment(t *testing.T) {
 	_, err := journal.Verify(dir)
 	var broken *journal.BrokenError
 	if !errors.As(err, &broken) || broken.File != filepath.Base(paths[2]) || broken.Line != 1 {
-		t.Errorf("Verify gives %v", err)
+		t.Errorf("Verify returns %v", err)
 	}
 	if _, err := journal.Open(config(dir)); !errors.As(err, &broken) {
-		t.Errorf("Open gives %v", err)
+		t.Errorf("Open returns %v", err)
 	}
 }
 
@@ -263,10 +263,10 @@ func TestOpen_RefusesDamagedEnd(t *testing.T) {
 			_, err = journal.Verify(dir)
 			var broken *journal.BrokenError
 			if !errors.As(err, &broken) || broken.File != filepath.Base(path) || broken.Line < 10 || broken.Seq != int64(broken.Line) {
-				t.Errorf("Verify gives %v", err)
+				t.Errorf("Verify returns %v", err)
 			}
 			if _, err := journal.Open(config(dir)); !errors.As(err, &broken) {
-				t.Errorf("Open gives %v", err)
+				t.Errorf("Open returns %v", err)
 			}
 		})
 	}

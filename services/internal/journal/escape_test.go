@@ -100,7 +100,7 @@ func TestRefusal_LimitsLengthOfTexts(t *testing.T) {
 					t.Fatal(err)
 				}
 				if got := read(t, string(written)); len(text) > 4 && (!strings.HasSuffix(got.Tool, "…") || got.Tool != got.Run || got.Tool != got.Message) {
-					t.Errorf("the record says %q", got.Tool)
+					t.Errorf("the record contains %q", got.Tool)
 				}
 				return len(written)
 			}
@@ -121,7 +121,7 @@ func TestIntent_RefusesRecordThatIsTooLarge(t *testing.T) {
 		t.Errorf("the error is %v", err)
 	}
 	if err := j.Healthy(); err != nil {
-		t.Errorf("one bad record stops the journal: %v", err)
+		t.Errorf("a record that is too large stops the journal: %v", err)
 	}
 	writeIntent(t, j, "e")
 	verified(t, dir)

@@ -97,7 +97,7 @@ func TestVerify_NamesFirstWrongRecord(t *testing.T) {
 			_, err := journal.Verify(dir)
 			var broken *journal.BrokenError
 			if !errors.As(err, &broken) || broken.Seq != c.seq || broken.File == "" || !strings.Contains(err.Error(), c.want) {
-				t.Errorf("Verify says %v, want record %d and %q", err, c.seq, c.want)
+				t.Errorf("Verify returns %v, want record %d and %q", err, c.seq, c.want)
 			}
 		})
 	}
@@ -127,7 +127,7 @@ func TestVerify_NamesFirstWrongRecord(t *testing.T) {
 		writeCalls(t, smallConfig(dir), 100)
 		_, err := journal.Verify(dir, *head)
 		if err == nil || !strings.Contains(err.Error(), "not the one that was sealed") || !strings.Contains(err.Error(), "another key") {
-			t.Errorf("Verify says %v", err)
+			t.Errorf("Verify returns %v", err)
 		}
 	})
 	t.Run("no head, and a head of another's", func(t *testing.T) {
@@ -136,7 +136,7 @@ func TestVerify_NamesFirstWrongRecord(t *testing.T) {
 		cutTail(t, dir, "calls", 3)
 		remove(t, filepath.Join(dir, "head.json"))
 		if _, err := journal.Verify(dir); err == nil || !strings.Contains(err.Error(), "head.json is missing") {
-			t.Errorf("without one: %v", err)
+			t.Errorf("without a head: %v", err)
 		}
 		// Without the journal's key, only a head with another key can be signed.
 		forger := smallConfig(copied(t, dir))
@@ -151,7 +151,7 @@ func TestVerify_NamesFirstWrongRecord(t *testing.T) {
 		}
 		write(t, filepath.Join(dir, "head.json"), []byte(strings.Replace(head.String(), `"count":100`, `"count":97`, 1)))
 		if _, err := journal.Verify(dir); err == nil || !strings.Contains(err.Error(), "signature") {
-			t.Errorf("with one that was changed: %v", err)
+			t.Errorf("with a changed head: %v", err)
 		}
 	})
 }
@@ -284,7 +284,7 @@ func TestReadHeads_AcceptsFilesAndLogs(t *testing.T) {
 	writeCalls(t, config(dir), 1)
 	head := verified(t, dir).Head
 	if back := journal.HeadFromProto(journal.HeadToProto(head)); *back != *head || back.Check() != nil {
-		t.Errorf("over gRPC it becomes %v", back)
+		t.Errorf("over gRPC the head becomes %v", back)
 	}
 	for name, c := range map[string]struct {
 		text string
@@ -334,7 +334,7 @@ func TestCheck_ReportsDamageInOlderSegments(t *testing.T) {
 	}
 	whole := len(files(t, dir, "calls")) - 1
 	if got := checked(io.Discard); got.Segments != whole || got.Records < 60 || len(got.Broken) > 0 {
-		t.Errorf("of %d segments the check says %+v", whole, got)
+		t.Errorf("with %d segments the check is %+v", whole, got)
 	}
 	path := files(t, dir, "calls")[1]
 	text, err := os.ReadFile(path)
@@ -346,10 +346,10 @@ func TestCheck_ReportsDamageInOlderSegments(t *testing.T) {
 	got := checked(log)
 	var broken *journal.BrokenError
 	if got.Segments != 1 || len(got.Broken) != 1 || !errors.As(got.Broken[0], &broken) || broken.File != filepath.Base(path) {
-		t.Errorf("with a flipped bit it says %+v", got)
+		t.Errorf("with a flipped bit the check is %+v", got)
 	}
 	if !strings.Contains(log.String(), "journal is broken") || !strings.Contains(log.String(), filepath.Base(path)) {
-		t.Errorf("the log says %s", log)
+		t.Errorf("the log is %s", log)
 	}
 }
 
@@ -381,18 +381,18 @@ func TestPrune_RecordsRemovedSegments(t *testing.T) {
 	}) {
 		pruned := all[name]
 		if pruned.First != next || pruned.Last < pruned.First || pruned.Reason != journal.PrunedForSize || len(pruned.Hash) != 64 || pruned.Bytes == 0 {
-			t.Errorf("%s: the record says %+v, and %d is next", name, pruned, next)
+			t.Errorf("%s: the record has %+v, and %d is next", name, pruned, next)
 		}
 		next = pruned.Last + 1
 	}
 	if next != report.Calls.First || next == 1 {
-		t.Errorf("records up to %d went by the records, and %d is the oldest", next-1, report.Calls.First)
+		t.Errorf("according to the records, records up to %d were pruned, but %d is the oldest", next-1, report.Calls.First)
 	}
 	// Remove one more segment, which was not pruned.
 	remove(t, files(t, dir, "calls")[0])
 	var broken *journal.BrokenError
 	if _, err := journal.Verify(dir); !errors.As(err, &broken) || broken.Seq != next || !strings.Contains(err.Error(), "no record says that they were pruned") {
-		t.Errorf("with a segment dropped Verify says %v", err)
+		t.Errorf("after a segment was removed Verify returns %v", err)
 	}
 }
 
@@ -422,7 +422,7 @@ func TestOpen_ContinuesJournalOfEarlierVersion(t *testing.T) {
 			closeJournal(t, j)
 			report = verified(t, dir)
 			if report.Calls.Records != c.calls+1 || report.Calls.First != c.first || report.Calls.SealKey == "" || report.Head.Calls.Count != report.Calls.Last {
-				t.Errorf("after one more the report is %+v", report)
+				t.Errorf("after one more call the report is %+v", report)
 			}
 			if moved, err := os.ReadFile(filepath.Join(keysOf(dir), "hmac.key")); err != nil || !bytes.Equal(moved, key) {
 				t.Errorf("the key was not moved: %v", err)

@@ -143,7 +143,7 @@ func TestIntent_IsRefusedWhileDiskFails(t *testing.T) {
 				rec := journal.Record{DecisionID: "refused"}
 				for range 3 {
 					if err := j.Intent(t.Context(), &rec); !errors.Is(err, journal.ErrUnavailable) {
-						t.Fatalf("an intent gives %v", err)
+						t.Fatalf("an intent returns %v", err)
 					}
 					if got := len(files(t, dir, "calls")); got != 1 {
 						t.Fatalf("there are %d segments before the first is mended", got)
@@ -155,17 +155,17 @@ func TestIntent_IsRefusedWhileDiskFails(t *testing.T) {
 				}
 				rec.DecisionID = "before"
 				if err := j.Outcome(t.Context(), &rec); !errors.Is(err, journal.ErrUnavailable) {
-					t.Fatalf("an outcome gives %v", err)
+					t.Fatalf("an outcome returns %v", err)
 				}
 				if err := j.Healthy(); !errors.Is(err, journal.ErrUnavailable) {
-					t.Fatalf("Healthy gives %v", err)
+					t.Fatalf("Healthy returns %v", err)
 				}
 
 				d.heal()
 				time.Sleep(300 * time.Millisecond)
 				synctest.Wait()
 				if err := j.Healthy(); err != nil {
-					t.Fatalf("with a good disk Healthy gives %v", err)
+					t.Fatalf("with a working disk Healthy returns %v", err)
 				}
 				writeIntent(t, j, "after")
 				closeJournal(t, j)
@@ -192,7 +192,7 @@ func TestIntent_ReplacesNewSegmentAfterFailedSync(t *testing.T) {
 		j := open(t, cfg)
 		d.set(func(d *disk) { d.badSync = true })
 		if err := j.Intent(t.Context(), &journal.Record{DecisionID: "a"}); err == nil {
-			t.Fatal("a record that is not synced is taken")
+			t.Fatal("a record that can't be synced is accepted")
 		}
 		d.heal()
 		time.Sleep(time.Second)
@@ -216,13 +216,13 @@ func TestIntent_IsRefusedWhileRefusalsCannotBeRecorded(t *testing.T) {
 		d.set(func(d *disk) { d.full, d.room, d.only = true, 0, "refusals" })
 		rec := journal.Record{DecisionID: "b"}
 		if err := j.Refusal(t.Context(), &rec); !errors.Is(err, journal.ErrUnavailable) {
-			t.Errorf("a refusal gives %v", err)
+			t.Errorf("a refusal returns %v", err)
 		}
 		if err := j.Intent(t.Context(), &rec); !errors.Is(err, journal.ErrUnavailable) {
-			t.Errorf("an intent gives %v", err)
+			t.Errorf("an intent returns %v", err)
 		}
 		if err := j.Outcome(t.Context(), &rec); err != nil {
-			t.Errorf("an outcome gives %v", err)
+			t.Errorf("an outcome returns %v", err)
 		}
 		d.heal()
 		time.Sleep(time.Second)
@@ -248,7 +248,7 @@ func TestOutcome_IsCountedAsLostWhenBacklogIsFull(t *testing.T) {
 		for i := range all {
 			rec := journal.Record{DecisionID: fmt.Sprint("d", i), PolicyRevision: text}
 			if err := j.Outcome(t.Context(), &rec); !errors.Is(err, journal.ErrUnavailable) {
-				t.Fatalf("an outcome gives %v", err)
+				t.Fatalf("an outcome returns %v", err)
 			}
 		}
 		d.heal()
@@ -264,7 +264,7 @@ func TestOutcome_IsCountedAsLostWhenBacklogIsFull(t *testing.T) {
 			}
 		}
 		if outcomes+lost != all || lost == 0 {
-			t.Errorf("%d outcomes are kept and %d lost of %d", outcomes, lost, all)
+			t.Errorf("%d outcomes are stored and %d lost of %d", outcomes, lost, all)
 		}
 		verified(t, dir)
 	})
@@ -282,7 +282,7 @@ func TestRefusal_IsCountedAsLostWhileDiskFails(t *testing.T) {
 		for i := range 20 {
 			rec := journal.Record{DecisionID: fmt.Sprint("d", i), Count: int64(i)} // a Count of 0 counts as one
 			if err := j.Refusal(t.Context(), &rec); !errors.Is(err, journal.ErrUnavailable) {
-				t.Fatalf("a refusal gives %v", err)
+				t.Fatalf("a refusal returns %v", err)
 			}
 			time.Sleep(time.Second)
 		}
@@ -308,11 +308,11 @@ func TestClose_ReportsLostRefusals(t *testing.T) {
 	d.set(func(d *disk) { d.full, d.room = true, 0 })
 	for range 7 {
 		if err := j.Refusal(t.Context(), &journal.Record{DecisionID: "a"}); err == nil {
-			t.Fatal("the refusal is taken")
+			t.Fatal("the refusal is accepted")
 		}
 	}
 	if err := j.Close(); err == nil || !strings.Contains(err.Error(), "7 refusals are lost") {
-		t.Errorf("Close gives %v", err)
+		t.Errorf("Close returns %v", err)
 	}
 }
 
@@ -323,12 +323,12 @@ func TestClose_ReportsLostRecords(t *testing.T) {
 	writeIntent(t, j, "a")
 	d.set(func(d *disk) { d.full, d.room = true, 0 })
 	if err := j.Outcome(t.Context(), &journal.Record{DecisionID: "a"}); err == nil {
-		t.Fatal("the outcome is taken")
+		t.Fatal("the outcome is accepted")
 	}
 	j.Admission("unauthenticated", "192.0.2.1")
 	err := j.Close()
 	if err == nil || !strings.Contains(err.Error(), "of calls are lost") || !strings.Contains(err.Error(), "counts of refused requests") {
-		t.Errorf("Close gives %v", err)
+		t.Errorf("Close returns %v", err)
 	}
 	verified(t, dir)
 }
@@ -341,7 +341,7 @@ func TestClose_WritesBacklog(t *testing.T) {
 		writeIntent(t, j, "a")
 		d.set(func(d *disk) { d.full, d.room = true, 0 })
 		if err := j.Outcome(t.Context(), &journal.Record{DecisionID: "a"}); err == nil {
-			t.Fatal("the outcome is taken")
+			t.Fatal("the outcome is accepted")
 		}
 		d.heal()
 		closeJournal(t, j) // before the journal retries

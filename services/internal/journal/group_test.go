@@ -31,7 +31,7 @@ func TestIntent_ConcurrentCallersShareWriteAndSync(t *testing.T) {
 		close(hold)
 		all.Wait()
 		if d.writes != 3 || d.syncs != 3 {
-			t.Errorf("301 records took %d writes and %d syncs, want 3: groups of 1, 256 and 44", d.writes, d.syncs)
+			t.Errorf("301 records were written with %d writes and %d syncs, want 3: groups of 1, 256 and 44", d.writes, d.syncs)
 		}
 		if got := verified(t, dir).Calls.Records; got != 301 {
 			t.Errorf("there are %d records, want 301", got)

@@ -46,7 +46,7 @@ func TestOpen_RecordsMissingOrForeignHead(t *testing.T) {
 			}
 			writeCalls(t, config(dir), 1)
 			if got := messages(t, dir, "calls"); len(got) != 1 {
-				t.Errorf("a later start says %q", got)
+				t.Errorf("a later Open records %q", got)
 			}
 		})
 	}
@@ -55,7 +55,7 @@ func TestOpen_RecordsMissingOrForeignHead(t *testing.T) {
 		dir := filepath.Join(t.TempDir(), "journal")
 		writeCalls(t, config(dir), 1)
 		if got := messages(t, dir, "calls"); len(got) != 0 {
-			t.Errorf("it says %q", got)
+			t.Errorf("the recovery records are %q", got)
 		}
 	})
 }

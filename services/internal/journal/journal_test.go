@@ -223,7 +223,7 @@ func TestJournal_RefusesRecordWithoutDecisionID(t *testing.T) {
 		"intent": j.Intent, "outcome": j.Outcome, "refusal": j.Refusal,
 	} {
 		if err := record(t.Context(), &journal.Record{}); err == nil {
-			t.Errorf("an %s without a decision id is taken", name)
+			t.Errorf("an %s without a decision id is accepted", name)
 		}
 	}
 	if got := len(lines(t, dir, "calls")) + len(lines(t, dir, "refusals")); got != 0 {
@@ -239,7 +239,7 @@ func TestJournal_OnlyIntentObeysCancelledContext(t *testing.T) {
 	cancel()
 	rec := journal.Record{DecisionID: "d"}
 	if err := j.Intent(ctx, &rec); !errors.Is(err, context.Canceled) {
-		t.Errorf("an intent of a cancelled call gives %v", err)
+		t.Errorf("an intent of a cancelled call returns %v", err)
 	}
 	if err := errors.Join(j.Outcome(ctx, &rec), j.Refusal(ctx, &rec)); err != nil {
 		t.Error(err)
@@ -313,11 +313,11 @@ func TestClose_RefusesLaterRecords(t *testing.T) {
 		"intent": j.Intent, "outcome": j.Outcome, "refusal": j.Refusal,
 	} {
 		if err := record(t.Context(), &rec); !errors.Is(err, journal.ErrClosed) {
-			t.Errorf("an %s after Close gives %v", name, err)
+			t.Errorf("an %s after Close returns %v", name, err)
 		}
 	}
 	if !errors.Is(j.Healthy(), journal.ErrClosed) {
-		t.Errorf("after Close Healthy gives %v", j.Healthy())
+		t.Errorf("after Close Healthy returns %v", j.Healthy())
 	}
 	if got := len(lines(t, dir, "calls")); got != 1 {
 		t.Errorf("there are %d records, want 1", got)

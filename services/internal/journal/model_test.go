@@ -31,7 +31,7 @@ func (m *model) Intent(*rapid.T) {
 	healthy := m.j.Healthy()
 	err := m.j.Intent(m.t.Context(), &journal.Record{DecisionID: id})
 	if err == nil && healthy != nil {
-		m.t.Fatalf("an intent is taken while %v", healthy)
+		m.t.Fatalf("an intent is accepted although Healthy returned %v", healthy)
 	}
 	if err == nil {
 		m.intents = append(m.intents, id)

@@ -111,6 +111,6 @@ func TestOpen_RefusesInvalidConfig(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := journal.Open(cfg); err == nil || !strings.Contains(err.Error(), "remove it to get a new one") {
-		t.Errorf("a damaged key gives %v", err)
+		t.Errorf("a damaged key returns %v", err)
 	}
 }

@@ -109,10 +109,10 @@ func TestFromProto_RestoresRecord(t *testing.T) {
 	got := journal.FromProto(journal.ToProto(want))
 	want.CRC = ""
 	if diff := cmp.Diff(*want, got); diff != "" {
-		t.Errorf("(-sent +came):\n%s", diff)
+		t.Errorf("(-sent +received):\n%s", diff)
 	}
 	if diff := cmp.Diff(journal.Record{Kind: journal.KindIntent, Time: want.Time}, journal.FromProto(journal.ToProto(&journal.Record{Kind: journal.KindIntent, Time: want.Time}))); diff != "" {
-		t.Errorf("an empty one (-sent +came):\n%s", diff)
+		t.Errorf("an empty record (-sent +received):\n%s", diff)
 	}
 }
 

@@ -73,15 +73,15 @@ func TestIntent_IsRefusedWhenPrincipalHasUsedShare(t *testing.T) {
 	}
 	n := callUntilRefused(t, j, callOf("flood"), 100_000)
 	if got, half := chargedBytes(t, dir, "flood"), cfg.Calls.Bytes/2; n < 10 || got < half-4<<10 || got > half+4<<10 {
-		t.Errorf("after %d calls it has %d bytes of the %d that are its share", n, got, half)
+		t.Errorf("after %d calls the principal uses %d bytes of %d", n, got, half)
 	}
 	for range 1000 { // further calls are refused too
 		rec := callOf("flood")
 		if err := j.Intent(t.Context(), &rec); !errors.Is(err, journal.ErrQuota) {
-			t.Fatalf("one more is taken: %v", err)
+			t.Fatalf("one more intent returns %v", err)
 		}
 		if err := j.Claim(t.Context(), &rec); !errors.Is(err, journal.ErrQuota) {
-			t.Fatalf("one more is claimed: %v", err)
+			t.Fatalf("one more claim returns %v", err)
 		}
 	}
 	if err := j.Healthy(); err != nil {
@@ -97,7 +97,7 @@ func TestIntent_IsRefusedWhenPrincipalHasUsedShare(t *testing.T) {
 	}
 	closeJournal(t, j)
 	if report := verified(t, dir); report.Calls.First != 1 || read(t, lines(t, dir, "calls")[0]).Subject != "victim" {
-		t.Errorf("the victim's record is gone: %+v", report.Calls)
+		t.Errorf("the other principal's record was removed: %+v", report.Calls)
 	}
 }
 
@@ -122,7 +122,7 @@ func TestIntent_ConcurrentCallsStayWithinShare(t *testing.T) {
 		}
 		calling.Wait()
 		if got, half := chargedBytes(t, dir, "flood"), cfg.Calls.Bytes/2; got < half-4<<10 || got > half {
-			t.Errorf("it has %d bytes of the %d that are its share", got, half)
+			t.Errorf("the principal uses %d bytes of %d", got, half)
 		}
 		closeJournal(t, j)
 	}
@@ -145,7 +145,7 @@ func TestIntent_ChargesCreatorOfAgents(t *testing.T) {
 		}
 	}
 	if got, half := chargedBytes(t, dir, "maker"), cfg.Calls.Bytes/2; got < half-2<<10 || got > half {
-		t.Errorf("with %d agents it has %d bytes of the %d that are its share", n, got, half)
+		t.Errorf("with %d agents the principal uses %d bytes of %d", n, got, half)
 	}
 	fresh := callOf("agent-of-another", "another")
 	if err := j.Intent(t.Context(), &fresh); err != nil {
@@ -174,7 +174,7 @@ func TestOpen_CountsSharesOfExistingRecords(t *testing.T) {
 			}
 		}
 		if n := callUntilRefused(t, j, callOf("flood"), 10); n > 1 {
-			t.Errorf("after a restart %d more calls are taken", n)
+			t.Errorf("after a restart %d more calls are accepted", n)
 		}
 		if n := callUntilRefused(t, j, callOf("other"), 10); n != 10 {
 			t.Errorf("of another principal %d calls are accepted", n)
@@ -182,7 +182,7 @@ func TestOpen_CountsSharesOfExistingRecords(t *testing.T) {
 		closeJournal(t, j)
 	}
 	if after := chargedBytes(t, dir, "flood"); after > before+8<<10 {
-		t.Errorf("it had %d bytes, and has %d", before, after)
+		t.Errorf("the principal used %d bytes, and now uses %d", before, after)
 	}
 }
 
@@ -196,12 +196,12 @@ func TestIntent_RemovesOldRecordsForPrincipal(t *testing.T) {
 		first := callUntilRefused(t, j, callOf("busy"), 100_000)
 		time.Sleep(6 * 24 * time.Hour)
 		if n := callUntilRefused(t, j, callOf("busy"), 10); n != 0 {
-			t.Errorf("after six days %d more calls are taken", n)
+			t.Errorf("after six days %d more calls are accepted", n)
 		}
 		time.Sleep(25 * time.Hour)
 		second := callUntilRefused(t, j, callOf("busy"), 100_000)
 		if second < first/2 || second > first+first/4 {
-			t.Errorf("at first %d calls are taken, and a week later %d", first, second)
+			t.Errorf("at first %d calls are accepted, and a week later %d", first, second)
 		}
 		closeJournal(t, j)
 		verified(t, dir)
@@ -214,7 +214,7 @@ func TestIntent_RemovesOldRecordsForPrincipal(t *testing.T) {
 			}
 		}
 		if shares == 0 {
-			t.Error("no record says what went")
+			t.Error("no record names the removed segments")
 		}
 	})
 }
@@ -227,10 +227,10 @@ func TestIntent_FullShareRefusesNoCall(t *testing.T) {
 	cfg.Share = 1
 	j := open(t, cfg)
 	if n := callUntilRefused(t, j, callOf("only"), 500); n != 500 {
-		t.Errorf("%d calls are taken", n)
+		t.Errorf("%d calls are accepted", n)
 	}
 	closeJournal(t, j)
 	if report := verified(t, dir); report.Calls.First == 1 {
-		t.Error("nothing went")
+		t.Error("no segment was removed")
 	}
 }

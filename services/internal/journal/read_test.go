@@ -147,10 +147,10 @@ func TestTail_EndsWithContextAndNamesDamage(t *testing.T) {
 	overwrite(t, files(t, dir, "calls")[0], 20, '?')
 	var broken *journal.BrokenError
 	if _, err := j.Tail(t.Context(), 1, nil); !errors.As(err, &broken) {
-		t.Errorf("Tail gives %v", err)
+		t.Errorf("Tail returns %v", err)
 	}
 	if _, err := j.Find(t.Context(), "a"); !errors.As(err, &broken) || broken.Line != 1 {
-		t.Errorf("Find gives %v", err)
+		t.Errorf("Find returns %v", err)
 	}
 }
 

@@ -82,7 +82,7 @@ func TestPrune_RemovesOldSegments(t *testing.T) {
 		synctest.Wait()
 		// The newest record names the removed segments, so it stays.
 		if got := lines(t, dir, "calls"); len(got) > 40 || read(t, got[len(got)-1]).Kind != journal.KindPruned {
-			t.Errorf("after 62 minutes there is %v", got)
+			t.Errorf("after 62 minutes the lines are %v", got)
 		}
 		if _, err := os.Stat(torn); !os.IsNotExist(err) {
 			t.Errorf("what was cut off an old segment stays: %v", err)
@@ -213,7 +213,7 @@ func TestAdmission_CountsFurtherPeersTogether(t *testing.T) {
 		case rec.Peer == "*":
 			other = rec.Count
 		case rec.Code == "host_refused" && rec.Peer != "192.0.2.1":
-			t.Errorf("a code with one peer has %q", rec.Peer)
+			t.Errorf("the peer of a code with one peer is %q", rec.Peer)
 		}
 	}
 	if n := verified(t, dir).Refusals.Records; n != 258 || sum != 10_001 || other != 10_000-256 {
@@ -241,7 +241,7 @@ func TestAdmission_KeepsCountsWhenDiskIsFull(t *testing.T) {
 			t.Errorf("%d requests are counted, want 2", sum)
 		}
 		if got, err := filepath.Glob(filepath.Join(dir, "*.torn")); err != nil || len(got) != 0 {
-			t.Errorf("there is %v: %v", got, err)
+			t.Errorf("the admissions are %v: %v", got, err)
 		}
 	})
 }
@@ -259,7 +259,7 @@ func TestPrune_StopsAtSegmentThatCannotBeRemoved(t *testing.T) {
 	cfg.Calls.Bytes = 2 * cfg.SegmentBytes
 	writeCalls(t, cfg, 30)
 	if r := verified(t, dir).Calls; r.First != 1 {
-		t.Errorf("records before %d are gone", r.First)
+		t.Errorf("records before %d were removed", r.First)
 	}
 	if err := os.RemoveAll(stuck); err != nil {
 		t.Fatal(err)
@@ -267,6 +267,6 @@ func TestPrune_StopsAtSegmentThatCannotBeRemoved(t *testing.T) {
 	writeCalls(t, cfg, 30)
 	verified(t, dir)
 	if got := size(t, dir, "calls"); got > cfg.Calls.Bytes {
-		t.Errorf("once it can be removed, calls take %d bytes", got)
+		t.Errorf("after the segment can be removed, calls use %d bytes", got)
 	}
 }

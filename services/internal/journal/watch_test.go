@@ -116,11 +116,11 @@ func TestFollow_AppliesFilter(t *testing.T) {
 		t.Error(diff)
 	}
 	if !errors.Is(last, journal.ErrClosed) {
-		t.Errorf("it ended with %v", last)
+		t.Errorf("the sequence ended with %v", last)
 	}
 	for _, err := range j.Follow(t.Context(), 0, nil, readAtOnce) {
 		if !errors.Is(err, journal.ErrClosed) {
-			t.Errorf("after Close it gives %v", err)
+			t.Errorf("after Close the sequence yields %v", err)
 		}
 	}
 }
@@ -143,7 +143,7 @@ func TestFollow_DropsSlowWatcher(t *testing.T) {
 		}
 	}
 	if !errors.Is(last, journal.ErrSlowWatcher) || n != 1024 {
-		t.Errorf("it saw %d records and ended with %v", n, last)
+		t.Errorf("the watcher received %d records and ended with %v", n, last)
 	}
 }
 
@@ -157,7 +157,7 @@ func TestFollow_EndsWithContextWithoutError(t *testing.T) {
 		var watch sync.WaitGroup
 		watch.Go(func() {
 			for rec, err := range records {
-				t.Errorf("it gives %v, %v", rec, err)
+				t.Errorf("the sequence yields %v, %v", rec, err)
 			}
 		})
 		synctest.Wait()

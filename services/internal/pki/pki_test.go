@@ -86,7 +86,7 @@ func TestIssue_Life(t *testing.T) {
 	for life, want := range map[time.Duration]time.Duration{0: pki.CertLife, time.Hour: time.Hour} {
 		cert := issue(t, a, pki.Leaf{Name: "x", Life: life})
 		if left := time.Until(cert.NotAfter); left > want || left < want-time.Minute {
-			t.Errorf("of %v it lives %v more", life, left)
+			t.Errorf("with a life of %v the certificate is valid for %v more", life, left)
 		}
 		if !cert.NotBefore.Before(time.Now().Add(-time.Minute)) {
 			t.Error("a clock that is a minute behind refuses it")
@@ -245,7 +245,7 @@ func TestEnsureAuthority_ReusesExistingCA(t *testing.T) {
 	}
 	cert := issue(t, second, pki.RoleLeaf(gateway))
 	if _, err := cert.Verify(x509.VerifyOptions{Roots: first.Pool()}); err != nil {
-		t.Errorf("what the kept CA signs does not verify: %v", err)
+		t.Errorf("a certificate of the existing CA does not verify: %v", err)
 	}
 }
 

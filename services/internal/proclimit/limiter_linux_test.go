@@ -88,14 +88,14 @@ func TestGroup_CountsProcessesWithoutCgroup(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 		if got := group.PIDs(); len(got) != 1 || got[0] != cmd.Process.Pid {
-			t.Errorf("%s: it has the processes %v, not %d", name, got, cmd.Process.Pid)
+			t.Errorf("%s: the group has the processes %v, not %d", name, got, cmd.Process.Pid)
 		}
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
 		group.Close()
 	}
 	if notEnforced := strings.Join(limiter.Report().NotEnforced, "; "); !strings.Contains(notEnforced, "watched") {
-		t.Errorf("it says %q", notEnforced)
+		t.Errorf("the report has %q", notEnforced)
 	}
 	limiter.Close()
 }
@@ -118,7 +118,7 @@ func overLimit(t *testing.T, limiter *proclimit.Limiter, script, limit string) {
 	var found error
 	eventually.Holds(t, "the limit is reached", func() bool { found = group.Check(); return found != nil })
 	if exceeded, ok := errors.AsType[*proclimit.ExceededError](found); !ok || exceeded.Limit != limit {
-		t.Errorf("it says %v, not %s", found, limit)
+		t.Errorf("Check returns %v, not %s", found, limit)
 	}
 	_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
 	group.End()
@@ -145,11 +145,11 @@ func TestGroup_KeepsProgramWithinLimits(t *testing.T) {
 		t.Error(err)
 	}
 	if n := len(group.PIDs()); n != 1 {
-		t.Errorf("it has %d processes, not 1", n)
+		t.Errorf("the group has %d processes, not 1", n)
 	}
 	_ = cmd.Wait()
 	group.Close()
 	if notEnforced := strings.Join(limiter.Report().NotEnforced, "; "); !strings.Contains(notEnforced, "tasks: watched") {
-		t.Errorf("it says %s", notEnforced)
+		t.Errorf("the report has %s", notEnforced)
 	}
 }

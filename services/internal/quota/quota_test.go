@@ -68,7 +68,7 @@ func TestTake_CountsAgentsAgainstTheirCreators(t *testing.T) {
 				q.Release(&taken[i], 1)
 			}
 			if q.Len() != 0 {
-				t.Errorf("%d keys are counted still", q.Len())
+				t.Errorf("%d keys are still counted", q.Len())
 			}
 		})
 	}
@@ -89,7 +89,7 @@ func TestTake_TokensOfPersonShareQuota(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := take(one); err == nil || !strings.Contains(err.Error(), "bot and agents made by bot hold 2 of 2") {
-		t.Errorf("a third of one subject: %v", err)
+		t.Errorf("a third use of one subject: %v", err)
 	}
 	for i := range 6 {
 		if err := take(owned(fmt.Sprint("agent:acme/", i), "olga")); err != nil {
@@ -119,12 +119,12 @@ func TestFullError_HidesOtherTenants(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := q.Acquire(&b, 1); err == nil || strings.Contains(err.Error(), "zoe") || strings.Contains(err.Error(), "secret") || strings.Contains(err.Error(), "1") {
-		t.Errorf("it says %v", err)
+		t.Errorf("the error is %v", err)
 	}
 	odd := principal.AccountsOf(who("a\nb\u202e"))
 	_ = q.Acquire(&odd, 1)
 	if err := q.Acquire(&odd, 1); err == nil || strings.ContainsAny(err.Error(), "\n\u202e") {
-		t.Errorf("it says %q", err)
+		t.Errorf("the error is %q", err)
 	}
 }
 
@@ -147,6 +147,6 @@ func TestTake_DoesNotAllocateWithoutChain(t *testing.T) {
 			q.Release(&a, 1)
 		}
 	}); n != 0 {
-		t.Errorf("it allocates %v times", n)
+		t.Errorf("Acquire allocates %v times", n)
 	}
 }

@@ -283,7 +283,7 @@ func waitForWithin(t *testing.T, within time.Duration, holds func() bool) {
 	defer tick.Stop()
 	for end := time.Now().Add(within); !holds(); <-tick.C {
 		if time.Now().After(end) {
-			t.Fatal("it did not come true in time")
+			t.Fatal("the condition did not become true in time")
 		}
 	}
 }

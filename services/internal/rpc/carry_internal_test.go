@@ -27,11 +27,11 @@ func TestBatches_DropsCallsWithoutWaitingCaller(t *testing.T) {
 	}
 	for range maxCarried {
 		if !l.waiting.add(new(meshv1.CarriedCall)) {
-			t.Fatal("there is room for fewer")
+			t.Fatal("fewer calls may wait")
 		}
 	}
 	if l.waiting.add(new(meshv1.CarriedCall)) {
-		t.Error("one more may wait")
+		t.Error("more calls may wait")
 	}
 	taken := 0
 	for batch := l.waiting.take(); ; batch = l.waiting.take() {

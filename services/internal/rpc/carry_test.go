@@ -231,13 +231,13 @@ func TestCarryCalls_RefusesOtherMethods(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := codes.Code(said.GetCode()); got != tt.code {
-			t.Errorf("%d: %v came to %v, want %v: %s", id, tt.call, got, tt.code, said.GetMessage())
+			t.Errorf("%d: %v returns %v, want %v: %s", id, tt.call, got, tt.code, said.GetMessage())
 		}
 	}
 	if err := stream.Send(&meshv1.CarryCallsRequest{Calls: make([]*meshv1.CarriedCall, 33)}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := stream.Recv(); status.Code(err) != codes.InvalidArgument {
-		t.Errorf("a batch of 33 calls came to %v", err)
+		t.Errorf("a batch of 33 calls returns %v", err)
 	}
 }

@@ -203,7 +203,7 @@ func TestServer_DisconnectsSlowUnauthenticatedClients(t *testing.T) {
 			select {
 			case <-ended:
 			case <-time.After(3 * testTimeout):
-				t.Error("it is still open")
+				t.Error("the connection is still open")
 			}
 		})
 	}
@@ -228,7 +228,7 @@ func TestServer_ClosesConnectionAfterManyRefusals(t *testing.T) {
 	select {
 	case <-c.Ended():
 	case <-time.After(testTimeout):
-		t.Error("it is still open")
+		t.Error("the connection is still open")
 	}
 	conn := rawConn(t, s.plain, insecure.NewCredentials())
 	if _, err := ask(timeoutContext(t), conn, methodUnary); status.Code(err) != codes.Unauthenticated {

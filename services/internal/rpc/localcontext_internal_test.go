@@ -65,10 +65,10 @@ func TestInside_DoneAndErrAgree(t *testing.T) {
 					}
 					defer in.finish()
 					if err := in.Err(); err != nil {
-						t.Fatalf("it ended with %v before its time", err)
+						t.Fatalf("the context ended with %v too early", err)
 					}
 					if err := look(in, func() { tc.end(in, cancel) }); !errors.Is(err, tc.want) {
-						t.Errorf("it ended with %v, want %v", err, tc.want)
+						t.Errorf("the context ended with %v, want %v", err, tc.want)
 					}
 				})
 			})

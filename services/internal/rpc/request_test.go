@@ -89,7 +89,7 @@ func TestContracts_LargestRequestFitsLimit(t *testing.T) {
 				}
 			}
 			if n := min(maxSize(method.Input()), most); n > limit {
-				t.Errorf("a request of %s may have %d bytes, and %d are let in: state (sluice.auth.v1.max_request_bytes)", method.FullName(), n, limit)
+				t.Errorf("a request of %s may have %d bytes, but the limit is %d: state (sluice.auth.v1.max_request_bytes)", method.FullName(), n, limit)
 			}
 		}
 	}

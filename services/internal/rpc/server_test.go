@@ -270,11 +270,11 @@ func TestHealth_IsForAllCallers(t *testing.T) {
 		return last
 	}})
 	if got := server.CheckHealth(t.Context()); len(got) != 0 {
-		t.Errorf("nothing is wrong, and it says %v", got)
+		t.Errorf("all services are healthy, but the errors are %v", got)
 	}
 	sick <- errors.New("ill")
 	if got := server.CheckHealth(t.Context()); got["policy"] == nil {
-		t.Errorf("policy is ill, and it says %v", got)
+		t.Errorf("policy is not healthy, but the errors are %v", got)
 	}
 	for name, conn := range map[string]grpc.ClientConnInterface{
 		"no token": s.person(t, ""), "an agent": s.person(t, tokenText(agent)), "a wrong token": s.person(t, "wrong"),

@@ -56,7 +56,7 @@ func TestLine_ClosesConnectionOfSlowReader(t *testing.T) {
 				}
 				v.unread.end()
 				if n := v.unauthenticatedCalls.Load(); n != 0 {
-					t.Errorf("%d answers are counted still", n)
+					t.Errorf("%d answers are still counted", n)
 				}
 			})
 		})
@@ -86,7 +86,7 @@ func TestLine_EarlierReadingGivesNoTime(t *testing.T) {
 		send(10)
 		time.Sleep(time.Minute)
 		if took := cut.Load().Sub(begin); took != readWithin {
-			t.Errorf("it was cut off after %v, want %v", took, readWithin)
+			t.Errorf("the connection was closed after %v, want %v", took, readWithin)
 		}
 		v.unread.end()
 	})

@@ -83,7 +83,7 @@ func TestSandbox_ReturnsExitStatus(t *testing.T) {
 			t.Errorf("%v, %v", state, err)
 		}
 		if got := h.shell(t, s, "kill -9 $$; echo still"); got != "" {
-			t.Errorf("it goes on: %q", got)
+			t.Errorf("a process of the program still runs: %q", got)
 		}
 	})
 }
@@ -165,7 +165,7 @@ func TestSandbox_HidesReplacedFiles(t *testing.T) {
 		put(t, h.Policy, "secret of a.yaml")
 		put(t, filepath.Join(h.Own, "stop"), "")
 		if got := <-done; strings.Contains(got, "secret of") || strings.Contains(got, "wrote") {
-			t.Errorf("it got %q", got)
+			t.Errorf("the program printed %q", got)
 		}
 		h.mustBeWhole(t)
 	})
@@ -175,7 +175,7 @@ func TestSandbox_HidesReplacedFiles(t *testing.T) {
 func TestSandbox_ProgramCanSetItsOwnLimits(t *testing.T) {
 	eachMechanism(t, nil, func(t *testing.T, h *fixture, s *sandbox.Sandbox) {
 		if got := h.shell(t, s, "ulimit -n 77 && ulimit -n"); got != "77\n" {
-			t.Errorf("it got %q", got)
+			t.Errorf("the program printed %q", got)
 		}
 	})
 }
@@ -203,7 +203,7 @@ func TestSandbox_ProgramSurvivesReplacedFiles(t *testing.T) {
 		}
 		put(t, filepath.Join(h.Own, "stop"), "")
 		if got := <-done; got != "lived\n" {
-			t.Errorf("it got %q", got)
+			t.Errorf("the program printed %q", got)
 		}
 	})
 }
@@ -229,7 +229,7 @@ func TestSandbox_HidesFilesThatAppearLater(t *testing.T) {
 				put(t, at(h), "secret that came late")
 				put(t, filepath.Join(h.Own, "stop"), "")
 				if got := <-done; got != "secret of note" {
-					t.Errorf("it got %q", got)
+					t.Errorf("the program printed %q", got)
 				}
 			})
 		})
@@ -279,7 +279,7 @@ func TestSandbox_LinksCannotBeReplaced(t *testing.T) {
 		}
 	}, func(t *testing.T, h *fixture, s *sandbox.Sandbox) {
 		if got := h.shell(t, s, "cat "+h.Config+" "+h.dir+"/elsewhere.yaml"); strings.Contains(got, "secret of") {
-			t.Errorf("it read %q", got)
+			t.Errorf("the program read %q", got)
 		}
 		if s.Report().By != "namespaces" {
 			return
@@ -288,7 +288,7 @@ func TestSandbox_LinksCannotBeReplaced(t *testing.T) {
 		vars := "L=" + h.Config + " OWN=" + h.Own + "; ln -sfn /etc/passwd $OWN/own; "
 		target := filepath.Join(h.dir, "elsewhere.yaml")
 		if got := strings.TrimSpace(h.shell(t, s, vars+attack)); got != target || strings.Contains(s.Report().String(), "the link ") {
-			t.Errorf("it got %q, and the report is %s", got, s.Report())
+			t.Errorf("the program printed %q, and the report is %s", got, s.Report())
 		}
 		done := make(chan string, 1)
 		put(t, filepath.Join(h.dir, "third.yaml"), "secret of third.yaml")
@@ -301,7 +301,7 @@ func TestSandbox_LinksCannotBeReplaced(t *testing.T) {
 		}
 		put(t, filepath.Join(h.Own, "stop"), "")
 		if got := strings.TrimSpace(<-done); got != filepath.Join(h.dir, "third.yaml") {
-			t.Errorf("after the link was replaced from outside it got %q", got)
+			t.Errorf("after the link was replaced from outside the program printed %q", got)
 		}
 	})
 }
@@ -318,10 +318,10 @@ func TestSandbox_HidesWholeFolderOfMesh(t *testing.T) {
 	}, func(t *testing.T, h *fixture, s *sandbox.Sandbox) {
 		folder := filepath.Dir(h.Config)
 		if got := h.shell(t, s, "ls "+folder+"; cat "+h.Config+"; echo x > "+folder+"/sluice.yaml.new"); strings.Contains(got, "secret of") || strings.HasPrefix(got, "sluice.yaml") {
-			t.Errorf("it got %q", got)
+			t.Errorf("the program printed %q", got)
 		}
 		if _, err := os.Lstat(h.Config + ".new"); err == nil {
-			t.Error("it put something there")
+			t.Error("the program created a file in the folder")
 		}
 		if r := s.Report(); r.By == "namespaces" && len(r.NotEnforced) > 0 {
 			t.Error(r)

@@ -61,13 +61,13 @@ func TestReadOnly_PathsCannotBeChanged(t *testing.T) {
 			got = strings.TrimSpace(strings.ReplaceAll(got, "chmod touch", ""))
 		}
 		if got != "" {
-			t.Errorf("it got %s", got)
+			t.Errorf("the attempts that succeeded are %s", got)
 		}
 		if open := h.tamper(t, sandbox.Nothing(), app); len(strings.Fields(open)) < 15 {
 			t.Errorf("without a sandbox these succeed alone, so the attempts show little: %s", open)
 		}
 		if got := h.shell(t, s, "exec 2>/dev/null; cat "+app+"/node_modules/dep/index.js; ls "+app+"/node_modules"); got != "node_modules/dep/index.jsdep\n" {
-			t.Errorf("it reads %q", got)
+			t.Errorf("the program reads %q", got)
 		}
 		if r := s.Report().String(); !strings.Contains(r, "programs") || strings.Contains(r, "to a program") {
 			t.Error(r)
@@ -90,16 +90,16 @@ func TestReadOnly_WorkAndWriteStayWritable(t *testing.T) {
 			var app string
 			eachMechanism(t, func(h *fixture) { app = h.installed(t); h.rules.ReadOnly = []string{app}; edit(h, app) }, func(t *testing.T, h *fixture, s *sandbox.Sandbox) {
 				if got := h.shell(t, s, "exec 2>/dev/null; echo x > "+app+"/var/new; cat "+app+"/var/new; echo y > "+app+"/node_modules/new"); name != "working folder of all" && got != "x\n" {
-					t.Errorf("it got %q", got)
+					t.Errorf("the program printed %q", got)
 				}
 				if _, err := os.Lstat(filepath.Join(app, "node_modules/new")); err == nil {
-					t.Error("it wrote to the program's folder")
+					t.Error("the program wrote to a read-only folder")
 				}
 				if got := h.shell(t, s, "exec 2>/dev/null; echo x > "+h.dir+"/shared/new; cat "+h.dir+"/shared/new; cat "+h.Token+"; mv "+h.Data+" "+h.Data+".moved"); got != "x\n" {
-					t.Errorf("it got %q", got)
+					t.Errorf("the program printed %q", got)
 				}
 				if got := h.shell(t, s, "exec 2>/dev/null; echo x > new; cat new"); got != "x\n" {
-					t.Errorf("in its own folder it got %q", got)
+					t.Errorf("in its working folder the program printed %q", got)
 				}
 				h.mustBeWhole(t)
 			})
@@ -117,7 +117,7 @@ func TestReadOnly_WriteOpensWholeFolder(t *testing.T) {
 		h.rules.Write = []string{h.dir}
 	}, func(t *testing.T, h *fixture, s *sandbox.Sandbox) {
 		if got := h.shell(t, s, "exec 2>/dev/null; : >> "+app+"/cli.js && echo x > "+app+"/node_modules/dep/new && echo wrote; cat "+h.Config+" "+h.Token); got != "wrote\n" {
-			t.Errorf("it got %q", got)
+			t.Errorf("the program printed %q", got)
 		}
 		got := h.attack(t, s)
 		for _, what := range []string{"read config", "read token", "write config", "rename .sluice", "write program", "replace program"} {
@@ -145,7 +145,7 @@ func TestReadOnly_AppliesToReplacedFolder(t *testing.T) {
 		h.installed(t)
 		put(t, filepath.Join(h.Own, "stop"), "")
 		if got := <-done; got != "" {
-			t.Errorf("it %s", got)
+			t.Errorf("the program printed %s", got)
 		}
 	})
 }
@@ -170,7 +170,7 @@ func TestReadOnly_ReportsReplaceableLinks(t *testing.T) {
 				mounted := s.Report().By == "namespaces"
 				named := strings.Contains(s.Report().String(), "the link "+link+" to a program")
 				if named != (!held && !mounted) || (held || mounted) && got != "" {
-					t.Errorf("it got %q, and the report is %s", got, s.Report())
+					t.Errorf("the program printed %q, and the report is %s", got, s.Report())
 				}
 			})
 		})
@@ -197,7 +197,7 @@ func TestReadOnly_LinksInRootCannotBeReplaced(t *testing.T) {
 	got := h.shell(t, s, "exec 2>/dev/null; L="+link+"; ln -sfn /tmp $L && echo replaced; mv $L $L.old && echo renamed; ln -s /tmp mine; mv -T mine $L && echo moved; rm -f $L && echo removed; "+ //nolint:dupword // a script
 		"mount --bind /tmp $L/ && echo mounted; umount -l $L && echo unmounted; (: >> $L/cli.js) && echo wrote; readlink $L")
 	if strings.TrimSpace(got) != app {
-		t.Errorf("it got %q", got)
+		t.Errorf("the program printed %q", got)
 	}
 	if to, err := os.Readlink(link); err != nil || to != app {
 		t.Errorf("the link leads to %s, %v", to, err)
@@ -215,7 +215,7 @@ func TestReadOnly_ProtectsSingleFileInSharedFolder(t *testing.T) {
 	}, func(t *testing.T, h *fixture, s *sandbox.Sandbox) {
 		got := h.shell(t, s, "exec 2>/dev/null; (: >> "+file+") && echo wrote; echo x > mine && mv mine "+file+" && echo replaced; mv "+file+" "+file+".old && echo moved; rm -f "+file+" && echo removed; echo x > note && cat "+file)
 		if got != "program" {
-			t.Errorf("it got %q", got)
+			t.Errorf("the program printed %q", got)
 		}
 		if r := s.Report().String(); !strings.Contains(r, "files created next to the program "+file) {
 			t.Error(r)
@@ -252,7 +252,7 @@ try hidden 'cat $TOKEN'
 `
 		script := "exec 2>/dev/null; SHARED=" + h.dir + "/shared TOKEN=" + h.Token + "; " + attempts
 		if got := strings.Fields(h.shell(t, s, script)); strings.Join(got, " ") != "own device" {
-			t.Errorf("it wrote to %s", got)
+			t.Errorf("the program wrote to %s", got)
 		}
 		if open := strings.Fields(h.shell(t, sandbox.Nothing(), script)); len(open) < 7 {
 			t.Errorf("without a sandbox these succeed alone, so the attempts show little: %s", open)
@@ -283,7 +283,7 @@ func TestCommand_ReadOpensOneFolderForReading(t *testing.T) {
 			got = strings.Fields(strings.Replace(strings.Join(got, " "), "chmod touch", "", 1))
 		}
 		if strings.Join(got, " ") != "cli.js" {
-			t.Errorf("it got %s", got)
+			t.Errorf("the attempts that succeeded are %s", got)
 		}
 		if got := h.shell(t, s, "exec 2>/dev/null; cat "+app+"/cli.js"); got != "" {
 			t.Errorf("another program of this sandbox reads %q", got)

@@ -211,7 +211,7 @@ func (h *fixture) sandbox(t *testing.T, by sandbox.Way) *sandbox.Sandbox {
 	case err != nil && os.Getenv("SLUICE_TEST_NO_SANDBOX") != "":
 		t.Skip(err)
 	case err != nil:
-		t.Fatalf("where it can't be helped, SLUICE_TEST_NO_SANDBOX=1 leaves this out: %v", err)
+		t.Fatalf("if this is expected, set SLUICE_TEST_NO_SANDBOX=1 to skip the test: %v", err)
 	}
 	return s
 }
@@ -264,7 +264,7 @@ func TestSandbox_StopsHostileProgram(t *testing.T) {
 			"proc environ", "proc mem", "proc root" + open.Token, "see process", "signal", "limits", "priority", "ptrace", "process_vm_readv", "inherited", "path socket", "abstract socket", "symbolic link", "hard link", "nested bind",
 		} {
 			if _, ok := all[name]; !ok && (!open.Root || name != "nested bind") { // in the user namespace, this process does not own the files of root
-				t.Errorf("%s: without a sandbox the attempt failed too, so it shows nothing", name)
+				t.Errorf("%s: the attempt also fails without a sandbox, so it shows nothing", name)
 			}
 		}
 		t.Run("namespaces", func(t *testing.T) {
@@ -272,7 +272,7 @@ func TestSandbox_StopsHostileProgram(t *testing.T) {
 			s := h.sandbox(t, sandbox.ByNamespaces)
 			got := h.attack(t, s)
 			if _, ran := got["nested ran"]; !ran {
-				t.Error("no user namespace could be made in the sandbox, so nothing is known of what one could do")
+				t.Error("no user namespace could be created in the sandbox, so the attempts in one were not made")
 			}
 			delete(got, "nested ran")
 			for name, what := range got {

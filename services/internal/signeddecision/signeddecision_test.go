@@ -112,7 +112,7 @@ func TestSigner_AddsNonceToEachStatement(t *testing.T) {
 		t.Error(err)
 	}
 	if _, err := verifier.Verify(&policyv1.SignedDecision{Statement: a.GetStatement(), Signature: b.GetSignature()}); err == nil {
-		t.Error("one is signed by the other's signature")
+		t.Error("a statement is accepted with the signature of another one")
 	}
 }
 
@@ -130,7 +130,7 @@ func TestPrincipalDigest_DiffersForDifferentPrincipals(t *testing.T) {
 	} {
 		sum := string(signeddecision.PrincipalDigest(p))
 		if other, was := seen[sum]; was {
-			t.Errorf("%s and %s are one", name, other)
+			t.Errorf("%s and %s have the same digest", name, other)
 		}
 		seen[sum] = name
 	}

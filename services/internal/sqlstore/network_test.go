@@ -53,7 +53,7 @@ func waitUntilAvailable(t *testing.T, db *sqlstore.DB) {
 		took := time.Since(begin)
 		switch {
 		case err == nil && took <= recoveryTime:
-			t.Logf("it works again after %v", took.Round(time.Millisecond))
+			t.Logf("the store works again after %v", took.Round(time.Millisecond))
 			return
 		case took > recoveryTime:
 			t.Fatalf("after %v: %v", took, err)
@@ -113,7 +113,7 @@ func TestDo_LostTransactionReleasesLocks(t *testing.T) {
 	proxy.EndFault(t)
 	waitUntilAvailable(t, db)
 	if n, _ := read(t, db); n != 1<<62-1 {
-		t.Errorf("it counted to %d: what was never committed is there", n)
+		t.Errorf("the counter is %d: it contains a change that was never committed", n)
 	}
 }
 
@@ -133,14 +133,14 @@ func TestDo_LostWaitersGetNoLocks(t *testing.T) {
 			return count(ctx, tx)
 		})
 		if !errors.Is(err, sqlstore.ErrUnavailable) {
-			t.Errorf("who was first: %v", err)
+			t.Errorf("the first transaction: %v", err)
 		}
 	})
 	<-begun
 	for range many {
 		wg.Go(func() {
 			if err := db.Do(ctx, count); !errors.Is(err, sqlstore.ErrUnavailable) {
-				t.Errorf("who waited: %v", err)
+				t.Errorf("a waiting transaction: %v", err)
 			}
 		})
 	}
@@ -156,7 +156,7 @@ func awaitWaiters(ctx context.Context, t *testing.T, tx *sqlstore.Tx, many int) 
 		err := tx.QueryRowContext(ctx, `SELECT count(*) FROM pg_locks
 			WHERE NOT granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`).Scan(&n)
 		if err != nil {
-			t.Errorf("count who waits: %v", err)
+			t.Errorf("count waiting transactions: %v", err)
 			return
 		}
 	}
@@ -173,7 +173,7 @@ func TestDo_ReportsErrAwayWhenCommitAnswerIsLost(t *testing.T) {
 	}
 	proxy.EndFault(t)
 	if n, _ := read(t, db); n != 1<<62-1 {
-		t.Errorf("it counted to %d", n)
+		t.Errorf("the counter is %d", n)
 	}
 }
 
@@ -221,7 +221,7 @@ func TestDo_RecoversWhenManyCallersWaited(t *testing.T) {
 			for range 50 {
 				wg.Go(func() {
 					if err := countOnce(t, db); !errors.Is(err, sqlstore.ErrUnavailable) {
-						t.Errorf("while it is away: %v", err)
+						t.Errorf("while the store is unavailable: %v", err)
 					}
 				})
 			}
@@ -256,7 +256,7 @@ func TestDo_WaitsForOtherTransactions(t *testing.T) {
 	}
 	wg.Wait()
 	if n, _ := read(t, db); n != 1<<62-many {
-		t.Errorf("it counted to %d", n)
+		t.Errorf("the counter is %d", n)
 	}
 }
 

@@ -95,7 +95,7 @@ func TestDo_CommitsDurably(t *testing.T) {
 			return boom
 		})
 		if !errors.Is(err, boom) || errors.Is(err, sqlstore.ErrUnavailable) {
-			t.Errorf("a transaction that fails gives %v", err)
+			t.Errorf("a transaction that fails returns %v", err)
 		}
 		if err := db.Close(); err != nil {
 			t.Fatal(err)
@@ -246,10 +246,10 @@ func TestTx_NowIsClockOfStore(t *testing.T) {
 		db := open(t, cfg, counters)
 		if err := db.Do(t.Context(), func(_ context.Context, tx *sqlstore.Tx) error {
 			if cfg.File != "" && !tx.Now.Equal(at.Truncate(time.Microsecond)) || cfg.File == "" && time.Since(tx.Now).Abs() > time.Minute {
-				t.Errorf("it is %v", tx.Now)
+				t.Errorf("Now is %v", tx.Now)
 			}
 			if got := sqlstore.Time(sqlstore.Micros(tx.Now)); !got.Equal(tx.Now) {
-				t.Errorf("%v is kept as %v", tx.Now, got)
+				t.Errorf("%v is stored as %v", tx.Now, got)
 			}
 			return nil
 		}); err != nil {
@@ -257,7 +257,7 @@ func TestTx_NowIsClockOfStore(t *testing.T) {
 		}
 	})
 	if !sqlstore.Time(sqlstore.Micros(time.Time{})).IsZero() {
-		t.Error("no time is kept as one")
+		t.Error("the zero time is not restored as the zero time")
 	}
 }
 
@@ -277,11 +277,11 @@ func TestDo_ReportsErrAwayWhenServerIsKilled(t *testing.T) {
 		t.Errorf("killed within a transaction: %v", during)
 	}
 	if err := db.Do(t.Context(), insert); !errors.Is(err, sqlstore.ErrUnavailable) {
-		t.Errorf("while it is away: %v", err)
+		t.Errorf("while the store is unavailable: %v", err)
 	}
 	server.Restart(t)
 	if n, _ := read(t, db); n != 1<<62 {
-		t.Errorf("after it is back: %d", n)
+		t.Errorf("after the store is available again: %d", n)
 	}
 }
 

@@ -108,14 +108,14 @@ func TestMetrics_DistinguishReplicas(t *testing.T) {
 		return of["service.instance.id"]
 	}
 	if first, second := instance(), instance(); first == "" || first == second {
-		t.Errorf("they are %q and %q", first, second)
+		t.Errorf("the instances are %q and %q", first, second)
 	}
 	t.Setenv("OTEL_RESOURCE_ATTRIBUTES", "service.instance.id=pod-7,service.name=other")
 	if got := instance(); got != "pod-7" {
-		t.Errorf("the one that has a name is %q", got)
+		t.Errorf("the instance with a name is %q", got)
 	}
 	if of, _ := c.metrics.last(); of["service.name"] != "s" {
-		t.Errorf("it gave itself the name of a role: %v", of)
+		t.Errorf("the environment changed the name of the service: %v", of)
 	}
 }
 

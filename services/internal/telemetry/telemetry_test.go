@@ -181,7 +181,7 @@ func TestStart_RequiresLog(t *testing.T) {
 	t.Parallel()
 	if tel, err := telemetry.Start(t.Context(), telemetry.Config{}); err == nil {
 		_ = tel.Close()
-		t.Error("it starts without a log")
+		t.Error("Start succeeded without a log")
 	}
 }
 
@@ -232,7 +232,7 @@ func TestClose_DoesNotWaitForUnavailableCollector(t *testing.T) {
 		t.Errorf("closed with %v", err)
 	}
 	if took := time.Since(begin); took > 10*time.Second {
-		t.Errorf("closing took %v", took)
+		t.Errorf("Close took %v", took)
 	}
 }
 

@@ -136,7 +136,7 @@ func (c *caller) check(t *testing.T, method protoreflect.MethodDescriptor, imple
 	t.Helper()
 	option, ok := proto.GetExtension(method.Options(), authv1.E_Callers).(*authv1.Callers)
 	if !ok {
-		t.Fatalf("%s does not say who may call it", method.FullName())
+		t.Fatalf("%s does not state its callers", method.FullName())
 	}
 	err := c.call(t, method)
 	got, refused := status.Code(err), c.refusal(option)
