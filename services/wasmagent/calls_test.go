@@ -93,8 +93,8 @@ func TestCall_HasPrincipalOfAgent(t *testing.T) {
 		t.Errorf("the principal of the call is %v", p)
 	}
 	operator := m.withToken(t, "operator")
-	theirs := operator.create(&wasmagentv1.CreateAgentRequest{Manifest: toolManifest("add_*")})
-	operator.mustPrompt(theirs, "tool demo add_note {}")
+	operatorAgent := operator.create(&wasmagentv1.CreateAgentRequest{Manifest: toolManifest("add_*")})
+	operator.mustPrompt(operatorAgent, "tool demo add_note {}")
 	if p := seen.by[len(seen.by)-1]; p.GetOwner() == "" || len(p.GetChain()) != 0 {
 		t.Errorf("an operator's agent calls as %v", p)
 	}

@@ -241,12 +241,12 @@ func TestTurns_WaitForSlots(t *testing.T) {
 // configuration key of the limit.
 func TestQuestions_WaitForSlotsAndTimeOut(t *testing.T) {
 	t.Parallel()
-	goOn, begun := make(chan struct{}), make(chan struct{}, 10)
+	release, begun := make(chan struct{}), make(chan struct{}, 10)
 	provider := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body)
 		begun <- struct{}{}
 		select {
-		case <-goOn:
+		case <-release:
 		case <-r.Context().Done():
 		}
 		w.Header().Set("Content-Type", "text/event-stream")
@@ -284,13 +284,13 @@ func TestQuestions_WaitForSlotsAndTimeOut(t *testing.T) {
 	case refused = <-third:
 	}
 	rpctest.WantStatus(t, refused, codes.ResourceExhausted, "QUESTIONS_FULL")
-	close(goOn)
+	close(release)
 	for _, one := range []<-chan error{first, second} {
 		if err := <-one; err != nil {
 			t.Errorf("a question that waited for its place: %v", err)
 		}
 	}
-	goOn = make(chan struct{})
+	release = make(chan struct{})
 	short, _ := newServiceWithLimits(t, wasmagent.Config{Models: providers, QuestionTimeout: 100 * time.Millisecond})
 	err := <-ask(short, "ana")
 	rpctest.WantStatus(t, err, codes.Aborted, "MODEL_TIMED_OUT")

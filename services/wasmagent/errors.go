@@ -167,8 +167,8 @@ func toStatus(err error) error {
 		if paid, ok := errors.AsType[chargedError](err); ok {
 			out.Facts = paid.metadata()
 		}
-		if at, ok := errors.AsType[store.PartOrderError](err); ok {
-			out.Facts = map[string]string{"offset": strconv.FormatInt(at.Next, 10)}
+		if order, ok := errors.AsType[store.PartOrderError](err); ok {
+			out.Facts = map[string]string{"offset": strconv.FormatInt(order.Next, 10)}
 		}
 		switch {
 		case s.code == codes.Unavailable:

@@ -70,7 +70,7 @@ func (f *forger) truncate(id string, n int) {
 func (f *forger) makeOld(id string) {
 	f.t.Helper()
 	f.record(id, func(r *wasmstorev1.Record) {
-		at := events.EmptyHead(r.GetJournalId())
+		head := events.EmptyHead(r.GetJournalId())
 		heads := make(map[string]*wasmstorev1.Head)
 		all := f.journal(id)
 		f.exec("DELETE FROM events WHERE id = $1", id)
@@ -78,16 +78,16 @@ func (f *forger) makeOld(id string) {
 		for _, e := range all {
 			before := e.GetEvent().GetHash()
 			if e.GetEvent().GetKind() == wasmagentv1.EventKind_EVENT_KIND_STORED {
-				heads[before] = at
+				heads[before] = head
 				continue
 			}
 			oldSequence := e.GetEvent().GetSequence()
 			e.Event.EffectSequence = sequences[e.GetEvent().GetEffectSequence()]
-			e, at = events.Append(at, e.GetEvent(), e.Envelope)
+			e, head = events.Append(head, e.GetEvent(), e.Envelope)
 			sequences[oldSequence] = e.GetEvent().GetSequence()
-			f.exec("INSERT INTO events (id, place, event) VALUES ($1, $2, $3)", id, at.GetPlace(), packEvent(f.t, e))
+			f.exec("INSERT INTO events (id, place, event) VALUES ($1, $2, $3)", id, head.GetPlace(), packEvent(f.t, e))
 		}
-		r.Head = at
+		r.Head = head
 		for _, k := range r.GetKept() {
 			k.Head = heads[k.GetHead().GetHash()]
 		}

@@ -262,10 +262,10 @@ func (s *Service) PromptAgent(req *wasmagentv1.PromptAgentRequest, stream wasmag
 		}
 		return toStatus(err)
 	}
-	now := answer.Agent
+	info := answer.Agent
 	return stream.Send(&wasmagentv1.PromptAgentResponse{
-		Response: answer.Text, Finished: !answer.IsParked, AgentId: a.ID, State: now.GetState(), TurnCount: now.GetTurnCount(), IsStopped: now.GetIsStopped(),
-		StopReason: now.GetStopReason(), Waiting: now.GetWaiting(),
+		Response: answer.Text, Finished: !answer.IsParked, AgentId: a.ID, State: info.GetState(), TurnCount: info.GetTurnCount(), IsStopped: info.GetIsStopped(),
+		StopReason: info.GetStopReason(), Waiting: info.GetWaiting(),
 	})
 }
 

@@ -41,16 +41,16 @@ func (s *Service) newManifest(ctx context.Context, caller *identityv1.Principal,
 		if err != nil && !errors.Is(err, store.ErrUnknown) {
 			return nil, room, err
 		}
-		var may *wasmagentv1.ChildRight
+		var childRight *wasmagentv1.ChildRight
 		if maker != nil {
-			may = maker.Rights().Union(time.Now()).GetChildren()
+			childRight = maker.Rights().Union(time.Now()).GetChildren()
 		}
-		if deepest := above + 1 + int(requested.GetChildren().GetDepth()); deepest > int(may.GetDepth()) {
+		if deepest := above + 1 + int(requested.GetChildren().GetDepth()); deepest > int(childRight.GetDepth()) {
 			return nil, room, errChildNotAllowed
 		}
-		room.Descendants[member.GetSubject()] = int(may.GetCount())
+		room.Descendants[member.GetSubject()] = int(childRight.GetCount())
 		// Check this before anything is compiled for the agent.
-		if n, err := s.store.CountDescendants(ctx, member.GetTenant(), member.GetSubject()); err != nil || n >= int(may.GetCount()) {
+		if n, err := s.store.CountDescendants(ctx, member.GetTenant(), member.GetSubject()); err != nil || n >= int(childRight.GetCount()) {
 			return nil, room, cmp.Or(err, errChildNotAllowed)
 		}
 	}

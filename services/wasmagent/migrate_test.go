@@ -49,15 +49,15 @@ func TestMigrate_AgentsKeepRunningWhenGuestChanges(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	waits := c.create(&wasmagentv1.CreateAgentRequest{Guest: new("mine"), Manifest: manifest})
-	if answer := c.mustPrompt(waits, "tool demo pay {}"); answer.GetFinished() {
+	parked := c.create(&wasmagentv1.CreateAgentRequest{Guest: new("mine"), Manifest: manifest})
+	if answer := c.mustPrompt(parked, "tool demo pay {}"); answer.GetFinished() {
 		t.Fatalf("the prompt does not wait for an approval: %v", answer)
 	}
 
 	l.changeGuest("mine", withOtherDigest(before))
 	c = l.onBehalfOfUser(t, "ana")
 	close(gateway.approved)
-	eventually.Holds(t, "a waiting turn continues with its module", func() bool { return c.state(waits).GetInfo().GetTurnCount() == 1 })
+	eventually.Holds(t, "a waiting turn continues with its module", func() bool { return c.state(parked).GetInfo().GetTurnCount() == 1 })
 	if answer := c.mustPrompt(id, "read a.txt\ntodo completed x").GetResponse(); answer != "one" || len(c.todos(id)) != 1 {
 		t.Errorf("with the earlier module the agent answers %q, and has the todos %v", answer, c.todos(id))
 	}

@@ -51,7 +51,7 @@ func (b dayLimit) exceededError(person principal.Key, used store.Amount, day int
 
 // reserveDay reserves the expected maximum use of a question from the person's bound for today. settle replaces the
 // reservation by the actual use. If the process ends before that, the reservation stays counted.
-func (s *Service) reserveDay(ctx context.Context, person principal.Key, most models.Answer) (settle func(took models.Answer), err error) {
+func (s *Service) reserveDay(ctx context.Context, person principal.Key, most models.Answer) (settle func(actual models.Answer), err error) {
 	amount := amountOf(most)
 	if amount == (store.Amount{}) {
 		return func(models.Answer) {}, nil
@@ -64,8 +64,8 @@ func (s *Service) reserveDay(ctx context.Context, person principal.Key, most mod
 	if !ok {
 		return nil, s.personDayLimit.exceededError(person, used, day)
 	}
-	return func(took models.Answer) {
-		change := amountOf(took)
+	return func(actual models.Answer) {
+		change := amountOf(actual)
 		change.Tokens, change.Nanos = change.Tokens-amount.Tokens, change.Nanos-amount.Nanos
 		ctx := context.WithoutCancel(ctx)
 		if err := s.store.AddDay(ctx, person, day, change); err != nil {

@@ -105,15 +105,15 @@ type agentEntry struct {
 // agentEntries returns agents with their current states, the newest first. These are the agents of rows, and agents
 // whose turns run in this process and whose current state is one of states.
 func (s *Service) agentEntries(caller *identityv1.Principal, states []wasmagentv1.AgentState, before int64, rows []*store.Row) (out []agentEntry) {
-	now := make(map[string]agentEntry)
+	running := make(map[string]agentEntry)
 	for _, a := range s.agents.withTurns() {
-		now[a.ID] = agentEntry{a.Proto(), a.Position()}
+		running[a.ID] = agentEntry{a.Proto(), a.Position()}
 	}
 	for _, row := range rows {
 		shown := agentEntry{s.agentInfo(row.Record), row.Position}
-		if current, ok := now[row.GetId()]; ok {
+		if current, ok := running[row.GetId()]; ok {
 			shown = current
-			delete(now, row.GetId())
+			delete(running, row.GetId())
 		} else if row.Turn != store.NoTurn {
 			shown.State = wasmagentv1.AgentState_AGENT_STATE_RUNNING
 		}
@@ -122,7 +122,7 @@ func (s *Service) agentEntries(caller *identityv1.Principal, states []wasmagentv
 		}
 	}
 	for _, a := range s.agents.withTurns() {
-		if current, ok := now[a.ID]; ok && len(states) > 0 && isSelected(states, current.GetState()) && canSee(caller, a.Creator) && (before == 0 || current.position < before) {
+		if current, ok := running[a.ID]; ok && len(states) > 0 && isSelected(states, current.GetState()) && canSee(caller, a.Creator) && (before == 0 || current.position < before) {
 			out = append(out, current)
 		}
 	}
@@ -130,11 +130,11 @@ func (s *Service) agentEntries(caller *identityv1.Principal, states []wasmagentv
 	return out
 }
 
-func isSelected(states []wasmagentv1.AgentState, at wasmagentv1.AgentState) bool {
+func isSelected(states []wasmagentv1.AgentState, state wasmagentv1.AgentState) bool {
 	if len(states) == 0 {
-		return at != wasmagentv1.AgentState_AGENT_STATE_TERMINATED
+		return state != wasmagentv1.AgentState_AGENT_STATE_TERMINATED
 	}
-	return slices.Contains(states, at)
+	return slices.Contains(states, state)
 }
 
 // ListFiles implements wasmagentv1.AgentServiceServer.
@@ -151,8 +151,8 @@ func (s *Service) ListFiles(ctx context.Context, req *wasmagentv1.ListFilesReque
 	if err != nil {
 		return nil, toStatus(err)
 	}
-	now := a.Proto()
-	return &wasmagentv1.ListFilesResponse{Tools: builtinTools, FileCount: now.GetFileCount(), TurnCount: now.GetTurnCount(), Files: agent.FileProtos(part), NextPageToken: next}, nil
+	info := a.Proto()
+	return &wasmagentv1.ListFilesResponse{Tools: builtinTools, FileCount: info.GetFileCount(), TurnCount: info.GetTurnCount(), Files: agent.FileProtos(part), NextPageToken: next}, nil
 }
 
 // GetState implements wasmagentv1.AgentServiceServer.
@@ -230,8 +230,8 @@ func (s *Service) GetStopStatus(ctx context.Context, req *wasmagentv1.GetStopSta
 	if err != nil {
 		return nil, err
 	}
-	now := a.Proto()
-	return &wasmagentv1.GetStopStatusResponse{AgentId: a.ID, IsStopped: now.GetIsStopped(), State: now.GetState(), StopReason: now.GetStopReason()}, nil
+	info := a.Proto()
+	return &wasmagentv1.GetStopStatusResponse{AgentId: a.ID, IsStopped: info.GetIsStopped(), State: info.GetState(), StopReason: info.GetStopReason()}, nil
 }
 
 // ExportAgent implements wasmagentv1.AgentServiceServer.

@@ -49,10 +49,10 @@ func (s *Service) ListEvents(ctx context.Context, req *wasmagentv1.ListEventsReq
 		if err != nil {
 			return nil, toStatus(err)
 		}
-		if left := time.Until(end); len(all) == 0 && left > 0 && ctx.Err() == nil {
+		if remaining := time.Until(end); len(all) == 0 && remaining > 0 && ctx.Err() == nil {
 			select {
 			case <-moved:
-			case <-time.After(min(left, eventPollInterval)):
+			case <-time.After(min(remaining, eventPollInterval)):
 			case <-ctx.Done():
 			}
 			continue

@@ -312,7 +312,7 @@ func TestGrantRights_ExpireAndAreWithdrawn(t *testing.T) {
 	if answer := c.mustPrompt(id, "tool demo t").GetResponse(); !strings.Contains(answer, "not_in_manifest") {
 		t.Errorf("the agent answers %q", answer)
 	}
-	given, err := grant(&wasmagentv1.GrantRightsRequest{Rights: toolManifest("t")})
+	granted, err := grant(&wasmagentv1.GrantRightsRequest{Rights: toolManifest("t")})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -320,10 +320,10 @@ func TestGrantRights_ExpireAndAreWithdrawn(t *testing.T) {
 		t.Errorf("the agent answers %q", answer)
 	}
 	tools, err := c.ListTools(c.ctx, &wasmagentv1.ListToolsRequest{AgentId: id})
-	if err != nil || len(tools.GetRights()) != 1 || len(c.state(id).GetGrants()) != 1 || given.GetGrant().GetGrantedBy() != "ana" {
+	if err != nil || len(tools.GetRights()) != 1 || len(c.state(id).GetGrants()) != 1 || granted.GetGrant().GetGrantedBy() != "ana" {
 		t.Errorf("the rights are %v, and the grants %v: %v", tools.GetRights(), c.state(id).GetGrants(), err)
 	}
-	if _, err := grant(&wasmagentv1.GrantRightsRequest{Withdraw: []string{given.GetGrant().GetId()}}); err != nil {
+	if _, err := grant(&wasmagentv1.GrantRightsRequest{Withdraw: []string{granted.GetGrant().GetId()}}); err != nil {
 		t.Fatal(err)
 	}
 	if answer := c.mustPrompt(id, "tool demo t").GetResponse(); !strings.Contains(answer, "not_in_manifest") {

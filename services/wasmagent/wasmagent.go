@@ -336,8 +336,8 @@ func (s *Service) renewLeases(ctx context.Context) {
 
 // continueTurns continues turns whose processes have ended.
 func (s *Service) continueTurns(ctx context.Context) {
-	left, err := s.store.AbandonedTurns(ctx)
-	for _, id := range left {
+	abandoned, err := s.store.AbandonedTurns(ctx)
+	for _, id := range abandoned {
 		if a := s.agents.lookup(id); a != nil && a.HasTurn() {
 			continue
 		}

@@ -118,8 +118,8 @@ func TestAgent_LifecycleFromCreationToTermination(t *testing.T) {
 	if _, err = c.ResumeAgent(c.ctx, &wasmagentv1.ResumeAgentRequest{AgentId: id}); err != nil {
 		t.Fatal(err)
 	}
-	if back := c.mustPrompt(id, "say back"); back.GetResponse() != "back" {
-		t.Errorf("the resumed agent answers %v", back)
+	if resumed := c.mustPrompt(id, "say back"); resumed.GetResponse() != "back" {
+		t.Errorf("the resumed agent answers %v", resumed)
 	}
 }
 
@@ -468,7 +468,7 @@ func TestStoredSize_IsBoundedPerCaller(t *testing.T) {
 	m := small.testService
 	ana, ben := m.onBehalfOfUser(t, "ana"), m.onBehalfOfUser(t, "ben")
 	input := `{"path":"a","content":"` + strings.Repeat("x", 4<<20-100) + `"}`
-	again := `{"path":"b","content":"` + strings.Repeat("x", 4<<20-100) + `"}`
+	second := `{"path":"b","content":"` + strings.Repeat("x", 4<<20-100) + `"}`
 	var made []string
 	full := false
 	for i := 0; i < 100 && !full; i++ {
@@ -479,7 +479,7 @@ func TestStoredSize_IsBoundedPerCaller(t *testing.T) {
 		}
 		id := resp.GetAgent().GetId()
 		made = append(made, id)
-		for _, in := range []string{input, again} {
+		for _, in := range []string{input, second} {
 			_, err := ana.CallTool(ana.ctx, &wasmagentv1.CallToolRequest{AgentId: id, ToolName: wasmagentv1.SandboxTool_SANDBOX_TOOL_WRITE_FILE, ToolInput: in})
 			if full = err != nil; full {
 				rpctest.WantStatus(t, err, codes.ResourceExhausted, "STORE_FULL")

@@ -60,8 +60,8 @@ var (
 	ErrGrantsFull   = fmt.Errorf("the agent has the maximum of %d grants: withdraw some", maxGrants)
 	// ErrStateDiffers means that the stored agent differs from what its journal records.
 	ErrStateDiffers = errors.New("the stored agent differs from its journal")
-	// ErrNotCovered means that the journal does not cover everything that is stored.
-	ErrNotCovered = errors.New("the agent is older than journals that cover everything that is stored, so an archive of it is signed only with accept_not_covered (agents export --not-covered)")
+	// ErrNotCovered means that the journal does not record the content of all stored parts.
+	ErrNotCovered = errors.New("the agent's journal does not record all of its stored parts, because an earlier release created it: an archive of the agent is signed only with accept_not_covered (agents export --not-covered)")
 )
 
 // Limits bound the work of an agent.

@@ -113,16 +113,16 @@ func Import(caller Caller, s Spec, c archive.Content, deps Deps, room store.Agen
 	if s.Config == nil {
 		s.Config = new(wasmagentv1.AgentConfig)
 	}
-	now := newState(&s)
-	now.restore(c.State, s.Files)
-	if err := checkImportedState(&now, c.State, s.Files); err != nil {
+	current := newState(&s)
+	current.restore(c.State, s.Files)
+	if err := checkImportedState(&current, c.State, s.Files); err != nil {
 		return nil, err
 	}
-	now.epoch = int(head.GetEpoch()) + 1
-	now.setStopped()
-	now.stoppedByOperator = c.Agent.GetStoppedByOperator()
-	a := &Agent{Spec: s, Deps: deps, state: now, journal: journal{head: head, waiting: c.Events, inventory: covered.List}}
-	return a, a.create(caller.Context, beginsEpoch(lifecycleEvent(&now, caller, "imported from archive "+s.ImportedDigest+", where it was "+exported.GetId()), &now, head), "", room)
+	current.epoch = int(head.GetEpoch()) + 1
+	current.setStopped()
+	current.stoppedByOperator = c.Agent.GetStoppedByOperator()
+	a := &Agent{Spec: s, Deps: deps, state: current, journal: journal{head: head, waiting: c.Events, inventory: covered.List}}
+	return a, a.create(caller.Context, beginsEpoch(lifecycleEvent(&current, caller, "imported from archive "+s.ImportedDigest+", where it was "+exported.GetId()), &current, head), "", room)
 }
 
 // archiveCoverage checks the journal of an archive, and compares the rest of the archive with the journal.
@@ -157,14 +157,14 @@ func archiveCoverage(c archive.Content) (*coverage, error) {
 
 // checkImportedState returns an error if an imported state exceeds the bounds on agents of this installation. Errors:
 // [archive.ErrInvalid], [ErrTodosInvalid], [ErrTodosFull].
-func checkImportedState(now *state, from *wasmstorev1.State, bounds files.Bounds) error {
-	if len(now.messages) > maxMessages || now.messageBytes > maxMessageBytes {
+func checkImportedState(current *state, from *wasmstorev1.State, bounds files.Bounds) error {
+	if len(current.messages) > maxMessages || current.messageBytes > maxMessageBytes {
 		return fmt.Errorf("%w: its conversation is too long", archive.ErrInvalid)
 	}
-	if err := checkTodos(now.todos); err != nil {
+	if err := checkTodos(current.todos); err != nil {
 		return fmt.Errorf("%w: its todos: %w", archive.ErrInvalid, err)
 	}
-	if now.files.Bytes() > bounds.Bytes || now.files.Count() > bounds.Count {
+	if current.files.Bytes() > bounds.Bytes || current.files.Count() > bounds.Count {
 		return fmt.Errorf("%w: its files exceed the bounds", archive.ErrInvalid)
 	}
 	for _, f := range from.GetFiles() {

@@ -10,9 +10,9 @@ import (
 )
 
 // lockForChange locks the agent for a change; unlockChange unlocks it. It refuses an agent whose journal is damaged. It
-// returns [ErrBusy] if a turn runs. If over is set, a turn may run in another process.
-func (a *Agent) lockForChange(ctx context.Context, over bool) error {
-	if err := a.lockUnchecked(ctx, over); err != nil {
+// returns [ErrBusy] if a turn runs. If allowElsewhere is set, a turn may run in another process.
+func (a *Agent) lockForChange(ctx context.Context, allowElsewhere bool) error {
+	if err := a.lockUnchecked(ctx, allowElsewhere); err != nil {
 		return err
 	}
 	if err := a.checkJournalOnce(ctx); err != nil {
@@ -22,12 +22,12 @@ func (a *Agent) lockForChange(ctx context.Context, over bool) error {
 	return nil
 }
 
-func (a *Agent) lockUnchecked(ctx context.Context, over bool) error {
+func (a *Agent) lockUnchecked(ctx context.Context, allowElsewhere bool) error {
 	for {
 		a.mu.Lock()
 		wait := a.changeDone
 		switch {
-		case a.turn != nil, a.runsElsewhere && !over && a.damage == nil:
+		case a.turn != nil, a.runsElsewhere && !allowElsewhere && a.damage == nil:
 			a.mu.Unlock()
 			return ErrBusy
 		case a.damage != nil:

@@ -24,41 +24,41 @@ func (a *Agent) continueDetached() {
 	go func() {
 		defer close(t.done)
 		defer t.cancel(nil)
-		_, _ = a.runTurn(t, func() (out abi.GuestEnvelope, memory []byte, err error) { // the turn has no caller that needs the result
+		_, _ = a.runTurn(t, func() (envelope abi.GuestEnvelope, memory []byte, err error) { // the turn has no caller that needs the result
 			if err := a.flushEvents(t.ctx, store.DetachedTurn); err != nil { // then another process continues the turn
-				return out, nil, err
+				return envelope, nil, err
 			}
 			before := a.journal.head
 			head, err := a.readTail(t.ctx, before, func(e *wasmstorev1.StoredEvent) { t.approval = approvalAfter(e.GetEvent(), t.approval) })
 			if err != nil {
 				a.markDamaged(err) // nothing can be appended to a journal whose end is not known
-				return out, nil, err
+				return envelope, nil, err
 			}
 			a.journal.head, a.journal.storedPosition, t.eventBytes = head, head.GetPlace(), head.GetBytes()-before.GetBytes()
 			if err := a.acquireSlot(t, true); err != nil {
-				return out, nil, err
+				return envelope, nil, err
 			}
 			var tail []*wasmstorev1.StoredEvent // read only now, because the events take memory
 			if _, err := a.readTail(t.ctx, before, func(e *wasmstorev1.StoredEvent) { tail = append(tail, e) }); err != nil {
-				return out, nil, err
+				return envelope, nil, err
 			}
-			if out, err = a.replayTurn(t, tail); err != nil {
-				return out, nil, err
+			if envelope, err = a.replayTurn(t, tail); err != nil {
+				return envelope, nil, err
 			}
-			return a.runEffects(t, out)
+			return a.runEffects(t, envelope)
 		})
 	}()
 }
 
 // replayTurn runs the guest again with the inputs of the turn from the journal. It returns what the guest asked for
 // last.
-func (a *Agent) replayTurn(t *turn, tail []*wasmstorev1.StoredEvent) (out abi.GuestEnvelope, err error) {
+func (a *Agent) replayTurn(t *turn, tail []*wasmstorev1.StoredEvent) (envelope abi.GuestEnvelope, err error) {
 	if t.stateBefore.memory != nil {
 		if t.instance, err = a.Workers.Restore(t.ctx, a.module, a.engineLimits(), t.stateBefore.memory); err != nil {
-			return out, err
+			return envelope, err
 		}
 	} else if err := a.startNewGuest(t); err != nil {
-		return out, err
+		return envelope, err
 	}
 	for i, e := range tail {
 		switch e.GetEvent().GetKind() { //nolint:exhaustive // events of other kinds do not occur in an unfinished turn
@@ -71,8 +71,8 @@ func (a *Agent) replayTurn(t *turn, tail []*wasmstorev1.StoredEvent) (out abi.Gu
 			if i+1 < len(tail) {
 				emitted = tail[i+1]
 			}
-			if out, err = a.replayStep(t, e, emitted, out); err != nil {
-				return out, err
+			if envelope, err = a.replayStep(t, e, emitted, envelope); err != nil {
+				return envelope, err
 			}
 		case wasmagentv1.EventKind_EVENT_KIND_EMITTED:
 			t.lastEmitted = e.GetEvent()
@@ -82,20 +82,20 @@ func (a *Agent) replayTurn(t *turn, tail []*wasmstorev1.StoredEvent) (out abi.Gu
 			t.interrupted.approval = e.GetEvent().GetApprovalId()
 		}
 	}
-	return out, nil
+	return envelope, nil
 }
 
-// replayStep gives the guest an envelope from the journal. given is the event of the envelope, and emitted that of the
+// replayStep gives the guest an envelope from the journal. input is the event of the envelope, and emitted that of the
 // guest's answer. The guest must give the same answer again. If emitted is nil, the journal does not have the answer
 // yet, and replayStep records it.
-func (a *Agent) replayStep(t *turn, given, emitted *wasmstorev1.StoredEvent, asked abi.GuestEnvelope) (out abi.GuestEnvelope, err error) {
-	in, err := abi.DecodeHost(given.GetEnvelope())
+func (a *Agent) replayStep(t *turn, input, emitted *wasmstorev1.StoredEvent, asked abi.GuestEnvelope) (envelope abi.GuestEnvelope, err error) {
+	in, err := abi.DecodeHost(input.GetEnvelope())
 	if err != nil {
-		return out, err
+		return envelope, err
 	}
 	switch {
 	case in.Kind == abi.Result && asked.Kind == abi.FS: // the files are in their state before the turn
-		_, _ = a.fileEffect(asked, given.GetEvent().GetTime().AsTime()) // the guest gets the recorded result
+		_, _ = a.fileEffect(asked, input.GetEvent().GetTime().AsTime()) // the guest gets the recorded result
 	case in.Kind == abi.Result && asked.Kind == abi.Todo:
 		_ = a.todoEffect(asked)
 	case in.Kind == abi.Prompt:
@@ -105,15 +105,15 @@ func (a *Agent) replayStep(t *turn, given, emitted *wasmstorev1.StoredEvent, ask
 	a.sequence = in.Sequence
 	a.mu.Unlock()
 	if emitted == nil {
-		return a.stepGuest(t, given.GetEnvelope())
+		return a.stepGuest(t, input.GetEnvelope())
 	}
-	answer, fuel, err := t.instance.Step(t.ctx, given.GetEnvelope(), a.Limits.Fuel-t.fuelUsed, a.Limits.Deadline)
+	answer, fuel, err := t.instance.Step(t.ctx, input.GetEnvelope(), a.Limits.Fuel-t.fuelUsed, a.Limits.Deadline)
 	t.fuelUsed += fuel
 	if err != nil {
-		return out, err
+		return envelope, err
 	}
 	if !bytes.Equal(answer, emitted.GetEnvelope()) || t.startFuel+fuel != emitted.GetEvent().GetFuel() {
-		return out, fmt.Errorf("%w: the guest did not give the same answer when it was run again", engine.ErrTrap)
+		return envelope, fmt.Errorf("%w: the guest did not give the same answer when it was run again", engine.ErrTrap)
 	}
 	t.startFuel, t.startOutput = 0, ""
 	return abi.Decode(answer)

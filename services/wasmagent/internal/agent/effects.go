@@ -17,27 +17,27 @@ import (
 )
 
 // runEffect carries out an effect for the guest and returns the result. An error ends the turn.
-func (a *Agent) runEffect(t *turn, out abi.GuestEnvelope) (abi.HostEnvelope, error) {
+func (a *Agent) runEffect(t *turn, envelope abi.GuestEnvelope) (abi.HostEnvelope, error) {
 	in := abi.HostEnvelope{Kind: abi.Result}
 	var err error
-	switch out.Kind {
+	switch envelope.Kind {
 	case abi.Tool:
-		return a.callTool(t, out)
+		return a.callTool(t, envelope)
 	case abi.FS:
-		in.Result, err = a.fileEffect(out, time.Now())
+		in.Result, err = a.fileEffect(envelope, time.Now())
 	case abi.Todo:
-		err = a.todoEffect(out)
+		err = a.todoEffect(envelope)
 	case abi.Emit:
-		t.progress(out.Text)
+		t.progress(envelope.Text)
 	case abi.Sleep:
-		d := time.Duration(min(max(out.Milliseconds, 0), maxSleep.Milliseconds()+1)) * time.Millisecond
+		d := time.Duration(min(max(envelope.Milliseconds, 0), maxSleep.Milliseconds()+1)) * time.Millisecond
 		if t.sleepTime += d; t.sleepTime > maxSleep {
 			err = errSleepTooLong
 		} else if err := a.sleep(t, d); err != nil {
 			return in, err
 		}
 	case abi.Model:
-		return a.askModel(t, out)
+		return a.askModel(t, envelope)
 	case abi.Tools:
 		return a.listTools(t)
 	}
@@ -64,25 +64,25 @@ func GuestErrorCode(err error) string {
 	return "failed"
 }
 
-func (a *Agent) fileEffect(out abi.GuestEnvelope, now time.Time) (result jsontext.Value, err error) {
+func (a *Agent) fileEffect(envelope abi.GuestEnvelope, now time.Time) (result jsontext.Value, err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	var say any
-	switch out.Op {
+	switch envelope.Op {
 	case "read_file":
 		var text string
-		if text, err = a.files.Read(out.Path, out.Offset, out.Limit); len(text) > maxResultBytes {
+		if text, err = a.files.Read(envelope.Path, envelope.Offset, envelope.Limit); len(text) > maxResultBytes {
 			err = errResultTooLarge
 		}
 		say = text
 	case "write_file":
-		_, err = a.files.Write(out.Path, out.Content, now)
+		_, err = a.files.Write(envelope.Path, envelope.Content, now)
 	case "edit_file":
-		_, _, err = a.files.Edit(out.Path, out.OldString, out.NewString, out.ReplaceAll, now)
+		_, _, err = a.files.Edit(envelope.Path, envelope.OldString, envelope.NewString, envelope.ReplaceAll, now)
 	case "list_files":
-		say, err = a.files.Paths(out.Path)
+		say, err = a.files.Paths(envelope.Path)
 	default:
-		err = fmt.Errorf("%q %w", out.Op, errors.New("is not an operation on files"))
+		err = fmt.Errorf("%q %w", envelope.Op, errors.New("is not an operation on files"))
 	}
 	if err != nil || say == nil {
 		return nil, err
@@ -93,9 +93,9 @@ func (a *Agent) fileEffect(out abi.GuestEnvelope, now time.Time) (result jsontex
 	return result, err
 }
 
-func (a *Agent) todoEffect(out abi.GuestEnvelope) error {
-	todos := make([]*wasmagentv1.Todo, 0, len(out.Todos))
-	for _, t := range out.Todos {
+func (a *Agent) todoEffect(envelope abi.GuestEnvelope) error {
+	todos := make([]*wasmagentv1.Todo, 0, len(envelope.Todos))
+	for _, t := range envelope.Todos {
 		todos = append(todos, &wasmagentv1.Todo{Content: t.Content, Status: TodoStatus(t.Status)})
 	}
 	if err := checkTodos(todos); err != nil {
@@ -150,7 +150,7 @@ func (s *state) refusalReason() string {
 	return stopReasonText(s.stopReason)
 }
 
-func stateName(at wasmagentv1.AgentState) string { return enum.Name(at) }
+func stateName(current wasmagentv1.AgentState) string { return enum.Name(current) }
 
 func stopReasonText(r wasmagentv1.StopReason) string {
 	if names := map[wasmagentv1.StopReason]string{

@@ -12,7 +12,7 @@ import (
 )
 
 // endTurn ends a turn: the turn counts, or it is undone. endTurn stores the result and returns the answer.
-func (a *Agent) endTurn(t *turn, out abi.GuestEnvelope, memory []byte, err error) (Answer, error) {
+func (a *Agent) endTurn(t *turn, envelope abi.GuestEnvelope, memory []byte, err error) (Answer, error) {
 	cause := context.Cause(t.ctx)
 	if t.detached && errors.Is(cause, errShutdown) {
 		return Answer{}, a.leaveTurn(t)
@@ -26,7 +26,7 @@ func (a *Agent) endTurn(t *turn, out abi.GuestEnvelope, memory []byte, err error
 		next, err = undoTurn(t, &next, err, cause)
 	} else {
 		next.memory = memory
-		err = next.finishTurn(t, out)
+		err = next.finishTurn(t, envelope)
 	}
 	forced, _ := errors.AsType[*forcedChange](cause)
 	a.recordEnd(t, &next, forced, err)
@@ -44,7 +44,7 @@ func (a *Agent) endTurn(t *turn, out abi.GuestEnvelope, memory []byte, err error
 	}
 	isStale := a.setEndState(next)
 	if err == nil {
-		return Answer{Text: out.Text, Agent: a.Proto()}, nil
+		return Answer{Text: envelope.Text, Agent: a.Proto()}, nil
 	}
 	if t.approval != "" && !isStale { // another process may continue the turn of a stale agent
 		a.Host.WithdrawApproval(context.WithoutCancel(t.ctx), a, t.approval, WithdrawalReason(undoReason(err)))
@@ -108,18 +108,18 @@ func (a *Agent) setEndState(next state) (isStale bool) {
 
 // finishTurn changes the state at the end of a turn that counts. Errors: [ErrTurnFailed] if the guest reports that the
 // turn failed.
-func (s *state) finishTurn(t *turn, out abi.GuestEnvelope) (err error) {
+func (s *state) finishTurn(t *turn, envelope abi.GuestEnvelope) (err error) {
 	s.status = wasmagentv1.AgentState_AGENT_STATE_IDLE
 	s.turns++
 	switch {
-	case out.Kind != abi.Fail:
-		s.addMessage(wasmagentv1.MessageRole_MESSAGE_ROLE_ASSISTANT, out.Text)
+	case envelope.Kind != abi.Fail:
+		s.addMessage(wasmagentv1.MessageRole_MESSAGE_ROLE_ASSISTANT, envelope.Text)
 	case t.modelMissing:
 		err = fmt.Errorf("%w: %w", ErrTurnFailed, ErrNoModel)
 	default:
-		err = fmt.Errorf("%w: %s", ErrTurnFailed, out.Text)
+		err = fmt.Errorf("%w: %s", ErrTurnFailed, envelope.Text)
 	}
-	if out.Done {
+	if envelope.Done {
 		s.status, s.stopReason = wasmagentv1.AgentState_AGENT_STATE_STOPPED, wasmagentv1.StopReason_STOP_REASON_GOAL_REACHED
 	} else {
 		s.stopIfTurnsSpent()
@@ -136,8 +136,8 @@ func WithdrawalReason(why string) string {
 // undoReason returns the reason for undoing a turn, as the journal records it. It leaves out internal errors, because
 // callers can read the journal.
 func undoReason(err error) string {
-	for _, own := range []error{ErrFailed, ErrStopped, ErrTerminated, context.Canceled, context.DeadlineExceeded, errCancelled} {
-		if errors.Is(err, own) {
+	for _, known := range []error{ErrFailed, ErrStopped, ErrTerminated, context.Canceled, context.DeadlineExceeded, errCancelled} {
+		if errors.Is(err, known) {
 			return err.Error()
 		}
 	}
@@ -145,9 +145,9 @@ func undoReason(err error) string {
 }
 
 // undoTurn returns the state before the turn, with the reason for undoing the turn, and the error that callers get.
-func undoTurn(t *turn, now *state, err, cause error) (next state, _ error) {
+func undoTurn(t *turn, current *state, err, cause error) (next state, _ error) {
 	next = t.stateBefore
-	next.usage = now.usage
+	next.usage = current.usage
 	fail := func(why wasmagentv1.FailureCause) (state, error) {
 		if t.failedOutput != "" {
 			err = fmt.Errorf("%w (the journal has the output of the guest: sluice agents events)", err)

@@ -146,8 +146,8 @@ type interruptedCall struct {
 var errCallInterrupted = errors.New("the process that made the call ended before it got the answer")
 
 // callTool makes a tool call for a guest.
-func (a *Agent) callTool(t *turn, out abi.GuestEnvelope) (in abi.HostEnvelope, err error) {
-	call := ToolCall{Server: out.Server, Tool: out.Tool, Arguments: out.Arguments, Progress: t.progress}
+func (a *Agent) callTool(t *turn, envelope abi.GuestEnvelope) (in abi.HostEnvelope, err error) {
+	call := ToolCall{Server: envelope.Server, Tool: envelope.Tool, Arguments: envelope.Arguments, Progress: t.progress}
 	if len(call.Arguments) == 0 {
 		call.Arguments = []byte("{}")
 	}
@@ -240,28 +240,28 @@ func (a *Agent) guestResult(t *turn, call ToolCall, result ToolResult, lost erro
 
 // awaitApproval waits for the decision on an approval. Meanwhile the guest gives its slot to other guests. The turn
 // continues without its caller, even if this process ends.
-func (a *Agent) awaitApproval(t *turn, call ToolCall, waits *wasmagentv1.Waiting) (result ToolResult, err error) {
+func (a *Agent) awaitApproval(t *turn, call ToolCall, waiting *wasmagentv1.Waiting) (result ToolResult, err error) {
 	t.progress("waits for a decision on " + call.Tool + ": approval " + call.ApprovalID)
 	t.approval = call.ApprovalID
 	if !t.detached && !t.unfollow() {
 		<-t.callerCtx.Done()
 		return result, errCancelled // the caller gave up
 	}
-	goesOn := t.interrupted.approval != ""
-	if !goesOn {
-		t.eventContext = &wasmagentv1.Event{ApprovalId: call.ApprovalID, DecisionId: waits.GetDecisionId()}
+	isContinued := t.interrupted.approval != ""
+	if !isContinued {
+		t.eventContext = &wasmagentv1.Event{ApprovalId: call.ApprovalID, DecisionId: waiting.GetDecisionId()}
 		a.recordEffectEvent(t, wasmagentv1.EventKind_EVENT_KIND_PARKED)
 		if err := a.flushEvents(t.ctx, store.DetachedTurn); err != nil {
 			return result, err
 		}
 	}
-	a.setWaiting(t, waits)
+	a.setWaiting(t, waiting)
 	if !t.detached {
 		t.detached = true
 		close(t.parked)
 	}
 	err = a.parkTurn(t, func() (err error) {
-		if result, err = a.pollApproval(t, call, goesOn); err == nil {
+		if result, err = a.pollApproval(t, call, isContinued); err == nil {
 			t.approval = ""
 		}
 		t.madeCalls = t.madeCalls || err == nil && (result.Refused == nil || result.HasRun)

@@ -161,12 +161,12 @@ func (a *Agent) Snapshot(caller Caller, label string) (snapshot *wasmagentv1.Age
 		case len(next.snapshots) >= maxSnapshots:
 			return nil, ErrSnapshotsFull
 		}
-		now := a.SavedRecord()
+		saved := a.SavedRecord()
 		snapshot = &wasmagentv1.AgentSnapshot{
-			Id: "snapshot-" + strings.ToLower(rand.Text()), Label: label, Epoch: now.GetHead().GetEpoch(), Sequence: now.GetHead().GetSequence(),
-			Digest: now.GetStateDigest(), SizeBytes: now.GetStateBytes(), CreatedAt: timestamppb.Now(),
+			Id: "snapshot-" + strings.ToLower(rand.Text()), Label: label, Epoch: saved.GetHead().GetEpoch(), Sequence: saved.GetHead().GetSequence(),
+			Digest: saved.GetStateDigest(), SizeBytes: saved.GetStateBytes(), CreatedAt: timestamppb.Now(),
 		}
-		next.snapshots = slices.Concat([]*wasmstorev1.Kept{{Snapshot: snapshot, Head: now.GetHead(), ModuleDigest: next.module, StateKey: now.GetStateKey()}}, next.snapshots)
+		next.snapshots = slices.Concat([]*wasmstorev1.Kept{{Snapshot: snapshot, Head: saved.GetHead(), ModuleDigest: next.module, StateKey: saved.GetStateKey()}}, next.snapshots)
 		return lifecycleEvent(next, caller, withReason("kept "+snapshot.GetId(), label)), nil
 	})
 	return snapshot, err
@@ -228,15 +228,15 @@ func (a *Agent) Fork(caller Caller, id string, s Spec, snapshot string, room sto
 		return nil, err
 	}
 	a.mu.Lock()
-	now, saved := a.state, a.savedRecord
+	current, saved := a.state, a.savedRecord
 	a.mu.Unlock()
-	if now.status == wasmagentv1.AgentState_AGENT_STATE_TERMINATED {
+	if current.status == wasmagentv1.AgentState_AGENT_STATE_TERMINATED {
 		return nil, ErrTerminated
 	}
-	now.restore(now.stateProto(), a.Files) // copies the files
+	current.restore(current.stateProto(), a.Files) // copies the files
 	head := saved.GetHead()
 	if snapshot != "" {
-		from, err := a.restoreSnapshot(caller.Context, &now, snapshot)
+		from, err := a.restoreSnapshot(caller.Context, &current, snapshot)
 		if err != nil {
 			return nil, err
 		}
@@ -245,7 +245,7 @@ func (a *Agent) Fork(caller Caller, id string, s Spec, snapshot string, room sto
 	if head.GetBytes() > maxForkedJournal {
 		return nil, ErrJournalTooLarge
 	}
-	covered, err := a.checkForkPoint(caller.Context, head, &now)
+	covered, err := a.checkForkPoint(caller.Context, head, &current)
 	if err != nil {
 		return nil, err
 	}
@@ -253,15 +253,15 @@ func (a *Agent) Fork(caller Caller, id string, s Spec, snapshot string, room sto
 		if covered.List == nil {
 			return nil, fmt.Errorf("%w: the journal does not record the content of the snapshot", ErrStateDiffers)
 		}
-		now.setStopped()
+		current.setStopped()
 	}
 	spec := a.Spec
 	spec.ID, spec.ForkedFrom, spec.ImportedDigest = id, a.ID, ""
 	spec.Creator, spec.Manifest, spec.Files, spec.CreatedAt = s.Creator, s.Manifest, BoundsOf(s.Manifest), s.CreatedAt
-	spec.MaxTurns = now.maxTurns
-	now.epoch, now.grants, now.snapshots, now.usage = int(head.GetEpoch())+1, nil, nil, usage{}
-	out = &Agent{Spec: spec, Deps: a.Deps, state: now, journal: journal{head: head, storedPosition: head.GetPlace(), inventory: covered.List}}
-	return out, out.create(caller.Context, beginsEpoch(lifecycleEvent(&now, caller, "forked from "+a.ID), &now, head), a.ID, room)
+	spec.MaxTurns = current.maxTurns
+	current.epoch, current.grants, current.snapshots, current.usage = int(head.GetEpoch())+1, nil, nil, usage{}
+	out = &Agent{Spec: spec, Deps: a.Deps, state: current, journal: journal{head: head, storedPosition: head.GetPlace(), inventory: covered.List}}
+	return out, out.create(caller.Context, beginsEpoch(lifecycleEvent(&current, caller, "forked from "+a.ID), &current, head), a.ID, room)
 }
 
 // checkForkPoint reads the part of the journal that a fork copies, and compares it with the state in which the fork

@@ -110,13 +110,13 @@ type guestAnswerCall struct {
 }
 
 // askModel asks a model for a guest. The question is a tool call, like all calls of an agent.
-func (a *Agent) askModel(t *turn, out abi.GuestEnvelope) (in abi.HostEnvelope, err error) {
-	name, ok := a.Host.Model(a, out.Model)
+func (a *Agent) askModel(t *turn, envelope abi.GuestEnvelope) (in abi.HostEnvelope, err error) {
+	name, ok := a.Host.Model(a, envelope.Model)
 	if !ok {
 		t.modelMissing = true
 		return abi.HostEnvelope{Kind: abi.Result, Error: &abi.Error{Code: noModelCode, Message: ErrNoModel.Error()}}, nil
 	}
-	arguments, err := questionOf(name, out)
+	arguments, err := questionOf(name, envelope)
 	if err != nil {
 		return abi.HostEnvelope{Kind: abi.Result, Error: &abi.Error{Code: "question_invalid", Message: err.Error()}}, nil //nolint:nilerr // the guest gets it
 	}
@@ -124,13 +124,13 @@ func (a *Agent) askModel(t *turn, out abi.GuestEnvelope) (in abi.HostEnvelope, e
 }
 
 // questionOf converts a guest's question to the arguments of [AskTool].
-func questionOf(model string, out abi.GuestEnvelope) ([]byte, error) {
+func questionOf(model string, envelope abi.GuestEnvelope) ([]byte, error) {
 	var from guestQuestion
-	if err := json.Unmarshal(out.Messages, &from.messages); err != nil {
+	if err := json.Unmarshal(envelope.Messages, &from.messages); err != nil {
 		return nil, fmt.Errorf("messages: %s", abi.JSONError(err))
 	}
-	if len(out.Tools) > 0 {
-		if err := json.Unmarshal(out.Tools, &from.tools); err != nil {
+	if len(envelope.Tools) > 0 {
+		if err := json.Unmarshal(envelope.Tools, &from.tools); err != nil {
 			return nil, fmt.Errorf("tools: %s", abi.JSONError(err))
 		}
 	}
@@ -270,15 +270,15 @@ func CheckModelRights(ctx context.Context, db *store.Store, lineage []*Agent, mo
 		if slices.ContainsFunc(fits, manifest.ModelMatch.IsUnbounded) {
 			continue
 		}
-		if left, err := db.HasUnspentRight(ctx, member.Budget(), fits); err != nil || !left {
-			return errors.Join(storeError(err), spentError(left, model))
+		if isUnspent, err := db.HasUnspentRight(ctx, member.Budget(), fits); err != nil || !isUnspent {
+			return errors.Join(storeError(err), spentError(isUnspent, model))
 		}
 	}
 	return nil
 }
 
-func spentError(left bool, model string) error {
-	if left {
+func spentError(isUnspent bool, model string) error {
+	if isUnspent {
 		return nil
 	}
 	return fmt.Errorf("%w: the tokens or the cost of %s are used up", manifest.ErrSpent, model)

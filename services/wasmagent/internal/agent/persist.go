@@ -120,15 +120,15 @@ func Open(ctx context.Context, row *store.Row, deps Deps, mayRun bool) (*Agent, 
 	if err := deps.validate(); err != nil {
 		return nil, err
 	}
-	spec, now := specAndState(row.Record)
+	spec, current := specAndState(row.Record)
 	spec.Files = BoundsOf(spec.Manifest)
 	storedState, err := deps.Store.State(ctx, row.GetId(), row.GetStateKey(), row.GetStateDigest())
 	if err != nil {
 		return nil, fmt.Errorf("read the agent %s: %w", row.GetId(), err)
 	}
-	now.restore(storedState, spec.Files)
+	current.restore(storedState, spec.Files)
 	a := &Agent{
-		Spec: spec, Deps: deps, state: now, position: row.Position, savedRecord: row.Record, runsElsewhere: row.HeldElsewhere,
+		Spec: spec, Deps: deps, state: current, position: row.Position, savedRecord: row.Record, runsElsewhere: row.HeldElsewhere,
 		journal: journal{version: row.Version, head: row.GetHead(), storedPosition: row.GetHead().GetPlace()},
 	}
 	if err := a.checkStored(ctx, storedState, row.Turn != store.NoTurn); err != nil {
@@ -209,11 +209,11 @@ func BoundsOf(m *wasmagentv1.Manifest) files.Bounds {
 // position after the last event.
 func (a *Agent) readTail(ctx context.Context, head *wasmstorev1.Head, do func(e *wasmstorev1.StoredEvent)) (*wasmstorev1.Head, error) {
 	for {
-		some, _, err := a.Store.Events(ctx, a.ID, head.GetPlace(), maxEventsRead, maxEventBytesRead)
-		if err != nil || len(some) == 0 {
+		page, _, err := a.Store.Events(ctx, a.ID, head.GetPlace(), maxEventsRead, maxEventBytesRead)
+		if err != nil || len(page) == 0 {
 			return head, storeError(err)
 		}
-		for _, e := range some {
+		for _, e := range page {
 			if head, err = events.Check(head, e); err != nil {
 				return head, err
 			}

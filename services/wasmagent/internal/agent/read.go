@@ -29,10 +29,10 @@ func (a *Agent) Proto() *wasmagentv1.Agent {
 
 // RecordProto returns a stored agent in its form in responses.
 func RecordProto(r *wasmstorev1.Record) *wasmagentv1.Agent {
-	at := r.GetState()
+	current := r.GetState()
 	return &wasmagentv1.Agent{
-		Id: r.GetId(), State: at, Config: r.GetConfig(), Model: r.GetConfig().GetModel(), TurnCount: r.GetTurns(), FileCount: r.GetFileCount(),
-		IsStopped: (&state{status: at}).refusesPrompts(), CreatedAt: r.GetCreatedAt(), StopReason: r.GetStopReason(), Failure: r.GetFailure(), Epoch: r.GetEpoch(),
+		Id: r.GetId(), State: current, Config: r.GetConfig(), Model: r.GetConfig().GetModel(), TurnCount: r.GetTurns(), FileCount: r.GetFileCount(),
+		IsStopped: (&state{status: current}).refusesPrompts(), CreatedAt: r.GetCreatedAt(), StopReason: r.GetStopReason(), Failure: r.GetFailure(), Epoch: r.GetEpoch(),
 		Template: r.GetTemplate(), Guest: r.GetGuest(), ModuleDigest: r.GetModuleDigest(), Creator: r.GetCreator().GetSubject(), Depth: int32(len(r.GetCreator().GetChain())),
 		JournalId: r.GetJournalId(), ForkedFrom: r.GetForkedFrom(), ImportedDigest: r.GetImportedDigest(), RestorableUntil: r.GetRestorableUntil(),
 	}

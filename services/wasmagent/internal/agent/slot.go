@@ -59,8 +59,8 @@ func (a *Agent) reportQueued(ctx context.Context, t *turn) (stop func()) {
 }
 
 // awaitCall runs call, which makes a call for the guest, and returns when it has ended. If that takes longer than the
-// agent's Yield, the guest gives its slot to other guests meanwhile. After an error the guest can't continue, and the
-// call may have been made.
+// agent's YieldAfter, the guest gives its slot to other guests meanwhile. After an error the guest can't continue, and
+// the call may have been made.
 func (a *Agent) awaitCall(t *turn, call func()) (err error) {
 	done := make(chan struct{})
 	var fault any

@@ -141,9 +141,9 @@ func (a *Agent) Prompt(p Prompt) (Answer, error) {
 	go func() {
 		defer close(t.done)
 		defer t.cancel(nil)
-		answer, err = a.runTurn(t, func() (out abi.GuestEnvelope, memory []byte, err error) {
+		answer, err = a.runTurn(t, func() (envelope abi.GuestEnvelope, memory []byte, err error) {
 			if err := a.acquireSlot(t, false); err != nil {
-				return out, nil, err
+				return envelope, nil, err
 			}
 			return a.runPrompt(t, p.Input)
 		})
@@ -169,7 +169,7 @@ func (a *Agent) Prompt(p Prompt) (Answer, error) {
 // runTurn runs a turn to its end and returns the answer. If this program panics, the turn fails in the same way as
 // after a trap of the guest.
 func (a *Agent) runTurn(t *turn, run func() (abi.GuestEnvelope, []byte, error)) (answer Answer, err error) {
-	out, memory, err := func() (out abi.GuestEnvelope, memory []byte, err error) {
+	envelope, memory, err := func() (envelope abi.GuestEnvelope, memory []byte, err error) {
 		defer func() {
 			if fault := recover(); fault != nil {
 				a.Host.LogPanic(t.ctx, a, fault, debug.Stack())
@@ -184,7 +184,7 @@ func (a *Agent) runTurn(t *turn, run func() (abi.GuestEnvelope, []byte, error)) 
 	if t.releaseSlot != nil {
 		t.releaseSlot()
 	}
-	answer, err = a.endTurnSafely(t, out, memory, err)
+	answer, err = a.endTurnSafely(t, envelope, memory, err)
 	if t.detached {
 		a.Host.DetachedTurnEnded(t.ctx, a, err)
 	}
@@ -193,7 +193,7 @@ func (a *Agent) runTurn(t *turn, run func() (abi.GuestEnvelope, []byte, error)) 
 
 // endTurnSafely ends the turn. If that panics, endTurnSafely marks the agent as lost. Otherwise the agent in memory
 // would keep a turn that never ends.
-func (a *Agent) endTurnSafely(t *turn, out abi.GuestEnvelope, memory []byte, cause error) (answer Answer, err error) {
+func (a *Agent) endTurnSafely(t *turn, envelope abi.GuestEnvelope, memory []byte, cause error) (answer Answer, err error) {
 	defer func() {
 		fault := recover()
 		if fault == nil {
@@ -205,7 +205,7 @@ func (a *Agent) endTurnSafely(t *turn, out abi.GuestEnvelope, memory []byte, cau
 		defer a.mu.Unlock()
 		a.turn, a.stale = nil, true
 	}()
-	return a.endTurn(t, out, memory, cause)
+	return a.endTurn(t, envelope, memory, cause)
 }
 
 // Shutdown cancels the running turn because the service stops, and waits for its end. A turn without a caller is
@@ -255,15 +255,15 @@ func (a *Agent) newTurn(ctx context.Context) *turn {
 }
 
 // runPrompt runs a turn up to the guest's last envelope. It returns that envelope and the guest's memory.
-func (a *Agent) runPrompt(t *turn, input string) (out abi.GuestEnvelope, memory []byte, err error) {
+func (a *Agent) runPrompt(t *turn, input string) (envelope abi.GuestEnvelope, memory []byte, err error) {
 	if err := a.startGuest(t); err != nil {
-		return out, nil, err
+		return envelope, nil, err
 	}
 	a.addPrompt(input)
-	if out, err = a.giveEnvelope(t, abi.HostEnvelope{Kind: abi.Prompt, Input: input}); err != nil {
-		return out, nil, err
+	if envelope, err = a.giveEnvelope(t, abi.HostEnvelope{Kind: abi.Prompt, Input: input}); err != nil {
+		return envelope, nil, err
 	}
-	return a.runEffects(t, out)
+	return a.runEffects(t, envelope)
 }
 
 // addPrompt adds the input of a prompt to the conversation.
@@ -274,34 +274,34 @@ func (a *Agent) addPrompt(input string) {
 }
 
 // runEffects carries out the effects that the guest asks for, until the guest finishes its turn.
-func (a *Agent) runEffects(t *turn, out abi.GuestEnvelope) (_ abi.GuestEnvelope, memory []byte, err error) {
-	for cancels := 0; out.Kind != abi.Finish && out.Kind != abi.Fail; {
+func (a *Agent) runEffects(t *turn, envelope abi.GuestEnvelope) (_ abi.GuestEnvelope, memory []byte, err error) {
+	for cancels := 0; envelope.Kind != abi.Finish && envelope.Kind != abi.Fail; {
 		if t.effectCount++; t.effectCount > a.Limits.Effects {
-			return out, nil, errTooManyEffects
+			return envelope, nil, errTooManyEffects
 		}
 		next := abi.HostEnvelope{Kind: abi.Cancel, Reason: "the caller has given up"}
 		if t.callerCtx.Err() == nil {
 			t.eventContext = new(wasmagentv1.Event)
-			if next, err = a.runEffect(t, out); err != nil {
-				return out, nil, err
+			if next, err = a.runEffect(t, envelope); err != nil {
+				return envelope, nil, err
 			}
 			t.interrupted = interruptedCall{}
 		}
 		if t.callerCtx.Err() != nil { // the caller gave up during the effect, which the journal has
 			if cancels++; cancels > maxCancels {
-				return out, nil, errCancelled
+				return envelope, nil, errCancelled
 			}
 			next = abi.HostEnvelope{Kind: abi.Cancel, Reason: "the caller has given up"}
 		}
-		if out, err = a.giveEnvelope(t, next); err != nil {
-			return out, nil, err
+		if envelope, err = a.giveEnvelope(t, next); err != nil {
+			return envelope, nil, err
 		}
 	}
 	if t.callerCtx.Err() != nil {
-		return out, nil, errCancelled
+		return envelope, nil, errCancelled
 	}
 	memory, err = t.instance.Snapshot(t.ctx)
-	return out, memory, err
+	return envelope, memory, err
 }
 
 // startGuest restores the guest from its memory, or starts a new guest if there is no memory yet.
@@ -315,12 +315,12 @@ func (a *Agent) startGuest(t *turn) (err error) {
 	}
 	actor := t.eventContext
 	model, _ := a.Host.Model(a, "")
-	out, err := a.giveEnvelope(t, abi.HostEnvelope{
+	envelope, err := a.giveEnvelope(t, abi.HostEnvelope{
 		Kind: abi.Start, Instructions: a.Instructions, MaxTurns: t.stateBefore.maxTurns, Model: model, Messages: t.stateBefore.startMessages(), Todos: t.stateBefore.startTodos(),
 	})
 	t.eventContext = actor
-	if err == nil && out.Kind != abi.Finish {
-		err = fmt.Errorf("%w: its answer to the start is %q", engine.ErrTrap, out.Kind)
+	if err == nil && envelope.Kind != abi.Finish {
+		err = fmt.Errorf("%w: its answer to the start is %q", engine.ErrTrap, envelope.Kind)
 	}
 	return err
 }
@@ -356,16 +356,16 @@ func (a *Agent) giveEnvelope(t *turn, in abi.HostEnvelope) (abi.GuestEnvelope, e
 	if err != nil {
 		return abi.GuestEnvelope{}, err
 	}
-	given := &wasmagentv1.Event{
+	inputEvent := &wasmagentv1.Event{
 		Kind: wasmagentv1.EventKind_EVENT_KIND_INPUT, DecisionId: t.eventContext.GetDecisionId(), Code: t.eventContext.GetCode(), ApprovalId: t.eventContext.GetApprovalId(), Actor: t.eventContext.GetActor(),
 	}
 	if in.Kind == abi.Result || in.Kind == abi.Cancel {
-		given.Effect, given.EffectSequence = t.lastEmitted.GetEffect(), t.lastEmitted.GetSequence()
+		inputEvent.Effect, inputEvent.EffectSequence = t.lastEmitted.GetEffect(), t.lastEmitted.GetSequence()
 	}
 	if in.Kind == abi.Result {
-		given.Kind = wasmagentv1.EventKind_EVENT_KIND_RESULT
+		inputEvent.Kind = wasmagentv1.EventKind_EVENT_KIND_RESULT
 	}
-	a.recordEvent(t, given, text)
+	a.recordEvent(t, inputEvent, text)
 	if err := a.flushIfDue(t); err != nil {
 		return abi.GuestEnvelope{}, err
 	}
@@ -386,26 +386,26 @@ func (a *Agent) flushIfDue(t *turn) error {
 
 // stepGuest gives the guest an envelope that is in the journal already, and records the guest's answer.
 func (a *Agent) stepGuest(t *turn, text []byte) (abi.GuestEnvelope, error) {
-	left := a.Limits.Deadline - t.workTime
-	if left <= 0 {
+	remaining := a.Limits.Deadline - t.workTime
+	if remaining <= 0 {
 		return abi.GuestEnvelope{}, engine.ErrDeadline
 	}
-	answer, fuel, err := t.instance.Step(t.ctx, text, a.Limits.Fuel-t.fuelUsed, left)
+	answer, fuel, err := t.instance.Step(t.ctx, text, a.Limits.Fuel-t.fuelUsed, remaining)
 	t.workTime += t.instance.LastDuration()
 	t.fuelUsed += fuel
 	if err != nil {
 		t.failedOutput = t.startOutput + worker.PrintedOf(err)
 		return abi.GuestEnvelope{}, err
 	}
-	out, err := abi.Decode(answer)
+	envelope, err := abi.Decode(answer)
 	if err != nil {
 		t.failedOutput = t.startOutput + t.instance.Printed()
 		return abi.GuestEnvelope{}, fmt.Errorf("%w: %w", engine.ErrTrap, err)
 	}
-	t.lastEmitted = a.recordEvent(t, &wasmagentv1.Event{Kind: wasmagentv1.EventKind_EVENT_KIND_EMITTED, Effect: effectKinds[out.Kind], Fuel: t.startFuel + fuel}, answer)
+	t.lastEmitted = a.recordEvent(t, &wasmagentv1.Event{Kind: wasmagentv1.EventKind_EVENT_KIND_EMITTED, Effect: effectKinds[envelope.Kind], Fuel: t.startFuel + fuel}, answer)
 	a.recordOutput(t, t.startOutput+t.instance.Printed())
 	t.startFuel, t.startOutput = 0, ""
-	return out, nil
+	return envelope, nil
 }
 
 // recordOutput records the guest's output, up to maxPrintedBytes bytes in a turn.

@@ -198,16 +198,16 @@ func (a *Agent) rerunJournal(ctx context.Context, p replayPlan, saved *wasmstore
 // eachEvent calls do for the events of a journal up to a position, the oldest first.
 func (a *Agent) eachEvent(ctx context.Context, id string, upTo int64, do func(e *wasmstorev1.StoredEvent) error) error {
 	for after := int64(0); after < upTo; {
-		some, _, err := a.Store.Events(ctx, id, after, int(min(maxEventsRead, upTo-after)), maxEventBytesRead)
+		page, _, err := a.Store.Events(ctx, id, after, int(min(maxEventsRead, upTo-after)), maxEventBytesRead)
 		if err != nil {
 			return storeError(err)
 		}
-		for _, e := range some {
+		for _, e := range page {
 			if err := do(e); err != nil {
 				return err
 			}
 		}
-		if after += int64(len(some)); len(some) == 0 {
+		if after += int64(len(page)); len(page) == 0 {
 			return nil
 		}
 	}

@@ -203,7 +203,7 @@ func pack(parts map[string][]byte, sums, signature []byte) ([]byte, error) {
 func unpack(text []byte) (map[string][]byte, error) {
 	parts := make(map[string][]byte)
 	r := tar.NewReader(bytes.NewReader(text))
-	for left := len(text); ; {
+	for remaining := len(text); ; {
 		h, err := r.Next()
 		if errors.Is(err, io.EOF) {
 			return parts, nil
@@ -214,11 +214,11 @@ func unpack(text []byte) (map[string][]byte, error) {
 		if h.Typeflag != tar.TypeReg || parts[h.Name] != nil {
 			return nil, fmt.Errorf("%.64q is not a file, or occurs twice", h.Name)
 		}
-		part, err := io.ReadAll(io.LimitReader(r, int64(left)+1))
+		part, err := io.ReadAll(io.LimitReader(r, int64(remaining)+1))
 		if err != nil {
 			return nil, err
 		}
-		if left -= len(part); left < 0 { // a sparse file may be larger than its entry
+		if remaining -= len(part); remaining < 0 { // a sparse file may be larger than its entry
 			return nil, fmt.Errorf("%.64q is larger than the archive", h.Name)
 		}
 		parts[h.Name] = append([]byte{}, part...)

@@ -118,8 +118,8 @@ func TestStep_EndlessWorkEnds(t *testing.T) {
 			if !errors.Is(err, engine.ErrFuel) || used > 50_000_000 || used < 49_000_000 {
 				t.Errorf("after its fuel is used up, it ends with %v, having used %d", err, used)
 			}
-			if _, _, again := in.Step(t.Context(), []byte("{}"), plentyFuel); !errors.Is(again, err) {
-				t.Errorf("a step after that returns %v", again)
+			if _, _, repeated := in.Step(t.Context(), []byte("{}"), plentyFuel); !errors.Is(repeated, err) {
+				t.Errorf("a step after that returns %v", repeated)
 			}
 			if _, err := in.Snapshot(); err == nil {
 				t.Error("a snapshot of the failed instance was taken")

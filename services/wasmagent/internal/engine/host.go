@@ -110,11 +110,11 @@ func importNames() []string { return slices.Sorted(maps.Keys(imports)) }
 
 // defineImports adds the functions that guests can import to the runtime.
 func defineImports(ctx context.Context, r wazero.Runtime) error {
-	own := r.NewHostModuleBuilder(wasmmeter.RefillModule)
-	own.NewFunctionBuilder().WithGoFunction(api.GoFunc(func(ctx context.Context, stack []uint64) {
+	refillModule := r.NewHostModuleBuilder(wasmmeter.RefillModule)
+	refillModule.NewFunctionBuilder().WithGoFunction(api.GoFunc(func(ctx context.Context, stack []uint64) {
 		stack[0] = uint64(instanceOf(ctx).refill(ctx, int64(stack[0])))
 	}), types(wasmmeter.I64), types(wasmmeter.I64)).Export(wasmmeter.RefillName)
-	if _, err := own.Instantiate(ctx); err != nil {
+	if _, err := refillModule.Instantiate(ctx); err != nil {
 		return fmt.Errorf("supply guests with fuel: %w", err)
 	}
 	calls := r.NewHostModuleBuilder(wasi)
@@ -124,8 +124,8 @@ func defineImports(ctx context.Context, r wazero.Runtime) error {
 			in.charge(fuelPerHostCall)
 			f.do(ctx, in, m.Memory(), stack)
 			// A guest may call many host functions before it reaches a check of its fuel.
-			if left := int64(in.fuel.Get()); left < 0 {
-				in.fuel.Set(uint64(in.refill(ctx, left)))
+			if remaining := int64(in.fuel.Get()); remaining < 0 {
+				in.fuel.Set(uint64(in.refill(ctx, remaining)))
 			}
 		}), types(f.Params...), types(f.Results...)).Export(name[len(wasi)+1:])
 	}
@@ -224,12 +224,12 @@ func fdWrite(in *Instance, memory api.Memory, args []uint64) uint64 {
 	}
 	all := uint32(0)
 	for i := range n {
-		place, exists := memory.ReadUint32Le(at + 8*i)
+		address, exists := memory.ReadUint32Le(at + 8*i)
 		length, alsoExists := memory.ReadUint32Le(at + 8*i + 4)
 		if !exists || !alsoExists || length > maxBytes {
 			return errnoInval
 		}
-		text, exists := memory.Read(place, length)
+		text, exists := memory.Read(address, length)
 		if !exists {
 			return errnoInval
 		}

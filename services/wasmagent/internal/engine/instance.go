@@ -175,14 +175,14 @@ func (in *Instance) Step(ctx context.Context, envelope []byte, fuel int64) (answ
 	ctx = in.context(ctx)
 	in.log = outputLog{}
 	used, err = in.run(fuel, func() error {
-		place, err := in.alloc.Call(ctx, uint64(len(envelope)))
+		address, err := in.alloc.Call(ctx, uint64(len(envelope)))
 		if err != nil {
 			return err
 		}
-		if !in.in.Memory().Write(uint32(place[0]), envelope) {
+		if !in.in.Memory().Write(uint32(address[0]), envelope) {
 			return errors.New("alloc returned an address behind the end of its memory")
 		}
-		result, err := in.step.Call(ctx, place[0], uint64(len(envelope)))
+		result, err := in.step.Call(ctx, address[0], uint64(len(envelope)))
 		if err != nil {
 			return err
 		}
@@ -237,9 +237,9 @@ var traceMarkers = []string{" (recovered by wazero)", "\nwasm stack trace:", "\n
 // guestError converts an error of the runtime to an error of this package. It removes stack traces, because callers can
 // read the error.
 func guestError(err error) error {
-	for _, own := range []error{ErrFuel, ErrMemory, ErrSystem, ErrDeadline} {
-		if errors.Is(err, own) {
-			return own
+	for _, known := range []error{ErrFuel, ErrMemory, ErrSystem, ErrDeadline} {
+		if errors.Is(err, known) {
+			return known
 		}
 	}
 	if _, isOurs := errors.AsType[runtime.Error](err); isOurs { // its text has addresses in this program
@@ -252,23 +252,24 @@ func guestError(err error) error {
 	return fmt.Errorf("%w: %s", ErrTrap, strings.TrimPrefix(text, "wasm error: "))
 }
 
-// refill returns the fuel with which the guest continues, after its fuel fell below zero. left is what was left.
-func (in *Instance) refill(ctx context.Context, left int64) int64 {
+// refill returns the fuel with which the guest continues, after its fuel fell below zero. remaining is the value of the
+// fuel counter.
+func (in *Instance) refill(ctx context.Context, remaining int64) int64 {
 	in.stint.Part() // lets other guests work first
-	if left == wasmmeter.StackSpent {
+	if remaining == wasmmeter.StackSpent {
 		panic(errStackOverflow)
 	}
 	if ctx.Err() != nil {
-		in.fuel.Set(uint64(left)) // keeps the count of used fuel
+		in.fuel.Set(uint64(remaining)) // keeps the count of used fuel
 		panic(ErrDeadline)
 	}
-	give := min(max(fuelPerRefill, -left), in.maxFuel-in.grantedFuel)
+	give := min(max(fuelPerRefill, -remaining), in.maxFuel-in.grantedFuel)
 	in.grantedFuel += give
-	if left+give < 0 {
-		in.fuel.Set(uint64(left + give))
+	if remaining+give < 0 {
+		in.fuel.Set(uint64(remaining + give))
 		panic(ErrFuel)
 	}
-	return left + give
+	return remaining + give
 }
 
 // charge takes fuel for the work of a host function.

@@ -9,21 +9,21 @@ func reserve(bytes int64) []byte {
 	if bytes == 0 {
 		return nil
 	}
-	place, err := unix.Mmap(-1, 0, int(bytes), unix.PROT_NONE, unix.MAP_PRIVATE|unix.MAP_ANON)
+	mapped, err := unix.Mmap(-1, 0, int(bytes), unix.PROT_NONE, unix.MAP_PRIVATE|unix.MAP_ANON)
 	if err != nil {
 		return nil
 	}
-	return place
+	return mapped
 }
 
 // grow makes the bytes in the range [from, to) of an address range readable and writable. It returns false if the
 // system has no memory left.
-func grow(place []byte, from, to int64) bool {
-	return to <= from || unix.Mprotect(place[from:to], unix.PROT_READ|unix.PROT_WRITE) == nil
+func grow(mapped []byte, from, to int64) bool {
+	return to <= from || unix.Mprotect(mapped[from:to], unix.PROT_READ|unix.PROT_WRITE) == nil
 }
 
-func release(place []byte) {
-	if place != nil {
-		_ = unix.Munmap(place)
+func release(mapped []byte) {
+	if mapped != nil {
+		_ = unix.Munmap(mapped)
 	}
 }

@@ -46,12 +46,12 @@ func TestRestore_ContinuesInAnotherProcess(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		got, took := step(t, restored, e)
+		got, used := step(t, restored, e)
 		if err := restored.Close(t.Context()); err != nil {
 			t.Error(err)
 		}
-		if !reflect.DeepEqual(got, want) || took != fuel {
-			t.Errorf("step %d answers %v for %d, restored %v for %d", i, want, fuel, got, took)
+		if !reflect.DeepEqual(got, want) || used != fuel {
+			t.Errorf("step %d answers %v for %d, restored %v for %d", i, want, fuel, got, used)
 		}
 		if i != 3 {
 			continue
@@ -150,10 +150,10 @@ func withMemory(snapshot, memory []byte) []byte {
 func TestSnapshot_HasWholeMemory(t *testing.T) {
 	t.Parallel()
 	const at = 30_000
-	place := guesttest.I32(at)
-	written := append(append([]byte{1, 0}, place...), 0x0b, 0x80, 0x20) // 4096 bytes
+	address := guesttest.I32(at)
+	written := append(append([]byte{1, 0}, address...), 0x0b, 0x80, 0x20) // 4096 bytes
 	p := compileModule(t, guesttest.HandMade{
-		Alloc: guesttest.Concat(guesttest.I32(1), guesttest.Code{0x40, 0, 0x1a}, place), // memory.grow
+		Alloc: guesttest.Concat(guesttest.I32(1), guesttest.Code{0x40, 0, 0x1a}, address), // memory.grow
 		Step:  guesttest.Answer(0, 2<<16),
 		Data:  append(written, bytes.Repeat([]byte{7}, 4096)...),
 	}.Module())
@@ -183,7 +183,7 @@ func TestSnapshot_HasWholeMemory(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if again, err := restored.Snapshot(); err != nil || !bytes.Equal(again, snapshot) {
+		if repeated, err := restored.Snapshot(); err != nil || !bytes.Equal(repeated, snapshot) {
 			t.Fatalf("a snapshot of the restored guest differs: %v", err)
 		}
 		if restored.Memory() != in.Memory() || !bytes.Equal(give(restored, nil), give(in, nil)) {

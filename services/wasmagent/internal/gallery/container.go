@@ -63,17 +63,17 @@ func Container(p Parts) ([]byte, error) {
 }
 
 // section packs the parts of one kind, or returns nil if there are none.
-func section[T interface{ ProtoReflect() protoreflect.Message }](high, low byte, things []T) ([]byte, error) {
-	if len(things) == 0 {
+func section[T interface{ ProtoReflect() protoreflect.Message }](high, low byte, parts []T) ([]byte, error) {
+	if len(parts) == 0 {
 		return nil, nil
 	}
 	text := []byte{'['}
-	for i, thing := range things {
+	for i, part := range parts {
 		if i > 0 {
 			text = append(text, ',')
 		}
 		var err error
-		if text, err = strictprotojson.Append(text, thing.ProtoReflect(), maxContainer); err != nil {
+		if text, err = strictprotojson.Append(text, part.ProtoReflect(), maxContainer); err != nil {
 			if errors.Is(err, strictprotojson.ErrTooLarge) {
 				err = ErrLarge
 			}

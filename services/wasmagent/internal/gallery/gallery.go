@@ -386,8 +386,8 @@ func (g *Gallery) Configured(by principal.Key, id string) *wasmagentv1.TemplateC
 func (g *Gallery) Active(by principal.Key) (id string, _ *wasmagentv1.TemplateConfig, _ error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	now, err := g.active(by)
-	return now.id, now.config, err
+	active, err := g.active(by)
+	return active.id, active.config, err
 }
 
 // active is like Active. The caller holds mu.
@@ -407,12 +407,12 @@ func (g *Gallery) active(by principal.Key) (activeTemplate, error) {
 func (g *Gallery) Configure(by principal.Key, config *wasmagentv1.TemplateConfig) (id string, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	now, err := g.active(by)
+	active, err := g.active(by)
 	if err != nil {
 		return "", err
 	}
-	g.activeTemplates[by.Tenant].Add(by.Subject, activeTemplate{id: now.id, config: proto.CloneOf(config)})
-	return now.id, nil
+	g.activeTemplates[by.Tenant].Add(by.Subject, activeTemplate{id: active.id, config: proto.CloneOf(config)})
+	return active.id, nil
 }
 
 // Categories returns the number of templates in each category, among the templates that a tenant sees.

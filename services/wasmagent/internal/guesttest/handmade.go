@@ -31,7 +31,7 @@ func Concat(parts ...Code) (out Code) {
 }
 
 // Answer returns the last instruction of a step that returns an envelope: the number of bytes, and their address.
-func Answer(place, bytes uint32) Code { return I64(int64(place)<<32 | int64(bytes)) }
+func Answer(address, bytes uint32) Code { return I64(int64(address)<<32 | int64(bytes)) }
 
 // HandMade describes a guest that is encoded by hand: the code of alloc and step, sections that replace the default
 // ones, and further functions. The zero value answers each step with two zero bytes.

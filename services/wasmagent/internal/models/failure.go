@@ -15,7 +15,7 @@ import (
 var (
 	// ErrRateLimited means that the provider accepts no more questions for now (status 429).
 	ErrRateLimited = errors.New("the provider of the model allows no more questions now")
-	// ErrOverloaded means that the provider can't answer now (status 408, 409, 529 or 5xx).
+	// ErrOverloaded means that the provider can't answer now (status 408, 529 or 5xx, or 409 with a request to retry).
 	ErrOverloaded = errors.New("the provider of the model can't answer now")
 	// ErrRejected means that the provider does not accept the question (any other status from 300 to 499).
 	ErrRejected = errors.New("the provider of the model rejects the question")

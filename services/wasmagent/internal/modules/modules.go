@@ -95,8 +95,8 @@ func (g *Guests) IsShipped(name string) bool { return slices.Contains(shippedNam
 // it reads the file each time, and refuses a file with another digest. Errors: [ErrUnknown], [ErrNotBuilt],
 // [ErrMismatch].
 func (g *Guests) Load(name string) (module []byte, digest string, err error) {
-	if at, ok := g.listed[name]; ok {
-		if module, digest, err = at.load(); err != nil {
+	if listed, ok := g.listed[name]; ok {
+		if module, digest, err = listed.load(); err != nil {
 			err = fmt.Errorf("the module of the guest %q %w: %w", name, ErrMismatch, err)
 		}
 		return module, digest, err

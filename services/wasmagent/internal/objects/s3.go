@@ -94,8 +94,8 @@ func OpenS3(text string) (Bucket, error) {
 		}
 		endpoint = awsEndpoint
 	}
-	at, err := url.Parse(endpoint)
-	if err != nil || at.Host == "" || at.User != nil || at.Scheme != "http" && at.Scheme != "https" || at.Path != "" && at.Path != "/" || at.RawQuery != "" {
+	endpointURL, err := url.Parse(endpoint)
+	if err != nil || endpointURL.Host == "" || endpointURL.User != nil || endpointURL.Scheme != "http" && endpointURL.Scheme != "https" || endpointURL.Path != "" && endpointURL.Path != "/" || endpointURL.RawQuery != "" {
 		return nil, errors.New("the endpoint of the bucket must have the form http://HOST:PORT or https://HOST:PORT")
 	}
 	style := minio.BucketLookupAuto
@@ -109,9 +109,9 @@ func OpenS3(text string) (Bucket, error) {
 			style = minio.BucketLookupPath
 		}
 	}
-	client, err := minio.New(at.Host, &minio.Options{
+	client, err := minio.New(endpointURL.Host, &minio.Options{
 		Creds:  credentials.New(&credentialChain{providers: []credentials.Provider{new(credentials.EnvAWS), new(credentials.FileAWSCredentials), new(credentials.IAM)}}),
-		Secure: at.Scheme == "https", Region: options.Get("region"), BucketLookup: style, MaxRetries: maxTries,
+		Secure: endpointURL.Scheme == "https", Region: options.Get("region"), BucketLookup: style, MaxRetries: maxTries,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("the bucket %s: %w", u.Host, err)

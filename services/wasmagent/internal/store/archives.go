@@ -108,16 +108,16 @@ func (s *Store) ArchivePart(ctx context.Context, key ArchiveKey, offset int64) (
 // AddArchivePart stores a part of an archive that is being imported. size is the size of the whole archive. When the
 // archive is complete, it returns all of its bytes, unless an agent was created from them already. Errors:
 // [ErrArchivesFull], [ErrPartInvalid], [ErrPartOrder].
-func (s *Store) AddArchivePart(ctx context.Context, key ArchiveKey, size, offset int64, part []byte) (at Archive, whole []byte, err error) {
+func (s *Store) AddArchivePart(ctx context.Context, key ArchiveKey, size, offset int64, part []byte) (archive Archive, whole []byte, err error) {
 	if offset+int64(len(part)) > size {
-		return at, nil, ErrPartInvalid
+		return archive, nil, ErrPartInvalid
 	}
 	err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		found, err := findArchive(ctx, tx, key, size)
 		if err != nil {
 			return err
 		}
-		at, whole = *found, nil
+		archive, whole = *found, nil
 		switch {
 		case found.Size != size:
 			return ErrPartInvalid
@@ -136,18 +136,18 @@ func (s *Store) AddArchivePart(ctx context.Context, key ArchiveKey, size, offset
 		if err := addPart(ctx, tx, found, rest); err != nil {
 			return err
 		}
-		at.Stored += int64(len(rest))
-		if at.Stored == size {
-			whole, err = allParts(ctx, tx, at.id)
+		archive.Stored += int64(len(rest))
+		if archive.Stored == size {
+			whole, err = allParts(ctx, tx, archive.id)
 		}
 		return err
 	})
 	if err == nil && whole != nil {
 		if sum := sha256.Sum256(whole); hex.EncodeToString(sum[:]) != key.Digest {
-			return at, nil, errors.Join(ErrPartInvalid, s.DropArchive(ctx, key))
+			return archive, nil, errors.Join(ErrPartInvalid, s.DropArchive(ctx, key))
 		}
 	}
-	return at, whole, err
+	return archive, whole, err
 }
 
 // SetArchiveMade records the id of the agent that was created from an archive, and the id of the exported agent.

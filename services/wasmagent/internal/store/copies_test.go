@@ -115,11 +115,11 @@ func TestAddArchivePart_RefusesOtherBytesAndGaps(t *testing.T) {
 		s := open("here")
 		key := store.ArchiveKey{Owner: principal.Key{Tenant: "t", Subject: "ana"}, Digest: "88d4266fd4e6338d13b845fcf289579d209c897823b9217da3e161936f031589", IsImport: true} // of abcd
 		add := func(offset int64, part string) (store.Archive, string, error) {
-			at, whole, err := s.AddArchivePart(t.Context(), key, 4, offset, []byte(part))
-			return at, string(whole), err
+			archive, whole, err := s.AddArchivePart(t.Context(), key, 4, offset, []byte(part))
+			return archive, string(whole), err
 		}
-		if at, whole, err := add(0, "ab"); err != nil || at.Stored != 2 || whole != "" {
-			t.Fatalf("the first part: %+v %q %v", at, whole, err)
+		if archive, whole, err := add(0, "ab"); err != nil || archive.Stored != 2 || whole != "" {
+			t.Fatalf("the first part: %+v %q %v", archive, whole, err)
 		}
 		if _, _, err := add(3, "d"); !errors.Is(err, store.ErrPartOrder) {
 			t.Errorf("a part after a gap: %v", err)
@@ -130,14 +130,14 @@ func TestAddArchivePart_RefusesOtherBytesAndGaps(t *testing.T) {
 		if _, _, err := add(2, "cde"); !errors.Is(err, store.ErrPartInvalid) {
 			t.Errorf("a part beyond the end: %v", err)
 		}
-		if at, whole, err := add(1, "bcd"); err != nil || at.Stored != 4 || whole != "abcd" {
-			t.Errorf("a part that overlaps: %+v %q %v", at, whole, err)
+		if archive, whole, err := add(1, "bcd"); err != nil || archive.Stored != 4 || whole != "abcd" {
+			t.Errorf("a part that overlaps: %+v %q %v", archive, whole, err)
 		}
 		if err := s.SetArchiveMade(t.Context(), key, "new", "old"); err != nil {
 			t.Fatal(err)
 		}
-		if at, whole, err := add(2, "cd"); err != nil || at.AgentID != "new" || at.ExportedID != "old" || whole != "" {
-			t.Errorf("after an agent was created from it: %+v %q %v", at, whole, err)
+		if archive, whole, err := add(2, "cd"); err != nil || archive.AgentID != "new" || archive.ExportedID != "old" || whole != "" {
+			t.Errorf("after an agent was created from it: %+v %q %v", archive, whole, err)
 		}
 		key.IsImport = false
 		if _, _, err := s.ArchivePart(t.Context(), key, 0); !errors.Is(err, store.ErrArchiveUnknown) {

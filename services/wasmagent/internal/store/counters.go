@@ -92,19 +92,19 @@ type ModelUse struct {
 }
 
 // HasUnspentRight reports whether at least one of an agent's rights on a model is not used up.
-func (s *Store) HasUnspentRight(ctx context.Context, budget Budget, fits []manifest.ModelMatch) (left bool, err error) {
+func (s *Store) HasUnspentRight(ctx context.Context, budget Budget, fits []manifest.ModelMatch) (isUnspent bool, err error) {
 	err = s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
-		at, err := firstUnspent(ctx, tx, budget, fits)
-		left = at != nil
+		match, err := firstUnspent(ctx, tx, budget, fits)
+		isUnspent = match != nil
 		return err
 	})
-	return left, err
+	return isUnspent, err
 }
 
 // firstUnspent returns the first right that is not used up, or nil if all are used up.
 func firstUnspent(ctx context.Context, tx *sqlstore.Tx, budget Budget, fits []manifest.ModelMatch) (*manifest.ModelMatch, error) {
 	for _, fit := range fits {
-		left := true
+		isUnspent := true
 		for what, most := range map[string]int64{Tokens: fit.Tokens, Cost: fit.Nanos} {
 			var used int64
 			err := tx.QueryRowContext(ctx, "SELECT coalesce(sum(used), 0) FROM used WHERE tenant = $1 AND journal = $2 AND granted = $3 AND what = $4 AND place = $5",
@@ -112,9 +112,9 @@ func firstUnspent(ctx context.Context, tx *sqlstore.Tx, budget Budget, fits []ma
 			if err != nil {
 				return nil, err
 			}
-			left = left && (most < 0 || used < most)
+			isUnspent = isUnspent && (most < 0 || used < most)
 		}
-		if left {
+		if isUnspent {
 			return &fit, nil
 		}
 	}

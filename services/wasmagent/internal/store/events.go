@@ -56,12 +56,12 @@ func (s *Store) Events(ctx context.Context, id string, after int64, limit, bytes
 			return err
 		}
 		defer func() { err = errors.Join(err, rows.Close()) }()
-		for left := bytes; rows.Next(); {
+		for remaining := bytes; rows.Next(); {
 			var text []byte
 			if err := rows.Scan(&text); err != nil {
 				return err
 			}
-			if left -= len(text); left < 0 && len(all) > 0 || len(all) == limit {
+			if remaining -= len(text); remaining < 0 && len(all) > 0 || len(all) == limit {
 				more = true
 				break
 			}

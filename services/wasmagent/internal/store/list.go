@@ -49,11 +49,11 @@ func (f Filter) where() (text string, params []any) {
 		return text + fmt.Sprintf(" AND state <> %d", wasmagentv1.AgentState_AGENT_STATE_TERMINATED), params
 	}
 	text += " AND state IN ("
-	for i, at := range f.States {
+	for i, state := range f.States {
 		if i > 0 {
 			text += ", "
 		}
-		text += fmt.Sprint(int32(at))
+		text += fmt.Sprint(int32(state))
 	}
 	return text + ")", params
 }
@@ -65,22 +65,22 @@ func (s *Store) List(ctx context.Context, f Filter) (page []*Row, count int, err
 	err = s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) (err error) {
 		page = nil
 		holder, now := s.leaseParams(tx)
-		given := append([]any{holder, now}, params...)
+		args := append([]any{holder, now}, params...)
 		// The condition on the first two parameters is always true. It tells PostgreSQL their types.
-		if err := tx.QueryRowContext(ctx, "SELECT count(*) FROM agents WHERE CAST($1 AS TEXT) <> '' AND CAST($2 AS BIGINT) >= 0 AND "+where, given...).Scan(&count); err != nil {
+		if err := tx.QueryRowContext(ctx, "SELECT count(*) FROM agents WHERE CAST($1 AS TEXT) <> '' AND CAST($2 AS BIGINT) >= 0 AND "+where, args...).Scan(&count); err != nil {
 			return err
 		}
 		text := "SELECT " + columns + " FROM agents WHERE " + where
 		if f.Before > 0 {
-			given = append(given, f.Before)
-			text += fmt.Sprintf(" AND made < $%d", len(given))
+			args = append(args, f.Before)
+			text += fmt.Sprintf(" AND made < $%d", len(args))
 		}
-		given = append(given, f.Limit)
+		args = append(args, f.Limit)
 		return tx.Each(ctx, func(rows *sql.Rows) error {
 			row, err := scan(rows)
 			page = append(page, row)
 			return err
-		}, text+fmt.Sprintf(" ORDER BY made DESC LIMIT $%d", len(given)), given...)
+		}, text+fmt.Sprintf(" ORDER BY made DESC LIMIT $%d", len(args)), args...)
 	})
 	return page, count, err
 }

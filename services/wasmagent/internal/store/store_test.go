@@ -291,21 +291,21 @@ func TestLease_HidesTurnUntilSeized(t *testing.T) {
 		if _, err := s.Commit(t.Context(), store.Change{ID: "a", Version: 1, Events: []*wasmstorev1.StoredEvent{event("parked")}, FirstPosition: 2, Turn: store.DetachedTurn}); err != nil {
 			t.Fatal(err)
 		}
-		if left, err := s.AbandonedTurns(t.Context()); err != nil || !slices.Equal(left, []string{"a"}) {
-			t.Errorf("the process that had the turn finds %v: %v", left, err)
+		if abandoned, err := s.AbandonedTurns(t.Context()); err != nil || !slices.Equal(abandoned, []string{"a"}) {
+			t.Errorf("the process that had the turn finds %v: %v", abandoned, err)
 		}
 		if !s.IsShared { // the store belongs to one process at a time
 			next := open("next")
 			row, err := next.Get(t.Context(), "a")
-			if left, otherErr := next.AbandonedTurns(t.Context()); err != nil || otherErr != nil || row.HeldElsewhere || len(left) != 1 {
-				t.Errorf("the next process finds %v %v %v", row, left, errors.Join(err, otherErr))
+			if abandoned, otherErr := next.AbandonedTurns(t.Context()); err != nil || otherErr != nil || row.HeldElsewhere || len(abandoned) != 1 {
+				t.Errorf("the next process finds %v %v %v", row, abandoned, errors.Join(err, otherErr))
 			}
 			return
 		}
 		other := open("there")
 		row, err := other.Get(t.Context(), "a")
-		if left, otherErr := other.AbandonedTurns(t.Context()); err != nil || otherErr != nil || !row.HeldElsewhere || len(left) != 0 {
-			t.Errorf("another process finds %v %v %v", row, left, errors.Join(err, otherErr))
+		if abandoned, otherErr := other.AbandonedTurns(t.Context()); err != nil || otherErr != nil || !row.HeldElsewhere || len(abandoned) != 0 {
+			t.Errorf("another process finds %v %v %v", row, abandoned, errors.Join(err, otherErr))
 		}
 		if err := s.RenewLeases(t.Context(), []string{"a"}); err != nil {
 			t.Fatal(err)

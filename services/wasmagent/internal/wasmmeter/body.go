@@ -242,41 +242,41 @@ func asMalformed(err error) error {
 // loop.
 func (b *bodyWriter) placePoints(call, grain int64) {
 	b.points, b.frames = append(b.points[:0], chargePoint{flowMark: flowMark{op: entry, cost: call}, checksFuel: true}), b.frames[:0]
-	now, loops, straight := 0, 0, true
+	point, loops, straight := 0, 0, true
 	for _, m := range b.marks {
-		own := m.cost >= grain
+		isSeparate := m.cost >= grain
 		switch m.op {
 		case opBlock:
-			b.frames = append(b.frames, now)
-			own = false
+			b.frames = append(b.frames, point)
+			isSeparate = false
 		case opLoop:
-			b.frames = append(b.frames, now)
-			now, own = len(b.points), false
+			b.frames = append(b.frames, point)
+			point, isSeparate = len(b.points), false
 			b.points = append(b.points, chargePoint{flowMark: flowMark{at: m.at, op: opLoop, takesValues: m.takesValues, cost: 1}, checksFuel: true, savedLocals: b.uses.sets[loops] & b.uses.reads})
 			b.points[0].checksFuel = b.points[0].checksFuel && !straight
 			loops++
 		case opIf:
-			b.frames = append(b.frames, now)
+			b.frames = append(b.frames, point)
 		case opElse:
-			now = b.frames[len(b.frames)-1]
+			point = b.frames[len(b.frames)-1]
 		case opEnd:
-			now = b.frames[len(b.frames)-1]
+			point = b.frames[len(b.frames)-1]
 			b.frames = b.frames[:len(b.frames)-1]
 		case opReturn:
 			b.points = append(b.points, chargePoint{flowMark: flowMark{at: m.at - 1, op: opReturn}})
-			now, own = unreachable, false
+			point, isSeparate = unreachable, false
 		case opBr, opBrTable, opUnreachable:
-			now, own = unreachable, false
+			point, isSeparate = unreachable, false
 		case entry:
-			own = false
+			isSeparate = false
 		}
 		straight = straight && (m.op == opBlock || m.op == entry)
-		if own {
-			now = len(b.points)
+		if isSeparate {
+			point = len(b.points)
 			b.points = append(b.points, chargePoint{flowMark: flowMark{at: m.at}})
 		}
-		if now != unreachable {
-			b.points[now].cost += m.cost
+		if point != unreachable {
+			b.points[point].cost += m.cost
 		}
 	}
 }

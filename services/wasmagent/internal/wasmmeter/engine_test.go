@@ -37,15 +37,15 @@ func newEngine(t testing.TB, cfg wazero.RuntimeConfig) *engine {
 	})
 	_, err := e.NewHostModuleBuilder(wasmmeter.RefillModule).NewFunctionBuilder().
 		WithGoFunction(api.GoFunc(func(_ context.Context, stack []uint64) {
-			left := int64(stack[0])
-			if left == wasmmeter.StackSpent {
+			remaining := int64(stack[0])
+			if remaining == wasmmeter.StackSpent {
 				panic(errStack)
 			}
-			give := min(max(e.each, -left), e.most-e.granted)
-			if e.granted += give; left+give < 0 {
+			give := min(max(e.each, -remaining), e.most-e.granted)
+			if e.granted += give; remaining+give < 0 {
 				panic(errSpent)
 			}
-			stack[0] = uint64(left + give)
+			stack[0] = uint64(remaining + give)
 		}), []api.ValueType{api.ValueTypeI64}, []api.ValueType{api.ValueTypeI64}).
 		Export(wasmmeter.RefillName).Instantiate(t.Context())
 	if err != nil {

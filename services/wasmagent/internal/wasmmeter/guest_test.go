@@ -88,7 +88,7 @@ func TestMetered_FuelIsDeterministic(t *testing.T) {
 func shiftedModule(t testing.TB, text []byte, times int) []byte {
 	t.Helper()
 	const codeSection, globalGet, globalSet = 10, 0x23, 0x24
-	number := func(at int) (n, behind int) {
+	number := func(at int) (n, next int) {
 		v, size := binary.Uvarint(text[at:])
 		if size <= 0 {
 			t.Fatalf("no number at %d", at)
@@ -97,8 +97,8 @@ func shiftedModule(t testing.TB, text []byte, times int) []byte {
 	}
 	at := 8
 	for text[at] != codeSection {
-		size, behind := number(at + 1)
-		at = behind + size
+		size, next := number(at + 1)
+		at = next + size
 	}
 	size, body := number(at + 1)
 	end := body + size

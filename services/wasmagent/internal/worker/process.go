@@ -67,12 +67,12 @@ func (c Config) start(memory int64) (*process, error) {
 	cmd.Dir = "/"
 	p := &process{cmd: cmd, began: time.Now(), stderrTail: new(tailWriter), ended: make(chan struct{}), programs: make(map[string]bool)}
 	cmd.Stderr = p.stderrTail
-	line, theirs, err := connectWorker(cmd)
+	line, workerEnd, err := connectWorker(cmd)
 	if err != nil {
 		return nil, err
 	}
 	err = cmd.Start()
-	_ = theirs.Close()
+	_ = workerEnd.Close()
 	if err != nil {
 		_ = line.Close()
 		return nil, fmt.Errorf("start a worker: %w", err)

@@ -33,16 +33,16 @@ func connectWorker(cmd *exec.Cmd) (net.Conn, *os.File, error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("make a connection to the worker: %w", err)
 	}
-	ours, theirs := os.NewFile(uintptr(pair[0]), "supervisor"), os.NewFile(uintptr(pair[1]), "worker")
-	defer ours.Close() //nolint:errcheck // the connection has its own descriptor
-	conn, err := net.FileConn(ours)
+	supervisorEnd, workerEnd := os.NewFile(uintptr(pair[0]), "supervisor"), os.NewFile(uintptr(pair[1]), "worker")
+	defer supervisorEnd.Close() //nolint:errcheck // the connection has its own descriptor
+	conn, err := net.FileConn(supervisorEnd)
 	if err != nil {
-		_ = theirs.Close()
+		_ = workerEnd.Close()
 		return nil, nil, fmt.Errorf("make a connection to the worker: %w", err)
 	}
-	cmd.ExtraFiles = []*os.File{theirs}
+	cmd.ExtraFiles = []*os.File{workerEnd}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	return conn, theirs, nil
+	return conn, workerEnd, nil
 }
 
 // limitResources limits the memory of this process to memory bytes, and the number of open files. It disables core
