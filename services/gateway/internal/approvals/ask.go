@@ -21,7 +21,7 @@ const maxClaims = 8
 
 // RequestAndClaim requests an approval for a call and waits for the decision. If the call is approved, Ask claims the approval,
 // because equal calls may compete for the approval.
-func (k *Manager) RequestAndClaim(ctx, gone context.Context, a attempt.Attempt) (attempt.Attempt, *refusal.Refusal) {
+func (k *Manager) RequestAndClaim(ctx, disconnected context.Context, a attempt.Attempt) (attempt.Attempt, *refusal.Refusal) {
 	if a.Tools == nil || !mcp.IsMultiRound(a.Sent.Method) { // in every revision, clients can wait for the answers to these methods only
 		return a, Unavailable()
 	}
@@ -38,27 +38,27 @@ func (k *Manager) RequestAndClaim(ctx, gone context.Context, a attempt.Attempt) 
 	}
 	lostClaim := false
 	for range maxClaims {
-		asked, refused := k.client.RequestAndHold(ctx, Request{
-			Principal: a.Principal, Attest: k.attestFunc(a, definition), DecisionID: a.ID, Until: until, Caller: gone, Drain: k.draining,
+		result, refused := k.client.RequestAndHold(ctx, Request{
+			Principal: a.Principal, Attest: k.attestFunc(a, definition), DecisionID: a.ID, Until: until, Caller: disconnected, Drain: k.draining,
 			Reply: a.Reply, Confirm: a.Confirm,
 			Call: &approvalv1.BoundCall{ServerIdentity: a.Identity, Call: a.Bound(definition)},
 		})
-		a.HeldFor += asked.Held
-		if asked.Decision != nil || refused == nil { // a response of policy without a decision counts as a decision, too
-			a.Decision = asked.Decision
+		a.HeldFor += result.Held
+		if result.Decision != nil || refused == nil { // a response of policy without a decision counts as a decision, too
+			a.Decision = result.Decision
 		}
 		switch {
 		case refused != nil:
 			return a, refused
-		case asked.Approval == nil:
+		case result.Approval == nil:
 			if lostClaim {
 				a = a.WithNewID()
 			}
 			return a, k.cancelSuperseded(ctx, a)
-		case gone.Err() != nil: // the approval stays pending, and the gateway does not make the call by itself
-			return a, refusalFor(asked.Approval)
+		case disconnected.Err() != nil: // the approval stays pending, and the gateway does not make the call by itself
+			return a, refusalFor(result.Approval)
 		}
-		if a, refused, lostClaim = k.tryClaim(ctx, a, asked.Approval); !lostClaim {
+		if a, refused, lostClaim = k.tryClaim(ctx, a, result.Approval); !lostClaim {
 			return a, refused
 		}
 	}
@@ -96,9 +96,9 @@ func (k *Manager) notListed(ctx context.Context, a attempt.Attempt, err error) *
 	return &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_UNAVAILABLE, Message: "the server does not list its tools, so no approval can be requested for this call."}
 }
 
-// tryClaim claims an approval for a call if policy's current decision allows that. again reports that the approval has
+// tryClaim claims an approval for a call if policy's current decision allows that. changed reports that the approval has
 // changed meanwhile, so that the call must start again.
-func (k *Manager) tryClaim(ctx context.Context, a attempt.Attempt, by *approvalv1.Approval) (_ attempt.Attempt, refused *refusal.Refusal, again bool) {
+func (k *Manager) tryClaim(ctx context.Context, a attempt.Attempt, by *approvalv1.Approval) (_ attempt.Attempt, refused *refusal.Refusal, changed bool) {
 	if a.Revoked == nil || a.Revoked() {
 		return a, &refusal.Refusal{Code: commonv1.Code_CODE_POLICY_UNAVAILABLE}, false
 	}
@@ -114,21 +114,21 @@ func (k *Manager) tryClaim(ctx context.Context, a attempt.Attempt, by *approvalv
 	if refused = a.Refusal(); refused != nil && a.Decision.GetEffect() != policyv1.Effect_EFFECT_DENY {
 		return a, refused, false // a denial ends the approval
 	}
-	a, said, refused := k.claim(ctx, a, by, decided, definition)
+	a, claimed, refused := k.claim(ctx, a, by, decided, definition)
 	switch {
 	case refused != nil:
 		return a, refused, false
-	case said.changed, said.refusal.GetCode() == commonv1.Code_CODE_APPROVAL_PENDING:
+	case claimed.changed, claimed.refusal.GetCode() == commonv1.Code_CODE_APPROVAL_PENDING:
 		return a, nil, true
-	case said.err != nil:
-		k.log.WarnContext(ctx, "call was not claimed", "decision_id", a.ID, "approval_id", by.GetId(), "error", said.err)
+	case claimed.err != nil:
+		k.log.WarnContext(ctx, "call was not claimed", "decision_id", a.ID, "approval_id", by.GetId(), "error", claimed.err)
 		return k.releaseClaim(ctx, a, "whether the claim was made is not known"), Unavailable(), false
-	case said.claimed == nil:
-		return a, k.client.refusalOf(said.refusal), false
+	case claimed.claimed == nil:
+		return a, k.client.refusalOf(claimed.refusal), false
 	}
 	if refused = a.Refusal(); refused != nil { // policy has the last word, whatever the approval service answers
 		return k.releaseClaim(ctx, a, "policy denies the call now"), refused, false
 	}
-	a, refused = k.restoreStored(ctx, a, said.claimed)
+	a, refused = k.restoreStored(ctx, a, claimed.claimed)
 	return a, refused, false
 }

@@ -59,11 +59,11 @@ func (k *Manager) claim(ctx context.Context, a attempt.Attempt, by *approvalv1.A
 		Principal: a.Principal, Approval: by, ID: a.ID, Decided: decided, Lease: a.Lease.GetId(),
 		Definition: definition, ServerIdentity: a.Identity,
 		Attest: func(ctx context.Context, approval string, n int32) (*policyv1.DecideCallResponse, *refusal.Refusal) {
-			again, refused := k.desk.Attest(ctx, a, definition, approval, n)
-			if refused == nil && binding.LimitKey(by, attempt.Reserved(again.GetDecision().GetLimits())) != key {
+			next, refused := k.desk.Attest(ctx, a, definition, approval, n)
+			if refused == nil && binding.LimitKey(by, attempt.Reserved(next.GetDecision().GetLimits())) != key {
 				refused = Unavailable() // the limits differ from the reserved limits
 			}
-			return again, refused
+			return next, refused
 		},
 	})
 	a.Decision = last
@@ -109,8 +109,8 @@ func (k *Manager) releaseClaim(ctx context.Context, a attempt.Attempt, reason st
 }
 
 // restore returns the message to send: the stored call, with the id and the volatile `_meta` of the received message.
-func restore(came *jsonrpc.Message, call *policyv1.Call) (*jsonrpc.Message, error) {
-	raw, err := jsonrpc.Restore(came, call.GetParamsJson())
+func restore(received *jsonrpc.Message, call *policyv1.Call) (*jsonrpc.Message, error) {
+	raw, err := jsonrpc.Restore(received, call.GetParamsJson())
 	if err != nil {
 		return nil, err
 	}

@@ -127,32 +127,32 @@ type Result struct {
 func (w *Client) RequestAndHold(ctx context.Context, q Request) (Result, *refusal.Refusal) {
 	ctx = authn.OnBehalfOf(ctx, q.Principal)
 	resp, decision, refused, err := w.request(ctx, q, &approvalv1.RequestApprovalRequest{CanConfirm: q.Confirm != nil && time.Now().Before(q.Until)})
-	asked := Result{Approval: resp.GetAsked().GetApproval(), Decision: decision}
+	result := Result{Approval: resp.GetAsked().GetApproval(), Decision: decision}
 	switch {
 	case err != nil:
 		w.log.WarnContext(ctx, "approval was not requested", "decision_id", q.DecisionID, "error", err)
-		return asked, Unavailable()
+		return result, Unavailable()
 	case resp == nil:
-		return asked, refused
-	case asked.Approval == nil:
-		return asked, w.refusalOf(resp.GetRefusal())
+		return result, refused
+	case result.Approval == nil:
+		return result, w.refusalOf(resp.GetRefusal())
 	}
-	w.remember(q, asked.Approval)
+	w.remember(q, result.Approval)
 	if !resp.GetAsked().GetConfirm() {
 		q.Confirm = nil // the question to the user is an approval request, too, and the approval service counts it
 	}
-	if asked.Approval.GetState() == pending {
-		if asked, refused = w.hold(ctx, q, asked); refused != nil {
-			return asked, refused
+	if result.Approval.GetState() == pending {
+		if result, refused = w.hold(ctx, q, result); refused != nil {
+			return result, refused
 		}
 	}
-	switch asked.Approval.GetState() { //nolint:exhaustive // the call is refused in every other state
+	switch result.Approval.GetState() { //nolint:exhaustive // the call is refused in every other state
 	case approved:
-		return asked, nil
+		return result, nil
 	case approvalv1.ApprovalState_APPROVAL_STATE_OUTCOME_UNKNOWN: // the claim decides on a call in this state
-		return asked, nil
+		return result, nil
 	default:
-		return asked, refusalFor(asked.Approval)
+		return result, refusalFor(result.Approval)
 	}
 }
 
@@ -221,37 +221,37 @@ func (w *Client) get(ctx context.Context, id string) (*approvalv1.Approval, *ref
 }
 
 // hold waits until approvers have decided or the call is no longer held.
-func (w *Client) hold(ctx context.Context, q Request, was Result) (asked Result, refused *refusal.Refusal) {
+func (w *Client) hold(ctx context.Context, q Request, initial Result) (result Result, refused *refusal.Refusal) {
 	ctx, cancel := context.WithDeadline(ctx, q.Until)
 	defer cancel()
 	defer context.AfterFunc(q.Caller, cancel)()
 	defer context.AfterFunc(q.Drain, cancel)()
 	if ctx.Err() != nil || !w.addHeld(q.Principal) {
-		return was, nil
+		return initial, nil
 	}
 	defer w.removeHeld(q.Principal)
 	begin := time.Now()
 	defer func() {
-		asked.Held = time.Since(begin)
-		w.meters.RecordHeld(ctx, asked.Approval.GetState(), asked.Held)
+		result.Held = time.Since(begin)
+		w.meters.RecordHeld(ctx, result.Approval.GetState(), result.Held)
 	}()
 	if q.Reply != nil {
 		q.Reply.Hold()
 	}
 	defer w.notifyHeld(ctx, q)()
-	end := w.startConfirm(ctx, q, was.Approval)
-	asked = Result{Approval: w.watchUntilDecided(ctx, was.Approval), Decision: was.Decision}
-	said := end()
-	if said.decision != nil {
-		asked.Decision = said.decision
+	end := w.startConfirm(ctx, q, initial.Approval)
+	result = Result{Approval: w.watchUntilDecided(ctx, initial.Approval), Decision: initial.Decision}
+	answer := end()
+	if answer.decision != nil {
+		result.Decision = answer.decision
 	}
-	if said.approval.GetVersion() > asked.Approval.GetVersion() { // the watch was slower than the answer of the user
-		asked.Approval = said.approval
+	if answer.approval.GetVersion() > result.Approval.GetVersion() { // the watch was slower than the answer of the user
+		result.Approval = answer.approval
 	}
-	if said.answer == attempt.Declined && asked.Approval.GetState() != denied {
-		return asked, declinedRefusal(asked.Approval)
+	if answer.answer == attempt.Declined && result.Approval.GetState() != denied {
+		return result, declinedRefusal(result.Approval)
 	}
-	return asked, nil
+	return result, nil
 }
 
 // watchUntilDecided watches an approval until it is no longer pending or ctx is cancelled.

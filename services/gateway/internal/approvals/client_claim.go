@@ -53,7 +53,7 @@ func (w *Client) Claim(ctx context.Context, c ClaimRequest) (*approvalv1.ClaimAp
 			Decision: c.Decided.GetDecision(), SignedDecision: c.Decided.GetSignedDecision(),
 			LimitLeaseId: c.Lease, DefinitionDigest: c.Definition, ServerIdentity: c.ServerIdentity, Lease: durationpb.New(lease),
 		})
-		if again := isStale(err) && judged < maxAttestations || isUnavailable(err) && judged == 1; !again {
+		if retry := isStale(err) && judged < maxAttestations || isUnavailable(err) && judged == 1; !retry {
 			return resp, last, err
 		}
 		decided, refused := c.Attest(ctx, c.Approval.GetId(), c.Approval.GetAttempt())

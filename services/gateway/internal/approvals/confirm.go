@@ -39,11 +39,11 @@ func (w *Client) startConfirm(ctx context.Context, q Request, a *approvalv1.Appr
 		return func() userAnswer { return userAnswer{} }
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	said := make(chan userAnswer, 1)
-	go func() { said <- w.confirmWithUser(ctx, q, a) }()
+	answers := make(chan userAnswer, 1)
+	go func() { answers <- w.confirmWithUser(ctx, q, a) }()
 	return func() userAnswer {
 		cancel()
-		return <-said
+		return <-answers
 	}
 }
 
@@ -52,14 +52,14 @@ func (w *Client) confirmWithUser(ctx context.Context, q Request, a *approvalv1.A
 	if text == "" {
 		return userAnswer{}
 	}
-	said := userAnswer{answer: q.Confirm(ctx, text)}
-	if said.answer == attempt.Unanswered {
-		return said
+	answer := userAnswer{answer: q.Confirm(ctx, text)}
+	if answer.answer == attempt.Unanswered {
+		return answer
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerTimeout) // an answer that the user has given is always passed on
 	defer cancel()
-	said.approval, said.decision = w.submitAnswer(ctx, q, a.GetId(), said.answer)
-	return said
+	answer.approval, answer.decision = w.submitAnswer(ctx, q, a.GetId(), answer.answer)
+	return answer
 }
 
 var verdicts = map[attempt.Word]approvalv1.Verdict{

@@ -94,11 +94,11 @@ func (w *Client) tooManyText() string {
 
 // deniedText returns the text that says who denied a call, and how long an equal call stays denied.
 func deniedText(a *approvalv1.Approval) string {
-	text, left := refusal.Sentence(Denial(a)), time.Until(a.GetDeniedUntil().AsTime())
-	if left <= 0 {
+	text, remaining := refusal.Sentence(Denial(a)), time.Until(a.GetDeniedUntil().AsTime())
+	if remaining <= 0 {
 		return text + " Do not make the same call again."
 	}
-	return text + " The same call stays denied for another " + waitText(left) + ": do not make it again."
+	return text + " The same call stays denied for another " + waitText(remaining) + ": do not make it again."
 }
 
 // Denial returns a text that says who denied a call, and the person's reason if there is one.

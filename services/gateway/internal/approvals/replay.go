@@ -43,14 +43,14 @@ func OpenCalls(ctx context.Context, j *journal.Journal) ([]OpenCall, error) {
 
 // Replay reports the outcomes of these calls to the approval service. It retries until the service answers or ctx is
 // cancelled. The gateway serves requests meanwhile.
-func (k *Manager) Replay(ctx context.Context, left []OpenCall) error {
-	if len(left) == 0 {
+func (k *Manager) Replay(ctx context.Context, open []OpenCall) error {
+	if len(open) == 0 {
 		return nil
 	}
-	k.log.InfoContext(ctx, "approved calls were left open; their outcomes are reported to the approval service now", "calls", len(left))
+	k.log.InfoContext(ctx, "approved calls were left open; their outcomes are reported to the approval service now", "calls", len(open))
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(replayAtOnce)
-	for _, call := range left {
+	for _, call := range open {
 		group.Go(func() error {
 			k.settleOpenCall(ctx, call.Record)
 			return nil

@@ -80,9 +80,9 @@ func TestReplay_ReportsEachOpenCallOnce(t *testing.T) {
 	t.Parallel()
 	var (
 		claim, intent, settled = journalRecord{kind: journal.KindClaim}, journalRecord{kind: journal.KindIntent}, journalRecord{kind: journal.KindSettled}
-		came                   = func(r journal.ResultClass) journalRecord { return journalRecord{kind: journal.KindOutcome, result: r} }
+		outcome                = func(r journal.ResultClass) journalRecord { return journalRecord{kind: journal.KindOutcome, result: r} }
 		lapsed                 = &rpc.Error{Code: codes.FailedPrecondition, Reason: "LEASE_ENDED"}
-		gone                   = status.Error(codes.NotFound, "APPROVAL_UNKNOWN")
+		notFound               = status.Error(codes.NotFound, "APPROVAL_UNKNOWN")
 	)
 	const call = " a-1 d-1 of gw"
 	for name, tt := range map[string]struct {
@@ -95,18 +95,18 @@ func TestReplay_ReportsEachOpenCallOnce(t *testing.T) {
 		"claimed":                        {[]journalRecord{claim}, nil, "", []string{"release" + call}, 0},
 		"claimed, with limits":           {[]journalRecord{claim}, nil, "l-1", []string{"release" + call, "settle l-1"}, 0},
 		"about to be sent":               {[]journalRecord{claim, intent}, nil, "l-1", []string{"CALL_OUTCOME_UNKNOWN" + call}, 0},
-		"it ran":                         {[]journalRecord{claim, intent, came(journal.ResultOK)}, nil, "", []string{"CALL_OUTCOME_DONE" + call}, 0},
-		"the tool failed":                {[]journalRecord{claim, intent, came(journal.ResultToolError)}, nil, "", []string{"CALL_OUTCOME_FAILED" + call}, 0},
-		"the protocol failed":            {[]journalRecord{claim, intent, came(journal.ResultProtocolError)}, nil, "", []string{"CALL_OUTCOME_FAILED" + call}, 0},
-		"nobody knows":                   {[]journalRecord{claim, intent, came(journal.ResultUnknown)}, nil, "", []string{"CALL_OUTCOME_UNKNOWN" + call}, 0},
-		"it never left":                  {[]journalRecord{claim, intent, came(journal.ResultNeverSent)}, nil, "l-1", []string{"release" + call, "settle l-1"}, 0},
-		"settled":                        {[]journalRecord{claim, intent, came(journal.ResultOK), settled}, nil, "", nil, 0},
+		"it ran":                         {[]journalRecord{claim, intent, outcome(journal.ResultOK)}, nil, "", []string{"CALL_OUTCOME_DONE" + call}, 0},
+		"the tool failed":                {[]journalRecord{claim, intent, outcome(journal.ResultToolError)}, nil, "", []string{"CALL_OUTCOME_FAILED" + call}, 0},
+		"the protocol failed":            {[]journalRecord{claim, intent, outcome(journal.ResultProtocolError)}, nil, "", []string{"CALL_OUTCOME_FAILED" + call}, 0},
+		"nobody knows":                   {[]journalRecord{claim, intent, outcome(journal.ResultUnknown)}, nil, "", []string{"CALL_OUTCOME_UNKNOWN" + call}, 0},
+		"it never left":                  {[]journalRecord{claim, intent, outcome(journal.ResultNeverSent)}, nil, "l-1", []string{"release" + call, "settle l-1"}, 0},
+		"settled":                        {[]journalRecord{claim, intent, outcome(journal.ResultOK), settled}, nil, "", nil, 0},
 		"settled before it was sent":     {[]journalRecord{claim, settled}, nil, "", nil, 0},
 		"without an approval":            {[]journalRecord{{kind: journal.KindIntent, free: true}}, nil, "", nil, 0},
-		"there is no such approval":      {[]journalRecord{claim}, gone, "l-1", []string{"release" + call}, 0},
+		"there is no such approval":      {[]journalRecord{claim}, notFound, "l-1", []string{"release" + call}, 0},
 		"the claim is another's":         {[]journalRecord{claim, intent}, status.Error(codes.FailedPrecondition, "NOT_HOLDER"), "", []string{"CALL_OUTCOME_UNKNOWN" + call}, 0},
 		"the lease has run out":          {[]journalRecord{claim}, lapsed, "l-1", []string{"release" + call, "CALL_OUTCOME_NEVER_SENT" + call}, 0},
-		"the approval service is broken": {[]journalRecord{claim, intent, came(journal.ResultOK)}, status.Error(codes.Internal, ""), "", []string{"CALL_OUTCOME_DONE" + call}, 1},
+		"the approval service is broken": {[]journalRecord{claim, intent, outcome(journal.ResultOK)}, status.Error(codes.Internal, ""), "", []string{"CALL_OUTCOME_DONE" + call}, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -119,9 +119,9 @@ func TestReplay_ReportsEachOpenCallOnce(t *testing.T) {
 			if diff := cmp.Diff(tt.told, h.told); diff != "" {
 				t.Errorf("reports (-want +got):\n%s", diff)
 			}
-			left, err := OpenCalls(t.Context(), j)
-			if err != nil || len(left) != tt.open {
-				t.Errorf("afterwards %d are open, want %d (%v)", len(left), tt.open, err)
+			open, err := OpenCalls(t.Context(), j)
+			if err != nil || len(open) != tt.open {
+				t.Errorf("afterwards %d are open, want %d (%v)", len(open), tt.open, err)
 			}
 			if n := outcomesOf(t, j); len(tt.left) > 1 && tt.left[1] == intent && n != 1 {
 				t.Errorf("%d outcomes are on record", n)
@@ -169,11 +169,11 @@ func runReplay(t *testing.T, j *journal.Journal, h *recordingService) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	left, err := OpenCalls(t.Context(), j)
+	open, err := OpenCalls(t.Context(), j)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Replay(t.Context(), left); err != nil {
+	if err := s.Replay(t.Context(), open); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -40,10 +40,10 @@ func (k *Manager) Withdraw(ctx context.Context, p *identityv1.Principal, approva
 
 // WaitDecision waits until approvers have decided, at most as long as a call of w.Client is held. It does not make the call.
 func (k *Manager) WaitDecision(ctx context.Context, w WaitRequest) (*approvalv1.Approval, *refusal.Refusal) {
-	said, refused := k.client.WaitDecided(context.WithoutCancel(ctx), w.Approval, Request{
+	result, refused := k.client.WaitDecided(context.WithoutCancel(ctx), w.Approval, Request{
 		Principal: w.Principal, Until: k.client.HoldUntil(w.Client, time.Now()), Caller: ctx, Drain: k.draining,
 		Reply: w.Reply,
 	})
-	spans.Approval(trace.SpanFromContext(ctx), said.Approval.GetId(), said.Held)
-	return said.Approval, refused
+	spans.Approval(trace.SpanFromContext(ctx), result.Approval.GetId(), result.Held)
+	return result.Approval, refused
 }

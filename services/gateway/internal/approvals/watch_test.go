@@ -78,11 +78,11 @@ func TestWatch_HoldThatIsOverIsNotLogged(t *testing.T) {
 					t.Fatal(err)
 				}
 				begin := time.Now()
-				asked, refused := w.WaitDecided(t.Context(), "a-1", approvals.Request{
+				result, refused := w.WaitDecided(t.Context(), "a-1", approvals.Request{
 					Principal: &identityv1.Principal{Subject: "bot"}, Until: begin.Add(hold), Caller: t.Context(), Drain: t.Context(),
 				})
-				if took := time.Since(begin); refused != nil || asked.Approval.GetId() != "a-1" || took != hold {
-					t.Errorf("after %v: %v, %v", took, asked, refused)
+				if took := time.Since(begin); refused != nil || result.Approval.GetId() != "a-1" || took != hold {
+					t.Errorf("after %v: %v, %v", took, result, refused)
 				}
 				if strings.Contains(log.String(), "approval is not watched") != tt.warns {
 					t.Errorf("the log says %q", log.String())

@@ -330,16 +330,16 @@ func (s *Server) storeResult(found *Result, err error) {
 }
 
 func (s *Server) query(ctx context.Context, at time.Time) (*Result, error) {
-	has := s.deps.Room.Open(&limits.Owner{Server: s.cfg.Name})
-	defer has.Close()
-	found, sess, err := s.openSession(ctx, has)
+	memory := s.deps.Room.Open(&limits.Owner{Server: s.cfg.Name})
+	defer memory.Close()
+	found, sess, err := s.openSession(ctx, memory)
 	if err != nil {
 		return nil, err
 	}
 	defer closeSession(ctx, sess)
 	s.setGreeted()
 	found.At = at
-	if found.List, err = readTools(ctx, sess, found.client(), has); err != nil {
+	if found.List, err = readTools(ctx, sess, found.client(), memory); err != nil {
 		return nil, err
 	}
 	found.Aliases, found.paramHeaders = aggregate.NewToolAliases(s.cfg.Name, toolNames(found.List)), paramHeaders(found.List)
@@ -376,17 +376,17 @@ func paramHeaders(list *jsonrpc.Answer) map[string][]paramheaders.Binding {
 
 // openSession opens a session, or finds out that the server has no sessions. If no revision is configured, it first uses the
 // newest revision with sessions, and then the revision without sessions if the server has no sessions.
-func (s *Server) openSession(ctx context.Context, has *limits.Memory) (*Result, *upstream.Session, error) {
+func (s *Server) openSession(ctx context.Context, memory *limits.Memory) (*Result, *upstream.Session, error) {
 	if s.cfg.Version == mcp.Modern {
-		return s.discover(ctx, has)
+		return s.discover(ctx, memory)
 	}
-	sess, opened, err := s.deps.Server.Open(ctx, catalogPrincipal, upstream.Initialize(s.cfg.Version, gatewayClient.Name, gatewayClient.Version), has)
+	sess, opened, err := s.deps.Server.Open(ctx, catalogPrincipal, upstream.Initialize(s.cfg.Version, gatewayClient.Name, gatewayClient.Version), memory)
 	if s.cfg.Version == "" && s.deps.Server.CanBeModern() && opened.Refuses() {
 		if err == nil {
 			closeSession(ctx, sess)
 		}
-		has.Settle(0)
-		if found, sess, modern := s.discover(ctx, has); modern == nil {
+		memory.Settle(0)
+		if found, sess, modern := s.discover(ctx, memory); modern == nil {
 			return found, sess, nil
 		}
 	}
@@ -416,8 +416,8 @@ func (s *Server) finishOpen(ctx context.Context, sess *upstream.Session, greetin
 }
 
 // discover asks the server in revision 2026-07-28.
-func (s *Server) discover(ctx context.Context, has *limits.Memory) (*Result, *upstream.Session, error) {
-	sess, answer, err := s.deps.Server.Open(ctx, catalogPrincipal, upstream.Discover(gatewayClient), has)
+func (s *Server) discover(ctx context.Context, memory *limits.Memory) (*Result, *upstream.Session, error) {
+	sess, answer, err := s.deps.Server.Open(ctx, catalogPrincipal, upstream.Discover(gatewayClient), memory)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -432,7 +432,7 @@ func closeSession(ctx context.Context, sess *upstream.Session) {
 }
 
 // readTools reads all pages of a list of tools and joins them to one page.
-func readTools(ctx context.Context, sess *upstream.Session, by *upstream.Client, has *limits.Memory) (*jsonrpc.Answer, error) {
+func readTools(ctx context.Context, sess *upstream.Session, by *upstream.Client, memory *limits.Memory) (*jsonrpc.Answer, error) {
 	whole := bytes.NewBufferString(`{"jsonrpc":"2.0","id":0,"result":{"tools":[`)
 	tools, cursor, given := 0, "", make(map[string]bool)
 	for n := range maxPages {
@@ -440,8 +440,8 @@ func readTools(ctx context.Context, sess *upstream.Session, by *upstream.Client,
 			return nil, &listError{fmt.Sprintf("page %d has a cursor that was given before", n)}
 		}
 		given[cursor] = true
-		has.Settle(0) // frees the memory of the previous page, which was copied
-		answer, err := sess.SendRequest(ctx, upstream.ListTools(cursor, by), has, nil)
+		memory.Settle(0) // frees the memory of the previous page, which was copied
+		answer, err := sess.SendRequest(ctx, upstream.ListTools(cursor, by), memory, nil)
 		if err != nil {
 			return nil, err
 		}

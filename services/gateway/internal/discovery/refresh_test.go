@@ -119,7 +119,7 @@ func TestKeepFresh_AsksOnASchedule(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		keep, places := keeping(t), make(chan struct{}, 2)
-		good, asked := newView(t, answers)
+		good, first := newView(t, answers)
 		bad, tried := newView(t, refuses)
 		keep(good, places, busy)
 		keep(bad, places, busy)
@@ -130,7 +130,7 @@ func TestKeepFresh_AsksOnASchedule(t *testing.T) {
 			}
 		}
 		synctest.Wait()
-		if n := len(asked.times()); n > 6 {
+		if n := len(first.times()); n > 6 {
 			t.Errorf("it was asked %d times in 20 minutes", n)
 		}
 		want := []time.Duration{0, 15 * time.Second, 45 * time.Second, 105 * time.Second, 225 * time.Second, 465 * time.Second, 735 * time.Second, 1005 * time.Second}
@@ -247,18 +247,18 @@ func TestKeepFresh_AsksNothingWhileIdle(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		keep, places := keeping(t), make(chan struct{}, 1)
-		view, asked := newView(t, answers)
+		view, first := newView(t, answers)
 		other, also := newView(t, answers)
 		until := time.Now().Add(time.Hour)
 		keep(view, places, func() bool { return time.Now().Before(until) }, other)
 		time.Sleep(time.Hour - time.Second)
 		synctest.Wait()
-		if n := len(asked.times()); n != 0 {
+		if n := len(first.times()); n != 0 {
 			t.Errorf("while idle it was asked %d times", n)
 		}
 		time.Sleep(10 * time.Minute)
-		if len(asked.times()) < 2 || len(also.times()) != 0 {
-			t.Errorf("it was asked %d times, and the other, which was never asked before, %d", len(asked.times()), len(also.times()))
+		if len(first.times()) < 2 || len(also.times()) != 0 {
+			t.Errorf("it was asked %d times, and the other, which was never asked before, %d", len(first.times()), len(also.times()))
 		}
 		if _, err := other.Get(t.Context(), discovery.Fresh); err != nil {
 			t.Fatal(err)

@@ -70,7 +70,7 @@ type ReplayStream struct {
 
 // Begin begins the stream of a server's answer for an owner. The stream uses memory of the given budget until the stream is
 // forgotten. Begin returns nil if there is not enough memory. In that case the stream cannot be resumed.
-func (a *ReplayStreams) Begin(server, owner string, has *limits.Memory) *ReplayStream {
+func (a *ReplayStreams) Begin(server, owner string, memory *limits.Memory) *ReplayStream {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if len(a.order) == maxReplayStreams {
@@ -78,12 +78,12 @@ func (a *ReplayStreams) Begin(server, owner string, has *limits.Memory) *ReplayS
 			a.forget(i)
 		}
 	}
-	if a.closed || len(a.order) == maxReplayStreams || !has.Add(limits.UncountedBytes) { // the free part of a holding is for messages in flight
-		has.Close()
+	if a.closed || len(a.order) == maxReplayStreams || !memory.Add(limits.UncountedBytes) { // the free part of a holding is for messages in flight
+		memory.Close()
 		return nil
 	}
 	a.last++
-	s := &ReplayStream{Server: server, of: a, number: a.last, owner: owner, has: has, more: make(chan struct{})}
+	s := &ReplayStream{Server: server, of: a, number: a.last, owner: owner, has: memory, more: make(chan struct{})}
 	a.order = append(a.order, s)
 	return s
 }

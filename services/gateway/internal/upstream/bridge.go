@@ -12,8 +12,8 @@ import (
 // Bridge is [Server.Open] for a client and a server without a common protocol family. hello is initialize for a server
 // without sessions, and server/discover for a server that has only sessions. Capabilities that cannot be translated are
 // offered to neither side.
-func (s *Server) Bridge(ctx context.Context, key principal.Key, hello GatewayMessage, has *limits.Memory) (*Session, Answer, error) {
-	switch first := hello.inTrace(ctx, has); first.Method() {
+func (s *Server) Bridge(ctx context.Context, key principal.Key, hello GatewayMessage, memory *limits.Memory) (*Session, Answer, error) {
+	switch first := hello.inTrace(ctx, memory); first.Method() {
 	case mcp.MethodInitialize:
 		return s.withSessions(ctx, key, first)
 	case mcp.MethodDiscover:

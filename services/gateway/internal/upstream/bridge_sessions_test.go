@@ -90,13 +90,13 @@ func serverOf(t *testing.T, over upstream.Transport) *upstream.Server {
 func bridged(t *testing.T, s *statelessServer) (*upstream.Session, *limits.Memory) {
 	t.Helper()
 	server := serverOf(t, s)
-	has := upstreamtest.Answers().Open(upstreamtest.Holder(principal.Key{Tenant: "acme", Subject: "ana"}))
-	t.Cleanup(has.Close)
+	memory := upstreamtest.Answers().Open(upstreamtest.Holder(principal.Key{Tenant: "acme", Subject: "ana"}))
+	t.Cleanup(memory.Close)
 	if s.discovered == "" {
 		s.discovered = discovered
 	}
 	abilities := slices.DeleteFunc(mcp.Abilities(), func(a mcp.Ability) bool { return a.Method != mcp.MethodElicit })
-	sess, answer, err := server.Bridge(t.Context(), principal.Key{Tenant: "acme", Subject: "ana"}, upstream.Initialize("2025-06-18", "c", "2", abilities...), has)
+	sess, answer, err := server.Bridge(t.Context(), principal.Key{Tenant: "acme", Subject: "ana"}, upstream.Initialize("2025-06-18", "c", "2", abilities...), memory)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -104,20 +104,20 @@ func bridged(t *testing.T, s *statelessServer) (*upstream.Session, *limits.Memor
 	if got := string(answer.Message.Raw); s.discovered == discovered && !strings.HasSuffix(got, want) {
 		t.Errorf("it greets as %s", got)
 	}
-	return sess, has
+	return sess, memory
 }
 
 // requestMeta contains the members of `_meta` that each request has.
 const requestMeta = `"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{"elicitation":{"form":{},"url":{}}},"io.modelcontextprotocol/clientInfo":{"name":"c","version":"2"}`
 
 // request returns an accepted request of a client.
-func request(t *testing.T, text string, has *limits.Memory) upstream.Request {
+func request(t *testing.T, text string, memory *limits.Memory) upstream.Request {
 	t.Helper()
 	m, err := jsonrpc.Parse([]byte(text), jsonrpc.DefaultLimits())
 	if err != nil {
 		t.Fatal(err)
 	}
-	return upstream.Request{Message: m, Room: has}
+	return upstream.Request{Message: m, Room: memory}
 }
 
 const inputs = `"result":{"resultType":"input_required","inputRequests":{"a":{"method":"elicitation/create","params":{"n":1e2}},"b":{"method":"roots/list"}},"requestState":"s\u00e9"}`
@@ -133,9 +133,9 @@ func TestSessions_RepeatsDeclarationsAndAnswersInput(t *testing.T) {
 		}
 		return `"result":{"content":[],"resultType":"complete"}`, nil
 	}
-	sess, has := bridged(t, s)
+	sess, memory := bridged(t, s)
 	var asked []string
-	answer, err := sess.Forward(t.Context(), request(t, `{"jsonrpc":"2.0", "id":"x","method":"tools/call","params":{"name":"t","arguments":{"n":12345678901234567}}}`, has), func(raw []byte) {
+	answer, err := sess.Forward(t.Context(), request(t, `{"jsonrpc":"2.0", "id":"x","method":"tools/call","params":{"name":"t","arguments":{"n":12345678901234567}}}`, memory), func(raw []byte) {
 		m, err := jsonrpc.ReadAnswer(raw, jsonrpc.AnswerLimits())
 		if err != nil {
 			t.Error(err)
@@ -191,7 +191,7 @@ func TestSessions_UnansweredInputEndsTheRequest(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := &statelessServer{answers: func(context.Context, upstream.Request, func([]byte)) (string, error) { return tt.answer, nil }}
-			sess, has := bridged(t, s)
+			sess, memory := bridged(t, s)
 			events := func(raw []byte) {
 				m, err := jsonrpc.ReadAnswer(raw, jsonrpc.AnswerLimits())
 				if err != nil {
@@ -203,7 +203,7 @@ func TestSessions_UnansweredInputEndsTheRequest(t *testing.T) {
 			if tt.nobody {
 				events = nil
 			}
-			answer, err := sess.Forward(t.Context(), request(t, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"t"}}`, has), events)
+			answer, err := sess.Forward(t.Context(), request(t, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"t"}}`, memory), events)
 			if err != nil || !answer.Message.Error.Present() || !strings.Contains(string(answer.Message.Raw), tt.message) || len(s.received()) != tt.rounds {
 				t.Errorf("%v, %v after %d rounds", answer.Message, err, len(s.received()))
 			}
@@ -216,10 +216,10 @@ func TestSessions_UnansweredInputEndsTheRequest(t *testing.T) {
 func TestSessions_SendsSettingsWithEachRequest(t *testing.T) {
 	t.Parallel()
 	s := &statelessServer{answers: func(context.Context, upstream.Request, func([]byte)) (string, error) { return `"result":{}`, nil }}
-	sess, has := bridged(t, s)
+	sess, memory := bridged(t, s)
 	do := func(method, params string) string {
 		t.Helper()
-		answer, err := sess.Forward(t.Context(), request(t, `{"jsonrpc":"2.0","id":1,"method":"`+method+`","params":`+params+`}`, has), func([]byte) {})
+		answer, err := sess.Forward(t.Context(), request(t, `{"jsonrpc":"2.0","id":1,"method":"`+method+`","params":`+params+`}`, memory), func([]byte) {})
 		if err != nil {
 			return err.Error()
 		}
@@ -263,10 +263,10 @@ func TestSessions_CancellationEndsTheRequest(t *testing.T) {
 			<-ctx.Done()
 			return "", fmt.Errorf("%w: %w", upstream.ErrNoAnswer, context.Cause(ctx))
 		}}
-		sess, has := bridged(t, s)
+		sess, memory := bridged(t, s)
 		ended := make(chan error)
 		go func() {
-			_, err := sess.Forward(t.Context(), request(t, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"t"}}`, has), nil)
+			_, err := sess.Forward(t.Context(), request(t, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"t"}}`, memory), nil)
 			ended <- err
 		}()
 		synctest.Wait()
@@ -295,11 +295,11 @@ func TestSessions_StreamIsASubscription(t *testing.T) {
 			<-ctx.Done()
 			return "", fmt.Errorf("%w: %w", upstream.ErrNoAnswer, context.Cause(ctx))
 		}}
-		sess, has := bridged(t, s)
+		sess, memory := bridged(t, s)
 		ctx, cancel := context.WithCancel(t.Context())
 		opened, heard, ended := 0, 0, make(chan error)
 		go func() {
-			ended <- sess.Listen(ctx, upstream.Listener{Room: has, Opened: func() { opened++ }, Event: func(upstream.Event) error { heard++; return nil }})
+			ended <- sess.Listen(ctx, upstream.Listener{Room: memory, Opened: func() { opened++ }, Event: func(upstream.Event) error { heard++; return nil }})
 		}()
 		synctest.Wait()
 		other := upstreamtest.Answers().Open(upstreamtest.Holder(principal.Key{Tenant: "acme", Subject: "ana"}))
@@ -334,12 +334,12 @@ func TestSessions_RequestCountsAsSentAfterFirstRoundTrip(t *testing.T) {
 		}
 		return "", fmt.Errorf("%w: it is away", upstream.ErrNeverSent)
 	}
-	sess, has := bridged(t, s)
-	_, err := sess.Forward(t.Context(), request(t, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"t"}}`, has), nil)
+	sess, memory := bridged(t, s)
+	_, err := sess.Forward(t.Context(), request(t, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"t"}}`, memory), nil)
 	if !errors.Is(err, upstream.ErrNoAnswer) || errors.Is(err, upstream.ErrNeverSent) {
 		t.Errorf("it ended with %v", err)
 	}
-	_, err = sess.Forward(t.Context(), request(t, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"t","requestState":"x"}}`, has), nil)
+	_, err = sess.Forward(t.Context(), request(t, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"t","requestState":"x"}}`, memory), nil)
 	if !errors.Is(err, upstream.ErrNeverSent) || len(s.received()) != 2 {
 		t.Errorf("it ended with %v, the server got %q", err, s.received())
 	}

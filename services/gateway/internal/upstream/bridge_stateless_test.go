@@ -105,9 +105,9 @@ func (statefulConn) Close(context.Context) error { return nil }
 func flattened(t *testing.T, s *statefulServer) *upstream.Session {
 	t.Helper()
 	server := serverOf(t, s)
-	has := holding(t)
+	memory := holding(t)
 	client := &upstream.Client{Name: "c", Version: "2", Claims: slices.DeleteFunc(mcp.Abilities(), func(a mcp.Ability) bool { return a.Method != mcp.MethodElicit })}
-	sess, answer, err := server.Bridge(t.Context(), principal.Key{Tenant: "acme", Subject: "ana"}, upstream.Discover(client), has)
+	sess, answer, err := server.Bridge(t.Context(), principal.Key{Tenant: "acme", Subject: "ana"}, upstream.Discover(client), memory)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -123,9 +123,9 @@ func flattened(t *testing.T, s *statefulServer) *upstream.Session {
 
 func holding(t *testing.T) *limits.Memory {
 	t.Helper()
-	has := upstreamtest.Answers().Open(upstreamtest.Holder(principal.Key{Tenant: "acme", Subject: "ana"}))
-	t.Cleanup(has.Close)
-	return has
+	memory := upstreamtest.Answers().Open(upstreamtest.Holder(principal.Key{Tenant: "acme", Subject: "ana"}))
+	t.Cleanup(memory.Close)
+	return memory
 }
 
 // leg returns a request of 2026-07-28 with these params.

@@ -109,7 +109,7 @@ func (b *stateless) subscribe(ctx context.Context, req Request, events func([]by
 var errSlow = errors.New("the client reads too slowly")
 
 // subscribeResource subscribes to a resource of the server, or unsubscribes from it.
-func (b *stateless) subscribeResource(ctx context.Context, method, uri string, has *limits.Memory) error {
+func (b *stateless) subscribeResource(ctx context.Context, method, uri string, memory *limits.Memory) error {
 	params, err := json.Marshal(map[string]string{"uri": uri})
 	if err != nil {
 		return err
@@ -123,7 +123,7 @@ func (b *stateless) subscribeResource(ctx context.Context, method, uri string, h
 	if method == mcp.MethodUnsubscribe && b.wanted(uri) { // another client has subscribed meanwhile
 		return nil
 	}
-	room := has.Sibling()
+	room := memory.Sibling()
 	defer room.Close()
 	answer, err := b.Conn.Request(ctx, gatewayRequest(method, string(params)).inTrace(ctx, room), nil)
 	if err == nil && answer.Message.Error.Present() {
@@ -151,14 +151,14 @@ const (
 )
 
 // addListener adds a subscription. The first subscription opens the stream.
-func (b *stateless) addListener(l *listener, has *limits.Memory) {
+func (b *stateless) addListener(l *listener, memory *limits.Memory) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.listeners[l] = struct{}{}
 	if b.endStream == nil && !b.closed {
 		ctx, cancel := context.WithCancel(context.Background())
 		b.endStream = cancel
-		room := has.Sibling()
+		room := memory.Sibling()
 		b.all.Go(func() { b.stream(ctx, room) })
 	}
 }
@@ -186,8 +186,8 @@ func (b *stateless) removeListener(l *listener) {
 }
 
 // stream passes the server's messages to the subscriptions until ctx ends. If the stream ends, it is opened again.
-func (b *stateless) stream(ctx context.Context, has *limits.Memory) {
-	defer has.Close()
+func (b *stateless) stream(ctx context.Context, memory *limits.Memory) {
+	defer memory.Close()
 	defer func() {
 		_ = recover() // net/http recovers panics only in the goroutine of a request
 		b.mu.Lock()
@@ -197,7 +197,7 @@ func (b *stateless) stream(ctx context.Context, has *limits.Memory) {
 		}
 	}()
 	for wait := reopenFirst; ; wait = min(2*wait, reopenMost) {
-		err := b.Listen(ctx, Listener{Room: has, Opened: func() {}, Event: func(e Event) error {
+		err := b.Listen(ctx, Listener{Room: memory, Opened: func() {}, Event: func(e Event) error {
 			wait = reopenFirst
 			b.dispatch(ctx, e.Message)
 			return nil

@@ -24,16 +24,16 @@ type GatewayMessage struct{ message *jsonrpc.Message }
 
 // Request returns the message as a request with a W3C traceparent, which may be empty, and a memory budget for its
 // answer, as described at [Request].
-func (o GatewayMessage) Request(traceParent string, has *limits.Memory) Request {
+func (o GatewayMessage) Request(traceParent string, memory *limits.Memory) Request {
 	if o.message == nil {
 		o.message = new(jsonrpc.Message)
 	}
-	return Request{Message: o.message, TraceParent: traceParent, Room: has}
+	return Request{Message: o.message, TraceParent: traceParent, Room: memory}
 }
 
 // inTrace returns the message as a request in the trace of ctx.
-func (o GatewayMessage) inTrace(ctx context.Context, has *limits.Memory) Request {
-	return o.Request(telemetry.TraceParent(trace.SpanContextFromContext(ctx)), has)
+func (o GatewayMessage) inTrace(ctx context.Context, memory *limits.Memory) Request {
+	return o.Request(telemetry.TraceParent(trace.SpanContextFromContext(ctx)), memory)
 }
 
 const (

@@ -101,8 +101,8 @@ func (s *Server) LastErrorInDetail() string {
 
 // Open opens a session for a principal with this hello in the trace of ctx. It returns the session and the server's
 // answer. Memory for the answer is reserved in memory, and errors are the same, as described at [Session.SendRequest].
-func (s *Server) Open(ctx context.Context, key principal.Key, hello GatewayMessage, has *limits.Memory) (*Session, Answer, error) {
-	req := hello.inTrace(ctx, has)
+func (s *Server) Open(ctx context.Context, key principal.Key, hello GatewayMessage, memory *limits.Memory) (*Session, Answer, error) {
+	req := hello.inTrace(ctx, memory)
 	if req.Method() == mcp.MethodDiscover && !s.CanBeModern() {
 		return nil, Answer{}, fmt.Errorf("%w: %w", ErrNeverSent, ErrRevision)
 	}

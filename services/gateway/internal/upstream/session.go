@@ -56,8 +56,8 @@ func (s *Session) Forward(ctx context.Context, req Request, events func(message 
 
 // SendRequest sends a request of the gateway in the trace of ctx, and returns the answer as described at [Conn]. Memory for the
 // answer is reserved in memory before the answer is read. If memory is nil, only small answers are accepted.
-func (s *Session) SendRequest(ctx context.Context, own GatewayMessage, has *limits.Memory, events func(message []byte)) (Answer, error) {
-	return s.request(ctx, own.inTrace(ctx, has), events)
+func (s *Session) SendRequest(ctx context.Context, own GatewayMessage, memory *limits.Memory, events func(message []byte)) (Answer, error) {
+	return s.request(ctx, own.inTrace(ctx, memory), events)
 }
 
 func (s *Session) request(ctx context.Context, req Request, events func([]byte)) (Answer, error) {
@@ -187,9 +187,9 @@ func (s *Session) ensureOpen(ctx context.Context, of *limits.Memory) (Conn, erro
 	if conn, err := s.current(); conn != nil || err != nil {
 		return conn, err
 	}
-	has := of.Sibling()
-	defer has.Close()
-	opened, err := s.open(ctx, has)
+	memory := of.Sibling()
+	defer memory.Close()
+	opened, err := s.open(ctx, memory)
 	if err != nil {
 		return nil, err
 	}

@@ -247,12 +247,12 @@ func (t *callTable) wasAbandoned(raw []byte) bool {
 
 // register assigns an id to a request. It returns nil if the process is retired. The caller must call do with the
 // result.
-func (p *process) register(m *jsonrpc.Message, has *limits.Memory, events bool) *pendingCall {
+func (p *process) register(m *jsonrpc.Message, memory *limits.Memory, events bool) *pendingCall {
 	c := &pendingCall{
 		proc:   p,
 		m:      m,
-		room:   has,
-		queued: has.Sibling(),
+		room:   memory,
+		queued: memory.Sibling(),
 		client: m.ID.Of(m.Raw),
 		token:  m.Meta.ProgressToken.Of(m.Raw),
 		result: make(chan callResult, 1),

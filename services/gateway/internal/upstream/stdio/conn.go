@@ -64,13 +64,13 @@ func (c *conn) Request(ctx context.Context, req upstream.Request, events func([]
 }
 
 // register registers a request with the process that will serve the request.
-func (c *conn) register(ctx context.Context, m *jsonrpc.Message, has *limits.Memory, events bool) (*pendingCall, error) {
+func (c *conn) register(ctx context.Context, m *jsonrpc.Message, memory *limits.Memory, events bool) (*pendingCall, error) {
 	for {
 		p, err := c.process(ctx)
 		if err != nil {
 			return nil, err
 		}
-		if call := p.register(m, has, events); call != nil {
+		if call := p.register(m, memory, events); call != nil {
 			return call, nil
 		} // otherwise the process was just retired, and enlist waits for the next one
 	}

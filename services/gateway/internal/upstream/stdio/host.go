@@ -74,16 +74,16 @@ func (h *host) stopIdle() {
 
 // join returns the host for a principal and counts a session on it. has is the principal's memory budget for the first
 // answer of the session.
-func (s *transport) join(key principal.Key, has *limits.Memory) (*host, error) {
+func (s *transport) join(key principal.Key, memory *limits.Memory) (*host, error) {
 	if key.Tenant == "" || key.Subject == "" {
 		return nil, fmt.Errorf("%w: the session has no principal", upstream.ErrNeverSent)
 	}
-	accounts := has.AccountsOf(key)
+	accounts := memory.AccountsOf(key)
 	if s.cfg.Shared {
 		key = principal.Key{}
 	}
-	if s.cfg.Shared || has == nil {
-		has = s.room.Open(&limits.Owner{Server: s.cfg.Name})
+	if s.cfg.Shared || memory == nil {
+		memory = s.room.Open(&limits.Owner{Server: s.cfg.Name})
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -99,7 +99,7 @@ func (s *transport) join(key principal.Key, has *limits.Memory) (*host, error) {
 		if err := s.admit(&accounts); err != nil {
 			return nil, fmt.Errorf("%w: server %q: %w", upstream.ErrNeverSent, s.cfg.Name, err)
 		}
-		h = &host{who: key, accounts: accounts, room: has.Sibling()}
+		h = &host{who: key, accounts: accounts, room: memory.Sibling()}
 		s.hosts[key] = h
 	}
 	h.conns++

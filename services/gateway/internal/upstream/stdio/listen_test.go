@@ -18,14 +18,14 @@ import (
 
 // listen lets a session listen. It returns a channel with the messages, a function that stops listening, and a channel
 // with the error.
-func (s session) listen(has *limits.Memory) (heard chan string, hangUp func(), ended chan error) {
+func (s session) listen(memory *limits.Memory) (heard chan string, hangUp func(), ended chan error) {
 	s.t.Helper()
 	ctx, cancel := context.WithCancel(s.t.Context())
 	heard, ended = make(chan string, 100), make(chan error, 1)
 	opened := make(chan struct{})
 	go func() {
 		ended <- s.conn.Listen(ctx, upstream.Listener{
-			Room: has, Opened: func() { close(opened) },
+			Room: memory, Opened: func() { close(opened) },
 			Event: func(e upstream.Event) error {
 				heard <- string(e.Message)
 				return nil
@@ -62,11 +62,11 @@ func TestListen_ReceivesMessagesOutsideOfRequests(t *testing.T) {
 			for range tt.others {
 				sessions = append(sessions, r.open(t, ana))
 			}
-			has := r.all.Open(&limits.Owner{Server: "fake"})
-			defer has.Close()
+			memory := r.all.Open(&limits.Owner{Server: "fake"})
+			defer memory.Close()
 			var all []chan string
 			for _, s := range sessions {
-				heard, hangUp, _ := s.listen(has)
+				heard, hangUp, _ := s.listen(memory)
 				defer hangUp()
 				all = append(all, heard)
 			}
@@ -103,14 +103,14 @@ func TestListen_StoppedListenerReceivesNothing(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "good", nil)
 	s := r.open(t, ana)
-	has := r.all.Open(&limits.Owner{Server: "fake"})
-	defer has.Close()
-	_, hangUp, ended := s.listen(has)
+	memory := r.all.Open(&limits.Owner{Server: "fake"})
+	defer memory.Close()
+	_, hangUp, ended := s.listen(memory)
 	hangUp()
 	if err := <-ended; !errors.Is(err, context.Canceled) {
 		t.Errorf("it ended with %v", err)
 	}
-	heard, hangUp, ended := s.listen(has)
+	heard, hangUp, ended := s.listen(memory)
 	defer hangUp()
 	if _, err := s.try(1, "die", nil); err == nil {
 		t.Fatal("it lives")
@@ -125,7 +125,7 @@ func TestListen_StoppedListenerReceivesNothing(t *testing.T) {
 	if err := <-ended; !errors.Is(err, upstream.ErrClosed) {
 		t.Errorf("it ended with %v", err)
 	}
-	if err := s.conn.Listen(t.Context(), upstream.Listener{Room: has}); !errors.Is(err, upstream.ErrNoStream) {
+	if err := s.conn.Listen(t.Context(), upstream.Listener{Room: memory}); !errors.Is(err, upstream.ErrNoStream) {
 		t.Errorf("a closed session listens: %v", err)
 	}
 }
@@ -136,9 +136,9 @@ func TestListen_RequestsEndWithTheirProcess(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "good", nil)
 	s := r.open(t, ana)
-	has := r.all.Open(&limits.Owner{Server: "fake"})
-	defer has.Close()
-	heard, hangUp, _ := s.listen(has)
+	memory := r.all.Open(&limits.Owner{Server: "fake"})
+	defer memory.Close()
+	heard, hangUp, _ := s.listen(memory)
 	defer hangUp()
 	s.call(1, "aside", nil)
 	for got := ""; got != rooted; got = <-heard {
@@ -165,10 +165,10 @@ func TestListen_RequestsOfASharedProcessAreRefused(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "good", func(c *stdio.Config) { c.Shared = true })
 	sessions := []session{r.open(t, ana), r.open(t, ben)}
-	has := r.all.Open(&limits.Owner{Server: "fake"})
-	defer has.Close()
+	memory := r.all.Open(&limits.Owner{Server: "fake"})
+	defer memory.Close()
 	for _, s := range sessions {
-		heard, hangUp, _ := s.listen(has)
+		heard, hangUp, _ := s.listen(memory)
 		defer hangUp()
 		defer func() {
 			if len(heard) > 0 {

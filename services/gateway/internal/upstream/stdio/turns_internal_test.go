@@ -19,7 +19,7 @@ func TestReadAnswers_WaitForAProcessorSlot(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	has := all.Open(&limits.Owner{Accounts: principal.AccountsOfKey(principal.Key{Tenant: "acme", Subject: "ana"}), Server: "s"})
+	memory := all.Open(&limits.Owner{Accounts: principal.AccountsOfKey(principal.Key{Tenant: "acme", Subject: "ana"}), Server: "s"})
 	disconnected, cancel := context.WithCancel(t.Context()) // the wait for a slot is cancelled
 	cancel()
 	for size, want := range map[int]error{100: nil, limits.UncountedBytes + 1: context.Canceled} {
@@ -28,7 +28,7 @@ func TestReadAnswers_WaitForAProcessorSlot(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := (&pendingCall{client: []byte("7"), room: has}).withClientID(disconnected, a); !errors.Is(err, want) {
+		if _, err := (&pendingCall{client: []byte("7"), room: memory}).withClientID(disconnected, a); !errors.Is(err, want) {
 			t.Errorf("an answer of %d bytes: %v, want %v", size, err, want)
 		}
 	}

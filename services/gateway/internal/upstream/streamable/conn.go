@@ -61,12 +61,12 @@ type negotiated struct {
 }
 
 // handshake sends initialize, or server/discover, and returns the result. memory is the memory budget for the answer.
-func (c *conn) handshake(ctx context.Context, has *limits.Memory) (*negotiated, upstream.Answer, error) {
+func (c *conn) handshake(ctx context.Context, memory *limits.Memory) (*negotiated, upstream.Answer, error) {
 	if c.initialize.Method() == mcp.MethodDiscover {
-		return c.discover(ctx, has)
+		return c.discover(ctx, memory)
 	}
 	initialize := c.initialize
-	initialize.Room = has
+	initialize.Room = memory
 	opening := &negotiated{opening: true, cookies: c.server.newCookies()}
 	resp, err := c.post(ctx, initialize, opening)
 	if err != nil {
@@ -104,7 +104,7 @@ func isSession(name string) bool {
 }
 
 // reopen opens a new session in place of old, unless another request has already done so.
-func (c *conn) reopen(ctx context.Context, old *negotiated, has *limits.Memory) (*negotiated, error) {
+func (c *conn) reopen(ctx context.Context, old *negotiated, memory *limits.Memory) (*negotiated, error) {
 	select {
 	case c.reopening <- struct{}{}:
 		defer func() { <-c.reopening }()
@@ -114,7 +114,7 @@ func (c *conn) reopen(ctx context.Context, old *negotiated, has *limits.Memory) 
 	if now := c.state.Load(); now != old {
 		return now, nil
 	}
-	fresh, answer, err := c.handshake(ctx, has)
+	fresh, answer, err := c.handshake(ctx, memory)
 	switch {
 	case err != nil:
 		return nil, err

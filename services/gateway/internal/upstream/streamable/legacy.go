@@ -24,9 +24,9 @@ type legacy struct {
 }
 
 // openLegacy opens a session over HTTP+SSE. memory is the memory budget for the answer.
-func (s *Transport) openLegacy(ctx context.Context, initialize upstream.Request, has *limits.Memory) (*legacy, upstream.Answer, error) {
+func (s *Transport) openLegacy(ctx context.Context, initialize upstream.Request, memory *limits.Memory) (*legacy, upstream.Answer, error) {
 	c := &legacy{server: s, initialize: initialize, turn: make(chan struct{}, 1)}
-	l, answer, err := c.open(ctx, has)
+	l, answer, err := c.open(ctx, memory)
 	if err != nil {
 		return nil, answer, err
 	}
@@ -35,13 +35,13 @@ func (s *Transport) openLegacy(ctx context.Context, initialize upstream.Request,
 }
 
 // open opens a stream and a session on it.
-func (c *legacy) open(ctx context.Context, has *limits.Memory) (*link, upstream.Answer, error) {
-	l, err := c.server.dial(ctx, has)
+func (c *legacy) open(ctx context.Context, memory *limits.Memory) (*link, upstream.Answer, error) {
+	l, err := c.server.dial(ctx, memory)
 	if err != nil {
 		return nil, upstream.Answer{}, err
 	}
 	initialize := c.initialize
-	initialize.Room = has
+	initialize.Room = memory
 	answer, err := l.request(ctx, initialize, nil)
 	if err != nil {
 		l.end(err)
@@ -56,7 +56,7 @@ func (c *legacy) open(ctx context.Context, has *limits.Memory) (*link, upstream.
 }
 
 // live returns the session's stream. If the stream has ended, live opens another one.
-func (c *legacy) live(ctx context.Context, has *limits.Memory) (*link, error) {
+func (c *legacy) live(ctx context.Context, memory *limits.Memory) (*link, error) {
 	if l := c.now.Load(); l.all.Err() == nil {
 		return l, nil
 	}
@@ -73,7 +73,7 @@ func (c *legacy) live(ctx context.Context, has *limits.Memory) (*link, error) {
 	case old.all.Err() == nil: // another request has opened a stream
 		return old, nil
 	}
-	beside := has.Sibling()
+	beside := memory.Sibling()
 	defer beside.Close()
 	fresh, answer, err := c.open(ctx, beside)
 	if err != nil {

@@ -60,8 +60,8 @@ type link struct {
 }
 
 // dial opens a stream and waits for the endpoint to which messages are posted.
-func (s *Transport) dial(ctx context.Context, has *limits.Memory) (*link, error) {
-	l := &link{server: s, has: has.Sibling(), ended: make(chan struct{}), replies: make(chan upstream.Request, queued), cookies: s.newCookies()}
+func (s *Transport) dial(ctx context.Context, memory *limits.Memory) (*link, error) {
+	l := &link{server: s, has: memory.Sibling(), ended: make(chan struct{}), replies: make(chan upstream.Request, queued), cookies: s.newCookies()}
 	l.all, l.end = context.WithCancelCause(s.all)
 	late := time.AfterFunc(endpointTimeout, func() { l.end(context.DeadlineExceeded) })
 	defer late.Stop()

@@ -71,10 +71,10 @@ func (s *streamServer) listen(t *testing.T, after string, secrets ...string) (he
 	if err != nil {
 		t.Fatal(err)
 	}
-	has := all.Open(&limits.Owner{Server: "web"})
-	defer has.Close()
+	memory := all.Open(&limits.Owner{Server: "web"})
+	defer memory.Close()
 	err = conn.Listen(within(t, soon), upstream.Listener{
-		After: after, Room: has, Opened: func() { opened = true },
+		After: after, Room: memory, Opened: func() { opened = true },
 		Event: func(e upstream.Event) error {
 			e.Message = append([]byte(nil), e.Message...)
 			heard = append(heard, e)

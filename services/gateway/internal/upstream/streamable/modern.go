@@ -22,9 +22,9 @@ func (state *negotiated) modern() bool { return state.version == mcp.Modern }
 
 // discover asks a server whether it speaks 2026-07-28. That revision has no handshake: the answer opens nothing, and
 // later requests do not depend on it.
-func (c *conn) discover(ctx context.Context, has *limits.Memory) (*negotiated, upstream.Answer, error) {
+func (c *conn) discover(ctx context.Context, memory *limits.Memory) (*negotiated, upstream.Answer, error) {
 	state, hello := &negotiated{version: mcp.Modern}, c.initialize
-	hello.Room = has
+	hello.Room = memory
 	resp, err := c.post(ctx, hello, state)
 	if err != nil {
 		return nil, upstream.Answer{}, err

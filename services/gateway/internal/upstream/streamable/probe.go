@@ -36,7 +36,7 @@ func mayMeanLost(status int) bool {
 // refuses the gateway does not open one. The request is never sent again, because the server may have executed it. The
 // other session is closed. The client has to open a new session itself, so that it learns that the server has lost the
 // state of its session.
-func (c *conn) probe(ctx context.Context, old *negotiated, has *limits.Memory, why error) error {
+func (c *conn) probe(ctx context.Context, old *negotiated, memory *limits.Memory, why error) error {
 	select {
 	case c.reopening <- struct{}{}:
 		defer func() { <-c.reopening }()
@@ -52,8 +52,8 @@ func (c *conn) probe(ctx context.Context, old *negotiated, has *limits.Memory, w
 	c.probed = time.Now()
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
-	fresh, answer, err := c.handshake(ctx, has)
-	defer has.Settle(0)
+	fresh, answer, err := c.handshake(ctx, memory)
+	defer memory.Settle(0)
 	if err != nil {
 		return why
 	}

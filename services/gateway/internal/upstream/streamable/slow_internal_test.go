@@ -22,8 +22,8 @@ func TestReadEvents_SlowStreamUsesNoMemoryBetweenMessages(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		has := all.Open(&limits.Owner{Server: "s"})
-		defer has.Close()
+		memory := all.Open(&limits.Owner{Server: "s"})
+		defer memory.Close()
 		body, w := io.Pipe()
 		progress := `{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":1,"progress":1,"message":"` + strings.Repeat("x", 1<<20) + `"}}`
 		go func() {
@@ -37,7 +37,7 @@ func TestReadEvents_SlowStreamUsesNoMemoryBetweenMessages(t *testing.T) {
 		}()
 		count := 0
 		req := asking()
-		req.Room = has
+		req.Room = memory
 		answer, err := readEvents(t.Context(), body, new(redact.Redactor), req, receivers{events: func([]byte) { count++ }})
 		if err != nil || count != 20 || !answer.Result.Present() {
 			t.Errorf("%d events came, and then %v", count, err)
@@ -53,8 +53,8 @@ func TestReadEvents_StalledEventIsCutOff(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		has := all.Open(&limits.Owner{Server: "s"})
-		defer has.Close()
+		memory := all.Open(&limits.Owner{Server: "s"})
+		defer memory.Close()
 		body, w := io.Pipe()
 		var sending sync.WaitGroup
 		defer sending.Wait()
@@ -67,7 +67,7 @@ func TestReadEvents_StalledEventIsCutOff(t *testing.T) {
 			}
 		})
 		req := asking()
-		req.Room = has
+		req.Room = memory
 		begin := time.Now()
 		if _, err := readEvents(t.Context(), body, new(redact.Redactor), req, receivers{}); !errors.Is(err, bodyreader.ErrSlow) || time.Since(begin) > 12*time.Second {
 			t.Errorf("after %v: %v", time.Since(begin), err)

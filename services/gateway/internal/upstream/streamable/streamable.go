@@ -190,12 +190,12 @@ func (s *Transport) Open(ctx context.Context, _ principal.Key, hello upstream.Re
 	if hello.Kind() != jsonrpc.Request {
 		return nil, upstream.Answer{}, fmt.Errorf("%w: a session is opened with a request", upstream.ErrNeverSent)
 	}
-	has := hello.Room
+	memory := hello.Room
 	// The message is stored as long as the session exists, but its buffer is reused.
 	hello.Message, hello.Room = hello.Message.Clone(), nil
 	initializes := hello.Method() == mcp.MethodInitialize
 	if initializes && s.speaksSSE.Load() {
-		c, answer, err := s.openLegacy(ctx, hello, has)
+		c, answer, err := s.openLegacy(ctx, hello, memory)
 		switch {
 		case err == nil:
 			return c, answer, nil
@@ -205,7 +205,7 @@ func (s *Transport) Open(ctx context.Context, _ principal.Key, hello upstream.Re
 		s.speaksSSE.Store(false) // the server was upgraded
 	}
 	c := &conn{server: s, initialize: hello, reopening: make(chan struct{}, 1)}
-	state, answer, err := c.handshake(ctx, has)
+	state, answer, err := c.handshake(ctx, memory)
 	if err == nil {
 		if state.session != "" && !answer.Message.Error.Present() {
 			s.opened.Store(true)
@@ -216,7 +216,7 @@ func (s *Transport) Open(ctx context.Context, _ principal.Key, hello upstream.Re
 	if !initializes || errors.Is(err, upstream.ErrOneSession) || !answer.Refuses() || time.Since(time.Unix(0, s.notSSESince.Load())) < sseRetryAfter {
 		return nil, answer, err
 	}
-	old, greeting, failed := s.openLegacy(ctx, hello, has) // MCP 2025-11-25, Transports, Backwards Compatibility
+	old, greeting, failed := s.openLegacy(ctx, hello, memory) // MCP 2025-11-25, Transports, Backwards Compatibility
 	if failed == nil {
 		s.speaksSSE.Store(true)
 		return old, greeting, nil
