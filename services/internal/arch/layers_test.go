@@ -1,0 +1,71 @@
+package arch_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+)
+
+// gatewayLayers are the packages of gateway/internal from the lowest layer to the highest. A package imports packages of
+// lower layers only. A folder stands for the packages below it, too, unless they are listed themselves.
+var gatewayLayers = [][]string{
+	{"broadcast", "httpclient", "limits", "lru", "mcp", "mcpschema", "npx", "programs", "toolreport/toolreporttest"}, // values and limits
+	{"jsonrpc", "meters", "refusal"},                                             // messages, and how they are refused
+	{"aggregate", "bodyreader", "httpserver", "question", "spans", "toolreport"}, // what is made of messages
+	{"upstream"}, // connections to servers
+	{"paramheaders", "session", "upstream/grpctools", "upstream/stdio", "upstream/streamable", "upstream/upstreamtest"}, // transports, and sessions of clients
+	{"discovery"},                        // what each server lists
+	{"servers", "visibility"},            // the configured servers, and what callers see of them
+	{"decisioncache", "tasks"},           // decisions that are used again, and calls that wait
+	{"attempt"},                          // one attempt at a call
+	{"approvals"},                        // people's decisions
+	{"pipeline"},                         // decide, approve, reserve, record, forward
+	{"dispatch"},                         // requests to one server
+	{"protocol", "sse"},                  // messages of callers
+	{"protocol/allservers"},              // the URL of all servers
+	{"protocol/v2025", "protocol/v2026"}, // the families of MCP revisions
+	{"mcpserver"},                        // endpoints
+}
+
+// gatewayLayer returns the layer of a package below gateway/internal, and the entry of gatewayLayers for it; -1 if it
+// has none.
+func gatewayLayer(pkg string) (layer int, entry string) {
+	for {
+		for i, layer := range gatewayLayers {
+			if slices.Contains(layer, pkg) {
+				return i, pkg
+			}
+		}
+		at := strings.LastIndex(pkg, "/")
+		if at < 0 {
+			return -1, pkg
+		}
+		pkg = pkg[:at]
+	}
+}
+
+// TestImports_PackagesOfTheGatewayImportLowerLayersOnly checks that each package of gateway/internal has a layer, and that
+// no import goes to the same layer or to a higher one.
+func TestImports_PackagesOfTheGatewayImportLowerLayersOnly(t *testing.T) {
+	t.Parallel()
+	const inside = "gateway/internal/"
+	checked := 0
+	eachImport(t, func(file, imp string) {
+		target, ours := strings.CutPrefix(imp, module+inside)
+		own, in := strings.CutPrefix(file, inside)
+		if !ours || !in || isTest(file) {
+			return
+		}
+		from, entry := gatewayLayer(own[:strings.LastIndex(own, "/")])
+		to, other := gatewayLayer(target)
+		switch checked++; {
+		case from < 0 || to < 0:
+			t.Errorf("%s imports %s: add both packages to gatewayLayers", file, imp)
+		case entry != other && to >= from:
+			t.Errorf("%s must not import %s, which is in the same layer or in a higher one", file, imp)
+		}
+	})
+	if checked < 100 {
+		t.Errorf("only %d imports were checked", checked)
+	}
+}
