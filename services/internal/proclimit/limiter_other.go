@@ -16,7 +16,7 @@ func NewWatching() *Limiter { return &Limiter{} }
 
 // Report says that no limit is enforced.
 func (*Limiter) Report() Report {
-	return Report{NotHeld: []string{"tasks: not limited", "memory: not limited"}, Why: "limits are for Linux alone"}
+	return Report{NotEnforced: []string{"tasks: not limited", "memory: not limited"}, Why: "limits are for Linux alone"}
 }
 
 // Close does nothing.

@@ -54,18 +54,18 @@ var percentEscape = regexp.MustCompile(`%[0-9A-F]{2}`)
 // A Stream removes secrets from a text that arrives in pieces, even if a secret is split between pieces. It is not
 // safe for concurrent use.
 type Stream struct {
-	scrubber *Redactor
+	redactor *Redactor
 	tell     func(string)
 	held     string
 }
 
 // Stream returns a stream that calls tell with the text without secrets.
-func (s *Redactor) Stream(tell func(string)) *Stream { return &Stream{scrubber: s, tell: tell} }
+func (s *Redactor) Stream(tell func(string)) *Stream { return &Stream{redactor: s, tell: tell} }
 
 // Write adds a piece of text. It holds back the end of the text if that may be the beginning of a secret.
 func (s *Stream) Write(piece string) {
-	text := s.scrubber.Log(s.held + piece)
-	at := len(text) - s.scrubber.begun(text)
+	text := s.redactor.Log(s.held + piece)
+	at := len(text) - s.redactor.begun(text)
 	s.held = text[at:]
 	s.pass(text[:at])
 }

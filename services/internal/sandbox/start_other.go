@@ -13,7 +13,7 @@ func (s *Sandbox) try() (Report, error) {
 	if s.mechanism != byNothing {
 		return Report{}, errors.New("it exists only on Linux")
 	}
-	return Report{NotHeld: allParts(&s.rules)}, nil
+	return Report{NotEnforced: allParts(&s.rules)}, nil
 }
 
 func (*Sandbox) start(c Command, stdio [3]*os.File, sys *syscall.SysProcAttr, join func(int), _ bool) (*os.Process, error) {
