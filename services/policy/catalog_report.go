@@ -192,7 +192,7 @@ func (s *Service) report(ctx context.Context, server string, r catalog.Report) (
 		if settings.Mode != catalog.Off {
 			newlyWaiting = before.NewlyWaiting(out.Server)
 		}
-		change := store.Change{Server: out.Server, New: make(map[catalog.Digest]string, len(out.New)), Gone: out.Gone}
+		change := store.Change{Server: out.Server, New: make(map[catalog.Digest]string, len(out.New)), Removed: out.Removed}
 		for _, i := range out.New {
 			change.New[r.Tools[i].Digest] = r.Tools[i].Text
 		}

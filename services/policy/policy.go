@@ -90,10 +90,11 @@ type Service struct {
 	lastRead atomic.Pointer[time.Time]
 	// listSlots limits how many lists are decided at a time. Calls do not use these slots and never wait for lists.
 	listSlots *fairqueue.Queue[owner]
-	// callerReportSlots limits how many lists that servers sent to callers are received at a time.
-	// gatewayReportSlots does the same for lists that gateways requested themselves, which thus never wait for callers.
+	// callerReportSlots limits how many reports of lists that callers got from servers are received at a time.
+	// gatewayReportSlots limits how many reports of lists that gateways requested themselves are received at a time.
+	// The second kind of reports never waits for the first.
 	callerReportSlots, gatewayReportSlots *fairqueue.Queue[owner]
-	// conditionSlots limits how many calls whose arguments are evaluated are decided at a time.
+	// conditionSlots limits how many calls with conditions on their arguments are decided at a time.
 	conditionSlots *fairqueue.Queue[owner]
 }
 

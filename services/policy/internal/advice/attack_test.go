@@ -30,7 +30,7 @@ func TestEntries_IDsAreStable(t *testing.T) {
 		got = append(got, e.ID+" "+e.Name)
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("the catalogue (-want +got):\n%s", diff)
+		t.Errorf("the catalog (-want +got):\n%s", diff)
 	}
 }
 
@@ -106,7 +106,7 @@ func TestAttacks_MatchEntries(t *testing.T) {
 	}
 	attacks[0].References[0], entries[0].References[0] = "x", "y"
 	if second := advice.Entries()[0].References[0]; len(second) < 2 {
-		t.Errorf("a caller has changed the catalogue: %q", second)
+		t.Errorf("a caller has changed the catalog: %q", second)
 	}
 }
 

@@ -127,7 +127,7 @@ func TestEntries_RuleStopsTheAttacks(t *testing.T) {
 			if e.Rule != "" {
 				defended = append(defended, e.Rule)
 				if slices.ContainsFunc(s.attacks, func(a attempt) bool { return a.Tool.Standing != "" }) {
-					t.Error("an attack is stopped by what the catalogue says of the definition, and not by the rule")
+					t.Error("an attack is stopped by what the catalog says of the definition, and not by the rule")
 				}
 			}
 			for _, wrong := range s.check(compiled(t, defended...)) {

@@ -75,7 +75,7 @@ func (s *fixture) report(r catalog.Report, definitions ...string) catalog.Outcom
 	for _, i := range out.New {
 		s.texts[r.Tools[i].Digest] = r.Tools[i].Text
 	}
-	for _, d := range out.Gone {
+	for _, d := range out.Removed {
 		delete(s.texts, d)
 	}
 	return out

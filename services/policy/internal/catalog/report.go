@@ -52,10 +52,10 @@ type Outcome struct {
 	Server *Server
 	// States are the states of the definitions, in the order of Report.Tools.
 	States []State
-	// New has the indexes in Report.Tools of the definitions to store. Gone has the digests of the definitions to
+	// New has the indexes in Report.Tools of the definitions to store. Removed has the digests of the definitions to
 	// delete from the store.
-	New  []int
-	Gone []Digest
+	New     []int
+	Removed []Digest
 }
 
 // FindDuplicate returns a name that occurs more than once in a list, or "" if there is none.
@@ -81,8 +81,8 @@ type reportRun struct {
 
 	out     Outcome
 	changed map[string]*Tool
-	// first reports whether the list is the first whole list of the server. era reports whether it is the first whole
-	// list of another protocol version.
+	// first reports whether the list is the first whole list of the server. newVersion reports whether it is the first
+	// whole list of another protocol version.
 	first, newVersion bool
 	// skeletonCounts counts the names of tools by their skeletons; see [Skeleton].
 	skeletonCounts map[string]int
@@ -293,7 +293,7 @@ func (w *reportRun) trim(t *Tool) {
 		if i < 0 {
 			return
 		}
-		w.out.Gone = append(w.out.Gone, t.Definitions[i].Digest)
+		w.out.Removed = append(w.out.Removed, t.Definitions[i].Digest)
 		t.Definitions = slices.Delete(t.Definitions, i, i+1)
 	}
 }
@@ -345,7 +345,7 @@ func (w *reportRun) replaceList(s *Server) {
 		}
 		if t.idle(w.now) {
 			for i := range t.Definitions {
-				w.out.Gone = append(w.out.Gone, t.Definitions[i].Digest)
+				w.out.Removed = append(w.out.Removed, t.Definitions[i].Digest)
 			}
 			removed = append(removed, name)
 		}

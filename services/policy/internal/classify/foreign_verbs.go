@@ -146,8 +146,8 @@ var frequentEnglishWords = set(`the of and to with for from this is are or your 
 
 // translatedName returns the verbs of another language in the name. It returns the first word if it is a verb, and
 // otherwise the last verb.
-func (c *finding) translatedName() []weighed {
-	var found []weighed
+func (c *finding) translatedName() []weightedVerb {
+	var found []weightedVerb
 	speaksEnglish := c.isEnglish()
 	for i, w := range c.name {
 		english, ok := "", false
@@ -162,12 +162,12 @@ func (c *finding) translatedName() []weighed {
 		if !ok {
 			continue
 		}
-		one := weighed{foundVerb{word: w, base: english, sense: verbs[english]}, weightMiddle}
+		one := weightedVerb{foundVerb{word: w, base: english, sense: verbs[english]}, weightMiddle}
 		if i == 0 || i == len(c.name)-1 {
 			one.weight = weightName
 		}
 		if i == 0 {
-			return []weighed{one}
+			return []weightedVerb{one}
 		}
 		found = append(found, one)
 	}
@@ -175,7 +175,7 @@ func (c *finding) translatedName() []weighed {
 }
 
 // translatedText returns the verbs of another language at the start of the description. The leading verb comes first.
-func (c *finding) translatedText() []weighed {
+func (c *finding) translatedText() []weightedVerb {
 	if found := c.inSentence(); len(found) > 0 {
 		return found
 	}
@@ -184,13 +184,13 @@ func (c *finding) translatedText() []weighed {
 	}
 	sentence := c.sentence()
 	lead := -1
-	var out []weighed
+	var out []weightedVerb
 	for i, w := range sentence {
 		english, ok := c.meaning(sentence, i)
 		if !ok {
 			continue
 		}
-		one := weighed{foundVerb{word: w, base: english, sense: verbs[english]}, weightText}
+		one := weightedVerb{foundVerb{word: w, base: english, sense: verbs[english]}, weightText}
 		switch {
 		case moneyNouns[plain(w.text)] && lead >= 0 && i <= lead+2 && out[0].category != read: // "Crea un pago"
 		case lead < 0 && i < maxLead, lead < 0 && i == len(sentence)-1:
@@ -233,7 +233,7 @@ var moneyNouns = set(`reembolso reembolsos rimborso rimborsi remboursement rembo
 
 // inSentence returns the verbs of the first sentence in Chinese, Japanese or Korean. The leading verb is the first one
 // in Chinese, and the last one in Japanese and Korean.
-func (c *finding) inSentence() []weighed {
+func (c *finding) inSentence() []weightedVerb {
 	text := c.tool.Description[:min(len(c.tool.Description), maxSentence)]
 	if end := strings.IndexAny(text, "。\n"); end >= 0 && strings.ContainsFunc(text[:end], func(r rune) bool { return scriptOf(r) == eastAsian }) {
 		text = text[:end]
@@ -246,7 +246,7 @@ func (c *finding) inSentence() []weighed {
 	if strings.ContainsFunc(text, func(r rune) bool { return unicode.In(r, unicode.Hiragana, unicode.Hangul) }) {
 		lead = len(found) - 1
 	}
-	out := []weighed{{found[lead], weightText}}
+	out := []weightedVerb{{found[lead], weightText}}
 	for i, one := range found {
 		if i == lead || one.category <= out[0].category {
 			continue
@@ -257,9 +257,9 @@ func (c *finding) inSentence() []weighed {
 		}
 		switch between := text[found[before].offset+len(found[before].raw) : found[after].offset]; {
 		case (before == lead || after == lead) && len(between) <= maxObject && out[0].category != read: // for example "makes a refund"
-			out = append(out, weighed{one, weightText})
+			out = append(out, weightedVerb{one, weightText})
 		case joinsIdeograms(between):
-			out = append(out, weighed{one, weightAlso})
+			out = append(out, weightedVerb{one, weightAlso})
 		}
 	}
 	return out

@@ -66,7 +66,7 @@ func (c *finding) wordsAfter(s *foundVerb) []word {
 	return c.text[i+1:]
 }
 
-// coinWords are words for money. sent has words for an invoice that is due.
+// coinWords are words for money. dueInvoiceWords has words for an invoice that is due.
 var (
 	coinWords       = set("funds money tokens coins crypto cryptocurrency sol eth btc usdc usdt")
 	dueInvoiceWords = set("sent")

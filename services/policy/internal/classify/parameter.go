@@ -86,7 +86,7 @@ func (c *finding) readsByNameAndText() bool {
 	return c.inName != nil && c.inText != nil && c.inName.category == read && c.inText.category == read
 }
 
-// outputWords are words in names of parameters for a location to write to. places are words for any location.
+// outputWords are words in names of parameters for a location to write to. locationWords are words for any location.
 var outputWords = set("output out destination dest save target")
 
 var locationWords = set("path file filename dir directory folder")

@@ -14,7 +14,7 @@ type phrase struct {
 	category mcpv1.Category
 	weight   float64
 	meaning  string
-	// of lists categories. The phrase counts only if the leading verb has one of them.
+	// of lists categories of verbs. The phrase counts only if the category of the leading verb is in the list.
 	of []mcpv1.Category
 }
 

@@ -21,7 +21,7 @@ type form struct {
 	meaning string
 }
 
-// window is the largest distance in bytes between a word in form.any and the end of a match.
+// window is the largest distance in bytes between a word in form.triggers and the end of a match.
 const window = 256
 
 // find returns the start and the end of the form's first match in a text, or nil if there is none. tried is the number

@@ -9,7 +9,7 @@ import (
 // maxPath is the largest length of the path of a piece of evidence, in bytes. Evidence with a longer path is omitted.
 const maxPath = 1024
 
-// Text is a string anywhere in a definition. A client may show any of them to a model.
+// Text is a string anywhere in a definition. A client may show every text of a definition to a model.
 type Text struct {
 	Value string
 	// InKey reports whether Value is the name of a member instead of a value.

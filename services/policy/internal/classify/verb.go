@@ -82,15 +82,15 @@ func (c *finding) byVerbs() {
 
 var determiners = set("a an the all your this that these one each every any some its up off out on down back over away")
 
-// weighed is a verb and its weight.
-type weighed struct {
+// weightedVerb is a verb and its weight.
+type weightedVerb struct {
 	foundVerb
 
 	weight float64
 }
 
 // addVerb adds a verb as evidence. path is the location of the verb, and what describes the location.
-func (c *finding) addVerb(path, what string, s weighed) {
+func (c *finding) addVerb(path, what string, s weightedVerb) {
 	meaning := fmt.Sprintf("the %s says that it will %s", what, s.base)
 	if questionVerbs[s.base] {
 		meaning = fmt.Sprintf("the %s asks whether something is so", what)
@@ -107,8 +107,8 @@ var stateNouns = set("status info list search count stats health history metrics
 
 // verbsOfName returns the verbs of the name that count, the most important first. In names the verb is usually the
 // first word (delete_file) or the last word (file_delete).
-func (c *finding) verbsOfName() []weighed {
-	var found []weighed
+func (c *finding) verbsOfName() []weightedVerb {
+	var found []weightedVerb
 	last := len(c.name) - 1
 	for i, w := range c.name {
 		s, ok := verbs[w.text]
@@ -123,7 +123,7 @@ func (c *finding) verbsOfName() []weighed {
 		case i == 0, i == last:
 			weight = weightName
 		}
-		found = append(found, weighed{verb, weight})
+		found = append(found, weightedVerb{verb, weight})
 	}
 	if len(found) == 0 {
 		return nil
@@ -131,14 +131,14 @@ func (c *finding) verbsOfName() []weighed {
 	first, end := found[0], found[len(found)-1]
 	if first.offset == c.name[0].offset && !first.weak && end.offset != first.offset && stateNouns[end.text] && first.category != end.category {
 		first.weight, end.weight = 0.45, 0.45
-		return []weighed{first, end}
+		return []weightedVerb{first, end}
 	}
 	if joined := c.joined(found); len(joined) > 1 {
 		return joined
 	}
 	best := found[0]
-	better := func(a, b weighed) bool { // reports whether a counts more than b
-		rank := func(w weighed) int {
+	better := func(a, b weightedVerb) bool { // reports whether a counts more than b
+		rank := func(w weightedVerb) int {
 			switch w.offset {
 			case c.name[0].offset:
 				return 2
@@ -159,22 +159,22 @@ func (c *finding) verbsOfName() []weighed {
 			best = one
 		}
 	}
-	return []weighed{best}
+	return []weightedVerb{best}
 }
 
 // joined returns the nearest verbs before and after a conjunction in a name, for example in search_and_replace and in
 // find_one_and_delete.
-func (c *finding) joined(found []weighed) []weighed {
+func (c *finding) joined(found []weightedVerb) []weightedVerb {
 	for _, w := range c.name {
 		if w.text != "and" && w.text != "or" {
 			continue
 		}
-		var out []weighed
+		var out []weightedVerb
 		for _, one := range found { // in the order of the name
 			switch {
 			case one.weak:
 			case one.offset < w.offset:
-				out = []weighed{one}
+				out = []weightedVerb{one}
 			default:
 				return append(out, one)
 			}
@@ -192,12 +192,12 @@ var conjunctionWords = set("and or then to by with")
 var lightVerbs = set("perform make do conduct carry execute run handle issue take start process")
 
 // verbsOfText returns the leading verb of the description, and stricter verbs that the first sentence joins to it.
-func (c *finding) verbsOfText() []weighed {
+func (c *finding) verbsOfText() []weightedVerb {
 	words, base, s := c.begin()
 	if len(words) == 0 {
 		return nil
 	}
-	lead := weighed{foundVerb{word: words[0], base: base, sense: inContext(base, s, words[1:])}, weightText}
+	lead := weightedVerb{foundVerb{word: words[0], base: base, sense: inContext(base, s, words[1:])}, weightText}
 	lead.weak = lead.weak && !textVerbs[base]
 	if lightVerbs[base] {
 		for i, w := range words[1:min(len(words), 5)] {
@@ -214,7 +214,7 @@ func (c *finding) verbsOfText() []weighed {
 	if lead.weak {
 		lead.weight = weightWeak
 	}
-	out := []weighed{lead}
+	out := []weightedVerb{lead}
 	list := true // whether all previous words are verbs and conjunctions
 	for i, w := range words[1:] {
 		if i > 30 {
@@ -242,7 +242,7 @@ func (c *finding) verbsOfText() []weighed {
 			weight = weightMiddle
 		}
 		if s.category > lead.category {
-			out = append(out, weighed{foundVerb{word: w, base: base, sense: s}, weight})
+			out = append(out, weightedVerb{foundVerb{word: w, base: base, sense: s}, weight})
 		}
 	}
 	return out
@@ -443,7 +443,7 @@ func (c *finding) byActions() {
 
 var actionParameters = set("action operation op command method actiontype action_type mode")
 
-// actionOf returns the verb in a value such as "delete" or "file_delete".
+// actionOf returns the verb in the value of a parameter, for example "delete" or "file_delete".
 func actionOf(value string) (foundVerb, bool) {
 	words := nameWords(value)
 	best, ok := foundVerb{}, false

@@ -102,7 +102,7 @@ func checkMap(tree *ast.AST, m ast.MapExpr, refuse refuseFunc) {
 	checkMixed(tree, values, refuse)
 }
 
-// checkMixed refuses parts if some are decimals and others are not, because no comparison would accept all of them.
+// checkMixed refuses parts if some are decimals and others are not, because no comparison accepts both.
 func checkMixed(tree *ast.AST, parts []ast.Expr, refuse refuseFunc) {
 	for _, part := range parts {
 		if hasDecimal(tree.GetType(part.ID())) != hasDecimal(tree.GetType(parts[0].ID())) {

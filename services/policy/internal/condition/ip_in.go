@@ -20,7 +20,7 @@ var ipInOrText = regexp.MustCompile(`//[^\n]*` +
 	`|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'` +
 	`|\bip\s*\.\s*in\s*\(`)
 
-// encodeIPIn returns the text of an expression with ipInRead in place of ipInWritten.
+// encodeIPIn returns the text of an expression with ipInEncoded in place of ipInWritten.
 func encodeIPIn(text string) string {
 	return ipInOrText.ReplaceAllStringFunc(text, func(found string) string {
 		if !strings.HasPrefix(found, "ip") {
@@ -30,5 +30,5 @@ func encodeIPIn(text string) string {
 	})
 }
 
-// decodeIPIn returns a message with ipInWritten in place of ipInRead.
+// decodeIPIn returns a message with ipInWritten in place of ipInEncoded.
 func decodeIPIn(message string) string { return strings.ReplaceAll(message, ipInEncoded, ipInWritten) }

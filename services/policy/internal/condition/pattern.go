@@ -30,8 +30,8 @@ func hasAnchor(pattern *syntax.Regexp, anchor syntax.Op, end int) bool {
 	return false
 }
 
-// tricks are characters because of which some servers read a string as another path or URL. A pattern may contain one
-// of them literally, but no class of the pattern may contain one.
+// tricks are characters that can change the meaning of a path or URL for some servers. A pattern may contain a trick as
+// a literal character, but no class of the pattern may contain one.
 const tricks = "\\%@?#\x00\n\t"
 
 // The states of the walk through a pattern say what the current segment of the path has so far.

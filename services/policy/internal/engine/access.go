@@ -88,8 +88,8 @@ type denials struct {
 	skipsExact bool
 	// allowing are the rules that allow calls of a principal of the subject, or require approval for them.
 	allowing []*rule
-	// prefixes has the denied prefixes: each name that starts with one of them is denied. same has the keys of the
-	// denied patterns that are not only a prefix.
+	// prefixes has the denied prefixes: each name that starts with a denied prefix is denied. keys has the keys of the
+	// other denied patterns; see [glob.key].
 	prefixes map[string]bool
 	keys     map[string]bool
 	// shortest and longest are the smallest and the largest length of a denied prefix, in bytes.
@@ -200,7 +200,7 @@ func encodeWildcards(rest []rune) []rune {
 	return out
 }
 
-// permitsNamedTool reports whether a call of a tool would not be denied, for a tool that a rule in w.opening names
+// permitsNamedTool reports whether a call of a tool would not be denied, for a tool that a rule in w.allowing names
 // without wildcards. It decides a call of each of these tools.
 func (s *Set) permitsNamedTool(w *denials, call *Call) bool {
 	for _, r := range w.allowing {
@@ -212,7 +212,7 @@ func (s *Set) permitsNamedTool(w *denials, call *Call) bool {
 			var space [16]*rule
 			rules := s.find(space[:0], call)
 			v := s.combine(rules, call)
-			// Rules that conflict may match different tools if one of them depends on the tool's properties.
+			// Rules that conflict may match different tools if one of the rules depends on the tool's properties.
 			apart := v.conflict[0] != nil && slices.ContainsFunc(rules, func(r *rule) bool { return r.hasToolProperties })
 			if apart || v.decision(call).Effect != Deny {
 				return true
@@ -235,7 +235,7 @@ func (s *Set) permitsPattern(w *denials, call *Call) bool {
 	return true
 }
 
-// permits reports whether a rule in w.opening that matches the principal has a pattern that no single denied pattern
+// permits reports whether a rule in w.allowing that matches the principal has a pattern that no single denied pattern
 // covers.
 func (w *denials) permits(p *Principal) bool {
 	for _, r := range w.allowing {

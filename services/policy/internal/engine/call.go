@@ -95,8 +95,8 @@ type Decision struct {
 	Rule RuleRef
 	// RuleDigest is the SHA-256 of the content of the rule that decided. It is zero if no rule decided.
 	RuleDigest [32]byte
-	// Limits are the limits of which the call must reserve one use each, all or nothing, before it is sent. No two have
-	// the same bucket.
+	// Limits are the limits that apply to the call. Before the call is sent, one use of every limit must be reserved,
+	// all or nothing. No two limits have the same bucket.
 	Limits []Limit
 	// Approval is set if and only if Effect is [RequireApproval].
 	Approval *ApprovalTerms

@@ -61,7 +61,8 @@ type rule struct {
 	matchesAnyone bool
 	// hasToolProperties reports whether the rule names a category, a risk, a tag or an annotation.
 	hasToolProperties bool
-	// matchesTools reports whether the rule can match tools/call. ofMethods reports whether it can match other methods.
+	// matchesTools reports whether the rule can match tools/call. matchesMethods reports whether it can match other
+	// methods.
 	matchesTools, matchesMethods bool
 }
 

@@ -164,8 +164,8 @@ type Match struct {
 	// Category and Risk list values of [Categories] and [Risks]. They match if the catalog gives the tool one of the
 	// values. Tags match if the tool has one of them. These values are not patterns.
 	Category, Risk, Tags []string
-	// Annotations are the tool's annotations by name, for example "readOnlyHint". All of them must be equal to the
-	// tool's. Annotations of servers that are not trusted are unknown.
+	// Annotations are values of the tool's annotations by name, for example "readOnlyHint". A tool matches if its
+	// annotations have all of these values. Annotations of servers that are not trusted are unknown.
 	//
 	// If a property of a tool is unknown, the lists about that property match in every rule except rules with
 	// [ActionAllow].

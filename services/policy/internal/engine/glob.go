@@ -78,8 +78,8 @@ func checkText(pattern string) (message, suggestion string) {
 	}
 }
 
-// stray returns a literal character of the pattern that fits does not accept, and reports whether there is one. A name
-// can't match such a pattern.
+// stray returns a literal character of the pattern that fits does not accept, and reports whether there is one. A
+// pattern with a stray character matches no name.
 func (g *glob) stray(fits func(byte) bool) (rune, bool) {
 	for _, r := range g.prefix + string(g.literals()) {
 		if r >= utf8.RuneSelf || !fits(byte(r)) {

@@ -29,8 +29,8 @@ var (
 	uriMethods    = []string{methodRead, methodSubscribe, methodUnsubscribe, methodComplete}
 )
 
-// approvableMethods are the methods that can require approval. Each of their requests has a single effect or result,
-// and names a tool, a prompt or a resource that an approver can judge.
+// approvableMethods are the methods that can require approval. Each names a tool, a prompt or a resource, and has no
+// effect after its response, unlike a subscription.
 var approvableMethods = []string{MethodToolsCall, methodGetPrompt, methodRead}
 
 // allApprovable reports whether every method that the match can match can require approval.

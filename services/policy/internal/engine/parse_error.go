@@ -54,9 +54,9 @@ func (d *Document) Check() []ParseError {
 	return c.problems
 }
 
-// correctSpelling returns the protocol's spelling of a method whose name, or the part of whose name up to the last
-// slash, differs from the start of a pattern only by case. Otherwise it returns "". The gateway refuses requests with a
-// wrong spelling, so such a pattern never matches.
+// correctSpelling returns the protocol's spelling of a method, or of the part of a method up to its last slash, if it
+// differs from the start of a pattern only by case. Otherwise it returns "". The gateway refuses requests with another
+// spelling, so a pattern with it never matches.
 func correctSpelling(prefix string) string {
 	upToSlash := func(s string) string { return s[:strings.LastIndexByte(s, '/')+1] }
 	families := make([]string, 0, len(mcpmethod.All()))

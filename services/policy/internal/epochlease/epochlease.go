@@ -39,8 +39,8 @@ type Holder struct {
 	last, taken uint64
 	// grants are ordered by epoch, one for each epoch.
 	grants []grant
-	// gone reports whether the holder has left.
-	gone bool
+	// left reports whether the holder has left.
+	left bool
 }
 
 // A grant is a lease on the decisions of an epoch. response is the newest response that had the epoch. until is the end
@@ -55,7 +55,7 @@ func (r *Register) Enter(now time.Time) *Holder {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for h := range r.holders {
-		if h.gone && !slices.ContainsFunc(h.grants, func(g grant) bool { return g.until.After(now) }) {
+		if h.left && !slices.ContainsFunc(h.grants, func(g grant) bool { return g.until.After(now) }) {
 			delete(r.holders, h)
 		}
 	}
@@ -68,7 +68,7 @@ func (r *Register) Enter(now time.Time) *Holder {
 func (h *Holder) Leave() {
 	h.register.mu.Lock()
 	defer h.register.mu.Unlock()
-	h.gone = true
+	h.left = true
 }
 
 // Record records the next response to the holder and returns its number. It calls active, with the register locked, for

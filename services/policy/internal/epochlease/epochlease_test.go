@@ -19,8 +19,8 @@ type gateway struct {
 	epoch uint64
 	until time.Time
 	taken uint64
-	// gone reports whether the gateway has left. It may still use its lease.
-	gone bool
+	// left reports whether the gateway has left. It may still use its lease.
+	left bool
 }
 
 type response struct {
@@ -68,13 +68,13 @@ func TestOlderUntil_NoGatewayUsesAnEndedEpoch(t *testing.T) {
 				if len(gateways) > 0 {
 					g := some()
 					g.Leave()
-					g.gone = true
+					g.left = true
 				}
 			},
 			"ask": func(t *rapid.T) {
 				if len(gateways) > 0 {
 					g := some()
-					if g.gone {
+					if g.left {
 						return
 					}
 					if err := g.Acknowledge(g.taken); err != nil {
@@ -93,7 +93,7 @@ func TestOlderUntil_NoGatewayUsesAnEndedEpoch(t *testing.T) {
 			"change": func(*rapid.T) {
 				active, changed = active+1, now
 				for _, g := range gateways {
-					if !g.gone {
+					if !g.left {
 						send(g, false)
 					}
 				}

@@ -159,9 +159,9 @@ func hexOf(d catalog.Digest) string {
 type Change struct {
 	// Server is the new state. It is the same pointer as before if nothing has changed.
 	Server *catalog.Server
-	// New has the texts of the definitions to store. Gone has the digests of the definitions to delete.
-	New  map[catalog.Digest]string
-	Gone []catalog.Digest
+	// New has the texts of the definitions to store. Removed has the digests of the definitions to delete.
+	New     map[catalog.Digest]string
+	Removed []catalog.Digest
 }
 
 // Change changes a server with fn. fn gets the stored server, with classes of this version of the classifier, or an
@@ -213,7 +213,7 @@ func writeChange(ctx context.Context, tx *sqlstore.Tx, change Change) (version i
 			return 0, err
 		}
 	}
-	for _, digest := range change.Gone {
+	for _, digest := range change.Removed {
 		if _, err := tx.ExecContext(ctx, "DELETE FROM definitions WHERE server = $1 AND digest = $2", name, hexOf(digest)); err != nil {
 			return 0, err
 		}

@@ -60,7 +60,7 @@ func listDefinitions(t *testing.T, s *store.Store, name string, definitions map[
 	}
 	server, version, err := s.Change(t.Context(), name, false, func(tx *sqlstore.Tx, before *catalog.Server, text func(catalog.Digest) (string, error)) (store.Change, error) {
 		out, err := before.Report(r, catalog.Settings{Mode: catalog.FirstUse}, tx.Now, text)
-		change := store.Change{Server: out.Server, New: make(map[catalog.Digest]string), Gone: out.Gone}
+		change := store.Change{Server: out.Server, New: make(map[catalog.Digest]string), Removed: out.Removed}
 		for _, i := range out.New {
 			change.New[r.Tools[i].Digest] = r.Tools[i].Text
 		}

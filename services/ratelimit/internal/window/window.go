@@ -155,8 +155,8 @@ func (g *Log) remaining(limit int64) int64 {
 	return max(0, max(0, limit)-g.used)
 }
 
-// wait returns the time until so many of the oldest units stop counting that cost fits. The cost must not fit now, and
-// must fit in an empty log.
+// wait returns the time after which cost fits, because enough of the oldest units no longer count. The cost must not
+// fit now, and must fit in an empty log.
 func (g *Log) wait(cost, limit int64) time.Duration {
 	used := g.used
 	for i := range g.entries.count {
