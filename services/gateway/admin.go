@@ -40,7 +40,8 @@ var errPageToken = errors.New("page_token: this list has returned no such token"
 // errNoDecision means that this gateway has no record of a decision.
 var errNoDecision = errors.New("this gateway has no decision with that id: it may be older than the journal, or another gateway's; `sluice decisions tail` lists the newest")
 
-// installationTenant is the tenant of the installation. Only its persons see the servers, which belong to no other tenant.
+// installationTenant is the tenant of the installation. Only its persons see the servers, which belong to no other
+// tenant.
 const installationTenant = "default"
 
 // GetStatus implements gatewayv1.GatewayServiceServer. Callers of the installation's tenant get the servers, the

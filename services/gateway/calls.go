@@ -90,7 +90,8 @@ func (s *Service) CallTool(req *gatewayv1.CallToolRequest, stream grpc.ServerStr
 // toolCall returns the JSON-RPC request with this id that an MCP client would send for the same call.
 func toolCall(req *gatewayv1.CallToolRequest, id int64) ([]byte, error) {
 	arguments := jsontext.Value(cmp.Or(strings.TrimSpace(req.GetArgumentsJson()), "{}"))
-	// Package jsonrpc checks the contents. The arguments must be one complete value, so that no text can follow the value.
+	// Package jsonrpc checks the contents. The arguments must be one complete value, so that no text can follow the
+	// value.
 	if !arguments.IsValid(jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true)) || arguments.Kind() != '{' {
 		return nil, errArguments
 	}

@@ -274,8 +274,8 @@ func (s *Service) newEdge() (err error) {
 	return err
 }
 
-// taskSecretText is the text from which the secret of the server of MCP is derived. The text is not JSON, so it is never the arguments
-// of a call. The journal contains digests of arguments that are made with the same key.
+// taskSecretText is the text from which the secret of the server of MCP is derived. The text is not JSON, so it is
+// never the arguments of a call. The journal contains digests of arguments that are made with the same key.
 const taskSecretText = "what is not JSON: ids of tasks"
 
 // holder returns the name with which this gateway claims approvals. The name is stored next to the journal, so that a

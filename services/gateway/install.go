@@ -49,8 +49,8 @@ func (s *Server) installation(name, root string, env config.Env) (in *stdio.Inst
 	return in, ""
 }
 
-// isInstalled reports whether npx runs a program that is already installed: globally, or in the project that contains the
-// server's working folder.
+// isInstalled reports whether npx runs a program that is already installed: globally, or in the project that contains
+// the server's working folder.
 func (s *Server) isInstalled(c *npx.Command, program string) bool {
 	name := c.Name()
 	if c.IsBare() && !strings.Contains(name, "/") && isFile(filepath.Join(filepath.Dir(program), name)) {

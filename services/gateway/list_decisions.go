@@ -76,8 +76,8 @@ func (s *Service) read(ctx context.Context) (done func(), err error) {
 	return done, err
 }
 
-// searchFilter returns a filter for the wanted records, for the first record that is too old, and for every searchStep-th
-// other record. The search can end at any of these records.
+// searchFilter returns a filter for the wanted records, for the first record that is too old, and for every
+// searchStep-th other record. The search can end at any of these records.
 func searchFilter(wanted journal.Filter, f *gatewayv1.DecisionFilter) journal.Filter {
 	looked := 0
 	return func(r *journal.Record) bool {

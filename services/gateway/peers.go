@@ -22,7 +22,7 @@ const (
 )
 
 // peerHealth knows which of the other roles serve. It is used only for readiness and GetStatus: a call finds out itself
-// whether the roles that it needs answer. A role counts as unavailable until its first check. A peerWatch is safe for
+// whether the roles that it needs answer. A role counts as unavailable until its first check. A peerHealth is safe for
 // concurrent use.
 type peerHealth map[string]*peer
 

@@ -59,7 +59,8 @@ func (s *Service) warnOfPrograms(ctx context.Context) {
 	}
 }
 
-// sandboxReport returns a report of what the kernel enforces for a stdio server now, including the limits of its processes.
+// sandboxReport returns a report of what the kernel enforces for a stdio server now, including the limits of its
+// processes.
 func (s *Service) sandboxReport(name string) sandbox.Report {
 	report, limits := s.sandboxReports[name], s.limiter.Report()
 	report.Enforced = slices.Concat(report.Enforced, limits.Enforced)

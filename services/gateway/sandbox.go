@@ -139,8 +139,8 @@ func (c *Config) checkSandbox(name string) error {
 	return nil
 }
 
-// SandboxReports returns what this system would enforce for each stdio server, by name. The error names the servers that would
-// not be started.
+// SandboxReports returns what this system would enforce for each stdio server, by name. The error names the servers
+// that would not be started.
 func SandboxReports(cfg Config, launcher sandbox.Launcher, env config.Env) (map[string]sandbox.Report, error) {
 	out := make(map[string]sandbox.Report)
 	var errs []error
@@ -172,8 +172,8 @@ func (c *Config) sandbox(name string, launcher sandbox.Launcher, env config.Env,
 	return s, report, nil
 }
 
-// sandboxExceptions returns a sentence for each program that a server may change because the server's entry makes it writable. It
-// also returns a sentence if the protection of programs makes the server's working folder read-only.
+// sandboxExceptions returns a sentence for each program that a server may change because the server's entry makes it
+// writable. It also returns a sentence if the protection of programs makes the server's working folder read-only.
 func (c *Config) sandboxExceptions(name string, files map[string][]string) []string {
 	server := c.Servers[name]
 	if server.Sandbox.Mode == sandbox.Off {
@@ -191,8 +191,8 @@ func (c *Config) sandboxExceptions(name string, files map[string][]string) []str
 	return append(out, server.workFolderExceptions(files)...)
 }
 
-// workFolderExceptions returns a sentence on how the protection of programs affects a working folder that sandbox.write does not
-// name. A folder that belongs to a program is read-only. A folder inside a program's folder stays writable.
+// workFolderExceptions returns a sentence on how the protection of programs affects a working folder that sandbox.write
+// does not name. A folder that belongs to a program is read-only. A folder inside a program's folder stays writable.
 func (s *Server) workFolderExceptions(files map[string][]string) []string {
 	dir := absolute(s.Dir)
 	if s.Dir == "" || slices.ContainsFunc(s.Sandbox.Write, func(w string) bool { return isBelow(dir, w) }) {

@@ -15,8 +15,8 @@ type ServerLists struct {
 	Changes int
 	// Methods are the methods of the server's lists that policy does not deny to the caller.
 	Methods []string
-	// PromptNamesIgnored reports whether policy treats all prompts alike, whatever their names. ResourcesAlike reports the
-	// same for resources.
+	// PromptNamesIgnored reports whether policy treats all prompts alike, whatever their names. ResourceNamesIgnored
+	// reports the same for resources.
 	PromptNamesIgnored, ResourceNamesIgnored bool
 	// Revision is the revision of the policy.
 	Revision string
@@ -63,8 +63,8 @@ func ChangedLists(before, now string) (notifications []string) {
 	return notifications
 }
 
-// WithToolsRead returns the state that a client knows after it has read the list of tools. The line for tools comes from
-// now, and the other lines from before.
+// WithToolsRead returns the state that a client knows after it has read the list of tools. The line for tools comes
+// from now, and the other lines from before.
 func WithToolsRead(before, now string) string {
 	tools, _, _ := strings.Cut(now, "\n")
 	if _, others, known := strings.Cut(before, "\n"); known && now != "" {

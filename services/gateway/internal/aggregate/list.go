@@ -1,7 +1,7 @@
-// Package aggregate combines many MCP servers into one. It joins their lists, capabilities and instructions, and reports
-// which lists have changed. It also maps the names of all servers to one namespace. The combined name of a tool, prompt,
-// resource or request contains the name of the server and the name that the server uses. The package sends no messages
-// itself and has no state, because a combined name contains everything that is needed.
+// Package aggregate combines many MCP servers into one. It joins their lists, capabilities and instructions, and
+// reports which lists have changed. It also maps the names of all servers to one namespace. The combined name of a
+// tool, prompt, resource or request contains the name of the server and the name that the server uses. The package
+// sends no messages itself and has no state, because a combined name contains everything that is needed.
 package aggregate
 
 import (

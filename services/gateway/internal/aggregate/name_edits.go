@@ -13,8 +13,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 )
 
-// namePlace describes where a message contains names. Its path lists the keys that lead to the names. In a path, "*" stands
-// for each element of an array, and "{}" for each member of an object.
+// namePlace describes where a message contains names. Its path lists the keys that lead to the names. In a path, "*"
+// stands for each element of an array, and "{}" for each member of an object.
 type namePlace struct {
 	path []string
 	// combine returns the combined name for a server's name, and cuts the server and its name for a combined name.
@@ -42,8 +42,8 @@ func contentPlaces(path string) []namePlace {
 	return []namePlace{uriAt(path + "/uri"), uriAt(path + "/resource/uri"), placeAt(path+"/title", CombinedTitle), placeAt(path+"/name", CombinedTitle)}
 }
 
-// listPlaces returns the places of the display names in a list. A client shows the title of an element or, if there is no
-// title, its name. The name of a prompt is its identifier.
+// listPlaces returns the places of the display names in a list. A client shows the title of an element or, if there is
+// no title, its name. The name of a prompt is its identifier.
 func listPlaces(path string) []namePlace {
 	out := []namePlace{placeAt(path+"/title", CombinedTitle)}
 	if path != "result/prompts/*" {
@@ -52,14 +52,14 @@ func listPlaces(path string) []namePlace {
 	return out
 }
 
-// inputRequestPlaces returns the places of names in the requests that an answer contains (MCP 2026-07-28, Multi Round-Trip
-// Requests; 2025-11-25, Elicitation, URL Mode).
+// inputRequestPlaces returns the places of names in the requests that an answer contains (MCP 2026-07-28, Multi
+// Round-Trip Requests; 2025-11-25, Elicitation, URL Mode).
 func inputRequestPlaces() []namePlace {
 	return append(questionPlaces("result/inputRequests/{}/params"), questionPlaces("error/data/elicitations/*")...)
 }
 
-// responsePlaces returns the places in the response to a method, or in a notification, where a server sends names that a client
-// may use later. Names of tools are not included, because [jsonrpc.Answer] has their spans.
+// responsePlaces returns the places in the response to a method, or in a notification, where a server sends names that
+// a client may use later. Names of tools are not included, because [jsonrpc.Answer] has their spans.
 func responsePlaces(method string) []namePlace {
 	switch method {
 	case "tools/call":
@@ -101,8 +101,8 @@ func requestPlaces(method string) []namePlace {
 	}
 }
 
-// CombineNames returns the edits that replace a server's names by combined names. raw is the response to a request with this
-// method, or a notification with this method. No edit overlaps what [jsonrpc.Answer.Clean] removes.
+// CombineNames returns the edits that replace a server's names by combined names. raw is the response to a request with
+// this method, or a notification with this method. No edit overlaps what [jsonrpc.Answer.Clean] removes.
 func CombineNames(server, method string, raw []byte) ([]jsonrpc.Edit, error) {
 	if method == logMessage {
 		return setLogger(server, raw)
@@ -139,8 +139,8 @@ var (
 	ErrManyServers = errors.New("it names more than one server")
 )
 
-// ResolveTarget returns the server that a request names, and the edits that replace the combined names by the server's own names.
-// Errors are [ErrNoServer], [ErrManyServers], or an error if raw cannot be read.
+// ResolveTarget returns the server that a request names, and the edits that replace the combined names by the server's
+// own names. Errors are [ErrNoServer], [ErrManyServers], or an error if raw cannot be read.
 func ResolveTarget(method string, raw []byte) (server string, out []jsonrpc.Edit, err error) {
 	failed := error(nil)
 	w := nameWalker{found: func(at jsonrpc.Span, text string, p namePlace) error {
@@ -251,8 +251,8 @@ func (w *nameWalker) text(on []namePlace) error {
 	return nil
 }
 
-// nextPlaces returns the places whose paths continue with a step. "{}" matches each key of an object. A key "*" of an object
-// does not match the "*" of an array.
+// nextPlaces returns the places whose paths continue with a step. "{}" matches each key of an object. A key "*" of an
+// object does not match the "*" of an array.
 func nextPlaces(on []namePlace, step string, array bool) (out []namePlace) {
 	for _, p := range on {
 		if len(p.path) > 0 && array == (p.path[0] == "*") && (p.path[0] == step || p.path[0] == "{}") {

@@ -19,8 +19,8 @@ const (
 // lineBreaks matches every character that a reader may take for a line break (Unicode Standard, section 5.8).
 var lineBreaks = regexp.MustCompile(`\r\n|[\n\v\f\r\x{85}\x{2028}\x{2029}]`)
 
-// prefixLines puts begin before each line of a text, because a line without a mark could look like the beginning of another
-// server's text.
+// prefixLines puts begin before each line of a text, because a line without a mark could look like the beginning of
+// another server's text.
 func prefixLines(begin, text string) string {
 	return begin + lineBreaks.ReplaceAllString(text, "\n"+begin)
 }
@@ -28,8 +28,8 @@ func prefixLines(begin, text string) string {
 // CombinedTitle returns a server's display name with the server's name before it: `notes: Search`.
 func CombinedTitle(server, text string) string { return prefixLines(server+": ", text) }
 
-// questionText returns a text of a server's request with the server's name before it: `notes asks: Your name?`. Otherwise the
-// user would see the requests of all servers as one.
+// questionText returns a text of a server's request with the server's name before it: `notes asks: Your name?`.
+// Otherwise the user would see the requests of all servers as one.
 func questionText(server, text string) string { return prefixLines(server+" asks: ", text) }
 
 // elicitationID returns the combined id of a URL to open. Without the server's name, two servers could use the same id.
@@ -46,8 +46,8 @@ func questionPlaces(path string) []namePlace {
 	}
 }
 
-// CombineTitles returns the edits that add the server's name to the titles in a tool's definition, which is at this span of
-// raw.
+// CombineTitles returns the edits that add the server's name to the titles in a tool's definition, which is at this
+// span of raw.
 func CombineTitles(server string, raw []byte, definition jsonrpc.Span) (out []jsonrpc.Edit, err error) {
 	w := nameWalker{found: func(at jsonrpc.Span, text string, p namePlace) error {
 		at.Start, at.End = at.Start+definition.Start, at.End+definition.Start
@@ -58,8 +58,8 @@ func CombineTitles(server string, raw []byte, definition jsonrpc.Span) (out []js
 	return out, err
 }
 
-// setLogger returns the edits that set the logger of a log message to the server's name, or to the server's name and its
-// logger (MCP 2025-11-25, Logging).
+// setLogger returns the edits that set the logger of a log message to the server's name, or to the server's name and
+// its logger (MCP 2025-11-25, Logging).
 func setLogger(server string, raw []byte) (out []jsonrpc.Edit, err error) {
 	dec := jsontext.NewDecoder(bytes.NewBuffer(raw), jsontext.AllowDuplicateNames(true)) // package jsonrpc has refused duplicate names
 	err = eachMember(dec, func(key string) error {

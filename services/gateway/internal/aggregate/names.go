@@ -27,14 +27,15 @@ const (
 // CombinedName returns the combined name of a server's prompt or tool.
 func CombinedName(server, name string) string { return server + separator + name }
 
-// SplitName returns the server in a combined name, and the rest of the name. It returns false if the name contains no server.
+// SplitName returns the server in a combined name, and the rest of the name. It returns false if the name contains no
+// server.
 func SplitName(name string) (server, rest string, ok bool) {
 	server, rest, ok = strings.Cut(name, separator)
 	return server, rest, ok && server != "" && rest != ""
 }
 
-// CombinedTool returns the combined name of a server's tool. If model APIs would not accept that name, Tool returns an alias,
-// which depends only on the two names.
+// CombinedTool returns the combined name of a server's tool. If model APIs would not accept that name, CombinedTool
+// returns an alias, which depends only on the two names.
 func CombinedTool(server, name string) string {
 	if joined := CombinedName(server, name); isPlainName(joined) {
 		return joined
@@ -74,16 +75,16 @@ func NewToolAliases(server string, tools []string) ToolAliases {
 	return out
 }
 
-// DisplayName returns the combined name or alias of a server's tool. It returns false if that name would be ambiguous or the
-// tool cannot be called.
+// DisplayName returns the combined name or alias of a server's tool. It returns false if that name would be ambiguous
+// or the tool cannot be called.
 func (a ToolAliases) DisplayName(server, name string) (string, bool) {
 	joined := CombinedTool(server, name)
 	of, is := a[joined]
 	return joined, isCallable(name) && (!is || of == name)
 }
 
-// Resolve returns the name that the server uses for a tool, given the rest of a combined name from [SplitName]. It returns
-// false if that name would be ambiguous.
+// Resolve returns the name that the server uses for a tool, given the rest of a combined name from [SplitName]. It
+// returns false if that name would be ambiguous.
 func (a ToolAliases) Resolve(server, rest string) (string, bool) {
 	if of, is := a[CombinedName(server, rest)]; is {
 		return of, of != ""
@@ -91,8 +92,8 @@ func (a ToolAliases) Resolve(server, rest string) (string, bool) {
 	return rest, true
 }
 
-// isCallable reports whether a tool with this name can be called. The names that can be called may contain more characters
-// than model APIs accept.
+// isCallable reports whether a tool with this name can be called. The names that can be called may contain more
+// characters than model APIs accept.
 func isCallable(name string) bool {
 	return 0 < len(name) && len(name) <= 128 && !strings.ContainsFunc(name, func(r rune) bool { return !isPlainRune(r) && r != '.' && r != '/' })
 }
@@ -116,8 +117,8 @@ func SplitURI(uri string) (server, rest string, ok bool) {
 	return server, rest, is && ok && server != "" && rest != ""
 }
 
-// CombinedID returns the combined id of a server's request, or of its progress token, as raw JSON. It contains the server's raw
-// id, so that a string and a number stay different.
+// CombinedID returns the combined id of a server's request, or of its progress token, as raw JSON. It contains the
+// server's raw id, so that a string and a number stay different.
 func CombinedID(server string, raw []byte) []byte { return quoteJSON(server + ":" + string(raw)) }
 
 // SplitID returns the server in a combined id, and the server's raw id. It returns false if raw is not a combined id.

@@ -12,8 +12,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/attempt"
 )
 
-// Manager requests approvals for calls, claims the approvals, and reports the outcomes to the approval service, which is
-// another role. It is safe for concurrent use.
+// Manager requests approvals for calls, claims the approvals, and reports the outcomes to the approval service, which
+// is another role. It is safe for concurrent use.
 type Manager struct {
 	client *Client
 	desk   *attempt.Desk
@@ -55,6 +55,6 @@ func (k *Manager) Wait(ctx context.Context) {
 	k.reports.Wait()
 }
 
-// HasTicket reports whether this gateway remembers an approval for a call of this tool by this agent on this server. If it
-// does not, the call has no earlier approval.
+// HasTicket reports whether this gateway remembers an approval for a call of this tool by this agent on this server. If
+// it does not, the call has no earlier approval.
 func (k *Manager) HasTicket(a attempt.Attempt) bool { return k.client.tickets.hasAny(callOf(a).key()) }

@@ -19,8 +19,8 @@ import (
 // maxClaims is the number of times that a call tries to claim an approval that changes meanwhile.
 const maxClaims = 8
 
-// RequestAndClaim requests an approval for a call and waits for the decision. If the call is approved, Ask claims the approval,
-// because equal calls may compete for the approval.
+// RequestAndClaim requests an approval for a call and waits for the decision. If the call is approved, Ask claims the
+// approval, because equal calls may compete for the approval.
 func (k *Manager) RequestAndClaim(ctx, disconnected context.Context, a attempt.Attempt) (attempt.Attempt, *refusal.Refusal) {
 	if a.Tools == nil || !mcp.IsMultiRound(a.Sent.Method) { // in every revision, clients can wait for the answers to these methods only
 		return a, Unavailable()
@@ -65,9 +65,9 @@ func (k *Manager) RequestAndClaim(ctx, disconnected context.Context, a attempt.A
 	return a, Unavailable()
 }
 
-// RefuseIfEnded refuses a call that names an approval which has ended, even if policy no longer requires an approval. The
-// refusal says how the approval ended, so that a caller that has lost the answer learns the outcome. Report returns nil
-// if the approval is pending or approved.
+// RefuseIfEnded refuses a call that names an approval which has ended, even if policy no longer requires an approval.
+// The refusal says how the approval ended, so that a caller that has lost the answer learns the outcome. RefuseIfEnded
+// returns nil if the approval is pending or approved.
 func (k *Manager) RefuseIfEnded(ctx context.Context, a attempt.Attempt) *refusal.Refusal {
 	if id := cmp.Or(a.Resumes, a.Sent.Meta.Approval); id != "" {
 		return k.client.RefuseIfEnded(ctx, a.Principal, id)
@@ -96,8 +96,8 @@ func (k *Manager) notListed(ctx context.Context, a attempt.Attempt, err error) *
 	return &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_UNAVAILABLE, Message: "the server does not list its tools, so no approval can be requested for this call."}
 }
 
-// tryClaim claims an approval for a call if policy's current decision allows that. changed reports that the approval has
-// changed meanwhile, so that the call must start again.
+// tryClaim claims an approval for a call if policy's current decision allows that. changed reports that the approval
+// has changed meanwhile, so that the call must start again.
 func (k *Manager) tryClaim(ctx context.Context, a attempt.Attempt, by *approvalv1.Approval) (_ attempt.Attempt, refused *refusal.Refusal, changed bool) {
 	if a.Revoked == nil || a.Revoked() {
 		return a, &refusal.Refusal{Code: commonv1.Code_CODE_POLICY_UNAVAILABLE}, false

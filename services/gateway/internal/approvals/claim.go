@@ -18,7 +18,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/telemetry"
 )
 
-// claimResult is the approval service's response to a claim. The zero value means that the service has refused the claim.
+// claimResult is the approval service's response to a claim. The zero value means that the service has refused the
+// claim.
 type claimResult struct {
 	// claimed is the call as it was approved; nil if the claim was not made.
 	claimed *approvalv1.Claimed
@@ -43,7 +44,7 @@ func (k *Manager) claim(ctx context.Context, a attempt.Attempt, by *approvalv1.A
 		recorded = key
 	}
 	if err := k.desk.Claiming(ctx, a, recorded); err != nil {
-		if !errors.Is(err, journal.ErrQuota) { // with ErrShare nothing was written, so nothing has to be settled
+		if !errors.Is(err, journal.ErrQuota) { // with ErrQuota nothing was written, so nothing has to be settled
 			a = k.recordUnclaimed(ctx, a)
 		}
 		return a.Free(), claimResult{}, k.desk.NotSent(ctx, a, err)
@@ -82,8 +83,8 @@ func (k *Manager) claim(ctx context.Context, a attempt.Attempt, by *approvalv1.A
 	return a, claimResult{claimed: resp.GetClaimed()}, nil
 }
 
-// restoreStored replaces the received call by the stored call, because the call that was approved must run. If the stored call
-// cannot be restored, take gives the claim back.
+// restoreStored replaces the received call by the stored call, because the call that was approved must run. If the
+// stored call cannot be restored, take gives the claim back.
 func (k *Manager) restoreStored(ctx context.Context, a attempt.Attempt, c *approvalv1.Claimed) (attempt.Attempt, *refusal.Refusal) {
 	stored, err := restore(a.Message, c.GetBound().GetCall())
 	if err != nil {
@@ -117,8 +118,8 @@ func restore(received *jsonrpc.Message, call *policyv1.Call) (*jsonrpc.Message, 
 	return jsonrpc.Parse(raw, widenedLimits())
 }
 
-// widenedLimits returns the limits for a message that the gateway has changed after the message was judged. The members that
-// the gateway adds must not make the message too large.
+// widenedLimits returns the limits for a message that the gateway has changed after the message was judged. The members
+// that the gateway adds must not make the message too large.
 func widenedLimits() jsonrpc.Limits {
 	limits := jsonrpc.DefaultLimits()
 	limits.Bytes += 4 << 10

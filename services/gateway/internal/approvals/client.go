@@ -121,9 +121,9 @@ type Result struct {
 	Held time.Duration
 }
 
-// RequestAndHold requests an approval and holds the call until the approval may be claimed. The refusal says why it may not.
-// If no approver has decided yet, the refusal is the ticket. If policy requires no approval, Approved returns neither a
-// refusal nor an approval.
+// RequestAndHold requests an approval and holds the call until the approval may be claimed. The refusal says why it may
+// not. If no approver has decided yet, the refusal is the ticket. If policy requires no approval, RequestAndHold
+// returns neither a refusal nor an approval.
 func (w *Client) RequestAndHold(ctx context.Context, q Request) (Result, *refusal.Refusal) {
 	ctx = authn.OnBehalfOf(ctx, q.Principal)
 	resp, decision, refused, err := w.request(ctx, q, &approvalv1.RequestApprovalRequest{CanConfirm: q.Confirm != nil && time.Now().Before(q.Until)})
@@ -156,8 +156,8 @@ func (w *Client) RequestAndHold(ctx context.Context, q Request) (Result, *refusa
 	}
 }
 
-// request requests an approval with policy's current decision, and returns that decision too. If policy does not decide,
-// ask returns a refusal. If policy requires no approval, ask returns neither a refusal nor a response.
+// request requests an approval with policy's current decision, and returns that decision too. If policy does not
+// decide, request returns a refusal. If policy requires no approval, request returns neither a refusal nor a response.
 func (w *Client) request(ctx context.Context, q Request, req *approvalv1.RequestApprovalRequest) (*approvalv1.RequestApprovalResponse, *policyv1.Decision, *refusal.Refusal, error) {
 	req.Bound, req.DecisionId = q.Call, q.DecisionID
 	var last *policyv1.Decision
@@ -179,8 +179,8 @@ func (w *Client) request(ctx context.Context, q Request, req *approvalv1.Request
 	}
 }
 
-// RefuseIfEnded returns a refusal that says how the approval with this id has ended, or why the approval cannot be read. It
-// returns nil if the approval is pending or approved, because the call itself finds such an approval.
+// RefuseIfEnded returns a refusal that says how the approval with this id has ended, or why the approval cannot be
+// read. It returns nil if the approval is pending or approved, because the call itself finds such an approval.
 func (w *Client) RefuseIfEnded(ctx context.Context, p *identityv1.Principal, id string) *refusal.Refusal {
 	a, refused := w.get(authn.OnBehalfOf(ctx, p), id)
 	if refused != nil {
@@ -194,8 +194,8 @@ func (w *Client) RefuseIfEnded(ctx context.Context, p *identityv1.Principal, id 
 	}
 }
 
-// WaitDecided waits until one of the principal's approvals is decided or the time of the question is over. It returns the
-// state of the approval.
+// WaitDecided waits until one of the principal's approvals is decided or the time of the question is over. It returns
+// the state of the approval.
 func (w *Client) WaitDecided(ctx context.Context, id string, q Request) (Result, *refusal.Refusal) {
 	ctx = authn.OnBehalfOf(ctx, q.Principal)
 	a, refused := w.get(ctx, id)
@@ -315,8 +315,8 @@ func (w *Client) watch(ctx context.Context, a *approvalv1.Approval) *approvalv1.
 	return a
 }
 
-// isHoldOver reports whether a watch broke because the hold is over. The gateway and the approval service measure the time
-// separately.
+// isHoldOver reports whether a watch broke because the hold is over. The gateway and the approval service measure the
+// time separately.
 func isHoldOver(ctx context.Context, err error) bool {
 	end, ok := ctx.Deadline()
 	return ok && status.Code(err) == codes.DeadlineExceeded && time.Until(end) < clockTolerance

@@ -23,17 +23,17 @@ const (
 	answerTimeout = 5 * askTimeout
 )
 
-// userAnswer is the answer of the user at the agent. approval and decision are the approval and policy's decision at the time
-// when the answer was passed to the approval service. Both are nil if the answer was not passed.
+// userAnswer is the answer of the user at the agent. approval and decision are the approval and policy's decision at
+// the time when the answer was passed to the approval service. Both are nil if the answer was not passed.
 type userAnswer struct {
 	answer   attempt.Word
 	approval *approvalv1.Approval
 	decision *policyv1.Decision
 }
 
-// startConfirm asks the user at the agent while the call is held, if the terms of the approval let that user decide. The
-// returned function ends the question and returns the user's answer. The approval changes through the watch, as it does
-// after every other vote.
+// startConfirm asks the user at the agent while the call is held, if the terms of the approval let that user decide.
+// The returned function ends the question and returns the user's answer. The approval changes through the watch, as it
+// does after every other vote.
 func (w *Client) startConfirm(ctx context.Context, q Request, a *approvalv1.Approval) (end func() userAnswer) {
 	if terms := a.GetTerms(); q.Confirm == nil || !terms.GetSelfConfirm() || terms.GetQuorum() != 1 {
 		return func() userAnswer { return userAnswer{} }
@@ -67,9 +67,9 @@ var verdicts = map[attempt.Word]approvalv1.Verdict{
 	attempt.Declined:  approvalv1.Verdict_VERDICT_DENY,
 }
 
-// submitAnswer passes a user's answer to the approval service. It returns the approval after the vote, or nil if the state of
-// the approval is not known, and policy's last decision. It retries until policy and the approval service answer or ctx
-// is cancelled.
+// submitAnswer passes a user's answer to the approval service. It returns the approval after the vote, or nil if the
+// state of the approval is not known, and policy's last decision. It retries until policy and the approval service
+// answer or ctx is cancelled.
 func (w *Client) submitAnswer(ctx context.Context, q Request, id string, answer attempt.Word) (a *approvalv1.Approval, last *policyv1.Decision) {
 	err := w.retry(ctx, func(ctx context.Context) error {
 		resp, decision, refused, err := w.request(ctx, q, &approvalv1.RequestApprovalRequest{SelfVote: &approvalv1.SelfVote{ApprovalId: id, Verdict: verdicts[answer]}})
@@ -116,8 +116,8 @@ func (w *Client) callText(ctx context.Context, a *approvalv1.Approval) string {
 	return text
 }
 
-// declinedRefusal returns the refusal of a call that the user at the agent has declined. The user's answer counts, however
-// approvers decide.
+// declinedRefusal returns the refusal of a call that the user at the agent has declined. The user's answer counts,
+// however approvers decide.
 func declinedRefusal(a *approvalv1.Approval) *refusal.Refusal {
 	return &refusal.Refusal{
 		Code: commonv1.Code_CODE_APPROVAL_DENIED, Message: "declined at the agent. Do not make the same call again.",

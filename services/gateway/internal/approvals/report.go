@@ -12,8 +12,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// reportTimeout is how long the answer of an approved call waits until the approval service has received the outcome. It
-// waits so that an equal call that follows at once requests a new approval instead of finding the claim.
+// reportTimeout is how long the answer of an approved call waits until the approval service has received the outcome.
+// It waits so that an equal call that follows at once requests a new approval instead of finding the claim.
 const reportTimeout = 200 * time.Millisecond
 
 // Reported is closed when the outcome of a call was reported to the approval service. It is nil if no report is made.
@@ -40,8 +40,8 @@ func (k *Manager) RenewClaim(ctx context.Context, a attempt.Attempt) (stop func(
 	return k.client.RenewClaim(ctx, a.Claim.GetId(), a.ID)
 }
 
-// ReleaseUnsent gives back the limits of a call that was provably never sent. For an approved call it gives back the claim
-// first. It works in the background.
+// ReleaseUnsent gives back the limits of a call that was provably never sent. For an approved call it gives back the
+// claim first. It works in the background.
 func (k *Manager) ReleaseUnsent(ctx context.Context, a attempt.Attempt, reason string) Reported {
 	if a.Claim == nil {
 		k.desk.GiveBack(ctx, a.Lease.GetId(), a.ID)
@@ -56,8 +56,8 @@ func (k *Manager) ReportOutcome(ctx context.Context, a attempt.Attempt, class jo
 	return k.reportInBackground(ctx, a, outcomeReport{class: class})
 }
 
-// reportInBackground makes a report in the background. If the gateway stops first, a replay of the journal makes the report after
-// the next start.
+// reportInBackground makes a report in the background. If the gateway stops first, a replay of the journal makes the
+// report after the next start.
 func (k *Manager) reportInBackground(ctx context.Context, a attempt.Attempt, n outcomeReport) Reported {
 	done := make(chan struct{})
 	n.approval, n.claim = a.Claim.GetId(), a.ID
@@ -93,8 +93,8 @@ type outcomeReport struct {
 // anyLease is the lease of a report by a caller that does not know what the call has reserved.
 const anyLease = "*"
 
-// sendReport reports the outcome of a call to the approval service. It retries until the service answers or ctx is cancelled.
-// It returns nil if there is nothing to report.
+// sendReport reports the outcome of a call to the approval service. It retries until the service answers or ctx is
+// cancelled. It returns nil if there is nothing to report.
 func (k *Manager) sendReport(ctx context.Context, n outcomeReport) error {
 	err := error(nil)
 	if n.class == journal.ResultNeverSent {

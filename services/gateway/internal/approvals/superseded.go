@@ -11,8 +11,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 )
 
-// CheckNotRequired decides on a call for which policy requires no approval, and returns nil if the call may run. A call that
-// names an approval which has ended is refused. Its caller may have lost the answer, and the call must not run twice.
+// CheckNotRequired decides on a call for which policy requires no approval, and returns nil if the call may run. A call
+// that names an approval which has ended is refused. Its caller may have lost the answer, and the call must not run
+// twice.
 func (k *Manager) CheckNotRequired(ctx context.Context, a attempt.Attempt) *refusal.Refusal {
 	refused := a.Refusal()
 	switch {
@@ -29,9 +30,9 @@ func (k *Manager) CheckNotRequired(ctx context.Context, a attempt.Attempt) *refu
 	return refused
 }
 
-// cancelSuperseded decides on a call for which policy requires no approval, although the gateway has requested an approval for
-// an equal call before. It first cancels that approval if it is pending or approved and no call has claimed it.
-// Otherwise the votes could let a later call run.
+// cancelSuperseded decides on a call for which policy requires no approval, although the gateway has requested an
+// approval for an equal call before. It first cancels that approval if it is pending or approved and no call has
+// claimed it. Otherwise the votes could let a later call run.
 //
 // The result is nil if policy allows the call. If the approval cannot be cancelled, an allowed call is refused. A
 // denied call is denied in any case.

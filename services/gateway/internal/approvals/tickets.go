@@ -39,7 +39,8 @@ type tickets struct {
 	order *list.List
 }
 
-// callKey is the part of a call that is cheap to compare. The digest of a call is computed only if its place has tickets.
+// callKey is the part of a call that is cheap to compare. The digest of a call is computed only if its place has
+// tickets.
 type callKey struct{ tenant, subject, agent, server, name string }
 
 // ticketEntry is the ticket of one approval.
@@ -157,8 +158,9 @@ func (w *Client) remember(q Request, a *approvalv1.Approval) {
 	}, a.GetId(), last, time.Now())
 }
 
-// unclaimedApproval returns the id of the approval that this gateway has requested for a call, if the approval is pending or
-// approved and no call has claimed it. Otherwise the id is empty. If the approval has ended, unclaimed forgets it.
+// unclaimedApproval returns the id of the approval that this gateway has requested for a call, if the approval is
+// pending or approved and no call has claimed it. Otherwise the id is empty. If the approval has ended, unclaimed
+// forgets it.
 func (w *Client) unclaimedApproval(ctx context.Context, c Call) (id string, err error) {
 	id = w.tickets.find(c, time.Now())
 	if id == "" {

@@ -38,7 +38,8 @@ func (k *Manager) Withdraw(ctx context.Context, p *identityv1.Principal, approva
 	return err
 }
 
-// WaitDecision waits until approvers have decided, at most as long as a call of w.Client is held. It does not make the call.
+// WaitDecision waits until approvers have decided, at most as long as a call of w.Client is held. It does not make the
+// call.
 func (k *Manager) WaitDecision(ctx context.Context, w WaitRequest) (*approvalv1.Approval, *refusal.Refusal) {
 	result, refused := k.client.WaitDecided(context.WithoutCancel(ctx), w.Approval, Request{
 		Principal: w.Principal, Until: k.client.HoldUntil(w.Client, time.Now()), Caller: ctx, Drain: k.draining,

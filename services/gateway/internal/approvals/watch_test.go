@@ -18,8 +18,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/approvals"
 )
 
-// breakingService is an approval service in which no approval is ever decided. Its first watch breaks after the set time.
-// Later watches do not break.
+// breakingService is an approval service in which no approval is ever decided. Its first watch breaks after the set
+// time. Later watches do not break.
 type breakingService struct {
 	approvalv1.ApprovalServiceClient
 

@@ -3,8 +3,8 @@ package broadcast
 
 import "sync"
 
-// Broadcaster is a notification without content: receivers find out themselves what has changed. The zero value is ready to
-// use. It is safe for concurrent use.
+// Broadcaster is a notification without content: receivers find out themselves what has changed. The zero value is
+// ready to use. It is safe for concurrent use.
 type Broadcaster struct {
 	mu   sync.Mutex
 	next chan struct{}

@@ -1,5 +1,5 @@
-// Package decisioncache caches decisions of the policy service. A cached decision is used only while the gateway has a lease on
-// the policy epoch in which the decision was made. Package attempt uses this package.
+// Package decisioncache caches decisions of the policy service. A cached decision is used only while the gateway has a
+// lease on the policy epoch in which the decision was made. Package attempt uses this package.
 package decisioncache
 
 import (
@@ -27,9 +27,9 @@ const (
 	// verifyOneIn is how many lookups pass, on average, between two that ask policy although a decision may be cached.
 	// Such a lookup compares the cached decision with policy's response.
 	verifyOneIn = 1000
-	// maxPerPrincipal is the maximum number of cached decisions of one principal and the agents that act for it. maxAll is the
-	// maximum number of all cached decisions. maxKey is the maximum length of a question's key that is cached, in
-	// bytes.
+	// maxPerPrincipal is the maximum number of cached decisions of one principal and the agents that act for it. maxAll
+	// is the maximum number of all cached decisions. maxKey is the maximum length of a question's key that is cached,
+	// in bytes.
 	maxPerPrincipal = 1024
 	maxAll          = 100_000
 	maxKey          = 2048
@@ -67,8 +67,8 @@ type epoch struct {
 	all    int
 }
 
-// principalEntries contains the cached decisions of one principal. A decision that depends on sessions has one entry for each
-// session, and one entry without a decision, which marks the dependency.
+// principalEntries contains the cached decisions of one principal. A decision that depends on sessions has one entry
+// for each session, and one entry without a decision, which marks the dependency.
 type principalEntries struct {
 	entries map[string]*policyv1.Decision
 	used    instant
@@ -181,7 +181,7 @@ func (d *Cache) Put(ctx context.Context, q Query, resp *policyv1.DecideCallRespo
 	return stricter(cached, decision)
 }
 
-// putIfAbsent caches a decision. If a decision is already cached, keep returns the cached one instead.
+// putIfAbsent caches a decision. If a decision is already cached, putIfAbsent returns the cached one instead.
 func (e *epoch) putIfAbsent(q *Query, decision *policyv1.Decision, bySession bool, now instant) *policyv1.Decision {
 	var space [512]byte
 	key := q.appendKey(space[:0])

@@ -154,8 +154,8 @@ func TestCache_LeaseEndsWhileTheMachineSleeps(t *testing.T) {
 	}
 }
 
-// TestCache_DistinguishesQueriesThatPolicyDistinguishes generates pairs of questions. It checks that a decision that is cached for one question is
-// found for the other if and only if policy cannot distinguish the two.
+// TestCache_DistinguishesQueriesThatPolicyDistinguishes generates pairs of questions. It checks that a decision that is
+// cached for one question is found for the other if and only if policy cannot distinguish the two.
 func TestCache_DistinguishesQueriesThatPolicyDistinguishes(t *testing.T) {
 	t.Parallel()
 	outer := t

@@ -92,8 +92,8 @@ func (d *Cache) Run(ctx context.Context) error {
 	return nil
 }
 
-// applyResponse applies a response and reports whether it begins another epoch. asked is the time at which the last request was
-// sent.
+// applyResponse applies a response and reports whether it begins another epoch. asked is the time at which the last
+// request was sent.
 func (d *Cache) applyResponse(resp *policyv1.LeaseRevisionResponse, requested *instant) (changed bool) {
 	e := d.epoch.Load()
 	if e == nil || e.name != resp.GetEpoch() {

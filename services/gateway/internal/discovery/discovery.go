@@ -69,8 +69,8 @@ type Result struct {
 	Known   *toolreport.Response
 	// Aliases are the names of the tools in a list of all servers.
 	Aliases aggregate.ToolAliases
-	// AggregateList is List in the form for a list of many servers. It lacks malformed tools, because a strict client would
-	// refuse the whole list, and optional members that are null.
+	// AggregateList is List in the form for a list of many servers. It lacks malformed tools, because a strict client
+	// would refuse the whole list, and optional members that are null.
 	AggregateList *jsonrpc.Answer
 	// Faults are the reasons why clients do not get some tools of List, in the order of the list.
 	Faults []Fault
@@ -123,7 +123,7 @@ type Server struct {
 	greeted bool
 	// changes is the number of times that the server's list has changed.
 	changes int
-	// recheckScheduled means that Doubt has scheduled another request to the server.
+	// recheckScheduled means that RecheckList has scheduled another request to the server.
 	recheckScheduled bool
 	// failures is the number of failures in a row.
 	failures int
@@ -157,7 +157,8 @@ func (s *Server) SpeaksRevision() bool {
 	return s.greeted
 }
 
-// RefusedRevision reports whether the server has answered within the last five minutes that it does not speak the revision.
+// RefusedRevision reports whether the server has answered within the last five minutes that it does not speak the
+// revision.
 func (s *Server) RefusedRevision() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -171,9 +172,9 @@ func (s *Server) TimedOut() bool {
 	return errors.Is(s.err, upstream.ErrTimeout) && time.Since(s.failed) <= Fresh
 }
 
-// ReportError returns an error that wraps [toolreport.ErrNotReported] if there is no result because the catalog did not accept the
-// server's list. In that case a list of a session does not count as accepted either, although no operator has to accept
-// it.
+// ReportError returns an error that wraps [toolreport.ErrNotReported] if there is no result because the catalog did not
+// accept the server's list. In that case a list of a session does not count as accepted either, although no operator
+// has to accept it.
 func (s *Server) ReportError() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -183,9 +184,9 @@ func (s *Server) ReportError() error {
 	return nil
 }
 
-// GetWithRetry is [Server.Get] for a session that the server has just answered. If the server could not be asked recently,
-// Insist waits until the server is asked again, for at most two failures in a row. It returns nil if there is still no
-// result.
+// GetWithRetry is [Server.Get] for a session that the server has just answered. If the server could not be asked
+// recently, GetWithRetry waits until the server is asked again, for at most two failures in a row. It returns nil if
+// there is still no result.
 func (s *Server) GetWithRetry(ctx context.Context) *Result {
 	for {
 		found, err := s.Get(ctx, Fresh)
@@ -226,9 +227,9 @@ func (s *Server) RefreshInBackground(age time.Duration) {
 	go func() { _, _ = s.refresh(context.Background()) }() // the result is stored
 }
 
-// RecheckList asks the server again because the server has listed other definitions to a session. If the last result is older
-// than age, Doubt asks the server at once and waits for the result. Otherwise it returns at once, and the server is
-// asked when the result has reached that age.
+// RecheckList asks the server again because the server has listed other definitions to a session. If the last result is
+// older than age, RecheckList asks the server at once and waits for the result. Otherwise it returns at once, and the
+// server is asked when the result has reached that age.
 func (s *Server) RecheckList(ctx context.Context, age time.Duration) {
 	s.mu.Lock()
 	if s.found == nil || time.Since(s.found.At) > age {
@@ -250,7 +251,8 @@ func (s *Server) RecheckList(ctx context.Context, age time.Duration) {
 }
 
 // Get returns a result that is at most age old, and asks the server if necessary. If several callers ask at the same
-// time, the server is asked once. Errors are errors of [upstream.Session], or wrap [ErrList] or [toolreport.ErrNotReported].
+// time, the server is asked once. Errors are errors of [upstream.Session], or wrap [ErrList] or
+// [toolreport.ErrNotReported].
 func (s *Server) Get(ctx context.Context, age time.Duration) (*Result, error) {
 	for {
 		s.mu.Lock()
@@ -374,8 +376,8 @@ func paramHeaders(list *jsonrpc.Answer) map[string][]paramheaders.Binding {
 	return out
 }
 
-// openSession opens a session, or finds out that the server has no sessions. If no revision is configured, it first uses the
-// newest revision with sessions, and then the revision without sessions if the server has no sessions.
+// openSession opens a session, or finds out that the server has no sessions. If no revision is configured, it first
+// uses the newest revision with sessions, and then the revision without sessions if the server has no sessions.
 func (s *Server) openSession(ctx context.Context, memory *limits.Memory) (*Result, *upstream.Session, error) {
 	if s.cfg.Version == mcp.Modern {
 		return s.discover(ctx, memory)

@@ -213,7 +213,7 @@ func TestRecheckList_AsksAtMostEveryTwoSeconds(t *testing.T) {
 			t.Errorf("it was asked %q", s.asked)
 		}
 		time.Sleep(10 * time.Second)
-		view.RecheckList(t.Context(), 2*time.Second) // the server is asked before Doubt returns
+		view.RecheckList(t.Context(), 2*time.Second) // the server is asked before RecheckList returns
 		if got := len(s.asked); got != 6 {
 			t.Errorf("it was asked %q", s.asked)
 		}

@@ -19,10 +19,11 @@ const (
 	lookEvery = time.Second
 )
 
-// KeepFresh asks the server until ctx ends: before the last result is too old, and soon after the server reports that its
-// list has changed. At the same time it asks those of the others that were asked before. For each request, Keep takes a
-// slot of places, which limits how many servers are asked at once. While idle returns true, Keep asks nothing. A
-// request that is running when ctx ends continues until its own timeout. Only one goroutine may call Keep for a server.
+// KeepFresh asks the server until ctx ends: before the last result is too old, and soon after the server reports that
+// its list has changed. At the same time it asks those of the others that were asked before. For each request,
+// KeepFresh takes a slot of places, which limits how many servers are asked at once. While idle returns true, KeepFresh
+// asks nothing. A request that is running when ctx ends continues until its own timeout. Only one goroutine may call
+// KeepFresh for a server.
 func (s *Server) KeepFresh(ctx context.Context, places chan struct{}, idle func() bool, others ...*Server) {
 	due, retry, rest, announced := time.Now(), retryFirst, restFirst, false
 	var last *Result // the last result; nil if the last attempt failed

@@ -1,5 +1,6 @@
-// Package httpclient sends HTTP requests to servers. It uses its own pool of connections, does not pass requests to other
-// goroutines, and never connects to an address that cannot be meant by a configuration. It knows nothing about MCP.
+// Package httpclient sends HTTP requests to servers. It uses its own pool of connections, does not pass requests to
+// other goroutines, and never connects to an address that cannot be meant by a configuration. It knows nothing about
+// MCP.
 package httpclient
 
 import (
@@ -41,12 +42,12 @@ type neverSentError struct{ error }
 // Unwrap returns ErrNeverSent and the reason.
 func (e neverSentError) Unwrap() []error { return []error{ErrNeverSent, e.error} }
 
-// A Wire sends requests to one server. On plain HTTP/1.1 the calling goroutine writes the request and reads the
+// A Client sends requests to one server. On plain HTTP/1.1 the calling goroutine writes the request and reads the
 // response itself. net/http's transport passes each request to two other goroutines, which takes longer than all
 // decisions of the gateway on a call.
 //
 // Large requests and all requests over TLS are sent with rest, which is a transport of net/http. It reads while it
-// writes, so it receives the response of a server that responds before it has read the whole request. A Wire is safe
+// writes, so it receives the response of a server that responds before it has read the whole request. A Client is safe
 // for concurrent use.
 type Client struct {
 	addr      string // empty over TLS
@@ -103,8 +104,8 @@ func (w *Client) Send(ctx context.Context, head *Head, fields []Field, body []by
 	return resp, nil
 }
 
-// sendWithTransport sends a request with the transport of net/http. The request has no GetBody, so that net/http never sends
-// a POST twice.
+// sendWithTransport sends a request with the transport of net/http. The request has no GetBody, so that net/http never
+// sends a POST twice.
 func (w *Client) sendWithTransport(req *http.Request) (*http.Response, error) {
 	var sent atomic.Bool
 	resp, err := w.transport.RoundTrip(req.WithContext(httptrace.WithClientTrace(req.Context(), &httptrace.ClientTrace{
@@ -200,8 +201,8 @@ func (w *Client) CloseIdleConnections() {
 	}
 }
 
-// responseBody is the body of a response. When it was read to its end, the connection can be used again. If it is closed
-// earlier, the connection is closed.
+// responseBody is the body of a response. When it was read to its end, the connection can be used again. If it is
+// closed earlier, the connection is closed.
 type responseBody struct {
 	inner io.Reader
 	ctx   context.Context //nolint:containedctx // the error of a read is the cause of the request's context

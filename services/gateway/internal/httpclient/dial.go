@@ -147,8 +147,8 @@ func mayBePrivate(host string) bool {
 	return false
 }
 
-// specialRanges contains the ranges, in addition to those that netip knows, in which there are no public servers (IANA's
-// registries of special-purpose addresses).
+// specialRanges contains the ranges, in addition to those that netip knows, in which there are no public servers
+// (IANA's registries of special-purpose addresses).
 var specialRanges = []netip.Prefix{
 	netip.MustParsePrefix("0.0.0.0/8"),      // RFC 791: this network
 	netip.MustParsePrefix("100.64.0.0/10"),  // RFC 6598: shared by a provider's customers, and some clouds' metadata

@@ -14,7 +14,7 @@ import (
 // immutable.
 type Head struct {
 	req *http.Request
-	// before and behind are the parts of the head before and after the length of the body.
+	// before and after are the parts of the head before and after the length of the body.
 	before, after []byte
 }
 

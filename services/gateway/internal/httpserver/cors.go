@@ -18,9 +18,9 @@ const (
 // pageHeaders are the headers that a page may send, in addition to headers that begin with `mcp-`.
 var pageHeaders = []string{"authorization", "content-type", "last-event-id"} //nolint:gochecknoglobals // a constant, which Go has none of for slices
 
-// withCORS lets pages of accepted origins read responses, including refusals, and answers their preflight requests (Fetch
-// Standard, section 3.2). A preflight request has no caller, so its response is the same for every server. Credentials
-// of the browser are not allowed, because MCP's credentials are in a header that the page has to set.
+// withCORS lets pages of accepted origins read responses, including refusals, and answers their preflight requests
+// (Fetch Standard, section 3.2). A preflight request has no caller, so its response is the same for every server.
+// Credentials of the browser are not allowed, because MCP's credentials are in a header that the page has to set.
 func (s *Server) withCORS(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if len(s.cfg.Origins) == 0 || r.URL.Path != "/mcp" && !strings.HasPrefix(r.URL.Path, "/mcp/") {

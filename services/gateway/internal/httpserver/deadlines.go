@@ -6,7 +6,7 @@ import (
 )
 
 const (
-	// writeTimeout is how long a client may take to read each piece of at most maxPiece bytes. slowest is the average
+	// writeTimeout is how long a client may take to read each piece of at most maxPiece bytes. minRate is the average
 	// rate at which the client must read after the first writeTimeout, in bytes per second. Only the time in which the
 	// gateway waits for the client counts. An answer as a whole has no time limit, because a call may take long.
 	writeTimeout = 10 * time.Second

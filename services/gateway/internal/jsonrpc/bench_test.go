@@ -53,7 +53,7 @@ func BenchmarkParse(b *testing.B) {
 }
 
 // BenchmarkFloor measures the lower bound for BenchmarkParse: a strict reading of the same messages with jsontext,
-// token by token, without the gate's rules.
+// token by token, without the parser's rules.
 func BenchmarkFloor(b *testing.B) {
 	for _, c := range calls {
 		b.Run(c.name, func(b *testing.B) {

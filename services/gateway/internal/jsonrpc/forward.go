@@ -72,8 +72,8 @@ func (m *Message) outgoing(t Trace, claims []byte) (edits []Edit, removed int) {
 	return edits, len(out)
 }
 
-// replacedValue returns the value that a trace member has after its replacement by text. It is empty if m does not have the
-// member or text is longer than most.
+// replacedValue returns the value that a trace member has after its replacement by text. It is empty if m does not have
+// the member or text is longer than most.
 func (m *Message) replacedValue(field int, text string, most int) string {
 	if !m.Meta.trace[field].Present() || len(text) > most || quote(text) == nil {
 		return ""
@@ -94,8 +94,8 @@ var ErrMemberExists = errors.New("the message already has a member that would be
 
 // WithMeta returns a request in the form for a server without sessions. It adds meta to the _meta, where each request
 // repeats what a session declared, and params to the params (MCP 2026-07-28, Requests). Both are raw members separated
-// by commas, and meta is not empty. All other bytes are unchanged. The result is parsed again. Errors are [ErrMemberExists],
-// [ErrSplice], or an [*Error].
+// by commas, and meta is not empty. All other bytes are unchanged. The result is parsed again. Errors are
+// [ErrMemberExists], [ErrSplice], or an [*Error].
 func (m *Message) WithMeta(meta, params []byte) (*Message, error) {
 	if m.Meta.ProtocolVersion != "" || m.Meta.Capabilities.Present() || m.clientInfo.Present() && m.Method != "initialize" || m.members(m.Params, paramsAgain) != nil {
 		return nil, ErrMemberExists
@@ -111,17 +111,17 @@ func (m *Message) WithMeta(meta, params []byte) (*Message, error) {
 	return m.reparsed(append(edits, m.insertMeta(bytes.Clone(meta), m.Meta.members)))
 }
 
-// WithoutClientMeta returns a request in the form for a server with sessions. It removes the members of _meta that describe the
-// client and the revision, because a session declares them. It also removes the responses and the state of a repeated
-// request (MCP 2026-07-28, Requests and Multi Round-Trip Requests). All other bytes are unchanged. The result is parsed
-// again.
+// WithoutClientMeta returns a request in the form for a server with sessions. It removes the members of _meta that
+// describe the client and the revision, because a session declares them. It also removes the responses and the state of
+// a repeated request (MCP 2026-07-28, Requests and Multi Round-Trip Requests). All other bytes are unchanged. The
+// result is parsed again.
 func (m *Message) WithoutClientMeta() (*Message, error) {
 	edits := cut(nil, m.Raw, m.members(m.Meta.Object, metaOfRequests))
 	return m.reparsed(append(edits, cut(nil, m.Raw, m.members(m.Params, paramsAgain))...))
 }
 
-// WithoutRetryMembers returns a repeated request in its first form, without the members that belong to the repetition (MCP
-// 2026-07-28, Multi Round-Trip Requests). All other bytes are unchanged. The result is parsed again.
+// WithoutRetryMembers returns a repeated request in its first form, without the members that belong to the repetition
+// (MCP 2026-07-28, Multi Round-Trip Requests). All other bytes are unchanged. The result is parsed again.
 func (m *Message) WithoutRetryMembers() (*Message, error) {
 	return m.reparsed(cut(nil, m.Raw, m.members(m.Params, paramsAgain)))
 }

@@ -16,8 +16,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 )
 
-// The fuzz tests compare the gate with the standard package encoding/json, which takes the last of two equal keys and
-// ignores the case of keys. If the gate accepts a message, both must have read the same.
+// The fuzz tests compare the parser with the standard package encoding/json, which takes the last of two equal keys and
+// ignores the case of keys. If the parser accepts a message, both must have read the same.
 
 // decode decodes raw with the standard package. It keeps the spelling of numbers.
 func decode(t *testing.T, raw []byte, into any) {
@@ -59,7 +59,7 @@ func same(t *testing.T, raw []byte, what string, got, want any) {
 	}
 }
 
-// sameAsStandard reports an error unless the standard package reads the same in raw as the gate.
+// sameAsStandard reports an error unless the standard package reads the same in raw as the parser.
 func sameAsStandard(t *testing.T, m *jsonrpc.Message) {
 	t.Helper()
 	var other caseInsensitive

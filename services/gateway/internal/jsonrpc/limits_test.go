@@ -183,15 +183,15 @@ func TestParse_HostileInputNeedsLittleMemory(t *testing.T) {
 	cases := []struct {
 		name  string
 		raw   string
-		read  int    // the maximum number of bytes that the gate may read
-		bytes uint64 // the maximum number of bytes that the gate may allocate
+		read  int    // the maximum number of bytes that the parser may read
+		bytes uint64 // the maximum number of bytes that the parser may allocate
 	}{
 		{"65 levels", toolCall(`{"v":` + strings.Repeat("[", 1<<20)), 256, 4 << 10},
 		{"65 objects", toolCall(`{"v":` + strings.Repeat(`{"v":`, 1<<19)), 512, 8 << 10},
 		{"100,000 escaped keys", toolCall(`{` + strings.Join(keys, ",") + `}`), 100 << 10, 400 << 10},
 		{"10,000 long keys", toolCall(`{` + strings.Join(longKeys, ",") + `}`), 1500 << 10, 600 << 10},
 		{"a byte more than the body may have", strings.Repeat(" ", limit+1), limit, 4 << 10},
-		{"an endless string", toolCall(`{"v":"` + strings.Repeat(`\u0041`, 600_000)), limit, 64 << 10}, // the gate yields the processor, which costs a few bytes each time
+		{"an endless string", toolCall(`{"v":"` + strings.Repeat(`\u0041`, 600_000)), limit, 64 << 10}, // the parser yields the processor, which costs a few bytes each time
 		{"an endless number", toolCall(`{"v":` + strings.Repeat("9", limit-200)), limit, 4 << 10},
 		{"endless numbers beyond range", toolCall(`{"v":[` + strings.Repeat("1e400,", 9_000) + `1]}`), limit, 4 << 10},
 		{"a batch", "[" + strings.Repeat(toolCall(`{}`)+",", 10_000), 1, 4 << 10},

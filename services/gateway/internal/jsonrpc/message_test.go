@@ -213,7 +213,7 @@ func TestParse_HandlesInMetaMustBeShortStrings(t *testing.T) {
 	}
 }
 
-// Case I2. TestParse_NoMemberBecomesAnIdentity checks that nothing in a message becomes an identity. The data that a
+// Case I2. Checks that nothing in a message becomes an identity. The data that a
 // client declares about itself is only returned by Client, and no key names a principal.
 func TestParse_NoMemberBecomesAnIdentity(t *testing.T) {
 	t.Parallel()

@@ -24,8 +24,8 @@ func (n *numeral) isOutOfRange() bool {
 }
 
 // infinity contains the first digits of 2^1024 - 2^970, the smallest number that is rounded to infinity. That number
-// has infinityPlaces digits before the point. A number that the gate accepts has fewer digits, so it is never equal to
-// that number.
+// has infinityPlaces digits before the point. A number that the parser accepts has fewer digits, so it is never equal
+// to that number.
 const (
 	infinity       = "1797693134862315807937289714053034150799341327100378269361737789804449682927647509466490179775872070"
 	infinityPlaces = 309

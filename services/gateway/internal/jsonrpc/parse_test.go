@@ -29,7 +29,7 @@ const (
 // ping is the smallest request.
 const ping = `{"jsonrpc":"2.0","id":1,"method":"ping"}`
 
-// A refusal is a message that the gate must refuse, and the expected code.
+// A refusal is a message that the parser must refuse, and the expected code.
 type refusal struct {
 	name string
 	raw  string
@@ -54,7 +54,7 @@ func refused(t *testing.T, cases []refusal) {
 	}
 }
 
-// codeOf returns the code with which the gate refuses raw. It returns CODE_UNSPECIFIED if the gate accepts raw.
+// codeOf returns the code with which the parser refuses raw. It returns CODE_UNSPECIFIED if the parser accepts raw.
 func codeOf(t *testing.T, raw string) commonv1.Code {
 	t.Helper()
 	m, err := jsonrpc.Parse([]byte(raw), jsonrpc.DefaultLimits())
@@ -392,7 +392,7 @@ func TestParse_NumbersAreLimitedTo64Bytes(t *testing.T) {
 	}
 }
 
-// Case P8. Checks that the gate, which decides from the digits whether a number is finite, always decides as a parser
+// Case P8. Checks that the parser, which decides from the digits whether a number is finite, always decides as a parser
 // does.
 func TestParse_FiniteNumbersAreThoseOfFloat64(t *testing.T) {
 	t.Parallel()

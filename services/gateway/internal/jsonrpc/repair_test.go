@@ -80,8 +80,8 @@ func TestSketchOf_FindsIDOfUnreadableAnswer(t *testing.T) {
 	}
 }
 
-// FuzzRepair checks that a repaired message has the same length, differs only in the repaired parts, and must still pass
-// the strict parser.
+// FuzzRepair checks that a repaired message has the same length, differs only in the repaired parts, and must still
+// pass the strict parser.
 func FuzzRepair(f *testing.F) {
 	for _, raw := range []string{`["\ud83d"]`, `{"a":"\ude00\ud83d"},"error":null`, `1},"error":null,"x":{`, `"\\ud83d"`, "\"\xff\""} {
 		f.Add([]byte(raw))

@@ -23,9 +23,9 @@ type scanner struct {
 	depth  int
 	tokens int
 	stint  gosched.Work
-	// outOfRange is the position of the first number that is not finite, or is an integer outside of int64; -1 if there is no
-	// such number. Whether a wild number is allowed depends on the kind of the message, which is known only at its end.
-	// Once wild is set, numbers are no longer checked.
+	// outOfRange is the position of the first number that is not finite, or is an integer outside of int64; -1 if there
+	// is no such number. Whether a wild number is allowed depends on the kind of the message, which is known only at
+	// its end. Once wild is set, numbers are no longer checked.
 	outOfRange int
 	// controls is false if control characters in keys are possible only as escapes.
 	controls bool

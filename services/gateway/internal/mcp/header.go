@@ -33,8 +33,8 @@ func isEncoded(value string) bool {
 	return len(value) >= len(encodedBegin)+len(encodedEnd) && strings.HasPrefix(value, encodedBegin) && strings.HasSuffix(value, encodedEnd)
 }
 
-// NameHeader returns the value of the header `Mcp-Name` of a request: the name, the URI or the task id in its params. It
-// returns false for a method without that header.
+// NameHeader returns the value of the header `Mcp-Name` of a request: the name, the URI or the task id in its params.
+// It returns false for a method without that header.
 func NameHeader(method, name, uri, task string) (string, bool) {
 	switch method {
 	case MethodToolsCall, "prompts/get":

@@ -83,9 +83,9 @@ func LogLevels() []string {
 	return []string{"debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"}
 }
 
-// MethodForNotification returns the method that a client must be allowed to use if a notification of a server is to be useful for it.
-// The method is one that the client calls or receives as a request of the server. It is empty for unknown
-// notifications.
+// MethodForNotification returns the method that a client must be allowed to use if a notification of a server is to be
+// useful for it. The method is one that the client calls or receives as a request of the server. It is empty for
+// unknown notifications.
 func MethodForNotification(notification string) string {
 	switch notification {
 	case MethodToolsChanged:
@@ -136,8 +136,8 @@ func CapabilitiesJSON(abilities []Ability, extensions ...string) string {
 	return "{" + strings.Join(append(has, ExtensionMembers(extensions)...), ",") + "}"
 }
 
-// ExtensionMembers returns the raw members of a capabilities object that declare extensions: one member, or no member without
-// extensions.
+// ExtensionMembers returns the raw members of a capabilities object that declare extensions: one member, or no member
+// without extensions.
 func ExtensionMembers(extensions []string) []string {
 	if len(extensions) == 0 {
 		return nil

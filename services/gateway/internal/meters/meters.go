@@ -140,8 +140,8 @@ func attributeSet(of ...attribute.KeyValue) metric.MeasurementOption {
 	return metric.WithAttributeSet(attribute.NewSet(of...))
 }
 
-// RecordServed records the time from the last byte of a client's message to its answer, once with and once without the time
-// for which the message was held open.
+// RecordServed records the time from the last byte of a client's message to its answer, once with and once without the
+// time for which the message was held open.
 func (m *Meters) RecordServed(ctx context.Context, o Operation, took, held time.Duration) {
 	of := m.attributesOf(o)
 	m.served.Record(ctx, took.Seconds(), of...)

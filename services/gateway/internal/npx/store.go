@@ -15,15 +15,15 @@ import (
 )
 
 const (
-	// recordFile is the name of the file that marks an installation as complete. The file is outside of the folder to which
-	// npm writes.
+	// recordFile is the name of the file that marks an installation as complete. The file is outside of the folder to
+	// which npm writes.
 	recordFile = "program.json"
 	// project is the folder in which npm has installed the package.
 	project = "program"
 	// work is the folder to which an installation may write while it runs.
 	work = "work"
-	// unusedMark is the name of the file that marks an installation which the configuration does not use. The modification
-	// time of the file is the time of the mark.
+	// unusedMark is the name of the file that marks an installation which the configuration does not use. The
+	// modification time of the file is the time of the mark.
 	unusedMark = "unused"
 	// attemptPrefix is the prefix of the name of an incomplete installation.
 	attemptPrefix = "new-"

@@ -46,9 +46,9 @@ type Binding struct {
 	Header string
 }
 
-// Bindings returns the bindings in a tool's definition, sorted by header. They come from annotated properties of objects in
-// the tool's schema. If an annotation breaks the specification, Of returns no bindings, because clients must not list
-// such a tool.
+// Bindings returns the bindings in a tool's definition, sorted by header. They come from annotated properties of
+// objects in the tool's schema. If an annotation breaks the specification, Bindings returns no bindings, because
+// clients must not list such a tool.
 func Bindings(definition []byte) []Binding {
 	if !bytes.Contains(definition, []byte(annotation)) {
 		return nil
@@ -132,8 +132,8 @@ func Headers(arguments []byte, bindings []Binding, given func(header string) str
 	return out, nil
 }
 
-// DerivedHeaders returns the headers of a call from a client that does not send them. Arguments that cannot be written in a header
-// are left out; the server decides what that means.
+// DerivedHeaders returns the headers of a call from a client that does not send them. Arguments that cannot be written
+// in a header are left out; the server decides what that means.
 func DerivedHeaders(arguments []byte, bindings []Binding) (out []upstream.Header) {
 	found, err := argumentValues(arguments, bindings)
 	if err != nil {
@@ -159,8 +159,8 @@ func argumentValues(arguments []byte, bindings []Binding) (map[string]jsontext.V
 	return found, nil
 }
 
-// collectArguments reads an object once and stores the arguments of the bindings whose paths lead into the object. depth is the
-// number of keys of the paths that lead to the object.
+// collectArguments reads an object once and stores the arguments of the bindings whose paths lead into the object.
+// depth is the number of keys of the paths that lead to the object.
 func collectArguments(dec *jsontext.Decoder, bindings []Binding, depth int, found map[string]jsontext.Value) error {
 	if dec.PeekKind() != '{' {
 		return dec.SkipValue()

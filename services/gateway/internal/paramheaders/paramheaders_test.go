@@ -93,7 +93,8 @@ func TestHeaders_MustAgreeWithArguments(t *testing.T) {
 	}
 }
 
-// FuzzHeaders checks that the headers that are sent decode to the values of the arguments, for any schema and arguments.
+// FuzzHeaders checks that the headers that are sent decode to the values of the arguments, for any schema and
+// arguments.
 func FuzzHeaders(f *testing.F) {
 	f.Add(`"a":{"type":"string","x-mcp-header":"A"}`, `{"a":"x"}`, "x")
 	f.Add(`"a":{"type":"integer","x-mcp-header":"A"}`, `{"a":1e3}`, "1000")

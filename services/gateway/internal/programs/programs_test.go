@@ -11,7 +11,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/programs"
 )
 
-// writeTree creates files. A file is executable if its text is that of a script, and is a link if its text begins with "->".
+// writeTree creates files. A file is executable if its text is that of a script, and is a link if its text begins with
+// "->".
 func writeTree(t *testing.T, files map[string]string) string {
 	t.Helper()
 	root, err := filepath.EvalSymlinks(t.TempDir())

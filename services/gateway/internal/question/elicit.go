@@ -71,9 +71,9 @@ func (o Offer) checkURL(params map[string]jsontext.Value) *Error {
 	return nil
 }
 
-// isAllowedURL reports whether users may be asked to open a URL. The URL must have the scheme https or, on loopback, http.
-// Only visible ASCII is accepted, because readers treat other characters differently (RFC 3986). User names are not
-// accepted, because people can take them for the host.
+// isAllowedURL reports whether users may be asked to open a URL. The URL must have the scheme https or, on loopback,
+// http. Only visible ASCII is accepted, because readers treat other characters differently (RFC 3986). User names are
+// not accepted, because people can take them for the host.
 func isAllowedURL(at string) bool {
 	if len(at) > maxURL || strings.ContainsFunc(at, func(r rune) bool { return r <= ' ' || r > '~' || r == '\\' }) {
 		return false
@@ -93,8 +93,8 @@ func isLoopback(host string) bool {
 	return err == nil && addr.IsLoopback()
 }
 
-// checkFormLines checks a form on the aggregated URL, where each text of a form is marked with the server's name. Keys and
-// values cannot be marked, because they are sent back to the server unchanged. Therefore they must not contain line
+// checkFormLines checks a form on the aggregated URL, where each text of a form is marked with the server's name. Keys
+// and values cannot be marked, because they are sent back to the server unchanged. Therefore they must not contain line
 // breaks.
 func checkFormLines(schema jsontext.Value) *Error {
 	dec := jsontext.NewDecoder(bytes.NewBuffer(schema), jsontext.AllowDuplicateNames(true))
@@ -102,7 +102,7 @@ func checkFormLines(schema jsontext.Value) *Error {
 	for {
 		token, err := dec.ReadToken()
 		if err != nil {
-			return nil //nolint:nilerr // the end of the schema: the gate has already accepted the message
+			return nil //nolint:nilerr // the end of the schema: package jsonrpc has already accepted the message
 		}
 		if token.Kind() != '"' {
 			continue

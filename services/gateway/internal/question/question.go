@@ -20,7 +20,8 @@ type Offer struct {
 	Abilities []mcp.Ability
 	// Revision is the protocol revision of the server's requests.
 	Revision string
-	// RequestedRevision is the revision that the client requested, which may be newer than Revision. Empty means Revision.
+	// RequestedRevision is the revision that the client requested, which may be newer than Revision. Empty means
+	// Revision.
 	RequestedRevision string
 	// Aggregated means that the client reaches several servers at one URL. In that case a request must say which server
 	// sends it. Check expects that its caller replaces includeContext by "none", as package aggregate does.
@@ -133,8 +134,8 @@ func text(of map[string]jsontext.Value, key string) (string, bool) {
 	return string(out), err == nil
 }
 
-// option reports whether the server received this option of a capability. declared reports whether it received any option
-// of the capability.
+// option reports whether the server received this option of a capability. declared reports whether it received any
+// option of the capability.
 func (o Offer) option(method, name string) (is, declared bool) {
 	for _, a := range o.Abilities {
 		if a.Method == method {

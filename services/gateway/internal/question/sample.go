@@ -23,8 +23,8 @@ func (o Offer) checkSampling(params map[string]jsontext.Value) *Error {
 	return nil
 }
 
-// checkContext checks includeContext. Clients could not offer includeContext before 2025-11-25. In those revisions it is
-// part of sampling, unless the client requested a revision in which it could have offered includeContext.
+// checkContext checks includeContext. Clients could not offer includeContext before 2025-11-25. In those revisions it
+// is part of sampling, unless the client requested a revision in which it could have offered includeContext.
 func (o Offer) checkContext(params map[string]jsontext.Value) *Error {
 	if !has(params, "includeContext") {
 		return nil

@@ -30,7 +30,8 @@ type Refusal struct {
 	SessionKey policyv1.SessionKey
 	// PolicyRevision is the policy revision that decided; empty if policy did not decide.
 	PolicyRevision string
-	// Permanent reports whether the same call will be refused until an operator changes something. It overrides the code.
+	// Permanent reports whether the same call will be refused until an operator changes something. It overrides the
+	// code.
 	Permanent bool
 	// Approval is the approval for which the call waits, or because of which it was refused; nil if there is none.
 	Approval *Approval

@@ -28,8 +28,8 @@ type Call struct {
 	sent    bool // guarded by Calls.mu
 	// stopWaiting ends the wait for the server's response; nil while no goroutine waits. It is guarded by Calls.mu.
 	stopWaiting context.CancelCauseFunc
-	// clientContext is the context with whose end the call is cancelled at its server, too. It is nil if a disconnected client
-	// cancels nothing.
+	// clientContext is the context with whose end the call is cancelled at its server, too. It is nil if a disconnected
+	// client cancels nothing.
 	clientContext context.Context //nolint:containedctx // the client's context
 	// decide decides on requests of the server; nil if the server cannot send requests in its answer.
 	decide func(ctx context.Context, id, raw []byte) *upstream.GatewayMessage
@@ -65,11 +65,12 @@ func (c *Call) Forward(ctx context.Context, req upstream.Request, events func(me
 	return c.session.Upstream.Forward(ctx, req, events)
 }
 
-// CancelWith cancels the call at its server when client is cancelled. In 2026-07-28 a client has no other way to cancel a
-// call (MCP 2026-07-28, Cancellation). EndsWith must be called before Forward.
+// CancelWith cancels the call at its server when client is cancelled. In 2026-07-28 a client has no other way to cancel
+// a call (MCP 2026-07-28, Cancellation). CancelWith must be called before Forward.
 func (c *Call) CancelWith(client context.Context) { c.clientContext = client }
 
-// SetServerRequests sets the function that decides on the server's requests in its answer. It must be called before Forward.
+// SetServerRequests sets the function that decides on the server's requests in its answer. It must be called before
+// Forward.
 func (c *Call) SetServerRequests(may func(ctx context.Context, id, raw []byte) *upstream.GatewayMessage) {
 	c.decide = may
 }
@@ -105,7 +106,7 @@ func (c *Calls) Pause() (resume func()) {
 	}
 }
 
-// Cancel cancels the calls with this key. There are several if the client uses an id twice. GiveUp reports whether one
+// Cancel cancels the calls with this key. There are several if the client uses an id twice. Cancel reports whether one
 // of the calls may have reached the server.
 func (c *Calls) Cancel(key string) (sent bool) {
 	c.mu.Lock()

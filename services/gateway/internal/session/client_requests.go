@@ -10,13 +10,13 @@ import (
 )
 
 const (
-	// maxWaiting is the maximum number of requests of a server that wait for a session's client at a time. maxAskedMinute
+	// maxWaiting is the maximum number of requests of a server that wait for a session's client at a time. maxPerMinute
 	// is the maximum number of requests that a server may send in a minute, including refused ones.
 	maxWaiting   = 16
 	maxPerMinute = 600
 )
 
-// Errors of [Asked.AddFromServer]. Compare with errors.Is.
+// Errors of [ClientRequests.AddFromServer]. Compare with errors.Is.
 var (
 	// ErrRequestID means that the id of a request is neither a string nor an integer.
 	ErrRequestID = errors.New("its id is neither a string nor an integer")
@@ -30,8 +30,8 @@ var (
 	ErrRequestsClosed = errors.New("the session is closed")
 )
 
-// ClientRequests contains the requests that were sent to a session's client and wait for a response: requests of the gateway and
-// of the server. The zero value is empty. It is safe for concurrent use.
+// ClientRequests contains the requests that were sent to a session's client and wait for a response: requests of the
+// gateway and of the server. The zero value is empty. It is safe for concurrent use.
 type ClientRequests struct {
 	mu   sync.Mutex
 	byID map[string]*ClientRequest
@@ -52,8 +52,8 @@ type ClientRequest struct {
 	closed      chan struct{}
 }
 
-// AddFromServer adds a request of the server with this raw id. Errors are [ErrRequestID], [ErrDuplicateRequest], [ErrTooManyRequests],
-// [ErrRequestFlood] and [ErrRequestsClosed].
+// AddFromServer adds a request of the server with this raw id. Errors are [ErrRequestID], [ErrDuplicateRequest],
+// [ErrTooManyRequests], [ErrRequestFlood] and [ErrRequestsClosed].
 func (a *ClientRequests) AddFromServer(id []byte) (*ClientRequest, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -122,8 +122,8 @@ func (q *ClientRequest) Close() {
 	close(q.closed)
 }
 
-// Deliver passes a client's response to the sender of the request. It returns when the sender has closed the question or
-// ctx is cancelled. A response without a waiting request, and a second response, are dropped.
+// Deliver passes a client's response to the sender of the request. It returns when the sender has closed the question
+// or ctx is cancelled. A response without a waiting request, and a second response, are dropped.
 func (a *ClientRequests) Deliver(ctx context.Context, m *jsonrpc.Message) {
 	a.mu.Lock()
 	q := a.byID[jsonrpc.IDKey(m.ID.Of(m.Raw))]
@@ -158,7 +158,7 @@ func (a *ClientRequests) CancelRequest(id []byte) {
 	}
 }
 
-// Close cancels all requests. After that, Ask and AskOwn fail.
+// Close cancels all requests. After that, AddFromServer and AddOwn fail.
 func (a *ClientRequests) Close() {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -8,8 +8,8 @@ import (
 // maxIssued is the maximum number of texts of one kind that a session remembers. The oldest texts are dropped first.
 const maxIssued = 256
 
-// IssuedTexts contains texts that a server has sent to a session and that the client may send back, such as cursors. Any
-// other text from the client is not accepted. The zero value is empty. It is safe for concurrent use.
+// IssuedTexts contains texts that a server has sent to a session and that the client may send back, such as cursors.
+// Any other text from the client is not accepted. The zero value is empty. It is safe for concurrent use.
 type IssuedTexts struct {
 	mu    sync.Mutex
 	given map[[sha256.Size]byte]bool

@@ -92,8 +92,8 @@ func (m *Members) UpdateListState(change func(state string) string) {
 	m.listed = change(m.listed)
 }
 
-// SetListState records the state of the servers' lists of which the client is notified. It returns the previous state; empty
-// if there was none.
+// SetListState records the state of the servers' lists of which the client is notified. It returns the previous state;
+// empty if there was none.
 func (m *Members) SetListState(state string) (before string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

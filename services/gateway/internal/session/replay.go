@@ -17,9 +17,9 @@ import (
 const (
 	// answerPrefix is the prefix of the event ids on the streams of a session's answers.
 	answerPrefix = "sluice-"
-	// maxReplayStreams is the maximum number of streams that a session remembers: the newest, and those that have not ended.
-	// maxReplay and maxReplayed are the maximum number of messages and bytes that are remembered for each stream. The
-	// oldest messages are dropped first.
+	// maxReplayStreams is the maximum number of streams that a session remembers: the newest, and those that have not
+	// ended. maxReplay and maxReplayed are the maximum number of messages and bytes that are remembered for each
+	// stream. The oldest messages are dropped first.
 	maxReplayStreams = 16
 	maxReplay        = 256
 	maxReplayed      = 1 << 20
@@ -33,9 +33,9 @@ func ReplayRoom() (*limits.Budget, error) {
 	return limits.NewBudget(limits.Quotas{Principal: 16 << 20, Person: 16 << 20, Server: 64 << 20, All: 64 << 20})
 }
 
-// ReplayStreams contains the streams of a session's answers. A client that has lost a stream can resume it after the last
-// event that it received (MCP 2025-11-25, Transports, Resumability and Redelivery). The zero value is empty. It is safe
-// for concurrent use.
+// ReplayStreams contains the streams of a session's answers. A client that has lost a stream can resume it after the
+// last event that it received (MCP 2025-11-25, Transports, Resumability and Redelivery). The zero value is empty. It is
+// safe for concurrent use.
 type ReplayStreams struct {
 	mu     sync.Mutex
 	last   int
@@ -68,8 +68,8 @@ type ReplayStream struct {
 	resumed bool
 }
 
-// Begin begins the stream of a server's answer for an owner. The stream uses memory of the given budget until the stream is
-// forgotten. Begin returns nil if there is not enough memory. In that case the stream cannot be resumed.
+// Begin begins the stream of a server's answer for an owner. The stream uses memory of the given budget until the
+// stream is forgotten. Begin returns nil if there is not enough memory. In that case the stream cannot be resumed.
 func (a *ReplayStreams) Begin(server, owner string, memory *limits.Memory) *ReplayStream {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -119,10 +119,10 @@ func (s *ReplayStream) id(n int) string {
 	return answerPrefix + strconv.Itoa(s.number) + "-" + strconv.Itoa(n)
 }
 
-// Add remembers a message, which is given in parts. It returns the id of the message's event. taken reports whether the
-// client has resumed the stream on another connection. stored reports whether there was memory for the message; if not,
-// the earlier messages are dropped, too.
-func (s *ReplayStream) Add(parts ...[]byte) (id string, taken, stored bool) {
+// Add remembers a message, which is given in parts. It returns the id of the message's event. resumed reports whether
+// the client has resumed the stream on another connection. stored reports whether there was memory for the message; if
+// not, the earlier messages are dropped, too.
+func (s *ReplayStream) Add(parts ...[]byte) (id string, resumed, stored bool) {
 	size := 0
 	for _, part := range parts {
 		size += len(part)

@@ -21,7 +21,8 @@ func holding(t *testing.T) *limits.Memory {
 	return all.Open(new(limits.Owner))
 }
 
-// messagesAfter returns the messages of a stream after an event, up to the answer or until no further message is stored.
+// messagesAfter returns the messages of a stream after an event, up to the answer or until no further message is
+// stored.
 func messagesAfter(t *testing.T, a *session.ReplayStreams, after string) (out []string, ok bool) {
 	t.Helper()
 	s, next, ok := a.Resume(after, "ana")

@@ -88,8 +88,8 @@ type Session struct {
 	Opened time.Time
 	// Definitions are the digests of the tool definitions that the session has listed.
 	Definitions Definitions
-	// LastLookup is the time at which the server's complete list was last read to find a tool, in nanoseconds of Unix time;
-	// 0 if it was never read.
+	// LastLookup is the time at which the server's complete list was last read to find a tool, in nanoseconds of Unix
+	// time; 0 if it was never read.
 	LastLookup atomic.Int64
 	// ListsApprovalTool reports whether the session has listed a tool whose calls all need an approval.
 	ListsApprovalTool atomic.Bool
@@ -170,7 +170,7 @@ type Store struct {
 	// being opened, and closed sessions that their servers have not closed yet.
 	open, moving *quota.Tally
 	closed       bool
-	// hungUp reports whether HangUp was called.
+	// hungUp reports whether CloseStreams was called.
 	hungUp bool
 
 	closing sync.WaitGroup
@@ -204,8 +204,8 @@ func DigestOf(id string) string {
 	return hex.EncodeToString(sum[:8])
 }
 
-// BeginOpen counts a session that a caller with these accounts is opening, until done is called. It returns [ErrTooMany]
-// if one of the accounts would have more sessions that are being opened or closed than it may have open.
+// BeginOpen counts a session that a caller with these accounts is opening, until done is called. It returns
+// [ErrTooMany] if one of the accounts would have more sessions that are being opened or closed than it may have open.
 func (s *Store) BeginOpen(by principal.Accounts) (done func(), err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -255,8 +255,8 @@ func (s *Store) Add(sess *Session) error {
 	return nil
 }
 
-// Use returns a session. Until done is called, the session is in use: it is neither idle nor closed for another session.
-// Use returns [ErrUnknown] if there is no such session.
+// Use returns a session. Until done is called, the session is in use: it is neither idle nor closed for another
+// session. Use returns [ErrUnknown] if there is no such session.
 func (s *Store) Use(id string, key Key) (sess *Session, done func(), err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -348,8 +348,8 @@ func (s *Store) touch(sess *Session) {
 	}
 }
 
-// isLost reports whether the server no longer knows the session. In that case the session has ended, and the client must
-// open another one.
+// isLost reports whether the server no longer knows the session. In that case the session has ended, and the client
+// must open another one.
 func (sess *Session) isLost() bool { return sess.Upstream != nil && sess.Upstream.Lost() }
 
 // End closes a session because its client has ended it. It returns [ErrUnknown] if there is no such session.

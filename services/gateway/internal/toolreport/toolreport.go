@@ -22,12 +22,12 @@ import (
 )
 
 const (
-	// maxLists is the maximum number of lists whose digests are cached, and maxKept the maximum number of lists and
+	// maxLists is the maximum number of lists whose digests are cached, and maxWeight the maximum number of lists and
 	// digests together. Both are needed, because a server chooses the size of its lists.
 	maxLists  = 4096
 	maxWeight = 200_000
-	// reportInterval is the time after which an unchanged list is reported again, so that the catalog knows that the server
-	// still lists these tools.
+	// reportInterval is the time after which an unchanged list is reported again, so that the catalog knows that the
+	// server still lists these tools.
 	reportInterval = time.Hour
 	// reportTimeout limits one report.
 	reportTimeout = 10 * time.Second
@@ -97,8 +97,9 @@ func New(client policyv1.CatalogServiceClient, log *slog.Logger) (*Reporter, err
 // CacheSize returns the number of cached lists, and their total weight: one for each list and one for each digest.
 func (r *Reporter) CacheSize() (lists, weight int) { return r.kept.Size() }
 
-// Report returns the catalog's response to a list. A cached response is returned if it is neither older than age nor older
-// than repeat. Otherwise, and for each whole list, Of reports the list and caches the response. Errors wrap [ErrNotReported].
+// Report returns the catalog's response to a list. A cached response is returned if it is neither older than age nor
+// older than reportInterval. Otherwise, and for each complete list, Report reports the list and caches the response.
+// Errors wrap [ErrNotReported].
 func (r *Reporter) Report(ctx context.Context, l List, answer *jsonrpc.Answer, age time.Duration) (*Response, error) {
 	key := keyOf(l, answer)
 	if known, ok := r.kept.Get(key); ok && !l.Complete && time.Since(known.At) <= min(age, reportInterval) {

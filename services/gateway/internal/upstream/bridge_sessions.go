@@ -22,8 +22,8 @@ import (
 const (
 	// maxRounds is the maximum number of rounds of requests that a server may send before it answers one request.
 	maxRounds = 16
-	// maxState is the maximum size of the state that a server may have sent back. maxAgain is the maximum total size of
-	// the client's answers. Both are in bytes.
+	// maxState is the maximum size of the state that a server may have sent back. maxResponses is the maximum total
+	// size of the client's answers. Both are in bytes.
 	maxState     = 64 << 10
 	maxResponses = 4 << 20
 	// maxSubscribed is the maximum number of resources to which a session may be subscribed.
@@ -146,8 +146,8 @@ func (b *sessions) members() []byte {
 	return out
 }
 
-// applySetting answers a request that changes a setting of the session. It stores the setting. A server without sessions
-// receives the setting with every later request or subscription.
+// applySetting answers a request that changes a setting of the session. It stores the setting. A server without
+// sessions receives the setting with every later request or subscription.
 func (b *sessions) applySetting(req Request) (Answer, error) {
 	m := req.Message
 	b.mu.Lock()

@@ -80,8 +80,8 @@ type stateless struct {
 	// ambiguous reports whether the server does not say to which call its requests belong.
 	ambiguous bool
 
-	// resourceLock is a lock for subscribing to one resource and unsubscribing from it, which must happen in order. It is a
-	// channel, so that the wait for it can end with a context.
+	// resourceLock is a lock for subscribing to one resource and unsubscribing from it, which must happen in order. It
+	// is a channel, so that the wait for it can end with a context.
 	resourceLock chan struct{}
 	// all waits for the goroutines that the bridge has started.
 	all sync.WaitGroup
@@ -92,7 +92,7 @@ type stateless struct {
 	running int
 	// parked contains the calls that wait for their client, by the state that the client sends back.
 	parked map[string]*parked
-	// listeners contains the subscriptions. hearing ends the stream that they share; nil if there is no stream.
+	// listeners contains the subscriptions. endStream ends the stream that they share; nil if there is no stream.
 	listeners map[*listener]struct{}
 	endStream context.CancelFunc
 }

@@ -18,7 +18,7 @@ import (
 
 const (
 	// reopenFirst is the pause before the stream of a session is opened again after its end. The pause doubles each
-	// time, up to rehearMost.
+	// time, up to reopenMost.
 	reopenFirst = time.Second
 	reopenMost  = time.Minute
 	// maxQueued is the maximum number of notifications that wait for one client. maxNotice is the maximum size of a
@@ -144,7 +144,8 @@ func (b *stateless) wanted(uri string) bool {
 	return false
 }
 
-// subscribeTimeout limits subscribing to all resources of one listener, and goneTimeout limits unsubscribing from them.
+// subscribeTimeout limits subscribing to all resources of one listener, and unsubscribeTimeout limits unsubscribing
+// from them.
 const (
 	subscribeTimeout   = 30 * time.Second
 	unsubscribeTimeout = 5 * time.Second

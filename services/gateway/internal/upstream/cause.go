@@ -43,8 +43,8 @@ func CauseOf(err error) *CauseError {
 	return cause
 }
 
-// WithClass returns an error of the given class with the text of err, its cause, and its [LimitError]. It drops the class
-// of err, because what is known about one message says nothing about another message.
+// WithClass returns an error of the given class with the text of err, its cause, and its [LimitError]. It drops the
+// class of err, because what is known about one message says nothing about another message.
 func WithClass(class error, what string, err error) error {
 	out := recastError{text: fmt.Sprintf("%v: %s: %v", class, what, err), under: []error{class}}
 	if limit, ok := errors.AsType[*LimitError](err); ok {

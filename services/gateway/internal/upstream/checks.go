@@ -42,9 +42,9 @@ func SpeaksModern(a *jsonrpc.Answer) bool {
 	return !a.Error.Present() && json.Unmarshal(a.SupportedVersions.Of(a.Raw), &versions) == nil && slices.Contains(versions, mcp.Modern)
 }
 
-// BelongsToRequest reports whether a server's notification may be passed to the client of the request during which it arrives. A
-// progress notification must have the request's token, which is nil if the request has none. The receiver decides on
-// other notifications.
+// BelongsToRequest reports whether a server's notification may be passed to the client of the request during which it
+// arrives. A progress notification must have the request's token, which is nil if the request has none. The receiver
+// decides on other notifications.
 func BelongsToRequest(a *jsonrpc.Answer, token []byte) bool {
 	return a.Method != mcp.MethodProgress || jsonrpc.SameID(a.ProgressToken.Of(a.Raw), token)
 }

@@ -12,8 +12,8 @@ const (
 	maxInFlight = 4096
 	// maxFailures is the number of failed connections in a row after which no requests are sent to the server.
 	maxFailures = 10
-	// OpenDuration is how long no requests are sent after that. Then requests are sent again, and the first request that does
-	// not reach the server starts another pause.
+	// OpenDuration is how long no requests are sent after that. Then requests are sent again, and the first request
+	// that does not reach the server starts another pause.
 	OpenDuration = 2 * time.Second
 )
 
@@ -28,8 +28,9 @@ var (
 	ErrBusy = errors.New("too many requests wait for the server")
 )
 
-// circuitBreaker decides whether requests are sent to a server. Only failed connections count. A request that the server fails,
-// or answers too late, must not prevent requests of other callers. health is safe for concurrent use.
+// circuitBreaker decides whether requests are sent to a server. Only failed connections count. A request that the
+// server fails, or answers too late, must not prevent requests of other callers. circuitBreaker is safe for concurrent
+// use.
 type circuitBreaker struct {
 	// onOpen is called when a pause begins.
 	onOpen func()

@@ -17,9 +17,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/telemetry"
 )
 
-// An Own is a message that the gateway writes itself, for messages that need no rule. Only the functions below create
-// one. It consists of known fields, and contains data of a client only where the function's comment says so. The zero
-// value is no message and is never sent.
+// A GatewayMessage is a message that the gateway writes itself, for messages that need no rule. Only the functions
+// below create one. It consists of known fields, and contains data of a client only where the function's comment says
+// so. The zero value is no message and is never sent.
 type GatewayMessage struct{ message *jsonrpc.Message }
 
 // Request returns the message as a request with a W3C traceparent, which may be empty, and a memory budget for its
@@ -154,7 +154,8 @@ func Refused(id []byte, code int, text string) GatewayMessage {
 	return newGatewayMessage(`{"jsonrpc":"2.0","id":` + string(id) + `,"error":{"code":` + strconv.Itoa(code) + `,"message":` + string(quoted) + `}}`)
 }
 
-// gatewayRequest returns a request with an unguessable id, because the id must differ from the client's ids in the same session.
+// gatewayRequest returns a request with an unguessable id, because the id must differ from the client's ids in the same
+// session.
 func gatewayRequest(method, params string) GatewayMessage {
 	return newGatewayMessage(`{"jsonrpc":"2.0","id":` + string(newRequestID()) + `,"method":"` + method + `","params":` + params + `}`)
 }
@@ -166,8 +167,8 @@ func notification(method, rest string) GatewayMessage {
 	return newGatewayMessage(`{"jsonrpc":"2.0","method":"` + method + `"` + rest + `}`)
 }
 
-// newGatewayMessage returns a message that the gateway has written. All other values in it come from messages that were accepted,
-// so parsing cannot fail. A message whose parsing fails is never sent.
+// newGatewayMessage returns a message that the gateway has written. All other values in it come from messages that were
+// accepted, so parsing cannot fail. A message whose parsing fails is never sent.
 func newGatewayMessage(text string) GatewayMessage {
 	parse := jsonrpc.AnswerLimits() // the server chooses the length of a cursor
 	parse.IDBytes = 1 << 10
@@ -178,7 +179,8 @@ func newGatewayMessage(text string) GatewayMessage {
 	return GatewayMessage{m}
 }
 
-// cleanClientText returns the allowed characters of a client's text, cut to most bytes. It returns "unknown" if there are none.
+// cleanClientText returns the allowed characters of a client's text, cut to most bytes. It returns "unknown" if there
+// are none.
 func cleanClientText(text string, most int) string {
 	allowed := strings.Map(func(r rune) rune {
 		switch {

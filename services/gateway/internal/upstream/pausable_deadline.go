@@ -9,8 +9,8 @@ import (
 // maxPaused is the maximum time for which a server may wait for its client during one call.
 const maxPaused = time.Hour
 
-// PausableDeadline limits how long a server works on a call. The time for which the server waits for the client does not count.
-// The zero value is ready to use, and a nil Patience has no limit. It is safe for concurrent use.
+// PausableDeadline limits how long a server works on a call. The time for which the server waits for the client does
+// not count. The zero value is ready to use, and a nil PausableDeadline has no limit. It is safe for concurrent use.
 type PausableDeadline struct {
 	mu sync.Mutex
 	// work and wait are the times that are left for working and for waiting, as of the time since. asked is the number

@@ -56,8 +56,8 @@ func (s *Server) InFlight() int32 {
 	return n
 }
 
-// CircuitOpenUntil returns the time until which the gateway sends no requests, because the server was not reached many times
-// in a row. It is zero if requests are sent.
+// CircuitOpenUntil returns the time until which the gateway sends no requests, because the server was not reached many
+// times in a row. It is zero if requests are sent.
 func (s *Server) CircuitOpenUntil() time.Time {
 	_, until := s.circuit.state()
 	return until
@@ -132,8 +132,8 @@ func versionOf(a Answer) string {
 // Close ends all sessions and waits for everything that the transport has started.
 func (s *Server) Close() error { return s.transport.Close() }
 
-// PublicReason returns why a request has no usable answer, in a form that every caller may read. The text of err may quote text
-// of the server instead.
+// PublicReason returns why a request has no usable answer, in a form that every caller may read. The text of err may
+// quote text of the server instead.
 func PublicReason(a Answer, err error) string { return reasonOf(a, err).text }
 
 func reasonOf(a Answer, err error) failure {

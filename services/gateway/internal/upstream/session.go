@@ -54,8 +54,8 @@ func (s *Session) Forward(ctx context.Context, req Request, events func(message 
 	return s.request(ctx, req, events)
 }
 
-// SendRequest sends a request of the gateway in the trace of ctx, and returns the answer as described at [Conn]. Memory for the
-// answer is reserved in memory before the answer is read. If memory is nil, only small answers are accepted.
+// SendRequest sends a request of the gateway in the trace of ctx, and returns the answer as described at [Conn]. Memory
+// for the answer is reserved in memory before the answer is read. If memory is nil, only small answers are accepted.
 func (s *Session) SendRequest(ctx context.Context, own GatewayMessage, memory *limits.Memory, events func(message []byte)) (Answer, error) {
 	return s.request(ctx, own.inTrace(ctx, memory), events)
 }
@@ -90,8 +90,8 @@ func (s *Session) Lost() bool {
 	return s.lost
 }
 
-// SendNotification sends a notification of the gateway, or the gateway's response to a request of the server, in the trace of ctx.
-// It does nothing before the session is open. Errors are those described at [Session.SendRequest].
+// SendNotification sends a notification of the gateway, or the gateway's response to a request of the server, in the
+// trace of ctx. It does nothing before the session is open. Errors are those described at [Session.SendRequest].
 func (s *Session) SendNotification(ctx context.Context, own GatewayMessage) error {
 	return s.notify(ctx, own.inTrace(ctx, nil))
 }
@@ -169,7 +169,8 @@ func (s *Session) IsOpen() bool {
 	return conn != nil && err == nil
 }
 
-// current returns the connection; nil if the session is not open yet. The error says why the session will never be open.
+// current returns the connection; nil if the session is not open yet. The error says why the session will never be
+// open.
 func (s *Session) current() (Conn, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -221,8 +222,8 @@ func (s *Server) record(ctx context.Context, method string, request func() (Answ
 	return answer, err
 }
 
-// isNotServerFault reports whether an error says nothing about the server's health, because the gateway or the client ended the
-// request, or because the server speaks another revision.
+// isNotServerFault reports whether an error says nothing about the server's health, because the gateway or the client
+// ended the request, or because the server speaks another revision.
 func isNotServerFault(err error) bool {
 	return slices.ContainsFunc([]error{ErrCancelled, ErrClosed, ErrShutdown, ErrRevision, ErrCircuitOpen, ErrBusy, limits.ErrMemory, quota.ErrFull}, func(own error) bool { return errors.Is(err, own) })
 }

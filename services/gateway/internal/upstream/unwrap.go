@@ -72,8 +72,8 @@ func (c *unwrappedConn) Request(ctx context.Context, req Request, events func([]
 	return answer, nil
 }
 
-// restoreError returns the answer with its hidden error as the result. If there is no hidden error, or the error could be
-// read in two ways, it returns the answer unchanged.
+// restoreError returns the answer with its hidden error as the result. If there is no hidden error, or the error could
+// be read in two ways, it returns the answer unchanged.
 func (c *unwrappedConn) restoreError(a *jsonrpc.Answer) *jsonrpc.Answer {
 	inner := hiddenError(a)
 	if inner == nil {

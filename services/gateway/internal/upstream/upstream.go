@@ -51,8 +51,8 @@ var (
 // ErrNoStream means that a server sends no messages outside of requests. Compare with errors.Is.
 var ErrNoStream = errors.New("the server has no stream")
 
-// ErrStreamEnded means that a server ended the stream of its answer before the answer, and sent no event id with which the
-// stream could be resumed. Compare with errors.Is.
+// ErrStreamEnded means that a server ended the stream of its answer before the answer, and sent no event id with which
+// the stream could be resumed. Compare with errors.Is.
 var ErrStreamEnded = errors.New("the server ended the stream of its answer, which can't be resumed without an event id")
 
 // ErrSessionLost means that a server no longer knows a session, although it did not answer with status 404. The request

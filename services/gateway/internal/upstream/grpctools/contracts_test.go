@@ -45,7 +45,7 @@ func shown(t *testing.T, files ...*descriptorpb.FileDescriptorProto) string {
 	return lis.Addr().String()
 }
 
-// Case X1. TestOpen_RefusesContractsThatAreTooLarge checks that opening a session fails if the server's contracts would
+// Case X1. Checks that opening a session fails if the server's contracts would
 // need much more memory than their length, or declare a reserved package.
 func TestOpen_RefusesContractsThatAreTooLarge(t *testing.T) {
 	t.Parallel()

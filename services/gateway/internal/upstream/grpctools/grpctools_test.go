@@ -109,7 +109,7 @@ func TestCall_InvokesTheMethod(t *testing.T) {
 	}
 }
 
-// Case T5. TestCall_RefusesAmbiguousArguments checks that arguments that another reader could read differently, so that
+// Case T5. Checks that arguments that another reader could read differently, so that
 // policy may have judged something else, are refused before they are sent.
 func TestCall_RefusesAmbiguousArguments(t *testing.T) {
 	t.Parallel()
@@ -187,8 +187,8 @@ func TestCall_PassesProgressBeforeTheAnswer(t *testing.T) {
 	}
 }
 
-// TestCall_ReturnsStatusAsErrorResult checks that a status of the server becomes an error result, and that a call with an
-// unknown outcome becomes an error.
+// TestCall_ReturnsStatusAsErrorResult checks that a status of the server becomes an error result, and that a call with
+// an unknown outcome becomes an error.
 func TestCall_ReturnsStatusAsErrorResult(t *testing.T) {
 	t.Parallel()
 	rich, err := status.New(codes.NotFound, "no such note").WithDetails(&errdetails.ErrorInfo{Reason: "NOTE_UNKNOWN", Domain: "notes"})
@@ -305,7 +305,7 @@ func TestConn_AnswersOtherRequestsItself(t *testing.T) {
 	}
 }
 
-// Case X1. TestCall_RefusesAnswersWithTooManyFields checks that an answer that would take a hundred times its length in
+// Case X1. Checks that an answer that would take a hundred times its length in
 // memory is refused.
 func TestCall_RefusesAnswersWithTooManyFields(t *testing.T) {
 	t.Parallel()
@@ -323,7 +323,7 @@ func TestCall_RefusesAnswersWithTooManyFields(t *testing.T) {
 	}
 }
 
-// Case X1. TestCall_RefusesAnswersThatAreTooLarge checks that a call whose answer is too large fails.
+// Case X1. Checks that a call whose answer is too large fails.
 func TestCall_RefusesAnswersThatAreTooLarge(t *testing.T) {
 	t.Parallel()
 	n := newNotes(t)

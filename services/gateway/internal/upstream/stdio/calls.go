@@ -117,9 +117,9 @@ func (t *callTable) methodOf(id []byte) string {
 	return ""
 }
 
-// onlyPending returns the request in flight if the process works on no other request, and otherwise nil. In a shared process,
-// abandoned requests count until they are answered, because the answer to another principal's request must not end this
-// request.
+// onlyPending returns the request in flight if the process works on no other request, and otherwise nil. In a shared
+// process, abandoned requests count until they are answered, because the answer to another principal's request must not
+// end this request.
 func (t *callTable) onlyPending(shared bool) *pendingCall {
 	t.mu.Lock()
 	owed := len(t.abandoned)

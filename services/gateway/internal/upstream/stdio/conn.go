@@ -72,7 +72,7 @@ func (c *conn) register(ctx context.Context, m *jsonrpc.Message, memory *limits.
 		}
 		if call := p.register(m, memory, events); call != nil {
 			return call, nil
-		} // otherwise the process was just retired, and enlist waits for the next one
+		} // otherwise the process was just retired, and register waits for the next one
 	}
 }
 
@@ -104,7 +104,7 @@ func (c *conn) Notify(ctx context.Context, req upstream.Request) error {
 }
 
 // requester returns the process to whose request a client's message belongs. The message is a response or progress. If
-// another process has replaced that process, asking returns an error.
+// another process has replaced that process, requester returns an error.
 func (c *conn) requester(m *jsonrpc.Message) (*process, error) {
 	c.server.mu.Lock()
 	p := c.host.proc

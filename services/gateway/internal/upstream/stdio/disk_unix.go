@@ -96,8 +96,8 @@ func (d *disk) verdict(err error) error {
 	return nil
 }
 
-// isCausedByProgram reports whether the program can have caused an error of a measurement. Other errors are ignored until the
-// next measurement, for example if the gateway has too many open files.
+// isCausedByProgram reports whether the program can have caused an error of a measurement. Other errors are ignored
+// until the next measurement, for example if the gateway has too many open files.
 func isCausedByProgram(err error) bool {
 	return errors.Is(err, errDepth) || errors.Is(err, unix.EACCES) || errors.Is(err, unix.EPERM)
 }

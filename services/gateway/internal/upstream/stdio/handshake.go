@@ -107,8 +107,8 @@ func (p *process) greet(hello *jsonrpc.Message) (*jsonrpc.Answer, error) {
 	return answer, nil
 }
 
-// protocolFamily describes the protocol family that the server's processes speak. The next process is greeted in that family
-// first.
+// protocolFamily describes the protocol family that the server's processes speak. The next process is greeted in that
+// family first.
 type protocolFamily struct {
 	// refusal is the answer to initialize of a server that speaks only 2026-07-28. It is nil for a server with
 	// sessions.

@@ -247,7 +247,8 @@ func (h *host) pause() time.Duration {
 	return startInterval << min(h.quick-quickStarts, doublings)
 }
 
-// pauseError returns the error for a server that is not started yet because its processes ended soon after their starts.
+// pauseError returns the error for a server that is not started yet because its processes ended soon after their
+// starts.
 func (s *transport) pauseError(h *host, wait time.Duration) error {
 	last := errors.New("it is still ending")
 	switch {
@@ -277,7 +278,8 @@ func (s *transport) notStarted(err error) error {
 	}
 }
 
-// startAndGreet starts a process and greets it. used is the installed program, or nil if the command is run as configured.
+// startAndGreet starts a process and greets it. used is the installed program, or nil if the command is run as
+// configured.
 func (s *transport) startAndGreet(h *host, with greeting, used *usedProgram) error {
 	p, err := s.launch(h, used)
 	if err != nil {

@@ -221,7 +221,7 @@ func TestRequest_LimitsNumberOfMessagesBeforeAnswer(t *testing.T) {
 	s.call(5, "info", nil)
 }
 
-// Case X3. TestRequest_AbandonedCallsDoNotEndASharedProcess checks that late answers to abandoned calls of one
+// Case X3. Checks that late answers to abandoned calls of one
 // principal do not end a process that others share.
 func TestRequest_AbandonedCallsDoNotEndASharedProcess(t *testing.T) {
 	r := newRig(t, "good", func(c *stdio.Config) { c.Shared = true })

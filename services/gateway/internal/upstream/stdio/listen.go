@@ -103,9 +103,9 @@ func (p *process) takeBack() {
 	}
 }
 
-// listenersFor returns the listeners that receive a message that belongs to no request. A notification about the server itself
-// goes to all listeners. Any other message goes to the listeners of the only session; if there are several sessions,
-// heard returns none.
+// listenersFor returns the listeners that receive a message that belongs to no request. A notification about the server
+// itself goes to all listeners. Any other message goes to the listeners of the only session; if there are several
+// sessions, listenersFor returns none.
 func (p *process) listenersFor(m *jsonrpc.Answer) (out []*listener) {
 	s := p.server
 	s.mu.Lock()

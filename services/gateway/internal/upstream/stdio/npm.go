@@ -222,8 +222,8 @@ func (r *npmRun) note(line string) {
 	}
 }
 
-// reasonText returns the reasons that npm has printed, or otherwise its last line. It must be called after the output has
-// ended.
+// reasonText returns the reasons that npm has printed, or otherwise its last line. It must be called after the output
+// has ended.
 func (r *npmRun) reasonText() string {
 	if len(r.reasons) > 0 {
 		return strings.Join(r.reasons, "; ")

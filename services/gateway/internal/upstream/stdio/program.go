@@ -79,8 +79,8 @@ type installing struct {
 	err   error
 }
 
-// acquire returns the program for a process. The caller must return it with give. If necessary, take installs the package
-// and waits.
+// acquire returns the program for a process. The caller must return it with give. If necessary, take installs the
+// package and waits.
 func (p *program) acquire() (*usedProgram, error) {
 	p.mu.Lock()
 	found := p.Folder.Latest(p.Digest)

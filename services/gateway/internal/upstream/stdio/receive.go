@@ -114,9 +114,9 @@ func (p *process) unreadable(line []byte, err error) string {
 	}
 }
 
-// failByLooseID handles an answer whose id matches no call. A call fails if the id is another spelling of its id. The only
-// call in flight also fails if the answer is an error without an id. In both cases misses returns "". Otherwise it
-// returns the reason for dropping the answer.
+// failByLooseID handles an answer whose id matches no call. A call fails if the id is another spelling of its id. The
+// only call in flight also fails if the answer is an error without an id. In both cases failByLooseID returns "".
+// Otherwise it returns the reason for dropping the answer.
 func (p *process) failByLooseID(s jsonrpc.Sketch) string {
 	if n, ok := jsonrpc.Integer(s.ID); ok {
 		if c := p.calls.find(strconv.AppendInt(nil, n, 10)); c != nil {
@@ -184,9 +184,10 @@ func (p *process) refuseQueued(messages chan []byte) {
 	}
 }
 
-// deliverUnassigned delivers a message that does not say to which request it belongs, and reports whether it has a receiver. If the
-// process has only one session with one request in flight, the message most likely belongs to that request. Otherwise
-// it is delivered to the listeners or, if no listener accepts it, to the oldest request of the only session.
+// deliverUnassigned delivers a message that does not say to which request it belongs, and reports whether it has a
+// receiver. If the process has only one session with one request in flight, the message most likely belongs to that
+// request. Otherwise it is delivered to the listeners or, if no listener accepts it, to the oldest request of the only
+// session.
 func (p *process) deliverUnassigned(m *jsonrpc.Answer, message []byte) bool {
 	one := p.host.hasOne(p.server)
 	if c := p.calls.onlyCall(); one && c != nil && c.events != nil {
@@ -202,8 +203,8 @@ func (p *process) deliverUnassigned(m *jsonrpc.Answer, message []byte) bool {
 	return taken
 }
 
-// handleNotification passes a notification to the request or the sessions to which it belongs. It also records a change of the
-// list of tools.
+// handleNotification passes a notification to the request or the sessions to which it belongs. It also records a change
+// of the list of tools.
 func (p *process) handleNotification(a *jsonrpc.Answer) string {
 	if a.Method == mcp.MethodToolsChanged {
 		p.server.Notify()

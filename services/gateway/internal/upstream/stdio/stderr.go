@@ -14,13 +14,13 @@ import (
 )
 
 const (
-	// maxReadLine is the maximum number of bytes of one line of standard error that are read, and stderrKept the maximum
-	// number that are logged.
+	// maxReadLine is the maximum number of bytes of one line of standard error that are read, and maxLoggedLine the
+	// maximum number that are logged.
 	maxReadLine   = 8 << 10
 	maxLoggedLine = 1 << 10
 	// stderrRate is the maximum number of lines that are logged per second.
 	stderrRate = 20
-	// tailLines is the number of last lines that errors quote, and tailKept is the maximum number of bytes that they
+	// tailLines is the number of last lines that errors quote, and maxTailLine is the maximum number of bytes that they
 	// quote of each line.
 	tailLines   = 10
 	maxTailLine = 256
@@ -49,7 +49,7 @@ func (p *process) listen() {
 	}
 }
 
-// firstOfLine reads a line and returns at most its first stderrRead bytes.
+// firstOfLine reads a line and returns at most its first maxReadLine bytes.
 func firstOfLine(r *bufio.Reader) ([]byte, error) {
 	part, more, err := r.ReadLine()
 	line := append([]byte(nil), part...)

@@ -79,8 +79,8 @@ func (s *Transport) cause(resp *http.Response) (text string, lasts bool) {
 	}
 }
 
-// shownAddress returns an address from a server in a form that others may read: escaped, bounded, without user, query and
-// fragment, and without parts that could be a credential. It is empty if the server names no such address.
+// shownAddress returns an address from a server in a form that others may read: escaped, bounded, without user, query
+// and fragment, and without parts that could be a credential. It is empty if the server names no such address.
 func (s *Transport) shownAddress(location string) string {
 	at, err := s.url.Parse(location)
 	if location == "" || err != nil || at.Scheme != "http" && at.Scheme != "https" || at.Host == "" || len(at.Host) > maxShownHost {

@@ -35,8 +35,8 @@ type conn struct {
 	initialize upstream.Request
 	// state is the result of the last handshake.
 	state atomic.Pointer[negotiated]
-	// reopening is held by the request that opens a new session, so that only one is opened if several requests find that
-	// their session is lost. It is a channel, so that other requests stop waiting when their contexts end.
+	// reopening is held by the request that opens a new session, so that only one is opened if several requests find
+	// that their session is lost. It is a channel, so that other requests stop waiting when their contexts end.
 	reopening chan struct{}
 	// probed is the time at which the gateway last checked whether the server still knows the session. It is guarded by
 	// turn.

@@ -41,8 +41,8 @@ func (s *Transport) newCookies() *cookies {
 	return &cookies{at: s.url, secrets: s.secrets, clean: s.clean}
 }
 
-// store stores the cookies that an answer sets. Like a browser, it ignores cookies for other hosts or paths, and cookies
-// with Secure that arrive over a connection without TLS.
+// store stores the cookies that an answer sets. Like a browser, it ignores cookies for other hosts or paths, and
+// cookies with Secure that arrive over a connection without TLS.
 func (c *cookies) store(answer http.Header) {
 	if c == nil || len(answer["Set-Cookie"]) == 0 {
 		return
@@ -94,8 +94,8 @@ func (c *cookies) containsValue(text string) bool {
 	return slices.ContainsFunc(c.values(), func(value string) bool { return len(value) >= minSearched && strings.Contains(text, value) })
 }
 
-// minSearched is the minimum length of a value for which holds searches, in bytes. Shorter values also occur in ordinary
-// text.
+// minSearched is the minimum length of a value for which holds searches, in bytes. Shorter values also occur in
+// ordinary text.
 const minSearched = 6
 
 // maxAge is the maximum lifetime of a cookie, in seconds. It is longer than any session.

@@ -15,8 +15,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// pendingRequest is a request without an answer. On the stream, number replaces the request's id and progress token, so that a
-// late message for one request is not taken for a message for another request.
+// pendingRequest is a request without an answer. On the stream, number replaces the request's id and progress token, so
+// that a late message for one request is not taken for a message for another request.
 type pendingRequest struct {
 	number int64
 	method string
@@ -111,8 +111,9 @@ func (l *link) fails(data []byte, err error) bool {
 	return l.failByLooseID(s)
 }
 
-// failByLooseID handles an answer whose id matches no request. A request fails if the id is another spelling of its id. The
-// only waiting request also fails if the answer is an error without an id. misses reports whether a request has failed.
+// failByLooseID handles an answer whose id matches no request. A request fails if the id is another spelling of its id.
+// The only waiting request also fails if the answer is an error without an id. failByLooseID reports whether a request
+// has failed.
 func (l *link) failByLooseID(s jsonrpc.Sketch) bool {
 	why := upstream.ErrOtherID
 	n, isNumber := jsonrpc.Integer(s.ID)

@@ -71,7 +71,7 @@ type Transport struct {
 	cookie  string
 	// addressScrubber redacts the parts that are shown of a server's redirect address.
 	addressScrubber *redact.Redactor
-	// links counts the goroutines of HTTP+SSE streams. older reports whether the server speaks HTTP+SSE.
+	// links counts the goroutines of HTTP+SSE streams. speaksSSE reports whether the server speaks HTTP+SSE.
 	links sync.WaitGroup
 	// all is cancelled by stop, which closes the transport.
 	all       context.Context //nolint:containedctx // the context of the transport
@@ -79,8 +79,8 @@ type Transport struct {
 	speaksSSE atomic.Bool
 	// opened reports whether the server has ever opened a session.
 	opened atomic.Bool
-	// notSSESince is the time at which the gateway last found that the server does not speak HTTP+SSE, in nanoseconds of Unix
-	// time.
+	// notSSESince is the time at which the gateway last found that the server does not speak HTTP+SSE, in nanoseconds
+	// of Unix time.
 	notSSESince atomic.Int64
 	// client follows no redirects, because addresses may come only from the configuration.
 	client *httpclient.Client
