@@ -30,11 +30,11 @@ type Agents struct {
 type Places struct {
 	// Places is how many turns a worker runs at a time: 1 to 64; 0 means `18`.
 	Places int `yaml:"places"`
-	// PersonPlaces is how many of them may be of one person: at most `places`; 0 means `6`.
+	// PersonPlaces is how many of these turns may belong to one person: at most `places`; 0 means `6`.
 	PersonPlaces int `yaml:"person_places"`
-	// Queue is how many turns may wait for a place: 1 to 10,000; 0 means `256`. More are refused.
+	// Queue is how many turns may wait for a place: 1 to 10,000; 0 means `256`. Further turns are refused.
 	Queue int `yaml:"queue"`
-	// PersonQueue is how many of them may be of one person: at most `queue`; 0 means `32`.
+	// PersonQueue is how many waiting turns may belong to one person: at most `queue`; 0 means `32`.
 	PersonQueue int `yaml:"person_queue"`
 	// Wait is how long a turn may wait for a place: at most 1 h; 0 means `5m`.
 	Wait time.Duration `yaml:"wait"`
@@ -44,11 +44,11 @@ type Places struct {
 type Questions struct {
 	// Places is how many requests run at a time: 1 to 1,024; 0 means `32`.
 	Places int `yaml:"places"`
-	// PersonPlaces is how many of them may be of one person: at most `places`; 0 means `8`.
+	// PersonPlaces is how many of these requests may belong to one person: at most `places`; 0 means `8`.
 	PersonPlaces int `yaml:"person_places"`
 	// Queue is how many requests may wait for a place: 1 to 10,000; 0 means `256`.
 	Queue int `yaml:"queue"`
-	// PersonQueue is how many of them may be of one person: at most `queue`; 0 means `64`.
+	// PersonQueue is how many waiting requests may belong to one person: at most `queue`; 0 means `64`.
 	PersonQueue int `yaml:"person_queue"`
 	// Wait is how long a request may wait for a place: at most 1 h; 0 means `5m`.
 	Wait time.Duration `yaml:"wait"`
@@ -70,27 +70,27 @@ type PersonDay struct {
 type Provider struct {
 	// Kind is `anthropic`, or `openai` for every server of OpenAI's chat completions. Required.
 	Kind string `yaml:"kind"`
-	// URL is an https address, or http on this machine. Empty means the provider's own.
+	// URL is an https address, or http on this machine. Empty means the provider's address.
 	URL string `yaml:"url"`
 	// Key is the provider's API key. It may be empty.
 	Key Secret `yaml:"key"`
 	// MaxTokens bounds the tokens of an answer: at most 200,000; 0 means `8192`.
 	MaxTokens int `yaml:"max_tokens"`
-	// Tries is how often a request is sent in all while the provider refuses it before its answer begins: 1 to 20; 0
-	// means `5`.
+	// Tries is how many times a request is sent at most, if the provider refuses it before the answer begins: 1 to 20;
+	// 0 means `5`.
 	Tries int `yaml:"tries"`
-	// Backoff is the wait before the second try, if the provider names none: at most 1 m; 0 means `1s`. It doubles with
-	// each further try, up to 30 s.
+	// Backoff is the wait before the second try, if the provider does not name one: at most 1 m; 0 means `1s`. The wait
+	// doubles with each further try, up to 30 s.
 	Backoff time.Duration `yaml:"backoff"`
-	// Prices are the prices of models, by model.
+	// Prices are the prices of models, by the name of the model.
 	Prices map[string]Price `yaml:"prices"`
 }
 
 // Price is the price of a model.
 type Price struct {
-	// Input is US dollars for a million tokens of requests, in quotes, such as `"1.25"`. Required.
+	// Input is the price of a million tokens of requests, in US dollars and in quotes, such as `"1.25"`. Required.
 	Input string `yaml:"input"`
-	// Output is the same for answers. Required.
+	// Output is the price of a million tokens of answers, in the same form. Required.
 	Output string `yaml:"output"`
 }
 

@@ -24,7 +24,7 @@ type File struct {
 	BehindProxy []string `yaml:"behind_proxy"`
 	// GRPC is the gRPC address of all services when they share one process.
 	GRPC string `yaml:"grpc"`
-	// Data is the folder for state. `sluice up` locks it, and the gateway locks a folder of its own in it.
+	// Data is the folder for state. `sluice up` locks the folder, and the gateway locks a folder inside it.
 	Data string `yaml:"data"`
 	// Hosts lists Host names that `listen` accepts in addition to loopback names: lower case, without ports.
 	Hosts []string `yaml:"hosts"`
@@ -109,18 +109,18 @@ type TLS struct {
 	Dir string `yaml:"dir"`
 }
 
-// Role has the addresses of a role that runs in a process of its own.
+// Role has the addresses of a role that runs in a separate process.
 type Role struct {
 	// Listen is the address where the role serves gRPC.
 	Listen string `yaml:"listen"`
-	// Addr is the address where other roles reach it.
+	// Addr is the address where other roles reach the role.
 	Addr string `yaml:"addr"`
 }
 
 // Decisions configures the cache of policy decisions.
 type Decisions struct {
-	// Keep caches a decision for similar calls until anything that it was made from changes. `false` asks policy about
-	// every call.
+	// Keep caches a decision for similar calls until something changes on which the decision depends. With `false`, the
+	// policy role decides every call.
 	Keep bool `yaml:"keep"`
 }
 
@@ -131,7 +131,7 @@ type Journal struct {
 	Sync string `yaml:"sync"`
 	// CallsMiB is the size of the records of calls in MiB: 64 to 1,048,576.
 	CallsMiB int `yaml:"calls_mib"`
-	// Share is the part of it that calls of one principal may take: above 0, at most 1.
+	// Share is the part of `calls_mib` that the calls of one principal may use: above 0, at most 1.
 	Share float64 `yaml:"share"`
 }
 
@@ -149,7 +149,7 @@ type Session struct {
 type Telemetry struct {
 	// OTLP is the collector, for example `http://localhost:4317`. Empty exports nothing.
 	OTLP string `yaml:"otlp"`
-	// Sample is the share of traces that are sampled: 0 to 1.
+	// Sample is the part of traces that are sampled: 0 to 1.
 	Sample float64 `yaml:"sample"`
 	// TrustParent continues a client's trace instead of linking to it.
 	TrustParent bool `yaml:"trust_parent"`

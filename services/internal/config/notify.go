@@ -31,7 +31,7 @@ type Mail struct {
 	Server string `yaml:"server"`
 	// TLS is `starttls`, `tls`, or `none` for a server on this machine without a password. Empty means `starttls`.
 	TLS string `yaml:"tls"`
-	// CA is a PEM file of certificates to trust. Empty means those of the system.
+	// CA is a PEM file of certificates to trust. Empty means the system's certificates.
 	CA string `yaml:"ca"`
 	// User is the account that sends. Set `password` as well, or neither.
 	User string `yaml:"user"`
@@ -45,11 +45,11 @@ type Mail struct {
 
 // MailList is a list of people who receive mails.
 type MailList struct {
-	// Name identifies the channel, like that of a webhook. Required.
+	// Name identifies the channel, as for a webhook. Required.
 	Name string `yaml:"name"`
-	// Tenant limits the channel, like that of a webhook.
+	// Tenant limits the channel to one tenant, as for a webhook.
 	Tenant string `yaml:"tenant"`
-	// After makes the channel an escalation, like that of a webhook.
+	// After makes the channel an escalation, as for a webhook.
 	After float64 `yaml:"after"`
 	// To lists the addresses. Required.
 	To []string `yaml:"to"`
@@ -57,7 +57,7 @@ type MailList struct {
 
 // Slack is a channel in which people are asked, by Socket Mode.
 type Slack struct {
-	// Name identifies the channel, like that of a webhook. Required.
+	// Name identifies the channel, as for a webhook. Required.
 	Name string `yaml:"name"`
 	// Tenant is the tenant in which people vote. Required.
 	Tenant string `yaml:"tenant"`

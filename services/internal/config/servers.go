@@ -22,7 +22,7 @@ type Server struct {
 	// Pin is how definitions of tools are pinned: `first_use`, `review` or `off`. Empty means `first_use`, or `off`
 	// for the mesh's own agents.
 	Pin string `yaml:"pin"`
-	// Trusted believes annotations of tools that make a tool look harmless.
+	// Trusted accepts annotations with which the server declares a tool to be harmless.
 	Trusted bool `yaml:"trusted"`
 }
 
@@ -82,7 +82,7 @@ type StdioServer struct {
 	Env map[string]Secret `yaml:"env"`
 	// Per is `principal`, for a process for each principal, or `shared`, for one process for all.
 	Per string `yaml:"per"`
-	// Dir is the working folder: a path, or `private` for a folder of its own for each process, which is also its HOME.
+	// Dir is the working folder: a path, or `private` for a separate folder for each process, which is also its HOME.
 	Dir string `yaml:"dir"`
 	// Remove lists files, relative to a private folder, to remove before a process starts, such as a lock that a killed
 	// process left.
@@ -125,7 +125,7 @@ type StdioSandbox struct {
 	// Write lists the same for reading and writing. It also opens read-only files and folders, with all that they hold
 	// except what is hidden, for a server that writes where its program is. The program is then writable.
 	Write []string `yaml:"write"`
-	// Network gives the program the network. `false` leaves a loopback of its own. Landlock can restrict only TCP, and
-	// the status says so.
+	// Network gives the program the network. `false` leaves only a separate loopback. Landlock can restrict only TCP,
+	// and the status says so.
 	Network *bool `yaml:"network"`
 }

@@ -107,8 +107,9 @@ func (w *watchers) publish(from *chain, first int64, text []byte) {
 // An error of read ends the sequence.
 //
 // The sequence includes all records that are written after Follow has returned, until ctx is done or the loop ends.
-// It can be ranged over once. It ends with an error if the watcher is more than 1,024 records behind ([ErrSlowWatcher]), if
-// the journal is closed ([ErrClosed]), or if records can't be read. When ctx is done, it ends without an error.
+// It can be ranged over once. It ends with an error if the watcher is more than 1,024 records behind
+// ([ErrSlowWatcher]), if the journal is closed ([ErrClosed]), or if records can't be read. When ctx is done, it ends
+// without an error.
 func (j *Journal) Follow(ctx context.Context, last int, filter Filter, read func() (done func(), err error)) iter.Seq2[Record, error] {
 	one := j.watchers.add()
 	stop := context.AfterFunc(ctx, func() { j.watchers.remove(one) })

@@ -27,8 +27,8 @@ type authorizer struct {
 }
 
 // admit identifies the caller of a method, refuses a caller that the contract does not allow, and verifies the signed
-// principal in told. It returns the context for the handler.
-func (g *authorizer) admit(ctx context.Context, method string, told []string) (context.Context, error) {
+// principal in principals. It returns the context for the handler.
+func (g *authorizer) admit(ctx context.Context, method string, principals []string) (context.Context, error) {
 	rule := g.termsOf(method)
 	if rule.anyone {
 		return ctx, nil
@@ -43,7 +43,7 @@ func (g *authorizer) admit(ctx context.Context, method string, told []string) (c
 	if err := rule.check(caller, method); err != nil {
 		return nil, err
 	}
-	if caller.Principal, err = g.principal(told, caller, signer, method); err != nil {
+	if caller.Principal, err = g.principal(principals, caller, signer, method); err != nil {
 		return nil, &Error{Code: codes.Unauthenticated, Reason: "PRINCIPAL_REFUSED", Err: err}
 	}
 	if rule.principal && caller.Person == nil && caller.Principal == nil {
