@@ -61,6 +61,11 @@ SEQUENTIAL := approval/internal/lifecycle approval/internal/view gateway/interna
 BUILT := -vet=off -ldflags=-w -parallel 3
 ALONE := $(if $(shell command -v flock),-p 2 -exec "flock -o $(CURDIR)/.cache/test",-p 1)
 
+.PHONY: recording
+recording: build ## Record the first minute again, as README.md shows it
+	python3 docs/images/first-minute.py bin >.cache/first-minute.cast
+	npx --yes svg-term-cli@2.1.1 --in .cache/first-minute.cast --out docs/images/first-minute.svg --window --no-cursor --width 110 --height 30
+
 .PHONY: kill
 kill: ## Kill the mesh 100 times under load, and 100 times while approved calls run
 	cd services && SLUICE_KILLS=100 go test ./e2e -run 'TestKill_JournalHasEveryCall|TestKill_NoApprovedCallRunsTwice' -count=1 -v -timeout 20m
@@ -183,7 +188,7 @@ generate: $(VALIDATE) ## Rebuild gen/ from proto/
 
 .PHONY: docs
 docs: ## Write the generated pages and lists of docs/; make test fails when they are out of date
-	cd services && go test ./internal/arch ./sluice/internal/cli -run '^(TestConfigurationPage|TestCommandPage|TestSecurityCases)$$' -count=1 -update
+	cd services && go test ./internal/arch ./sluice/internal/cli -run '^(TestConfigurationPage|TestCommandPage_MatchesTheCommands|TestSecurityCases)$$' -count=1 -update
 
 .PHONY: generated
 generated: generate ## Fail when gen/ is not what generate makes
