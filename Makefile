@@ -44,10 +44,19 @@ build: guests ## Build every program into bin/
 .PHONY: check
 check: generated breaking lint test ## Everything CI runs, in CI's order
 
+# Programs that some tests start. Without them those tests are left out, and `make test` says so first.
+PROGRAMS_OF_TESTS := chromium nginx haproxy python3 initdb
+MISSING = $(foreach p,$(PROGRAMS_OF_TESTS),$(if $(shell PATH="$$PATH:$${PG_BIN:-}:$$(echo /usr/lib/postgresql/*/bin | tr ' ' :)"; command -v $(p)),,$(p)))
+
+.PHONY: missing
+missing:
+	@$(if $(strip $(MISSING)),echo "left out: tests that start $(strip $(MISSING)) (Debian: apt-get install chromium nginx-light haproxy python3 postgresql)",true)
+
 .PHONY: test
-test: npm build ## Every test that needs no Docker, with the race detector (RACE= leaves it out)
+test: missing npm build ## Every test that needs no Docker, with the race detector (RACE= leaves it out)
 	@mkdir -p .cache
-	export SLUICE_TEST_PROGRAMS=$(CURDIR)/bin GORACE=atexit_sleep_ms=0; came=0; \
+	export SLUICE_TEST_PROGRAMS=$(CURDIR)/bin GORACE=atexit_sleep_ms=0 SLUICE_TEST_NO_BROWSER=$(if $(findstring chromium,$(MISSING)),1) \
+		SLUICE_TEST_NO_POSTGRES=$(if $(findstring initdb,$(MISSING)),1); came=0; \
 		go test $(ALONE) $(BUILT) $(RACE) -timeout 25m $$(go list work | grep -v -e /services/e2e $(SEQUENTIAL:%=-e '/services/%$$')) || came=$$?; \
 		go test $(ALONE) $(BUILT) -parallel 6 -trimpath -timeout 40m $(SEQUENTIAL:%=./services/%) $$(go list work | grep /services/e2e) || came=$$?; \
 		exit $$came

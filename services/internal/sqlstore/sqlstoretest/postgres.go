@@ -60,6 +60,7 @@ func Main(m *testing.M) int {
 // [Start].
 func Postgres(t testing.TB) string {
 	t.Helper()
+	skipWithout(t)
 	shared.once.Do(func() { shared.server, shared.err = newServer() })
 	if shared.err != nil {
 		t.Fatal(shared.err)
@@ -67,9 +68,18 @@ func Postgres(t testing.TB) string {
 	return shared.server.Database(t) + "?connect_timeout=30"
 }
 
+// skipWithout skips a test that needs PostgreSQL where `make test` has found none.
+func skipWithout(t testing.TB) {
+	t.Helper()
+	if os.Getenv("SLUICE_TEST_NO_POSTGRES") == "1" {
+		t.Skip("SLUICE_TEST_NO_POSTGRES is set")
+	}
+}
+
 // Start starts a server for one test, which may stop and restart it. The server is removed when the test ends.
 func Start(t testing.TB) *Server {
 	t.Helper()
+	skipWithout(t)
 	s, err := newServer()
 	if err != nil {
 		t.Fatal(err)
