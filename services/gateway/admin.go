@@ -233,11 +233,11 @@ func filter(ctx context.Context, f *gatewayv1.DecisionFilter) journal.Filter {
 	tenant := tenantOf(ctx)
 	return func(r *journal.Record) bool {
 		seen := r.Tenant == tenant || r.Tenant == "" && tenant == installationTenant
-		return tenant != "" && seen && matches(r, f)
+		return tenant != "" && seen && matchesFilter(r, f)
 	}
 }
 
-func matches(r *journal.Record, f *gatewayv1.DecisionFilter) bool {
+func matchesFilter(r *journal.Record, f *gatewayv1.DecisionFilter) bool {
 	switch {
 	case f == nil:
 		return true

@@ -333,7 +333,7 @@ func TestGetStatus_ShowsUnavailableAndBusyServers(t *testing.T) {
 func (s *Service) add(t *testing.T, tenant string) *session.Session {
 	t.Helper()
 	id, digest := session.NewID()
-	sess := &session.Session{ID: id, Digest: digest, Key: session.Key{Key: principal.Key{Tenant: tenant, Subject: "ana"}, Server: "files"}, Upstream: reached(t, new(oneServer)).Later(nil, nil), Opened: time.Now()}
+	sess := &session.Session{ID: id, Digest: digest, Key: session.Key{Key: principal.Key{Tenant: tenant, Subject: "ana"}, Server: "files"}, Upstream: reached(t, new(oneServer)).OpenLater(nil, nil), Opened: time.Now()}
 	if err := s.sessions.Add(sess); err != nil {
 		t.Fatal(err)
 	}

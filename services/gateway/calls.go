@@ -208,7 +208,7 @@ func decisionInfo(done mcpserver.Response) *gatewayv1.DecisionInfo {
 // ListTools implements gatewayv1.GatewayServiceServer. A page of ListTools is a part of one page of the server's list.
 // The page token contains the server's cursor.
 func (s *Service) ListTools(ctx context.Context, req *gatewayv1.ListToolsRequest) (*gatewayv1.ListToolsResponse, error) {
-	from, cursor, err := toolsToken(req.GetPageToken())
+	from, cursor, err := parseToolsToken(req.GetPageToken())
 	if err != nil {
 		return nil, toStatus(err)
 	}
@@ -256,8 +256,8 @@ func (s *Service) ListTools(ctx context.Context, req *gatewayv1.ListToolsRequest
 	return resp, nil
 }
 
-// toolsToken parses a page token: the index of a tool in a page of the server's list, and the cursor of that page.
-func toolsToken(token string) (from int, cursor string, err error) {
+// parseToolsToken parses a page token: the index of a tool in a page of the server's list, and the cursor of that page.
+func parseToolsToken(token string) (from int, cursor string, err error) {
 	if token == "" {
 		return 0, "", nil
 	}

@@ -136,7 +136,7 @@ func New(ctx context.Context, cfg Config, deps Deps) (*Service, error) {
 	}
 	s := &Service{
 		cfg: cfg, deps: deps, started: time.Now(), servers: make(map[string]*upstream.Server, len(cfg.Servers)),
-		sandboxReports: make(map[string]sandbox.Report), peers: newPeerWatch(deps.Peers), reads: fairqueue.NewForProcessor[string](),
+		sandboxReports: make(map[string]sandbox.Report), peers: newPeerHealth(deps.Peers), reads: fairqueue.NewForProcessor[string](),
 	}
 	if err := s.open(ctx); err != nil {
 		return nil, errors.Join(err, s.Close())
@@ -352,7 +352,7 @@ func (s *Service) NotReady() []string {
 	if s.Health(context.Background()) != nil {
 		why = append(why, "the journal takes no records; the gateway's log says why")
 	}
-	if reason := s.decisions.Unavailable(); reason != "" {
+	if reason := s.decisions.UnavailableReason(); reason != "" {
 		why = append(why, reason)
 	}
 	if !s.deps.Tokens.HasSet() {
@@ -376,7 +376,7 @@ func (s *Service) Degraded() []string {
 
 // Run serves MCP until ctx is cancelled. After that it waits for requests in flight, and closes the sessions last.
 func (s *Service) Run(ctx context.Context) error {
-	front, err := s.front()
+	front, err := s.tlsListener()
 	if err != nil {
 		return err
 	}

@@ -43,7 +43,7 @@ func (s *Server) installation(name, root string, env config.Env) (in *stdio.Inst
 	if err != nil || s.isInstalled(command, path) {
 		return nil, "" // MissingPrograms reports a missing program
 	}
-	in = &stdio.Install{Command: *command, Folder: npx.Folder(filepath.Join(root, name)), NPM: npmOf(path, vars["PATH"]), ScriptsApart: s.Sandbox.NoNetwork}
+	in = &stdio.Install{Command: *command, Folder: npx.Folder(filepath.Join(root, name)), NPM: npmPath(path, vars["PATH"]), ScriptsApart: s.Sandbox.NoNetwork}
 	in.Env, _ = s.npmEnvironment(env)
 	in.Digest = digestOf(in, vars["PATH"])
 	return in, ""
@@ -76,8 +76,9 @@ func isFile(path string) bool {
 	return err == nil && info.Mode().IsRegular()
 }
 
-// npmOf returns the path of the npm that belongs to an npx: the npm in the same folder, or otherwise the first in PATH.
-func npmOf(program, path string) string {
+// npmPath returns the path of the npm that belongs to an npx: the npm in the same folder, or otherwise the first in
+// PATH.
+func npmPath(program, path string) string {
 	sibling := filepath.Join(filepath.Dir(program), "npm")
 	if isFile(sibling) {
 		return sibling
@@ -155,8 +156,9 @@ func (c *Config) installers(name string, launcher sandbox.Launcher, env config.E
 	return installer, scripts, nil
 }
 
-// Installs returns a sentence for each server whose package npx installs in a way that an operator may not expect.
-func (c *Config) Installs(env config.Env) (notes []string) {
+// InstallationNotes returns a sentence for each server whose package npx installs in a way that an operator may not
+// expect.
+func (c *Config) InstallationNotes(env config.Env) (notes []string) {
 	for _, name := range slices.Sorted(maps.Keys(c.Servers)) {
 		server := c.Servers[name]
 		in, why := server.installation(name, c.programsRoot(), env)

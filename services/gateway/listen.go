@@ -27,9 +27,9 @@ func (s *Service) listen(ctx context.Context) (err error) {
 	return nil
 }
 
-// front returns the listener for MCP requests. The listener limits connections, and uses TLS if a certificate is
+// tlsListener returns the listener for MCP requests. The listener limits connections, and uses TLS if a certificate is
 // configured.
-func (s *Service) front() (net.Listener, error) {
+func (s *Service) tlsListener() (net.Listener, error) {
 	door, err := s.mcp.Listen(s.lis)
 	if err != nil || s.cert == nil {
 		return door, err

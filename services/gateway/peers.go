@@ -32,7 +32,7 @@ type peer struct {
 	heard atomic.Pointer[time.Time]
 }
 
-func newPeerWatch(roles map[string]healthv1.HealthClient) peerHealth {
+func newPeerHealth(roles map[string]healthv1.HealthClient) peerHealth {
 	w := make(peerHealth, len(roles))
 	for name, client := range roles {
 		w[name] = &peer{health: client}

@@ -40,7 +40,7 @@ func TestPeerHealth_ReportsRolesThatDoNotServe(t *testing.T) {
 		limiter, approval := new(role), new(role)
 		limiter.says(serving)
 		approval.says(serving)
-		w := newPeerWatch(map[string]healthv1.HealthClient{"ratelimit": limiter, "approval": approval})
+		w := newPeerHealth(map[string]healthv1.HealthClient{"ratelimit": limiter, "approval": approval})
 		if got := w.missing(); !slices.Equal(got, []string{"the approval service is unavailable", "the ratelimit service is unavailable"}) {
 			t.Errorf("before the first check: %q", got)
 		}

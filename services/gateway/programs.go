@@ -54,7 +54,7 @@ func (s *Service) warnOfPrograms(ctx context.Context) {
 	for _, text := range s.cfg.MissingPrograms(s.deps.Env) {
 		s.deps.Log.WarnContext(ctx, "a server can't be started; calls to it are refused", "reason", text)
 	}
-	for _, text := range s.cfg.Installs(s.deps.Env) {
+	for _, text := range s.cfg.InstallationNotes(s.deps.Env) {
 		s.deps.Log.InfoContext(ctx, "a package is installed differently than others", "note", text)
 	}
 }

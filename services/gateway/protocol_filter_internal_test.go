@@ -21,10 +21,10 @@ func TestFilter_LeavesOutProtocolMessages(t *testing.T) {
 		acts := acts[method] || method == "" || method == "unknown/method" || method == "list" || method == "Tools/List"
 		for code, selected := range map[string]bool{"": acts, "method_denied": acts, "too_many_sessions": true, "unauthenticated": true, "tool_changed": true} {
 			r := &journal.Record{Method: method, Code: code}
-			if got := matches(r, &gatewayv1.DecisionFilter{WithoutProtocol: true}); got != selected {
+			if got := matchesFilter(r, &gatewayv1.DecisionFilter{WithoutProtocol: true}); got != selected {
 				t.Errorf("%q with %q is picked: %v", method, code, got)
 			}
-			if !matches(r, new(gatewayv1.DecisionFilter)) {
+			if !matchesFilter(r, new(gatewayv1.DecisionFilter)) {
 				t.Errorf("%q with %q is left out without the filter", method, code)
 			}
 		}

@@ -193,10 +193,10 @@ func TestChanged_ReturnsNotificationsForChangedLists(t *testing.T) {
 		})
 	}
 	now := aggregate.State(with(func(l *aggregate.ServerLists) { l.Revision, l.PromptNamesIgnored = "r2", false }))
-	if diff := cmp.Diff(methods[1:2], aggregate.ChangedLists(aggregate.WithToolsRead(before, now), now)); diff != "" {
+	if diff := cmp.Diff(methods[1:2], aggregate.ChangedLists(aggregate.MarkToolsRead(before, now), now)); diff != "" {
 		t.Errorf("notifications for a client that has read the tools (-want +got):\n%s", diff)
 	}
-	if aggregate.WithToolsRead("", now) != now || aggregate.WithToolsRead(before, "") != "" {
+	if aggregate.MarkToolsRead("", now) != now || aggregate.MarkToolsRead(before, "") != "" {
 		t.Error("WithTools changes a state without a previous or a new one")
 	}
 }

@@ -63,9 +63,9 @@ func ChangedLists(before, now string) (notifications []string) {
 	return notifications
 }
 
-// WithToolsRead returns the state that a client knows after it has read the list of tools. The line for tools comes
+// MarkToolsRead returns the state that a client knows after it has read the list of tools. The line for tools comes
 // from now, and the other lines from before.
-func WithToolsRead(before, now string) string {
+func MarkToolsRead(before, now string) string {
 	tools, _, _ := strings.Cut(now, "\n")
 	if _, others, known := strings.Cut(before, "\n"); known && now != "" {
 		return tools + "\n" + others

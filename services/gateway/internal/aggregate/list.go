@@ -185,14 +185,14 @@ func Join(id []byte, members, field string, servers []*Part) [][]byte {
 		size += p.Size
 	}
 	end := []byte("]}}")
-	if meta, err := metaOf(missing, without); err == nil && meta != nil {
+	if meta, err := listMeta(missing, without); err == nil && meta != nil {
 		end = fmt.Appendf(nil, `],"_meta":%s}}`, meta)
 	}
 	return append(body, end)
 }
 
-// metaOf returns the `_meta` of a list, or nil if the `_meta` would be empty.
-func metaOf(missing []unavailable, without []LeftOut) ([]byte, error) {
+// listMeta returns the `_meta` of a list, or nil if the `_meta` would be empty.
+func listMeta(missing []unavailable, without []LeftOut) ([]byte, error) {
 	meta := make(map[string]any)
 	if len(missing) > 0 {
 		meta[mcp.MetaUnavailable] = missing

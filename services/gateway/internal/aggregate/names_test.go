@@ -81,7 +81,7 @@ func TestCombineNames_ReplacesNamesInResponses(t *testing.T) {
 			t.Errorf("%s: %v", tt.name, err)
 			continue
 		}
-		got, err := jsonrpc.Splice([]byte(tt.raw), edits...)
+		got, err := jsonrpc.ApplyEdits([]byte(tt.raw), edits...)
 		if diff := cmp.Diff(tt.want, string(got)); err != nil || diff != "" {
 			t.Errorf("%s (-want +got):\n%s%v", tt.name, diff, err)
 		}
@@ -136,7 +136,7 @@ func TestCombineNames_MarksTextsForPeople(t *testing.T) {
 			t.Errorf("%s: %v", tt.name, err)
 			continue
 		}
-		got, err := jsonrpc.Splice([]byte(tt.raw), edits...)
+		got, err := jsonrpc.ApplyEdits([]byte(tt.raw), edits...)
 		if diff := cmp.Diff(tt.want, string(got)); err != nil || diff != "" {
 			t.Errorf("%s (-want +got):\n%s%v", tt.name, diff, err)
 		}
@@ -173,7 +173,7 @@ func TestResolveTarget_FindsServerAndName(t *testing.T) {
 			t.Errorf("%s: for %q, %v", tt.name, server, err)
 			continue
 		}
-		if got, _ := jsonrpc.Splice([]byte(tt.raw), edits...); err == nil && string(got) != tt.want {
+		if got, _ := jsonrpc.ApplyEdits([]byte(tt.raw), edits...); err == nil && string(got) != tt.want {
 			t.Errorf("%s: %s", tt.name, got)
 		}
 	}

@@ -57,4 +57,4 @@ func (k *Manager) Wait(ctx context.Context) {
 
 // HasTicket reports whether this gateway remembers an approval for a call of this tool by this agent on this server. If
 // it does not, the call has no earlier approval.
-func (k *Manager) HasTicket(a attempt.Attempt) bool { return k.client.tickets.hasAny(callOf(a).key()) }
+func (k *Manager) HasTicket(a attempt.Attempt) bool { return k.client.tickets.hasAny(callFor(a).key()) }

@@ -30,7 +30,7 @@ func (k *Manager) RequestAndClaim(ctx, disconnected context.Context, a attempt.A
 	}
 	definition, err := a.Tools.Definition(ctx, false)
 	if err != nil {
-		return a, k.notListed(ctx, a, err)
+		return a, k.definitionRefusal(ctx, a, err)
 	}
 	until := k.client.HoldUntil(a.Client, time.Now())
 	if a.Hold != nil {
@@ -82,9 +82,9 @@ func (k *Manager) attestFunc(a attempt.Attempt, definition []byte) Attest {
 	}
 }
 
-// notListed returns the refusal of a call whose tool definition cannot be read. Without the definition, it is not known
-// what approvers would approve.
-func (k *Manager) notListed(ctx context.Context, a attempt.Attempt, err error) *refusal.Refusal {
+// definitionRefusal returns the refusal of a call whose tool definition cannot be read. Without the definition, it is
+// not known what approvers would approve.
+func (k *Manager) definitionRefusal(ctx context.Context, a attempt.Attempt, err error) *refusal.Refusal {
 	k.log.WarnContext(ctx, "the tool's definition was not read", "decision_id", a.ID, "server", a.Server)
 	k.log.DebugContext(ctx, "the tool's definition was not read", "decision_id", a.ID, "error", upstream.ForLog(err))
 	if errors.Is(err, toolreport.ErrRefused) {
@@ -104,7 +104,7 @@ func (k *Manager) tryClaim(ctx context.Context, a attempt.Attempt, by *approvalv
 	}
 	definition, err := a.Tools.Definition(ctx, true)
 	if err != nil {
-		return a, k.notListed(ctx, a, err), false
+		return a, k.definitionRefusal(ctx, a, err), false
 	}
 	decided, refused := k.desk.Attest(ctx, a, definition, by.GetId(), by.GetAttempt())
 	if refused != nil {
@@ -124,7 +124,7 @@ func (k *Manager) tryClaim(ctx context.Context, a attempt.Attempt, by *approvalv
 		k.log.WarnContext(ctx, "call was not claimed", "decision_id", a.ID, "approval_id", by.GetId(), "error", claimed.err)
 		return k.releaseClaim(ctx, a, "whether the claim was made is not known"), Unavailable(), false
 	case claimed.claimed == nil:
-		return a, k.client.refusalOf(claimed.refusal), false
+		return a, k.client.translateRefusal(claimed.refusal), false
 	}
 	if refused = a.Refusal(); refused != nil { // policy has the last word, whatever the approval service answers
 		return k.releaseClaim(ctx, a, "policy denies the call now"), refused, false

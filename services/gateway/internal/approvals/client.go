@@ -135,7 +135,7 @@ func (w *Client) RequestAndHold(ctx context.Context, q Request) (Result, *refusa
 	case resp == nil:
 		return result, refused
 	case result.Approval == nil:
-		return result, w.refusalOf(resp.GetRefusal())
+		return result, w.translateRefusal(resp.GetRefusal())
 	}
 	w.remember(q, result.Approval)
 	if !resp.GetAsked().GetConfirm() {

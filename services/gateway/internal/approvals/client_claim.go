@@ -111,18 +111,18 @@ func (w *Client) ReleaseClaim(ctx context.Context, approvalID, claimID, reason s
 		return err
 	})
 	if rpc.Reason(err) == "LEASE_ENDED" {
-		a, err = w.completeOnce(ctx, approvalID, claimID, approvalv1.CallOutcome_CALL_OUTCOME_NEVER_SENT)
+		a, err = w.tryComplete(ctx, approvalID, claimID, approvalv1.CallOutcome_CALL_OUTCOME_NEVER_SENT)
 	}
 	return a.GetClaim().GetLimitLeaseId(), err
 }
 
 // CompleteClaim reports the outcome of a claimed call. It retries until the service answers or ctx is cancelled.
 func (w *Client) CompleteClaim(ctx context.Context, approvalID, claimID string, outcome approvalv1.CallOutcome) error {
-	_, err := w.completeOnce(ctx, approvalID, claimID, outcome)
+	_, err := w.tryComplete(ctx, approvalID, claimID, outcome)
 	return err
 }
 
-func (w *Client) completeOnce(ctx context.Context, approvalID, claimID string, outcome approvalv1.CallOutcome) (a *approvalv1.Approval, err error) {
+func (w *Client) tryComplete(ctx context.Context, approvalID, claimID string, outcome approvalv1.CallOutcome) (a *approvalv1.Approval, err error) {
 	err = w.retry(ctx, func(ctx context.Context) error {
 		resp, err := w.client.CompleteClaim(ctx, &approvalv1.CompleteClaimRequest{ApprovalId: approvalID, ClaimId: claimID, Holder: w.cfg.Holder, Outcome: outcome})
 		a = resp.GetApproval()

@@ -17,9 +17,9 @@ func Unavailable() *refusal.Refusal {
 	return &refusal.Refusal{Code: commonv1.Code_CODE_APPROVAL_UNAVAILABLE}
 }
 
-// refusalOf returns the refusal for a caller that corresponds to a refusal of the approval service. An empty refusal of
-// the service refuses the call, too.
-func (w *Client) refusalOf(r *approvalv1.Refusal) *refusal.Refusal {
+// translateRefusal returns the refusal for a caller that corresponds to a refusal of the approval service. An empty
+// refusal of the service refuses the call, too.
+func (w *Client) translateRefusal(r *approvalv1.Refusal) *refusal.Refusal {
 	if r.GetCode() == commonv1.Code_CODE_UNSPECIFIED {
 		return Unavailable()
 	}

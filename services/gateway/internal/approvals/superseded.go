@@ -64,7 +64,7 @@ func (k *Manager) cancelSuperseded(ctx context.Context, a attempt.Attempt) *refu
 // approval.
 func (k *Manager) cancelUnclaimed(ctx context.Context, a attempt.Attempt, reason string) error {
 	for range maxClaims {
-		approval, err := k.client.unclaimedApproval(ctx, *callOf(a))
+		approval, err := k.client.unclaimedApproval(ctx, *callFor(a))
 		if err != nil || approval == "" {
 			return err
 		}
@@ -80,8 +80,8 @@ func (k *Manager) cancelUnclaimed(ctx context.Context, a attempt.Attempt, reason
 	return status.Error(codes.Aborted, "the approval changes all the time")
 }
 
-// callOf returns the values by which the approvals of a call are found.
-func callOf(a attempt.Attempt) *Call {
+// callFor returns the values by which the approvals of a call are found.
+func callFor(a attempt.Attempt) *Call {
 	return &Call{
 		Principal: a.Principal, Server: a.Server, Identity: a.Identity, Method: a.Sent.Method, Name: a.Name(),
 		Params: a.Sent.Params.Of(a.Sent.Raw),

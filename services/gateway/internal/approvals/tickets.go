@@ -78,7 +78,7 @@ func (t *tickets) add(c Call, id string, until, now time.Time) {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.drop(id)
+	t.removeByID(id)
 	for e := t.order.Front(); e != nil; e = t.order.Front() {
 		if oldest := e.Value.(*ticketEntry); t.order.Len() < maxTickets && now.Before(oldest.until) { //nolint:forcetypeassert // the list holds only entries
 			break
@@ -120,10 +120,10 @@ func (t *tickets) hasAny(at callKey) bool {
 func (t *tickets) forget(id string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.drop(id)
+	t.removeByID(id)
 }
 
-func (t *tickets) drop(id string) {
+func (t *tickets) removeByID(id string) {
 	if e := t.ids[id]; e != nil {
 		t.remove(e)
 	}

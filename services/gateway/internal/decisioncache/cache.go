@@ -132,14 +132,14 @@ func (d *Cache) Get(ctx context.Context, q Query) *policyv1.Decision {
 		return nil
 	}
 	now := d.clock()
-	if !e.leased(now) {
+	if !e.isLeased(now) {
 		return nil
 	}
 	return e.get(&q, now)
 }
 
-// leased reports whether decisions of the epoch may be used now.
-func (e *epoch) leased(now instant) bool {
+// isLeased reports whether decisions of the epoch may be used now.
+func (e *epoch) isLeased(now instant) bool {
 	until := e.until.Load()
 	return until != nil && !now.reaches(*until)
 }

@@ -31,8 +31,8 @@ type lastMessage struct {
 	at       time.Time
 }
 
-// Unavailable returns the reason why no active revision is known; empty if one is known.
-func (d *Cache) Unavailable() string {
+// UnavailableReason returns the reason why no active revision is known; empty if one is known.
+func (d *Cache) UnavailableReason() string {
 	last := d.received.Load()
 	switch {
 	case last.isSilent():
@@ -59,7 +59,7 @@ func (h *lastMessage) isSilent() bool { return h == nil || time.Since(h.at) > si
 // LeasedRevision returns the revision on which the gateway has a lease; empty if it has no lease.
 func (d *Cache) LeasedRevision() string {
 	e := d.epoch.Load()
-	if e == nil || !e.leased(d.clock()) {
+	if e == nil || !e.isLeased(d.clock()) {
 		return ""
 	}
 	return e.revision

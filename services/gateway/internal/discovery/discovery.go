@@ -345,7 +345,7 @@ func (s *Server) query(ctx context.Context, at time.Time) (*Result, error) {
 		return nil, err
 	}
 	found.Aliases, found.paramHeaders = aggregate.NewToolAliases(s.cfg.Name, toolNames(found.List)), paramHeaders(found.List)
-	if found.AggregateList, found.Faults, err = conform(s.cfg.Name, found.List, found.Aliases); err != nil {
+	if found.AggregateList, found.Faults, err = conformTools(s.cfg.Name, found.List, found.Aliases); err != nil {
 		return nil, err
 	}
 	found.Known, err = s.deps.Catalogue.Report(ctx, toolreport.List{Server: s.cfg.Name, Version: found.Version, Complete: true, Recipient: reportPrincipal()}, found.List, 0)
@@ -380,15 +380,15 @@ func paramHeaders(list *jsonrpc.Answer) map[string][]paramheaders.Binding {
 // uses the newest revision with sessions, and then the revision without sessions if the server has no sessions.
 func (s *Server) openSession(ctx context.Context, memory *limits.Memory) (*Result, *upstream.Session, error) {
 	if s.cfg.Version == mcp.Modern {
-		return s.discover(ctx, memory)
+		return s.openWithDiscover(ctx, memory)
 	}
 	sess, opened, err := s.deps.Server.Open(ctx, catalogPrincipal, upstream.Initialize(s.cfg.Version, gatewayClient.Name, gatewayClient.Version), memory)
-	if s.cfg.Version == "" && s.deps.Server.CanBeModern() && opened.Refuses() {
+	if s.cfg.Version == "" && s.deps.Server.CanBeModern() && opened.IsUnknownRequest() {
 		if err == nil {
 			closeSession(ctx, sess)
 		}
 		memory.Settle(0)
-		if found, sess, modern := s.discover(ctx, memory); modern == nil {
+		if found, sess, modern := s.openWithDiscover(ctx, memory); modern == nil {
 			return found, sess, nil
 		}
 	}
@@ -417,8 +417,8 @@ func (s *Server) finishOpen(ctx context.Context, sess *upstream.Session, greetin
 	return &Result{Greeting: greeting, Version: string(version)}, nil
 }
 
-// discover asks the server in revision 2026-07-28.
-func (s *Server) discover(ctx context.Context, memory *limits.Memory) (*Result, *upstream.Session, error) {
+// openWithDiscover asks the server in revision 2026-07-28.
+func (s *Server) openWithDiscover(ctx context.Context, memory *limits.Memory) (*Result, *upstream.Session, error) {
 	sess, answer, err := s.deps.Server.Open(ctx, catalogPrincipal, upstream.Discover(gatewayClient), memory)
 	if err != nil {
 		return nil, nil, err

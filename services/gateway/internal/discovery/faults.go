@@ -57,8 +57,8 @@ func (s *Server) Faults() []Fault {
 	return s.found.Faults
 }
 
-// conform returns a server's list in the form for a list of many servers, and the faults of its tools.
-func conform(server string, list *jsonrpc.Answer, aliases aggregate.ToolAliases) (*jsonrpc.Answer, []Fault, error) {
+// conformTools returns a server's list in the form for a list of many servers, and the faults of its tools.
+func conformTools(server string, list *jsonrpc.Answer, aliases aggregate.ToolAliases) (*jsonrpc.Answer, []Fault, error) {
 	listed := make(map[string]int, len(list.Tools))
 	for _, t := range list.Tools {
 		listed[t.Name]++
@@ -95,7 +95,7 @@ func conform(server string, list *jsonrpc.Answer, aliases aggregate.ToolAliases)
 	}
 	out := *list
 	if out.Tools = slices.Clone(list.Tools); len(edits) > 0 {
-		raw, err := jsonrpc.Splice(list.Raw, edits...)
+		raw, err := jsonrpc.ApplyEdits(list.Raw, edits...)
 		if err != nil {
 			return nil, nil, fmt.Errorf("%w: %w", upstream.ErrNoAnswer, err)
 		}

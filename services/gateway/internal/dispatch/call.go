@@ -28,7 +28,7 @@ const NotifyTimeout = 5 * time.Second
 // makeCall sends a request through the pipeline: tools/call, and every other method that needs a rule.
 func (x *Exchange) makeCall(ctx context.Context) Response {
 	out := x.NewRelay()
-	calling, under := x.Session.Begin(ctx, jsonrpc.IDKey(x.ID()), x.Patience)
+	calling, under := x.Session.BeginCall(ctx, jsonrpc.IDKey(x.ID()), x.Patience)
 	defer under.End()
 	defer out.Settle()
 	out.gone = calling

@@ -44,7 +44,7 @@ func (x *Exchange) listTools(ctx context.Context) Response {
 		x.Session.Cursors.Add(next)
 	}
 	if next == "" && answer.ToolList.Present() && x.Session.ListsApprovalTool.Load() {
-		edits = append(edits, answer.Add([]byte(WaitTool), shown.Hides))
+		edits = append(edits, answer.AppendTool([]byte(WaitTool), shown.Hides))
 	}
 	return x.Edited(ctx, answer, edits)
 }

@@ -78,7 +78,7 @@ func (x *Exchange) said(raw []byte) (*jsonrpc.Answer, [][]byte, error) {
 	edits, err := x.renamed(m, m.Method, m.Clean(nil))
 	var clean [][]byte
 	if err == nil {
-		clean, err = jsonrpc.Plan(raw, edits...)
+		clean, err = jsonrpc.PlanEdits(raw, edits...)
 	}
 	if err != nil {
 		x.Deps.Log.ErrorContext(x.ClientCtx, "event could not be cleaned", "error", err)

@@ -70,7 +70,7 @@ func FuzzAMessageStaysInItsEvent(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		clean, err := jsonrpc.Splice(message, parsed.Clean(nil)...)
+		clean, err := jsonrpc.ApplyEdits(message, parsed.Clean(nil)...)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -61,7 +61,7 @@ func (x *Exchange) Edited(ctx context.Context, a *jsonrpc.Answer, edits []jsonrp
 	edits, err := x.renamed(a, x.Message.Method, edits)
 	var body [][]byte
 	if err == nil {
-		body, err = jsonrpc.Plan(a.Raw, edits...)
+		body, err = jsonrpc.PlanEdits(a.Raw, edits...)
 	}
 	if errors.Is(err, ErrNotRead) { // the caller has disconnected, or waits for too many messages
 		return x.Refuse(ctx, &refusal.Refusal{Code: commonv1.Code_CODE_OUTCOME_UNKNOWN, Message: "the server answered, but this caller waits for too many large answers; read them first."})

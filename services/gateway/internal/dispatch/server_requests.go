@@ -195,7 +195,7 @@ func (a *ask) send(req upstream.Request) error {
 	if err != nil {
 		return err
 	}
-	body, err := jsonrpc.Plan(req.Body(), edits...)
+	body, err := jsonrpc.PlanEdits(req.Body(), edits...)
 	if err != nil {
 		return err
 	}
@@ -224,7 +224,7 @@ func (a *ask) addressed(ctx context.Context, m *jsonrpc.Message) (*jsonrpc.Answe
 	if err != nil {
 		return nil, err
 	}
-	return answer.Addressed(a.id)
+	return answer.WithID(a.id)
 }
 
 // reply sends the client's answer to the server.

@@ -86,7 +86,7 @@ func (w *Client) Send(ctx context.Context, head *Head, fields []Field, body []by
 	if ctx.Err() != nil {
 		return nil, neverSentError{context.Cause(ctx)}
 	}
-	c, err := w.take(ctx)
+	c, err := w.getConn(ctx)
 	if err != nil {
 		return nil, neverSentError{unreached(ctx, err)}
 	}
@@ -98,7 +98,7 @@ func (w *Client) Send(ctx context.Context, head *Head, fields []Field, body []by
 	}
 	answer := &responseBody{inner: resp.Body, ctx: ctx, wire: w, conn: c, stop: stop, closes: resp.Close}
 	if resp.Body == http.NoBody {
-		answer.end(true)
+		answer.finish(true)
 	}
 	resp.Body = answer
 	return resp, nil
@@ -147,9 +147,9 @@ func (c *clientConn) exchange(head *Head, fields []Field, body []byte) (*http.Re
 	}
 }
 
-// take returns an unused connection, or a new one.
-func (w *Client) take(ctx context.Context) (*clientConn, error) {
-	for c := w.pop(); c != nil; c = w.pop() {
+// getConn returns an unused connection, or a new one.
+func (w *Client) getConn(ctx context.Context) (*clientConn, error) {
+	for c := w.popIdle(); c != nil; c = w.popIdle() {
 		if time.Since(c.since) < idleTimeout && c.alive() {
 			return c, nil
 		}
@@ -165,7 +165,7 @@ func (w *Client) take(ctx context.Context) (*clientConn, error) {
 	return c, nil
 }
 
-func (w *Client) pop() *clientConn {
+func (w *Client) popIdle() *clientConn {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	n := len(w.idle)
@@ -177,9 +177,9 @@ func (w *Client) pop() *clientConn {
 	return c
 }
 
-// put stores a connection for the next request. It closes the connection that was unused longest if there are too many
-// or that connection is too old.
-func (w *Client) put(c *clientConn) {
+// putConn stores a connection for the next request. It closes the connection that was unused longest if there are too
+// many or that connection is too old.
+func (w *Client) putConn(c *clientConn) {
 	c.since = time.Now()
 	w.mu.Lock()
 	w.idle = append(w.idle, c)
@@ -196,7 +196,7 @@ func (w *Client) put(c *clientConn) {
 // CloseIdleConnections closes the unused connections. http.Client finds this method by its name.
 func (w *Client) CloseIdleConnections() {
 	w.transport.CloseIdleConnections()
-	for c := w.pop(); c != nil; c = w.pop() {
+	for c := w.popIdle(); c != nil; c = w.popIdle() {
 		_ = c.Close() // the connection is unused
 	}
 }
@@ -224,7 +224,7 @@ func (b *responseBody) Read(p []byte) (int, error) {
 	if err == nil {
 		return n, nil
 	}
-	b.end(errors.Is(err, io.EOF))
+	b.finish(errors.Is(err, io.EOF))
 	if !errors.Is(err, io.EOF) {
 		err = reason(b.ctx, err)
 	}
@@ -236,16 +236,16 @@ func (b *responseBody) Ended() bool { return b.ended.Load() }
 
 // Close implements io.Closer.
 func (b *responseBody) Close() error {
-	b.end(false)
+	b.finish(false)
 	return nil
 }
 
-func (b *responseBody) end(complete bool) {
+func (b *responseBody) finish(complete bool) {
 	if !b.ended.CompareAndSwap(false, true) {
 		return
 	}
 	if b.stop() && complete && !b.closes && b.conn.in.Buffered() == 0 {
-		b.wire.put(b.conn)
+		b.wire.putConn(b.conn)
 		return
 	}
 	_ = b.conn.Close() // the connection is not used again

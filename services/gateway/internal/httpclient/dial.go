@@ -47,7 +47,7 @@ type Options struct {
 // without TLS, whose requests the proxy could read.
 func New(u *url.URL, opts Options) (*Client, error) {
 	if opts.Proxy == nil {
-		return direct(u, opts), nil
+		return newDirect(u, opts), nil
 	}
 	if u.Scheme != "https" {
 		return nil, errors.New("a proxy is used only by CONNECT, for https")
@@ -85,7 +85,7 @@ func trusting(roots *x509.CertPool) *tls.Config {
 	return &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: roots}
 }
 
-func direct(u *url.URL, opts Options) *Client {
+func newDirect(u *url.URL, opts Options) *Client {
 	w := &Client{transport: newTransport(u.Hostname())}
 	w.transport.TLSClientConfig = trusting(opts.Roots)
 	if u.Scheme == "http" {

@@ -91,7 +91,7 @@ func TestSend_RefusesFieldsWithLineBreaks(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, bad := range []string{"a\nb", "a\rb", "a\x00b"} {
-		if resp, err := direct(u, Options{}).Send(t.Context(), head, []Field{{Name: "F", Value: bad}}, []byte("{}")); !errors.Is(err, ErrNeverSent) || !strings.Contains(err.Error(), "the header F") {
+		if resp, err := newDirect(u, Options{}).Send(t.Context(), head, []Field{{Name: "F", Value: bad}}, []byte("{}")); !errors.Is(err, ErrNeverSent) || !strings.Contains(err.Error(), "the header F") {
 			t.Errorf("%q was sent: %v, %v", bad, resp, err)
 		}
 	}

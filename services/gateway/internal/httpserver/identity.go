@@ -37,7 +37,7 @@ func (s *Server) Authenticated(next, full func(http.ResponseWriter, *http.Reques
 		}
 		p, err := s.deps.Tokens.Lookup(secret)
 		stale := errors.Is(err, authn.ErrTokensStale)
-		revoked := s.recheck(r.Context(), secret, p)
+		revoked := s.revocationCheck(r.Context(), secret, p)
 		switch {
 		case stale && p == nil:
 			s.refuse(w, r, commonv1.Code_CODE_POLICY_UNAVAILABLE, "")
@@ -54,9 +54,9 @@ func (s *Server) Authenticated(next, full func(http.ResponseWriter, *http.Reques
 	}
 }
 
-// recheck returns a function that reports whether a token no longer belongs to its principal, or whether that is not
-// known. If the policy service is busy, the function waits until ctx ends.
-func (s *Server) recheck(ctx context.Context, secret string, principal *identityv1.Principal) func() bool {
+// revocationCheck returns a function that reports whether a token no longer belongs to its principal, or whether that
+// is not known. If the policy service is busy, the function waits until ctx ends.
+func (s *Server) revocationCheck(ctx context.Context, secret string, principal *identityv1.Principal) func() bool {
 	return func() bool {
 		is, err := s.deps.Tokens.Await(ctx, secret)
 		return err != nil || is != principal && !proto.Equal(is, principal)

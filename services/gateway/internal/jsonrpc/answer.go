@@ -57,7 +57,7 @@ type Tool struct {
 	// Name is the tool's name with escapes resolved. It is empty if the element is not an object, has no string name,
 	// or has a key that a reader could take for the name. A tool with an empty Name must not be listed.
 	Name string
-	// NameValue is the raw value of the name. A caller that renames the tool replaces it with [Splice].
+	// NameValue is the raw value of the name. A caller that renames the tool replaces it with [ApplyEdits].
 	NameValue Span
 
 	prev int
@@ -103,7 +103,7 @@ func ReadAnswer(raw []byte, limits Limits) (*Answer, error) {
 // Clean returns the edits that an answer needs before a client may see it. They remove the members of every _meta and
 // of error.data whose keys begin with "dev.sluice/" in any case, because only the gateway may send such members. They
 // also remove the tools for which hide returns true; a nil hide removes no tools. A caller may add further edits before
-// it passes all of them to [Splice].
+// it passes all of them to [ApplyEdits].
 func (a *Answer) Clean(hide func(Tool) bool) []Edit {
 	var hidden []item
 	if hide != nil {
@@ -113,7 +113,7 @@ func (a *Answer) Clean(hide func(Tool) bool) []Edit {
 			}
 		}
 	}
-	edits := cut(nil, a.Raw, hidden)
+	edits := removeItems(nil, a.Raw, hidden)
 	// The members inside a hidden tool are removed together with the tool.
 	var visible []item
 	for _, f := range a.foreign {
@@ -124,19 +124,19 @@ func (a *Answer) Clean(hide func(Tool) bool) []Edit {
 			visible = append(visible, f)
 		}
 	}
-	return cut(edits, a.Raw, visible)
+	return removeItems(edits, a.Raw, visible)
 }
 
-// Addressed returns a copy of a response that has another raw id and is cleaned as by [Answer.Clean] with a nil hide.
+// WithID returns a copy of a response that has another raw id and is cleaned as by [Answer.Clean] with a nil hide.
 // All other bytes are unchanged. Every span is moved to the new position, so the copy need not be parsed. For any other
 // kind of message the error is [ErrSplice].
-func (a *Answer) Addressed(id []byte) (*Answer, error) {
+func (a *Answer) WithID(id []byte) (*Answer, error) {
 	if a.Kind != Response {
 		return nil, ErrSplice
 	}
 	edits := append(a.Clean(nil), Edit{Span: a.ID, With: id})
 	slices.SortFunc(edits, byPosition)
-	raw, err := Splice(a.Raw, edits...)
+	raw, err := ApplyEdits(a.Raw, edits...)
 	if err != nil {
 		return nil, err
 	}
@@ -162,9 +162,9 @@ func (a *Answer) Addressed(id []byte) (*Answer, error) {
 	return &out, nil
 }
 
-// Add returns the edit that appends a tool, as JSON, to ToolList. The caller must use the edit together with the edits
-// of [Answer.Clean] for the same hide.
-func (a *Answer) Add(tool []byte, hide func(Tool) bool) Edit {
+// AppendTool returns the edit that appends a tool, as JSON, to ToolList. The caller must use the edit together with the
+// edits of [Answer.Clean] for the same hide.
+func (a *Answer) AppendTool(tool []byte, hide func(Tool) bool) Edit {
 	with := tool
 	if slices.ContainsFunc(a.Tools, func(t Tool) bool { return hide == nil || !hide(t) }) {
 		with = append([]byte(","), tool...)

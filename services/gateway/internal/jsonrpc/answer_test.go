@@ -162,7 +162,7 @@ func TestClean_RemovesReservedMembersAndHiddenTools(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			a := answer(t, tt.raw)
-			out, err := jsonrpc.Splice(a.Raw, a.Clean(hide)...)
+			out, err := jsonrpc.ApplyEdits(a.Raw, a.Clean(hide)...)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -233,7 +233,7 @@ func TestReadAnswer_FindsInputRequests(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" || len(a.Clean(nil)) != 1 {
 		t.Errorf("-want +got:\n%s", diff)
 	}
-	moved, err := a.Addressed([]byte(`"another"`))
+	moved, err := a.WithID([]byte(`"another"`))
 	if err != nil || string(moved.Inputs[0].Request(moved.Raw, []byte(`"i"`))) != `{"jsonrpc":"2.0","id":"i","method":"roots/list","params":{"_meta":{},"n":1.0}}` {
 		t.Errorf("under another id: %v", err)
 	}

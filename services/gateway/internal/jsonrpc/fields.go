@@ -102,9 +102,9 @@ func fold(dst, key []byte) []byte {
 	return dst
 }
 
-// Folded returns a key in which each character that a reader may take for an ASCII letter is replaced by that letter in
+// Fold returns a key in which each character that a reader may take for an ASCII letter is replaced by that letter in
 // lower case. Two keys with the same folded text are equal for a reader that ignores case.
-func Folded(key string) string { return string(fold(nil, []byte(key))) }
+func Fold(key string) string { return string(fold(nil, []byte(key))) }
 
 // foldsToPrefix reports whether key begins with prefix in any case.
 func foldsToPrefix(key []byte, prefix string) bool {
@@ -124,8 +124,8 @@ func isMeta(key []byte) bool {
 	return string(fold(buf[:0], key)) == "_meta"
 }
 
-// unambiguous refuses a key that a reader could take for another field of the table.
-func (s *scanner) unambiguous(table map[string]string, f *frame) error {
+// refuseVariant refuses a key that a reader could take for another field of the table.
+func (s *scanner) refuseVariant(table map[string]string, f *frame) error {
 	if isVariant(table, f.key) {
 		return s.variant(f)
 	}

@@ -31,7 +31,7 @@ func (m *Message) Outgoing(t Trace, claims []byte) (*Message, error) {
 	if len(edits) == 0 {
 		return m, nil
 	}
-	raw, err := Splice(m.Raw, edits...)
+	raw, err := ApplyEdits(m.Raw, edits...)
 	if err != nil {
 		return nil, err
 	}
@@ -67,7 +67,7 @@ func (m *Message) outgoing(t Trace, claims []byte) (edits []Edit, removed int) {
 		}
 	}
 	slices.SortFunc(out, func(a, b item) int { return cmp.Compare(a.Start, b.Start) })
-	edits = cut(edits, m.Raw, out)
+	edits = removeItems(edits, m.Raw, out)
 	slices.SortFunc(edits, byPosition)
 	return edits, len(out)
 }
@@ -116,19 +116,19 @@ func (m *Message) WithMeta(meta, params []byte) (*Message, error) {
 // a repeated request (MCP 2026-07-28, Requests and Multi Round-Trip Requests). All other bytes are unchanged. The
 // result is parsed again.
 func (m *Message) WithoutClientMeta() (*Message, error) {
-	edits := cut(nil, m.Raw, m.members(m.Meta.Object, metaOfRequests))
-	return m.reparsed(append(edits, cut(nil, m.Raw, m.members(m.Params, paramsAgain))...))
+	edits := removeItems(nil, m.Raw, m.members(m.Meta.Object, metaOfRequests))
+	return m.reparsed(append(edits, removeItems(nil, m.Raw, m.members(m.Params, paramsAgain))...))
 }
 
 // WithoutRetryMembers returns a repeated request in its first form, without the members that belong to the repetition
 // (MCP 2026-07-28, Multi Round-Trip Requests). All other bytes are unchanged. The result is parsed again.
 func (m *Message) WithoutRetryMembers() (*Message, error) {
-	return m.reparsed(cut(nil, m.Raw, m.members(m.Params, paramsAgain)))
+	return m.reparsed(removeItems(nil, m.Raw, m.members(m.Params, paramsAgain)))
 }
 
 // reparsed applies the edits to m and parses the result, because the new bytes were not part of the judged message.
 func (m *Message) reparsed(edits []Edit) (*Message, error) {
-	raw, err := Splice(m.Raw, edits...)
+	raw, err := ApplyEdits(m.Raw, edits...)
 	if err != nil {
 		return nil, err
 	}

@@ -255,7 +255,7 @@ func checkReadAnswer(t *testing.T, raw []byte) {
 	if !valid {
 		t.Fatalf("jsontext refuses %q", raw)
 	}
-	out, err := jsonrpc.Splice(raw, a.Clean(hidden)...)
+	out, err := jsonrpc.ApplyEdits(raw, a.Clean(hidden)...)
 	if err != nil {
 		t.Fatalf("splice %q: %v", raw, err)
 	}
@@ -291,13 +291,13 @@ func checkReadAnswer(t *testing.T, raw []byte) {
 	same(t, raw, "the id", tree(t, a.ID.Of(raw)), other.ID)
 }
 
-// checkAddressed compares the result of Addressed with a new parse of its bytes.
+// checkAddressed compares the result of WithID with a new parse of its bytes.
 func checkAddressed(t *testing.T, a *jsonrpc.Answer) {
 	t.Helper()
 	roomy := jsonrpc.AnswerLimits()
 	roomy.Bytes += 1 << 10
 	for _, id := range []string{`7`, `"0192f4a0-aaaa-bbbb-cccc-0123456789ab"`} {
-		addressed, err := a.Addressed([]byte(id))
+		addressed, err := a.WithID([]byte(id))
 		if err != nil {
 			t.Fatalf("%q for %s: %v", a.Raw, id, err)
 		}
@@ -321,7 +321,7 @@ func checkAddressed(t *testing.T, a *jsonrpc.Answer) {
 func checkAdd(t *testing.T, a *jsonrpc.Answer, want map[string]any) {
 	t.Helper()
 	const tool = `{"name":"ours"}`
-	out, err := jsonrpc.Splice(a.Raw, append(a.Clean(hidden), a.Add([]byte(tool), hidden))...)
+	out, err := jsonrpc.ApplyEdits(a.Raw, append(a.Clean(hidden), a.AppendTool([]byte(tool), hidden))...)
 	if err != nil {
 		t.Fatalf("splice %q: %v", a.Raw, err)
 	}

@@ -1,6 +1,6 @@
 // Package jsonrpc is the gateway's strict parser for JSON-RPC. It reads the bytes of one message once. It either
 // refuses the message with a code, or returns the position of each part in those bytes. Therefore the forwarded bytes
-// are the judged bytes, except for the replacements that [Splice] makes.
+// are the judged bytes, except for the replacements that [ApplyEdits] makes.
 //
 // [Parse] reads a client's message and enforces all rules for clients. [ReadAnswer] reads a server's message. It
 // requires unambiguous JSON, and finds the parts that the gateway has to read or to remove.

@@ -72,7 +72,7 @@ func TestListing_HidesElementsOfOtherLists(t *testing.T) {
 		"a": `{"jsonrpc":"2.0","id":1,"result":{"tools":[{"name":"t"}],"resources":[{"uri":"b"}],"_meta":{}}}`,
 		"b": `{"jsonrpc":"2.0","id":1,"result":{"tools":[{"name":"t"}],"resources":[{"uri":"a","_meta":{}}],"_meta":{}}}`,
 	} {
-		got, err := jsonrpc.Splice(list.Raw, list.Clean(func(e jsonrpc.Tool) bool { return e.Name == hidden })...)
+		got, err := jsonrpc.ApplyEdits(list.Raw, list.Clean(func(e jsonrpc.Tool) bool { return e.Name == hidden })...)
 		if err != nil || string(got) != want {
 			t.Errorf("without %q: %s, %v", hidden, got, err)
 		}
@@ -115,7 +115,7 @@ func FuzzListing(f *testing.F) {
 				shown++
 			}
 		}
-		raw, err := jsonrpc.Splice(list.Raw, list.Clean(hides)...)
+		raw, err := jsonrpc.ApplyEdits(list.Raw, list.Clean(hides)...)
 		if err != nil {
 			t.Fatalf("%s: %v", text, err)
 		}

@@ -31,7 +31,7 @@ type Message struct {
 	// Name is params.name of tools/call, which matches the grammar of tool names, params.name of prompts/get, which may
 	// be any text, or params.ref.name of a completion for a prompt. It is empty for other methods.
 	Name string
-	// NameValue is the raw value of params.name. A caller that renames the target replaces it with [Splice].
+	// NameValue is the raw value of params.name. A caller that renames the target replaces it with [ApplyEdits].
 	NameValue Span
 	// URI is params.uri of the methods under resources/, or params.ref.uri of a completion for a resource, which may be
 	// a URI template. It is empty for other methods.
@@ -205,7 +205,7 @@ func (p *parser) field(f *frame) (err error) {
 	case "error":
 		p.m.Error, err = p.read()
 	default:
-		if err := p.unambiguous(envelopeFields, f); err != nil {
+		if err := p.refuseVariant(envelopeFields, f); err != nil {
 			return err
 		}
 		return p.fail(commonv1.Code_CODE_JSONRPC_INVALID, f.start, "the message has an unknown key")

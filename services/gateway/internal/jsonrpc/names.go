@@ -74,9 +74,9 @@ func (s *scanner) key(f *frame) error {
 	return nil
 }
 
-// distinct removes the keys of an object that ends at the current position. If the object has many keys, it first
+// popKeys removes the keys of an object that ends at the current position. If the object has many keys, it first
 // checks them for duplicates.
-func (s *scanner) distinct(f *frame) error {
+func (s *scanner) popKeys(f *frame) error {
 	count := s.names.size - f.base
 	if count > linearKeys {
 		names := make([][]byte, count)

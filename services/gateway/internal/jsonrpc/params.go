@@ -77,7 +77,7 @@ func (p *parser) param(f *frame) (err error) {
 	case "clientInfo":
 		in.clientInfo, err = p.read()
 	default:
-		if err := p.unambiguous(paramsFields, f); err != nil {
+		if err := p.refuseVariant(paramsFields, f); err != nil {
 			return err
 		}
 		return p.value()
@@ -195,7 +195,7 @@ func (p *parser) metaField(f *frame) (*Span, error) {
 			return nil, p.variant(f)
 		}
 	}
-	return nil, p.unambiguous(metaFields, f)
+	return nil, p.refuseVariant(metaFields, f)
 }
 
 // notObject reads a value that should have been an object, and refuses it.

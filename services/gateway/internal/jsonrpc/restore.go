@@ -27,7 +27,7 @@ func Restore(m *Message, params string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return Splice(base, stored.insertMeta(members, stored.Meta.members))
+	return ApplyEdits(base, stored.insertMeta(members, stored.Meta.members))
 }
 
 // attemptMeta returns the raw members of a request's `_meta` that belong to the current attempt; nil if there are none.

@@ -47,7 +47,7 @@ func (r *reader) section(in section) (Span, error) {
 		if !more {
 			return Span{start, r.pos}, err
 		}
-		if err := r.unambiguous(table, &f); err != nil {
+		if err := r.refuseVariant(table, &f); err != nil {
 			return Span{}, err
 		}
 		if err := r.field(in, &f); err != nil {
@@ -311,7 +311,7 @@ func (r *reader) input() (in Input, err error) {
 		if !more {
 			return in, err
 		}
-		if err := r.unambiguous(inputFields, &f); err != nil {
+		if err := r.refuseVariant(inputFields, &f); err != nil {
 			return in, err
 		}
 		start := r.pos

@@ -13,14 +13,14 @@ import (
 // escapes.
 func (s *scanner) quoted() (body []byte, escaped bool, err error) {
 	start := s.pos + 1
-	end := s.plain(start)
+	end := s.skipPlain(start)
 	for end < len(s.raw) && s.raw[end] == '\\' {
 		escaped = true
 		if end, err = s.escape(end); err != nil {
 			return nil, false, err
 		}
 		s.stint.Step()
-		end = s.plain(end)
+		end = s.skipPlain(end)
 	}
 	if end >= len(s.raw) || s.raw[end] != '"' {
 		s.pos = end
@@ -30,8 +30,9 @@ func (s *scanner) quoted() (body []byte, escaped bool, err error) {
 	return s.raw[start:end:end], escaped, nil
 }
 
-// plain is [plainEnd] for the rest of the text, which may be long. It yields the processor after every maxPart bytes.
-func (s *scanner) plain(i int) int {
+// skipPlain is [plainEnd] for the rest of the text, which may be long. It yields the processor after every maxPart
+// bytes.
+func (s *scanner) skipPlain(i int) int {
 	for {
 		part := min(len(s.raw), i+maxPart)
 		if i = plainEnd(s.raw[:part], i); i < part || part == len(s.raw) {

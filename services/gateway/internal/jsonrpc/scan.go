@@ -249,7 +249,7 @@ func (s *scanner) member(f *frame) (bool, error) {
 	}
 	s.space()
 	if s.peek() == '}' {
-		if err := s.distinct(f); err != nil {
+		if err := s.popKeys(f); err != nil {
 			return false, err
 		}
 		return false, s.leave()

@@ -78,7 +78,7 @@ func (s *sketcher) object() {
 // text skips a string and returns it with its quotes.
 func (s *sketcher) text() []byte {
 	start := s.pos
-	for s.pos = s.plain(start + 1); s.pos < len(s.raw) && s.raw[s.pos] != '"'; s.pos = s.plain(s.pos) {
+	for s.pos = s.skipPlain(start + 1); s.pos < len(s.raw) && s.raw[s.pos] != '"'; s.pos = s.skipPlain(s.pos) {
 		if s.raw[s.pos] == '\\' {
 			s.pos++ // the escaped character is skipped, too
 		}

@@ -14,16 +14,16 @@ type Edit struct {
 	With []byte
 }
 
-// ErrSplice is returned by [Splice] and [Plan] for edits that overlap or are outside of the message.
+// ErrSplice is returned by [ApplyEdits] and [PlanEdits] for edits that overlap or are outside of the message.
 var ErrSplice = errors.New("edits overlap or lie outside of the message")
 
-// Splice returns raw with the edits applied, in new memory. Without edits it returns raw itself. The order of the edits
-// does not matter, except that insertions at the same position keep their order. All other bytes are unchanged.
+// ApplyEdits returns raw with the edits applied, in new memory. Without edits it returns raw itself. The order of the
+// edits does not matter, except that insertions at the same position keep their order. All other bytes are unchanged.
 //
 // Therefore the result is valid again if the edits were made by this package or replace a value by a value of the same
 // kind, and if the limits allow the added bytes.
-func Splice(raw []byte, edits ...Edit) ([]byte, error) {
-	parts, err := Plan(raw, edits...)
+func ApplyEdits(raw []byte, edits ...Edit) ([]byte, error) {
+	parts, err := PlanEdits(raw, edits...)
 	if err != nil {
 		return nil, err
 	}
@@ -33,9 +33,9 @@ func Splice(raw []byte, edits ...Edit) ([]byte, error) {
 	return bytes.Join(parts, nil), nil
 }
 
-// Plan returns the parts of the result of [Splice] in order, without copying them. The caller must not change the
-// parts.
-func Plan(raw []byte, edits ...Edit) ([][]byte, error) {
+// PlanEdits returns the parts of the result of [ApplyEdits] in order, without copying them. The caller must not change
+// the parts.
+func PlanEdits(raw []byte, edits ...Edit) ([][]byte, error) {
 	if !slices.IsSortedFunc(edits, byPosition) {
 		edits = slices.Clone(edits)
 		slices.SortStableFunc(edits, byPosition)
@@ -94,9 +94,9 @@ type item struct {
 	prev int // the offset at which the previous member or element ends; zero for the first one
 }
 
-// cut appends the edits that remove items from their objects and arrays. Each edit includes the comma that is then
-// superfluous. The items are sorted by position, and no item is inside another.
-func cut(edits []Edit, raw []byte, items []item) []Edit {
+// removeItems appends the edits that remove items from their objects and arrays. Each edit includes the comma that is
+// then superfluous. The items are sorted by position, and no item is inside another.
+func removeItems(edits []Edit, raw []byte, items []item) []Edit {
 	for len(items) > 0 {
 		// Adjacent items are removed by one edit, so that each comma is removed once.
 		run := 1

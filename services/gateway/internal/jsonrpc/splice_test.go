@@ -45,7 +45,7 @@ func TestSplice_AppliesEdits(t *testing.T) {
 			t.Parallel()
 			raw := []byte("0123456789")
 			given := append([]jsonrpc.Edit(nil), tt.edits...)
-			got, err := jsonrpc.Splice(raw, tt.edits...)
+			got, err := jsonrpc.ApplyEdits(raw, tt.edits...)
 			if tt.want == "" && !errors.Is(err, jsonrpc.ErrSplice) || tt.want != "" && err != nil {
 				t.Fatalf("Splice(%v): %v", tt.edits, err)
 			}
@@ -129,7 +129,7 @@ func TestOutgoing_MovesSpansAfterEdits(t *testing.T) {
 		t.Fatal(err)
 	}
 	checkReparse(t, sent)
-	out, err := jsonrpc.Splice(sent.Raw, jsonrpc.Edit{Span: sent.ID, With: []byte("7")}, jsonrpc.Edit{Span: sent.NameValue, With: []byte(`"read"`)}, jsonrpc.Edit{Span: sent.Meta.ProgressToken, With: []byte("8")})
+	out, err := jsonrpc.ApplyEdits(sent.Raw, jsonrpc.Edit{Span: sent.ID, With: []byte("7")}, jsonrpc.Edit{Span: sent.NameValue, With: []byte(`"read"`)}, jsonrpc.Edit{Span: sent.Meta.ProgressToken, With: []byte("8")})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -139,9 +139,9 @@ func (p *parser) checkParams() (err error) {
 	case "tools/list":
 		return p.checkCursor()
 	case "notifications/cancelled":
-		m.RequestID, err = p.handle(in.requestID)
+		m.RequestID, err = p.idOrAbsent(in.requestID)
 	case "notifications/progress":
-		m.ProgressToken, err = p.handle(in.progressToken)
+		m.ProgressToken, err = p.idOrAbsent(in.progressToken)
 	default:
 		switch {
 		case strings.HasPrefix(m.Method, "resources/"):

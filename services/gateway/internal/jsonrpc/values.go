@@ -33,8 +33,8 @@ func (p *parser) version(span Span) (string, error) {
 	return p.text(span, maxVersion, "the protocol version is not a short string")
 }
 
-// handle checks that a value is absent or has the form of an id.
-func (p *parser) handle(span Span) (Span, error) {
+// idOrAbsent checks that a value is absent or has the form of an id.
+func (p *parser) idOrAbsent(span Span) (Span, error) {
 	if span.Present() && !isID(&p.scanner, span) {
 		return Span{}, p.fail(commonv1.Code_CODE_ID_INVALID, span.Start, "this is neither a short string nor a safe integer")
 	}

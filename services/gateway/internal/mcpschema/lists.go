@@ -29,7 +29,7 @@ var lists = map[string]check{
 		optional: map[string]check{
 			"title": text, "description": text, "outputSchema": schema.check, "icons": icons, "_meta": anyObject,
 			"annotations": members{optional: map[string]check{
-				"title": text, "readOnlyHint": flag, "destructiveHint": flag, "idempotentHint": flag, "openWorldHint": flag,
+				"title": text, "readOnlyHint": boolean, "destructiveHint": boolean, "idempotentHint": boolean, "openWorldHint": boolean,
 			}}.check,
 			"execution": members{optional: map[string]check{"taskSupport": oneOf("required", "optional", "forbidden")}}.check,
 		},
@@ -40,7 +40,7 @@ var lists = map[string]check{
 			"title": text, "description": text, "icons": icons, "_meta": anyObject,
 			"arguments": list(members{
 				required: map[string]check{"name": text},
-				optional: map[string]check{"title": text, "description": text, "required": flag},
+				optional: map[string]check{"title": text, "description": text, "required": boolean},
 			}.check),
 		},
 	}.check,

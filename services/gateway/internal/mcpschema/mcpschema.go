@@ -62,7 +62,7 @@ var (
 	anyObject = kind('{', "is not an object")
 )
 
-func flag(value jsontext.Value) (jsontext.Value, *fault) {
+func boolean(value jsontext.Value) (jsontext.Value, *fault) {
 	if k := value.Kind(); k != 't' && k != 'f' {
 		return nil, &fault{what: "is neither true nor false"}
 	}
@@ -99,10 +99,10 @@ func list(of check) check {
 				found.what = "of an element " + found.what
 				return nil, found
 			}
-			separate(&out, '[')
+			openOrComma(&out, '[')
 			out.Write(element)
 		}
-		return closed(&out, '[', ']'), nil
+		return closeBracket(&out, '[', ']'), nil
 	}
 }
 
@@ -186,17 +186,17 @@ func eachMember(value jsontext.Value, do func(key string, raw jsontext.Value) (j
 			return nil, found
 		}
 		if member != nil {
-			separate(&out, '{')
+			openOrComma(&out, '{')
 			out.Write(name)
 			out.WriteByte(':')
 			out.Write(member)
 		}
 	}
-	return closed(&out, '{', '}'), nil
+	return closeBracket(&out, '{', '}'), nil
 }
 
-// separate writes the opening bracket if out is empty, and otherwise a comma.
-func separate(out *bytes.Buffer, begin byte) {
+// openOrComma writes the opening bracket if out is empty, and otherwise a comma.
+func openOrComma(out *bytes.Buffer, begin byte) {
 	if out.Len() == 0 {
 		out.WriteByte(begin)
 		return
@@ -204,8 +204,8 @@ func separate(out *bytes.Buffer, begin byte) {
 	out.WriteByte(',')
 }
 
-// closed writes the closing bracket and returns the array or object.
-func closed(out *bytes.Buffer, begin, end byte) jsontext.Value {
+// closeBracket writes the closing bracket and returns the array or object.
+func closeBracket(out *bytes.Buffer, begin, end byte) jsontext.Value {
 	if out.Len() == 0 {
 		out.WriteByte(begin)
 	}

@@ -74,7 +74,7 @@ func New(meter metric.Meter) (*Meters, error) {
 	if meter == nil {
 		return nil, errors.New("meters: a meter is required")
 	}
-	m := &Meters{operations: operations(), states: states(), sessions: sessions(), refusals: refusals(), allowed: []metric.AddOption{attributeSet(decisionEffect.String("allow"))}}
+	m := &Meters{operations: operations(), states: states(), sessions: sessions(), refusals: refusals(), allowed: []metric.AddOption{newAttributeSet(decisionEffect.String("allow"))}}
 	if err := m.createInstruments(meter); err != nil {
 		return nil, err
 	}
@@ -93,7 +93,7 @@ func operations() map[Operation][]metric.RecordOption {
 				if failure != "" {
 					of = append(of, errorType.String(failure))
 				}
-				out[Operation{method, failure, by}] = []metric.RecordOption{attributeSet(of...)}
+				out[Operation{method, failure, by}] = []metric.RecordOption{newAttributeSet(of...)}
 			}
 		}
 	}
@@ -107,7 +107,7 @@ func sessions() map[session][]metric.RecordOption {
 	out := make(map[session][]metric.RecordOption)
 	for _, spoken := range append(mcp.Supported(), other) {
 		for _, by := range transports {
-			out[session{spoken, by}] = []metric.RecordOption{attributeSet(version.String(spoken), transport.String(by))}
+			out[session{spoken, by}] = []metric.RecordOption{newAttributeSet(version.String(spoken), transport.String(by))}
 		}
 	}
 	return out
@@ -121,7 +121,7 @@ func states() map[approvalv1.ApprovalState][]metric.RecordOption {
 		if state == unlisted {
 			name = other
 		}
-		out[state] = []metric.RecordOption{attributeSet(approvalState.String(name))}
+		out[state] = []metric.RecordOption{newAttributeSet(approvalState.String(name))}
 	}
 	return out
 }
@@ -130,13 +130,13 @@ func refusals() map[commonv1.Code][]metric.AddOption {
 	out := make(map[commonv1.Code][]metric.AddOption)
 	for number := range commonv1.Code_name {
 		code := commonv1.Code(number)
-		out[code] = []metric.AddOption{attributeSet(decisionEffect.String("deny"), decisionCode.String(enum.NameOrEmpty(code)))}
+		out[code] = []metric.AddOption{newAttributeSet(decisionEffect.String("deny"), decisionCode.String(enum.NameOrEmpty(code)))}
 	}
-	out[commonv1.Code_CODE_UNSPECIFIED] = []metric.AddOption{attributeSet(decisionEffect.String("deny"), decisionCode.String(other))}
+	out[commonv1.Code_CODE_UNSPECIFIED] = []metric.AddOption{newAttributeSet(decisionEffect.String("deny"), decisionCode.String(other))}
 	return out
 }
 
-func attributeSet(of ...attribute.KeyValue) metric.MeasurementOption {
+func newAttributeSet(of ...attribute.KeyValue) metric.MeasurementOption {
 	return metric.WithAttributeSet(attribute.NewSet(of...))
 }
 

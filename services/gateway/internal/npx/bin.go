@@ -49,14 +49,14 @@ func program(project *os.Root, named string) (path, version string, err error) {
 		}
 		version = m.Version
 		if named == "" {
-			if named, err = m.choose(project, name); err != nil {
+			if named, err = m.chooseProgram(project, name); err != nil {
 				return "", "", err
 			}
-			path, err = linked(project, named)
+			path, err = linkedProgram(project, named)
 			return path, version, err
 		}
 	}
-	path, err = linked(project, named)
+	path, err = linkedProgram(project, named)
 	if errors.Is(err, fs.ErrNotExist) {
 		return "", version, nil
 	}
@@ -82,9 +82,9 @@ func readManifest(project *os.Root, path string) (m manifest, err error) {
 	return m, nil
 }
 
-// choose returns the name of the program that npx runs for a package: its only program, or otherwise the program with
-// the package's name.
-func (m *manifest) choose(project *os.Root, dependency string) (string, error) {
+// chooseProgram returns the name of the program that npx runs for a package: its only program, or otherwise the program
+// with the package's name.
+func (m *manifest) chooseProgram(project *os.Root, dependency string) (string, error) {
 	called := m.Name[strings.LastIndex(m.Name, "/")+1:]
 	programs := make(map[string]string)
 	switch bin := m.Bin.(type) {
@@ -118,9 +118,9 @@ func (m *manifest) choose(project *os.Root, dependency string) (string, error) {
 	}
 }
 
-// linked returns the path of a program relative to the project. The program's file must be in the project, because the
-// server cannot write there.
-func linked(project *os.Root, name string) (string, error) {
+// linkedProgram returns the path of a program relative to the project. The program's file must be in the project,
+// because the server cannot write there.
+func linkedProgram(project *os.Root, name string) (string, error) {
 	path := filepath.Join(Bin, name)
 	if !filepath.IsLocal(name) || strings.ContainsRune(name, '/') {
 		return "", fmt.Errorf("%q is not the name of a program", name)

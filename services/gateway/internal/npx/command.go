@@ -41,7 +41,7 @@ func Parse(command []string) (c *Command, why string) {
 	default:
 		return nil, ""
 	}
-	packages, words, why := split(args, stopAtFirst)
+	packages, words, why := splitArguments(args, stopAtFirst)
 	switch {
 	case why != "":
 		return nil, why
@@ -59,14 +59,14 @@ func Parse(command []string) (c *Command, why string) {
 	default:
 		c = &Command{Package: words[0], Args: words[1:]}
 	}
-	if why := refuse(c.Package); why != "" {
+	if why := refusalOf(c.Package); why != "" {
 		return nil, why
 	}
 	return c, ""
 }
 
-// split returns the packages of the --package flags, and all words that are not flags of npm.
-func split(args []string, stopAtFirst bool) (packages, words []string, why string) {
+// splitArguments returns the packages of the --package flags, and all words that are not flags of npm.
+func splitArguments(args []string, stopAtFirst bool) (packages, words []string, why string) {
 	for i := 0; i < len(args); i++ {
 		arg := args[i]
 		name, value, hasValue := strings.Cut(arg, "=")
@@ -97,8 +97,8 @@ const maxPackage = 1024
 
 var local = regexp.MustCompile(`^(?:[.~/]|[a-zA-Z]:|file:|link:|workspace:)|^[^:]*@(?:[.~/]|file:|link:|workspace:)|^[^:]*[.](?:tgz|tar[.]gz|tar)$`)
 
-// refuse returns the reason why the gateway does not install a package; empty if it does.
-func refuse(spec string) string {
+// refusalOf returns the reason why the gateway does not install a package; empty if it does.
+func refusalOf(spec string) string {
 	switch {
 	case spec == "" || len(spec) > maxPackage || strings.HasPrefix(spec, "-") || strings.ContainsFunc(spec, func(r rune) bool { return !unicode.IsPrint(r) || unicode.IsSpace(r) }):
 		return "its package has no form that the gateway reads"

@@ -182,7 +182,7 @@ func (a *Attempt) Commit(c *Command, digest string) (*Installed, error) {
 	}
 	name := digest + strings.Replace(filepath.Base(a.dir), attemptPrefix, ".", 1)
 	if err := errors.Join(
-		datadir.RemoveAll(a.Work()), os.WriteFile(filepath.Join(a.dir, recordFile), raw, 0o600), settle(a.dir), os.Rename(a.dir, filepath.Join(string(a.folder), name)),
+		datadir.RemoveAll(a.Work()), os.WriteFile(filepath.Join(a.dir, recordFile), raw, 0o600), syncFileSystem(a.dir), os.Rename(a.dir, filepath.Join(string(a.folder), name)),
 	); err != nil {
 		return nil, fmt.Errorf("store the package: %w", err)
 	}

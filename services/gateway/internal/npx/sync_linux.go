@@ -7,9 +7,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// settle syncs the file system of a folder to the disk, so that a loss of power leaves no installation with empty
-// files.
-func settle(dir string) error {
+// syncFileSystem syncs the file system of a folder to the disk, so that a loss of power leaves no installation with
+// empty files.
+func syncFileSystem(dir string) error {
 	f, err := os.Open(dir)
 	if err != nil {
 		return err

@@ -2,5 +2,5 @@
 
 package npx
 
-// settle does nothing, because this system has no call for it.
-func settle(string) error { return nil }
+// syncFileSystem does nothing, because this system has no call for it.
+func syncFileSystem(string) error { return nil }

@@ -35,7 +35,7 @@ func (f *finder) addArguments() {
 	name := strings.TrimRight(filepath.Base(c.Program), "0123456789.")
 	runs := slices.Contains(interpreters, name)
 	for i, arg := range c.Args {
-		for _, word := range words(arg) {
+		for _, word := range pathParts(arg) {
 			if path := f.absolute(word); isScript(path) {
 				f.addFile(path)
 			}
@@ -124,8 +124,8 @@ func isProgram(path string) bool {
 	return strings.HasPrefix(string(head[:n]), "#!") || string(head[:n]) == "\x7fELF"
 }
 
-// words returns the parts of an argument that could be paths, as in `--import=/opt/x.mjs` or in a shell command.
-func words(arg string) []string {
+// pathParts returns the parts of an argument that could be paths, as in `--import=/opt/x.mjs` or in a shell command.
+func pathParts(arg string) []string {
 	return strings.FieldsFunc(arg, func(r rune) bool { return strings.ContainsRune(" \t\n\"'`=;&|()<>,", r) })
 }
 
@@ -141,7 +141,7 @@ var codeVariables = []string{
 func (f *finder) addEnvironment() {
 	c := f.command
 	for _, name := range codeVariables {
-		for _, list := range words(c.Env[name]) {
+		for _, list := range pathParts(c.Env[name]) {
 			for _, path := range filepath.SplitList(list) {
 				if !filepath.IsAbs(path) || !exists(path) {
 					continue

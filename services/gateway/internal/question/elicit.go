@@ -56,7 +56,7 @@ func (o Offer) checkForm(params map[string]jsontext.Value) *Error {
 // checkURL checks a request that asks the user to open a URL.
 func (o Offer) checkURL(params map[string]jsontext.Value) *Error {
 	offered, _ := o.option(mcp.MethodElicit, "url")
-	if !offered || !hasOptions(o.Revision) {
+	if !offered || !hasToolsAndURLs(o.Revision) {
 		return denied("the client's capabilities for this server do not include URLs (`elicitation.url`)")
 	}
 	if has(params, "requestedSchema") {

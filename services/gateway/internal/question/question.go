@@ -96,7 +96,7 @@ var fields = table(
 func table(names ...string) map[string]string {
 	out := make(map[string]string, len(names))
 	for _, name := range names {
-		out[jsonrpc.Folded(name)] = name
+		out[jsonrpc.Fold(name)] = name
 	}
 	return out
 }
@@ -111,7 +111,7 @@ func read(raw []byte, known map[string]string) (map[string]jsontext.Value, *Erro
 		return nil, invalid("the request is not an object")
 	}
 	for key := range out {
-		if name, is := known[jsonrpc.Folded(key)]; is && name != key {
+		if name, is := known[jsonrpc.Fold(key)]; is && name != key {
 			return nil, &Error{Code: commonv1.Code_CODE_FIELD_CASE_VARIANT, Detail: "a key of the request differs from `" + name + "` in case only"}
 		}
 	}

@@ -14,10 +14,10 @@ func (o Offer) checkSampling(params map[string]jsontext.Value) *Error {
 		return err
 	}
 	tools, _ := o.option(mcp.MethodSample, "tools")
-	if tools && hasOptions(o.Revision) {
+	if tools && hasToolsAndURLs(o.Revision) {
 		return nil
 	}
-	if has(params, "tools") || has(params, "toolChoice") || usesTools(params["messages"]) {
+	if has(params, "tools") || has(params, "toolChoice") || containsToolUse(params["messages"]) {
 		return denied("the client's capabilities for this server do not include tools in sampling (`sampling.tools`), but the request has some")
 	}
 	return nil
@@ -44,21 +44,23 @@ func (o Offer) checkContext(params map[string]jsontext.Value) *Error {
 	return denied("the client's capabilities for this server do not include context (`sampling.context`), but `includeContext` asks for some")
 }
 
-// hasOptions reports whether a revision has sampling with tools and elicitation with a URL.
-func hasOptions(revision string) bool { return revision == "2025-11-25" || revision == mcp.Modern }
+// hasToolsAndURLs reports whether a revision has sampling with tools and elicitation with a URL.
+func hasToolsAndURLs(revision string) bool { return revision == "2025-11-25" || revision == mcp.Modern }
 
 // isBeforeOptions reports whether clients of a revision could not offer any options. An unknown revision may be newer.
-func isBeforeOptions(revision string) bool { return mcp.IsSupported(revision) && !hasOptions(revision) }
+func isBeforeOptions(revision string) bool {
+	return mcp.IsSupported(revision) && !hasToolsAndURLs(revision)
+}
 
-// usesTools reports whether a message contains the use of a tool or its result.
-func usesTools(messages jsontext.Value) bool {
+// containsToolUse reports whether a message contains the use of a tool or its result.
+func containsToolUse(messages jsontext.Value) bool {
 	var all []map[string]jsontext.Value
 	if messages.Kind() != '[' || json.Unmarshal(messages, &all) != nil {
 		return messages.Kind() == '{' // the value is not a list, so a reader may take it for one message
 	}
 	for _, message := range all {
 		for key, content := range message {
-			if jsonrpc.Folded(key) == "content" && hasToolContent(content) {
+			if jsonrpc.Fold(key) == "content" && hasToolContent(content) {
 				return true
 			}
 		}
@@ -82,11 +84,11 @@ func hasToolContent(content jsontext.Value) bool {
 	}
 	for _, block := range blocks {
 		for key, value := range block {
-			if jsonrpc.Folded(key) != "type" || value.Kind() != '"' {
+			if jsonrpc.Fold(key) != "type" || value.Kind() != '"' {
 				continue
 			}
 			kind, err := jsontext.AppendUnquote(nil, value)
-			if folded := jsonrpc.Folded(string(kind)); err != nil || folded == "tool_use" || folded == "tool_result" {
+			if folded := jsonrpc.Fold(string(kind)); err != nil || folded == "tool_use" || folded == "tool_result" {
 				return true
 			}
 		}

@@ -75,7 +75,7 @@ func (s *Server) Open(ctx context.Context, who principal.Key, initialize upstrea
 		return s.Upstream.Bridge(ctx, who, initialize, memory)
 	}
 	up, answer, err := s.Upstream.Open(ctx, who, initialize, memory)
-	if known != nil || !s.Upstream.CanBeModern() || !answer.Refuses() {
+	if known != nil || !s.Upstream.CanBeModern() || !answer.IsUnknownRequest() {
 		return up, answer, err
 	}
 	if found, unknown := s.own.Get(ctx, discovery.Fresh); unknown != nil || found.Version != mcp.Modern {

@@ -37,9 +37,9 @@ type Call struct {
 	patience *upstream.PausableDeadline
 }
 
-// Begin adds a call by a key of its id, with the clock for its server, which may be nil. The returned context is
+// BeginCall adds a call by a key of its id, with the clock for its server, which may be nil. The returned context is
 // cancelled when the call ends or the client cancels the call.
-func (s *Session) Begin(ctx context.Context, key string, patience *upstream.PausableDeadline) (context.Context, *Call) {
+func (s *Session) BeginCall(ctx context.Context, key string, patience *upstream.PausableDeadline) (context.Context, *Call) {
 	begun := &Call{session: s, key: key, patience: patience}
 	ctx, begun.giveUp = context.WithCancel(ctx)
 	s.Calls.mu.Lock()
@@ -61,7 +61,7 @@ func (c *Call) Forward(ctx context.Context, req upstream.Request, events func(me
 	if c.clientContext != nil {
 		defer context.AfterFunc(c.clientContext, func() { req.Leave(upstream.ErrCancelled) })()
 	}
-	c.Sent(req.Leave)
+	c.MarkSent(req.Leave)
 	return c.session.Upstream.Forward(ctx, req, events)
 }
 
@@ -75,8 +75,8 @@ func (c *Call) SetServerRequests(may func(ctx context.Context, id, raw []byte) *
 	c.decide = may
 }
 
-// Sent records that the call was sent or is about to be sent, and the function that ends the wait for its response.
-func (c *Call) Sent(leave context.CancelCauseFunc) {
+// MarkSent records that the call was sent or is about to be sent, and the function that ends the wait for its response.
+func (c *Call) MarkSent(leave context.CancelCauseFunc) {
 	c.session.Calls.mu.Lock()
 	defer c.session.Calls.mu.Unlock()
 	c.sent, c.stopWaiting = true, leave

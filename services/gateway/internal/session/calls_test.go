@@ -19,7 +19,7 @@ func TestCalls_CancelAffectsCallsWithTheKey(t *testing.T) {
 	sess.Calls.Cancel("1") // no call has this id
 	given := make(map[string]context.Context)
 	begin := func(key, name string) *session.Call {
-		ctx, call := sess.Begin(t.Context(), key, nil)
+		ctx, call := sess.BeginCall(t.Context(), key, nil)
 		given[name] = ctx
 		return call
 	}
@@ -38,7 +38,7 @@ func TestCalls_CancelAffectsCallsWithTheKey(t *testing.T) {
 	if diff := cmp.Diff(map[string]bool{"first": true, "the same id again": true, "another id": false}, got); diff != "" {
 		t.Errorf("given up (-want +got):\n%s", diff)
 	}
-	begin("1", "sent").Sent(func(error) {})
+	begin("1", "sent").MarkSent(func(error) {})
 	if !sess.Calls.Cancel("1") || sess.Calls.Cancel("2") {
 		t.Error("GiveUp does not distinguish sent and unsent calls")
 	}
@@ -49,9 +49,9 @@ func TestCall_CancelledCallWaitsForLateAnswer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var sess session.Session
-		_, call := sess.Begin(t.Context(), "1", nil)
+		_, call := sess.BeginCall(t.Context(), "1", nil)
 		under, leave := context.WithCancelCause(t.Context())
-		call.Sent(leave)
+		call.MarkSent(leave)
 		sess.Calls.Cancel("1")
 		time.Sleep(3*time.Second - 1)
 		if synctest.Wait(); under.Err() != nil {

@@ -154,7 +154,7 @@ func (a *ClientRequests) CancelRequest(id []byte) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if q := a.byID[jsonrpc.IDKey(id)]; q != nil && !q.fromGateway {
-		q.end()
+		q.cancel()
 	}
 }
 
@@ -164,12 +164,12 @@ func (a *ClientRequests) Close() {
 	defer a.mu.Unlock()
 	a.closed = true
 	for _, q := range a.byID {
-		q.end()
+		q.cancel()
 	}
 }
 
-// end cancels a request. The caller holds the lock.
-func (q *ClientRequest) end() {
+// cancel cancels a request. The caller holds the lock.
+func (q *ClientRequest) cancel() {
 	select {
 	case <-q.void:
 	default:

@@ -26,15 +26,15 @@ type Members struct {
 	shown  map[string]func(tool string) []byte
 }
 
-// Use calls use with the member session of a server. If there is none, or use fails, Use opens one with makes and calls
-// use again. Only one caller at a time opens a session.
-func (m *Members) Use(server string, use func(id string) error, makes func() (id string, err error)) error {
-	if id, known := m.of(server); known && use(id) == nil {
+// UseMember calls use with the member session of a server. If there is none, or use fails, Use opens one with makes and
+// calls use again. Only one caller at a time opens a session.
+func (m *Members) UseMember(server string, use func(id string) error, makes func() (id string, err error)) error {
+	if id, known := m.idOf(server); known && use(id) == nil {
 		return nil
 	}
 	m.making.Lock()
 	defer m.making.Unlock()
-	if id, known := m.of(server); known && use(id) == nil { // another caller has opened the session meanwhile
+	if id, known := m.idOf(server); known && use(id) == nil { // another caller has opened the session meanwhile
 		return nil
 	}
 	id, err := makes()
@@ -50,7 +50,7 @@ func (m *Members) Use(server string, use func(id string) error, makes func() (id
 	return use(id)
 }
 
-func (m *Members) of(server string) (id string, known bool) {
+func (m *Members) idOf(server string) (id string, known bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	id, known = m.by[server]
@@ -78,8 +78,8 @@ func (m *Members) ShownDigest(server, tool string) []byte {
 	return digest(tool)
 }
 
-// All returns the ids of the member sessions by server.
-func (m *Members) All() map[string]string {
+// IDs returns the ids of the member sessions by server.
+func (m *Members) IDs() map[string]string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return maps.Clone(m.by)

@@ -350,7 +350,7 @@ func (s *Store) touch(sess *Session) {
 
 // isLost reports whether the server no longer knows the session. In that case the session has ended, and the client
 // must open another one.
-func (sess *Session) isLost() bool { return sess.Upstream != nil && sess.Upstream.Lost() }
+func (sess *Session) isLost() bool { return sess.Upstream != nil && sess.Upstream.IsLost() }
 
 // End closes a session because its client has ended it. It returns [ErrUnknown] if there is no such session.
 func (s *Store) End(id string, key Key) error {
@@ -385,7 +385,7 @@ func (s *Store) remove(sess *Session) {
 		s.remove(member)
 	}
 	s.closing.Go(func() {
-		defer s.ended(sess)
+		defer s.noteClosed(sess)
 		if sess.Upstream == nil {
 			return
 		}
@@ -403,7 +403,7 @@ func (s *Store) membersOf(sess *Session) iter.Seq[*Session] {
 		if sess.Members == nil {
 			return
 		}
-		for _, id := range sess.Members.All() {
+		for _, id := range sess.Members.IDs() {
 			if member := s.byID[id]; member != nil && !yield(member) {
 				return
 			}
@@ -411,8 +411,8 @@ func (s *Store) membersOf(sess *Session) iter.Seq[*Session] {
 	}
 }
 
-// ended records that the server has closed a closed session, or has had the time to do so.
-func (s *Store) ended(sess *Session) {
+// noteClosed records that the server has closed a closed session, or has had the time to do so.
+func (s *Store) noteClosed(sess *Session) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.moving.Release(&sess.Accounts, 1)

@@ -25,8 +25,8 @@ var (
 	ErrNoResponse = &AnswerError{"the message is not a response"}
 )
 
-// Unreadable returns an [*AnswerError] for a [*jsonrpc.Error], and every other error unchanged.
-func Unreadable(err error) error {
+// AsAnswerError returns an [*AnswerError] for a [*jsonrpc.Error], and every other error unchanged.
+func AsAnswerError(err error) error {
 	if refused, ok := errors.AsType[*jsonrpc.Error](err); ok {
 		return &AnswerError{refused.Detail}
 	}

@@ -85,7 +85,7 @@ func Complete(a *jsonrpc.Answer, method string) (*jsonrpc.Answer, error) {
 		members += ","
 	}
 	at := a.Result.Start + 1
-	raw, err := jsonrpc.Splice(a.Raw, jsonrpc.Edit{Span: jsonrpc.Span{Start: at, End: at}, With: []byte(members)})
+	raw, err := jsonrpc.ApplyEdits(a.Raw, jsonrpc.Edit{Span: jsonrpc.Span{Start: at, End: at}, With: []byte(members)})
 	if err != nil {
 		return nil, err
 	}

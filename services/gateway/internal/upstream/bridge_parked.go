@@ -62,8 +62,8 @@ func (p *parked) setReceiver(events func([]byte), logs bool) {
 	p.events, p.logs = events, logs
 }
 
-// event handles a message that the server sends before its answer.
-func (p *parked) event(raw []byte) {
+// handleMessage handles a message that the server sends before its answer.
+func (p *parked) handleMessage(raw []byte) {
 	m, err := jsonrpc.ReadAnswer(raw, jsonrpc.AnswerLimits())
 	if err != nil {
 		return // the reader of the connection has accepted the message, so this cannot happen
@@ -86,7 +86,7 @@ func (p *parked) event(raw []byte) {
 		if p.token == nil || !bytes.Equal(at.Of(raw), p.token) {
 			return // progress of another request
 		}
-		if raw, err = jsonrpc.Splice(raw, jsonrpc.Edit{Span: at, With: p.shown}); err != nil {
+		if raw, err = jsonrpc.ApplyEdits(raw, jsonrpc.Edit{Span: at, With: p.shown}); err != nil {
 			return
 		}
 	}
@@ -134,8 +134,9 @@ func (b *stateless) refuse(id []byte) {
 	_ = b.Notify(ctx, Refused(id, mcp.CodeMethodUnknown, NoClientForRequest).inTrace(ctx, nil)) // without this answer the server waits until its own timeout
 }
 
-// reply sends the client's answers to the server. Requests of the server that are still unanswered are decided again.
-func (p *parked) reply(ctx context.Context, responses map[string]jsontext.Value) error {
+// sendResponses sends the client's answers to the server. Requests of the server that are still unanswered are decided
+// again.
+func (p *parked) sendResponses(ctx context.Context, responses map[string]jsontext.Value) error {
 	p.mu.Lock()
 	var replies [][]byte
 	for name, q := range p.questions {
@@ -242,9 +243,9 @@ func (p *parked) decide(ctx context.Context, req Request) (open []byte, ready bo
 	return open, true
 }
 
-// giveUp notifies the server that a request is cancelled. It has a timeout of its own, because the caller's context has
-// ended.
-func (b *stateless) giveUp(id []byte) {
+// sendCancellation notifies the server that a request is cancelled. It has a timeout of its own, because the caller's
+// context has ended.
+func (b *stateless) sendCancellation(id []byte) {
 	ctx, cancel := context.WithTimeout(context.Background(), notifyTimeout)
 	defer cancel()
 	_ = b.Notify(ctx, Cancelled(id).inTrace(ctx, nil)) // without this notification, the server only wastes time
@@ -259,7 +260,7 @@ func (p *parked) cancelUnanswered(why error) {
 	case <-p.done:
 	default:
 		p.cancel(why)
-		p.of.giveUp(p.id)
+		p.of.sendCancellation(p.id)
 		<-p.done
 	}
 	p.close()
@@ -298,7 +299,7 @@ func (p *parked) park(req Request, open []byte) (Answer, error) {
 	b.mu.Unlock()
 	if full != nil {
 		p.cancelUnanswered(ErrCancelled)
-		return failed(req, mcp.CodeInternal, "Too many requests wait for this client: "+full.Error()+". Answer or cancel some of them.")
+		return errorAnswer(req, mcp.CodeInternal, "Too many requests wait for this client: "+full.Error()+". Answer or cancel some of them.")
 	}
 	return Answer{Message: m, Status: http.StatusOK}, nil
 }
@@ -323,7 +324,7 @@ func (p *parked) finalAnswer(ctx context.Context, req Request) (Answer, error) {
 		}
 		defer end()
 	}
-	m, err := m.Addressed(req.ID())
+	m, err := m.WithID(req.ID())
 	if err == nil {
 		m, err = Complete(m, req.Method())
 	}

@@ -107,14 +107,14 @@ func (b *sessions) Request(ctx context.Context, req Request, events func([]byte)
 			return answer, err
 		}
 		if rounds == maxRounds {
-			return failed(req, mcp.CodeInternal, "The server asks for input too often before it answers.")
+			return errorAnswer(req, mcp.CodeInternal, "The server asks for input too often before it answers.")
 		}
-		more, err = b.ask(ctx, answer.Message, events)
+		more, err = b.askClient(ctx, answer.Message, events)
 		if ctx.Err() != nil { // the client no longer waits, and the effect on the server is not known
 			return Answer{}, sentBefore(context.Cause(ctx))
 		}
 		if err != nil {
-			return failed(req, mcp.CodeInternal, "The server asked for input before it answers, and got none: "+err.Error()+".")
+			return errorAnswer(req, mcp.CodeInternal, "The server asked for input before it answers, and got none: "+err.Error()+".")
 		}
 		req.Room.Settle(0) // frees the memory of the server's requests
 	}
@@ -158,12 +158,12 @@ func (b *sessions) applySetting(req Request) (Answer, error) {
 			Level string `json:"level"`
 		}
 		if err := json.Unmarshal(m.Params.Of(m.Raw), &params); err != nil || !slices.Contains(mcp.LogLevels(), params.Level) {
-			return failed(req, mcp.CodeInvalidParams, "The level is not one that MCP defines.")
+			return errorAnswer(req, mcp.CodeInvalidParams, "The level is not one that MCP defines.")
 		}
 		b.level = []byte(strconv.Quote(params.Level))
 	case mcp.MethodSubscribe:
 		if at < 0 && len(b.uris) == maxSubscribed {
-			return failed(req, mcp.CodeInvalidParams, "The session has too many subscriptions.")
+			return errorAnswer(req, mcp.CodeInvalidParams, "The session has too many subscriptions.")
 		}
 		if at < 0 {
 			b.uris = append(b.uris, m.URI)
@@ -175,7 +175,7 @@ func (b *sessions) applySetting(req Request) (Answer, error) {
 			b.restartSubscription()
 		}
 	default:
-		return failed(req, mcp.CodeMethodUnknown, "The server does not know this method.")
+		return errorAnswer(req, mcp.CodeMethodUnknown, "The server does not know this method.")
 	}
 	answer, err := jsonrpc.ReadAnswer(fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"result":{}}`, req.ID()), jsonrpc.AnswerLimits())
 	return Answer{Message: answer}, err
@@ -199,8 +199,8 @@ func (b *sessions) wants() (Wanted, <-chan struct{}) {
 	return Wanted{Tools: true, Prompts: true, Resources: true, URIs: slices.Clone(b.uris)}, b.renewed
 }
 
-// failed returns an error of the gateway in place of the server's answer.
-func failed(req Request, code int, text string) (Answer, error) {
+// errorAnswer returns an error of the gateway in place of the server's answer.
+func errorAnswer(req Request, code int, text string) (Answer, error) {
 	m, err := jsonrpc.ReadAnswer(Refused(req.ID(), code, text).message.Raw, jsonrpc.AnswerLimits())
 	return Answer{Message: m}, err
 }
@@ -218,8 +218,9 @@ var (
 	errUnreadable = errors.New("its request can't be read")
 )
 
-// ask has the client answer the requests in an answer. It returns the params with which the request must be repeated.
-func (b *sessions) ask(ctx context.Context, answer *jsonrpc.Answer, events func([]byte)) ([]byte, error) {
+// askClient has the client answer the requests in an answer. It returns the params with which the request must be
+// repeated.
+func (b *sessions) askClient(ctx context.Context, answer *jsonrpc.Answer, events func([]byte)) ([]byte, error) {
 	var asks struct {
 		Inputs map[string]struct {
 			Method jsontext.Value `json:"method"`
@@ -240,7 +241,7 @@ func (b *sessions) ask(ctx context.Context, answer *jsonrpc.Answer, events func(
 			return nil, errUnreadable
 		}
 		id := newRequestID()
-		responses, done := b.expect(id)
+		responses, done := b.registerRequest(id)
 		defer done()
 		answers[name] = responses
 		request := slices.Concat([]byte(`{"jsonrpc":"2.0","id":`), id, []byte(`,"method":`), in.Method)
@@ -278,8 +279,9 @@ func (b *sessions) ask(ctx context.Context, answer *jsonrpc.Answer, events func(
 	return params, nil
 }
 
-// expect registers a request to the client with this id until done is called. The response arrives on the channel.
-func (b *sessions) expect(id []byte) (responses chan *jsonrpc.Answer, done func()) {
+// registerRequest registers a request to the client with this id until done is called. The response arrives on the
+// channel.
+func (b *sessions) registerRequest(id []byte) (responses chan *jsonrpc.Answer, done func()) {
 	key := jsonrpc.IDKey(id)
 	responses = make(chan *jsonrpc.Answer, 1)
 	b.mu.Lock()

@@ -118,7 +118,7 @@ func (b *stateless) Request(ctx context.Context, req Request, events func([]byte
 	var members retryMembers
 	if m := req.Message; m.Params.Present() {
 		if err := json.Unmarshal(m.Params.Of(m.Raw), &members); err != nil {
-			return failed(req, mcp.CodeInvalidParams, "The params are invalid.")
+			return errorAnswer(req, mcp.CodeInvalidParams, "The params are invalid.")
 		}
 	}
 	sent, err := req.Message.WithoutClientMeta()
@@ -132,12 +132,12 @@ func (b *stateless) Request(ctx context.Context, req Request, events func([]byte
 			return Answer{}, err
 		}
 	} else if p = b.resume(members.State, digest); p == nil {
-		return failed(req, mcp.CodeInvalidParams, "The requestState belongs to no waiting request, or to another one: send the request again without it.")
+		return errorAnswer(req, mcp.CodeInvalidParams, "The requestState belongs to no waiting request, or to another one: send the request again without it.")
 	} else {
 		p.setReceiver(events, members.Meta.Level != "")
 	}
 	defer p.setReceiver(nil, false)
-	if err := p.reply(ctx, members.Responses); err != nil {
+	if err := p.sendResponses(ctx, members.Responses); err != nil {
 		p.cancelUnanswered(err)
 		return Answer{}, sentBefore(err)
 	}
@@ -157,7 +157,7 @@ func (b *stateless) begin(ctx context.Context, req Request, sent *jsonrpc.Messag
 		p.token, p.shown = newRequestID(), bytes.Clone(token.Of(sent.Raw))
 		edits = append(edits, jsonrpc.Edit{Span: token, With: p.token})
 	}
-	raw, err := jsonrpc.Splice(sent.Raw, edits...)
+	raw, err := jsonrpc.ApplyEdits(sent.Raw, edits...)
 	limits := jsonrpc.AnswerLimits()
 	limits.IDBytes = 1 << 10
 	under := req
@@ -187,7 +187,7 @@ func (b *stateless) begin(ctx context.Context, req Request, sent *jsonrpc.Messag
 			b.running--
 			b.mu.Unlock()
 		}()
-		p.answer, p.err = b.Conn.Request(ctx, under, p.event)
+		p.answer, p.err = b.Conn.Request(ctx, under, p.handleMessage)
 	})
 	return p, nil
 }

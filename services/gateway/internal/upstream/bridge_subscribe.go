@@ -77,7 +77,7 @@ func (b *stateless) subscribe(ctx context.Context, req Request, events func([]by
 	}
 	m := req.Message
 	if err := json.Unmarshal(m.Params.Of(m.Raw), &params); err != nil || events == nil {
-		return failed(req, mcp.CodeInvalidParams, "The params of the subscription are invalid.")
+		return errorAnswer(req, mcp.CodeInvalidParams, "The params of the subscription are invalid.")
 	}
 	l := &listener{id: req.ID(), wants: params.Notifications, queue: make(chan []byte, maxQueued), full: make(chan struct{})}
 	b.addListener(l, req.Room) // before the server is asked, so that a listener that leaves sees that the resource is still wanted

@@ -46,7 +46,7 @@ func CauseOf(err error) *CauseError {
 // WithClass returns an error of the given class with the text of err, its cause, and its [LimitError]. It drops the
 // class of err, because what is known about one message says nothing about another message.
 func WithClass(class error, what string, err error) error {
-	out := recastError{text: fmt.Sprintf("%v: %s: %v", class, what, err), under: []error{class}}
+	out := classedError{text: fmt.Sprintf("%v: %s: %v", class, what, err), under: []error{class}}
 	if limit, ok := errors.AsType[*LimitError](err); ok {
 		out.under = append(out.under, limit)
 	}
@@ -58,13 +58,13 @@ func WithClass(class error, what string, err error) error {
 	return out
 }
 
-type recastError struct {
+type classedError struct {
 	text  string
 	under []error
 }
 
-func (e recastError) Error() string   { return e.text }
-func (e recastError) Unwrap() []error { return e.under }
+func (e classedError) Error() string   { return e.text }
+func (e classedError) Unwrap() []error { return e.under }
 
 // Network returns a short reason why a server was not reached, for operators. It is empty if the reason is not known.
 func Network(err error) string {

@@ -16,9 +16,9 @@ import (
 // ErrForged means that a server sent an answer that only the gateway may send.
 var ErrForged = errors.New("the server answered with the error code of the gateway's own refusals")
 
-// Forged reports whether a reader could take a server's answer for a refusal of the gateway, because its error code is
-// one of the gateway's, in any spelling, or is not a number. The data of such an error would be read as a decision.
-func Forged(a *jsonrpc.Answer) bool {
+// IsForged reports whether a reader could take a server's answer for a refusal of the gateway, because its error code
+// is one of the gateway's, in any spelling, or is not a number. The data of such an error would be read as a decision.
+func IsForged(a *jsonrpc.Answer) bool {
 	if !a.Error.Present() {
 		return false
 	}

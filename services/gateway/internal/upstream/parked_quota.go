@@ -6,6 +6,6 @@ import "github.com/sluice-mesh/sluice/services/internal/quota"
 // until their client repeats them. They do not count as requests in flight, but each holds a connection.
 const maxWaiting = 64
 
-func newWaiting() *quota.Quota {
+func newParkedQuota() *quota.Quota {
 	return quota.New("requests that wait at this server for an answer of the client", quota.For(maxWaiting))
 }

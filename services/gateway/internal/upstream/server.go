@@ -37,7 +37,7 @@ func New(t Transport, m *meters.Meters) (*Server, error) {
 	if t == nil || m == nil {
 		return nil, errors.New("upstream: a transport and meters are required")
 	}
-	return &Server{transport: t, meters: m, waiting: newWaiting(), network: spans.Transport(t.Kind()), circuit: &circuitBreaker{onOpen: func() { m.CountPause(context.Background()) }}}, nil
+	return &Server{transport: t, meters: m, waiting: newParkedQuota(), network: spans.Transport(t.Kind()), circuit: &circuitBreaker{onOpen: func() { m.CountPause(context.Background()) }}}, nil
 }
 
 // Transport returns how the server is reached: `http`, `stdio` or `grpc`.

@@ -17,8 +17,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/quota"
 )
 
-// A Session is one session with a server. [Server.Open] and [Server.Later] return sessions. It is safe for concurrent
-// use.
+// A Session is one session with a server. [Server.Open] and [Server.OpenLater] return sessions. It is safe for
+// concurrent use.
 type Session struct {
 	server *Server
 	// open opens the session before the first request. It is nil if the session was open from the beginning.
@@ -41,10 +41,10 @@ type Session struct {
 	err error
 }
 
-// Later returns a session that its first request opens. That request calls open with a memory budget for the answer. If
-// open fails, the next request tries again. Notifications are dropped until the session is open. After that, whenOpen
-// is called; it may be nil.
-func (s *Server) Later(open func(context.Context, *limits.Memory) (*Session, error), whenOpen func()) *Session {
+// OpenLater returns a session that its first request opens. That request calls open with a memory budget for the
+// answer. If open fails, the next request tries again. Notifications are dropped until the session is open. After that,
+// whenOpen is called; it may be nil.
+func (s *Server) OpenLater(open func(context.Context, *limits.Memory) (*Session, error), whenOpen func()) *Session {
 	return &Session{server: s, open: open, whenOpen: whenOpen, opening: make(chan struct{}, 1)}
 }
 
@@ -83,8 +83,8 @@ func (s *Session) request(ctx context.Context, req Request, events func([]byte))
 	return answer, err
 }
 
-// Lost reports whether the server has forgotten the session, so that the client must open another one.
-func (s *Session) Lost() bool {
+// IsLost reports whether the server has forgotten the session, so that the client must open another one.
+func (s *Session) IsLost() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.lost

@@ -79,7 +79,7 @@ func (c *unwrappedConn) restoreError(a *jsonrpc.Answer) *jsonrpc.Answer {
 	if inner == nil {
 		return a
 	}
-	raw, err := jsonrpc.Splice(a.Raw, jsonrpc.Edit{Span: a.Result, With: c.clean.Answer(inner)})
+	raw, err := jsonrpc.ApplyEdits(a.Raw, jsonrpc.Edit{Span: a.Result, With: c.clean.Answer(inner)})
 	if err != nil {
 		return a
 	}

@@ -185,9 +185,9 @@ func (r Request) Kind() jsonrpc.Kind {
 	return r.Message.Kind
 }
 
-// Refuses reports whether an answer says that the server does not know what it was asked, according to its status and
-// its error code. Answers about authentication, load or an internal fault do not count.
-func (a Answer) Refuses() bool {
+// IsUnknownRequest reports whether an answer says that the server does not know what it was asked, according to its
+// status and its error code. Answers about authentication, load or an internal fault do not count.
+func (a Answer) IsUnknownRequest() bool {
 	status := slices.Contains([]int{
 		http.StatusBadRequest, http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusNotAcceptable,
 		http.StatusUnsupportedMediaType, http.StatusUnprocessableEntity, http.StatusNotImplemented,

@@ -128,7 +128,7 @@ func (x All) listTools(ctx context.Context) dispatch.Response {
 	}
 	now := x.Lists(ctx)
 	// The client is notified of later changes.
-	x.Session.Members.UpdateListState(func(before string) string { return aggregate.WithToolsRead(before, now) })
+	x.Session.Members.UpdateListState(func(before string) string { return aggregate.MarkToolsRead(before, now) })
 	servers, refused := x.Accessible(ctx)
 	if refused != nil {
 		return x.Refuse(ctx, refused)
@@ -195,7 +195,7 @@ func (s *Accessible) list(ctx context.Context) *refusal.Refusal {
 			edits = append(append(edits, aggregate.ReplaceText(t.NameValue, name)), titles...)
 		}
 	}
-	if s.part.Elements, err = jsonrpc.Plan(list.Raw, edits...); err != nil {
+	if s.part.Elements, err = jsonrpc.PlanEdits(list.Raw, edits...); err != nil {
 		return &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_UNAVAILABLE}
 	}
 	s.part.Size = dispatch.SizeOf(s.part.Elements)

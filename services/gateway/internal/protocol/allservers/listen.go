@@ -38,7 +38,7 @@ func (x All) Listen(ctx context.Context) dispatch.Response {
 	defer tick.Stop()
 	for heard := make(map[string]bool); ; {
 		used, changed := x.Session.Members.Opened.Wait(), x.Changes.Wait()
-		for server, id := range x.Session.Members.All() {
+		for server, id := range x.Session.Members.IDs() {
 			if heard[id] || !x.HasOpened(server, id) {
 				continue
 			}

@@ -53,7 +53,7 @@ func (x Member) join(ctx context.Context) (done func(), refused *refusal.Refusal
 	if refused != nil {
 		return nil, refused
 	}
-	err = x.Aggregate.Members.Use(name, use, func() (string, error) {
+	err = x.Aggregate.Members.UseMember(name, use, func() (string, error) {
 		sess := x.newMember(key, access)
 		return sess.ID, x.Sessions.Add(sess)
 	})
@@ -82,7 +82,7 @@ func (x Member) newMember(key session.Key, access visibility.Access) *session.Se
 
 // existing puts the message into the member session with its server. It returns false if there is none.
 func (x Member) existing() (done func(), ok bool) {
-	id, known := x.Aggregate.Members.All()[x.ServerName]
+	id, known := x.Aggregate.Members.IDs()[x.ServerName]
 	if !known {
 		return nil, false
 	}

@@ -150,7 +150,7 @@ func (x All) At(server string) Member {
 // to returns the exchange of the message with one of the servers, with these edits made to the message. The message is
 // parsed again, as strictly as any other.
 func (x All) to(server string, edits ...jsonrpc.Edit) (Member, *refusal.Refusal) {
-	raw, err := jsonrpc.Splice(x.Message.Raw, edits...)
+	raw, err := jsonrpc.ApplyEdits(x.Message.Raw, edits...)
 	if err != nil || !x.Slot.Reserve(len(raw)) {
 		return Member{}, protocol.TooMuchInFlight(err)
 	}
@@ -226,7 +226,7 @@ func (x All) notify(ctx context.Context) dispatch.Response {
 func (x All) notifyAll(ctx context.Context) {
 	var all sync.WaitGroup
 	defer all.Wait()
-	for server := range x.Session.Members.All() {
+	for server := range x.Session.Members.IDs() {
 		y := x.At(server)
 		x.Go(&all, func() {
 			done, open := y.existing()

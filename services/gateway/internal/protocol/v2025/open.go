@@ -91,7 +91,7 @@ func (x Message) greet(ctx context.Context, access visibility.Access) (*upstream
 		return nil, upstream.Answer{}, err
 	}
 	version, target := x.agreed(greeting, access), x.Server
-	return target.Upstream.Later(func(ctx context.Context, has *limits.Memory) (*upstream.Session, error) {
+	return target.Upstream.OpenLater(func(ctx context.Context, has *limits.Memory) (*upstream.Session, error) {
 		up, opened, err := target.Open(ctx, who, upstream.Initialize(version, client, clientVersion), has)
 		if err != nil {
 			return nil, err

@@ -198,7 +198,7 @@ func (x Message) OpenMember(sess *session.Session, access visibility.Access) {
 	if access.MayCall {
 		sess.Client.Offer = question.Offer{Abilities: claims, Revision: hub.Version, Aggregated: true}
 	}
-	sess.Upstream = target.Upstream.Later(func(ctx context.Context, has *limits.Memory) (*upstream.Session, error) {
+	sess.Upstream = target.Upstream.OpenLater(func(ctx context.Context, has *limits.Memory) (*upstream.Session, error) {
 		up, opened, err := target.Open(ctx, who, upstream.Initialize(hub.Version, hub.Client.Name, hub.Client.Version, claims...), has)
 		if err != nil {
 			return nil, err

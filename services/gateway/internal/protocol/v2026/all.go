@@ -115,7 +115,7 @@ func (x *message) MemberKey(ctx context.Context, access visibility.Access) (stri
 }
 
 func (x *message) OpenMember(sess *session.Session, _ visibility.Access) {
-	sess.Upstream = x.Server.Upstream.Later(x.opens(), x.Aggregate.Members.Opened.Notify)
+	sess.Upstream = x.Server.Upstream.OpenLater(x.opens(), x.Aggregate.Members.Opened.Notify)
 }
 
 // inSession separates, in the key of a member session through which requests of 2026-07-28 reach a server with

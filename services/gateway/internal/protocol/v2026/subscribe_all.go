@@ -56,7 +56,7 @@ func (x *message) subscribeAll(ctx context.Context) dispatch.Response {
 	for {
 		used, changed := x.Session.Members.Opened.Wait(), x.Changes.Wait()
 		hears = slices.DeleteFunc(hears, func(h *hearing) bool {
-			begins := h.begins(x.Session.Members.All())
+			begins := h.begins(x.Session.Members.IDs())
 			if begins {
 				all.Go(&streams, func() { h.run(ctx) })
 			}

@@ -51,7 +51,7 @@ func (x *message) bind(ctx context.Context, answer *jsonrpc.Answer, edits []json
 			return nil, x.UnusableAnswer(ctx, "the outcome of the task has a request for the client, or can be read in two ways.")
 		}
 		if foreign := end.Clean(nil); len(foreign) > 0 {
-			clean, err := jsonrpc.Splice(end.Raw, foreign...)
+			clean, err := jsonrpc.ApplyEdits(end.Raw, foreign...)
 			if err != nil {
 				return nil, x.UnusableAnswer(ctx, "the outcome of the task could not be cleaned.")
 			}
@@ -92,7 +92,7 @@ func (x *message) unbind() *refusal.Refusal {
 	as, err := json.Marshal(id)
 	var raw []byte
 	if err == nil {
-		raw, err = jsonrpc.Splice(x.Message.Raw, jsonrpc.Edit{Span: x.Message.TaskIDValue, With: as})
+		raw, err = jsonrpc.ApplyEdits(x.Message.Raw, jsonrpc.Edit{Span: x.Message.TaskIDValue, With: as})
 	}
 	m := x.Message
 	if err == nil {

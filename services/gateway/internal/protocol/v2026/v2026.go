@@ -85,7 +85,7 @@ type statelessOne struct{ *message }
 func (x statelessOne) handle(ctx context.Context) dispatch.Response { return x.toServer(ctx) }
 
 func (x statelessOne) connect(sess *session.Session) {
-	sess.Upstream = x.Server.Upstream.Later(x.opens(), nil)
+	sess.Upstream = x.Server.Upstream.OpenLater(x.opens(), nil)
 }
 
 // hasManyClients returns false if the server has sessions: a session has one client, which declares its capabilities

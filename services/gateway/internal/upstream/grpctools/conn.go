@@ -73,7 +73,7 @@ func (c *conn) refuse(ctx context.Context, req upstream.Request, code int, why s
 }
 
 func (c *conn) list(ctx context.Context, req upstream.Request) (upstream.Answer, error) {
-	tools, err := c.transport.set(ctx)
+	tools, err := c.transport.currentTools(ctx)
 	if err != nil {
 		return upstream.Answer{}, err
 	}
@@ -93,7 +93,7 @@ func (c *conn) call(ctx context.Context, req upstream.Request, events func([]byt
 			err = fmt.Errorf("%w: %s: its answer could not be read: %v", upstream.ErrNoAnswer, c.transport.cfg.Name, panicked)
 		}
 	}()
-	tools, err := c.transport.set(ctx)
+	tools, err := c.transport.currentTools(ctx)
 	if err != nil {
 		return upstream.Answer{}, err
 	}
@@ -109,17 +109,17 @@ func (c *conn) call(ctx context.Context, req upstream.Request, events func([]byt
 	in := t.in.New()
 	if err := strictprotojson.Read(arguments, in); err != nil { // the request was not sent, and the same arguments will fail every time
 		text, err := failed("INVALID_ARGUMENT: "+err.Error(), `{"code":"INVALID_ARGUMENT","reason":"ARGUMENTS_INVALID"}`)
-		return c.done(ctx, req, text, err)
+		return c.toAnswer(ctx, req, text, err)
 	}
 	out, err := c.invoke(ctx, t, in, req, events)
 	if err != nil {
 		return c.failed(ctx, req, err)
 	}
 	text, err := t.result(out)
-	return c.done(ctx, req, text, err)
+	return c.toAnswer(ctx, req, text, err)
 }
 
-func (c *conn) done(ctx context.Context, req upstream.Request, result []byte, err error) (upstream.Answer, error) {
+func (c *conn) toAnswer(ctx context.Context, req upstream.Request, result []byte, err error) (upstream.Answer, error) {
 	if err != nil {
 		return upstream.Answer{}, fmt.Errorf("%w: %s: %w", upstream.ErrNoAnswer, c.transport.cfg.Name, err)
 	}
@@ -132,7 +132,7 @@ var errTooMany = fmt.Errorf("more than %d messages came before the answer", upst
 // invoke calls the method and returns its answer. Progress that arrives before the answer is passed to events. Memory
 // for the largest possible message is reserved before a message is read.
 func (c *conn) invoke(ctx context.Context, t *tool, in protoreflect.Message, req upstream.Request, events func([]byte)) (protoreflect.Message, error) {
-	ctx, cancel := context.WithCancel(c.transport.outgoing(ctx, req.TraceParent))
+	ctx, cancel := context.WithCancel(c.transport.callContext(ctx, req.TraceParent))
 	defer cancel()
 	stream, err := c.transport.conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true}, t.method, grpc.WaitForReady(false), grpc.MaxCallRecvMsgSize(maxAnswer), grpc.ForceCodecV2(frames{}))
 	if err != nil {
@@ -163,7 +163,7 @@ func (c *conn) invoke(ctx context.Context, t *tool, in protoreflect.Message, req
 			return nil, fmt.Errorf("%w: %w", errOwn, err)
 		}
 		if t.streams && isProgress(out) {
-			c.tell(ctx, progressOf(out, req.ProgressToken()), req, events)
+			c.passProgress(ctx, progressOf(out, req.ProgressToken()), req, events)
 			continue
 		}
 		// An answer counts only if the status after it is OK.
@@ -179,8 +179,8 @@ func (c *conn) invoke(ctx context.Context, t *tool, in protoreflect.Message, req
 	return nil, errTooMany
 }
 
-// tell passes a progress notification to the client, if the client asked for progress.
-func (c *conn) tell(ctx context.Context, text []byte, req upstream.Request, events func([]byte)) {
+// passProgress passes a progress notification to the client, if the client asked for progress.
+func (c *conn) passProgress(ctx context.Context, text []byte, req upstream.Request, events func([]byte)) {
 	if events == nil || len(text) == 0 || len(req.ProgressToken()) == 0 {
 		return
 	}
@@ -228,5 +228,5 @@ func (c *conn) failed(ctx context.Context, req upstream.Request, err error) (ups
 		return upstream.Answer{}, fmt.Errorf("%w: %s", upstream.ErrTimeout, name)
 	}
 	text, err := failure(st)
-	return c.done(ctx, req, text, err)
+	return c.toAnswer(ctx, req, text, err)
 }

@@ -86,7 +86,7 @@ func New(cfg Config, deps Deps) (*Transport, error) {
 		t.headers.Set(key, value)
 	}
 	if cfg.Contracts != "" {
-		tools, err := registered(cfg.Contracts)
+		tools, err := linkedTools(cfg.Contracts)
 		if err != nil {
 			return nil, fmt.Errorf("server %s: %w", cfg.Name, err)
 		}
@@ -110,7 +110,7 @@ func (t *Transport) Open(ctx context.Context, _ principal.Key, initialize upstre
 	if initialize.Kind() != jsonrpc.Request {
 		return nil, upstream.Answer{}, fmt.Errorf("%w: a session is opened with a request", upstream.ErrNeverSent)
 	}
-	if _, err := t.set(ctx); err != nil {
+	if _, err := t.currentTools(ctx); err != nil {
 		return nil, upstream.Answer{}, err
 	}
 	result := `{"protocolVersion":"` + initialize.Message.Version + `","capabilities":{"tools":{}},"serverInfo":{"name":"` + t.cfg.Name + `","version":"grpc"}}`
@@ -122,14 +122,14 @@ func (t *Transport) Open(ctx context.Context, _ principal.Key, initialize upstre
 	return &conn{transport: t, all: all, end: end}, answer, nil
 }
 
-// set returns the tools of the server.
-func (t *Transport) set(ctx context.Context) (*set, error) {
+// currentTools returns the tools of the server.
+func (t *Transport) currentTools(ctx context.Context) (*set, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.tools != nil && (t.cfg.Contracts != "" || time.Since(t.asked) < fresh) {
 		return t.tools, nil
 	}
-	tools, err := reflected(t.outgoing(ctx, ""), t.conn)
+	tools, err := toolsByReflection(t.callContext(ctx, ""), t.conn)
 	switch {
 	case err != nil && t.tools != nil && time.Since(t.asked) < stale:
 		t.log.WarnContext(ctx, "a gRPC server does not report its tools; the last known ones are used", "server", t.cfg.Name, "error", err)
@@ -141,8 +141,8 @@ func (t *Transport) set(ctx context.Context) (*set, error) {
 	return tools, nil
 }
 
-// outgoing returns the context of a call with the call's metadata.
-func (t *Transport) outgoing(ctx context.Context, traceParent string) context.Context {
+// callContext returns the context of a call with the call's metadata.
+func (t *Transport) callContext(ctx context.Context, traceParent string) context.Context {
 	md := maps.Clone(t.headers)
 	if traceParent != "" {
 		md.Set("traceparent", traceParent)

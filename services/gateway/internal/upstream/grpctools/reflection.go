@@ -26,8 +26,8 @@ const (
 // reflectTime limits how long a server is asked for its tools.
 const reflectTime = 10 * time.Second
 
-// reflected asks a server for its tools with gRPC server reflection (grpc.reflection.v1).
-func reflected(ctx context.Context, conn grpc.ClientConnInterface) (*set, error) {
+// toolsByReflection asks a server for its tools with gRPC server reflection (grpc.reflection.v1).
+func toolsByReflection(ctx context.Context, conn grpc.ClientConnInterface) (*set, error) {
 	ctx, cancel := context.WithTimeout(ctx, reflectTime)
 	defer cancel()
 	stream, err := reflectionv1.NewServerReflectionClient(conn).ServerReflectionInfo(ctx)
@@ -77,7 +77,7 @@ type reflector struct {
 	asked int
 }
 
-func (r *reflector) ask(req *reflectionv1.ServerReflectionRequest) (*reflectionv1.ServerReflectionResponse, error) {
+func (r *reflector) roundTrip(req *reflectionv1.ServerReflectionRequest) (*reflectionv1.ServerReflectionResponse, error) {
 	if r.asked++; r.asked > maxFiles+maxServices {
 		return nil, fmt.Errorf("the server's contracts have more than %d files", maxFiles)
 	}
@@ -95,7 +95,7 @@ func (r *reflector) ask(req *reflectionv1.ServerReflectionRequest) (*reflectionv
 }
 
 func (r *reflector) services() ([]string, error) {
-	resp, err := r.ask(&reflectionv1.ServerReflectionRequest{MessageRequest: &reflectionv1.ServerReflectionRequest_ListServices{}})
+	resp, err := r.roundTrip(&reflectionv1.ServerReflectionRequest{MessageRequest: &reflectionv1.ServerReflectionRequest_ListServices{}})
 	if err != nil {
 		return nil, fmt.Errorf("ask for the server's services: %w", err)
 	}
@@ -111,7 +111,7 @@ func (r *reflector) services() ([]string, error) {
 
 // fetch asks for files and for the files that they import.
 func (r *reflector) fetch(req *reflectionv1.ServerReflectionRequest) error {
-	resp, err := r.ask(req)
+	resp, err := r.roundTrip(req)
 	if err != nil {
 		return err
 	}
@@ -198,8 +198,8 @@ func (r *reflector) linked() (*protoregistry.Files, error) {
 	return files, nil
 }
 
-// registered returns the tools in a package of contracts that this program contains.
-func registered(contracts protoreflect.FullName) (*set, error) {
+// linkedTools returns the tools in a package of contracts that this program contains.
+func linkedTools(contracts protoreflect.FullName) (*set, error) {
 	tools := newSet()
 	var err error
 	protoregistry.GlobalFiles.RangeFilesByPackage(contracts, func(file protoreflect.FileDescriptor) bool {

@@ -58,8 +58,8 @@ func (s *schemas) objectSchema(md protoreflect.MessageDescriptor) (schema, error
 	return out, nil
 }
 
-// spend subtracts n from left, and reports whether at least n were left.
-func (s *schemas) spend(n int) bool {
+// takeBudget subtracts n from left, and reports whether at least n were left.
+func (s *schemas) takeBudget(n int) bool {
 	*s.left -= n
 	return *s.left >= 0
 }
@@ -68,7 +68,7 @@ func (s *schemas) message(md protoreflect.MessageDescriptor) schema {
 	if known := wellKnown(md.FullName()); known != nil {
 		return known
 	}
-	if slices.Contains(s.above, md.FullName()) || !s.spend(1+md.Fields().Len()) { // the message contains itself, or the schemas are too large
+	if slices.Contains(s.above, md.FullName()) || !s.takeBudget(1+md.Fields().Len()) { // the message contains itself, or the schemas are too large
 		return schema{"type": "object"}
 	}
 	s.above = append(s.above, md.FullName())
@@ -116,7 +116,7 @@ func (s *schemas) field(fd protoreflect.FieldDescriptor, rules *validatepb.Field
 			out["minLength"] = 1
 		}
 	}
-	if text := described(fd); text != "" {
+	if text := descriptionOf(fd); text != "" {
 		out["description"] = text
 	}
 	return out
@@ -150,7 +150,7 @@ func (s *schemas) value(fd protoreflect.FieldDescriptor) schema {
 		return schema{"type": "string", "contentEncoding": "base64"}
 	case protoreflect.EnumKind:
 		names := []string{}
-		if !s.spend(fd.Enum().Values().Len()) {
+		if !s.takeBudget(fd.Enum().Values().Len()) {
 			return schema{"type": "string"}
 		}
 		for i := range fd.Enum().Values().Len() {

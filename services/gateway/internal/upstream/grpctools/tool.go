@@ -158,8 +158,8 @@ func hintsOf(h *mcpv1.Hints) map[string]bool {
 	return out
 }
 
-// described returns the description of a field for the model; empty if the contract has none.
-func described(fd protoreflect.FieldDescriptor) string {
+// descriptionOf returns the description of a field for the model; empty if the contract has none.
+func descriptionOf(fd protoreflect.FieldDescriptor) string {
 	opts, ok := fd.Options().(*descriptorpb.FieldOptions)
 	if !ok {
 		return ""

@@ -142,9 +142,9 @@ func (t *callTable) first() (first *pendingCall) {
 	return first
 }
 
-// ask registers a request of the process with this raw id, and reports whether the id is valid and new. If there are
-// too many requests, the oldest are forgotten, and their responses are dropped.
-func (t *callTable) ask(id []byte) bool {
+// addRequest registers a request of the process with this raw id, and reports whether the id is valid and new. If there
+// are too many requests, the oldest are forgotten, and their responses are dropped.
+func (t *callTable) addRequest(id []byte) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	key := jsonrpc.IDKey(id)
@@ -158,8 +158,8 @@ func (t *callTable) ask(id []byte) bool {
 	return true
 }
 
-// answered removes the process's request with this raw id, and reports whether there was one.
-func (t *callTable) answered(id []byte) bool {
+// takeRequest removes the process's request with this raw id, and reports whether there was one.
+func (t *callTable) takeRequest(id []byte) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	i := slices.Index(t.asked, jsonrpc.IDKey(id))
@@ -170,8 +170,8 @@ func (t *callTable) answered(id []byte) bool {
 	return true
 }
 
-// asks reports whether the process waits for a response of a client.
-func (t *callTable) asks() bool {
+// hasRequests reports whether the process waits for a response of a client.
+func (t *callTable) hasRequests() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return len(t.asked) > 0
@@ -215,8 +215,8 @@ func (t *callTable) remove(c *pendingCall) {
 	delete(t.byID, c.id)
 }
 
-// giveUp removes a request whose answer may still arrive.
-func (t *callTable) giveUp(c *pendingCall) {
+// abandon removes a request whose answer may still arrive.
+func (t *callTable) abandon(c *pendingCall) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.byID[c.id] != c {
@@ -291,7 +291,7 @@ func (c *pendingCall) line() ([]byte, error) {
 func (p *process) do(ctx context.Context, c *pendingCall, events func([]byte)) (*jsonrpc.Answer, error) {
 	defer c.queued.Close()
 	defer p.refuseQueued(c.events) // after this, no message is queued
-	defer p.calls.giveUp(c)
+	defer p.calls.abandon(c)
 	line, err := c.line()
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", upstream.ErrNeverSent, err)
@@ -318,7 +318,7 @@ func (c *pendingCall) withClientID(ctx context.Context, a *jsonrpc.Answer) (*jso
 		return nil, err
 	}
 	defer end()
-	addressed, err := a.Addressed(c.client)
+	addressed, err := a.WithID(c.client)
 	if err != nil {
 		return nil, err
 	}
@@ -335,14 +335,14 @@ func (c *pendingCall) await(ctx context.Context, events func([]byte)) (*jsonrpc.
 			c.queued.Drop(len(message))
 			continue
 		case r := <-c.result:
-			return c.settled(r, events)
+			return c.drainEvents(r, events)
 		case <-ctx.Done():
 		case <-c.proc.done:
 		}
 		// The answer may have arrived at the same time. In that case it is returned.
 		select {
 		case r := <-c.result:
-			return c.settled(r, events)
+			return c.drainEvents(r, events)
 		default:
 		}
 		if ctx.Err() != nil {
@@ -352,8 +352,8 @@ func (c *pendingCall) await(ctx context.Context, events func([]byte)) (*jsonrpc.
 	}
 }
 
-// settled passes on the messages that arrived before the answer, and returns the answer.
-func (c *pendingCall) settled(r callResult, events func([]byte)) (*jsonrpc.Answer, error) {
+// drainEvents passes on the messages that arrived before the answer, and returns the answer.
+func (c *pendingCall) drainEvents(r callResult, events func([]byte)) (*jsonrpc.Answer, error) {
 	for {
 		select {
 		case message := <-c.events:

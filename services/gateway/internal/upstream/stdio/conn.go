@@ -49,16 +49,16 @@ func (c *conn) Request(ctx context.Context, req upstream.Request, events func([]
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	f := &flight{key: jsonrpc.IDKey(req.ID()), cancel: cancel}
-	if err := c.depart(f); err != nil {
+	if err := c.addFlight(f); err != nil {
 		return upstream.Answer{}, err
 	}
-	defer c.arrive(f)
+	defer c.removeFlight(f)
 	call, err := c.register(ctx, req.Message, req.Room, events != nil)
 	if err != nil {
 		return upstream.Answer{}, err
 	}
 	defer call.proc.recycle()
-	c.bind(f, call)
+	c.setCall(f, call)
 	answer, err := call.proc.do(ctx, call, events)
 	return upstream.Answer{Message: answer}, err
 }
@@ -109,7 +109,7 @@ func (c *conn) requester(m *jsonrpc.Message) (*process, error) {
 	c.server.mu.Lock()
 	p := c.host.proc
 	c.server.mu.Unlock()
-	if p == nil || p.isGone() || m.Kind == jsonrpc.Response && !p.calls.answered(m.ID.Of(m.Raw)) || m.Kind != jsonrpc.Response && !p.calls.asks() {
+	if p == nil || p.isGone() || m.Kind == jsonrpc.Response && !p.calls.takeRequest(m.ID.Of(m.Raw)) || m.Kind != jsonrpc.Response && !p.calls.hasRequests() {
 		return nil, fmt.Errorf("%w: server %q: the process that sent the request has ended", upstream.ErrNeverSent, c.server.cfg.Name)
 	}
 	return p, nil
@@ -143,7 +143,7 @@ func (c *conn) Close(context.Context) error {
 	for f := range c.flights {
 		f.cancel(upstream.ErrClosed)
 	}
-	c.server.leave(c.host)
+	c.server.removeSession(c.host)
 	return nil
 }
 
@@ -169,7 +169,7 @@ func (c *conn) process(ctx context.Context) (*process, error) {
 	}
 }
 
-func (c *conn) depart(f *flight) error {
+func (c *conn) addFlight(f *flight) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
@@ -179,13 +179,13 @@ func (c *conn) depart(f *flight) error {
 	return nil
 }
 
-func (c *conn) bind(f *flight, call *pendingCall) {
+func (c *conn) setCall(f *flight, call *pendingCall) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	f.call = call
 }
 
-func (c *conn) arrive(f *flight) {
+func (c *conn) removeFlight(f *flight) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.flights, f)

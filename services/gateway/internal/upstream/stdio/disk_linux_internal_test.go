@@ -26,7 +26,7 @@ func newRemoval(t *testing.T) *removal {
 	r.folder = filepath.Join(r.root, "files", "shared")
 	r.must(os.MkdirAll(r.folder, 0o700), os.Mkdir(r.outside, 0o700))
 	r.write(r.folder, "old")
-	if _, _, known := madeAt(unix.AT_FDCWD, r.folder); !known {
+	if _, _, known := birthTime(unix.AT_FDCWD, r.folder); !known {
 		t.Skip("this file system does not say when files were made")
 	}
 	r.since = r.bornAfter(time.Time{})
@@ -39,7 +39,7 @@ func (r *removal) bornAfter(since time.Time) time.Time {
 	r.t.Helper()
 	for {
 		dir := r.t.TempDir()
-		if at, _, _ := madeAt(unix.AT_FDCWD, dir); at.After(since) {
+		if at, _, _ := birthTime(unix.AT_FDCWD, dir); at.After(since) {
 			return at
 		}
 	}

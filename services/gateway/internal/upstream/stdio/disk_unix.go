@@ -76,16 +76,16 @@ func (d *disk) check(now time.Time, group *proclimit.Group) error {
 	var err error
 	d.used, err = measure(d.dir, most)
 	if err == nil && d.used <= most {
-		d.used += unnamed(d.dir, group)
+		d.used += deletedSize(d.dir, group)
 	}
 	d.free = free
 	took := time.Since(now)
 	d.earliest, d.next = now.Add(took*(measureShare+1)), now.Add(max(measureEvery, took*measureShare*measureShare))
-	return d.verdict(err)
+	return d.limitError(err)
 }
 
-// verdict returns the limit error for the last measurement; nil if the folder is within its limit.
-func (d *disk) verdict(err error) error {
+// limitError returns the limit error for the last measurement; nil if the folder is within its limit.
+func (d *disk) limitError(err error) error {
 	most := d.server.cfg.Limits.Disk
 	switch {
 	case isCausedByProgram(err):
@@ -120,7 +120,7 @@ func (d *disk) admit() error {
 	if isCausedByProgram(err) {
 		err = nil // an ended process must not prevent the next start this way; while a process runs, the error counts
 	}
-	if err = d.verdict(err); err != nil {
+	if err = d.limitError(err); err != nil {
 		d.server.log.ErrorContext(context.Background(), "server is not started: its private folder is too large; remove files from it, or raise the limit", "folder", d.dir, "error", err)
 	}
 	return err
@@ -188,9 +188,9 @@ func removeSince(root, dir string, since time.Time) error {
 	if err != nil {
 		return err
 	}
-	_, mount, _ := madeAt(fd, ".")
+	_, mount, _ := birthTime(fd, ".")
 	return walkOpen(fd, func(fd int, name string, st *unix.Stat_t) error {
-		made, in, known := madeAt(fd, name)
+		made, in, known := birthTime(fd, name)
 		switch {
 		case !known || in != mount || made.Before(since):
 		case st.Mode&unix.S_IFMT == unix.S_IFDIR:
@@ -282,9 +282,9 @@ func visitOne(fd int, name string, device uint64, depth int, visit func(folder i
 	return visit(fd, name, &st)
 }
 
-// unnamed returns the total size of the deleted files on the folder's file system that processes of the group still
+// deletedSize returns the total size of the deleted files on the folder's file system that processes of the group still
 // have open, in bytes.
-func unnamed(dir string, group *proclimit.Group) (used int64) {
+func deletedSize(dir string, group *proclimit.Group) (used int64) {
 	var folder unix.Stat_t
 	if unix.Stat(dir, &folder) != nil {
 		return 0

@@ -68,9 +68,9 @@ func (c *Config) Program() (path string, env map[string]string, err error) {
 	return path, env, err
 }
 
-// present returns a PATH without the absolute folders that do not exist. Otherwise a process could create such a folder
-// and put programs into it that are found before others.
-func present(path string) string {
+// existingFolders returns a PATH without the absolute folders that do not exist. Otherwise a process could create such
+// a folder and put programs into it that are found before others.
+func existingFolders(path string) string {
 	return strings.Join(slices.DeleteFunc(filepath.SplitList(path), func(dir string) bool {
 		info, err := os.Stat(dir)
 		return filepath.IsAbs(dir) && (err != nil || !info.IsDir())

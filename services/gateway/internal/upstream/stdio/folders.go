@@ -64,7 +64,7 @@ func (s *transport) sweep(now time.Time) {
 		if !isMark {
 			continue
 		}
-		ended, err := s.putAside(dir, now)
+		ended, err := s.renameUnused(dir, now)
 		if err != nil {
 			s.log.WarnContext(s.closing, "the private folder of an agent can't be removed; the gateway tries again", "folder", dir, "error", err)
 		}
@@ -74,9 +74,9 @@ func (s *transport) sweep(now time.Time) {
 	}
 }
 
-// putAside renames an agent's private folder if it is unused, and removes its mark, so that a process that starts later
-// gets a new folder. It returns the new name, or "" if the folder is in use.
-func (s *transport) putAside(dir string, now time.Time) (ended string, err error) {
+// renameUnused renames an agent's private folder if it is unused, and removes its mark, so that a process that starts
+// later gets a new folder. It returns the new name, or "" if the folder is in use.
+func (s *transport) renameUnused(dir string, now time.Time) (ended string, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for key := range s.hosts {

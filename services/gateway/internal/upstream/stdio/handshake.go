@@ -43,11 +43,11 @@ func (p *process) handshake(with greeting) error {
 	ctx, cancel := p.starting.begin(p.server.cfg.Start)
 	defer cancel()
 	hello := with.first
-	answer, err := p.hail(ctx, hello)
+	answer, err := p.sendGreeting(ctx, hello)
 	refusals := make(map[string]*jsonrpc.Answer)
 	if err == nil && refuses(hello, answer) {
 		refusals[hello.Method] = answer
-		if second, failed := p.hail(ctx, with.other); failed == nil && !refuses(with.other, second) {
+		if second, failed := p.sendGreeting(ctx, with.other); failed == nil && !refuses(with.other, second) {
 			hello, answer, with = with.other, second, greeting{with.other, with.first}
 		}
 	}
@@ -89,18 +89,18 @@ func refuses(hello *jsonrpc.Message, answer *jsonrpc.Answer) bool {
 	if hello.Method == mcp.MethodDiscover {
 		return !upstream.SpeaksModern(answer)
 	}
-	return upstream.Answer{Message: answer}.Refuses()
+	return upstream.Answer{Message: answer}.IsUnknownRequest()
 }
 
-// hail sends a greeting.
-func (p *process) hail(ctx context.Context, hello *jsonrpc.Message) (*jsonrpc.Answer, error) {
+// sendGreeting sends a greeting.
+func (p *process) sendGreeting(ctx context.Context, hello *jsonrpc.Message) (*jsonrpc.Answer, error) {
 	p.calls.countGreeting()
 	return p.do(ctx, p.register(hello, nil, false), nil)
 }
 
-// greet returns the process's answer to its greeting with the id of another session's hello.
-func (p *process) greet(hello *jsonrpc.Message) (*jsonrpc.Answer, error) {
-	answer, err := p.hello.Addressed(hello.ID.Of(hello.Raw))
+// greetingFor returns the process's answer to its greeting with the id of another session's hello.
+func (p *process) greetingFor(hello *jsonrpc.Message) (*jsonrpc.Answer, error) {
+	answer, err := p.hello.WithID(hello.ID.Of(hello.Raw))
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", upstream.ErrNoAnswer, err)
 	}

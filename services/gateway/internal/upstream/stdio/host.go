@@ -72,9 +72,9 @@ func (h *host) stopIdle() {
 	}
 }
 
-// join returns the host for a principal and counts a session on it. has is the principal's memory budget for the first
-// answer of the session.
-func (s *transport) join(key principal.Key, memory *limits.Memory) (*host, error) {
+// addSession returns the host for a principal and counts a session on it. has is the principal's memory budget for the
+// first answer of the session.
+func (s *transport) addSession(key principal.Key, memory *limits.Memory) (*host, error) {
 	if key.Tenant == "" || key.Subject == "" {
 		return nil, fmt.Errorf("%w: the session has no principal", upstream.ErrNeverSent)
 	}
@@ -119,8 +119,8 @@ func (s *transport) admit(accounts *principal.Accounts) error {
 	return s.shares.Acquire(accounts, 1)
 }
 
-// forget removes a host whose process has ended. The caller holds the lock.
-func (s *transport) forget(h *host) {
+// removeHost removes a host whose process has ended. The caller holds the lock.
+func (s *transport) removeHost(h *host) {
 	if s.hosts[h.who] != h {
 		return // the host was already removed, and another one has replaced it
 	}
@@ -141,8 +141,8 @@ func (h *host) hasOne(s *transport) bool {
 // ownIdle is how long a process lives after the gateway has used it to list the server's tools.
 const ownIdle = 2 * time.Second
 
-// leave reverses join.
-func (s *transport) leave(h *host) {
+// removeSession reverses join.
+func (s *transport) removeSession(h *host) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if h.conns--; h.conns == 0 && !s.closed {
@@ -162,7 +162,7 @@ func (s *transport) expire(h *host) {
 	switch {
 	case s.closed || h.conns > 0:
 	case h.start == nil && (h.proc == nil || h.proc.isDone()):
-		s.forget(h)
+		s.removeHost(h)
 	default:
 		if h.start == nil {
 			h.proc.end(errIdle)

@@ -35,25 +35,25 @@ func (i *Installs) wait(ctx context.Context, name string) (done func(), err erro
 	if name == "" {
 		return func() {}, nil
 	}
-	own := i.join(name)
+	own := i.addWaiter(name)
 	timer := time.NewTimer(maxInstall)
 	defer timer.Stop()
 	select {
 	case own.turn <- struct{}{}:
 		return sync.OnceFunc(func() {
 			<-own.turn
-			i.leave(name)
+			i.removeWaiter(name)
 		}), nil
 	case <-timer.C:
 		err = fmt.Errorf("another installation of %s has not ended within %s", name, maxInstall)
 	case <-ctx.Done():
 		err = context.Cause(ctx)
 	}
-	i.leave(name)
+	i.removeWaiter(name)
 	return nil, err
 }
 
-func (i *Installs) join(name string) *install {
+func (i *Installs) addWaiter(name string) *install {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if i.running == nil {
@@ -66,7 +66,7 @@ func (i *Installs) join(name string) *install {
 	return i.running[name]
 }
 
-func (i *Installs) leave(name string) {
+func (i *Installs) removeWaiter(name string) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if i.running[name].wanted--; i.running[name].wanted == 0 {
@@ -74,9 +74,9 @@ func (i *Installs) leave(name string) {
 	}
 }
 
-// installers are the programs that install a package before they run it. The value lists the arguments that cause that.
-// If it is empty, the program always does so.
-var installers = map[string][][]string{
+// selfInstallers are the programs that install a package before they run it. The value lists the arguments that cause
+// that. If it is empty, the program always does so.
+var selfInstallers = map[string][][]string{
 	"npx": nil, "pnpx": nil, "bunx": nil, "uvx": nil,
 	"npm": {{"exec"}, {"x"}}, "pnpm": {{"dlx"}}, "yarn": {{"dlx"}}, "bun": {{"x"}}, "pipx": {{"run"}}, "uv": {{"tool", "run"}, {"run"}},
 }
@@ -88,7 +88,7 @@ var packageFlags = []string{"-p", "--package", "--from", "--spec", "--with"}
 // package. It is empty if the command installs no package.
 func packageOf(command []string) string {
 	program := strings.TrimSuffix(strings.TrimSuffix(filepath.Base(command[0]), ".exe"), ".cmd")
-	forms, is := installers[program]
+	forms, is := selfInstallers[program]
 	if !is {
 		return ""
 	}

@@ -74,8 +74,8 @@ func (c *conn) removeListener(l *listener) {
 	}
 }
 
-// take queues a message, and reports whether there was room for it.
-func (l *listener) take(message []byte) bool {
+// queue queues a message, and reports whether there was room for it.
+func (l *listener) queue(message []byte) bool {
 	if len(message) > maxEvent || !l.queued.Add(len(message)) {
 		return false
 	}
@@ -88,8 +88,8 @@ func (l *listener) take(message []byte) bool {
 	}
 }
 
-// takeBack sends the listeners a cancellation for each open request of a process that has ended.
-func (p *process) takeBack() {
+// cancelRequests sends the listeners a cancellation for each open request of a process that has ended.
+func (p *process) cancelRequests() {
 	p.calls.mu.Lock()
 	ids := p.calls.asked
 	p.calls.asked = nil
@@ -98,7 +98,7 @@ func (p *process) takeBack() {
 	defer p.server.mu.Unlock()
 	for l := range p.host.listeners {
 		for _, key := range ids {
-			l.take(upstream.Cancelled(jsonrpc.KeyID(key)).Request("", nil).Body())
+			l.queue(upstream.Cancelled(jsonrpc.KeyID(key)).Request("", nil).Body())
 		}
 	}
 }

@@ -40,7 +40,7 @@ func TestOpen_ServerWithoutSessionsIsGreetedWithDiscover(t *testing.T) {
 			refused := func() {
 				t.Helper()
 				conn, answer, err := r.Open(t.Context(), ana, hello(7))
-				if conn != nil || err == nil || !answer.Refuses() || string(answer.Message.ID.Of(answer.Message.Raw)) != "7" {
+				if conn != nil || err == nil || !answer.IsUnknownRequest() || string(answer.Message.ID.Of(answer.Message.Raw)) != "7" {
 					t.Fatalf("a session is %v, %v, %v", conn, answer, err)
 				}
 			}
@@ -165,7 +165,7 @@ func TestOpen_ServerMayChangeItsProtocolFamily(t *testing.T) {
 	if _, err := before.try(3, "info", nil); !errors.Is(err, upstream.ErrClosed) {
 		t.Errorf("a session with a program that has none any more: %v", err)
 	}
-	if conn, answer, err := r.Open(t.Context(), ana, hello(4)); conn != nil || err == nil || !answer.Refuses() {
+	if conn, answer, err := r.Open(t.Context(), ana, hello(4)); conn != nil || err == nil || !answer.IsUnknownRequest() {
 		t.Errorf("another session is %v, %v, %v", conn, answer, err)
 	}
 	conn, _, err := r.discover(t, ana)

@@ -104,7 +104,7 @@ func (p *process) ended(ctx context.Context, class error) error {
 // only be between tokens, where a space means the same. U+0085, U+2028 and U+2029 can only be in strings. Some readers
 // take them for line breaks, so they are escaped.
 func frame(message []byte, edits ...jsonrpc.Edit) ([]byte, error) {
-	spliced, err := jsonrpc.Splice(message, edits...)
+	spliced, err := jsonrpc.ApplyEdits(message, edits...)
 	if err != nil {
 		return nil, err
 	}

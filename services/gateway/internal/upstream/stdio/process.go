@@ -262,7 +262,7 @@ func (p *process) logEnd(state *os.ProcessState) {
 		how = p.cause
 	} // otherwise its last lines are not logged, because they may quote arguments
 	p.log.Log(context.Background(), level, "server process ended", "cause", how, "dropped", p.drops)
-	p.takeBack()
+	p.cancelRequests()
 	if p.program != nil {
 		p.server.program.release(p.program)
 	}

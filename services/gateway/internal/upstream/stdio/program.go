@@ -163,7 +163,7 @@ func (p *program) finish(run *installing) {
 	old := p.newest
 	p.underWay = nil
 	if err != nil {
-		cause := p.cause(err)
+		cause := p.causeOf(err)
 		p.failure, p.failed, run.err = cause, time.Now(), cause
 		p.failures++
 	} else {
@@ -178,8 +178,8 @@ func (p *program) finish(run *installing) {
 	p.report(installed, run.err, old != nil)
 }
 
-// cause returns the error of an installation in the form for callers and operators.
-func (p *program) cause(err error) *upstream.CauseError {
+// causeOf returns the error of an installation in the form for callers and operators.
+func (p *program) causeOf(err error) *upstream.CauseError {
 	text := fmt.Sprintf("the installation of %s for server %s failed", upstream.Escaped(p.Command.DisplayPackage(), maxTailLine), p.server.cfg.Name)
 	out := &upstream.CauseError{Text: text, RetryAfter: installPause << min(p.failures, installDoublings), Err: fmt.Errorf("%s: %w: %w", text, errInstall, err)}
 	if limit, ok := errors.AsType[*upstream.LimitError](err); ok {

@@ -75,7 +75,7 @@ func (p *process) deliverAnswer(a *jsonrpc.Answer, own bool) string {
 		return p.failByLooseID(jsonrpc.Sketch{ID: id, Result: a.Result.Present(), Error: a.Error.Present()})
 	}
 	p.calls.remove(c)
-	if upstream.Forged(a) {
+	if upstream.IsForged(a) {
 		c.result <- callResult{nil, fmt.Errorf("%w: server %q: %w", upstream.ErrNoAnswer, p.server.cfg.Name, upstream.ErrForged)}
 		return ""
 	}
@@ -102,7 +102,7 @@ func (p *process) unreadable(line []byte, err error) string {
 	}
 	switch c := p.calls.find(number); {
 	case c != nil:
-		p.fail(c, upstream.Unreadable(err))
+		p.fail(c, upstream.AsAnswerError(err))
 		return ""
 	case p.calls.wasAbandoned(number):
 		return dropLate
@@ -146,11 +146,11 @@ func (p *process) handleRequest(a *jsonrpc.Answer) string {
 	if len(id) > maxServerID {
 		return dropOverflow
 	}
-	if !p.modern.Load() && a.Method != mcp.MethodPing && len(a.Raw) <= maxEvent && p.host.hasOne(p.server) && p.calls.ask(id) {
+	if !p.modern.Load() && a.Method != mcp.MethodPing && len(a.Raw) <= maxEvent && p.host.hasOne(p.server) && p.calls.addRequest(id) {
 		if p.deliverUnassigned(a, a.Raw) {
 			return ""
 		}
-		p.calls.answered(id)
+		p.calls.takeRequest(id)
 	}
 	if !p.refuseRequest(a) {
 		return dropOverflow
@@ -175,7 +175,7 @@ func (p *process) refuseQueued(messages chan []byte) {
 	for {
 		select {
 		case message := <-messages:
-			if a, err := jsonrpc.ReadAnswer(message, jsonrpc.AnswerLimits()); err == nil && a.Kind == jsonrpc.Request && p.calls.answered(a.ID.Of(a.Raw)) {
+			if a, err := jsonrpc.ReadAnswer(message, jsonrpc.AnswerLimits()); err == nil && a.Kind == jsonrpc.Request && p.calls.takeRequest(a.ID.Of(a.Raw)) {
 				p.refuseRequest(a)
 			}
 		default:
@@ -195,7 +195,7 @@ func (p *process) deliverUnassigned(m *jsonrpc.Answer, message []byte) bool {
 	}
 	taken := false
 	for _, l := range p.listenersFor(m) {
-		taken = l.take(message) || taken
+		taken = l.queue(message) || taken
 	}
 	if c := p.calls.first(); one && !taken && c != nil {
 		return p.deliver(c, message) == ""
@@ -225,7 +225,7 @@ func (p *process) handleNotification(a *jsonrpc.Answer) string {
 	case a.Method == mcp.MethodMessage && !p.server.cfg.Shared: // in a shared process, the message may belong to any session
 		c = p.calls.onlyCall()
 	}
-	message, err := jsonrpc.Splice(a.Raw, edits...)
+	message, err := jsonrpc.ApplyEdits(a.Raw, edits...)
 	switch {
 	case err != nil || len(message) > maxEvent:
 		return dropOverflow

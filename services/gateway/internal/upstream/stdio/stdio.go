@@ -145,9 +145,9 @@ func New(cfg Config, deps Deps) (upstream.Transport, error) {
 	cfg.Env = maps.Clone(cfg.Env)
 	cfg.Remove = slices.Clone(cfg.Remove)
 	cfg.Limits = cmp.Or(cfg.Limits, DefaultLimits())
-	cfg.Path = present(cfg.Path)
+	cfg.Path = existingFolders(cfg.Path)
 	if path, ok := cfg.Env["PATH"]; ok {
-		cfg.Env["PATH"] = present(path)
+		cfg.Env["PATH"] = existingFolders(path)
 	}
 	cfg.WriteTimeout = cmp.Or(cfg.WriteTimeout, 10*time.Second)
 	cfg.IdleTimeout = cmp.Or(cfg.IdleTimeout, 5*time.Minute)
@@ -262,36 +262,36 @@ func (s *transport) Open(ctx context.Context, key principal.Key, hello upstream.
 	m := hello.Message.Clone()
 	known := s.family.Load()
 	if modern && known != nil && !known.isModern() { // asking the server would start a program
-		return s.otherEra(known, m)
+		return s.wrongFamily(known, m)
 	}
-	h, err := s.join(key, hello.Room)
+	h, err := s.addSession(key, hello.Room)
 	if err != nil {
 		return nil, upstream.Answer{}, err
 	}
 	p, err := s.acquire(ctx, h, greetingOf(m, known))
 	if err != nil {
-		s.leave(h)
+		s.removeSession(h)
 		return nil, upstream.Answer{}, err
 	}
 	if p.modern.Load() != modern {
-		s.leave(h)
-		return s.otherEra(s.family.Load(), m)
+		s.removeSession(h)
+		return s.wrongFamily(s.family.Load(), m)
 	}
-	answer, err := p.greet(m)
+	answer, err := p.greetingFor(m)
 	if err != nil {
-		s.leave(h)
+		s.removeSession(h)
 		return nil, upstream.Answer{}, err
 	}
 	return newConn(s, h, modern), upstream.Answer{Message: answer}, nil
 }
 
-// otherEra returns the result of Open for a client whose protocol family the server does not speak.
-func (s *transport) otherEra(known *protocolFamily, hello *jsonrpc.Message) (upstream.Conn, upstream.Answer, error) {
+// wrongFamily returns the result of Open for a client whose protocol family the server does not speak.
+func (s *transport) wrongFamily(known *protocolFamily, hello *jsonrpc.Message) (upstream.Conn, upstream.Answer, error) {
 	err := fmt.Errorf("%w: server %q: %w", upstream.ErrNoAnswer, s.cfg.Name, upstream.ErrRevision)
 	if !known.isModern() {
 		return nil, upstream.Answer{}, err
 	}
-	answer, failed := known.refusal.Addressed(hello.ID.Of(hello.Raw))
+	answer, failed := known.refusal.WithID(hello.ID.Of(hello.Raw))
 	if failed != nil {
 		return nil, upstream.Answer{}, err
 	}

@@ -34,8 +34,8 @@ var (
 	codings   = []string{"gzip", "br", "deflate", "zstd", "compress"}
 )
 
-// caused wraps err in a CauseError if a response shows why it cannot be used.
-func (s *Transport) caused(resp *http.Response, err error) error {
+// withCause wraps err in a CauseError if a response shows why it cannot be used.
+func (s *Transport) withCause(resp *http.Response, err error) error {
 	for _, other := range []error{context.DeadlineExceeded, context.Canceled, limits.ErrMemory, bodyreader.ErrSlow, upstream.ErrForged} {
 		if errors.Is(err, other) {
 			return err
@@ -113,9 +113,9 @@ func (s *Transport) shownPath(at *url.URL) string {
 	return out.String()
 }
 
-// unreached wraps err in a CauseError with the reason why there was no connection and the remedy, as far as callers may
-// know them.
-func (s *Transport) unreached(err error) error {
+// connectError wraps err in a CauseError with the reason why there was no connection and the remedy, as far as callers
+// may know them.
+func (s *Transport) connectError(err error) error {
 	key := "servers." + s.name + ".http"
 	text, lasts := "", false
 	if refused, ok := errors.AsType[*httpclient.ProxyError](err); ok {

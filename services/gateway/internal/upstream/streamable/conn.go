@@ -79,7 +79,7 @@ func (c *conn) handshake(ctx context.Context, memory *limits.Memory) (*negotiate
 	}
 	state := &negotiated{session: resp.Header.Get(headerSession), cookies: opening.cookies}
 	if !isSession(state.session) {
-		return nil, upstream.Answer{}, c.unusable(resp, errSession)
+		return nil, upstream.Answer{}, c.answerError(resp, errSession)
 	}
 	if version := versionOf(message); mcp.IsSupported(version) {
 		state.version = version
@@ -121,15 +121,15 @@ func (c *conn) reopen(ctx context.Context, old *negotiated, memory *limits.Memor
 	case answer.Message.Error.Present():
 		return nil, errors.New("the server refused to open a session")
 	}
-	if err := c.adopt(ctx, old, fresh); err != nil {
+	if err := c.replaceSession(ctx, old, fresh); err != nil {
 		return nil, errors.Join(err, c.end(ctx, fresh))
 	}
 	c.server.log.InfoContext(ctx, "server forgot its session; opened a new one", "server", c.server.name)
 	return fresh, nil
 }
 
-// adopt makes fresh the session of the connection after it has sent notifications/initialized to the server.
-func (c *conn) adopt(ctx context.Context, old, fresh *negotiated) error {
+// replaceSession makes fresh the session of the connection after it has sent notifications/initialized to the server.
+func (c *conn) replaceSession(ctx context.Context, old, fresh *negotiated) error {
 	if fresh.version != old.version { // the client has negotiated the old revision
 		return fmt.Errorf("the server now speaks %q instead of %q", fresh.version, old.version)
 	}

@@ -49,10 +49,10 @@ func readEvents(ctx context.Context, body io.ReadCloser, clean *redact.Redactor,
 		}
 		message, err := bodyreader.Mended(ctx, data, clean, req.Room, methodOf(req))
 		if err != nil {
-			return nil, fmt.Errorf("read an event: %w", upstream.Unreadable(err))
+			return nil, fmt.Errorf("read an event: %w", upstream.AsAnswerError(err))
 		}
 		switch {
-		case message.Kind == jsonrpc.Response && message.UnquoteID(req.ID()) && upstream.Forged(message):
+		case message.Kind == jsonrpc.Response && message.UnquoteID(req.ID()) && upstream.IsForged(message):
 			return nil, upstream.ErrForged
 		case message.Kind == jsonrpc.Response && jsonrpc.SameID(message.ID.Of(message.Raw), req.ID()):
 			return message, nil
@@ -199,7 +199,7 @@ func (e *eventReader) next() ([]byte, error) {
 // line reads a line and reports whether it is blank. The end of the stream is an error, because an event is complete
 // only after a blank line.
 func (e *eventReader) line() (blank bool, err error) {
-	part, more, err := e.part()
+	part, more, err := e.readPart()
 	if err != nil {
 		return false, err
 	}
@@ -216,26 +216,26 @@ func (e *eventReader) line() (blank bool, err error) {
 		kind := string(value)
 		e.kind, e.other = kind, kind != "" && kind != "message" && kind != e.wanted
 	case "id":
-		if text, ok := short(value); ok && !more {
+		if text, ok := eventField(value); ok && !more {
 			e.id, e.hasID = text, true
 		}
 	case "retry":
-		text, ok := short(value)
+		text, ok := eventField(value)
 		if ok && !more && text != "" && len(text) <= maxRetry && strings.Trim(text, "0123456789") == "" {
 			e.retry = text
 		}
 	}
 	for more && err == nil {
-		if part, more, err = e.part(); isData && err == nil {
+		if part, more, err = e.readPart(); isData && err == nil {
 			err = e.data.Add(part)
 		}
 	}
 	return false, err
 }
 
-// short returns the text of a field that is passed to a client. It returns false if the text is not visible ASCII of at
-// most maxField bytes.
-func short(value []byte) (string, bool) {
+// eventField returns the text of a field that is passed to a client. It returns false if the text is not visible ASCII
+// of at most maxField bytes.
+func eventField(value []byte) (string, bool) {
 	if len(value) > maxField || !isSession(string(value)) {
 		return "", false
 	}
@@ -252,9 +252,9 @@ func (e *eventReader) dataLine(value []byte) error {
 	return e.data.Add(value)
 }
 
-// part reads a line without its end, which is CR LF, LF or CR (HTML Standard, section 9.2.5). If the line is longer
-// than the buffer, part returns the buffered part and sets more. It does not wait for the byte after a CR.
-func (e *eventReader) part() (part []byte, more bool, err error) {
+// readPart reads a line without its end, which is CR LF, LF or CR (HTML Standard, section 9.2.5). If the line is longer
+// than the buffer, readPart returns the buffered part and sets more. It does not wait for the byte after a CR.
+func (e *eventReader) readPart() (part []byte, more bool, err error) {
 	if err := e.skip(); err != nil {
 		return nil, false, err
 	}
@@ -268,7 +268,7 @@ func (e *eventReader) part() (part []byte, more bool, err error) {
 			return part, true, e.discard(n)
 		}
 		if _, err := e.in.Peek(n + 1); err != nil {
-			return nil, false, ended(err)
+			return nil, false, streamEnd(err)
 		}
 	}
 }
@@ -277,7 +277,7 @@ func (e *eventReader) part() (part []byte, more bool, err error) {
 func (e *eventReader) skip() error {
 	next, err := e.in.Peek(1)
 	if err != nil {
-		return ended(err)
+		return streamEnd(err)
 	}
 	if e.cr && next[0] == '\n' {
 		err = e.discard(1)
@@ -317,8 +317,8 @@ func (e *eventReader) discard(n int) error {
 	}
 }
 
-// ended returns [errEnded] for the end of the stream, and every other error unchanged.
-func ended(err error) error {
+// streamEnd returns [errEnded] for the end of the stream, and every other error unchanged.
+func streamEnd(err error) error {
 	if errors.Is(err, io.EOF) {
 		return errEnded
 	}

@@ -50,7 +50,7 @@ func FuzzReadEvents(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if answer.Kind != jsonrpc.Response || !jsonrpc.SameID(answer.ID.Of(answer.Raw), []byte("1")) || upstream.Forged(answer) {
+		if answer.Kind != jsonrpc.Response || !jsonrpc.SameID(answer.ID.Of(answer.Raw), []byte("1")) || upstream.IsForged(answer) {
 			t.Errorf("took %q as the answer", answer.Raw)
 		}
 	})

@@ -98,8 +98,8 @@ func (c *conn) fields(fields []httpclient.Field, state *negotiated, req upstream
 	return append(state.appendFields(fields, req), state.cookies.field(c.server.cookie))
 }
 
-// cleanOf returns the scrubber for answers in a session.
-func (c *conn) cleanOf(state *negotiated) *redact.Redactor {
+// scrubberFor returns the scrubber for answers in a session.
+func (c *conn) scrubberFor(state *negotiated) *redact.Redactor {
 	if state.cookies == nil {
 		return c.server.clean
 	}
@@ -134,7 +134,7 @@ func (c *conn) post(ctx context.Context, req upstream.Request, state *negotiated
 
 // neverSent classifies the error of a message that was not sent.
 func (s *Transport) neverSent(err error) error {
-	err = s.unreached(err)
+	err = s.connectError(err)
 	if errors.Is(err, httpclient.ErrUnreached) {
 		return fmt.Errorf("%w: %w: %s: %w", upstream.ErrNeverSent, upstream.ErrUnreached, s.name, err)
 	}
@@ -147,7 +147,7 @@ func (c *conn) answer(ctx context.Context, resp *http.Response, req upstream.Req
 	defer func() {
 		if err != nil {
 			req.Room.Settle(0) // frees the memory for the data that was read
-			message, err = nil, c.unusable(resp, err)
+			message, err = nil, c.answerError(resp, err)
 		}
 	}()
 	switch kind := contentType(resp); kind {
@@ -156,7 +156,7 @@ func (c *conn) answer(ctx context.Context, resp *http.Response, req upstream.Req
 		if !state.opening && !state.modern() {
 			to.resume = func(last string, wait time.Duration) (io.ReadCloser, error) { return c.resume(ctx, state, last, wait) }
 		}
-		return readEvents(ctx, resp.Body, c.cleanOf(state), req, to)
+		return readEvents(ctx, resp.Body, c.scrubberFor(state), req, to)
 	case typeJSON:
 	default:
 		return nil, fmt.Errorf("the content type is %q", kind)
@@ -166,10 +166,10 @@ func (c *conn) answer(ctx context.Context, resp *http.Response, req upstream.Req
 		return nil, err
 	}
 	body = bytes.TrimPrefix(body, []byte(jsonrpc.ByteOrderMark))
-	message, err = bodyreader.Mended(ctx, body, c.cleanOf(state), req.Room, methodOf(req))
+	message, err = bodyreader.Mended(ctx, body, c.scrubberFor(state), req.Room, methodOf(req))
 	switch {
 	case err != nil:
-		return nil, upstream.Unreadable(err)
+		return nil, upstream.AsAnswerError(err)
 	case message.Kind != jsonrpc.Response:
 		return nil, upstream.ErrNoResponse
 	case state.opening && c.server.hasOneSession(resp.StatusCode, message):
@@ -178,7 +178,7 @@ func (c *conn) answer(ctx context.Context, resp *http.Response, req upstream.Req
 		return nil, upstream.ErrNoID
 	case !message.UnquoteID(req.ID()):
 		return nil, upstream.ErrOtherID
-	case upstream.Forged(message):
+	case upstream.IsForged(message):
 		return nil, upstream.ErrForged
 	default:
 		return message, nil
@@ -205,14 +205,14 @@ func contentType(resp *http.Response) string {
 	return kind
 }
 
-// unusable classifies the error of a request whose answer cannot be used. No status proves that the server did not read
-// the request. For example, a tool may pass on the status 429 of another service.
-func (c *conn) unusable(resp *http.Response, err error) error {
+// answerError classifies the error of a request whose answer cannot be used. No status proves that the server did not
+// read the request. For example, a tool may pass on the status 429 of another service.
+func (c *conn) answerError(resp *http.Response, err error) error {
 	what := upstream.ErrNoAnswer
 	if errors.Is(err, context.DeadlineExceeded) {
 		what = upstream.ErrTimeout
 	}
-	return c.server.caused(resp, fmt.Errorf("%w: %s answered %d: %w", what, c.server.name, resp.StatusCode, err))
+	return c.server.withCause(resp, fmt.Errorf("%w: %s answered %d: %w", what, c.server.name, resp.StatusCode, err))
 }
 
 // closer returns a function that closes a body, which ends any read of it.

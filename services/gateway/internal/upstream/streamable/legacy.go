@@ -55,8 +55,8 @@ func (c *legacy) open(ctx context.Context, memory *limits.Memory) (*link, upstre
 	return l, answer, nil
 }
 
-// live returns the session's stream. If the stream has ended, live opens another one.
-func (c *legacy) live(ctx context.Context, memory *limits.Memory) (*link, error) {
+// ensureStream returns the session's stream. If the stream has ended, live opens another one.
+func (c *legacy) ensureStream(ctx context.Context, memory *limits.Memory) (*link, error) {
 	if l := c.now.Load(); l.all.Err() == nil {
 		return l, nil
 	}
@@ -101,7 +101,7 @@ func (c *legacy) Request(ctx context.Context, req upstream.Request, events func(
 	if c.closed.Load() {
 		return upstream.Answer{}, fmt.Errorf("%w: %s: %w", upstream.ErrNeverSent, c.server.name, upstream.ErrClosed)
 	}
-	l, err := c.live(ctx, req.Room)
+	l, err := c.ensureStream(ctx, req.Room)
 	if errors.Is(err, upstream.ErrUnreached) {
 		return upstream.Answer{}, fmt.Errorf("%w: %w: %s", upstream.ErrNeverSent, upstream.ErrUnreached, c.server.name)
 	}
@@ -122,7 +122,7 @@ func (c *legacy) Notify(ctx context.Context, req upstream.Request) error {
 
 // Listen implements upstream.Conn.
 func (c *legacy) Listen(ctx context.Context, to upstream.Listener) error {
-	l, err := c.live(ctx, to.Room)
+	l, err := c.ensureStream(ctx, to.Room)
 	if err != nil {
 		return fmt.Errorf("%w: %s: %w", upstream.ErrNoAnswer, c.server.name, err)
 	}

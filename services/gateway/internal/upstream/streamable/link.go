@@ -74,11 +74,11 @@ func (s *Transport) dial(ctx context.Context, memory *limits.Memory) (*link, err
 	if resp.StatusCode != http.StatusOK || contentType(resp) != typeEvents {
 		l.end(upstream.ErrClosed)
 		why := upstream.ErrNoStream // the server may have a stream later
-		if resp.StatusCode == http.StatusOK || (upstream.Answer{Status: resp.StatusCode}).Refuses() {
+		if resp.StatusCode == http.StatusOK || (upstream.Answer{Status: resp.StatusCode}).IsUnknownRequest() {
 			why = errNoSSE
 		}
 		err := fmt.Errorf("%w: %w: %s answered %d to the request for a stream", upstream.ErrNeverSent, why, s.name, resp.StatusCode)
-		return nil, errors.Join(s.caused(resp, err), resp.Body.Close())
+		return nil, errors.Join(s.withCause(resp, err), resp.Body.Close())
 	}
 	l.cookies.store(resp.Header)
 	stream := &eventReader{data: bodyreader.New(l.all, l.has, upstream.MaxMessage), begun: time.Now()}
@@ -148,7 +148,7 @@ func (l *link) read(stream *eventReader) error {
 		switch {
 		case l.all.Err() != nil:
 			return fmt.Errorf("%s: %w", l.server.name, context.Cause(l.all))
-		case err != nil && l.fails(data, err):
+		case err != nil && l.failUnreadable(data, err):
 		case err != nil:
 			if l.dropped++; l.dropped == 1 {
 				l.server.log.InfoContext(l.all, "server message dropped because it can't be read; later ones are only counted", "server", l.server.name)
@@ -234,7 +234,7 @@ func (l *link) send(ctx context.Context, req upstream.Request, body []byte) erro
 		l.end(errLost) // the server has forgotten the session, even if its stream is open
 	}
 	if resp.StatusCode >= http.StatusMultipleChoices {
-		return l.server.caused(resp, fmt.Errorf("%w: %s answered %d", upstream.ErrNoAnswer, l.server.name, resp.StatusCode))
+		return l.server.withCause(resp, fmt.Errorf("%w: %s answered %d", upstream.ErrNoAnswer, l.server.name, resp.StatusCode))
 	}
 	return nil
 }

@@ -35,10 +35,10 @@ func (c *conn) discover(ctx context.Context, memory *limits.Memory) (*negotiated
 	switch {
 	case err == nil && upstream.SpeaksModern(message):
 		return state, answer, nil
-	case answer.Refuses(), err == nil && !message.Error.Present():
+	case answer.IsUnknownRequest(), err == nil && !message.Error.Present():
 		return nil, answer, fmt.Errorf("%w: %s: %w", upstream.ErrNoAnswer, c.server.name, upstream.ErrRevision)
 	case err == nil:
-		return nil, answer, c.unusable(resp, errNotNow)
+		return nil, answer, c.answerError(resp, errNotNow)
 	default:
 		return nil, answer, err
 	}

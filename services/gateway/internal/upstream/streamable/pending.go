@@ -70,7 +70,7 @@ func (l *link) deliverAnswer(m *jsonrpc.Answer) bool {
 	switch {
 	case w == nil:
 		return l.failByLooseID(jsonrpc.Sketch{ID: id, Result: m.Result.Present(), Error: m.Error.Present()})
-	case upstream.Forged(m):
+	case upstream.IsForged(m):
 		w.answer <- answered{err: upstream.ErrForged}
 	case !l.has.Transfer(w.room):
 		w.answer <- answered{err: limits.ErrMemory}
@@ -98,14 +98,15 @@ func (l *link) methodOf(id []byte) string {
 	return ""
 }
 
-// fails ends the request to which an unreadable message seems to belong, and reports whether there is such a request.
-func (l *link) fails(data []byte, err error) bool {
+// failUnreadable ends the request to which an unreadable message seems to belong, and reports whether there is such a
+// request.
+func (l *link) failUnreadable(data []byte, err error) bool {
 	s, is := jsonrpc.SketchOf(data)
 	if !is {
 		return false
 	}
 	if w := l.remove(func(w *pendingRequest) bool { return w.hasID(s.ID) }); w != nil {
-		w.answer <- answered{err: upstream.Unreadable(err)}
+		w.answer <- answered{err: upstream.AsAnswerError(err)}
 		return true
 	}
 	return l.failByLooseID(s)
@@ -124,7 +125,7 @@ func (l *link) failByLooseID(s jsonrpc.Sketch) bool {
 		alone := len(l.waiting) == 1
 		l.mu.Unlock()
 		if alone {
-			w = l.remove(anything)
+			w = l.remove(anyRequest)
 		}
 	}
 	if w == nil {
@@ -152,7 +153,7 @@ func (l *link) remove(is func(*pendingRequest) bool) *pendingRequest {
 // request. Otherwise it goes to the listener or, if there is no listener, to the first of these requests.
 func (l *link) deliver(m *jsonrpc.Answer) bool {
 	if m.Method == mcp.MethodProgress {
-		return l.progressed(m)
+		return l.deliverProgress(m)
 	}
 	message := bytes.Clone(m.Raw)
 	l.mu.Lock()
@@ -170,8 +171,8 @@ func (l *link) deliver(m *jsonrpc.Answer) bool {
 	return to != nil && to.put(message)
 }
 
-// progressed queues progress for its request, with the token that the client sent.
-func (l *link) progressed(m *jsonrpc.Answer) bool {
+// deliverProgress queues progress for its request, with the token that the client sent.
+func (l *link) deliverProgress(m *jsonrpc.Answer) bool {
 	number, err := strconv.ParseInt(string(m.ProgressToken.Of(m.Raw)), 10, 64)
 	if err != nil {
 		return false
@@ -180,7 +181,7 @@ func (l *link) progressed(m *jsonrpc.Answer) bool {
 	defer l.mu.Unlock()
 	for _, w := range l.waiting {
 		if w.number == number && w.events != nil && len(w.token) > 0 {
-			message, err := jsonrpc.Splice(m.Raw, jsonrpc.Edit{Span: m.ProgressToken, With: w.token})
+			message, err := jsonrpc.ApplyEdits(m.Raw, jsonrpc.Edit{Span: m.ProgressToken, With: w.token})
 			return err == nil && w.events.put(message)
 		}
 	}
@@ -208,12 +209,12 @@ func (l *link) close(q *queue) {
 
 // fail ends all waiting requests with an error.
 func (l *link) fail(err error) {
-	for w := l.remove(anything); w != nil; w = l.remove(anything) {
+	for w := l.remove(anyRequest); w != nil; w = l.remove(anyRequest) {
 		w.answer <- answered{err: err}
 	}
 }
 
-func anything(*pendingRequest) bool { return true }
+func anyRequest(*pendingRequest) bool { return true }
 
 // request posts a request and waits for the answer on the stream. The answer may arrive before the POST has ended.
 func (l *link) request(ctx context.Context, req upstream.Request, events func([]byte)) (upstream.Answer, error) {
@@ -252,7 +253,7 @@ func (l *link) request(ctx context.Context, req upstream.Request, events func([]
 			for len(messages) > 0 { // messages that arrived before the answer
 				take(<-messages)
 			}
-			return l.answered(w, a)
+			return l.result(w, a)
 		case err := <-sent:
 			if sent = nil; err == nil {
 				continue
@@ -263,7 +264,7 @@ func (l *link) request(ctx context.Context, req upstream.Request, events func([]
 			return upstream.Answer{Status: 0}, err
 		case <-ctx.Done():
 			if l.remove(func(other *pendingRequest) bool { return other == w }) == nil { // the answer has arrived
-				return l.answered(w, <-w.answer)
+				return l.result(w, <-w.answer)
 			}
 			class := upstream.ErrNoAnswer
 			if errors.Is(context.Cause(ctx), context.DeadlineExceeded) {
@@ -274,10 +275,10 @@ func (l *link) request(ctx context.Context, req upstream.Request, events func([]
 	}
 }
 
-// answered returns the result of a request with the client's id.
-func (l *link) answered(w *pendingRequest, a answered) (upstream.Answer, error) {
+// result returns the result of a request with the client's id.
+func (l *link) result(w *pendingRequest, a answered) (upstream.Answer, error) {
 	if a.err == nil {
-		a.message, a.err = a.message.Addressed(w.client)
+		a.message, a.err = a.message.WithID(w.client)
 	}
 	if a.err != nil {
 		return upstream.Answer{}, fmt.Errorf("%w: %s: %w", upstream.ErrNoAnswer, l.server.name, a.err)
@@ -292,7 +293,7 @@ func (w *pendingRequest) body(req upstream.Request) ([]byte, error) {
 	if len(w.token) > 0 {
 		edits = append(edits, jsonrpc.Edit{Span: req.Message.Meta.ProgressToken, With: w.id()})
 	}
-	body, err := jsonrpc.Splice(req.Body(), edits...)
+	body, err := jsonrpc.ApplyEdits(req.Body(), edits...)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", upstream.ErrNeverSent, err)
 	}
@@ -316,7 +317,7 @@ func (l *link) notify(ctx context.Context, req upstream.Request) error {
 			return nil
 		}
 		var err error
-		if body, err = jsonrpc.Splice(body, jsonrpc.Edit{Span: id, With: number}); err != nil {
+		if body, err = jsonrpc.ApplyEdits(body, jsonrpc.Edit{Span: id, With: number}); err != nil {
 			return fmt.Errorf("%w: %w", upstream.ErrNeverSent, err)
 		}
 	}

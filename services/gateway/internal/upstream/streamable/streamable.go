@@ -213,7 +213,7 @@ func (s *Transport) Open(ctx context.Context, _ principal.Key, hello upstream.Re
 		c.state.Store(state)
 		return c, answer, nil
 	}
-	if !initializes || errors.Is(err, upstream.ErrOneSession) || !answer.Refuses() || time.Since(time.Unix(0, s.notSSESince.Load())) < sseRetryAfter {
+	if !initializes || errors.Is(err, upstream.ErrOneSession) || !answer.IsUnknownRequest() || time.Since(time.Unix(0, s.notSSESince.Load())) < sseRetryAfter {
 		return nil, answer, err
 	}
 	old, greeting, failed := s.openLegacy(ctx, hello, memory) // MCP 2025-11-25, Transports, Backwards Compatibility
