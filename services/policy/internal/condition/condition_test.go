@@ -104,7 +104,7 @@ func TestHolds(t *testing.T) {
 				got = err.Error()
 			}
 			if held && err != nil {
-				t.Errorf("%s for %.80s holds, and %v", tt.text, tt.args, err)
+				t.Errorf("%s for %.80s is true, and the error is %v", tt.text, tt.args, err)
 			}
 		}
 		if !strings.Contains(got, tt.want) || len(got) > 400 {

@@ -9,6 +9,7 @@ import (
 
 // TestHolds_FailsForOtherSpellingsOfKeys checks that a condition is false if the arguments have another spelling of a
 // key that it reads. A server that reads Amount as amount would otherwise use a value that the condition did not test.
+// Case P14.
 func TestHolds_FailsForOtherSpellingsOfKeys(t *testing.T) {
 	t.Parallel()
 	const taken = " may be read as "

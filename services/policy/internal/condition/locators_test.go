@@ -8,7 +8,7 @@ import (
 )
 
 // TestHolds_LocatorFunctions checks that conditions have the functions of package locator. The tests of that package
-// check their results in detail.
+// check their results in detail. Case P14.
 func TestHolds_LocatorFunctions(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct{ text, args, want string }{
@@ -56,7 +56,7 @@ func answer(held bool, err error) string {
 }
 
 // TestCompile_FailsForMisleadingTestsOfPathsAndURLs checks that tests of parts of a path or URL are refused, and that
-// the error suggests a safe function.
+// the error suggests a safe function. Case P14.
 func TestCompile_FailsForMisleadingTestsOfPathsAndURLs(t *testing.T) {
 	t.Parallel()
 	const (

@@ -8,6 +8,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/locator"
 )
 
+// TestPath_Within checks which paths are within a root, and which texts are errors. Case P14.
 func TestPath_Within(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct{ text, root, want string }{

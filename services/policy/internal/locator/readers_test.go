@@ -30,7 +30,7 @@ var pieces = [][]string{
 }
 
 // TestParseURL_AgreesWithOtherReaders checks that Node, which implements the WHATWG standard, and the standard library,
-// which implements RFC 3986, parse every URL that ParseURL accepts to the same parts.
+// which implements RFC 3986, parse every URL that ParseURL accepts to the same parts. Case P14.
 func TestParseURL_AgreesWithOtherReaders(t *testing.T) {
 	t.Parallel()
 	texts := make([]string, 0, 30_000)

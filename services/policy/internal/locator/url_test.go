@@ -135,6 +135,7 @@ var urls = []struct{ text, want string }{
 	{"https://ok/" + strings.Repeat("a", locator.MaxBytes), "longer than"},
 }
 
+// TestParseURL checks the parts of URLs, and that misleading URLs are errors. Case P14.
 func TestParseURL(t *testing.T) {
 	t.Parallel()
 	for _, tt := range urls {
