@@ -39,10 +39,10 @@ func (x *Exchange) NewRelay() *Relay {
 }
 
 // Event forwards a message that a server sent before its answer.
-func (o *Relay) Event(raw []byte) { _ = o.Forward(upstream.Event{Message: raw}) } // the client may have disconnected
+func (o *Relay) Event(raw []byte) { _ = o.Deliver(upstream.Event{Message: raw}) } // the client may have disconnected
 
-// Forward forwards an event of a server, as far as the client may get it. An error means that the client can't get it.
-func (o *Relay) Forward(event upstream.Event) error {
+// Deliver forwards an event of a server, as far as the client may get it. An error means that the client can't get it.
+func (o *Relay) Deliver(event upstream.Event) error {
 	x := o.x
 	m, clean, err := x.said(event.Message)
 	switch {

@@ -142,7 +142,7 @@ func (x Member) listenOnce(ctx context.Context, out *dispatch.Relay, passed func
 			if !x.MayHear(ctx) {
 				return dispatch.ErrStale
 			}
-			err := out.Forward(event)
+			err := out.Deliver(event)
 			if err != nil { // the client has disconnected
 				end()
 				return err

@@ -131,7 +131,7 @@ func (x Message) listen(ctx context.Context, after string) (resp dispatch.Respon
 			if !x.MayHear(ctx) {
 				return dispatch.ErrStale
 			}
-			return out.Forward(event)
+			return out.Deliver(event)
 		},
 	})
 	if opened {

@@ -107,7 +107,7 @@ func (x *message) forward(ctx context.Context, wants upstream.Wanted) dispatch.R
 	defer func() { end(); alive.Wait() }()
 	alive.Go(func() { out.KeepOpen(ctx, end) })
 	answer, err := x.Session.Upstream.SendRequest(ctx, upstream.Subscribe(x.ID(), x.AsClient, wants), &x.Slot.Answer, func(raw []byte) {
-		if !x.MayHear(ctx) || out.Forward(upstream.Event{Message: raw}) != nil {
+		if !x.MayHear(ctx) || out.Deliver(upstream.Event{Message: raw}) != nil {
 			end()
 		}
 	})

@@ -191,7 +191,7 @@ func (h *hearing) once(ctx context.Context, again bool) bool {
 		for _, uri := range wants.URIs {
 			told, err := json.Marshal(map[string]string{"uri": uri})
 			if err == nil {
-				err = out.Forward(upstream.Event{Message: fmt.Appendf(nil, `{"jsonrpc":"2.0","method":"%s","params":{"_meta":{"%s":%s},%s}`, mcp.MethodResourceUpdated, mcp.MetaSubscription, x.ID(), told[1:])})
+				err = out.Deliver(upstream.Event{Message: fmt.Appendf(nil, `{"jsonrpc":"2.0","method":"%s","params":{"_meta":{"%s":%s},%s}`, mcp.MethodResourceUpdated, mcp.MetaSubscription, x.ID(), told[1:])})
 			}
 			if err != nil {
 				return true
@@ -202,7 +202,7 @@ func (h *hearing) once(ctx context.Context, again bool) bool {
 		return true
 	}
 	answer, err := x.Session.Upstream.SendRequest(ctx, upstream.Subscribe(x.ID(), x.AsClient, wants), &x.Slot.Answer, func(raw []byte) {
-		if !x.MayHear(ctx) || out.Forward(upstream.Event{Message: raw}) != nil {
+		if !x.MayHear(ctx) || out.Deliver(upstream.Event{Message: raw}) != nil {
 			stop()
 		}
 	})
