@@ -128,7 +128,7 @@ func TestFromFile_FailsForInvalidTokens(t *testing.T) {
 		{"that are samples", "token: change-me-change-me-change-me-change-me", noEnv, "publicly known"},
 		{"of one character", "token: " + strings.Repeat("q", 40), noEnv, "publicly known"},
 		{"whose variable is not set", `token: "${env:T}"`, noEnv, "the environment variable T is not set"},
-		{"whose variable holds a short text", `token: "${env:T}"`, env("T", "short-and-secret"), "fewer than 32"},
+		{"whose variable has a short text", `token: "${env:T}"`, env("T", "short-and-secret"), "fewer than 32"},
 		{"whose file is not there", `token: "${file:gone.txt}"`, noEnv, "gone.txt"},
 		{"whose hash is a text", "sha256: " + oneText, noEnv, "64 hexadecimal digits"},
 		{"whose hash is too short", "sha256: " + hex.EncodeToString(digest(oneText)[:31]), noEnv, "64 hexadecimal digits"},

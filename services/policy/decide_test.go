@@ -43,7 +43,7 @@ var wantDecisions = []struct {
 	{name: "a tool that is denied with a reason", call: call("remove"), want: &policyv1.Decision{
 		Effect: policyv1.Effect_EFFECT_DENY, Code: commonv1.Code_CODE_DENIED_BY_RULE, Rule: rule("tools.remove"), Message: "ask the owner",
 	}},
-	{name: "a tool that is hidden, whose reason is not told", call: call("secret"), want: &policyv1.Decision{
+	{name: "a hidden tool, without the reason", call: call("secret"), want: &policyv1.Decision{
 		Effect: policyv1.Effect_EFFECT_DENY, Code: commonv1.Code_CODE_TOOL_UNKNOWN, Rule: rule("tools.secret"), Hidden: true,
 	}},
 	{name: "a tool that needs approval", call: call("pay"), want: &policyv1.Decision{

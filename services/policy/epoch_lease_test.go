@@ -110,7 +110,7 @@ func TestSetQuarantine_ReturnsWhenTheGatewayHasTakenTheChange(t *testing.T) {
 	}
 	gateway.request(first.GetNumber()) // the gateway has not seen the change yet
 	if resp := gateway.receive(); resp.GetEpoch() != change.GetEpoch() || resp.GetLease() == nil {
-		t.Fatalf("the next lease: %v, behind %v", resp, change)
+		t.Fatalf("the next response is %v, after %v", resp, change)
 	}
 	select {
 	case err := <-done:

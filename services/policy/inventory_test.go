@@ -20,8 +20,8 @@ func TestUnknownNames(t *testing.T) {
 	}{
 		{"all names are known", "server: files\ntools:\n  read_file: {action: allow}\n  odd__name: {action: allow}", nil},
 		{"a document for a misspelt server", "server: flies\ntools:\n  nothing_of_it: {action: allow}", []string{`2: server: no configured server is called "flies"; did you mean "files"?`}},
-		{"a pattern that stands for no server", "server: pay-*\ndefault: deny", []string{`2: server: no configured server is called "pay-*"; known are: files, git-hub, new`}},
-		{"a pattern that stands for one", "server: git-*\ntools:\n  create_issue: {action: allow}", nil},
+		{"a pattern that matches no server", "server: pay-*\ndefault: deny", []string{`2: server: no configured server is called "pay-*"; known are: files, git-hub, new`}},
+		{"a pattern that matches one server", "server: git-*\ntools:\n  create_issue: {action: allow}", nil},
 		{"a misspelt tool", "server: files\ntools:\n  raed_file: {action: deny}", []string{`4: tools.raed_file: no tool called "raed_file" was listed by files; did you mean "read_file"?`}},
 		{"a joint name in a document for its server", "server: files\ntools:\n  files__read_file: {action: deny}", []string{
 			`4: tools.files__read_file: "files__read_file" is a tool's name at /mcp, which begins with the server's name; rules use the name that the server lists, so this matches no call; write the tool as "read_file", for the server "files"`,

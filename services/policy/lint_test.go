@@ -38,7 +38,7 @@ func TestLint(t *testing.T) {
 			want:      []*policyv1.Finding{{Path: "b.yaml", Line: 2, Column: 7}},
 		},
 		{
-			name:      "a document that says nothing",
+			name:      "a document without content",
 			documents: []*policyv1.Document{{Path: "a.yaml"}},
 			want:      []*policyv1.Finding{{Path: "a.yaml", Line: 1, Column: 1}},
 		},
@@ -65,7 +65,7 @@ func TestLint(t *testing.T) {
 			}
 			for _, f := range resp.GetFindings() {
 				if f.GetMessage() == "" {
-					t.Errorf("%v says nothing", f)
+					t.Errorf("%v has no message", f)
 				}
 			}
 		})

@@ -18,27 +18,27 @@ func notServed(method, instead string) error {
 
 // ListRevisions implements policyv1.PolicyServiceServer.
 func (*Service) ListRevisions(context.Context, *policyv1.ListRevisionsRequest) (*policyv1.ListRevisionsResponse, error) {
-	return nil, notServed("ListRevisions", "the active revision alone is kept, and GetRevision returns it")
+	return nil, notServed("ListRevisions", "only the active revision is stored, and GetRevision returns it")
 }
 
 // TestDocuments implements policyv1.PolicyServiceServer.
 func (*Service) TestDocuments(context.Context, *policyv1.TestDocumentsRequest) (*policyv1.TestDocumentsResponse, error) {
-	return nil, notServed("TestDocuments", "`sluice policy explain`, or ExplainCall, judges a call by the active documents")
+	return nil, notServed("TestDocuments", "`sluice policy explain`, or ExplainCall, decides a call by the active documents")
 }
 
 // SimulateCall implements policyv1.PolicyServiceServer.
 func (*Service) SimulateCall(context.Context, *policyv1.SimulateCallRequest) (*policyv1.SimulateCallResponse, error) {
-	return nil, notServed("SimulateCall", "start a mesh of your own with those documents, and ask `sluice policy explain` there")
+	return nil, notServed("SimulateCall", "start a mesh of your own with those documents, and run `sluice policy explain` there")
 }
 
 // DiffRevisions implements policyv1.PolicyServiceServer.
 func (*Service) DiffRevisions(context.Context, *policyv1.DiffRevisionsRequest) (*policyv1.DiffRevisionsResponse, error) {
-	return nil, notServed("DiffRevisions", "the documents come from files: compare them where you keep their versions")
+	return nil, notServed("DiffRevisions", "the documents come from files: compare them in your version control")
 }
 
 // ReplayCalls implements policyv1.PolicyServiceServer.
 func (*Service) ReplayCalls(*policyv1.ReplayCallsRequest, grpc.ServerStreamingServer[policyv1.ReplayCallsResponse]) error {
-	return notServed("ReplayCalls", "`sluice decisions tail` lists recorded calls, and `sluice policy explain` judges one of them")
+	return notServed("ReplayCalls", "`sluice decisions tail` lists recorded calls, and `sluice policy explain` decides one of them")
 }
 
 // SuggestDocument implements policyv1.PolicyServiceServer.

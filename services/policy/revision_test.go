@@ -78,7 +78,7 @@ func TestDecideCall_OperatorsOfATenantNameOnlyItsPrincipals(t *testing.T) {
 		{"an operator of the installation, for another tenant", "operator", own, codes.OK},
 		{"an operator of a tenant, for its own", "acme-operator", own, codes.OK},
 		{"an operator of a tenant, for another", "acme-operator", foreign, codes.PermissionDenied},
-		{"an operator of a tenant, for another behind its own", "acme-operator", mixed, codes.PermissionDenied},
+		{"an operator of a tenant, for another tenant in the chain", "acme-operator", mixed, codes.PermissionDenied},
 	}
 	for _, c := range tests {
 		t.Run(c.name, func(t *testing.T) {

@@ -46,13 +46,13 @@ func TestReserveLimits_GrantsAReservation(t *testing.T) {
 		t.Errorf("the reservation is %v", reservation)
 	}
 	if life := reservation.GetExpires().AsTime().Sub(at); life != 5*time.Minute {
-		t.Errorf("it lives for %v, want 5 min", life)
+		t.Errorf("the lifetime is %v, want 5 min", life)
 	}
 	req := request("k2", limit("a", "10"))
 	req.Lease = durationpb.New(time.Hour)
 	reservation = l.inTenant(t, "default").granted(req)
 	if life := reservation.GetExpires().AsTime().Sub(reservation.GetGranted().AsTime()); life != time.Hour {
-		t.Errorf("it lives for %v, want the hour that was asked for", life)
+		t.Errorf("the lifetime is %v, want the requested hour", life)
 	}
 }
 

@@ -78,7 +78,7 @@ func TestRenewLease_NeverShortensAReservation(t *testing.T) {
 	}
 	expires, err := renew(reservation.GetId(), durationpb.New(time.Hour))
 	if life := expires.Sub(reservation.GetGranted().AsTime()); err != nil || life < time.Hour || life > time.Hour+time.Minute {
-		t.Errorf("it lives for %v, %v; want an hour", life, err)
+		t.Errorf("the lifetime is %v, %v; want an hour", life, err)
 	}
 	if shorter, err := renew(reservation.GetId(), durationpb.New(time.Second)); err != nil || !shorter.Equal(expires) {
 		t.Errorf("renewed for a second it ends at %v, %v; want %v as before", shorter, err, expires)
@@ -269,7 +269,7 @@ func TestReserveLimits_ReservationExpiresWhenNotSettled(t *testing.T) {
 		}
 		time.Sleep(time.Nanosecond)
 		if reservation() == first {
-			t.Error("a reservation lives longer than it was renewed for")
+			t.Error("a reservation exists longer than its renewed lifetime")
 		}
 		resp, err := svc.PeekBuckets(ctx, &ratelimitv1.PeekBucketsRequest{Limits: []*ratelimitv1.Limit{day}})
 		if err != nil || resp.GetRemaining()[0].GetRemaining() != "8" {

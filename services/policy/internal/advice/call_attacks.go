@@ -122,7 +122,7 @@ rules:
 		ID: "AT07", Name: "Cap evasion",
 		Happens: "An agent that has reached a limit goes on in a new session, or lets new agents do the rest. " +
 			"Each of them stays below the limit; together they do not.",
-		Stopped: "A limit for each principal holds over all its sessions, and counts the calls of agents for every principal behind them. A second one holds for the whole tenant.",
+		Stopped: "A limit for each principal applies to all its sessions, and counts the calls of agents for every principal in their chain. A second limit applies to the whole tenant.",
 		Rule: `version: 1
 name: AT07-cap-evasion
 rules:

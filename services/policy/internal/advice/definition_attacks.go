@@ -42,10 +42,10 @@ rules:
 	},
 	{
 		ID: "AT16", Name: "Understated definition",
-		Happens: "A definition makes its tool look more harmless than it is, or leaves open what it does: it is said to read, and it deletes. " +
-			"A policy that goes by such words lets it through.",
-		Stopped: "By the default by_risk, no server's word lets anything pass freely: its reads are limited, and people are asked about all else, " +
-			"until the server is trusted or a person has accepted the definition. A tool that lies well is slowed down by that, and not found out.",
+		Happens: "A definition makes its tool look more harmless than it is, or does not show what the tool does. For example, the tool claims to read, but it deletes. " +
+			"A policy that relies on the definition allows the calls.",
+		Stopped: "With the default by_risk, a definition alone never allows unlimited calls: tools that claim to read are limited, and other tools require approval, " +
+			"until the server is trusted or a person has accepted the definition. A tool with a convincing false definition is slowed down, but not detected.",
 		Rule: `version: 1
 name: AT16-understated-definition
 default: by_risk

@@ -6,7 +6,7 @@ var peopleAttacks = []Entry{
 		ID: "AT17", Name: "Confused deputy",
 		Happens: "A person with few rights lets an agent with many rights do the work. " +
 			"The call comes from the agent and its rights are enough, so it does not matter for whom it acts.",
-		Stopped: "A call is decided for its caller and for every principal behind the caller, and the strictest decision holds. A rule about the person with few rights is enough.",
+		Stopped: "A call is decided for its caller and for every principal in the caller's chain, and the strictest decision wins. A rule about the person with few rights is enough.",
 		Rule: `version: 1
 name: AT17-confused-deputy
 rules:

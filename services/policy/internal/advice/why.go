@@ -38,7 +38,7 @@ func uncertaintyText(c *policyv1.Classification) string {
 	if !isUncertain(c) {
 		return ""
 	}
-	return "That is not sure: the definition leaves it open, and the strictest holds that anything in it speaks for."
+	return "The category is uncertain, because the definition does not show it clearly. It is the strictest category for which there is evidence."
 }
 
 // denials has a phrase for tools that are not of the category. The least strict category comes first.

@@ -85,7 +85,7 @@ func TestFor_WhyHasASentenceForEachFact(t *testing.T) {
 		want, without string
 	}{
 		{"nothing known", nil, "Nothing is known of what this tool does", "not Destructive"},
-		{"unsure", &policyv1.Classification{Category: read, Risk: 1, Confidence: 0.3}, "That is not sure", "not Destructive"},
+		{"unsure", &policyv1.Classification{Category: read, Risk: 1, Confidence: 0.3}, "The category is uncertain", "not Destructive"},
 		{"sure", &policyv1.Classification{Category: read, Risk: 1, Confidence: 0.5}, "(not Destructive)", "not sure"},
 		{"something speaks for worse", &policyv1.Classification{Category: read, Risk: 1, Confidence: 0.8, Evidence: []*policyv1.Evidence{removes}},
 			`Weaker evidence speaks for Destructive: the description says that it will clear ("clears").`, "not Destructive"},

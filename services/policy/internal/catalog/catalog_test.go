@@ -64,7 +64,7 @@ func (s *fixture) report(r catalog.Report, definitions ...string) catalog.Outcom
 	out, err := s.server.Report(r, s.set, s.now, func(d catalog.Digest) (string, error) {
 		text, ok := s.texts[d]
 		if !ok {
-			return "", errors.New("it is not kept")
+			return "", errors.New("the text is not stored")
 		}
 		return text, nil
 	})
@@ -321,7 +321,7 @@ func TestReport_OnlyGatewayListsStopAllSessions(t *testing.T) {
 		"the gateway before":      {func(s *fixture) { s.report(whole, bad); s.report(ana, bad) }, true},
 		"the gateway once":        {func(s *fixture) { s.report(ana, bad); s.report(whole, bad); s.report(whole, good) }, true},
 		"a page of the gateway's": {func(s *fixture) { s.report(ana, bad); s.report(catalog.Report{}, bad) }, true},
-		"the gateway behind a crowd": {func(s *fixture) {
+		"the gateway after many sessions": {func(s *fixture) {
 			for i := range 3 * catalog.MaxWaiting {
 				s.report(ana, tool("get", fmt.Sprint(other, i)))
 			}
@@ -457,10 +457,10 @@ func TestReport_StorageIsBoundedWhenListsKeepChanging(t *testing.T) {
 	}
 	got := s.server.Tools["get"].Definitions
 	if len(got) != 1+catalog.MaxWaiting || s.status(tool("get", "Reads.")) != engine.Changed || s.server.NotStored == 0 {
-		t.Errorf("%d definitions are kept, %d are not", len(got), s.server.NotStored)
+		t.Errorf("%d definitions are stored, %d are not", len(got), s.server.NotStored)
 	}
 	if len(s.server.Tools) > 3 || len(s.texts) > catalog.MaxDefinitions+3 {
-		t.Errorf("%d tools and %d texts are kept", len(s.server.Tools), len(s.texts))
+		t.Errorf("%d tools and %d texts are stored", len(s.server.Tools), len(s.texts))
 	}
 	if got[0].State != catalog.Accepted {
 		t.Error("what was accepted is forgotten")
@@ -483,6 +483,6 @@ func TestReport_StorageIsBoundedWhenListsKeepChanging(t *testing.T) {
 		n += len(text)
 	}
 	if n > catalog.MaxWaitingBytes {
-		t.Errorf("%d bytes are kept", n)
+		t.Errorf("%d bytes are stored", n)
 	}
 }

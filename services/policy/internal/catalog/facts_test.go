@@ -16,13 +16,13 @@ func TestFacts_UncertainToolIsSureWhenAnOperatorSetTheClass(t *testing.T) {
 	set := catalog.Settings{Mode: catalog.FirstUse}
 	digest := func(name string) []byte { return s.server.Tools[name].Definitions[0].Digest[:] }
 	if !s.server.Facts("get_note", digest("get_note"), set).Sure || s.server.Facts("x", digest("x"), set).Sure {
-		t.Error("it is sure of the vague tool, or unsure of the clear one")
+		t.Error("Sure is true for the vague tool, or false for the clear one")
 	}
 	class, err := s.server.SetOverride("x", &catalog.Override{Category: mcpv1.Category_CATEGORY_READ, Reason: "seen", Author: "ana"}, s.server.Tools["x"].Etag())
 	if err != nil {
 		t.Fatal(err)
 	}
 	if !class.Facts("x", digest("x"), set).Sure {
-		t.Error("it is unsure of a tool after a person has said what it is")
+		t.Error("Sure is false although an operator set the class")
 	}
 }

@@ -35,7 +35,7 @@ func messages(t testing.TB) (out []message) {
 	}
 	for i := 0; i+1 < len(archive.Files); i += 2 {
 		if archive.Files[i+1].Name != "errors" {
-			t.Fatalf("behind %q stands no file errors", archive.Files[i].Name)
+			t.Fatalf("no file errors follows %q", archive.Files[i].Name)
 		}
 		out = append(out, message{archive.Files[i].Name, archive.Files[i].Data, string(archive.Files[i+1].Data)})
 	}
@@ -75,10 +75,10 @@ func TestMessages(t *testing.T) {
 	for _, m := range all {
 		got := loadMessages(t, m)
 		if strings.TrimSpace(got) == "" {
-			t.Errorf("of %s nothing is said", m.name)
+			t.Errorf("%s has no messages", m.name)
 		}
 		if got != m.want && !*update {
-			t.Errorf("of %s is said\n%swant\n%s", m.name, got, m.want)
+			t.Errorf("%s gives\n%swant\n%s", m.name, got, m.want)
 		}
 		golden.Files = append(golden.Files, txtar.File{Name: m.name, Data: m.text}, txtar.File{Name: "errors", Data: []byte(got)})
 	}
@@ -140,7 +140,7 @@ func TestMessages_AreComplete(t *testing.T) {
 				text, _ := strconv.Unquote(literal.Value) // the parser has accepted the literal
 				for _, part := range verb.Split(text, -1) {
 					if part = strings.Trim(part, ` ;,:"`); strings.Contains(part, " ") && untestedMessages[part] == "" && !strings.Contains(all.String(), part) {
-						t.Errorf("%s: nothing has %q said", file, part)
+						t.Errorf("%s: no document of the archive gives %q", file, part)
 					}
 				}
 				return true

@@ -21,20 +21,20 @@ func TestAccess_CoversEveryAllowedCall(t *testing.T) {
 		}
 		reach := set.Access(call.Subject, call.Server)
 		if call.Method != "" && set.Decide(call).Effect != engine.Deny && !reach.CouldAllow {
-			t.Fatalf("%s passes, and all is out of reach", call.Method)
+			t.Fatalf("%s is allowed, but CouldAllow is false", call.Method)
 		}
 		call.Method = ""
 		for _, tool := range append(someTools, "x", "tx", "xu", "t-u", "something-else") {
 			call.Tool = tool
 			d := set.Decide(call)
 			if d.Effect != engine.Deny && !reach.CouldAllow {
-				t.Fatalf("%s is judged %s by %s, and is out of reach", tool, d.Effect, d.Rule)
+				t.Fatalf("%s is decided as %s by %s, but CouldAllow is false", tool, d.Effect, d.Rule)
 			}
 			if d.Hidden && reach.HidesNone {
-				t.Fatalf("%s is hidden, and nothing is said to be", tool)
+				t.Fatalf("%s is hidden, but HidesNone is true", tool)
 			}
 			if set.Visible(call.Subject, call.Server, tool, call.Facts).Visible && !reach.CouldList {
-				t.Fatalf("%s is listed, and nothing is said to be", tool)
+				t.Fatalf("%s is listed, but CouldList is false", tool)
 			}
 		}
 	})
@@ -67,7 +67,7 @@ func TestAccess_IsExactWhenToolsAreNamed(t *testing.T) {
 			passes = passes || set.Decide(call).Effect != engine.Deny
 		}
 		if reach := set.Access(call.Subject, call.Server); reach.CouldAllow != passes {
-			t.Fatalf("reach is %t, and some call passes: %t", reach.CouldAllow, passes)
+			t.Fatalf("CouldAllow is %t, but some call is allowed: %t", reach.CouldAllow, passes)
 		}
 	})
 }
@@ -90,7 +90,7 @@ func TestAccess_CouldAllow(t *testing.T) {
 		some      bool
 		hidesNone bool
 	}{
-		{"nothing is said", engine.DefaultNone, nil, false, true},
+		{"no rule matches", engine.DefaultNone, nil, false, true},
 		{"denied by default", engine.DefaultDeny, nil, false, true},
 		{"allowed by default", engine.DefaultAllow, nil, true, true},
 		{"all is denied by a rule", engine.DefaultAllow, named(rule(engine.ActionDeny)), false, true},
@@ -196,22 +196,22 @@ func TestAccess_CouldList(t *testing.T) {
 		rules    []engine.Rule
 		want     bool
 	}{
-		"nothing is said":                      {engine.DefaultDeny, nil, false},
-		"allowed by default":                   {engine.DefaultAllow, nil, true},
-		"a tool is denied with a reason":       {engine.DefaultDeny, []engine.Rule{hidden, denied}, true},
-		"tools are denied with a reason":       {engine.DefaultDeny, []engine.Rule{hidden, rule(engine.ActionDeny, "why", "t*")}, true},
-		"all are denied with a reason":         {engine.DefaultAllow, []engine.Rule{hidden, rule(engine.ActionDeny, "why")}, true},
-		"a tool is denied without a reason":    {engine.DefaultDeny, []engine.Rule{hidden, rule(engine.ActionDeny, "", "t")}, false},
-		"a tool with a reason is hidden":       {engine.DefaultDeny, []engine.Rule{denied, rule(engine.ActionHide, "", "t")}, false},
-		"tools with a reason are hidden":       {engine.DefaultDeny, []engine.Rule{rule(engine.ActionDeny, "why", "ta*"), rule(engine.ActionHide, "", "t*")}, false},
-		"all tools are hidden":                 {engine.DefaultAllow, []engine.Rule{denied, rule(engine.ActionHide, "")}, false},
-		"some of them are hidden":              {engine.DefaultDeny, []engine.Rule{rule(engine.ActionDeny, "why", "t*"), rule(engine.ActionHide, "", "ta*")}, true},
-		"those of a class have a reason":       {engine.DefaultDeny, []engine.Rule{hidden, classed(engine.ActionDeny, "why")}, true},
-		"those of a class are hidden":          {engine.DefaultDeny, []engine.Rule{denied, classed(engine.ActionHide, "")}, true},
-		"another principal has a reason":       {engine.DefaultDeny, []engine.Rule{hidden, of("ben", denied)}, false},
-		"it is hidden from another principal":  {engine.DefaultDeny, []engine.Rule{denied, of("ben", rule(engine.ActionHide, ""))}, true},
-		"a hiding rule's reason is not told":   {engine.DefaultDeny, []engine.Rule{rule(engine.ActionHide, "why", "t")}, false},
-		"methods other than calls are allowed": {engine.DefaultDeny, []engine.Rule{{Action: engine.ActionAllow, Match: engine.Match{Method: []string{"prompts/*"}}}}, false},
+		"no rule matches":                          {engine.DefaultDeny, nil, false},
+		"allowed by default":                       {engine.DefaultAllow, nil, true},
+		"a tool is denied with a reason":           {engine.DefaultDeny, []engine.Rule{hidden, denied}, true},
+		"tools are denied with a reason":           {engine.DefaultDeny, []engine.Rule{hidden, rule(engine.ActionDeny, "why", "t*")}, true},
+		"all are denied with a reason":             {engine.DefaultAllow, []engine.Rule{hidden, rule(engine.ActionDeny, "why")}, true},
+		"a tool is denied without a reason":        {engine.DefaultDeny, []engine.Rule{hidden, rule(engine.ActionDeny, "", "t")}, false},
+		"a tool with a reason is hidden":           {engine.DefaultDeny, []engine.Rule{denied, rule(engine.ActionHide, "", "t")}, false},
+		"tools with a reason are hidden":           {engine.DefaultDeny, []engine.Rule{rule(engine.ActionDeny, "why", "ta*"), rule(engine.ActionHide, "", "t*")}, false},
+		"all tools are hidden":                     {engine.DefaultAllow, []engine.Rule{denied, rule(engine.ActionHide, "")}, false},
+		"some of them are hidden":                  {engine.DefaultDeny, []engine.Rule{rule(engine.ActionDeny, "why", "t*"), rule(engine.ActionHide, "", "ta*")}, true},
+		"those of a class have a reason":           {engine.DefaultDeny, []engine.Rule{hidden, classed(engine.ActionDeny, "why")}, true},
+		"those of a class are hidden":              {engine.DefaultDeny, []engine.Rule{denied, classed(engine.ActionHide, "")}, true},
+		"another principal has a reason":           {engine.DefaultDeny, []engine.Rule{hidden, of("ben", denied)}, false},
+		"it is hidden from another principal":      {engine.DefaultDeny, []engine.Rule{denied, of("ben", rule(engine.ActionHide, ""))}, true},
+		"the reason of a hiding rule is not shown": {engine.DefaultDeny, []engine.Rule{rule(engine.ActionHide, "why", "t")}, false},
+		"methods other than calls are allowed":     {engine.DefaultDeny, []engine.Rule{{Action: engine.ActionAllow, Match: engine.Match{Method: []string{"prompts/*"}}}}, false},
 		"approvers without a common group": {engine.DefaultDeny, []engine.Rule{
 			{Action: engine.ActionRequireApproval, Approvers: []string{"x"}, Match: engine.Match{Tool: []string{"t"}}},
 			{Action: engine.ActionRequireApproval, Approvers: []string{"y"}, Match: engine.Match{Tool: []string{"t"}}},

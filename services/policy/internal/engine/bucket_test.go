@@ -235,6 +235,6 @@ func TestBucket_PerOwnerIsSharedByAllPrincipalsOfAPerson(t *testing.T) {
 		}
 	}
 	if got := buckets("t", of("acme", "agent:acme/6", "ben"), olga); len(got) != 2 || !slices.Contains(got, want[0]) {
-		t.Errorf("an agent of ben behind which olga stands counts in %v", got)
+		t.Errorf("an agent of ben with olga in its chain counts in %v", got)
 	}
 }

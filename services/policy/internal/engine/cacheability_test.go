@@ -25,25 +25,25 @@ func TestCacheability_DecisionHoldsForAlikeCalls(t *testing.T) {
 		cacheability := set.Cacheability(call, d)
 		if !cacheability.Cacheable {
 			if cacheability.BySession {
-				t.Fatal("a decision that holds for no other call is kept by session")
+				t.Fatal("BySession is true although the decision is not cacheable")
 			}
 			return
 		}
 		if d.Effect == engine.RequireApproval || d.Hidden || d.Code == engine.ToolUnknown {
-			t.Fatalf("%+v holds for other calls", d)
+			t.Fatalf("%+v is cacheable", d)
 		}
 		other := call
 		other.Params = rapid.SampledFrom(slices.Sorted(maps.Keys(someParams))).Draw(t, "other params")
 		if !cacheability.BySession {
 			other.Subject.Chain = slices.Clone(call.Subject.Chain)
 			for i := range other.Subject.Chain {
-				other.Subject.Chain[i].Run = rapid.SampledFrom([]string{"", "1", "2"}).Draw(t, "other run behind")
+				other.Subject.Chain[i].Run = rapid.SampledFrom([]string{"", "1", "2"}).Draw(t, "other run in the chain")
 			}
 			other.Subject.Caller.Run = rapid.SampledFrom([]string{"", "1", "2"}).Draw(t, "other run")
 			other.Subject.Caller.Session = rapid.SampledFrom([]string{"", "s"}).Draw(t, "other session")
 		}
 		if diff := gocmp.Diff(d, set.Decide(other)); diff != "" {
-			t.Fatalf("another call is decided otherwise (-said +got):\n%s", diff)
+			t.Fatalf("another call has a different decision (-first +other):\n%s", diff)
 		}
 	})
 }
@@ -68,7 +68,7 @@ func TestCacheability(t *testing.T) {
 		"denied by default":              {rules(), engine.Callable, engine.Cacheability{Cacheable: true}},
 		"limited by principal":           {rules(limited(engine.PerPrincipal)), engine.Callable, engine.Cacheability{Cacheable: true}},
 		"limited by session":             {rules(limited(engine.PerTool, engine.PerSession)), engine.Callable, engine.Cacheability{Cacheable: true, BySession: true}},
-		"people are asked":               {rules(ask), engine.Callable, engine.Cacheability{}},
+		"requires approval":              {rules(ask), engine.Callable, engine.Cacheability{}},
 		"hidden":                         {rules(engine.Rule{Tool: "t", Action: engine.ActionHide}), engine.Callable, engine.Cacheability{}},
 		"a condition may be looked at":   {rules(engine.Rule{Tool: "t", Action: engine.ActionAllow}, where), engine.Callable, engine.Cacheability{}},
 		"the definition is not accepted": {rules(engine.Rule{Tool: "t", Action: engine.ActionAllow}), engine.Changed, engine.Cacheability{}},

@@ -144,7 +144,7 @@ func (c *checker) checkProperties(m *Match) {
 				c.add(field, fmt.Sprintf("%q is unknown", value), "use "+strings.Join(known, ", "))
 			}
 			if known == nil && !validTag(value) {
-				c.add(field, fmt.Sprintf("%q is not a tag", value), "tags are of 1 to 64 lower-case letters, digits and -")
+				c.add(field, fmt.Sprintf("%q is not a tag", value), "tags have 1 to 64 lower-case letters, digits and -")
 			}
 		}
 	}

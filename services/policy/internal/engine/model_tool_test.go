@@ -25,16 +25,16 @@ func TestDecide_ModelToolIsDeniedToOtherCallersUnlessNamed(t *testing.T) {
 		person   bool
 		own      bool
 	}{
-		"nothing":                {engine.Document{}, false, false},
-		"default allow":          {engine.Document{Default: engine.DefaultAllow}, false, true},
-		"default by_risk":        {engine.Document{Default: engine.DefaultByRisk}, false, true},
-		"a pattern":              {engine.Document{Rules: allow("wasm_*", engine.Match{})}, false, true},
-		"a pattern for a caller": {engine.Document{Rules: allow("wasm_model_*", engine.Match{Principal: []string{"*"}})}, false, true},
-		"its name for everybody": {engine.Document{Rules: allow("wasm_model_ask", engine.Match{})}, false, true},
-		"as tools have it":       {engine.Document{Rules: []engine.Rule{{Tool: "wasm_model_ask", Action: engine.ActionAllow}}}, false, true},
-		"its name and callers":   {engine.Document{Rules: allow("wasm_model_ask", engine.Match{Principal: []string{"*"}})}, true, true},
-		"its name and a group":   {engine.Document{Rules: allow("wasm_model_ask", engine.Match{Groups: []string{"team"}})}, true, false},
-		"of another caller":      {engine.Document{Default: engine.DefaultAllow, Rules: allow("wasm_model_ask", engine.Match{Principal: []string{"ben"}})}, false, true},
+		"nothing":                   {engine.Document{}, false, false},
+		"default allow":             {engine.Document{Default: engine.DefaultAllow}, false, true},
+		"default by_risk":           {engine.Document{Default: engine.DefaultByRisk}, false, true},
+		"a pattern":                 {engine.Document{Rules: allow("wasm_*", engine.Match{})}, false, true},
+		"a pattern for a caller":    {engine.Document{Rules: allow("wasm_model_*", engine.Match{Principal: []string{"*"}})}, false, true},
+		"its name for every caller": {engine.Document{Rules: allow("wasm_model_ask", engine.Match{})}, false, true},
+		"as tools have it":          {engine.Document{Rules: []engine.Rule{{Tool: "wasm_model_ask", Action: engine.ActionAllow}}}, false, true},
+		"its name and callers":      {engine.Document{Rules: allow("wasm_model_ask", engine.Match{Principal: []string{"*"}})}, true, true},
+		"its name and a group":      {engine.Document{Rules: allow("wasm_model_ask", engine.Match{Groups: []string{"team"}})}, true, false},
+		"of another caller":         {engine.Document{Default: engine.DefaultAllow, Rules: allow("wasm_model_ask", engine.Match{Principal: []string{"ben"}})}, false, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -58,14 +58,14 @@ func TestDecide_URISpellingsMatchByAction(t *testing.T) {
 			return compile(t, engine.Document{Name: "d", Rules: rules}).Decide(engine.Call{Method: "resources/read", Server: "s", Tool: tt.uri, Subject: person("x"), Facts: callable})
 		}
 		if got := of(engine.ActionAllow); (got.Effect == engine.Allow) != tt.allows {
-			t.Errorf("allow %s: %q is judged %s", tt.pattern, tt.uri, got.Effect)
+			t.Errorf("allow %s: %q is decided as %s", tt.pattern, tt.uri, got.Effect)
 		}
 		if got := of(engine.ActionRequireApproval); (got.Effect == engine.RequireApproval) != tt.allows || (got.Effect == engine.Deny) == tt.allows {
-			t.Errorf("people are asked about %s: %q is judged %s", tt.pattern, tt.uri, got.Effect)
+			t.Errorf("require approval for %s: %q is decided as %s", tt.pattern, tt.uri, got.Effect)
 		}
 		for _, action := range []engine.Action{engine.ActionDeny, engine.ActionHide} {
 			if got := of(action); (got.Effect == engine.Deny) != tt.refuses {
-				t.Errorf("%s %s: %q is judged %s", action, tt.pattern, tt.uri, got.Effect)
+				t.Errorf("%s %s: %q is decided as %s", action, tt.pattern, tt.uri, got.Effect)
 			}
 		}
 	}
@@ -168,15 +168,15 @@ func TestShowsEntry_AgreesWithDecide(t *testing.T) {
 				call.Tool = name
 				allowed := set.Decide(call).Effect != engine.Deny
 				if shown := set.ShowsEntry(call.Subject, call.Server, kind.listed, name, callable); shown != allowed {
-					t.Fatalf("%s of %q is allowed: %t, and shown: %t", kind.method, name, allowed, shown)
+					t.Fatalf("%s of %q is allowed: %t, but shown: %t", kind.method, name, allowed, shown)
 				}
 				if allowed && !could {
-					t.Fatalf("%s of %q is allowed, and none is said to be", kind.method, name)
+					t.Fatalf("%s of %q is allowed, but CouldAllow is false", kind.method, name)
 				}
 				seen[allowed] = true
 			}
 			if kind.alike && len(seen) != 1 {
-				t.Fatalf("%s: what is said to be alike is not", kind.method)
+				t.Fatalf("%s: names are reported as alike, but have different decisions", kind.method)
 			}
 		}
 		call.Method = "resources/read"

@@ -82,7 +82,7 @@ func drawRule(t *rapid.T, name string) engine.Rule {
 		case r.Match.URI != nil:
 			r.Match.Method = []string{"resources/read"}
 		default:
-			r.Match.Method = append(drawSome(t, "match asked", []string{"tools/call", "resources/read"}, 2), "prompts/get")
+			r.Match.Method = append(drawSome(t, "match only some", []string{"tools/call", "resources/read"}, 2), "prompts/get")
 		}
 	}
 	if r.Action == engine.ActionRequireApproval {

@@ -91,7 +91,7 @@ func TestStore_ReturnsStoredServers(t *testing.T) {
 		for _, got := range servers {
 			if got.Name == "files" {
 				if diff := cmp.Diff(server, got); diff != "" {
-					t.Errorf("(-kept +read):\n%s", diff)
+					t.Errorf("(-stored +read):\n%s", diff)
 				}
 			}
 		}

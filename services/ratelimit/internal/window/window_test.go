@@ -59,7 +59,7 @@ func TestLog_Check(t *testing.T) {
 				t.Errorf("Ask(%v, %d, %d): -want +got\n%s", tt.now, tt.cost, tt.limit, diff)
 			}
 			if second := log.Check(tt.now, tt.cost, tt.limit); second != got {
-				t.Errorf("asked again: %+v, first %+v", second, got)
+				t.Errorf("the second result is %+v, the first %+v", second, got)
 			}
 			if _, ok := log.Take(tt.now, tt.cost, tt.limit); ok != got.Fits {
 				t.Errorf("Take returns %t, Ask returned %t", ok, got.Fits)
@@ -148,7 +148,7 @@ func TestLog_Undo(t *testing.T) {
 		{"one in the middle, its twin stays", []int{1}, 3 * time.Second, 6},
 		{"both of a pair", []int{2, 1}, 3 * time.Second, 7},
 		{"all, out of order", []int{2, 0, 3, 1}, 3 * time.Second, 10},
-		{"one that the window has left behind", []int{0}, minute + 1, 6},
+		{"one that no longer counts", []int{0}, minute + 1, 6},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

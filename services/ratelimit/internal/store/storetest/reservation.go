@@ -18,7 +18,7 @@ var reservationCases = []testCase{
 			f.Errorf("reservation %+v, first %+v", repeat.Reservation, first.Reservation)
 		}
 		if repeat.Remaining[0] != 1 || repeat.Remaining[1] != 0 || repeat.Limit != 1 {
-			f.Errorf("what is left now: %v, tightest %d", repeat.Remaining, repeat.Limit)
+			f.Errorf("remaining units: %v, tightest %d", repeat.Remaining, repeat.Limit)
 		}
 		f.left(1, a)
 	}},
@@ -139,7 +139,7 @@ var reservationCases = []testCase{
 		}
 		f.left(0, l)
 	}},
-	{name: "a renewed reservation lives on", run: func(f *fixture) {
+	{name: "a renewed reservation is extended", run: func(f *fixture) {
 		l := limitOf("b", 1, long)
 		r := store.ReserveRequest{Key: "k", Limits: []store.Limit{l}, Lifetime: time.Second}
 		grant, err := f.store.Reserve(f.Context(), r)

@@ -102,7 +102,7 @@ var reserveCases = []testCase{
 		}
 		f.left(1, limits[:40]...)
 	}},
-	{name: "I3: the cap of a principal holds over a thousand sessions", run: func(f *fixture) {
+	{name: "I3: the cap of a principal applies to a thousand sessions", run: func(f *fixture) {
 		var granted int
 		for i := range 1000 {
 			for range 11 {
