@@ -1,5 +1,5 @@
-// Package sluice runs all roles of the mesh in one process. The roles use the same handlers, interceptors and statuses as
-// in separate processes. They are connected by pipes instead of a network.
+// Package sluice runs all roles of the mesh in one process. The roles use the same handlers, interceptors and statuses
+// as in separate processes. They are connected by pipes instead of a network.
 package sluice
 
 import (
@@ -39,8 +39,8 @@ const readyPoll = 10 * time.Millisecond
 // Options configure a mesh.
 type Options struct {
 	File *config.File
-	// Embedded names the servers of the configuration that this process serves itself. Their identity does not depend on
-	// their address, which may be different after a restart.
+	// Embedded names the servers of the configuration that this process serves itself. Their identity does not depend
+	// on their address, which may be different after a restart.
 	Embedded []string
 	// Env looks up environment variables, for secrets.
 	Env     config.Env
@@ -56,7 +56,8 @@ type Mesh struct {
 	tel    *telemetry.Telemetry
 	server *rpc.Server
 	tokens *authn.Tokens
-	// services are the services of the roles, including the gateway. Each service comes after the services that it needs.
+	// services are the services of the roles, including the gateway. Each service comes after the services that it
+	// needs.
 	services []rpc.Service
 	gateway  *gateway.Service
 	grpc     net.Listener
@@ -105,8 +106,8 @@ func (m *Mesh) build(ctx context.Context, opts Options) (err error) {
 	return nil
 }
 
-// listenerTLS returns the TLS configuration of the gRPC listener, or nil if the configuration has no TLS. Without TLS the
-// listener must be on loopback, which the configuration checks.
+// listenerTLS returns the TLS configuration of the gRPC listener, or nil if the configuration has no TLS. Without TLS
+// the listener must be on loopback, which the configuration checks.
 func (m *Mesh) listenerTLS(f *config.File) (_ *tls.Config, err error) {
 	if f.TLS.Dir == "" {
 		return nil, nil //nolint:nilnil // nil means plaintext
@@ -120,7 +121,7 @@ func (m *Mesh) listenerTLS(f *config.File) (_ *tls.Config, err error) {
 	}), nil
 }
 
-var builds = map[authv1.Role]app.Build{
+var roleConstructors = map[authv1.Role]app.Build{
 	authv1.Role_ROLE_GATEWAY: gateway.Build, authv1.Role_ROLE_POLICY: policy.Build, authv1.Role_ROLE_RATELIMIT: ratelimit.Build,
 	authv1.Role_ROLE_APPROVAL: approval.Build, authv1.Role_ROLE_WASMAGENT: wasmagent.Build,
 }
@@ -131,7 +132,7 @@ func (m *Mesh) addRoles(ctx context.Context, opts Options) error {
 		return err
 	}
 	for _, role := range authn.Roles() {
-		svc, err := builds[role](ctx, app.Mesh{
+		svc, err := roleConstructors[role](ctx, app.Mesh{
 			Process: app.Process{
 				File: opts.File, Env: opts.Env, Log: m.log.With("role", authn.RoleName(role)), Telemetry: m.tel, Version: opts.Version,
 			},
@@ -154,7 +155,8 @@ func (m *Mesh) add(role authv1.Role, svc rpc.Service) error {
 	return m.server.Add(role, svc)
 }
 
-// conns returns the function with which a role connects to the other roles. It returns the same connection for all roles.
+// conns returns the function with which a role connects to the other roles. It returns the same connection for all
+// roles.
 func (m *Mesh) conns(role authv1.Role) func(authv1.Role) (grpc.ClientConnInterface, error) {
 	one := sync.OnceValues(func() (grpc.ClientConnInterface, error) { return m.conn(role) })
 	return func(authv1.Role) (grpc.ClientConnInterface, error) { return one() }
@@ -181,14 +183,15 @@ func (m *Mesh) MCP() net.Addr { return m.gateway.Addr() }
 // Sandboxes returns what the kernel enforces for each stdio server, by the server's name.
 func (m *Mesh) Sandboxes() map[string]sandbox.Report { return m.gateway.Sandboxes() }
 
-// InFlight returns how many requests wait for a response, by the server's name. It leaves out servers without a request.
+// InFlight returns how many requests wait for a response, by the server's name. It leaves out servers without a
+// request.
 func (m *Mesh) InFlight() map[string]int { return m.gateway.InFlight() }
 
 // GRPC returns the gRPC address of all services.
 func (m *Mesh) GRPC() net.Addr { return m.grpc.Addr() }
 
-// Run serves until ctx ends. Then it first stops the gateway, which waits for calls in flight, and then the other roles,
-// which these calls need.
+// Run serves until ctx ends. Then it first stops the gateway, which waits for calls in flight, and then the other
+// roles, which these calls need.
 func (m *Mesh) Run(ctx context.Context) error {
 	inner, stop := context.WithCancel(context.WithoutCancel(ctx))
 	group, edge := errgroup.WithContext(ctx)

@@ -17,8 +17,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/config"
 )
 
-// newMesh returns a mesh of all roles that does not run.
-func newMesh(t *testing.T) *Mesh {
+// newTestMesh returns a mesh of all roles that does not run.
+func newTestMesh(t *testing.T) *Mesh {
 	t.Helper()
 	f, dir := config.Default(), t.TempDir()
 	f.Listen, f.GRPC, f.Data, f.Policies = "127.0.0.1:0", "127.0.0.1:0", dir, []string{filepath.Join(dir, "policy.yaml")}
@@ -32,13 +32,13 @@ func newMesh(t *testing.T) *Mesh {
 	return m
 }
 
-// diary records the calls of Run and Close, in their order.
-type diary struct {
+// callLog records the calls of Run and Close, in their order.
+type callLog struct {
 	mu    sync.Mutex
 	lines []string
 }
 
-func (d *diary) write(line string) {
+func (d *callLog) write(line string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.lines = append(d.lines, line)
@@ -47,7 +47,7 @@ func (d *diary) write(line string) {
 // role is an additional role: it offers no RPCs, runs, and holds a resource.
 type role struct {
 	name string
-	*diary
+	*callLog
 	// running receives the role's name when the role runs. broken is the error that Close returns.
 	running chan<- string
 	broken  error
@@ -67,9 +67,9 @@ func (r role) Close() error {
 	return r.broken
 }
 
-func TestEveryRoleRunsAndIsClosedInReverse(t *testing.T) {
+func TestMesh_RunsRolesAndClosesThemInReverse(t *testing.T) {
 	t.Parallel()
-	m, d, running := newMesh(t), new(diary), make(chan string)
+	m, d, running := newTestMesh(t), new(callLog), make(chan string)
 	broken := errors.New("it won't close")
 	if err := m.add(authv1.Role_ROLE_AUDIT, role{"audit", d, running, broken}); err != nil {
 		t.Fatal(err)
@@ -100,9 +100,9 @@ func TestEveryRoleRunsAndIsClosedInReverse(t *testing.T) {
 	}
 }
 
-func TestEveryRoleIsConnected(t *testing.T) {
+func TestMesh_ConnectsEveryRole(t *testing.T) {
 	t.Parallel()
-	m := newMesh(t)
+	m := newTestMesh(t)
 	for number := range authv1.Role_name {
 		role := authv1.Role(number)
 		if _, err := m.conn(role); (err == nil) != (role != authv1.Role_ROLE_UNSPECIFIED) {

@@ -33,9 +33,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/ratelimit"
 )
 
-// The gateway changes no message after it has sent or received the message, so that neither a call that policy decided on
-// nor policy's decision changes later.
-func TestMessagesAreReadOnlyOnceSent(t *testing.T) {
+// The gateway changes no message after it has sent or received the message, so that neither a call that policy decided
+// on nor policy's decision changes later.
+func TestGateway_DoesNotChangeMessagesAfterSending(t *testing.T) {
 	t.Parallel()
 	up := rawmcp.Start(t, `[{"name":"safe","inputSchema":{}},{"name":"limited","inputSchema":{}},{"name":"danger","inputSchema":{}}]`)
 	s := stack.WriteConfig(t, stack.Options{
@@ -65,7 +65,8 @@ func TestMessagesAreReadOnlyOnceSent(t *testing.T) {
 	}
 }
 
-// serveWitnessed serves a gateway, and returns the witness of its requests to other roles and the URL of its MCP endpoint.
+// serveWitnessed serves a gateway, and returns the witness of its requests to other roles and the URL of its MCP
+// endpoint.
 func serveWitnessed(t *testing.T, f *config.File) (*rpctest.Witness, string) {
 	t.Helper()
 	log, tokens := slog.New(slog.DiscardHandler), new(authn.Tokens)

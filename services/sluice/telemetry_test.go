@@ -16,10 +16,10 @@ import (
 )
 
 // A mesh makes exactly the spans that docs/telemetry.md lists.
-func TestSpansAreDocumented(t *testing.T) {
+func TestTelemetry_SpansAreDocumented(t *testing.T) {
 	t.Parallel()
 	collector := stack.NewCollector(t)
-	t.Run("calls", func(t *testing.T) { makeEverySpan(t, collector.URL) }) // the end of the subtest exports the last spans
+	t.Run("calls", func(t *testing.T) { produceAllSpans(t, collector.URL) }) // the end of the subtest exports the last spans
 	made := make(map[string]bool)
 	for _, span := range collector.Spans("") {
 		kind := strings.TrimPrefix(span.Kind.String(), "SPAN_KIND_")
@@ -51,8 +51,8 @@ func spanName(s stack.Span) string {
 	}
 }
 
-// makeEverySpan runs a mesh that makes every kind of span.
-func makeEverySpan(t *testing.T, collector string) {
+// produceAllSpans runs a mesh that makes every kind of span.
+func produceAllSpans(t *testing.T, collector string) {
 	up := rawmcp.Start(t, `[{"name":"limited","inputSchema":{}},{"name":"pay","inputSchema":{}}]`)
 	s := stack.Start(t, stack.WriteConfig(t, stack.Options{
 		Servers: fmt.Sprintf("  raw: {http: {url: %q}}\n  agents: {grpc: {target: wasmagent}}", up.URL),
@@ -111,16 +111,16 @@ func digestOf(t *testing.T, people approvalv1.ApprovalServiceClient, list *appro
 	return shown.GetView().GetDigest()
 }
 
-// A mesh makes exactly the metrics that docs/telemetry.md lists, with their units, kinds, descriptions and attributes. The
-// document lists every value of an attribute.
-func TestMetricsAreDocumented(t *testing.T) {
+// A mesh makes exactly the metrics that docs/telemetry.md lists, with their units, kinds, descriptions and attributes.
+// The document lists every value of an attribute.
+func TestTelemetry_MetricsAreDocumented(t *testing.T) {
 	t.Setenv("OTEL_METRIC_EXPORT_INTERVAL", "50")
 	collector := stack.NewCollector(t)
-	t.Run("calls", func(t *testing.T) { makeEveryMetric(t, collector) }) // the end of the subtest exports the last metrics
-	made, documented := make(map[string]described), make(map[string]described)
-	listed := values(t)
+	t.Run("calls", func(t *testing.T) { produceAllMetrics(t, collector) }) // the end of the subtest exports the last metrics
+	made, documented := make(map[string]metricDescription), make(map[string]metricDescription)
+	listed := documentedValues(t)
 	for _, m := range collector.Metrics() {
-		d := described{m.Kind, m.Unit, m.Description, make(map[string]bool)}
+		d := metricDescription{m.Kind, m.Unit, m.Description, make(map[string]bool)}
 		for _, p := range m.Points {
 			for key, value := range p.Attributes {
 				d.Attributes[key] = true
@@ -132,7 +132,7 @@ func TestMetricsAreDocumented(t *testing.T) {
 		made[m.Name] = d
 	}
 	for _, row := range telemetrytest.Documented(t, "../../docs/telemetry.md", "Metrics") {
-		d := described{row[1], strings.Trim(row[2], "`"), row[4], make(map[string]bool)}
+		d := metricDescription{row[1], strings.Trim(row[2], "`"), row[4], make(map[string]bool)}
 		for key := range strings.FieldsSeq(row[3]) {
 			d.Attributes[strings.Trim(key, "`")] = true
 		}
@@ -143,15 +143,15 @@ func TestMetricsAreDocumented(t *testing.T) {
 	}
 }
 
-// described is the description of a metric.
-type described struct {
+// metricDescription is the description of a metric.
+type metricDescription struct {
 	Kind, Unit, Description string
 	Attributes              map[string]bool
 }
 
-// values returns the values that docs/telemetry.md lists, by attribute. They are the texts in backquotes, and for
-// sluice.decision.code also the codes of the contract.
-func values(t *testing.T) map[string]map[string]bool {
+// documentedValues returns the values that docs/telemetry.md lists, by attribute. They are the texts in backquotes, and
+// for sluice.decision.code also the codes of the contract.
+func documentedValues(t *testing.T) map[string]map[string]bool {
 	t.Helper()
 	out := make(map[string]map[string]bool)
 	for _, row := range telemetrytest.Documented(t, "../../docs/telemetry.md", "Attributes of metrics") {
@@ -171,8 +171,8 @@ func values(t *testing.T) map[string]map[string]bool {
 	return out
 }
 
-// makeEveryMetric runs a mesh that makes every metric of docs/telemetry.md.
-func makeEveryMetric(t *testing.T, collector *stack.Collector) {
+// produceAllMetrics runs a mesh that makes every metric of docs/telemetry.md.
+func produceAllMetrics(t *testing.T, collector *stack.Collector) {
 	up := rawmcp.Start(t, `[{"name":"pay","inputSchema":{}},{"name":"free","inputSchema":{}}]`)
 	s := stack.StartInProcess(t, stack.Options{
 		Servers: fmt.Sprintf("  raw: {http: {url: %q}}", up.URL),

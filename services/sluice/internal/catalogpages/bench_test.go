@@ -10,11 +10,11 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/catalogpages"
 )
 
-// many returns servers of 100 tools each, which are copies of real ones.
-func many(t testing.TB, servers int) catalogpages.Catalogue {
+// largeCatalog returns servers of 100 tools each, which are copies of real ones.
+func largeCatalog(t testing.TB, servers int) catalogpages.Catalogue {
 	t.Helper()
-	models := seeds(t)
-	c := catalogpages.Catalogue{Made: made}
+	models := seedTools(t)
+	c := catalogpages.Catalogue{Made: readAt}
 	for s := range servers {
 		server := fmt.Sprintf("server-%d", s)
 		for n := range 100 {
@@ -30,7 +30,7 @@ func many(t testing.TB, servers int) catalogpages.Catalogue {
 }
 
 func BenchmarkHTML(b *testing.B) {
-	for name, c := range map[string]catalogpages.Catalogue{"353_tools": flow(b), "100000_tools": many(b, 1000)} {
+	for name, c := range map[string]catalogpages.Catalogue{"353_tools": claudeFlowCatalog(b), "100000_tools": largeCatalog(b, 1000)} {
 		b.Run(name, func(b *testing.B) {
 			dir, n := b.TempDir(), 0
 			for b.Loop() {
@@ -44,7 +44,7 @@ func BenchmarkHTML(b *testing.B) {
 }
 
 func BenchmarkMarkdown(b *testing.B) {
-	c := flow(b)
+	c := claudeFlowCatalog(b)
 	dir, n := b.TempDir(), 0
 	for b.Loop() {
 		n++
@@ -55,7 +55,7 @@ func BenchmarkMarkdown(b *testing.B) {
 }
 
 func BenchmarkJSON(b *testing.B) {
-	c := flow(b)
+	c := claudeFlowCatalog(b)
 	for b.Loop() {
 		if err := catalogpages.JSON(io.Discard, c); err != nil {
 			b.Fatal(err)

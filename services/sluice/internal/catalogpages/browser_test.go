@@ -9,79 +9,79 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// quiet fails a test if the browser reported an error of a script, a violation of the policy, or a request for anything
-// but a file.
-func quiet(t *testing.T, b *browser) {
+// checkNoBrowserErrors fails a test if the browser reported an error of a script, a violation of the policy, or a
+// request for anything but a file.
+func checkNoBrowserErrors(t *testing.T, b *browser) {
 	t.Helper()
-	for _, complaint := range b.complaints() {
+	for _, complaint := range b.reportedErrors() {
 		t.Error(complaint)
 	}
 }
 
-// foundNames are the names of the tools that the search shows.
-const foundNames = `[...document.querySelectorAll("[data-results] .row-name")].map((n) => n.textContent)`
+// searchResults are the names of the tools that the search shows.
+const searchResults = `[...document.querySelectorAll("[data-results] .row-name")].map((n) => n.textContent)`
 
 func (b *browser) names() []string {
 	b.t.Helper()
 	var out []string
-	b.eval(foundNames, &out)
+	b.eval(searchResults, &out)
 	return out
 }
 
-// until waits until an expression is true, because opening and leaving pages takes a moment.
-func (b *browser) until(expression string) {
+// waitUntil waits until an expression is true, because opening and leaving pages takes a moment.
+func (b *browser) waitUntil(expression string) {
 	b.t.Helper()
 	eventually.Holds(b.t, expression, func() bool { return b.text("document.readyState === 'complete' && ("+expression+")") == "true" })
 }
 
 // The keyboard is enough to find a tool, open its page, and go back.
-func TestSearchByKeyboard(t *testing.T) {
+func TestBrowser_SearchWorksByKeyboard(t *testing.T) {
 	t.Parallel()
-	b := open(t)
-	b.look(1280, "light")
-	b.visit(filepath.Join(site(t, flow(t)), "index.html"))
+	b := startBrowser(t)
+	b.setWindow(1280, "light")
+	b.navigate(filepath.Join(writeSite(t, claudeFlowCatalog(t)), "index.html"))
 	if got := b.text(`document.querySelector("[data-found]").textContent`); got != "All 355 tools" {
 		t.Errorf("it says %q", got)
 	}
-	b.keys("/")
+	b.pressKeys("/")
 	if got := b.text(`document.activeElement.id + document.activeElement.value`); got != "q" {
 		t.Fatalf("/ leads to %q", got)
 	}
-	b.typed("wasm export")
+	b.typeText("wasm export")
 	if got := b.names(); len(got) == 0 || got[0] != "wasm_agent_export" {
 		t.Errorf("it finds %q", got)
 	}
-	b.keys("ArrowDown", "ArrowDown", "ArrowUp")
+	b.pressKeys("ArrowDown", "ArrowDown", "ArrowUp")
 	if got := b.text(`document.activeElement.querySelector(".row-name").textContent`); got != "wasm_agent_export" {
 		t.Errorf("the arrows lead to %q", got)
 	}
 	if got := b.text(`getComputedStyle(document.activeElement).outlineStyle + parseFloat(getComputedStyle(document.activeElement).outlineWidth)`); got != "solid3" {
 		t.Errorf("the focus is shown by %q", got)
 	}
-	b.keys("ArrowUp")
+	b.pressKeys("ArrowUp")
 	if got := b.text("document.activeElement.id"); got != "q" {
 		t.Errorf("above the first tool is %q", got)
 	}
-	b.keys("ArrowDown", "Enter")
-	b.until(`document.querySelector("h1").textContent === "wasm_agent_export"`)
-	b.call("Page.navigateToHistoryEntry", map[string]any{"entryId": b.entry(-1)}, nil)
-	b.until(`document.getElementById("q")?.value === "wasm export"`)
+	b.pressKeys("ArrowDown", "Enter")
+	b.waitUntil(`document.querySelector("h1").textContent === "wasm_agent_export"`)
+	b.call("Page.navigateToHistoryEntry", map[string]any{"entryId": b.historyEntry(-1)}, nil)
+	b.waitUntil(`document.getElementById("q")?.value === "wasm export"`)
 	if got := b.names(); len(got) == 0 || got[0] != "wasm_agent_export" {
 		t.Errorf("back at the search it finds %q", got)
 	}
-	b.keys("Escape")
+	b.pressKeys("Escape")
 	if got := b.text(`document.getElementById("q").value + location.hash`); got != "" {
 		t.Errorf("after Escape the search is %q", got)
 	}
-	b.typed("nothing-is-called-so")
+	b.typeText("nothing-is-called-so")
 	if got := b.text(`document.querySelector("[data-found]").textContent`); !strings.HasPrefix(got, "No tool fits.") {
 		t.Errorf("it says %q", got)
 	}
-	quiet(t, b)
+	checkNoBrowserErrors(t, b)
 }
 
-// entry returns the history's entry some steps from here.
-func (b *browser) entry(steps int) int {
+// historyEntry returns the history's entry some steps from here.
+func (b *browser) historyEntry(steps int) int {
 	b.t.Helper()
 	var history struct {
 		CurrentIndex int `json:"currentIndex"`
@@ -94,29 +94,29 @@ func (b *browser) entry(steps int) int {
 }
 
 // On any page / leads to the search, and the first Tab to the content.
-func TestKeysOnOtherPages(t *testing.T) {
+func TestBrowser_SlashOpensTheSearch(t *testing.T) {
 	t.Parallel()
-	b := open(t)
-	dir := site(t, few(t))
-	b.visit(filepath.Join(dir, "tool", "shop", "refund.html"))
-	b.keys("Tab")
+	b := startBrowser(t)
+	dir := writeSite(t, goldenCatalog(t))
+	b.navigate(filepath.Join(dir, "tool", "shop", "refund.html"))
+	b.pressKeys("Tab")
 	if got := b.text("document.activeElement.textContent"); got != "Skip to the content" {
 		t.Errorf("Tab leads to %q", got)
 	}
-	b.keys("Enter")
-	b.until(`document.activeElement.id === "content"`)
-	b.keys("/")
-	b.until(`document.activeElement.id === "q"`)
-	b.typed("refund")
-	b.keys("Enter")
-	b.until(`document.querySelector("h1").textContent === "refund"`)
-	quiet(t, b)
+	b.pressKeys("Enter")
+	b.waitUntil(`document.activeElement.id === "content"`)
+	b.pressKeys("/")
+	b.waitUntil(`document.activeElement.id === "q"`)
+	b.typeText("refund")
+	b.pressKeys("Enter")
+	b.waitUntil(`document.querySelector("h1").textContent === "refund"`)
+	checkNoBrowserErrors(t, b)
 }
 
-func TestFilters(t *testing.T) {
+func TestBrowser_FiltersSelectTools(t *testing.T) {
 	t.Parallel()
-	b := open(t)
-	b.visit(filepath.Join(site(t, few(t)), "index.html"))
+	b := startBrowser(t)
+	b.navigate(filepath.Join(writeSite(t, goldenCatalog(t)), "index.html"))
 	press := func(value string) {
 		t.Helper()
 		b.eval(`document.querySelector('[data-value="`+value+`"]').click()`, nil)
@@ -141,30 +141,30 @@ func TestFilters(t *testing.T) {
 	if got, want := b.names(), []string{"refund"}; !slices.Equal(got, want) {
 		t.Errorf("what waits: %q", got)
 	}
-	quiet(t, b)
+	checkNoBrowserErrors(t, b)
 }
 
 // The color scheme is the system's until the reader chooses one; then every page uses that.
-func TestTheSchemeIsKept(t *testing.T) {
+func TestBrowser_ColorSchemeIsStored(t *testing.T) {
 	t.Parallel()
-	b := open(t)
-	dir := site(t, few(t))
-	b.look(1280, "dark")
-	b.visit(filepath.Join(dir, "index.html"))
+	b := startBrowser(t)
+	dir := writeSite(t, goldenCatalog(t))
+	b.setWindow(1280, "dark")
+	b.navigate(filepath.Join(dir, "index.html"))
 	ground := `getComputedStyle(document.body).backgroundColor`
 	dark := b.text(ground)
 	b.eval(`document.querySelector("[data-theme-switch]").click()`, nil)
 	light := b.text(ground)
-	b.visit(filepath.Join(dir, "tool", "shop", "refund.html"))
+	b.navigate(filepath.Join(dir, "tool", "shop", "refund.html"))
 	if got := b.text(ground); dark == light || got != light {
 		t.Errorf("dark is %s, light is %s, the next page is %s", dark, light, got)
 	}
-	quiet(t, b)
+	checkNoBrowserErrors(t, b)
 }
 
-// measure finds texts with too little contrast (WCAG 2.2, 1.4.3: 4.5 to 1, and 3 to 1 for large texts), and elements
-// wider than the window.
-const measure = `(() => {
+// readabilityScript finds texts with too little contrast (WCAG 2.2, 1.4.3: 4.5 to 1, and 3 to 1 for large texts), and
+// elements wider than the window.
+const readabilityScript = `(() => {
 	const canvas = new OffscreenCanvas(1, 1).getContext("2d", {willReadFrequently: true});
 	const rgb = (color) => {
 		canvas.clearRect(0, 0, 1, 1);
@@ -201,11 +201,11 @@ const measure = `(() => {
 })()`
 
 // All kinds of pages are readable in both color schemes, in a wide window and on a phone.
-func TestPagesCanBeRead(t *testing.T) {
+func TestBrowser_PagesAreReadable(t *testing.T) {
 	t.Parallel()
-	b := open(t)
-	b.look(1280, "light")
-	few, bad := site(t, few(t)), site(t, hostile())
+	b := startBrowser(t)
+	b.setWindow(1280, "light")
+	few, bad := writeSite(t, goldenCatalog(t)), writeSite(t, hostileCatalog())
 	pages := []string{
 		filepath.Join(few, "index.html"), filepath.Join(few, "servers.html"), filepath.Join(few, "server", "shop.html"), filepath.Join(few, "category", "read.html"),
 		filepath.Join(few, "tool", "shop", "refund.html"), filepath.Join(few, "tool", "claude-flow", "wasm_agent_export.html"), filepath.Join(bad, "index.html"),
@@ -215,17 +215,17 @@ func TestPagesCanBeRead(t *testing.T) {
 		t.Fatal("no page of a tool with a long name", err)
 	}
 	for _, page := range append(pages, long[0]) {
-		b.visit(page)
+		b.navigate(page)
 		b.eval(`for (const d of document.querySelectorAll("details")) { d.open = true; }
 			for (const c of document.querySelectorAll(".chip:nth-of-type(odd)")) { c.setAttribute("aria-pressed", "true"); }`, nil)
 		for _, width := range []int{1280, 390, 320} {
 			for _, scheme := range []string{"light", "dark"} {
-				b.look(width, scheme)
+				b.setWindow(width, scheme)
 				var got struct {
 					Wrong []string `json:"wrong"`
 					Seen  int      `json:"seen"`
 				}
-				b.eval(measure, &got)
+				b.eval(readabilityScript, &got)
 				for _, wrong := range got.Wrong {
 					t.Errorf("%s, %d wide, %s: %s", filepath.Base(page), width, scheme, wrong)
 				}
@@ -235,15 +235,15 @@ func TestPagesCanBeRead(t *testing.T) {
 			}
 		}
 	}
-	quiet(t, b)
+	checkNoBrowserErrors(t, b)
 }
 
 // A printed page shows the answers and no controls.
-func TestPrinting(t *testing.T) {
+func TestBrowser_PrintedPageHasNoControls(t *testing.T) {
 	t.Parallel()
-	b := open(t)
-	b.look(1280, "dark")
-	b.visit(filepath.Join(site(t, few(t)), "tool", "shop", "refund.html"))
+	b := startBrowser(t)
+	b.setWindow(1280, "dark")
+	b.navigate(filepath.Join(writeSite(t, goldenCatalog(t)), "tool", "shop", "refund.html"))
 	b.call("Emulation.setEmulatedMedia", map[string]any{"media": "print", "features": []map[string]any{{"name": "prefers-color-scheme", "value": "dark"}}}, nil)
 	b.eval(`dispatchEvent(new Event("beforeprint"))`, nil)
 	for expression, want := range map[string]string{
@@ -261,16 +261,16 @@ func TestPrinting(t *testing.T) {
 	if got := b.text(`document.querySelectorAll("details.question[open]").length`); got != "1" {
 		t.Errorf("%s answers stay open", got)
 	}
-	quiet(t, b)
+	checkNoBrowserErrors(t, b)
 }
 
 // No untrusted text runs as code: on no page of the site, in the search, and in none of the other formats when a
 // browser opens them.
-func TestHostileTextsRunNowhere(t *testing.T) {
+func TestBrowser_HostileTextsDoNotRun(t *testing.T) {
 	t.Parallel()
-	b := open(t)
-	c := hostile()
-	dir, md := site(t, c), book(t, c)
+	b := startBrowser(t)
+	c := hostileCatalog()
+	dir, md := writeSite(t, c), writeMarkdown(t, c)
 	files := []string{}
 	for _, file := range filesIn(t, dir) {
 		if filepath.Ext(file) == ".html" {
@@ -282,20 +282,20 @@ func TestHostileTextsRunNowhere(t *testing.T) {
 			files = append(files, filepath.Join(md, file))
 		}
 	}
-	text := document(t, c)
-	write(t, text, dir, "catalogue.json")
-	write(t, text, dir, "as-a-page.html")
-	write(t, "<!doctype html><title>A catalogue</title><script type='application/json'>"+text+"</script>", dir, "in-a-page.html")
+	text := writeJSON(t, c)
+	writeText(t, text, dir, "catalogue.json")
+	writeText(t, text, dir, "as-a-page.html")
+	writeText(t, "<!doctype html><title>A catalogue</title><script type='application/json'>"+text+"</script>", dir, "in-a-page.html")
 	for _, name := range []string{"catalogue.json", "as-a-page.html", "in-a-page.html"} {
 		files = append(files, filepath.Join(dir, name))
 	}
 	for _, file := range files {
-		b.visit(file)
+		b.navigate(file)
 		if got := b.text("document.title"); got == "broken" {
 			t.Errorf("%s ran what a stranger wrote", file)
 		}
 	}
-	b.visit(filepath.Join(dir, "index.html"))
+	b.navigate(filepath.Join(dir, "index.html"))
 	for _, word := range []string{"script", "img", "onload", "emoji", "\u05d0"} {
 		b.eval(`document.getElementById("q").value = "`+word+`"; document.getElementById("q").dispatchEvent(new Event("input"))`, nil)
 		if got := b.text(`document.title + document.querySelectorAll("main script, main img, [onload], [onerror]").length`); got != "Tools · Sluice catalogue0" {
@@ -305,5 +305,5 @@ func TestHostileTextsRunNowhere(t *testing.T) {
 			t.Errorf("%q is not found", word)
 		}
 	}
-	quiet(t, b)
+	checkNoBrowserErrors(t, b)
 }

@@ -1,8 +1,8 @@
-// Package catalogpages writes the catalog of tools: as a static site that works without a network, as Markdown, and as one
-// JSON document. Equal catalogs give equal bytes.
+// Package catalogpages writes the catalog of tools: as a static site that works without a network, as Markdown, and as
+// one JSON document. Equal catalogs give equal bytes.
 //
-// Names, descriptions and definitions come from untrusted servers. All output shows them as text, with escapes for hidden
-// characters. They never become markup, a link, a script or a path.
+// Names, descriptions and definitions come from untrusted servers. All output shows them as text, with escapes for
+// hidden characters. They never become markup, a link, a script or a path.
 package catalogpages
 
 import (
@@ -31,9 +31,9 @@ type Catalogue struct {
 // errors.Is.
 var ErrTwice = errors.New("the catalog has this name twice")
 
-// contents is a catalog that is sorted by name.
-type contents struct {
-	made    time.Time
+// sortedCatalog is a catalog that is sorted by name.
+type sortedCatalog struct {
+	readAt  time.Time
 	servers []*server
 	tools   int // the number of all tools
 }
@@ -52,12 +52,12 @@ type server struct {
 type tool struct {
 	*policyv1.CatalogTool
 
-	stem string
-	of   *server
+	stem   string
+	server *server
 }
 
-// arrange returns a catalog sorted by the names of servers and tools. Errors: [ErrTwice].
-func arrange(c Catalogue) (*contents, error) {
+// sortCatalog returns a catalog sorted by the names of servers and tools. Errors: [ErrTwice].
+func sortCatalog(c Catalogue) (*sortedCatalog, error) {
 	known := make(map[string]*server, len(c.Servers))
 	for _, s := range c.Servers {
 		if known[s.GetName()] != nil {
@@ -71,9 +71,9 @@ func arrange(c Catalogue) (*contents, error) {
 			s = &server{CatalogServer: &policyv1.CatalogServer{Name: t.GetServer()}, stem: stem(t.GetServer())}
 			known[t.GetServer()] = s
 		}
-		s.tools = append(s.tools, &tool{CatalogTool: t, stem: stem(t.GetName()), of: s})
+		s.tools = append(s.tools, &tool{CatalogTool: t, stem: stem(t.GetName()), server: s})
 	}
-	out := &contents{made: c.Made.UTC(), tools: len(c.Tools)}
+	out := &sortedCatalog{readAt: c.Made.UTC(), tools: len(c.Tools)}
 	for _, s := range known {
 		out.servers = append(out.servers, s)
 	}
@@ -97,8 +97,8 @@ func (s *server) sort() error {
 	return nil
 }
 
-// each yields all tools, server by server, sorted by name.
-func (c *contents) each(yield func(*tool) bool) {
+// allTools yields all tools, server by server, sorted by name.
+func (c *sortedCatalog) allTools(yield func(*tool) bool) {
 	for _, s := range c.servers {
 		for _, t := range s.tools {
 			if !yield(t) {

@@ -35,8 +35,8 @@ type event struct {
 	Params jsontext.Value `json:"params"`
 }
 
-// open starts a browser. Without Chromium the test fails, unless a variable permits that.
-func open(t *testing.T) *browser {
+// startBrowser starts a browser. Without Chromium the test fails, unless a variable permits that.
+func startBrowser(t *testing.T) *browser {
 	t.Helper()
 	path, err := exec.LookPath("chromium")
 	switch {
@@ -45,7 +45,7 @@ func open(t *testing.T) *browser {
 	case err != nil:
 		t.Fatalf("install chromium (Debian: `chromium`); where it can't be helped, SLUICE_TEST_NO_BROWSER=1 leaves this out: %v", err)
 	}
-	args := []string{"--headless=new", "--remote-debugging-pipe", "--user-data-dir=" + profile(t), "--no-first-run", "--disable-breakpad", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars"}
+	args := []string{"--headless=new", "--remote-debugging-pipe", "--user-data-dir=" + profileFolder(t), "--no-first-run", "--disable-breakpad", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars"}
 	if os.Getuid() == 0 {
 		args = append(args, "--no-sandbox") // root can't have Chromium's sandbox
 	}
@@ -63,7 +63,7 @@ func open(t *testing.T) *browser {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		b.listen(from)
+		b.readEvents(from)
 	}()
 	t.Cleanup(func() {
 		to.Close() // it ends when its input ends
@@ -74,8 +74,8 @@ func open(t *testing.T) *browser {
 	return b
 }
 
-// profile returns a folder for a browser. Some processes of the browser still write there after it has ended.
-func profile(t *testing.T) string {
+// profileFolder returns a folder for a browser. Some processes of the browser still write there after it has ended.
+func profileFolder(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "chromium-") //nolint:usetesting // t.TempDir would fail the test while a process still writes
 	if err != nil {
@@ -100,8 +100,8 @@ func pipe(t *testing.T) (r, w *os.File) {
 	return r, w
 }
 
-// listen reads the browser's messages until it ends.
-func (b *browser) listen(from io.Reader) {
+// readEvents reads the browser's messages until it ends.
+func (b *browser) readEvents(from io.Reader) {
 	messages := bufio.NewReaderSize(from, 1<<20)
 	for {
 		text, err := messages.ReadBytes(0)
@@ -197,8 +197,8 @@ func (b *browser) call(method string, params map[string]any, into any) {
 	}
 }
 
-// await waits for an event after the first n.
-func (b *browser) await(n int, method string) {
+// waitForEvent waits for an event after the first n.
+func (b *browser) waitForEvent(n int, method string) {
 	b.t.Helper()
 	late := time.AfterFunc(30*time.Second, b.arrived.Broadcast)
 	defer late.Stop()
@@ -218,7 +218,7 @@ func (b *browser) await(n int, method string) {
 	}
 }
 
-func (b *browser) seen() int {
+func (b *browser) eventCount() int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return len(b.events)

@@ -33,36 +33,36 @@ var goldenPages = []string{
 	"index", "server/claude-flow", "server/shop", "tool/claude-flow/wasm_agent_export", "tool/claude-flow/wasm_agent_todos", "tool/claude-flow/wasm_agent_is_stopped", "tool/shop/refund",
 }
 
-func TestHTMLPages(t *testing.T) {
+func TestHTML_MatchesTheGoldenFiles(t *testing.T) {
 	t.Parallel()
-	dir := site(t, few(t))
+	dir := writeSite(t, goldenCatalog(t))
 	for _, name := range append(goldenPages, "servers", "category/read", "category/unknown") {
 		golden(t, filepath.Join("html", name+".html"), read(t, dir, name+".html"))
 	}
 	golden(t, filepath.Join("html", "assets", "index.js"), read(t, dir, "assets", "index.js"))
 }
 
-func TestMarkdownPages(t *testing.T) {
+func TestMarkdown_MatchesTheGoldenFiles(t *testing.T) {
 	t.Parallel()
-	dir := book(t, few(t))
+	dir := writeMarkdown(t, goldenCatalog(t))
 	for _, name := range goldenPages {
 		golden(t, filepath.Join("md", name+".md"), read(t, dir, name+".md"))
 	}
 }
 
-func TestJSONDocument(t *testing.T) {
+func TestJSON_MatchesTheGoldenFile(t *testing.T) {
 	t.Parallel()
-	golden(t, "catalogue.json", document(t, few(t)))
+	golden(t, "catalogue.json", writeJSON(t, goldenCatalog(t)))
 }
 
 // Equal catalogs give equal bytes, in any order.
-func TestTheSameCatalogueMakesTheSamePages(t *testing.T) {
+func TestExport_EqualCatalogsGiveEqualBytes(t *testing.T) {
 	t.Parallel()
-	c := few(t)
-	one := site(t, c)
+	c := goldenCatalog(t)
+	one := writeSite(t, c)
 	c.Servers[0], c.Servers[1] = c.Servers[1], c.Servers[0]
 	c.Tools[0], c.Tools[3] = c.Tools[3], c.Tools[0]
-	two := site(t, c)
+	two := writeSite(t, c)
 	if diff := cmp.Diff(filesIn(t, one), filesIn(t, two)); diff != "" {
 		t.Fatalf("other files:\n%s", diff)
 	}
@@ -71,7 +71,7 @@ func TestTheSameCatalogueMakesTheSamePages(t *testing.T) {
 			t.Errorf("%s:\n%s", name, diff)
 		}
 	}
-	if document(t, c) != document(t, few(t)) {
+	if writeJSON(t, c) != writeJSON(t, goldenCatalog(t)) {
 		t.Error("the JSON document is another")
 	}
 }

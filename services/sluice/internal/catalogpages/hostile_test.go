@@ -14,15 +14,15 @@ import (
 )
 
 // Untrusted texts are on the page as they were written, with hidden characters as escapes.
-func TestHostileTextsStayTexts(t *testing.T) {
+func TestHTML_HostileTextsStayText(t *testing.T) {
 	t.Parallel()
-	dir := site(t, hostile())
+	dir := writeSite(t, hostileCatalog())
 	var all strings.Builder
 	for _, file := range filesIn(t, dir) {
 		if filepath.Ext(file) == ".html" {
 			all.WriteString(rawText(parse(t, dir, file)))
 		}
-		noneHides(t, file, read(t, dir, file))
+		checkNoHiddenCharacters(t, file, read(t, dir, file))
 	}
 	for _, want := range []string{
 		`<script>document.title="broken"</script>`, `"><img src=x onerror=document.title="broken">`, `</script><script>document.title='broken'//`,
@@ -46,8 +46,8 @@ func rawText(page *html.Node) string {
 	return out.String()
 }
 
-// noneHides finds hidden characters, except line breaks and the selector of emoji.
-func noneHides(t *testing.T, file, text string) {
+// checkNoHiddenCharacters finds hidden characters, except line breaks and the selector of emoji.
+func checkNoHiddenCharacters(t *testing.T, file, text string) {
 	t.Helper()
 	if !utf8.ValidString(text) {
 		t.Errorf("%s is no UTF-8", file)
@@ -61,9 +61,9 @@ func noneHides(t *testing.T, file, text string) {
 }
 
 // The index is a script. Untrusted texts in it are parts of strings; they end no line and no script.
-func TestHostileTextsInTheIndex(t *testing.T) {
+func TestSearchIndex_HostileTextsStayStrings(t *testing.T) {
 	t.Parallel()
-	lines := strings.Split(strings.TrimSuffix(read(t, site(t, hostile()), "assets", "index.js"), "\n"), "\n")
+	lines := strings.Split(strings.TrimSuffix(read(t, writeSite(t, hostileCatalog()), "assets", "index.js"), "\n"), "\n")
 	if want := len(lines) - 4; want != 2*len(hostileTexts) {
 		t.Errorf("%d servers and tools, want %d", want, 2*len(hostileTexts))
 	}
@@ -82,12 +82,12 @@ func TestHostileTextsInTheIndex(t *testing.T) {
 }
 
 // Outside of code blocks the only HTML tag in the Markdown is code, and no code block ends too early.
-func TestHostileTextsInMarkdown(t *testing.T) {
+func TestMarkdown_HostileTextsStayText(t *testing.T) {
 	t.Parallel()
-	dir := book(t, hostile())
+	dir := writeMarkdown(t, hostileCatalog())
 	for _, file := range filesIn(t, dir) {
 		text := read(t, dir, file)
-		noneHides(t, file, text)
+		checkNoHiddenCharacters(t, file, text)
 		fence := ""
 		for line := range strings.Lines(text) {
 			line = strings.TrimSuffix(line, "\n")
@@ -100,7 +100,7 @@ func TestHostileTextsInMarkdown(t *testing.T) {
 			case fence != "" && line == fence:
 				fence = ""
 			case fence == "":
-				if wrong := markup(line); wrong != "" {
+				if wrong := findMarkup(line); wrong != "" {
 					t.Errorf("%s: %s in %s", file, wrong, line)
 				}
 			}
@@ -117,8 +117,8 @@ var (
 	ownLinks  = regexp.MustCompile(`\[[^\]\[]*\]\((?:\.\./)*(?:index|server/[a-z0-9_.~-]+|tool/[a-z0-9_.~-]+/[a-z0-9_.~-]+)\.md\)`)
 )
 
-// markup is what a line of Markdown has in addition to text, code and links to the export's own pages.
-func markup(line string) string {
+// findMarkup is what a line of Markdown has in addition to text, code and links to the export's own pages.
+func findMarkup(line string) string {
 	rest := ownLinks.ReplaceAllString(escapes.ReplaceAllString(codeSpans.ReplaceAllString(line, ""), ""), "")
 	for _, sign := range []string{"<", "`", "[", "]", "://", "www.", "@", "~"} {
 		if strings.Contains(rest, sign) {
@@ -129,13 +129,13 @@ func markup(line string) string {
 }
 
 // The JSON document has the untrusted texts, and no reader could take it for HTML.
-func TestHostileTextsInJSON(t *testing.T) {
+func TestJSON_HostileTextsAreEscaped(t *testing.T) {
 	t.Parallel()
-	text := document(t, hostile())
+	text := writeJSON(t, hostileCatalog())
 	if strings.ContainsAny(text, "<>&") {
 		t.Error("the document has characters that HTML knows")
 	}
-	noneHides(t, "the document", strings.ReplaceAll(text, "⚠️", ""))
+	checkNoHiddenCharacters(t, "the document", strings.ReplaceAll(text, "⚠️", ""))
 	var got struct {
 		Tools []struct {
 			Name        string `json:"name"`

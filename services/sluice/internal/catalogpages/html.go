@@ -39,8 +39,8 @@ type rowList struct {
 	Many bool
 }
 
-// layout is the version of the search index. The script of the site checks that the index has this version.
-const layout = "1"
+// indexVersion is the version of the search index. The script of the site checks that the index has this version.
+const indexVersion = "1"
 
 // steps returns the steps of a scale: reached times true, and then false, up to all.
 func steps(reached, all int) []bool {
@@ -51,18 +51,18 @@ func steps(reached, all int) []bool {
 	return out
 }
 
-// HTML writes the catalog as a static site into a folder. The folder must be missing or empty, or an earlier call of HTML
-// must have written it. The site begins at index.html, works from a disk, and makes no network requests to other sites. A
-// failed export leaves only complete pages. Errors: [ErrFolder], [ErrFormat], [ErrTwice].
+// HTML writes the catalog as a static site into a folder. The folder must be missing or empty, or an earlier call of
+// HTML must have written it. The site begins at index.html, works from a disk, and makes no network requests to other
+// sites. A failed export leaves only complete pages. Errors: [ErrFolder], [ErrFormat], [ErrTwice].
 func HTML(dir string, c Catalogue) error {
-	in, err := arrange(c)
+	in, err := sortCatalog(c)
 	if err != nil {
 		return err
 	}
 	return export(dir, "html", (&site{in}).pages)
 }
 
-type site struct{ *contents }
+type site struct{ *sortedCatalog }
 
 // sheet is the data for the template of a page.
 type sheet struct {
@@ -81,7 +81,7 @@ type sheet struct {
 func (s sheet) Others() []other {
 	var out []other
 	for n := 1; n <= s.Pages && s.Pages > 1; n++ {
-		out = append(out, other{n, paged(s.Stem, n) + ".html", n == s.Page})
+		out = append(out, other{n, pageName(s.Stem, n) + ".html", n == s.Page})
 	}
 	return out
 }
@@ -96,14 +96,14 @@ type other struct {
 func (s *site) page(file, template string, fill func() sheet) page {
 	return page{file, func(w io.Writer) error {
 		sheet := fill()
-		sheet.Made = clock(s.made)
+		sheet.Made = clock(s.readAt)
 		sheet.Root = strings.Repeat("../", strings.Count(file, "/"))
 		return templates().ExecuteTemplate(w, template, sheet)
 	}}
 }
 
-// pages yields all files of the site. index.html comes last, so that after a stopped export the earlier index.html links to
-// complete pages.
+// pages yields all files of the site. index.html comes last, so that after a stopped export the earlier index.html
+// links to complete pages.
 func (s *site) pages(yield func(page) bool) {
 	for _, part := range []iter.Seq[page]{s.assets, s.toolPages, s.serverPages, s.categoryPages, s.indexPages} {
 		for p := range part {
@@ -129,8 +129,8 @@ func (s *site) assets(yield func(page) bool) {
 }
 
 func (s *site) toolPages(yield func(page) bool) {
-	for t := range s.each {
-		if !yield(s.page(path.Join("tool", t.of.stem, t.stem+".html"), "tool.html", func() sheet {
+	for t := range s.allTools {
+		if !yield(s.page(path.Join("tool", t.server.stem, t.stem+".html"), "tool.html", func() sheet {
 			return sheet{Title: t.GetName(), Here: "tools", Body: viewOf(t)}
 		})) {
 			return
@@ -146,8 +146,8 @@ type serverPage struct {
 
 func (s *site) serverPages(yield func(page) bool) {
 	for _, of := range s.servers {
-		for n, tools := range sheets(of.tools) {
-			if !yield(s.page(path.Join("server", paged(of.stem, n)+".html"), "server.html", func() sheet {
+		for n, tools := range pagesOfRows(of.tools) {
+			if !yield(s.page(path.Join("server", pageName(of.stem, n)+".html"), "server.html", func() sheet {
 				return sheet{Title: of.GetName(), Here: "servers", Body: serverPage{of, rowsOf(tools)}, Page: n, Pages: pagesOf(len(of.tools)), Stem: of.stem}
 			})) {
 				return
@@ -168,13 +168,13 @@ func (s *site) categoryPages(yield func(page) bool) {
 	for i := range categories {
 		of := &categories[i]
 		var tools []*tool
-		for t := range s.each {
+		for t := range s.allTools {
 			if categoryOf(t.GetClassification().GetCategory()) == of {
 				tools = append(tools, t)
 			}
 		}
-		for n, part := range sheets(tools) {
-			if !yield(s.page(path.Join("category", paged(of.Slug, n)+".html"), "category.html", func() sheet {
+		for n, part := range pagesOfRows(tools) {
+			if !yield(s.page(path.Join("category", pageName(of.Slug, n)+".html"), "category.html", func() sheet {
 				return sheet{
 					Title: of.Label, Here: "categories", Page: n, Pages: pagesOf(len(tools)), Stem: of.Slug,
 					Body: categoryPage{of, riskOf(of.Usual), len(tools), rowsOf(part)},
@@ -201,8 +201,8 @@ type categoryCard struct {
 
 // indexPages yields the list of servers, the search index and the first page.
 func (s *site) indexPages(yield func(page) bool) {
-	for n, part := range sheets(s.servers) {
-		if !yield(s.page(paged("servers", n)+".html", "servers.html", func() sheet {
+	for n, part := range pagesOfRows(s.servers) {
+		if !yield(s.page(pageName("servers", n)+".html", "servers.html", func() sheet {
 			return sheet{Title: "Servers", Here: "servers", Body: part, Page: n, Pages: pagesOf(len(s.servers)), Stem: "servers"}
 		})) {
 			return
@@ -219,7 +219,7 @@ func (s *site) indexPages(yield func(page) bool) {
 // index returns the data for index.html. The category "Not classified" is included only if it has tools.
 func (s *site) index() indexPage {
 	out := indexPage{Tools: s.tools, Servers: len(s.servers), Risks: risks[1:], Marks: markNames[:]}
-	counted := sharesOf(s.each)
+	counted := sharesOf(s.allTools)
 	for i := range categories {
 		of := &categories[i]
 		at := slices.IndexFunc(counted, func(c share) bool { return c.category == of })

@@ -13,12 +13,12 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/safetext"
 )
 
-// JSON writes the catalog as one JSON document: an object with `made`, `servers` and `tools`. Servers and tools are sorted
-// by name. Names of members are in camel case, enumerations in lower case, digests in hexadecimal, and times in UTC. The
-// definition of a tool has the server's content with other white space. Hidden characters, and characters with a meaning in
-// HTML, are written as JSON escapes. Errors: [ErrTwice].
+// JSON writes the catalog as one JSON document: an object with `made`, `servers` and `tools`. Servers and tools are
+// sorted by name. Names of members are in camel case, enumerations in lower case, digests in hexadecimal, and times in
+// UTC. The definition of a tool has the server's content with other white space. Hidden characters, and characters with
+// a meaning in HTML, are written as JSON escapes. Errors: [ErrTwice].
 func JSON(w io.Writer, c Catalogue) error {
-	in, err := arrange(c)
+	in, err := sortCatalog(c)
 	if err != nil {
 		return err
 	}
@@ -31,11 +31,11 @@ func JSON(w io.Writer, c Catalogue) error {
 }
 
 // writeDocument writes one server or tool after the other, so that the document is never in memory as a whole.
-func writeDocument(enc *jsontext.Encoder, in *contents) error {
+func writeDocument(enc *jsontext.Encoder, in *sortedCatalog) error {
 	d := &document{enc: enc}
 	d.token(jsontext.BeginObject)
 	d.token(jsontext.String("made"))
-	d.value(in.made.Truncate(time.Second))
+	d.value(in.readAt.Truncate(time.Second))
 	d.token(jsontext.String("servers"))
 	d.token(jsontext.BeginArray)
 	for _, s := range in.servers {
@@ -44,7 +44,7 @@ func writeDocument(enc *jsontext.Encoder, in *contents) error {
 	d.token(jsontext.EndArray)
 	d.token(jsontext.String("tools"))
 	d.token(jsontext.BeginArray)
-	for t := range in.each {
+	for t := range in.allTools {
 		d.value(jsonToolOf(t))
 	}
 	d.token(jsontext.EndArray)
@@ -81,8 +81,8 @@ func digests(sums [][]byte) []string {
 	return out
 }
 
-// Rounded returns a confidence or a weight, rounded to two decimal places. More would suggest a precision that the number
-// does not have.
+// Rounded returns a confidence or a weight, rounded to two decimal places. More would suggest a precision that the
+// number does not have.
 func Rounded(f float64) float64 {
 	return math.Round(100*f) / 100
 }

@@ -9,8 +9,8 @@ import (
 // perPage is the maximum number of rows of a page. A longer list has several pages.
 const perPage = 500
 
-// marks is a set of marks, which a row shows in addition to category and risk. Bit i is the mark markNames[i]. The search
-// index contains these bits.
+// marks is a set of marks, which a row shows in addition to category and risk. Bit i is the mark markNames[i]. The
+// search index contains these bits.
 type marks uint8
 
 const (
@@ -31,7 +31,7 @@ func marksOf(t *tool) marks {
 	var out marks
 	p := pinOf(t.GetPin())
 	for m, holds := range map[marks]bool{
-		markStopped: t.GetQuarantined() || t.GetServerQuarantined() || t.of.GetQuarantined() || t.GetStopped() || !p.Callable,
+		markStopped: t.GetQuarantined() || t.GetServerQuarantined() || t.server.GetQuarantined() || t.GetStopped() || !p.Callable,
 		markWaits:   len(t.GetWaiting()) > 0 || p.Slug == "waiting",
 		markUnsure:  unsure(t.GetClassification()),
 		markDecided: t.GetOverride() != nil,
@@ -76,8 +76,8 @@ func rowsOf(tools []*tool) []row {
 	return out
 }
 
-// sheets yields the pages of a list, with their numbers from 1 and their rows. There is at least one page.
-func sheets[T any](rows []T) iter.Seq2[int, []T] {
+// pagesOfRows yields the pages of a list, with their numbers from 1 and their rows. There is at least one page.
+func pagesOfRows[T any](rows []T) iter.Seq2[int, []T] {
 	return func(yield func(int, []T) bool) {
 		n := 1
 		for part := range slices.Chunk(rows, perPage) {
@@ -92,8 +92,8 @@ func sheets[T any](rows []T) iter.Seq2[int, []T] {
 	}
 }
 
-// paged returns the file name of page n of a list, without extension.
-func paged(stem string, n int) string {
+// pageName returns the file name of page n of a list, without extension.
+func pageName(stem string, n int) string {
 	if n == 1 {
 		return stem
 	}

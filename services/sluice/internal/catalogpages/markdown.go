@@ -5,21 +5,21 @@ import (
 	"path"
 )
 
-// Markdown writes the catalog as Markdown (CommonMark with GitHub's tables) into a folder: index.md, a file for each server
-// and a file for each tool. The folder must meet the same conditions as for [HTML], and the errors are the same.
+// Markdown writes the catalog as Markdown (CommonMark with GitHub's tables) into a folder: index.md, a file for each
+// server and a file for each tool. The folder must meet the same conditions as for [HTML], and the errors are the same.
 func Markdown(dir string, c Catalogue) error {
-	in, err := arrange(c)
+	in, err := sortCatalog(c)
 	if err != nil {
 		return err
 	}
-	return export(dir, "md", (&book{in}).pages)
+	return export(dir, "md", (&markdownPages{in}).pages)
 }
 
-type book struct{ *contents }
+type markdownPages struct{ *sortedCatalog }
 
-func (b *book) pages(yield func(page) bool) {
-	for t := range b.each {
-		if !yield(b.page(path.Join("tool", t.of.stem, t.stem+".md"), func(m *markdown) { toolMarkdown(m, viewOf(t)) })) {
+func (b *markdownPages) pages(yield func(page) bool) {
+	for t := range b.allTools {
+		if !yield(b.page(path.Join("tool", t.server.stem, t.stem+".md"), func(m *markdown) { toolMarkdown(m, viewOf(t)) })) {
 			return
 		}
 	}
@@ -32,22 +32,22 @@ func (b *book) pages(yield func(page) bool) {
 }
 
 // page returns a page with its footer.
-func (b *book) page(file string, fill func(*markdown)) page {
+func (b *markdownPages) page(file string, fill func(*markdown)) page {
 	return page{file, func(w io.Writer) error {
 		m := &markdown{to: w}
 		fill(m)
 		m.line("---")
-		m.line("Made on %s by `sluice catalog export`. Definitions are the words of servers: what is said here about them is advice, and no proof of what a tool does.", clock(b.made))
+		m.line("Made on %s by `sluice catalog export`. Definitions are the words of servers: what is said here about them is advice, and no proof of what a tool does.", clock(b.readAt))
 		return m.err
 	}}
 }
 
 // index writes the list of servers.
-func (b *book) index(m *markdown) {
+func (b *markdownPages) index(m *markdown) {
 	m.line("# What can these tools do?")
 	m.line("%s of %s.", count(b.tools, "tool", "tools"), count(len(b.servers), "server", "servers"))
 	m.head("Category", "Tools", "Which tools")
-	for _, s := range sharesOf(b.each) {
+	for _, s := range sharesOf(b.allTools) {
 		m.row(text(s.Label), number(s.Count), text(s.Meaning))
 	}
 	m.end()

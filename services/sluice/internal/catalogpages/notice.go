@@ -39,12 +39,12 @@ func noticesOf(t *tool) []notice {
 var levels = []string{"stop", "care", "note"}
 
 func serverStopped(t *tool) *notice {
-	if !t.GetServerQuarantined() && !t.of.GetQuarantined() {
+	if !t.GetServerQuarantined() && !t.server.GetQuarantined() {
 		return nil
 	}
 	n := &notice{"stop", "The whole server is stopped", []prose{say("No tool of ", name(t.GetServer()), " can be called.")}}
-	if t.of.GetQuarantined() {
-		n.Text = append(n.Text, stoppedBy(t.of.GetQuarantinedBy(), t.of.GetQuarantineReason()))
+	if t.server.GetQuarantined() {
+		n.Text = append(n.Text, stoppedBy(t.server.GetQuarantinedBy(), t.server.GetQuarantineReason()))
 	}
 	return n
 }

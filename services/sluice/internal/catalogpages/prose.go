@@ -2,8 +2,8 @@ package catalogpages
 
 import "strings"
 
-// prose is a paragraph. Its pieces distinguish untrusted text from the program's text, so that each format can show them
-// differently.
+// prose is a paragraph. Its pieces distinguish untrusted text from the program's text, so that each format can show
+// them differently.
 type prose []piece
 
 // piece is a part of a paragraph.

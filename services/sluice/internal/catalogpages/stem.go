@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// plainName matches names that are valid file names on every system. They are in lower case, because some systems ignore
-// case. They have no `~`, because stem uses it in all other file names.
+// plainName matches names that are valid file names on every system. They are in lower case, because some systems
+// ignore case. They have no `~`, because stem uses it in all other file names.
 var plainName = regexp.MustCompile(`^[a-z0-9_][a-z0-9_.-]{0,99}$`)
 
 // reserved matches names of devices on Windows, which are reserved with any extension.
@@ -17,10 +17,10 @@ var reserved = regexp.MustCompile(`^(con|prn|aux|nul|com[0-9]|lpt[0-9])(\.|$)`)
 // maxSlug is how many characters of a name a file name contains if the name itself can't be a file name.
 const maxSlug = 40
 
-// stem returns a file name, without extension, for the page of a server or a tool. A stem has 1 to 100 lower-case letters,
-// digits and `_ . - ~`. It depends only on the name, so that links stay valid across exports. Different names have
-// different stems: if a name can't be a file name, its stem is a readable part and the first half of the SHA-256 of the
-// name.
+// stem returns a file name, without extension, for the page of a server or a tool. A stem has 1 to 100 lower-case
+// letters, digits and `_ . - ~`. It depends only on the name, so that links stay valid across exports. Different names
+// have different stems: if a name can't be a file name, its stem is a readable part and the first half of the SHA-256
+// of the name.
 func stem(name string) string {
 	if plainName.MatchString(name) && !reserved.MatchString(name) {
 		return name

@@ -9,7 +9,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-func TestStem(t *testing.T) {
+func TestStem_IsValidOnEverySystem(t *testing.T) {
 	t.Parallel()
 	const digest = 2 * 16 // after ~, in hexadecimal
 	for name, want := range map[string]string{
@@ -50,7 +50,7 @@ func names() *rapid.Generator[string] {
 
 // Each tool of any name has a file of its own, in its folder, on each system: also if the system ignores case, or
 // blanks and dots at the end.
-func TestEachNameHasAFileOfItsOwn(t *testing.T) {
+func TestStem_DiffersForDifferentNames(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		one, other := names().Draw(t, "one"), names().Draw(t, "other")
@@ -66,7 +66,7 @@ func TestEachNameHasAFileOfItsOwn(t *testing.T) {
 			t.Fatalf("%q and %q are both called %q", one, other, got)
 		}
 		for n := range 3 {
-			if paged(got, n+1) == stem(other) && one != other {
+			if pageName(got, n+1) == stem(other) && one != other {
 				t.Fatalf("page %d of %q is called as %q is", n+1, one, other)
 			}
 		}

@@ -46,9 +46,9 @@ func textOf(n *html.Node) string {
 }
 
 // The page of a tool has the blocks of the project's first pages, in their order.
-func TestTheSeedsBlocksStandInTheirOrder(t *testing.T) {
+func TestHTML_ToolPageHasItsBlocksInOrder(t *testing.T) {
 	t.Parallel()
-	dir := site(t, few(t))
+	dir := writeSite(t, goldenCatalog(t))
 	for name, want := range map[string]struct{ description, category, risk, does, wide string }{
 		"wasm_agent_export": {
 			"Export a WASM agent's full state", "Write", "Medium", "AI agents use wasm_agent_export to create or update something on claude-flow.",
@@ -72,12 +72,12 @@ func TestTheSeedsBlocksStandInTheirOrder(t *testing.T) {
 			"Can I rate-limit " + name + "?", "rate_limit: {max: 10, window: 60}", "How do I block " + name + " completely?", "action: deny",
 			"What MCP server provides " + name + "?", "It is a tool of the MCP server claude-flow.",
 		}
-		inOrder(t, name, textOf(spaced(body(t, parse(t, dir, "tool", "claude-flow", name+".html")))), blocks)
+		checkOrder(t, name, textOf(withSpaces(body(t, parse(t, dir, "tool", "claude-flow", name+".html")))), blocks)
 	}
 }
 
-// inOrder reports blocks that are missing or too early.
-func inOrder(t *testing.T, name, text string, blocks []string) {
+// checkOrder reports blocks that are missing or too early.
+func checkOrder(t *testing.T, name, text string, blocks []string) {
 	t.Helper()
 	for _, block := range blocks {
 		_, after, found := strings.Cut(text, block)
@@ -100,8 +100,8 @@ func body(t *testing.T, page *html.Node) *html.Node {
 	return nil
 }
 
-// spaced adds blanks between blocks, where a browser breaks lines.
-func spaced(n *html.Node) *html.Node {
+// withSpaces adds blanks between blocks, where a browser breaks lines.
+func withSpaces(n *html.Node) *html.Node {
 	blocks := []atom.Atom{atom.Dt, atom.Dd, atom.Div, atom.P, atom.H1, atom.H2, atom.H3, atom.Li, atom.Pre}
 	for d := range n.Descendants() {
 		if slices.Contains(blocks, d.DataAtom) && d.Parent != nil {
@@ -112,17 +112,17 @@ func spaced(n *html.Node) *html.Node {
 }
 
 // Every page makes no network request, runs only the site's own scripts, and links only to existing pages.
-func TestPagesAskNobodyForAnything(t *testing.T) {
+func TestHTML_PagesMakeNoNetworkRequests(t *testing.T) {
 	t.Parallel()
-	for name, c := range map[string]catalogpages.Catalogue{"few": few(t), "hostile": hostile(), "empty": {Made: made}} {
+	for name, c := range map[string]catalogpages.Catalogue{"few": goldenCatalog(t), "hostile": hostileCatalog(), "empty": {Made: readAt}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			dir := site(t, c)
+			dir := writeSite(t, c)
 			for _, file := range filesIn(t, dir) {
 				if filepath.Ext(file) != ".html" {
 					continue
 				}
-				for _, wrong := range wrongIn(t, dir, file) {
+				for _, wrong := range findPageErrors(t, dir, file) {
 					t.Errorf("%s: %s", file, wrong)
 				}
 			}
@@ -134,12 +134,12 @@ func TestPagesAskNobodyForAnything(t *testing.T) {
 const policyWords = "default-src 'none'; script-src 'self' file:; style-src 'self' file:; img-src 'self' file:; base-uri 'none'; form-action 'none'; " +
 	"require-trusted-types-for 'script'; trusted-types 'none'"
 
-// elements are the elements that pages have. Any other would come from an untrusted text.
-var elements = strings.Fields("html head body meta title link script a header div nav span button main footer p code article h1 h2 h3 dl dt dd section ol ul li blockquote " +
+// allowedElements are the elements that pages have. Any other would come from an untrusted text.
+var allowedElements = strings.Fields("html head body meta title link script a header div nav span button main footer p code article h1 h2 h3 dl dt dd section ol ul li blockquote " +
 	"details summary pre table thead tbody tr th td aside bdi br em svg path rect i form label input kbd fieldset legend noscript")
 
-// wrongIn returns the faults of a page.
-func wrongIn(t *testing.T, dir, file string) (wrong []string) {
+// findPageErrors returns the faults of a page.
+func findPageErrors(t *testing.T, dir, file string) (wrong []string) {
 	t.Helper()
 	seen := struct {
 		policies, scripts, heads int
@@ -150,7 +150,7 @@ func wrongIn(t *testing.T, dir, file string) (wrong []string) {
 		if n.Type != html.ElementNode {
 			continue
 		}
-		if !slices.Contains(elements, n.Data) {
+		if !slices.Contains(allowedElements, n.Data) {
 			wrong = append(wrong, "an element <"+n.Data+">")
 		}
 		if attribute(n, "http-equiv") == "Content-Security-Policy" {
@@ -164,7 +164,7 @@ func wrongIn(t *testing.T, dir, file string) (wrong []string) {
 			case strings.HasPrefix(key, "on"), key == "style", key == "srcdoc", key == "action", key == "formaction":
 				wrong = append(wrong, "an attribute "+a.Key)
 			case key == "href", key == "src":
-				wrong = append(wrong, leads(dir, file, a.Val)...)
+				wrong = append(wrong, checkLink(dir, file, a.Val)...)
 			case key == "id":
 				if seen.ids[a.Val] {
 					wrong = append(wrong, "twice the id "+a.Val)
@@ -194,8 +194,8 @@ func wrongIn(t *testing.T, dir, file string) (wrong []string) {
 	return wrong
 }
 
-// leads returns what is wrong with an address in a page.
-func leads(dir, file, address string) []string {
+// checkLink returns what is wrong with an address in a page.
+func checkLink(dir, file, address string) []string {
 	to, err := url.Parse(address)
 	switch {
 	case err != nil, to.Scheme != "", to.Host != "", to.User != nil, strings.HasPrefix(to.Path, "/"):
@@ -214,9 +214,9 @@ func leads(dir, file, address string) []string {
 }
 
 // No file of the site has a network address, except in texts of servers.
-func TestAssetsNameNoAddress(t *testing.T) {
+func TestHTML_FilesHaveNoNetworkAddress(t *testing.T) {
 	t.Parallel()
-	dir := site(t, few(t))
+	dir := writeSite(t, goldenCatalog(t))
 	for _, file := range filesIn(t, dir) {
 		text := strings.ReplaceAll(read(t, dir, file), `xmlns="http://www.w3.org/2000/svg"`, "")
 		for _, address := range []string{"http:", "https:", "//cdn", "@import", "url(", "fetch(", "XMLHttpRequest", "innerHTML", "eval("} {

@@ -41,8 +41,8 @@ func runs(text string, lines bool) []run {
 	return out
 }
 
-// escaped returns the escape of the first character of a text, and the character's length in bytes. If broken is true, the
-// text begins with an invalid byte, which is escaped instead.
+// escaped returns the escape of the first character of a text, and the character's length in bytes. If broken is true,
+// the text begins with an invalid byte, which is escaped instead.
 func escaped(text string, r rune, broken bool) (string, int) {
 	if broken {
 		return fmt.Sprintf(`\x%02x`, text[0]), 1
@@ -96,8 +96,8 @@ func cut(text string, most int) (string, bool) {
 	return text, false
 }
 
-// short returns a text, or its first characters, up to most, and an ellipsis if the text is longer. It cuts at the end of a
-// word if possible.
+// short returns a text, or its first characters, up to most, and an ellipsis if the text is longer. It cuts at the end
+// of a word if possible.
 func short(text string, most int) string {
 	begin, more := cut(text, most)
 	if !more {

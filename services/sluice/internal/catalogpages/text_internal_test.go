@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/safetext"
 )
 
-func TestRuns(t *testing.T) {
+func TestRuns_SplitHiddenCharacters(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
 		name, text string
@@ -43,7 +43,7 @@ func TestRuns(t *testing.T) {
 }
 
 // All characters of a text are shown, and none is hidden.
-func TestAllOfATextIsShown(t *testing.T) {
+func TestRuns_ShowTheWholeText(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		text := string(rapid.SliceOf(rapid.OneOf(rapid.Byte(), rapid.SampledFrom([]byte("\n\r\t \xe2\x80\xae<&")))).Draw(t, "text"))
@@ -60,7 +60,7 @@ func TestAllOfATextIsShown(t *testing.T) {
 	})
 }
 
-func TestSummary(t *testing.T) {
+func TestSummary_ReturnsTheFirstSentence(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("word ", 100)
 	for text, want := range map[string]string{

@@ -85,7 +85,7 @@ func (t *tool) Title() string {
 }
 
 // ServerStem returns the file name of the tool's server, without extension.
-func (t *tool) ServerStem() string { return t.of.stem }
+func (t *tool) ServerStem() string { return t.server.stem }
 
 // LastListed returns when the tool was last listed, or "" if that is not known.
 func (t *tool) LastListed() string { return moment(t.GetListed()) }
@@ -134,8 +134,8 @@ func pinOf(s policyv1.PinState) *pin {
 // evidence is a quote from a definition, and what the quote shows about the tool.
 type evidence struct {
 	Quote, Meaning string
-	// Place describes where the quote is. Pointer is the JSON Pointer of the text with the quote, and Offset the offset of
-	// the quote in that text, in bytes.
+	// Place describes where the quote is. Pointer is the JSON Pointer of the text with the quote, and Offset the offset
+	// of the quote in that text, in bytes.
 	Place   prose
 	Pointer string
 	Offset  int32

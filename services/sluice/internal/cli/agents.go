@@ -26,10 +26,10 @@ const promptTimeout = time.Hour
 func (t *tool) agents() *cobra.Command {
 	return group("agents", "Create agents in WebAssembly, prompt them, and end them",
 		t.agentsCreate(), t.agentsPrompt(), t.agentsList(), t.agentsShow(), t.agentsFiles(),
-		t.agentsMove("stop ID", "Stop an agent now, until it is resumed; a running prompt is undone", stopAgent),
+		t.changeStateCommand("stop ID", "Stop an agent now, until it is resumed; a running prompt is undone", stopAgent),
 		t.agentsResume(),
-		t.agentsMove("reset ID", "Clear an agent's conversation, todos and turns; its files are not changed", resetAgent),
-		t.agentsMove("terminate ID", "End an agent; it can be resumed for an hour", terminateAgent),
+		t.changeStateCommand("reset ID", "Clear an agent's conversation, todos and turns; its files are not changed", resetAgent),
+		t.changeStateCommand("terminate ID", "End an agent; it can be resumed for an hour", terminateAgent),
 		t.agentsEvents(), t.agentsVerify(), t.agentsSnapshot(), t.agentsFork(), t.agentsMigrate(), t.agentsExport(), t.agentsImport(), t.agentsGrant(), t.agentsAccept())
 }
 
@@ -85,10 +85,10 @@ func (t *tool) agentsCreate() *cobra.Command {
 			return t.withAgents(c.Context(), time.Minute, func(ctx context.Context, client wasmagentv1.AgentServiceClient) error {
 				resp, err := client.CreateAgent(ctx, req)
 				if err != nil {
-					return t.explain(err)
+					return t.explainError(err)
 				}
 				if t.json() {
-					return t.printJSON(agentOf(resp.GetAgent()))
+					return t.printJSON(newAgentRow(resp.GetAgent()))
 				}
 				t.printf("%s", resp.GetAgent().GetId())
 				return nil
@@ -104,8 +104,8 @@ func (t *tool) agentsCreate() *cobra.Command {
 	return c
 }
 
-// manifestOf returns the manifest of an agent that may call the given tools. Without tools it returns nil, which permits
-// the agent only its own files.
+// manifestOf returns the manifest of an agent that may call the given tools. Without tools it returns nil, which
+// permits the agent only its own files.
 func manifestOf(tools []string) (*wasmagentv1.Manifest, error) {
 	if len(tools) == 0 {
 		return nil, nil //nolint:nilnil // nil is a valid manifest
@@ -131,22 +131,22 @@ func (t *tool) agentsPrompt() *cobra.Command {
 			text := given[1]
 			if text == "-" {
 				var err error
-				if text, err = readAll(os.Stdin); err != nil {
+				if text, err = readInput(os.Stdin); err != nil {
 					return err
 				}
 			}
 			return t.withAgents(c.Context(), promptTimeout, func(ctx context.Context, client wasmagentv1.AgentServiceClient) error {
-				return t.prompted(ctx, client, &wasmagentv1.PromptAgentRequest{AgentId: given[0], Input: text})
+				return t.promptAgent(ctx, client, &wasmagentv1.PromptAgentRequest{AgentId: given[0], Input: text})
 			})
 		},
 	}
 }
 
-// prompted prints the progress of a prompt on standard error, and its answer on standard output.
-func (t *tool) prompted(ctx context.Context, client wasmagentv1.AgentServiceClient, req *wasmagentv1.PromptAgentRequest) error {
+// promptAgent prints the progress of a prompt on standard error, and its answer on standard output.
+func (t *tool) promptAgent(ctx context.Context, client wasmagentv1.AgentServiceClient, req *wasmagentv1.PromptAgentRequest) error {
 	stream, err := client.PromptAgent(ctx, req)
 	if err != nil {
-		return t.explain(err)
+		return t.explainError(err)
 	}
 	for {
 		resp, err := stream.Recv()
@@ -154,7 +154,7 @@ func (t *tool) prompted(ctx context.Context, client wasmagentv1.AgentServiceClie
 		case errors.Is(err, io.EOF):
 			return nil
 		case err != nil:
-			return t.explain(err)
+			return t.explainError(err)
 		case resp.GetProgress() != nil:
 			if err := t.printProgress(resp.GetProgress()); err != nil {
 				return err
@@ -209,7 +209,7 @@ type agentRow struct {
 	Created    time.Time `json:"created"`
 }
 
-func agentOf(a *wasmagentv1.Agent) agentRow {
+func newAgentRow(a *wasmagentv1.Agent) agentRow {
 	return agentRow{
 		ID: a.GetId(), State: enum.Name(a.GetState()), StopReason: enum.NameOrEmpty(a.GetStopReason()), Failure: a.GetFailure().GetMessage(), Guest: a.GetGuest(),
 		Creator: a.GetCreator(), Turns: a.GetTurnCount(), Files: a.GetFileCount(), Created: a.GetCreatedAt().AsTime(),
@@ -221,14 +221,14 @@ func (t *tool) agentsList() *cobra.Command {
 	c := &cobra.Command{
 		Use: "list", Short: "List agents, newest first; with --all also ended ones", Args: args(cobra.NoArgs),
 		RunE: func(c *cobra.Command, _ []string) error {
-			return t.withAgents(c.Context(), askTimeout, func(ctx context.Context, client wasmagentv1.AgentServiceClient) error {
+			return t.withAgents(c.Context(), requestTimeout, func(ctx context.Context, client wasmagentv1.AgentServiceClient) error {
 				list, err := allAgents(ctx, client, all)
 				if err != nil {
-					return t.explain(err)
+					return t.explainError(err)
 				}
 				rows, cells := make([]agentRow, 0, len(list)), [][]string(nil)
 				for _, a := range list {
-					row := agentOf(a)
+					row := newAgentRow(a)
 					rows = append(rows, row)
 					cells = append(cells, []string{row.ID, strings.TrimSpace(row.State + " " + row.StopReason), row.Guest, row.Creator, strconv.Itoa(int(row.Turns)), strconv.Itoa(int(row.Files)), row.Created.Local().Format(time.DateTime)})
 				}
@@ -270,15 +270,15 @@ func (t *tool) agentsShow() *cobra.Command {
 	return &cobra.Command{
 		Use: "show ID", Short: "Print an agent's conversation, todos and use of models", Args: args(cobra.ExactArgs(1)), ValidArgsFunction: t.completeAgent,
 		RunE: func(c *cobra.Command, given []string) error {
-			return t.withAgents(c.Context(), askTimeout, func(ctx context.Context, client wasmagentv1.AgentServiceClient) error {
+			return t.withAgents(c.Context(), requestTimeout, func(ctx context.Context, client wasmagentv1.AgentServiceClient) error {
 				state, err := client.GetState(ctx, &wasmagentv1.GetStateRequest{AgentId: given[0]})
 				if err != nil {
-					return t.explain(err)
+					return t.explainError(err)
 				}
 				for token := state.GetNextPageToken(); token != ""; {
 					more, err := client.GetState(ctx, &wasmagentv1.GetStateRequest{AgentId: given[0], PageToken: token})
 					if err != nil {
-						return t.explain(err)
+						return t.explainError(err)
 					}
 					state.GetState().Messages = append(state.GetState().GetMessages(), more.GetState().GetMessages()...)
 					if token = more.GetNextPageToken(); len(more.GetState().GetMessages()) == 0 {
@@ -287,7 +287,7 @@ func (t *tool) agentsShow() *cobra.Command {
 				}
 				todos, err := client.ListTodos(ctx, &wasmagentv1.ListTodosRequest{AgentId: given[0]})
 				if err != nil {
-					return t.explain(err)
+					return t.explainError(err)
 				}
 				return t.printAgent(state, todos.GetTodos())
 			})
@@ -297,24 +297,24 @@ func (t *tool) agentsShow() *cobra.Command {
 
 // printAgent prints an agent with its conversation and its todos.
 func (t *tool) printAgent(state *wasmagentv1.GetStateResponse, todos []*wasmagentv1.Todo) error {
-	row := agentOf(state.GetInfo())
+	row := newAgentRow(state.GetInfo())
 	if t.json() {
-		type said struct {
+		type entry struct {
 			Role    string `json:"role"`
 			Content string `json:"content"`
 		}
 		out := struct {
 			agentRow
-			Messages []said `json:"messages"`
-			Todos    []said `json:"todos"`
-			Fuel     int64  `json:"fuel"`
-			Effects  int64  `json:"effects"`
-		}{agentRow: row, Messages: []said{}, Todos: []said{}, Fuel: state.GetUsage().GetFuel(), Effects: state.GetUsage().GetEffects()}
+			Messages []entry `json:"messages"`
+			Todos    []entry `json:"todos"`
+			Fuel     int64   `json:"fuel"`
+			Effects  int64   `json:"effects"`
+		}{agentRow: row, Messages: []entry{}, Todos: []entry{}, Fuel: state.GetUsage().GetFuel(), Effects: state.GetUsage().GetEffects()}
 		for _, m := range state.GetState().GetMessages() {
-			out.Messages = append(out.Messages, said{enum.Name(m.GetRole()), m.GetContent()})
+			out.Messages = append(out.Messages, entry{enum.Name(m.GetRole()), m.GetContent()})
 		}
 		for _, todo := range todos {
-			out.Todos = append(out.Todos, said{enum.Name(todo.GetStatus()), todo.GetContent()})
+			out.Todos = append(out.Todos, entry{enum.Name(todo.GetStatus()), todo.GetContent()})
 		}
 		return t.printJSON(out)
 	}
@@ -346,7 +346,7 @@ func (t *tool) agentsFiles() *cobra.Command {
 	return &cobra.Command{
 		Use: "files ID", Short: "List an agent's files", Args: args(cobra.ExactArgs(1)), ValidArgsFunction: t.completeAgent,
 		RunE: func(c *cobra.Command, given []string) error {
-			return t.withAgents(c.Context(), askTimeout, func(ctx context.Context, client wasmagentv1.AgentServiceClient) error {
+			return t.withAgents(c.Context(), requestTimeout, func(ctx context.Context, client wasmagentv1.AgentServiceClient) error {
 				type file struct {
 					Path   string `json:"path"`
 					Bytes  int32  `json:"bytes"`
@@ -356,7 +356,7 @@ func (t *tool) agentsFiles() *cobra.Command {
 				for req := (&wasmagentv1.ListFilesRequest{AgentId: given[0], PageSize: maxPage}); ; {
 					resp, err := client.ListFiles(ctx, req)
 					if err != nil {
-						return t.explain(err)
+						return t.explainError(err)
 					}
 					for _, f := range resp.GetFiles() {
 						all = append(all, file{f.GetPath(), f.GetSizeBytes(), f.GetSha256()})
@@ -388,7 +388,7 @@ func (t *tool) agentsResume() *cobra.Command {
 			if snapshot != "" {
 				req.SnapshotId = &snapshot
 			}
-			return t.moved(c.Context(), func(ctx context.Context, client wasmagentv1.AgentServiceClient) (*wasmagentv1.Agent, error) {
+			return t.changeState(c.Context(), func(ctx context.Context, client wasmagentv1.AgentServiceClient) (*wasmagentv1.Agent, error) {
 				resp, err := client.ResumeAgent(ctx, req)
 				return resp.GetAgent(), err
 			})
@@ -399,25 +399,25 @@ func (t *tool) agentsResume() *cobra.Command {
 	return c
 }
 
-// agentsMove returns a command that changes the state of an agent with move.
-func (t *tool) agentsMove(use, short string, move func(context.Context, wasmagentv1.AgentServiceClient, string) (*wasmagentv1.Agent, error)) *cobra.Command {
+// changeStateCommand returns a command that changes the state of an agent with move.
+func (t *tool) changeStateCommand(use, short string, move func(context.Context, wasmagentv1.AgentServiceClient, string) (*wasmagentv1.Agent, error)) *cobra.Command {
 	return &cobra.Command{
 		Use: use, Short: short, Args: args(cobra.ExactArgs(1)), ValidArgsFunction: t.completeAgent,
 		RunE: func(c *cobra.Command, given []string) error {
-			return t.moved(c.Context(), func(ctx context.Context, client wasmagentv1.AgentServiceClient) (*wasmagentv1.Agent, error) {
+			return t.changeState(c.Context(), func(ctx context.Context, client wasmagentv1.AgentServiceClient) (*wasmagentv1.Agent, error) {
 				return move(ctx, client, given[0])
 			})
 		},
 	}
 }
 
-func (t *tool) moved(ctx context.Context, move func(context.Context, wasmagentv1.AgentServiceClient) (*wasmagentv1.Agent, error)) error {
-	return t.withAgents(ctx, askTimeout, func(ctx context.Context, client wasmagentv1.AgentServiceClient) error {
+func (t *tool) changeState(ctx context.Context, move func(context.Context, wasmagentv1.AgentServiceClient) (*wasmagentv1.Agent, error)) error {
+	return t.withAgents(ctx, requestTimeout, func(ctx context.Context, client wasmagentv1.AgentServiceClient) error {
 		a, err := move(ctx, client)
 		if err != nil {
-			return t.explain(err)
+			return t.explainError(err)
 		}
-		row := agentOf(a)
+		row := newAgentRow(a)
 		if t.json() {
 			return t.printJSON(row)
 		}
@@ -448,7 +448,7 @@ func (t *tool) completeAgent(c *cobra.Command, given []string, _ string) (ids []
 	if len(given) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
-	_ = t.withAgents(c.Context(), askTimeout, func(ctx context.Context, client wasmagentv1.AgentServiceClient) error {
+	_ = t.withAgents(c.Context(), requestTimeout, func(ctx context.Context, client wasmagentv1.AgentServiceClient) error {
 		list, err := allAgents(ctx, client, true)
 		for _, a := range list {
 			ids = append(ids, a.GetId())

@@ -50,32 +50,32 @@ func (t *tool) acceptTemplate(ctx context.Context, client wasmagentv1.GallerySer
 	if digest != "" && len(digest) < minDigest {
 		return usageError{fmt.Errorf("--digest needs at least %d digits of the digest", minDigest)}
 	}
-	inTime, cancel := ask(ctx)
+	requestCtx, cancel := requestContext(ctx)
 	defer cancel()
-	shown, err := client.GetTemplate(inTime, &wasmagentv1.GetTemplateRequest{Id: id})
+	shown, err := client.GetTemplate(requestCtx, &wasmagentv1.GetTemplateRequest{Id: id})
 	if err != nil {
-		return t.explain(err)
+		return t.explainError(err)
 	}
 	to := t.out
 	if t.json() {
 		to = t.errOut
 	}
 	printTemplate(to, shown)
-	whole := shown.GetDigest()
-	switch named := len(digest) <= len(whole) && strings.EqualFold(whole[:len(digest)], digest); {
+	fullDigest := shown.GetDigest()
+	switch named := len(digest) <= len(fullDigest) && strings.EqualFold(fullDigest[:len(digest)], digest); {
 	case digest != "" && !named:
-		return fmt.Errorf("nothing was accepted: the template has the digest %s, which is not the digest in --digest; read the template again", whole)
-	case digest == "" && !asks(false):
-		return usageError{errors.New("nothing was accepted: without a terminal, read the template and accept it with --digest " + whole)}
+		return fmt.Errorf("nothing was accepted: the template has the digest %s, which is not the digest in --digest; read the template again", fullDigest)
+	case digest == "" && !isInteractive(false):
+		return usageError{errors.New("nothing was accepted: without a terminal, read the template and accept it with --digest " + fullDigest)}
 	}
 	if err := t.confirm(ctx, digest != "", "Let agents be created from this template?"); err != nil {
 		return fmt.Errorf("%w: the template was not accepted", err)
 	}
-	inTime, cancel = ask(ctx)
+	requestCtx, cancel = requestContext(ctx)
 	defer cancel()
-	resp, err := client.AcceptTemplate(inTime, &wasmagentv1.AcceptTemplateRequest{Id: shown.GetTemplate().GetId(), Digest: whole})
+	resp, err := client.AcceptTemplate(requestCtx, &wasmagentv1.AcceptTemplateRequest{Id: shown.GetTemplate().GetId(), Digest: fullDigest})
 	if err != nil {
-		return t.explain(err)
+		return t.explainError(err)
 	}
 	if t.json() {
 		return t.printJSON(struct {

@@ -34,7 +34,7 @@ func (g *fakeGallery) AcceptTemplate(_ context.Context, req *wasmagentv1.AcceptT
 
 // Without a terminal, a template is accepted only with its digest. The command prints the whole template, its rights
 // first.
-func TestAgentsAccept_WithoutATerminal(t *testing.T) {
+func TestAgentsAccept_NeedsTheDigestWithoutATerminal(t *testing.T) {
 	t.Parallel()
 	digest := strings.Repeat("0123456789abcdef", 4)
 	for name, tt := range map[string]struct {
@@ -50,9 +50,9 @@ func TestAgentsAccept_WithoutATerminal(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			var out, said bytes.Buffer
+			var out, stderr bytes.Buffer
 			g := &fakeGallery{digest: digest}
-			err := (&tool{self: "sluice", out: &out, errOut: &said, output: "table"}).acceptTemplate(t.Context(), g, "foreign", tt.given)
+			err := (&tool{self: "sluice", out: &out, errOut: &stderr, output: "table"}).acceptTemplate(t.Context(), g, "foreign", tt.given)
 			if (err == nil) != (tt.err == "") || err != nil && !strings.Contains(err.Error(), tt.err) {
 				t.Errorf("the command returned %v", err)
 			}

@@ -43,7 +43,7 @@ func (t *tool) agentsEvents() *cobra.Command {
 					}
 					resp, err := client.ListEvents(ctx, req)
 					if err != nil {
-						return t.explain(err)
+						return t.explainError(err)
 					}
 					for _, e := range resp.GetEvents() {
 						if err := t.printEvent(e); err != nil {
@@ -96,13 +96,13 @@ func (t *tool) printEvent(e *wasmagentv1.Event) error {
 		words = append(words, "approval "+row.ApprovalID)
 	}
 	words = append(words, row.Envelope)
-	var said []string
+	var parts []string
 	for _, word := range words {
 		if word != "" {
-			said = append(said, safetext.Line(word))
+			parts = append(parts, safetext.Line(word))
 		}
 	}
-	return oneLine(t.out, "%d/%-4d %s  %s", row.Epoch, row.Sequence, row.Time.Local().Format(time.TimeOnly), strings.Join(said, "  "))
+	return oneLine(t.out, "%d/%-4d %s  %s", row.Epoch, row.Sequence, row.Time.Local().Format(time.TimeOnly), strings.Join(parts, "  "))
 }
 
 func (t *tool) agentsVerify() *cobra.Command {
@@ -112,7 +112,7 @@ func (t *tool) agentsVerify() *cobra.Command {
 			return t.withAgents(c.Context(), proofTime, func(ctx context.Context, client wasmagentv1.AgentServiceClient) error {
 				resp, err := client.VerifyAgent(ctx, &wasmagentv1.VerifyAgentRequest{AgentId: given[0]})
 				if err != nil {
-					return t.explain(err)
+					return t.explainError(err)
 				}
 				if t.json() {
 					err = t.printJSON(struct {
@@ -158,7 +158,7 @@ func (t *tool) agentsExport() *cobra.Command {
 			return t.withAgents(c.Context(), proofTime, func(ctx context.Context, client wasmagentv1.AgentServiceClient) error {
 				text, last, err := fetchArchive(ctx, client, given[0], notCovered)
 				if err != nil {
-					return t.explain(err)
+					return t.explainError(err)
 				}
 				if err := os.WriteFile(out, text, 0o600); err != nil {
 					return fmt.Errorf("write the archive: %w", err)
@@ -227,10 +227,10 @@ func (t *tool) agentsImport() *cobra.Command {
 			return t.withAgents(c.Context(), proofTime, func(ctx context.Context, client wasmagentv1.AgentServiceClient) error {
 				made, err := sendArchive(ctx, client, text)
 				if err != nil {
-					return t.explain(err)
+					return t.explainError(err)
 				}
 				if t.json() {
-					return t.printJSON(agentOf(made.GetAgent()))
+					return t.printJSON(newAgentRow(made.GetAgent()))
 				}
 				t.printf("%s", made.GetAgent().GetId())
 				return oneLine(t.errOut, "the exported agent was %s; the new agent is stopped: %s agents resume %s", made.GetExportedId(), t.self, made.GetAgent().GetId())
@@ -264,10 +264,10 @@ func (t *tool) agentsSnapshot() *cobra.Command {
 			if label != "" {
 				req.Label = &label
 			}
-			return t.withAgents(c.Context(), askTimeout, func(ctx context.Context, client wasmagentv1.AgentServiceClient) error {
+			return t.withAgents(c.Context(), requestTimeout, func(ctx context.Context, client wasmagentv1.AgentServiceClient) error {
 				resp, err := client.SnapshotAgent(ctx, req)
 				if err != nil {
-					return t.explain(err)
+					return t.explainError(err)
 				}
 				if t.json() {
 					return t.printJSON(struct {
@@ -294,13 +294,13 @@ func (t *tool) agentsFork() *cobra.Command {
 			if snapshot != "" {
 				req.SnapshotId = &snapshot
 			}
-			return t.withAgents(c.Context(), askTimeout, func(ctx context.Context, client wasmagentv1.AgentServiceClient) error {
+			return t.withAgents(c.Context(), requestTimeout, func(ctx context.Context, client wasmagentv1.AgentServiceClient) error {
 				resp, err := client.ForkAgent(ctx, req)
 				if err != nil {
-					return t.explain(err)
+					return t.explainError(err)
 				}
 				if t.json() {
-					return t.printJSON(agentOf(resp.GetAgent()))
+					return t.printJSON(newAgentRow(resp.GetAgent()))
 				}
 				t.printf("%s", resp.GetAgent().GetId())
 				return nil
@@ -331,10 +331,10 @@ func (t *tool) agentsGrant() *cobra.Command {
 			if lasts > 0 {
 				req.ExpiresIn = durationpb.New(lasts)
 			}
-			return t.withAgents(c.Context(), askTimeout, func(ctx context.Context, client wasmagentv1.AgentServiceClient) error {
+			return t.withAgents(c.Context(), requestTimeout, func(ctx context.Context, client wasmagentv1.AgentServiceClient) error {
 				resp, err := client.GrantRights(ctx, req)
 				if err != nil {
-					return t.explain(err)
+					return t.explainError(err)
 				}
 				may := []string{}
 				for _, right := range resp.GetManifest().GetTools() {

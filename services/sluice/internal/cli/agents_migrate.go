@@ -24,7 +24,7 @@ func (t *tool) agentsMigrate() *cobra.Command {
 				if all {
 					list, err := allAgents(ctx, client, false)
 					if err != nil {
-						return t.explain(err)
+						return t.explainError(err)
 					}
 					for _, a := range list {
 						ids = append(ids, a.GetId())
@@ -45,7 +45,7 @@ func (t *tool) migrate(ctx context.Context, client wasmagentv1.AgentServiceClien
 		resp, err := client.MigrateAgent(ctx, &wasmagentv1.MigrateAgentRequest{AgentId: id})
 		if err != nil {
 			failed++
-			if err := oneLine(t.errOut, "%s: %v", id, t.explain(err)); err != nil {
+			if err := oneLine(t.errOut, "%s: %v", id, t.explainError(err)); err != nil {
 				return err
 			}
 			continue

@@ -34,12 +34,12 @@ func stateNames() (out []string) {
 	}
 }
 
-// approvalColumns returns the names of the columns of approvalRow.
+// approvalColumns returns the names of the columns of approvalCells.
 func approvalColumns() []string {
 	return []string{"ASKED", "STATE", "WHO", "WHAT", "MISSING", "UNTIL", "NOTE", "ID"}
 }
 
-func approvalRow(a *approvalv1.Approval) []string {
+func approvalCells(a *approvalv1.Approval) []string {
 	until := a.GetDecideBefore()
 	if a.GetState() == approvalv1.ApprovalState_APPROVAL_STATE_APPROVED {
 		until = a.GetExecuteBefore()
@@ -48,13 +48,13 @@ func approvalRow(a *approvalv1.Approval) []string {
 		until = a.GetDeniedUntil()
 	}
 	return []string{
-		clock(a.GetRequested()), enum.Name(a.GetState()), orDash(a.GetRequester().GetSubject()), safetext.CallName(a.GetServer(), a.GetMethod(), a.GetName()),
-		strconv.Itoa(int(a.GetVotesMissing())), clock(until), note(a), a.GetId(),
+		timeOfDay(a.GetRequested()), enum.Name(a.GetState()), orDash(a.GetRequester().GetSubject()), safetext.CallName(a.GetServer(), a.GetMethod(), a.GetName()),
+		strconv.Itoa(int(a.GetVotesMissing())), timeOfDay(until), approvalNote(a), a.GetId(),
 	}
 }
 
-// note returns the text of the column NOTE: how the call was approved, or what the grant allows, or "-".
-func note(a *approvalv1.Approval) string {
+// approvalNote returns the text of the column NOTE: how the call was approved, or what the grant allows, or "-".
+func approvalNote(a *approvalv1.Approval) string {
 	confirmed := func(v *approvalv1.Vote) bool {
 		return v.GetChannel() == approvalv1.VoteChannel_VOTE_CHANNEL_ELICITATION && v.GetVerdict() == approvalv1.Verdict_VERDICT_APPROVE && v.GetVoidReason() == ""
 	}
@@ -72,35 +72,36 @@ func note(a *approvalv1.Approval) string {
 	}
 }
 
-// clock returns a time of day in the local time zone, or "-" for nil.
-func clock(t *timestamppb.Timestamp) string {
+// timeOfDay returns a time of day in the local time zone, or "-" for nil.
+func timeOfDay(t *timestamppb.Timestamp) string {
 	if t == nil {
 		return "-"
 	}
 	return t.AsTime().Local().Format(time.TimeOnly)
 }
 
-// seen is an approval with all parts of its view. params are the params of all parts, and digest is the digest of the view.
-type seen struct {
+// shownApproval is an approval with all parts of its view. params are the params of all parts, and digest is the digest
+// of the view.
+type shownApproval struct {
 	resp   *approvalv1.GetApprovalResponse
 	params strings.Builder
 	digest []byte
 }
 
-// see reads an approval and all parts of its view.
-func (t *tool) see(ctx context.Context, client approvalv1.ApprovalServiceClient, given string) (*seen, error) {
-	id, err := t.whole(ctx, client, given)
+// readApproval reads an approval and all parts of its view.
+func (t *tool) readApproval(ctx context.Context, client approvalv1.ApprovalServiceClient, given string) (*shownApproval, error) {
+	id, err := t.resolveApprovalID(ctx, client, given)
 	if err != nil {
 		return nil, err
 	}
 	resp, err := client.GetApproval(ctx, &approvalv1.GetApprovalRequest{ApprovalId: id, View: true})
 	if status.Code(err) == codes.NotFound {
-		return nil, fmt.Errorf("%w: %s prints the approvals that exist", t.explain(err), t.listAll())
+		return nil, fmt.Errorf("%w: %s prints the approvals that exist", t.explainError(err), t.listApprovalsCommand())
 	}
 	if err != nil {
-		return nil, t.explain(err)
+		return nil, t.explainError(err)
 	}
-	s := &seen{resp: resp}
+	s := &shownApproval{resp: resp}
 	for v := resp.GetView(); v != nil; {
 		s.params.WriteString(v.GetParams())
 		s.digest = v.GetDigest()
@@ -109,14 +110,14 @@ func (t *tool) see(ctx context.Context, client approvalv1.ApprovalServiceClient,
 		}
 		part, err := client.GetApproval(ctx, &approvalv1.GetApprovalRequest{ApprovalId: id, View: true, ViewOffset: v.GetNextOffset(), ViewVersion: v.GetVersion()})
 		if err != nil {
-			return nil, t.explain(err)
+			return nil, t.explainError(err)
 		}
 		v = part.GetView()
 	}
 	return s, nil
 }
 
-func (s *seen) print(w io.Writer) {
+func (s *shownApproval) print(w io.Writer) {
 	a := s.resp.GetApproval()
 	_ = oneLine(w, "%-14s %s: %s", "approval", a.GetId(), enum.Name(a.GetState()))
 	if until := a.GetDeniedUntil(); until != nil {
@@ -133,14 +134,14 @@ func (s *seen) print(w io.Writer) {
 		fmt.Fprintf(w, "\n%s\n\n", safetext.Lines(s.params.String()))
 	}
 	for _, m := range s.resp.GetHistory() {
-		line := []string{clock(m.GetTime()), enum.Name(m.GetTo()), orDash(m.GetActor()), reasonOf(m)}
+		line := []string{timeOfDay(m.GetTime()), enum.Name(m.GetTo()), orDash(m.GetActor()), moveReason(m)}
 		fmt.Fprintln(w, safetext.Line(strings.Join(slices.DeleteFunc(line, func(s string) bool { return s == "" }), "  ")))
 	}
 }
 
-// reasonOf returns the reason of a move, followed by the comment of its vote. The comment is left out if the reason
+// moveReason returns the reason of a move, followed by the comment of its vote. The comment is left out if the reason
 // contains it, as it does after a denial.
-func reasonOf(m *approvalv1.Move) string {
+func moveReason(m *approvalv1.Move) string {
 	reason, comment := m.GetReason(), m.GetVote().GetComment()
 	if comment == "" || strings.Contains(reason, comment) {
 		return reason
@@ -148,8 +149,8 @@ func reasonOf(m *approvalv1.Move) string {
 	return reason + ": " + comment
 }
 
-// document returns the approval for the output as JSON. The view and the history have the form of sluice.approval.v1.
-func (s *seen) document() any {
+// jsonOutput returns the approval for the output as JSON. The view and the history have the form of sluice.approval.v1.
+func (s *shownApproval) jsonOutput() any {
 	out := struct {
 		safetext.Approval
 		ViewDigest string           `json:"viewDigest,omitzero"`
@@ -174,8 +175,9 @@ func protoJSON(m proto.Message) jsontext.Value {
 	return raw
 }
 
-// away reports whether the stream of an unavailable service ended with err. A stream that ended without an error counts.
-func away(err error) bool {
+// isUnavailable reports whether the stream of an unavailable service ended with err. A stream that ended without an
+// error counts.
+func isUnavailable(err error) bool {
 	code := status.Code(err)
 	return err == nil || code == codes.Unavailable || code == codes.DeadlineExceeded
 }

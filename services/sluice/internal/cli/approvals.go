@@ -56,11 +56,11 @@ func (t *tool) approvalsList() *cobra.Command {
 				return err
 			}
 			defer done()
-			ctx, cancel := ask(c.Context())
+			ctx, cancel := requestContext(c.Context())
 			defer cancel()
 			resp, err := client.ListApprovals(ctx, &approvalv1.ListApprovalsRequest{Filter: filter, PageSize: n})
 			if err != nil {
-				return t.explain(err)
+				return t.explainError(err)
 			}
 			return t.printApprovals(resp)
 		},
@@ -74,8 +74,8 @@ func (t *tool) approvalsList() *cobra.Command {
 	return c
 }
 
-// statesOf returns the states with the given names. Without names it returns nil if all is true, and otherwise the states
-// of approvals that have not ended.
+// statesOf returns the states with the given names. Without names it returns nil if all is true, and otherwise the
+// states of approvals that have not ended.
 func statesOf(names []string, all bool) ([]approvalv1.ApprovalState, error) {
 	if len(names) == 0 && !all {
 		names = []string{"pending", "approved", "claimed", "outcome_unknown"}
@@ -104,7 +104,7 @@ func (t *tool) printApprovals(resp *approvalv1.ListApprovalsResponse) error {
 	}
 	rows := make([][]string, len(resp.GetApprovals()))
 	for i, a := range resp.GetApprovals() {
-		rows[i] = approvalRow(a)
+		rows[i] = approvalCells(a)
 	}
 	return t.table(approvalColumns(), rows)
 }
@@ -119,14 +119,14 @@ func (t *tool) approvalsShow() *cobra.Command {
 				return err
 			}
 			defer done()
-			ctx, cancel := ask(c.Context())
+			ctx, cancel := requestContext(c.Context())
 			defer cancel()
-			seen, err := t.see(ctx, client, given[0])
+			seen, err := t.readApproval(ctx, client, given[0])
 			if err != nil {
 				return err
 			}
 			if t.json() {
-				return t.printJSON(seen.document())
+				return t.printJSON(seen.jsonOutput())
 			}
 			seen.print(t.out)
 			return nil

@@ -13,12 +13,12 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/safetext"
 )
 
-// byHand is the default reason of a cancellation.
-const byHand = "cancelled on the command line"
+// defaultCancelReason is the default reason of a cancellation.
+const defaultCancelReason = "cancelled on the command line"
 
 func (t *tool) approvalsResolve() *cobra.Command {
 	var comment string
-	var ran, failed, sure bool
+	var ran, failed, assumeYes bool
 	c := &cobra.Command{
 		Use:   "resolve ID --done|--failed -m WHY",
 		Short: "Record the outcome of a call whose outcome is unknown; shows the approval and asks at a terminal",
@@ -31,13 +31,13 @@ at the server whether the call ran. The command does not send the call again.`,
 			if ran {
 				to = approvalv1.Resolution_RESOLUTION_DONE
 			}
-			return t.endApproval(c.Context(), given[0], sure, t.resolving(to, comment))
+			return t.runApprovalAction(c.Context(), given[0], assumeYes, t.resolveAction(to, comment))
 		},
 	}
 	c.Flags().BoolVar(&ran, "done", false, "the call ran")
 	c.Flags().BoolVar(&failed, "failed", false, "the call did not run, or ran without effect")
 	c.Flags().StringVarP(&comment, "comment", "m", "", "how you know the outcome, for the history (required)")
-	c.Flags().BoolVarP(&sure, "yes", "y", false, "do not ask")
+	c.Flags().BoolVarP(&assumeYes, "yes", "y", false, "do not ask")
 	c.MarkFlagsMutuallyExclusive("done", "failed")
 	c.MarkFlagsOneRequired("done", "failed")
 	_ = c.MarkFlagRequired("comment")
@@ -46,7 +46,7 @@ at the server whether the call ran. The command does not send the call again.`,
 
 func (t *tool) approvalsCancel() *cobra.Command {
 	var reason string
-	var sure bool
+	var assumeYes bool
 	c := &cobra.Command{
 		Use:   "cancel ID",
 		Short: "Cancel an approval and its grant; shows the approval and asks at a terminal",
@@ -58,47 +58,47 @@ ends too, whatever the state of the approval is.`,
 			approvalv1.ApprovalState_APPROVAL_STATE_PENDING, approvalv1.ApprovalState_APPROVAL_STATE_APPROVED,
 		),
 		RunE: func(c *cobra.Command, given []string) error {
-			return t.endApproval(c.Context(), given[0], sure, t.cancelling(reason))
+			return t.runApprovalAction(c.Context(), given[0], assumeYes, t.cancelAction(reason))
 		},
 	}
-	c.Flags().StringVarP(&reason, "comment", "m", byHand, "the reason, for the history")
-	c.Flags().BoolVarP(&sure, "yes", "y", false, "do not ask")
+	c.Flags().StringVarP(&reason, "comment", "m", defaultCancelReason, "the reason, for the history")
+	c.Flags().BoolVarP(&assumeYes, "yes", "y", false, "do not ask")
 	return c
 }
 
-// ending is an action on an approval that the command has shown.
-type ending struct {
+// approvalAction is an action on an approval that the command has shown.
+type approvalAction struct {
 	// question is the question before the action.
 	question string
 	// do performs the action and returns a sentence about its result.
 	do func(context.Context, approvalv1.ApprovalServiceClient, *approvalv1.Approval) (*approvalv1.Approval, string, error)
 }
 
-func (t *tool) resolving(to approvalv1.Resolution, comment string) ending {
+func (t *tool) resolveAction(to approvalv1.Resolution, comment string) approvalAction {
 	want := approvalv1.ApprovalState_APPROVAL_STATE_FAILED
 	if to == approvalv1.Resolution_RESOLUTION_DONE {
 		want = approvalv1.ApprovalState_APPROVAL_STATE_DONE
 	}
-	return ending{"Record this call as " + enum.Name(want) + "?", func(ctx context.Context, client approvalv1.ApprovalServiceClient, a *approvalv1.Approval) (*approvalv1.Approval, string, error) {
+	return approvalAction{"Record this call as " + enum.Name(want) + "?", func(ctx context.Context, client approvalv1.ApprovalServiceClient, a *approvalv1.Approval) (*approvalv1.Approval, string, error) {
 		if s := a.GetState(); s != approvalv1.ApprovalState_APPROVAL_STATE_OUTCOME_UNKNOWN && s != want {
 			return nil, "", fmt.Errorf("%s is %s: only an approval in outcome_unknown can be resolved", a.GetId(), enum.Name(s))
 		}
 		resp, err := client.ResolveOutcome(ctx, &approvalv1.ResolveOutcomeRequest{ApprovalId: a.GetId(), Resolution: to, Comment: comment})
 		if err != nil {
-			return nil, "", t.explain(err)
+			return nil, "", t.explainError(err)
 		}
 		return resp.GetApproval(), "", nil
 	}}
 }
 
-func (t *tool) cancelling(reason string) ending {
-	return ending{"Cancel this approval?", func(ctx context.Context, client approvalv1.ApprovalServiceClient, a *approvalv1.Approval) (*approvalv1.Approval, string, error) {
+func (t *tool) cancelAction(reason string) approvalAction {
+	return approvalAction{"Cancel this approval?", func(ctx context.Context, client approvalv1.ApprovalServiceClient, a *approvalv1.Approval) (*approvalv1.Approval, string, error) {
 		resp, err := client.CancelApproval(ctx, &approvalv1.CancelApprovalRequest{ApprovalId: a.GetId(), Reason: reason})
 		if status.Code(err) == codes.FailedPrecondition {
-			return nil, "", fmt.Errorf("%s is %s and was not cancelled: %w", a.GetId(), enum.Name(a.GetState()), t.explain(err))
+			return nil, "", fmt.Errorf("%s is %s and was not cancelled: %w", a.GetId(), enum.Name(a.GetState()), t.explainError(err))
 		}
 		if err != nil {
-			return nil, "", t.explain(err)
+			return nil, "", t.explainError(err)
 		}
 		if resp.GetApproval().GetState() != approvalv1.ApprovalState_APPROVAL_STATE_CANCELLED {
 			return resp.GetApproval(), ": its grant was cancelled", nil
@@ -107,30 +107,30 @@ func (t *tool) cancelling(reason string) ending {
 	}}
 }
 
-// endApproval shows an approval, asks the person, and performs the action.
-func (t *tool) endApproval(ctx context.Context, id string, sure bool, end ending) error {
+// runApprovalAction shows an approval, asks the person, and performs the action.
+func (t *tool) runApprovalAction(ctx context.Context, id string, assumeYes bool, end approvalAction) error {
 	client, done, err := t.approvalClient()
 	if err != nil {
 		return err
 	}
 	defer done()
-	seen, err := t.show(ctx, client, id, sure)
+	seen, err := t.showApproval(ctx, client, id, assumeYes)
 	if err != nil {
 		return err
 	}
-	if err := t.confirm(ctx, sure, end.question); err != nil {
+	if err := t.confirm(ctx, assumeYes, end.question); err != nil {
 		return err
 	}
-	inTime, cancel := ask(ctx)
+	requestCtx, cancel := requestContext(ctx)
 	defer cancel()
-	a, told, err := end.do(inTime, client, seen.resp.GetApproval())
+	a, detail, err := end.do(requestCtx, client, seen.resp.GetApproval())
 	if err != nil {
 		return err
 	}
 	if t.json() {
 		return t.printJSON(safetext.ApprovalOf(a))
 	}
-	err = oneLine(t.out, "%s is %s%s", a.GetId(), enum.Name(a.GetState()), told)
+	err = oneLine(t.out, "%s is %s%s", a.GetId(), enum.Name(a.GetState()), detail)
 	return err
 }
 
@@ -146,7 +146,7 @@ func (t *tool) completeApproval(states ...approvalv1.ApprovalState) cobra.Comple
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
 		defer done()
-		ctx, cancel := ask(c.Context())
+		ctx, cancel := requestContext(c.Context())
 		defer cancel()
 		resp, err := client.ListApprovals(ctx, &approvalv1.ListApprovalsRequest{Filter: &approvalv1.ApprovalFilter{States: states}})
 		if err != nil {

@@ -9,23 +9,23 @@ import (
 )
 
 // The command says on standard error that a list has more pages.
-func TestAListOfApprovalsThatGoesOnIsNotSilent(t *testing.T) {
+func TestApprovalsList_SaysThatThereAreMorePages(t *testing.T) {
 	t.Parallel()
 	for _, output := range []string{"table", "json"} {
 		for _, token := range []string{"more", ""} {
-			var out, said bytes.Buffer
+			var out, stderr bytes.Buffer
 			resp := &approvalv1.ListApprovalsResponse{Approvals: []*approvalv1.Approval{{Id: "a-1"}}, NextPageToken: token}
-			if err := (&tool{self: "sluice", out: &out, errOut: &said, output: output}).printApprovals(resp); err != nil {
+			if err := (&tool{self: "sluice", out: &out, errOut: &stderr, output: output}).printApprovals(resp); err != nil {
 				t.Fatal(err)
 			}
-			if told := strings.Contains(said.String(), "older approvals are not listed"); told != (token != "") || !strings.Contains(out.String(), "a-1") || strings.Contains(out.String(), "older") {
-				t.Errorf("%s with the next page %q: stderr %q, stdout %q", output, token, said.String(), out.String())
+			if told := strings.Contains(stderr.String(), "older approvals are not listed"); told != (token != "") || !strings.Contains(out.String(), "a-1") || strings.Contains(out.String(), "older") {
+				t.Errorf("%s with the next page %q: stderr %q, stdout %q", output, token, stderr.String(), out.String())
 			}
 		}
 	}
 }
 
-func TestTheBeginningOfAnIdentifierMeansOneOrNone(t *testing.T) {
+func TestApprovalID_PrefixMustMatchOneApproval(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		found []string
@@ -36,7 +36,7 @@ func TestTheBeginningOfAnIdentifierMeansOneOrNone(t *testing.T) {
 		"none": {nil, "", "no approval has an id that begins with \"1d217f99\": `sluice approvals list --all` prints the ids"},
 		"two":  {[]string{"1d217f99-a", "1d217f99-b"}, "", "2 approvals have an id that begins with \"1d217f99\": give more characters of the id; `sluice approvals list --all` prints the ids"},
 	} {
-		got, err := (&tool{self: "sluice"}).only(tt.found, "1d217f99")
+		got, err := (&tool{self: "sluice"}).onlyID(tt.found, "1d217f99")
 		if got != tt.want || (err == nil) != (tt.err == "") || err != nil && err.Error() != tt.err {
 			t.Errorf("%s: %q, %v", name, got, err)
 		}

@@ -17,12 +17,12 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/safetext"
 )
 
-// errNothing is the error if the person does not answer yes.
-var errNothing = errors.New("nothing was decided")
+// errNotConfirmed is the error if the person does not answer yes.
+var errNotConfirmed = errors.New("nothing was decided")
 
 func (t *tool) approvalsDecide(use, short string, verdict approvalv1.Verdict) *cobra.Command {
 	var comment string
-	var sure bool
+	var assumeYes bool
 	c := &cobra.Command{
 		Use: use, Short: short + "; shows the approval and asks at a terminal", Args: args(cobra.ExactArgs(1)),
 		ValidArgsFunction: t.completeApproval(approvalv1.ApprovalState_APPROVAL_STATE_PENDING),
@@ -32,11 +32,11 @@ func (t *tool) approvalsDecide(use, short string, verdict approvalv1.Verdict) *c
 				return err
 			}
 			defer done()
-			return t.decide(c.Context(), client, ballot{id: given[0], verdict: verdict, comment: comment, sure: sure})
+			return t.decide(c.Context(), client, ballot{id: given[0], verdict: verdict, comment: comment, assumeYes: assumeYes})
 		},
 	}
 	c.Flags().StringVarP(&comment, "comment", "m", "", "the reason; the caller sees it if the call is denied")
-	c.Flags().BoolVarP(&sure, "yes", "y", false, "do not ask")
+	c.Flags().BoolVarP(&assumeYes, "yes", "y", false, "do not ask")
 	return c
 }
 
@@ -44,8 +44,8 @@ type ballot struct {
 	id      string
 	verdict approvalv1.Verdict
 	comment string
-	// sure suppresses the question.
-	sure bool
+	// assumeYes suppresses the question.
+	assumeYes bool
 }
 
 func (b *ballot) question() string {
@@ -57,7 +57,7 @@ func (b *ballot) question() string {
 
 // decide shows an approval, asks the person, and votes on the view that it has shown.
 func (t *tool) decide(ctx context.Context, client approvalv1.ApprovalServiceClient, b ballot) error {
-	seen, err := t.show(ctx, client, b.id, b.sure)
+	seen, err := t.showApproval(ctx, client, b.id, b.assumeYes)
 	if err != nil {
 		return err
 	}
@@ -67,37 +67,37 @@ func (t *tool) decide(ctx context.Context, client approvalv1.ApprovalServiceClie
 		if before.GetReason() != "" {
 			why = ": " + before.GetReason()
 		}
-		return fmt.Errorf("%w: %s has been %s since %s%s", errNothing, before.GetId(), enum.Name(before.GetState()), clock(before.GetEnded()), safetext.Line(why))
+		return fmt.Errorf("%w: %s has been %s since %s%s", errNotConfirmed, before.GetId(), enum.Name(before.GetState()), timeOfDay(before.GetEnded()), safetext.Line(why))
 	}
-	if err := t.confirm(ctx, b.sure, b.question()); err != nil {
+	if err := t.confirm(ctx, b.assumeYes, b.question()); err != nil {
 		return err
 	}
-	inTime, cancel := ask(ctx)
+	requestCtx, cancel := requestContext(ctx)
 	defer cancel()
-	resp, err := client.DecideApproval(inTime, &approvalv1.DecideApprovalRequest{ApprovalId: before.GetId(), Verdict: b.verdict, ViewDigest: seen.digest, Comment: b.comment})
+	resp, err := client.DecideApproval(requestCtx, &approvalv1.DecideApprovalRequest{ApprovalId: before.GetId(), Verdict: b.verdict, ViewDigest: seen.digest, Comment: b.comment})
 	if err != nil {
-		return t.explain(err)
+		return t.explainError(err)
 	}
 	if t.json() {
 		return t.printJSON(safetext.ApprovalOf(resp.GetApproval()))
 	}
-	err = oneLine(t.out, "%s is %s%s", before.GetId(), enum.Name(resp.GetApproval().GetState()), standing(before, resp))
+	err = oneLine(t.out, "%s is %s%s", before.GetId(), enum.Name(resp.GetApproval().GetState()), voteSummary(before, resp))
 	return err
 }
 
-// standing returns the sentences after a vote: whether the person cast the same vote before, how many votes are missing,
-// and when an approved call runs.
-func standing(before *approvalv1.Approval, resp *approvalv1.DecideApprovalResponse) string {
+// voteSummary returns the sentences after a vote: whether the person cast the same vote before, how many votes are
+// missing, and when an approved call runs.
+func voteSummary(before *approvalv1.Approval, resp *approvalv1.DecideApprovalResponse) string {
 	var words []string
-	if mine := resp.GetVote(); votedIn(before, mine) {
-		words = append(words, fmt.Sprintf("you had already %s it at %s", verdictName(mine.GetVerdict()), clock(mine.GetTime())))
+	if mine := resp.GetVote(); hasVote(before, mine) {
+		words = append(words, fmt.Sprintf("you had already %s it at %s", verdictName(mine.GetVerdict()), timeOfDay(mine.GetTime())))
 	}
 	a := resp.GetApproval()
 	if n := a.GetVotesMissing(); n > 0 && a.GetState() == approvalv1.ApprovalState_APPROVAL_STATE_PENDING {
 		words = append(words, fmt.Sprintf("%d more people must approve it", n))
 	}
 	if a.GetState() == approvalv1.ApprovalState_APPROVAL_STATE_APPROVED {
-		words = append(words, "the call runs once if its caller still waits for it or makes it again before "+clock(a.GetExecuteBefore()))
+		words = append(words, "the call runs once if its caller still waits for it or makes it again before "+timeOfDay(a.GetExecuteBefore()))
 	}
 	if words == nil {
 		return ""
@@ -105,7 +105,7 @@ func standing(before *approvalv1.Approval, resp *approvalv1.DecideApprovalRespon
 	return ": " + strings.Join(words, "; ")
 }
 
-func votedIn(a *approvalv1.Approval, vote *approvalv1.Vote) bool {
+func hasVote(a *approvalv1.Approval, vote *approvalv1.Vote) bool {
 	for _, v := range a.GetVotes() {
 		if v.GetSubject() == vote.GetSubject() && v.GetVerdict() == vote.GetVerdict() && v.GetTime().AsTime().Equal(vote.GetTime().AsTime()) {
 			return true
@@ -121,38 +121,38 @@ func verdictName(v approvalv1.Verdict) string {
 	return "denied"
 }
 
-// show reads and prints an approval on which the person then decides. If the output is JSON and the person is asked, show
-// prints the approval as text on standard error.
-func (t *tool) show(ctx context.Context, client approvalv1.ApprovalServiceClient, id string, sure bool) (*seen, error) {
-	inTime, cancel := ask(ctx)
+// showApproval reads and prints an approval on which the person then decides. If the output is JSON and the person is
+// asked, showApproval prints the approval as text on standard error.
+func (t *tool) showApproval(ctx context.Context, client approvalv1.ApprovalServiceClient, id string, assumeYes bool) (*shownApproval, error) {
+	requestCtx, cancel := requestContext(ctx)
 	defer cancel()
-	seen, err := t.see(inTime, client, id)
+	seen, err := t.readApproval(requestCtx, client, id)
 	if err != nil {
 		return nil, err
 	}
 	if !t.json() {
 		seen.print(t.out)
-	} else if asks(sure) {
+	} else if isInteractive(assumeYes) {
 		seen.print(t.errOut)
 	}
 	return seen, nil
 }
 
-// asks reports whether the command asks the person: standard input is a terminal, and --yes is not set.
-func asks(sure bool) bool { return !sure && term.IsTerminal(int(os.Stdin.Fd())) }
+// isInteractive reports whether the command asks the person: standard input is a terminal, and --yes is not set.
+func isInteractive(assumeYes bool) bool { return !assumeYes && term.IsTerminal(int(os.Stdin.Fd())) }
 
 // confirm asks at the terminal whether to continue. It returns nil if the person answers yes, or is not asked.
-func (t *tool) confirm(ctx context.Context, sure bool, question string) error {
-	if !asks(sure) {
+func (t *tool) confirm(ctx context.Context, assumeYes bool, question string) error {
+	if !isInteractive(assumeYes) {
 		return nil
 	}
 	answer, err := t.prompt(ctx, question+" Type yes: ")
 	if err != nil {
 		fmt.Fprintln(t.errOut) // end the line of the question
-		return errNothing
+		return errNotConfirmed
 	}
 	if answer != "yes" {
-		return errNothing
+		return errNotConfirmed
 	}
 	return nil
 }

@@ -61,8 +61,8 @@ func (w *watch) run(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return nil //nolint:nilerr // the person has ended the command
 		}
-		if w.cursor == "" || !away(err) {
-			return w.explain(err)
+		if w.cursor == "" || !isUnavailable(err) {
+			return w.explainError(err)
 		}
 		if !w.away {
 			fmt.Fprintln(w.errOut, "sluice: the mesh does not answer; trying again until it does")
@@ -116,7 +116,7 @@ func (w *watch) print(a *approvalv1.Approval) error {
 	if a == nil {
 		return nil
 	}
-	return w.row(approvalRow(a))
+	return w.row(approvalCells(a))
 }
 
 // row prints a row with fixed column widths, because it does not know later rows.

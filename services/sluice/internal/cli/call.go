@@ -16,7 +16,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/safetext"
 )
 
-// shellRun is the run id that every `sluice call` sends, so that calls in a loop of a shell share the limits of a session.
+// shellRun is the run id that every `sluice call` sends, so that calls in a loop of a shell share the limits of a
+// session.
 const shellRun = "sluice-cli"
 
 func (t *tool) call() *cobra.Command {
@@ -45,14 +46,14 @@ with 1 if the call is refused or the tool reports an error.`,
 	return c
 }
 
-// callArguments returns the arguments of a call as a JSON object. pairs are the values of --arg, and raw is the value of
-// --args.
+// callArguments returns the arguments of a call as a JSON object. pairs are the values of --arg, and raw is the value
+// of --args.
 func callArguments(pairs []string, raw string) (jsontext.Value, error) {
 	if raw != "" && len(pairs) > 0 {
 		return nil, usageError{errors.New("--arg and --args can't be used together: use one of them")}
 	}
 	if raw == "-" {
-		text, err := readAll(os.Stdin)
+		text, err := readInput(os.Stdin)
 		if err != nil {
 			return nil, err
 		}
@@ -163,20 +164,20 @@ func (t *tool) connectMCP(ctx context.Context, server string) (*session, error) 
 	if err != nil {
 		return nil, err
 	}
-	token, err := t.secret(f, agentToken)
+	token, err := t.readToken(f, agentToken)
 	if err != nil {
 		return nil, err
 	}
-	client, err := t.edgeClient(f)
+	client, err := t.mcpClient(f)
 	if err != nil {
 		return nil, err
 	}
-	return openSession(ctx, client, t.edgeURL(f, server), token)
+	return openSession(ctx, client, t.endpointURL(f, server), token)
 }
 
-// edgeURL returns the MCP URL of a server, or of all servers if the name is empty. The URL begins with SLUICE_URL if that
-// is set, and otherwise with the address in the configuration.
-func (t *tool) edgeURL(f *config.File, server string) string {
+// endpointURL returns the MCP URL of a server, or of all servers if the name is empty. The URL begins with SLUICE_URL
+// if that is set, and otherwise with the address in the configuration.
+func (t *tool) endpointURL(f *config.File, server string) string {
 	if base, ok := app.Env("SLUICE_URL"); ok && base != "" {
 		return strings.TrimSuffix(base, "/") + mcpPath(server)
 	}

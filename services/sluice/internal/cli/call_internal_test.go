@@ -8,7 +8,7 @@ import (
 )
 
 // A flag with broken JSON is a usage error that names the flag and the position of the error.
-func TestAFlagOfBrokenJSONIsRefused(t *testing.T) {
+func TestFlags_BrokenJSONIsAUsageError(t *testing.T) {
 	t.Parallel()
 	commands := map[string][]string{
 		"--params": {"policy", "explain", "--server", "demo", "--tool", "safe", "--params"},

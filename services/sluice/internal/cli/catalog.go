@@ -39,15 +39,16 @@ With --file, the list of tools is a response to tools/list, the result in the re
 the array in the result. With --run, the command starts a server that uses the stdio
 transport, with the environment of this command, lists the tools, and ends the server.`
 
-// useList adds the flags of a list of tools to a command, which then calls do with the tools.
-func useList(c *cobra.Command, do func(ctx context.Context, server string, tools []policy.ClassifiedTool) error) *cobra.Command {
-	c = useListOr(c, do, nil)
+// withToolList adds the flags of a list of tools to a command, which then calls do with the tools.
+func withToolList(c *cobra.Command, do func(ctx context.Context, server string, tools []policy.ClassifiedTool) error) *cobra.Command {
+	c = withOptionalToolList(c, do, nil)
 	c.MarkFlagsOneRequired("file", "run")
 	return c
 }
 
-// useListOr does what useList does, but the flags are optional. Without them, the tools come from elsewhere.
-func useListOr(
+// withOptionalToolList does what withToolList does, but the flags are optional. Without them, the tools come from
+// elsewhere.
+func withOptionalToolList(
 	c *cobra.Command, do func(ctx context.Context, server string, tools []policy.ClassifiedTool) error, elsewhere func(ctx context.Context, server string) ([]policy.ClassifiedTool, error),
 ) *cobra.Command {
 	var f listFlags
@@ -68,13 +69,13 @@ func useListOr(
 			}
 			return do(c.Context(), f.server, tools)
 		}
-		list, err := f.list(c.Context(), given)
+		list, err := f.read(c.Context(), given)
 		if err != nil {
 			return err
 		}
 		tools, err := policy.ClassifyList(list, f.trusted)
 		if err != nil {
-			return fmt.Errorf("%s: %w", cmp.Or(f.from(), f.server), err)
+			return fmt.Errorf("%s: %w", cmp.Or(f.source(), f.server), err)
 		}
 		return do(c.Context(), f.server, tools)
 	}
@@ -90,7 +91,7 @@ func useListOr(
 }
 
 func (t *tool) catalogClassify() *cobra.Command {
-	return useList(&cobra.Command{
+	return withToolList(&cobra.Command{
 		Use:   "classify --server NAME (--file FILE | --run -- COMMAND...)",
 		Short: "Classify each tool of a server by its definition",
 		Long: `Print what each tool of a server does, how much harm a wrong call can do, how certain this is,
@@ -101,18 +102,18 @@ the network. Equal definitions give equal results.` + aboutLists,
 	}, t.printClasses)
 }
 
-// from returns the name of the file with the list, or "" if there is no file.
-func (f listFlags) from() string {
+// source returns the name of the file with the list, or "" if there is no file.
+func (f listFlags) source() string {
 	if f.file == "-" {
 		return "standard input"
 	}
 	return f.file
 }
 
-// list reads the file with the list, or starts the server and lists its tools.
-func (f listFlags) list(ctx context.Context, command []string) ([]byte, error) {
+// read reads the file with the list, or starts the server and lists its tools.
+func (f listFlags) read(ctx context.Context, command []string) ([]byte, error) {
 	if f.run {
-		return listOf(ctx, command)
+		return listToolsOfCommand(ctx, command)
 	}
 	in := os.Stdin
 	if f.file != "-" {
@@ -124,12 +125,12 @@ func (f listFlags) list(ctx context.Context, command []string) ([]byte, error) {
 	}
 	list, err := io.ReadAll(io.LimitReader(in, policy.MaxList+1))
 	if err != nil {
-		return nil, fmt.Errorf("read %s: %w", f.from(), err)
+		return nil, fmt.Errorf("read %s: %w", f.source(), err)
 	}
 	return list, nil
 }
 
-type classified struct {
+type classifiedTool struct {
 	Name       string          `json:"name"`
 	Category   string          `json:"category"`
 	Risk       string          `json:"risk"`
@@ -172,15 +173,15 @@ func (t *tool) printClasses(_ context.Context, _ string, tools []policy.Classifi
 				why += " (" + strings.Join(tool.GetTags(), ", ") + ")"
 			}
 			rows = append(rows, []string{
-				tool.Name, title(enum.Name(tool.GetCategory())), title(enum.Name(tool.GetRisk())), strconv.FormatFloat(tool.GetConfidence(), 'f', 2, 64), why,
+				tool.Name, capitalize(enum.Name(tool.GetCategory())), capitalize(enum.Name(tool.GetRisk())), strconv.FormatFloat(tool.GetConfidence(), 'f', 2, 64), why,
 			})
 		}
 		return t.table([]string{"TOOL", "CATEGORY", "RISK", "SURE", "WHY"}, rows)
 	}
-	out := make([]classified, 0, len(tools))
+	out := make([]classifiedTool, 0, len(tools))
 	for _, tool := range tools {
-		one := classified{
-			Name: tool.Name, Category: title(enum.Name(tool.GetCategory())), Risk: title(enum.Name(tool.GetRisk())), Confidence: catalogpages.Rounded(tool.GetConfidence()),
+		one := classifiedTool{
+			Name: tool.Name, Category: capitalize(enum.Name(tool.GetCategory())), Risk: capitalize(enum.Name(tool.GetRisk())), Confidence: catalogpages.Rounded(tool.GetConfidence()),
 			Evidence: []classEvidence{}, DependsOn: tool.GetDependsOnArgument(), Tags: tool.GetTags(),
 			Axes: classAxes{
 				Sensitivity: enum.Name(tool.GetSensitivity()), OpenWorld: enum.Name(tool.GetOpenWorld()),
@@ -190,7 +191,7 @@ func (t *tool) printClasses(_ context.Context, _ string, tools []policy.Classifi
 		for _, e := range tool.GetEvidence() {
 			one.Evidence = append(one.Evidence, classEvidence{
 				Path: e.GetPath(), InKey: e.GetInKey(), Offset: e.GetOffset(), Quote: e.GetQuote(), Meaning: e.GetMeaning(),
-				Category: title(enum.NameOrEmpty(e.GetCategory())), Weight: catalogpages.Rounded(e.GetWeight()),
+				Category: capitalize(enum.NameOrEmpty(e.GetCategory())), Weight: catalogpages.Rounded(e.GetWeight()),
 			})
 		}
 		out = append(out, one)
@@ -198,8 +199,8 @@ func (t *tool) printClasses(_ context.Context, _ string, tools []policy.Classifi
 	return t.printJSON(out)
 }
 
-// title returns a name with a capital first letter.
-func title(name string) string {
+// capitalize returns a name with a capital first letter.
+func capitalize(name string) string {
 	first, n := utf8.DecodeRuneInString(name)
 	if n == 0 {
 		return ""

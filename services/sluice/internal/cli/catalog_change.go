@@ -27,16 +27,16 @@ func shellWords(all ...string) string {
 	return strings.Join(all, " ")
 }
 
-// settleFlags are the flags of a command that accepts or refuses a definition.
-type settleFlags struct{ digest, reason string }
+// reviewFlags are the flags of a command that accepts or refuses a definition.
+type reviewFlags struct{ digest, reason string }
 
-func (f *settleFlags) add(c *cobra.Command) {
+func (f *reviewFlags) add(c *cobra.Command) {
 	c.Flags().StringVar(&f.digest, "digest", "", "at least 8 digits of the `DIGEST` that catalog diff printed")
 	c.Flags().StringVar(&f.reason, "reason", "", "the reason, which is stored with the decision")
 }
 
-// find returns the only digest in all that begins with the digits in --digest.
-func (f *settleFlags) find(all [][]byte) ([]byte, error) {
+// findDigest returns the only digest in all that begins with the digits in --digest.
+func (f *reviewFlags) findDigest(all [][]byte) ([]byte, error) {
 	if len(f.digest) < 8 {
 		return nil, usageError{errors.New("--digest needs at least 8 digits of the digest")}
 	}
@@ -56,7 +56,7 @@ func (f *settleFlags) find(all [][]byte) ([]byte, error) {
 }
 
 func (t *tool) catalogAccept() *cobra.Command {
-	f := new(settleFlags)
+	f := new(reviewFlags)
 	c := &cobra.Command{
 		Use: "accept SERVER [TOOL] --digest DIGEST", Short: "Accept a definition that you have read, or all pending definitions of a server",
 		Long: `Accept a definition of a tool, so that policy decides on calls of the tool. Without TOOL,
@@ -70,25 +70,25 @@ catalog about the tool.`,
 			var err error
 			if len(given) == 2 {
 				req.Tool = given[1]
-				req.DefinitionDigest, err = t.seenDigest(ctx, client, given, f)
+				req.DefinitionDigest, err = t.listedDigest(ctx, client, given, f)
 			} else {
-				req.DefinitionDigest, err = t.waitingDigest(ctx, client, given[0], f)
+				req.DefinitionDigest, err = t.pendingDigest(ctx, client, given[0], f)
 			}
 			if err != nil {
 				return err
 			}
-			ctx, cancel := ask(ctx)
+			ctx, cancel := requestContext(ctx)
 			defer cancel()
 			resp, err := client.AcceptPin(ctx, req)
 			if err != nil {
-				return t.explain(err)
+				return t.explainError(err)
 			}
 			if t.json() {
-				return t.printJSON(changed{Accepted: new(int(resp.GetAccepted())), Revision: resp.GetPolicyRevision()})
+				return t.printJSON(changeResult{Accepted: new(int(resp.GetAccepted())), Revision: resp.GetPolicyRevision()})
 			}
 			t.printf("%d accepted; revision %s", resp.GetAccepted(), resp.GetPolicyRevision())
 			if req.GetTool() == "" {
-				t.printLeft(ctx, client, given[0])
+				t.printPending(ctx, client, given[0])
 			}
 			return nil
 		}),
@@ -97,7 +97,7 @@ catalog about the tool.`,
 	return c
 }
 
-type changed struct {
+type changeResult struct {
 	Accepted *int   `json:"accepted,omitzero"`
 	Revision string `json:"revision"`
 }
@@ -105,14 +105,14 @@ type changed struct {
 // printChanged prints the result of a change: what happened, and the new policy revision.
 func (t *tool) printChanged(what, revision string) error {
 	if t.json() {
-		return t.printJSON(changed{Revision: revision})
+		return t.printJSON(changeResult{Revision: revision})
 	}
 	t.printf("%s; revision %s", what, revision)
 	return nil
 }
 
-// seenDigest returns the whole digest of the definition that --digest names. given is the server and the tool.
-func (t *tool) seenDigest(ctx context.Context, client policyv1.CatalogServiceClient, given []string, f *settleFlags) ([]byte, error) {
+// listedDigest returns the whole digest of the definition that --digest names. given is the server and the tool.
+func (t *tool) listedDigest(ctx context.Context, client policyv1.CatalogServiceClient, given []string, f *reviewFlags) ([]byte, error) {
 	page, err := t.catalogPage(ctx, client, given[0], given[1])
 	if err != nil {
 		return nil, err
@@ -124,16 +124,16 @@ func (t *tool) seenDigest(ctx context.Context, client policyv1.CatalogServiceCli
 	for _, d := range page.GetHistory() {
 		all = append(all, d.GetDefinitionDigest())
 	}
-	return f.find(all)
+	return f.findDigest(all)
 }
 
-// waitingDigest returns the whole digest of all pending definitions of a server, if --digest names it.
-func (t *tool) waitingDigest(ctx context.Context, client policyv1.CatalogServiceClient, server string, f *settleFlags) ([]byte, error) {
-	ctx, cancel := ask(ctx)
+// pendingDigest returns the whole digest of all pending definitions of a server, if --digest names it.
+func (t *tool) pendingDigest(ctx context.Context, client policyv1.CatalogServiceClient, server string, f *reviewFlags) ([]byte, error) {
+	ctx, cancel := requestContext(ctx)
 	defer cancel()
 	resp, err := client.GetServer(ctx, &policyv1.GetServerRequest{Server: server})
 	if err != nil {
-		return nil, t.explain(err)
+		return nil, t.explainError(err)
 	}
 	waiting := resp.GetServer().GetWaitingDigest()
 	if len(waiting) == 0 {
@@ -142,24 +142,24 @@ func (t *tool) waitingDigest(ctx context.Context, client policyv1.CatalogService
 	if f.digest == "" {
 		return nil, usageError{fmt.Errorf("--digest is missing: %s shows the definitions and prints their digest", t.command(shellWords("catalog", "diff", server)))}
 	}
-	return f.find([][]byte{waiting})
+	return f.findDigest([][]byte{waiting})
 }
 
 func (t *tool) catalogRefuse() *cobra.Command {
-	f := new(settleFlags)
+	f := new(reviewFlags)
 	c := &cobra.Command{
 		Use: "refuse SERVER TOOL --digest DIGEST", Short: "Refuse a definition; calls of the tool use its accepted definitions",
 		Args: args(cobra.ExactArgs(2)), ValidArgsFunction: t.completeCatalog(true),
 		RunE: t.withCatalog(func(ctx context.Context, client policyv1.CatalogServiceClient, given []string) error {
-			digest, err := t.seenDigest(ctx, client, given, f)
+			digest, err := t.listedDigest(ctx, client, given, f)
 			if err != nil {
 				return err
 			}
-			ctx, cancel := ask(ctx)
+			ctx, cancel := requestContext(ctx)
 			defer cancel()
 			resp, err := client.RefusePin(ctx, &policyv1.RefusePinRequest{Server: given[0], Tool: given[1], DefinitionDigest: digest, Reason: f.reason})
 			if err != nil {
-				return t.explain(err)
+				return t.explainError(err)
 			}
 			return t.printChanged("refused", resp.GetPolicyRevision())
 		}),
@@ -193,11 +193,11 @@ func (t *tool) catalogOverride() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			ctx, cancel := ask(ctx)
+			ctx, cancel := requestContext(ctx)
 			defer cancel()
 			resp, err := client.OverrideTool(ctx, &policyv1.OverrideToolRequest{Server: given[0], Tool: given[1], Override: o, Etag: page.GetEtag()})
 			if err != nil {
-				return t.explain(err)
+				return t.explainError(err)
 			}
 			return t.printChanged("done", resp.GetPolicyRevision())
 		}),
@@ -248,7 +248,7 @@ func (t *tool) catalogQuarantine() *cobra.Command {
 		Use: "quarantine SERVER [TOOL] --reason REASON", Short: "Quarantine a tool or a whole server; with --lift, end the quarantine",
 		Args: args(cobra.RangeArgs(1, 2)), ValidArgsFunction: t.completeCatalog(false),
 		RunE: t.withCatalog(func(ctx context.Context, client policyv1.CatalogServiceClient, given []string) error {
-			ctx, cancel := ask(ctx)
+			ctx, cancel := requestContext(ctx)
 			defer cancel()
 			req := &policyv1.SetQuarantineRequest{Server: given[0], Quarantined: !lift, Reason: reason}
 			if len(given) == 2 {
@@ -256,7 +256,7 @@ func (t *tool) catalogQuarantine() *cobra.Command {
 			}
 			resp, err := client.SetQuarantine(ctx, req)
 			if err != nil {
-				return t.explain(err)
+				return t.explainError(err)
 			}
 			what := "quarantined"
 			if lift {

@@ -79,14 +79,14 @@ func (t *tool) diffServer(ctx context.Context, client policyv1.CatalogServiceCli
 		}
 		all.Tools = append(all.Tools, toolDiff{server, page.GetName(), diffs})
 	}
-	all.Digest = digestOfAll(all.Tools)
+	all.Digest = combinedDigest(all.Tools)
 	if t.json() {
 		return t.printJSON(all)
 	}
 	flagged, plain := 0, 0
 	for _, one := range all.Tools {
 		t.printDiff(one)
-		for _, d := range one.Waiting {
+		for _, d := range one.Pending {
 			if d.Flag != "" {
 				flagged++
 			} else {
@@ -108,14 +108,14 @@ func (t *tool) diffServer(ctx context.Context, client policyv1.CatalogServiceCli
 	return nil
 }
 
-// digestOfAll returns the digest of the shown definitions, which is computed like CatalogServer.waiting_digest: in the order
-// of the tools' names, then of the definitions' digests. It equals waiting_digest only if all pending definitions were
-// shown.
-func digestOfAll(tools []toolDiff) string {
+// combinedDigest returns the digest of the shown definitions, which is computed like CatalogServer.waiting_digest: in
+// the order of the tools' names, then of the definitions' digests. It equals waiting_digest only if all pending
+// definitions were shown.
+func combinedDigest(tools []toolDiff) string {
 	tools = slices.SortedFunc(slices.Values(tools), func(a, b toolDiff) int { return cmp.Compare(a.Name, b.Name) })
 	h, any := sha256.New(), false
 	for _, one := range tools {
-		for _, d := range slices.SortedFunc(slices.Values(one.Waiting), func(a, b waitingDiff) int { return bytes.Compare(a.sum, b.sum) }) {
+		for _, d := range slices.SortedFunc(slices.Values(one.Pending), func(a, b pendingDiff) int { return bytes.Compare(a.sum, b.sum) }) {
 			_, _ = h.Write(d.sum) // a hash does not fail
 			any = true
 		}
@@ -128,9 +128,9 @@ func digestOfAll(tools []toolDiff) string {
 
 // printDiff prints the pending definitions of a tool, and the commands that accept or refuse them.
 func (t *tool) printDiff(one toolDiff) {
-	for _, d := range one.Waiting {
+	for _, d := range one.Pending {
 		short := d.Digest[:min(16, len(d.Digest))]
-		t.printf("%s of %s on %s: %s%s", short, one.Name, one.Server, d.Reason, d.seen())
+		t.printf("%s of %s on %s: %s%s", short, one.Name, one.Server, d.Reason, d.listedTo())
 		if d.Flag != "" && d.Flag != d.Reason {
 			t.printf("flagged: %s", d.Flag)
 		}
@@ -142,9 +142,9 @@ func (t *tool) printDiff(one toolDiff) {
 	}
 }
 
-// printLeft prints how many definitions of a server are still pending.
-func (t *tool) printLeft(ctx context.Context, client policyv1.CatalogServiceClient, server string) {
-	ctx, cancel := ask(ctx)
+// printPending prints how many definitions of a server are still pending.
+func (t *tool) printPending(ctx context.Context, client policyv1.CatalogServiceClient, server string) {
+	ctx, cancel := requestContext(ctx)
 	defer cancel()
 	resp, err := client.GetServer(ctx, &policyv1.GetServerRequest{Server: server})
 	if err != nil || resp.GetServer().GetWaiting() == 0 {
@@ -157,33 +157,33 @@ func (t *tool) printLeft(ctx context.Context, client policyv1.CatalogServiceClie
 type toolDiff struct {
 	Server  string        `json:"server"`
 	Name    string        `json:"name"`
-	Waiting []waitingDiff `json:"waiting"`
+	Pending []pendingDiff `json:"waiting"`
 }
 
-// waitingDiff compares a pending definition with the last accepted definition of the tool.
-type waitingDiff struct {
+// pendingDiff compares a pending definition with the last accepted definition of the tool.
+type pendingDiff struct {
 	Digest   string `json:"digest"`
 	Accepted string `json:"accepted,omitzero"`
 	Reason   string `json:"reason"`
-	SeenBy   string `json:"seenBy,omitzero"`
-	// Flag is why the definition must be accepted separately; empty if it can be accepted together with the other pending
-	// definitions of the server.
+	ListedTo string `json:"seenBy,omitzero"`
+	// Flag is why the definition must be accepted separately; empty if it can be accepted together with the other
+	// pending definitions of the server.
 	Flag string `json:"flag,omitzero"`
 	Diff string `json:"diff"`
 
 	sum []byte
 }
 
-func (d waitingDiff) seen() string {
-	if d.SeenBy == "" {
+func (d pendingDiff) listedTo() string {
+	if d.ListedTo == "" {
 		return ""
 	}
-	return " (the server listed it to " + d.SeenBy + ")"
+	return " (the server listed it to " + d.ListedTo + ")"
 }
 
 // diffs returns the pending definitions of a tool.
-func (t *tool) diffs(ctx context.Context, client policyv1.CatalogServiceClient, page *policyv1.CatalogTool) ([]waitingDiff, error) {
-	out := []waitingDiff{}
+func (t *tool) diffs(ctx context.Context, client policyv1.CatalogServiceClient, page *policyv1.CatalogTool) ([]pendingDiff, error) {
+	out := []pendingDiff{}
 	accepted, digest := "", ""
 	for _, d := range page.GetHistory() { // newest first
 		if d.GetPin() == policyv1.PinState_PIN_STATE_ACCEPTED {
@@ -203,8 +203,8 @@ func (t *tool) diffs(ctx context.Context, client policyv1.CatalogServiceClient, 
 		if err != nil {
 			return nil, err
 		}
-		out = append(out, waitingDiff{
-			Digest: hex.EncodeToString(d.GetDefinitionDigest()), Accepted: digest, Reason: d.GetReason(), SeenBy: d.GetSeenBy(), Flag: d.GetFlag(), sum: d.GetDefinitionDigest(),
+		out = append(out, pendingDiff{
+			Digest: hex.EncodeToString(d.GetDefinitionDigest()), Accepted: digest, Reason: d.GetReason(), ListedTo: d.GetSeenBy(), Flag: d.GetFlag(), sum: d.GetDefinitionDigest(),
 			Diff: udiff.Unified("accepted", "waits", accepted, text),
 		})
 	}
@@ -213,11 +213,11 @@ func (t *tool) diffs(ctx context.Context, client policyv1.CatalogServiceClient, 
 
 // definition returns the text of a definition as indented JSON, with the members of objects sorted by name.
 func (t *tool) definition(ctx context.Context, client policyv1.CatalogServiceClient, page *policyv1.CatalogTool, d *policyv1.SeenDefinition) (string, error) {
-	ctx, cancel := ask(ctx)
+	ctx, cancel := requestContext(ctx)
 	defer cancel()
 	resp, err := client.GetDefinition(ctx, &policyv1.GetDefinitionRequest{Server: page.GetServer(), Tool: page.GetName(), DefinitionDigest: d.GetDefinitionDigest()})
 	if err != nil {
-		return "", t.explain(err)
+		return "", t.explainError(err)
 	}
 	text := jsontext.Value(resp.GetDefinitionJson())
 	if err := text.Format(jsontext.CanonicalizeRawInts(false), jsontext.ReorderRawObjects(true), jsontext.Multiline(true), jsontext.WithIndent("  "), jsontext.EscapeForJS(true)); err != nil {

@@ -29,7 +29,7 @@ run of this command must have created it.`,
 			if err != nil {
 				return err
 			}
-			all, err := t.wholeCatalogue(ctx, client, server)
+			all, err := t.readCatalog(ctx, client, server)
 			if err != nil {
 				return err
 			}
@@ -70,9 +70,9 @@ func exporter(format, out string) (func(string, catalogpages.Catalogue) error, e
 	}
 }
 
-// wholeCatalogue reads all pages of the catalog, or of one server if server is not empty. It reports its progress on
+// readCatalog reads all pages of the catalog, or of one server if server is not empty. It reports its progress on
 // standard error every two seconds.
-func (t *tool) wholeCatalogue(ctx context.Context, client policyv1.CatalogServiceClient, server string) (catalogpages.Catalogue, error) {
+func (t *tool) readCatalog(ctx context.Context, client policyv1.CatalogServiceClient, server string) (catalogpages.Catalogue, error) {
 	all := catalogpages.Catalogue{Made: time.Now()}
 	servers, err := t.allServers(ctx, client)
 	if err != nil {
@@ -90,15 +90,15 @@ func (t *tool) wholeCatalogue(ctx context.Context, client policyv1.CatalogServic
 	if err != nil {
 		return all, err
 	}
-	told := time.Now()
+	lastReport := time.Now()
 	for i, one := range tools {
 		page, err := t.catalogPage(ctx, client, one.GetServer(), one.GetName())
 		if err != nil {
 			return all, err
 		}
 		all.Tools = append(all.Tools, page)
-		if time.Since(told) > 2*time.Second {
-			told = time.Now()
+		if time.Since(lastReport) > 2*time.Second {
+			lastReport = time.Now()
 			fmt.Fprintf(t.errOut, "sluice: %d of %d tools\n", i+1, len(tools))
 		}
 	}

@@ -81,23 +81,23 @@ func (t *tool) catalogServers() *cobra.Command {
 					}
 					state += "; " + line
 				}
-				rows[i] = []string{s.GetName(), strconv.Itoa(int(s.GetTools())), strconv.Itoa(int(s.GetWaiting())), enum.NameOrEmpty(s.GetPin()), yesNo(s.GetTrusted()), when(s.GetListed()), state}
+				rows[i] = []string{s.GetName(), strconv.Itoa(int(s.GetTools())), strconv.Itoa(int(s.GetWaiting())), enum.NameOrEmpty(s.GetPin()), yesNo(s.GetTrusted()), formatTime(s.GetListed()), state}
 			}
 			return t.table([]string{"SERVER", "TOOLS", "WAITING", "PIN", "TRUSTED", "LISTED", "STATE"}, rows)
 		}),
 	}
 }
 
-// listFaults returns why elements of servers' lists are hidden from clients, by server. It returns nil if the gateway does
-// not answer.
+// listFaults returns why elements of servers' lists are hidden from clients, by server. It returns nil if the gateway
+// does not answer.
 func (t *tool) listFaults(ctx context.Context) (map[string][]listFault, error) {
 	f, err := t.load()
 	if err != nil {
 		return nil, err
 	}
-	asking, cancel := ask(ctx)
+	requestCtx, cancel := requestContext(ctx)
 	defer cancel()
-	status, err := t.gatewayStatus(asking, f)
+	status, err := t.gatewayStatus(requestCtx, f)
 	if err != nil {
 		return nil, nil //nolint:nilnil // the catalog service answers without the gateway
 	}
@@ -124,11 +124,11 @@ func withUnlisted(servers []*policyv1.CatalogServer, faults map[string][]listFau
 func (t *tool) allServers(ctx context.Context, client policyv1.CatalogServiceClient) ([]*policyv1.CatalogServer, error) {
 	var all []*policyv1.CatalogServer
 	for token := ""; ; {
-		asking, cancel := ask(ctx)
-		resp, err := client.ListServers(asking, &policyv1.ListServersRequest{PageSize: maxCatalogPage, PageToken: token})
+		requestCtx, cancel := requestContext(ctx)
+		resp, err := client.ListServers(requestCtx, &policyv1.ListServersRequest{PageSize: maxCatalogPage, PageToken: token})
 		cancel()
 		if err != nil {
-			return nil, t.explain(err)
+			return nil, t.explainError(err)
 		}
 		all = append(all, resp.GetServers()...)
 		if token = resp.GetNextPageToken(); token == "" || len(resp.GetServers()) == 0 {
@@ -140,12 +140,12 @@ func (t *tool) allServers(ctx context.Context, client policyv1.CatalogServiceCli
 // catalogFlags are the flags that select tools.
 type catalogFlags struct {
 	categories, risks []string
-	waiting           bool
+	pending           bool
 	text              string
 }
 
 func (f *catalogFlags) request(server string) (*policyv1.ListToolsRequest, error) {
-	req := &policyv1.ListToolsRequest{Server: server, Waiting: f.waiting, Text: f.text, PageSize: maxCatalogPage}
+	req := &policyv1.ListToolsRequest{Server: server, Waiting: f.pending, Text: f.text, PageSize: maxCatalogPage}
 	for _, name := range f.categories {
 		category, err := valueOf("category", "CATEGORY_", name, mcpv1.Category_value)
 		if err != nil {
@@ -173,11 +173,11 @@ func valueOf(flag, prefix, name string, values map[string]int32) (int32, error) 
 	if n := values[prefix+strings.ToUpper(name)]; n > 0 {
 		return n, nil
 	}
-	known := categoryNames
+	allowed := categoryNames
 	if flag == "risk" {
-		known = riskNames
+		allowed = riskNames
 	}
-	return 0, usageError{fmt.Errorf("--%s must be one of %s, is %q", flag, strings.Join(known, ", "), name)}
+	return 0, usageError{fmt.Errorf("--%s must be one of %s, is %q", flag, strings.Join(allowed, ", "), name)}
 }
 
 func (t *tool) catalogList() *cobra.Command {
@@ -186,7 +186,7 @@ func (t *tool) catalogList() *cobra.Command {
 		Use: "list [SERVER]", Short: "List tools with their category, risk and state", Args: args(cobra.MaximumNArgs(1)),
 		ValidArgsFunction: t.completeServer,
 		RunE: t.withCatalog(func(ctx context.Context, client policyv1.CatalogServiceClient, given []string) error {
-			req, err := f.request(first(given))
+			req, err := f.request(firstArg(given))
 			if err != nil {
 				return err
 			}
@@ -199,22 +199,22 @@ func (t *tool) catalogList() *cobra.Command {
 			}
 			rows := make([][]string, len(tools))
 			for i, one := range tools {
-				held := one.GetClassification()
-				rows[i] = []string{one.GetServer(), one.GetName(), enum.NameOrEmpty(held.GetCategory()), enum.NameOrEmpty(held.GetRisk()), stateOf(one), one.GetDescription()}
+				class := one.GetClassification()
+				rows[i] = []string{one.GetServer(), one.GetName(), enum.NameOrEmpty(class.GetCategory()), enum.NameOrEmpty(class.GetRisk()), toolState(one), one.GetDescription()}
 			}
 			return t.table([]string{"SERVER", "TOOL", "CATEGORY", "RISK", "STATE", "DESCRIPTION"}, clipLast(rows))
 		}),
 	}
 	c.Flags().StringSliceVar(&f.categories, "category", nil, "only these categories: "+strings.Join(categoryNames, ", "))
 	c.Flags().StringSliceVar(&f.risks, "risk", nil, "only these risks: "+strings.Join(riskNames, ", "))
-	c.Flags().BoolVar(&f.waiting, "waiting", false, "only tools with a pending definition")
+	c.Flags().BoolVar(&f.pending, "waiting", false, "only tools with a pending definition")
 	c.Flags().StringVar(&f.text, "text", "", "only tools with this text in their name or description")
 	_ = c.RegisterFlagCompletionFunc("category", cobra.FixedCompletions(categoryNames, cobra.ShellCompDirectiveNoFileComp))
 	_ = c.RegisterFlagCompletionFunc("risk", cobra.FixedCompletions(riskNames, cobra.ShellCompDirectiveNoFileComp))
 	return c
 }
 
-func first(given []string) string {
+func firstArg(given []string) string {
 	if len(given) == 0 {
 		return ""
 	}
@@ -223,11 +223,11 @@ func first(given []string) string {
 
 // clipLast cuts the texts in the last column, because they come from servers and may be long.
 func clipLast(rows [][]string) [][]string {
-	const most = 60
+	const maxLength = 60
 	for _, row := range rows {
 		last := []rune(strings.Join(strings.Fields(row[len(row)-1]), " "))
-		if len(last) > most {
-			last = append(last[:most-1], '…')
+		if len(last) > maxLength {
+			last = append(last[:maxLength-1], '…')
 		}
 		row[len(row)-1] = string(last)
 	}
@@ -237,11 +237,11 @@ func clipLast(rows [][]string) [][]string {
 func (t *tool) allTools(ctx context.Context, client policyv1.CatalogServiceClient, req *policyv1.ListToolsRequest) ([]*policyv1.CatalogTool, error) {
 	var all []*policyv1.CatalogTool
 	for {
-		asking, cancel := ask(ctx)
-		resp, err := client.ListTools(asking, req)
+		requestCtx, cancel := requestContext(ctx)
+		resp, err := client.ListTools(requestCtx, req)
 		cancel()
 		if err != nil {
-			return nil, t.explain(err)
+			return nil, t.explainError(err)
 		}
 		all = append(all, resp.GetTools()...)
 		if req.PageToken = resp.GetNextPageToken(); req.GetPageToken() == "" || len(resp.GetTools()) == 0 {
@@ -261,8 +261,8 @@ func (t *tool) printCatalog(ctx context.Context, client policyv1.CatalogServiceC
 	return catalogpages.JSON(t.out, catalogpages.Catalogue{Servers: servers, Tools: tools, Made: time.Now()})
 }
 
-// stateOf returns the text of the column STATE: whether the catalog lets the tool be called.
-func stateOf(tool *policyv1.CatalogTool) string {
+// toolState returns the text of the column STATE: whether the catalog lets the tool be called.
+func toolState(tool *policyv1.CatalogTool) string {
 	switch {
 	case tool.GetServerQuarantined():
 		return "server stopped"
@@ -286,7 +286,7 @@ func yesNo(yes bool) string {
 	return "no"
 }
 
-func when(at *timestamppb.Timestamp) string {
+func formatTime(at *timestamppb.Timestamp) string {
 	if at == nil {
 		return "-"
 	}
@@ -312,17 +312,17 @@ func (t *tool) catalogShow() *cobra.Command {
 }
 
 func (t *tool) catalogPage(ctx context.Context, client policyv1.CatalogServiceClient, server, name string) (*policyv1.CatalogTool, error) {
-	ctx, cancel := ask(ctx)
+	ctx, cancel := requestContext(ctx)
 	defer cancel()
 	resp, err := client.GetTool(ctx, &policyv1.GetToolRequest{Server: server, Tool: name})
 	if err != nil {
-		return nil, t.explain(err)
+		return nil, t.explainError(err)
 	}
 	return resp.GetTool(), nil
 }
 
-// completeCatalog completes the name of a server and then of one of its tools. If waits is true, it completes only tools
-// with a pending definition.
+// completeCatalog completes the name of a server and then of one of its tools. If waits is true, it completes only
+// tools with a pending definition.
 func (t *tool) completeCatalog(waits bool) cobra.CompletionFunc {
 	return func(c *cobra.Command, given []string, typed string) ([]string, cobra.ShellCompDirective) {
 		if len(given) == 0 {
@@ -348,8 +348,8 @@ func (t *tool) completeCatalog(waits bool) cobra.CompletionFunc {
 	}
 }
 
-// short returns the first 16 hexadecimal digits of a digest, which distinguish the definitions of a tool.
-func short(digest []byte) string {
+// shortDigest returns the first 16 hexadecimal digits of a digest, which distinguish the definitions of a tool.
+func shortDigest(digest []byte) string {
 	text := hex.EncodeToString(digest)
 	return text[:min(len(text), 16)]
 }
@@ -357,31 +357,31 @@ func short(digest []byte) string {
 // printPage prints a tool's page as text. The texts in the page may come from an untrusted server.
 func printPage(w io.Writer, page *policyv1.CatalogTool) {
 	line := func(format string, args ...any) { _ = oneLine(w, format, args...) }
-	held := page.GetClassification()
+	class := page.GetClassification()
 	line("%s on %s", page.GetName(), page.GetServer())
 	unsure := ""
-	if held.GetConfidence() < 0.5 {
+	if class.GetConfidence() < 0.5 {
 		unsure = ", not sure"
 	}
-	line("  %s, %s risk (sure: %.2f%s)", enum.Name(held.GetCategory()), enum.Name(held.GetRisk()), held.GetConfidence(), unsure)
-	line("  %s", stateOf(page))
+	line("  %s, %s risk (sure: %.2f%s)", enum.Name(class.GetCategory()), enum.Name(class.GetRisk()), class.GetConfidence(), unsure)
+	line("  %s", toolState(page))
 	for _, text := range []string{page.GetTitle(), page.GetDescription()} {
 		for part := range strings.Lines(text) {
 			line("  | %s", strings.TrimRight(part, "\r\n"))
 		}
 	}
 	if o := page.GetOverride(); o != nil {
-		line("  set by %s on %s: %s (the catalog's own result: %s, %s)", o.GetAuthor(), when(o.GetTime()), o.GetReason(),
+		line("  set by %s on %s: %s (the catalog's own result: %s, %s)", o.GetAuthor(), formatTime(o.GetTime()), o.GetReason(),
 			enum.Name(page.GetDerived().GetCategory()), enum.Name(page.GetDerived().GetRisk()))
 	}
 	if page.GetQuarantined() {
 		line("  stopped by %s: %s", page.GetQuarantinedBy(), page.GetQuarantineReason())
 	}
-	if len(held.GetTags()) > 0 {
-		line("  tags: %s", strings.Join(held.GetTags(), ", "))
+	if len(class.GetTags()) > 0 {
+		line("  tags: %s", strings.Join(class.GetTags(), ", "))
 	}
-	if held.GetDependsOnArgument() != "" {
-		line("  what it does depends on the argument %s", held.GetDependsOnArgument())
+	if class.GetDependsOnArgument() != "" {
+		line("  what it does depends on the argument %s", class.GetDependsOnArgument())
 	}
 	for _, other := range page.GetLookAlikes() {
 		line("  its name looks like %s", other)
@@ -390,7 +390,7 @@ func printPage(w io.Writer, page *policyv1.CatalogTool) {
 	line("Why it needs a policy")
 	line("  %s", page.GetAdvice().GetWhy())
 	line("From its definition")
-	for _, e := range held.GetEvidence() {
+	for _, e := range class.GetEvidence() {
 		line("  %q at %s: %s", e.GetQuote(), e.GetPath(), e.GetMeaning())
 	}
 	line("Parameters: %d, %d of them required", page.GetParameterCount(), page.GetRequiredParameterCount())
@@ -409,29 +409,29 @@ func printPage(w io.Writer, page *policyv1.CatalogTool) {
 	for part := range strings.Lines(page.GetAdvice().GetRecommendedRule()) {
 		line("  %s", strings.TrimRight(part, "\n"))
 	}
-	printSeen(line, page.GetHistory())
+	printDefinitions(line, page.GetHistory())
 }
 
-func printSeen(line func(format string, args ...any), seen []*policyv1.SeenDefinition) {
+func printDefinitions(line func(format string, args ...any), seen []*policyv1.SeenDefinition) {
 	line("Definitions that the server has listed, the newest first")
 	for _, d := range seen {
 		who := d.GetSettledBy()
 		if who != "" {
 			who = " by " + who
 		}
-		line("  %s  %s%s, first seen %s%s: %s", short(d.GetDefinitionDigest()), pinWord(d.GetPin()), who, when(d.GetFirstSeen()), seenBy(d), d.GetReason())
+		line("  %s  %s%s, first seen %s%s: %s", shortDigest(d.GetDefinitionDigest()), pinName(d.GetPin()), who, formatTime(d.GetFirstSeen()), listedToSuffix(d), d.GetReason())
 	}
 }
 
-// pinWord returns the name of a pin state for people.
-func pinWord(pin policyv1.PinState) string {
+// pinName returns the name of a pin state for people.
+func pinName(pin policyv1.PinState) string {
 	if pin == policyv1.PinState_PIN_STATE_QUARANTINED {
 		return "waits"
 	}
 	return enum.Name(pin)
 }
 
-func seenBy(d *policyv1.SeenDefinition) string {
+func listedToSuffix(d *policyv1.SeenDefinition) string {
 	if d.GetSeenBy() == "" {
 		return ""
 	}

@@ -18,39 +18,40 @@ import (
 )
 
 const (
-	// listTime limits the start of a server and the requests for the list of its tools. The start may download a package.
-	listTime = 2 * time.Minute
-	// endTime limits each attempt to end the server.
-	endTime = 2 * time.Second
-	// maxSaid is how many bytes of the server's standard error are stored for an error.
-	maxSaid = 4 << 10
+	// startAndListTimeout limits the start of a server and the requests for the list of its tools. The start may
+	// download a package.
+	startAndListTimeout = 2 * time.Minute
+	// terminateTimeout limits each attempt to end the server.
+	terminateTimeout = 2 * time.Second
+	// maxStderr is how many bytes of the server's standard error are stored for an error.
+	maxStderr = 4 << 10
 )
 
-// child is a connection to a server that this command has started.
-type child struct {
-	conn mcp.Connection
-	ids  int
+// startedServer is a connection to a server that this command has started.
+type startedServer struct {
+	conn   mcp.Connection
+	lastID int
 }
 
-// listOf starts a server, lists its tools, and ends the server.
-func listOf(ctx context.Context, command []string) (list []byte, err error) {
-	ctx, cancel := context.WithTimeout(ctx, listTime)
+// listToolsOfCommand starts a server, lists its tools, and ends the server.
+func listToolsOfCommand(ctx context.Context, command []string) (list []byte, err error) {
+	ctx, cancel := context.WithTimeout(ctx, startAndListTimeout)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, command[0], command[1:]...) //nolint:gosec // the user's own command
-	said := &tail{}
-	cmd.Stderr = said
-	conn, err := (&mcp.CommandTransport{Command: cmd, TerminateDuration: endTime}).Connect(ctx)
+	stderr := &tailBuffer{}
+	cmd.Stderr = stderr
+	conn, err := (&mcp.CommandTransport{Command: cmd, TerminateDuration: terminateTimeout}).Connect(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("start %s: %w", command[0], err)
 	}
 	defer func() {
 		_ = conn.Close() // the list is complete, so an error does not matter
 		if err != nil {
-			err = fmt.Errorf("%s: %w%s", strings.Join(command, " "), err, said.text())
+			err = fmt.Errorf("%s: %w%s", strings.Join(command, " "), err, stderr.errorSuffix())
 		}
 	}()
-	c := &child{conn: conn}
-	if _, err := c.ask(ctx, "initialize", map[string]any{
+	c := &startedServer{conn: conn}
+	if _, err := c.request(ctx, "initialize", map[string]any{
 		"protocolVersion": protocolVersion, "capabilities": struct{}{}, "clientInfo": map[string]string{"name": "sluice", "version": app.Version()},
 	}); err != nil {
 		return nil, err
@@ -61,7 +62,7 @@ func listOf(ctx context.Context, command []string) (list []byte, err error) {
 	all := []jsontext.Value{}
 	params := make(map[string]string)
 	for size := 0; ; {
-		raw, err := c.ask(ctx, "tools/list", params)
+		raw, err := c.request(ctx, "tools/list", params)
 		if err != nil {
 			return nil, err
 		}
@@ -83,11 +84,11 @@ func listOf(ctx context.Context, command []string) (list []byte, err error) {
 	}
 }
 
-// ask sends a request and returns its result. If the server sends requests before its response, ask answers them with an
-// error.
-func (c *child) ask(ctx context.Context, method string, params any) (jsontext.Value, error) {
-	c.ids++
-	id, err := jsonrpc.MakeID(float64(c.ids))
+// request sends a request and returns its result. If the server sends requests before its response, request answers
+// them with an error.
+func (c *startedServer) request(ctx context.Context, method string, params any) (jsontext.Value, error) {
+	c.lastID++
+	id, err := jsonrpc.MakeID(float64(c.lastID))
 	if err != nil {
 		return nil, err
 	}
@@ -120,19 +121,19 @@ func (c *child) ask(ctx context.Context, method string, params any) (jsontext.Va
 	}
 }
 
-// tail is a writer that stores the last maxSaid bytes.
-type tail struct{ buf []byte }
+// tailBuffer is a writer that stores the last maxStderr bytes.
+type tailBuffer struct{ buf []byte }
 
-func (t *tail) Write(p []byte) (int, error) {
+func (t *tailBuffer) Write(p []byte) (int, error) {
 	t.buf = append(t.buf, p...)
-	t.buf = t.buf[max(0, len(t.buf)-maxSaid):]
+	t.buf = t.buf[max(0, len(t.buf)-maxStderr):]
 	return len(p), nil
 }
 
-// text returns the stored text as a suffix for an error.
-func (t *tail) text() string {
-	if said := bytes.TrimSpace(t.buf); len(said) > 0 {
-		return "; the server's standard error ends with:\n" + string(said)
+// errorSuffix returns the stored text as a suffix for an error.
+func (t *tailBuffer) errorSuffix() string {
+	if stderr := bytes.TrimSpace(t.buf); len(stderr) > 0 {
+		return "; the server's standard error ends with:\n" + string(stderr)
 	}
 	return ""
 }

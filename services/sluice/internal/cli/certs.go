@@ -83,8 +83,8 @@ replaces certificates that another CA signed or that expire within 30 days.`,
 	return c
 }
 
-// setupAll creates the missing files. A lock admits one process at a time. Without the lock, two processes could each create
-// a CA, and the certificates of one CA would not be trusted.
+// setupAll creates the missing files. A lock admits one process at a time. Without the lock, two processes could each
+// create a CA, and the certificates of one CA would not be trusted.
 func setupAll(dir string) (err error) {
 	keys := filepath.Join(dir, "ca") // no service mounts this folder
 	if err := os.MkdirAll(keys, 0o700); err != nil {
@@ -108,7 +108,7 @@ func setupCerts(dir string) error {
 	}
 	for _, role := range roles {
 		own := filepath.Join(dir, authn.RoleName(role))
-		if id, _, err := pki.Load(own, role); err == nil && lasts(id, authority) {
+		if id, _, err := pki.Load(own, role); err == nil && isCertificateValid(id, authority) {
 			continue
 		}
 		if err := authority.WriteRole(own, role); err != nil {
@@ -118,8 +118,9 @@ func setupCerts(dir string) error {
 	return pki.WriteFile(filepath.Join(dir, "operator", "ca.pem"), authority.CertPEM(), 0o644)
 }
 
-// lasts reports whether the authority signed a role's certificate and the certificate does not expire within renewBefore.
-func lasts(id *pki.Identity, authority *pki.Authority) bool {
+// isCertificateValid reports whether the authority signed a role's certificate and the certificate does not expire
+// within renewBefore.
+func isCertificateValid(id *pki.Identity, authority *pki.Authority) bool {
 	_, err := id.Cert.Leaf.Verify(x509.VerifyOptions{
 		Roots: authority.Pool(), CurrentTime: time.Now().Add(renewBefore), KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny},
 	})

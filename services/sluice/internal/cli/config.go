@@ -29,19 +29,19 @@ func (t *tool) configCommand() *cobra.Command {
 	return group("config", "Check the configuration", t.configCheck())
 }
 
-// checked is the JSON output of `config check`. It contains no secrets.
-type checked struct {
-	File     string   `json:"file"`
-	Listen   string   `json:"listen"`
-	GRPC     string   `json:"grpc,omitzero"`
-	Apart    bool     `json:"apart"`
-	Data     string   `json:"data"`
-	TLS      string   `json:"tls,omitzero"`
-	Journal  string   `json:"journalSync"`
-	Tokens   []string `json:"tokens"`
-	Groups   []string `json:"groups"`
-	Servers  []string `json:"servers"`
-	Policies []string `json:"policies"`
+// checkOutput is the JSON output of `config check`. It contains no secrets.
+type checkOutput struct {
+	File          string   `json:"file"`
+	Listen        string   `json:"listen"`
+	GRPC          string   `json:"grpc,omitzero"`
+	SeparateRoles bool     `json:"apart"`
+	Data          string   `json:"data"`
+	TLS           string   `json:"tls,omitzero"`
+	Journal       string   `json:"journalSync"`
+	Tokens        []string `json:"tokens"`
+	Groups        []string `json:"groups"`
+	Servers       []string `json:"servers"`
+	Policies      []string `json:"policies"`
 	// Sandboxes says what the kernel would enforce here for stdio servers.
 	Sandboxes map[string]sandbox.Report `json:"sandboxes,omitempty"`
 	Warnings  []string                  `json:"warnings"`
@@ -55,7 +55,7 @@ func (t *tool) configCheck() *cobra.Command {
 server, and sends nothing over the network.`,
 		Args: args(cobra.NoArgs),
 		RunE: func(c *cobra.Command, _ []string) error {
-			f, _, err := t.loadHere()
+			f, _, err := t.loadLocal()
 			if err != nil {
 				return err
 			}
@@ -78,10 +78,10 @@ server, and sends nothing over the network.`,
 func resolveAll(f *config.File, inventory map[string][]string) (warnings []string, err error) {
 	decides, perr := policy.FromFile(f, app.Env)
 	serves, gerr := gateway.FromFile(f, app.Env)
-	warnings = append(serves.MissingPrograms(app.Env), serves.Installs(app.Env)...)
+	warnings = append(serves.MissingPrograms(app.Env), serves.InstallationNotes(app.Env)...)
 	errs := []error{perr, checkTokens(decides.Tokens), gerr, checkGRPC(f), checkMCP(f)}
-	said, err := checkPolicies(f, inventory)
-	return append(warnings, said...), errors.Join(append(errs, err)...)
+	policyWarnings, err := checkPolicies(f, inventory)
+	return append(warnings, policyWarnings...), errors.Join(append(errs, err)...)
 }
 
 // checkPolicies loads the policy documents of the configuration. If the configuration has servers but no policy,
@@ -103,9 +103,9 @@ func checkPolicies(f *config.File, inventory map[string][]string) (warnings []st
 	}
 	documents, err := policy.ReadDocuments(paths)
 	errs := []error{err}
-	for _, found := range append(policy.LintFor(withGenerated(f), documents), policy.UnknownNames(documents, inventory)...) {
-		text := placeOf(found) + adviceOf(found)
-		if refuses(found) {
+	for _, found := range append(policy.LintFor(withGeneratedTokens(f), documents), policy.UnknownNames(documents, inventory)...) {
+		text := findingPosition(found) + findingText(found)
+		if blocksLoading(found) {
 			errs = append(errs, errors.New(text))
 		} else {
 			warnings = append(warnings, text)
@@ -116,17 +116,17 @@ func checkPolicies(f *config.File, inventory map[string][]string) (warnings []st
 
 var errNoPolicies = errors.New("no policies are configured, so every call would be refused: name files or folders under `policies`; `policy suggest` writes a first policy for a server")
 
-// inventoryOf returns the tools of each server according to the data folder. The servers are those in the configuration,
-// or, if it has none, those that `up` adds. inventoryOf sends no request to a running mesh.
+// inventoryOf returns the tools of each server according to the data folder. The servers are those in the
+// configuration, or, if it has none, those that `up` adds. inventoryOf sends no request to a running mesh.
 func inventoryOf(ctx context.Context, f *config.File) map[string][]string {
-	known := policy.ListedTools(ctx, f, app.Env)
+	listed := policy.ListedTools(ctx, f, app.Env)
 	names := slices.Collect(maps.Keys(f.Servers))
 	if len(names) == 0 && !f.HasSeparateRoles() {
 		names = []string{demoName, agentsName}
 	}
 	out := make(map[string][]string, len(names))
 	for _, name := range names {
-		out[name] = known[name]
+		out[name] = listed[name]
 	}
 	return out
 }
@@ -140,7 +140,8 @@ func (t *tool) sandboxesOf(f *config.File) (map[string]sandbox.Report, error) {
 	return gateway.SandboxReports(cfg, t.launcher, app.Env)
 }
 
-// checkTokens returns an error if the policy role would refuse the tokens, for example because two have the same secret.
+// checkTokens returns an error if the policy role would refuse the tokens, for example because two have the same
+// secret.
 func checkTokens(records []*identityv1.TokenRecord) error {
 	if _, err := authn.NewTokens(records); err != nil {
 		return fmt.Errorf("auth.tokens: %w", err)
@@ -148,8 +149,8 @@ func checkTokens(records []*identityv1.TokenRecord) error {
 	return nil
 }
 
-// checkGRPC returns an error if `up` could not serve gRPC. It returns nil if roles run in separate processes, because their
-// certificates may be on other machines.
+// checkGRPC returns an error if `up` could not serve gRPC. It returns nil if roles run in separate processes, because
+// their certificates may be on other machines.
 func checkGRPC(f *config.File) error {
 	switch {
 	case f.HasSeparateRoles():
@@ -177,8 +178,8 @@ func checkMCP(f *config.File) error {
 }
 
 func (t *tool) printChecked(f *config.File, sandboxes map[string]sandbox.Report, warnings []string) error {
-	out := checked{
-		File: orDash(f.Name()), Listen: f.Listen, Apart: f.HasSeparateRoles(), Data: f.Path(f.Data), TLS: f.Path(f.TLS.Dir), Journal: f.Journal.Sync,
+	out := checkOutput{
+		File: orDash(f.Name()), Listen: f.Listen, SeparateRoles: f.HasSeparateRoles(), Data: f.Path(f.Data), TLS: f.Path(f.TLS.Dir), Journal: f.Journal.Sync,
 		Tokens: []string{}, Groups: groupsOf(f), Sandboxes: sandboxes, Warnings: append([]string{}, warnings...), Servers: slices.Sorted(maps.Keys(f.Servers)), Policies: f.Policies,
 	}
 	if !f.HasSeparateRoles() {
@@ -191,7 +192,7 @@ func (t *tool) printChecked(f *config.File, sandboxes map[string]sandbox.Report,
 		return t.printJSON(out)
 	}
 	rows := [][]string{
-		{"file", out.File}, {"listen", out.Listen}, {"grpc", orDash(out.GRPC)}, {"roles apart", strconv.FormatBool(out.Apart)},
+		{"file", out.File}, {"listen", out.Listen}, {"grpc", orDash(out.GRPC)}, {"roles apart", strconv.FormatBool(out.SeparateRoles)},
 		{"data", out.Data}, {"tls", orDash(out.TLS)}, {"journal.sync", out.Journal},
 	}
 	for _, name := range out.Tokens {
@@ -211,7 +212,7 @@ func (t *tool) printChecked(f *config.File, sandboxes map[string]sandbox.Report,
 	}
 	if len(out.Policies) == 0 {
 		none := "none"
-		if len(out.Servers) == 0 && !out.Apart {
+		if len(out.Servers) == 0 && !out.SeparateRoles {
 			none = "none: " + t.command("up") + " creates starter policies in " + filepath.Join(out.Data, "policies")
 		}
 		rows = append(rows, []string{"policy", none})
@@ -225,8 +226,8 @@ func (t *tool) printChecked(f *config.File, sandboxes map[string]sandbox.Report,
 	return t.table([]string{"WHAT", "VALUE"}, rows)
 }
 
-// groupsOf returns the groups of the configuration with their subjects. It marks subjects without a token, because these
-// people can't vote.
+// groupsOf returns the groups of the configuration with their subjects. It marks subjects without a token, because
+// these people can't vote.
 func groupsOf(f *config.File) []string {
 	out := []string{}
 	for _, group := range slices.Sorted(maps.Keys(f.Groups)) {

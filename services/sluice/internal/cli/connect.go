@@ -28,8 +28,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/tokenhttp"
 )
 
-// askTimeout limits a request to a running mesh.
-const askTimeout = 10 * time.Second
+// requestTimeout limits a request to a running mesh.
+const requestTimeout = 10 * time.Second
 
 // Names of the files with the generated tokens in DATA/tokens. They are also the roles of the tokens.
 const (
@@ -41,8 +41,8 @@ func tokenFile(f *config.File, name string) string {
 	return filepath.Join(f.Path(f.Data), "tokens", name)
 }
 
-// secret returns SLUICE_TOKEN if that is set, and otherwise the generated token with a name.
-func (t *tool) secret(f *config.File, name string) (string, error) {
+// readToken returns SLUICE_TOKEN if that is set, and otherwise the generated token with a name.
+func (t *tool) readToken(f *config.File, name string) (string, error) {
 	if text, ok := app.Env("SLUICE_TOKEN"); ok && text != "" {
 		return text, nil
 	}
@@ -52,7 +52,7 @@ func (t *tool) secret(f *config.File, name string) (string, error) {
 		return "", fmt.Errorf("no %s token: the configuration has tokens of this role under auth.tokens, so none was generated: set SLUICE_TOKEN to one of them", name)
 	}
 	if errors.Is(err, fs.ErrNotExist) {
-		return "", fmt.Errorf("no %s token: %s does not exist; start the mesh with %s, or name its data folder with --data, or set SLUICE_TOKEN", name, absolute(file), t.command("up"))
+		return "", fmt.Errorf("no %s token: %s does not exist; start the mesh with %s, or name its data folder with --data, or set SLUICE_TOKEN", name, absolutePath(file), t.command("up"))
 	}
 	if err != nil {
 		return "", fmt.Errorf("read the %s token: %w", name, err)
@@ -60,8 +60,8 @@ func (t *tool) secret(f *config.File, name string) (string, error) {
 	return strings.TrimSpace(string(raw)), nil
 }
 
-// secretFrom returns the variable or the file from which secret gets the token.
-func secretFrom(f *config.File, name string) string {
+// tokenSource returns the variable or the file from which secret gets the token.
+func tokenSource(f *config.File, name string) string {
 	if text, ok := app.Env("SLUICE_TOKEN"); ok && text != "" {
 		return "SLUICE_TOKEN"
 	}
@@ -76,7 +76,7 @@ func hasToken(f *config.File, role string) bool {
 // dial connects to a role as the operator. It uses --addr, or the role's address if roles run in separate processes, or
 // the gRPC address of the configuration.
 func (t *tool) dial(f *config.File, role authv1.Role) (*grpc.ClientConn, error) {
-	token, err := t.secret(f, operatorToken)
+	token, err := t.readToken(f, operatorToken)
 	if err != nil {
 		return nil, err
 	}
@@ -87,7 +87,7 @@ func (t *tool) dial(f *config.File, role authv1.Role) (*grpc.ClientConn, error) 
 	if t.addr != "" {
 		target, from = t.addr, t.addrFrom
 	}
-	t.asked = asked{target: target, from: from, token: secretFrom(f, operatorToken)}
+	t.lastRequest = requestTarget{address: target, addressFrom: from, tokenFrom: tokenSource(f, operatorToken)}
 	cfg, err := clientTLS(f, server)
 	if err != nil {
 		return nil, err
@@ -113,8 +113,8 @@ func clientTLS(f *config.File, server authv1.Role) (*tls.Config, error) {
 // mcpPath returns the path of the MCP endpoint of a server. An empty name means the endpoint for all servers.
 func mcpPath(server string) string { return strings.TrimSuffix("/mcp/"+server, "/") }
 
-// mcpURL returns the URL of the MCP endpoint of a server, by the configuration. An empty name means the endpoint for all
-// servers.
+// mcpURL returns the URL of the MCP endpoint of a server, by the configuration. An empty name means the endpoint for
+// all servers.
 func mcpURL(f *config.File, server string) string {
 	host, port, err := net.SplitHostPort(f.Listen)
 	if err != nil {
@@ -131,9 +131,9 @@ func mcpURL(f *config.File, server string) string {
 	return f.MCPScheme() + "://" + net.JoinHostPort(host, port) + mcpPath(server)
 }
 
-// edgeClient returns an HTTP client for the MCP address. The client protects the token as [tokenhttp.New] does. It trusts
-// the system's certificate authorities and the certificate in listen_tls of the configuration.
-func (t *tool) edgeClient(f *config.File) (*http.Client, error) {
+// mcpClient returns an HTTP client for the MCP address. The client protects the token as [tokenhttp.New] does. It
+// trusts the system's certificate authorities and the certificate in listen_tls of the configuration.
+func (t *tool) mcpClient(f *config.File) (*http.Client, error) {
 	if f.ListenTLS.Cert == "" {
 		return tokenhttp.New(nil, t.cleartextTo), nil
 	}
@@ -151,7 +151,7 @@ func (t *tool) edgeClient(f *config.File) (*http.Client, error) {
 	return tokenhttp.New(trusted, t.cleartextTo), nil
 }
 
-// ask returns a context that ends after askTimeout, for one request.
-func ask(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(ctx, askTimeout)
+// requestContext returns a context that ends after requestTimeout, for one request.
+func requestContext(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(ctx, requestTimeout)
 }

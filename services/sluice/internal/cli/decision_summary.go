@@ -13,64 +13,65 @@ import (
 
 // A summary fits a terminal of 80 columns and 24 lines, which also shows the lines of two shell prompts.
 const (
-	summaryWidth = 80
-	summaryRows  = 20
-	// summaryEach is the maximum number of rows of a list, such as the list of votes.
-	summaryEach = 3
+	summaryWidth   = 80
+	maxSummaryRows = 20
+	// maxSummaryItems is the maximum number of rows of a list, such as the list of votes.
+	maxSummaryItems = 3
 )
 
-// printSummary prints the fields of all records of one decision. If records differ in a field, it prints the newest value.
+// printSummary prints the fields of all records of one decision. If records differ in a field, it prints the newest
+// value.
 func (t *tool) printSummary(records []*gatewayv1.Record) error {
-	rows := summaryOf(records)
-	wide := 0
+	rows := summaryOfDecision(records)
+	nameWidth := 0
 	for _, row := range rows {
-		wide = max(wide, len(row[0])+2)
+		nameWidth = max(nameWidth, len(row[0])+2)
 	}
 	for _, row := range rows {
 		value := []rune(safetext.Line(row[1]))
-		if most := summaryWidth - wide; len(value) > most {
-			value = append(value[:most-1], '…')
+		if maxLength := summaryWidth - nameWidth; len(value) > maxLength {
+			value = append(value[:maxLength-1], '…')
 		}
-		t.printf("%-*s%s", wide, row[0], string(value))
+		t.printf("%-*s%s", nameWidth, row[0], string(value))
 	}
 	t.printf("records: %d; --all prints every field of each record", len(records))
 	return nil
 }
 
-func summaryOf(records []*gatewayv1.Record) [][]string {
+func summaryOfDecision(records []*gatewayv1.Record) [][]string {
 	var all journal.Record
 	var rows [][]string
 	add := func(name, value string) {
-		if value != "" && len(rows) < summaryRows {
+		if value != "" && len(rows) < maxSummaryRows {
 			rows = append(rows, []string{name, value})
 		}
 	}
 	for _, r := range records {
 		one := journal.FromProto(r)
-		merge(&all, &one)
+		mergeRecord(&all, &one)
 	}
 	if len(records) > 0 {
 		last := records[len(records)-1]
 		add("decision", all.DecisionID)
 		add("time", all.Time.Local().Format(time.DateTime))
-		add("result", resultWord(last))
+		add("result", resultName(last))
 		add("reason", all.Message)
 		add("call", strings.TrimSpace(all.Server+" "+all.Method+" "+all.Tool))
 	}
-	add("caller", all.Subject+behind(" of ", all.Tenant)+behind(", agent ", all.Agent))
-	for _, p := range all.Chain[:min(len(all.Chain), summaryEach)] {
-		add("made for", p.Subject+behind(", agent ", p.Agent))
+	add("caller", all.Subject+withPrefix(" of ", all.Tenant)+withPrefix(", agent ", all.Agent))
+	for _, p := range all.Chain[:min(len(all.Chain), maxSummaryItems)] {
+		add("made for", p.Subject+withPrefix(", agent ", p.Agent))
 	}
 	add("effect", all.Effect)
 	if all.Rule.Document != "" {
 		add("rule", all.Rule.Document+"/"+all.Rule.Rule)
 	}
-	add("tool is", strings.TrimPrefix(all.Category+behind(", risk ", all.Risk), ", "))
+	add("tool is", strings.TrimPrefix(all.Category+withPrefix(", risk ", all.Risk), ", "))
 	add("approval", all.ApprovalID)
-	for _, v := range all.Votes[:min(len(all.Votes), summaryEach)] {
+	for _, v := range all.Votes[:min(len(all.Votes), maxSummaryItems)] {
 		add("vote", fmt.Sprintf("%s by %s", v.Verdict, v.Subject))
 	}
-	for _, l := range all.Limits[:min(len(all.Limits), summaryEach)] {
+	for _, l := range all.Limits[:min(len(all.Limits), maxSummaryItems)] {
 		add("limit", fmt.Sprintf("%s/%s: at most %s in %gs", l.Document, l.Rule, l.Max, l.WindowS))
 	}
 	if all.LatencyMS > 0 {
@@ -84,16 +85,16 @@ func summaryOf(records []*gatewayv1.Record) [][]string {
 	return rows
 }
 
-// behind returns a text with a prefix, or "" if the text is empty.
-func behind(before, text string) string {
+// withPrefix returns a text with a prefix, or "" if the text is empty.
+func withPrefix(before, text string) string {
 	if text == "" {
 		return ""
 	}
 	return before + text
 }
 
-// merge adds the fields of a later record of the same decision.
-func merge(all, r *journal.Record) {
+// mergeRecord adds the fields of a later record of the same decision.
+func mergeRecord(all, r *journal.Record) {
 	if all.Time.IsZero() {
 		all.Time = r.Time
 	}

@@ -13,9 +13,9 @@ import (
 
 // The summary of a decision fits a terminal of 80 columns and 24 lines, even if all fields are set, hostile, long and
 // repeated.
-func TestSummary_FitsAScreen(t *testing.T) {
+func TestPrintSummary_FitsATerminal(t *testing.T) {
 	t.Parallel()
-	full := sample(t)
+	full := readSample(t)
 	long := proto.CloneOf(full)
 	long.Message = strings.Repeat("long\nand wide 語 ", 500)
 	long.Tool = strings.Repeat("x", 128)

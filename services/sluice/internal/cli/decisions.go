@@ -55,7 +55,7 @@ were refused for another reason, such as too many sessions.`,
 			}
 			records, err := t.newestDecisions(c.Context(), client, filter, n)
 			if err != nil {
-				return t.explain(err)
+				return t.explainError(err)
 			}
 			return t.printRecords(records)
 		},
@@ -85,11 +85,11 @@ of all records. With -o json, print the records as JSON.`,
 				return err
 			}
 			defer done()
-			ctx, cancel := ask(c.Context())
+			ctx, cancel := requestContext(c.Context())
 			defer cancel()
 			resp, err := client.GetDecision(ctx, &gatewayv1.GetDecisionRequest{Id: given[0]})
 			if err != nil {
-				return t.explain(err)
+				return t.explainError(err)
 			}
 			switch {
 			case t.json():
@@ -120,7 +120,7 @@ func (t *tool) gatewayClient() (gatewayv1.GatewayServiceClient, func(), error) {
 func (t *tool) followDecisions(ctx context.Context, client gatewayv1.GatewayServiceClient, req *gatewayv1.WatchDecisionsRequest) error {
 	stream, err := client.WatchDecisions(ctx, req)
 	if err != nil {
-		return t.explain(err)
+		return t.explainError(err)
 	}
 	for {
 		rec, err := t.nextRecord(ctx, stream)
@@ -128,7 +128,7 @@ func (t *tool) followDecisions(ctx context.Context, client gatewayv1.GatewayServ
 			return err
 		}
 		if t.json() {
-			err = t.printLine(recordOf{rec})
+			err = t.printLine(jsonRecord{rec})
 		} else {
 			_, err = fmt.Fprintln(t.out, safetext.Line(strings.Join(recordRow(rec), "  ")))
 		}
@@ -146,21 +146,21 @@ func (t *tool) nextRecord(ctx context.Context, stream grpc.ServerStreamingClient
 		case errors.Is(err, io.EOF) || ctx.Err() != nil:
 			return nil, nil //nolint:nilerr // the end of the command is not an error
 		case err != nil:
-			return nil, t.explain(err)
+			return nil, t.explainError(err)
 		case resp.GetRecord() != nil:
 			return resp.GetRecord(), nil
 		}
 	}
 }
 
-// newestDecisions returns the newest n records, oldest first. If a page is not full, it reports the progress of the search
-// on standard error.
+// newestDecisions returns the newest n records, oldest first. If a page is not full, it reports the progress of the
+// search on standard error.
 func (t *tool) newestDecisions(ctx context.Context, client gatewayv1.GatewayServiceClient, filter *gatewayv1.DecisionFilter, n int32) ([]*gatewayv1.Record, error) {
 	var out []*gatewayv1.Record
 	req := &gatewayv1.ListDecisionsRequest{Filter: filter}
 	for more := true; more; more = req.GetPageToken() != "" && len(out) < int(n) {
 		req.PageSize = min(n-int32(len(out)), maxPage)
-		resp, err := page(ctx, client, req)
+		resp, err := listDecisionsPage(ctx, client, req)
 		if err != nil {
 			return nil, err
 		}
@@ -173,17 +173,17 @@ func (t *tool) newestDecisions(ctx context.Context, client gatewayv1.GatewayServ
 	return out, nil
 }
 
-func page(ctx context.Context, client gatewayv1.GatewayServiceClient, req *gatewayv1.ListDecisionsRequest) (*gatewayv1.ListDecisionsResponse, error) {
-	ctx, cancel := ask(ctx)
+func listDecisionsPage(ctx context.Context, client gatewayv1.GatewayServiceClient, req *gatewayv1.ListDecisionsRequest) (*gatewayv1.ListDecisionsResponse, error) {
+	ctx, cancel := requestContext(ctx)
 	defer cancel()
 	return client.ListDecisions(ctx, req)
 }
 
 func (t *tool) printRecords(records []*gatewayv1.Record) error {
 	if t.json() {
-		out := make([]recordOf, len(records))
+		out := make([]jsonRecord, len(records))
 		for i, r := range records {
-			out[i] = recordOf{r}
+			out[i] = jsonRecord{r}
 		}
 		return t.printJSON(out)
 	}
@@ -208,13 +208,13 @@ func recordRow(r *gatewayv1.Record) []string {
 		orDash(enum.NameOrEmpty(r.GetKind())),
 		orDash(r.GetPrincipal().GetSubject() + r.GetPeer()),
 		orDash(what),
-		resultWord(r),
+		resultName(r),
 		ruleName(r.GetRule()),
 		orDash(r.GetDecisionId()),
 	}
 }
 
-func resultWord(r *gatewayv1.Record) string {
+func resultName(r *gatewayv1.Record) string {
 	if c := enum.NameOrEmpty(r.GetCode()); c != "" {
 		if r.GetCount() > 1 {
 			return fmt.Sprintf("%s ×%d", c, r.GetCount())

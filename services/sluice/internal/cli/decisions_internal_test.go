@@ -12,15 +12,15 @@ import (
 	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
 )
 
-// pages is a fake gateway with kept records, which returns at most 700 of them in one response.
-type pages struct {
+// fakeGateway is a fake gateway with kept records, which returns at most 700 of them in one response.
+type fakeGateway struct {
 	gatewayv1.GatewayServiceClient
 
 	kept  int
 	asked []int32
 }
 
-func (p *pages) ListDecisions(_ context.Context, req *gatewayv1.ListDecisionsRequest, _ ...grpc.CallOption) (*gatewayv1.ListDecisionsResponse, error) {
+func (p *fakeGateway) ListDecisions(_ context.Context, req *gatewayv1.ListDecisionsRequest, _ ...grpc.CallOption) (*gatewayv1.ListDecisionsResponse, error) {
 	p.asked = append(p.asked, req.GetPageSize())
 	from := p.kept
 	if req.GetPageToken() != "" {
@@ -37,7 +37,7 @@ func (p *pages) ListDecisions(_ context.Context, req *gatewayv1.ListDecisionsReq
 }
 
 // newestDecisions returns the requested number of records in order, over several pages.
-func TestTheNewestDecisionsComePageByPage(t *testing.T) {
+func TestNewestDecisions_ReadsSeveralPages(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		n     int32
@@ -50,7 +50,7 @@ func TestTheNewestDecisionsComePageByPage(t *testing.T) {
 		"all that there are":   {10000, 1500, []int32{1000, 1000, 1000}, 1},
 		"as many as there are": {700, 700, []int32{700}, 1},
 	} {
-		p := &pages{kept: tt.kept}
+		p := &fakeGateway{kept: tt.kept}
 		got, err := (&tool{errOut: io.Discard}).newestDecisions(t.Context(), p, nil, tt.n)
 		if err != nil || len(got) != min(int(tt.n), tt.kept) || !slices.Equal(p.asked, tt.asked) {
 			t.Fatalf("%s: %d records with the page sizes %v, %v", name, len(got), p.asked, err)

@@ -17,14 +17,15 @@ import (
 var update = flag.Bool("update", false, "write "+commandPage)
 
 const (
-	// TestCommandPage writes commandPage from the template commandText, in which {{flags}} and {{commands}} are replaced
-	// by the help texts of the commands.
+	// TestCommandPage_MatchesTheCommands writes commandPage from the template commandText, in which {{flags}} and
+	// {{commands}} are replaced by the help texts of the commands.
 	commandPage = "../../../../docs/cli.md"
 	commandText = "testdata/cli.md.tmpl"
 )
 
-// TestCommandPage compares docs/cli.md with the commands. Run it with -update after a change of a help text.
-func TestCommandPage(t *testing.T) {
+// TestCommandPage_MatchesTheCommands compares docs/cli.md with the commands. Run it with -update after a change of a
+// help text.
+func TestCommandPage_MatchesTheCommands(t *testing.T) {
 	t.Parallel()
 	root := newTool("sluice", io.Discard, io.Discard).root()
 	text, err := template.New("page").Funcs(template.FuncMap{
@@ -52,8 +53,8 @@ func TestCommandPage(t *testing.T) {
 	}
 }
 
-// commandSections returns a section for each subcommand of a command. It leaves out hidden commands, and the commands that
-// cobra adds.
+// commandSections returns a section for each subcommand of a command. It leaves out hidden commands, and the commands
+// that cobra adds.
 func commandSections(parent *cobra.Command) string {
 	var out strings.Builder
 	for _, c := range parent.Commands() {
@@ -104,7 +105,7 @@ func markdownOf(help string) string {
 			parts[i] = codeBlock(part)
 			continue
 		}
-		parts[i] = wrapped(strings.Fields(part))
+		parts[i] = wrapWords(strings.Fields(part))
 	}
 	return strings.Join(parts, "\n\n")
 }
@@ -120,8 +121,8 @@ func codeBlock(text string) string {
 
 const lineLength = 120
 
-// wrapped joins words into lines of at most lineLength characters.
-func wrapped(words []string) string {
+// wrapWords joins words into lines of at most lineLength characters.
+func wrapWords(words []string) string {
 	var out strings.Builder
 	used := 0
 	for _, word := range words {

@@ -31,34 +31,35 @@ import (
 )
 
 const (
-	// agentTokenEnv is the environment variable with the agent's token, which doctor needs in addition to the operator's.
+	// agentTokenEnv is the environment variable with the agent's token, which doctor needs in addition to the
+	// operator's.
 	agentTokenEnv = "SLUICE_AGENT_TOKEN" //nolint:gosec // a name, not a token
 	// waitTool is the gateway's own tool, which every server may list.
 	waitTool = "sluice_approval_wait"
-	// doctorTimeout limits the whole command, and serverTimeout the requests to one server. maxExamined is how many
-	// servers are examined concurrently.
-	doctorTimeout = 5 * time.Minute
-	serverTimeout = 10 * time.Second
-	maxExamined   = 8
+	// doctorTimeout limits the whole command, and serverTimeout the requests to one server. maxConcurrentChecks is how
+	// many servers are examined concurrently.
+	doctorTimeout       = 5 * time.Minute
+	serverTimeout       = 10 * time.Second
+	maxConcurrentChecks = 8
 	// expiresSoon is how long before its expiry a certificate gets a warning.
 	expiresSoon = 14 * 24 * time.Hour
 )
 
-// States of a symptom, from the worst to the best.
+// States of a check result, from the worst to the best.
 const (
 	stateProblem = "problem"
 	stateWarning = "warning"
 	stateOK      = "ok"
 )
 
-// symptom is the result of one check.
-type symptom struct {
+// checkResult is the result of one check.
+type checkResult struct {
 	State string `json:"state"`
-	// Of names what was checked, such as a server.
-	Of    string `json:"of"`
-	Found string `json:"found"`
-	// Do says what a person should do; may be empty.
-	Do string `json:"do,omitzero"`
+	// Subject names what was checked, such as a server.
+	Subject string `json:"of"`
+	Result  string `json:"found"`
+	// Advice says what a person should do; may be empty.
+	Advice string `json:"do,omitzero"`
 }
 
 func (t *tool) doctor() *cobra.Command {
@@ -79,32 +80,32 @@ The command exits with 1 if it finds a problem. It exits with 0 if it finds only
 			}
 			ctx, cancel := context.WithTimeout(c.Context(), doctorTimeout)
 			defer cancel()
-			return t.printSymptoms(t.examine(ctx, f))
+			return t.printCheckResults(t.checkAll(ctx, f))
 		},
 	}
 }
 
-// examine makes all checks, and continues after problems.
-func (t *tool) examine(ctx context.Context, f *config.File) []symptom {
-	h := t.askAll(ctx, f)
-	out := append(t.examineFile(f, t.inventoryOf(ctx, f, h)), examineCertificates(f, time.Now())...)
-	out = append(out, t.examineMesh(h)...)
-	if h.silence == nil {
-		out = append(out, t.examineServers(ctx, f, h.gateway.GetServers())...)
-		for _, name := range slices.Sorted(maps.Keys(h.waiting)) {
-			if n := h.waiting[name]; n > 0 {
-				out = append(out, symptom{stateWarning, "tools of " + name, waitingText(n), t.command("catalog diff "+name) + " shows what has changed, and the command that accepts it"})
+// checkAll makes all checks, and continues after problems.
+func (t *tool) checkAll(ctx context.Context, f *config.File) []checkResult {
+	h := t.queryRoles(ctx, f)
+	out := append(t.checkConfig(f, t.inventoryOf(ctx, f, h)), checkCertificates(f, time.Now())...)
+	out = append(out, t.checkMesh(h)...)
+	if h.gatewayErr == nil {
+		out = append(out, t.checkServers(ctx, f, h.gateway.GetServers())...)
+		for _, name := range slices.Sorted(maps.Keys(h.pending)) {
+			if n := h.pending[name]; n > 0 {
+				out = append(out, checkResult{stateWarning, "tools of " + name, pendingText(n), t.command("catalog diff "+name) + " shows what has changed, and the command that accepts it"})
 			}
 		}
 	}
 	return out
 }
 
-// inventoryOf returns the tools of each server. It reads them from the running mesh, or, if the mesh does not answer, from
-// the data folder.
-func (t *tool) inventoryOf(ctx context.Context, f *config.File, h heard) map[string][]string {
+// inventoryOf returns the tools of each server. It reads them from the running mesh, or, if the mesh does not answer,
+// from the data folder.
+func (t *tool) inventoryOf(ctx context.Context, f *config.File, h roleAnswers) map[string][]string {
 	out := inventoryOf(ctx, f)
-	if h.silence != nil {
+	if h.gatewayErr != nil {
 		return out
 	}
 	client, done, err := t.catalogClient()
@@ -128,26 +129,26 @@ func (t *tool) inventoryOf(ctx context.Context, f *config.File, h heard) map[str
 	return out
 }
 
-// examineFile checks the configuration as `config check` does.
-func (t *tool) examineFile(f *config.File, inventory map[string][]string) (out []symptom) {
+// checkConfig checks the configuration as `config check` does.
+func (t *tool) checkConfig(f *config.File, inventory map[string][]string) (out []checkResult) {
 	of := cmp.Or(f.Name(), "configuration")
 	warnings, err := resolveAll(f, inventory)
 	if err != nil {
 		for line := range strings.SplitSeq(err.Error(), "\n") {
-			out = append(out, symptom{stateProblem, of, line, "correct it, and check again with " + t.command("config check")})
+			out = append(out, checkResult{stateProblem, of, line, "correct it, and check again with " + t.command("config check")})
 		}
 	}
 	for _, text := range append(f.Warnings(), warnings...) {
-		out = append(out, symptom{State: stateWarning, Of: of, Found: text})
+		out = append(out, checkResult{State: stateWarning, Subject: of, Result: text})
 	}
 	if len(out) == 0 {
-		out = append(out, symptom{State: stateOK, Of: of, Found: "it loads, with its secrets and policies"})
+		out = append(out, checkResult{State: stateOK, Subject: of, Result: "it loads, with its secrets and policies"})
 	}
 	return out
 }
 
-// examineCertificates checks the certificates of the roles that are on this machine.
-func examineCertificates(f *config.File, now time.Time) (out []symptom) {
+// checkCertificates checks the certificates of the roles that are on this machine.
+func checkCertificates(f *config.File, now time.Time) (out []checkResult) {
 	if f.TLS.Dir == "" {
 		return nil
 	}
@@ -160,84 +161,84 @@ func examineCertificates(f *config.File, now time.Time) (out []symptom) {
 		of := "certificate of " + name
 		id, _, err := pki.Load(f.Path(f.TLS.Dir), role)
 		if err != nil {
-			out = append(out, symptom{stateProblem, of, err.Error(), "create certificates with `sluice certs`"})
+			out = append(out, checkResult{stateProblem, of, err.Error(), "create certificates with `sluice certs`"})
 			continue
 		}
-		out = append(out, expiry(of, id.Cert.Leaf, now))
+		out = append(out, checkExpiry(of, id.Cert.Leaf, now))
 	}
 	return out
 }
 
-// expiry returns the result of the check of a certificate's expiry.
-func expiry(of string, leaf *x509.Certificate, now time.Time) symptom {
+// checkExpiry returns the result of the check of a certificate's expiry.
+func checkExpiry(of string, leaf *x509.Certificate, now time.Time) checkResult {
 	ends := leaf.NotAfter.Local().Format(time.DateTime)
 	switch left := leaf.NotAfter.Sub(now); {
 	case left <= 0:
-		return symptom{stateProblem, of, "it expired at " + ends, "create another with `sluice certs`; the role loads it without a restart"}
+		return checkResult{stateProblem, of, "it expired at " + ends, "create another with `sluice certs`; the role loads it without a restart"}
 	case left < expiresSoon:
-		return symptom{stateWarning, of, "it expires soon, at " + ends, "create another with `sluice certs`; the role loads it without a restart"}
+		return checkResult{stateWarning, of, "it expires soon, at " + ends, "create another with `sluice certs`; the role loads it without a restart"}
 	default:
-		return symptom{State: stateOK, Of: of, Found: "it is valid until " + ends}
+		return checkResult{State: stateOK, Subject: of, Result: "it is valid until " + ends}
 	}
 }
 
-// examineMesh checks the state that the roles report.
-func (t *tool) examineMesh(h heard) (out []symptom) {
-	if h.silence != nil {
-		out = append(out, symptom{State: stateProblem, Of: "mesh", Found: h.silence.Error()}) // the error says what to do
+// checkMesh checks the state that the roles report.
+func (t *tool) checkMesh(h roleAnswers) (out []checkResult) {
+	if h.gatewayErr != nil {
+		out = append(out, checkResult{State: stateProblem, Subject: "mesh", Result: h.gatewayErr.Error()}) // the error says what to do
 	}
 	for _, r := range h.roles {
 		if serving := healthv1.HealthCheckResponse_SERVING.String(); r.Error != "" || r.Status != serving {
-			out = append(out, symptom{stateProblem, "role " + r.Role, strings.TrimSpace(r.Status + " " + r.Error), "read the log of the role, which says why"})
+			out = append(out, checkResult{stateProblem, "role " + r.Role, strings.TrimSpace(r.Status + " " + r.Error), "read the log of the role, which says why"})
 		}
 	}
 	g := h.gateway
 	for _, why := range g.GetNotReady() {
-		out = append(out, symptom{stateProblem, "mesh", why, "all calls are refused until this is corrected"})
+		out = append(out, checkResult{stateProblem, "mesh", why, "all calls are refused until this is corrected"})
 	}
 	for _, why := range g.GetDegraded() {
-		out = append(out, symptom{stateWarning, "mesh", why, "calls that need this part of the mesh are refused meanwhile"})
+		out = append(out, checkResult{stateWarning, "mesh", why, "calls that need this part of the mesh are refused meanwhile"})
 	}
-	for _, why := range toCheck(g.GetJournal().GetCheck()).Broken {
-		out = append(out, symptom{stateProblem, "journal", why, "see " + t.command("journal verify")})
+	for _, why := range newJournalCheck(g.GetJournal().GetCheck()).Broken {
+		out = append(out, checkResult{stateProblem, "journal", why, "see " + t.command("journal verify")})
 	}
 	for _, why := range h.rejected {
-		out = append(out, symptom{stateProblem, "policy", why, "correct the file; until then the previous revision stays in force"})
+		out = append(out, checkResult{stateProblem, "policy", why, "correct the file; until then the previous revision stays in force"})
 	}
-	if h.silence == nil && len(out) == 0 {
-		out = append(out, symptom{State: stateOK, Of: "mesh", Found: fmt.Sprintf("%s is ready, under policy %.12s", g.GetVersion(), g.GetPolicyRevision())})
+	if h.gatewayErr == nil && len(out) == 0 {
+		out = append(out, checkResult{State: stateOK, Subject: "mesh", Result: fmt.Sprintf("%s is ready, under policy %.12s", g.GetVersion(), g.GetPolicyRevision())})
 	}
 	return out
 }
 
-// examineServers checks the state of each server at the gateway, and the list of tools that the agent gets from it.
-func (t *tool) examineServers(ctx context.Context, f *config.File, servers []*gatewayv1.ServerStatus) []symptom {
+// checkServers checks the state of each server at the gateway, and the list of tools that the agent gets from it.
+func (t *tool) checkServers(ctx context.Context, f *config.File, servers []*gatewayv1.ServerStatus) []checkResult {
 	secret := agentSecret(f)
-	var out []symptom
+	var out []checkResult
 	if secret == "" {
-		out = append(out, symptom{stateWarning, "agent", "the agent's lists of tools were not checked, because its token is not in " + tokenFile(f, agentToken), "set " + agentTokenEnv + " to the token"})
+		out = append(out, checkResult{stateWarning, "agent", "the agent's lists of tools were not checked, because its token is not in " + tokenFile(f, agentToken), "set " + agentTokenEnv + " to the token"})
 	}
-	found := make([]symptom, len(servers))
-	places, all := make(chan struct{}, maxExamined), sync.WaitGroup{}
+	found := make([]checkResult, len(servers))
+	slots, all := make(chan struct{}, maxConcurrentChecks), sync.WaitGroup{}
 	for i, s := range servers {
-		places <- struct{}{}
+		slots <- struct{}{}
 		all.Go(func() {
-			defer func() { <-places }()
-			found[i] = t.examineServer(ctx, f, s, secret)
+			defer func() { <-slots }()
+			found[i] = t.checkServer(ctx, f, s, secret)
 		})
 	}
 	all.Wait()
 	for i, s := range servers {
-		out = append(append(out, found[i]), t.listSymptoms(s)...)
+		out = append(append(out, found[i]), t.checkLists(s)...)
 		if notice := s.GetProgramNotice(); notice != "" {
-			out = append(out, symptom{stateWarning, "program of " + s.GetName(), safetext.Line(notice), npmAdvice})
+			out = append(out, checkResult{stateWarning, "program of " + s.GetName(), safetext.Line(notice), npmAdvice})
 		}
 	}
-	return append(out, examineSandboxes(servers)...)
+	return append(out, checkSandboxes(servers)...)
 }
 
-// examineSandboxes returns what the kernel does not enforce for stdio servers. Servers with equal results share a symptom.
-func examineSandboxes(servers []*gatewayv1.ServerStatus) (out []symptom) {
+// checkSandboxes returns what the kernel does not enforce for stdio servers. Servers with equal reports share a result.
+func checkSandboxes(servers []*gatewayv1.ServerStatus) (out []checkResult) {
 	boxes := make(map[string]sandbox.Report)
 	for _, s := range servers {
 		if box := s.GetSandbox(); len(box.GetNotHeld()) > 0 {
@@ -249,7 +250,7 @@ func examineSandboxes(servers []*gatewayv1.ServerStatus) (out []symptom) {
 		if alike.Report.Why != "" {
 			text += "; " + alike.Report.Why
 		}
-		out = append(out, symptom{stateWarning, "sandbox of " + strings.Join(alike.Names, ", "), text, alike.Report.Advice()})
+		out = append(out, checkResult{stateWarning, "sandbox of " + strings.Join(alike.Names, ", "), text, alike.Report.Advice()})
 	}
 	return out
 }
@@ -266,54 +267,54 @@ func agentSecret(f *config.File) string {
 	return strings.TrimSpace(string(raw))
 }
 
-// examineServer checks one server. secret is the agent's token. If it is not empty, examineServer also checks the list of
+// checkServer checks one server. secret is the agent's token. If it is not empty, checkServer also checks the list of
 // tools that the agent gets.
-func (t *tool) examineServer(ctx context.Context, f *config.File, s *gatewayv1.ServerStatus, secret string) symptom {
+func (t *tool) checkServer(ctx context.Context, f *config.File, s *gatewayv1.ServerStatus, secret string) checkResult {
 	of := "server " + s.GetName()
 	if until := s.GetRestsUntil(); until != nil {
-		return symptom{stateProblem, of, "it could not be reached several times in a row: " + s.GetLastError(), "check that the server is up and that its address is right; the gateway tries again by itself"}
+		return checkResult{stateProblem, of, "it could not be reached several times in a row: " + s.GetLastError(), "check that the server is up and that its address is right; the gateway tries again by itself"}
 	}
 	if secret != "" {
-		return t.examineAsAgent(ctx, f, s, secret)
+		return t.checkAgentList(ctx, f, s, secret)
 	}
 	if since := s.GetStartingSince(); since != nil {
-		return starting(of, since)
+		return startingResult(of, since)
 	}
 	if s.GetLastError() != "" {
-		return symptom{stateWarning, of, "its last request had no usable answer: " + s.GetLastError(), notInstalled(s)}
+		return checkResult{stateWarning, of, "its last request had no usable answer: " + s.GetLastError(), installAdvice(s)}
 	}
-	return symptom{State: stateOK, Of: of, Found: "no problem is known"}
+	return checkResult{State: stateOK, Subject: of, Result: "no problem is known"}
 }
 
-// examineAsAgent checks the list of tools that the agent gets from a server. A server that returns no list is a problem,
-// unless its program is still starting.
-func (t *tool) examineAsAgent(ctx context.Context, f *config.File, s *gatewayv1.ServerStatus, secret string) symptom {
+// checkAgentList checks the list of tools that the agent gets from a server. A server that returns no list is a
+// problem, unless its program is still starting.
+func (t *tool) checkAgentList(ctx context.Context, f *config.File, s *gatewayv1.ServerStatus, secret string) checkResult {
 	of := "server " + s.GetName()
 	listing, cancel := context.WithTimeout(ctx, serverTimeout)
 	defer cancel()
-	n, more, err := t.listAs(listing, f, s.GetName(), secret)
+	n, more, err := t.countListedTools(listing, f, s.GetName(), secret)
 	if err != nil {
-		s = t.statusNow(ctx, f, s)
+		s = t.currentStatus(ctx, f, s)
 		if since := s.GetStartingSince(); since != nil && s.GetLastError() == "" { // otherwise its last start has failed
-			return starting(of, since)
+			return startingResult(of, since)
 		}
 	}
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
-		return symptom{stateProblem, of, fmt.Sprintf("it gave no answer within %v", serverTimeout) + lastError(s), wayOut(s)}
+		return checkResult{stateProblem, of, fmt.Sprintf("it gave no answer within %v", serverTimeout) + lastErrorSuffix(s), stdioAdvice(s)}
 	case err != nil && !isAbsent(err):
-		return symptom{stateProblem, of, err.Error() + lastError(s), wayOut(s)}
+		return checkResult{stateProblem, of, err.Error() + lastErrorSuffix(s), stdioAdvice(s)}
 	case n == 0 && more == "":
-		return symptom{stateWarning, of, "the agent sees no tool of this server", t.command("policy explain") + " says why; " + t.command("policy suggest") + " writes a policy for the server"}
+		return checkResult{stateWarning, of, "the agent sees no tool of this server", t.command("policy explain") + " says why; " + t.command("policy suggest") + " writes a policy for the server"}
 	default:
-		return symptom{State: stateOK, Of: of, Found: fmt.Sprintf("the agent sees %d tools", n) + more + lastError(s)}
+		return checkResult{State: stateOK, Subject: of, Result: fmt.Sprintf("the agent sees %d tools", n) + more + lastErrorSuffix(s)}
 	}
 }
 
-// statusNow returns the current state of a server, or before if the gateway does not answer.
-func (t *tool) statusNow(ctx context.Context, f *config.File, before *gatewayv1.ServerStatus) *gatewayv1.ServerStatus {
+// currentStatus returns the current state of a server, or before if the gateway does not answer.
+func (t *tool) currentStatus(ctx context.Context, f *config.File, before *gatewayv1.ServerStatus) *gatewayv1.ServerStatus {
 	own := *t // other goroutines send requests at the same time
-	ctx, cancel := ask(ctx)
+	ctx, cancel := requestContext(ctx)
 	defer cancel()
 	now, err := own.gatewayStatus(ctx, f)
 	if err != nil {
@@ -327,26 +328,26 @@ func (t *tool) statusNow(ctx context.Context, f *config.File, before *gatewayv1.
 	return before
 }
 
-func starting(of string, since *timestamppb.Timestamp) symptom {
-	return symptom{
-		stateWarning, of, "its program is still starting, for " + startingFor(since.AsTime()),
+func startingResult(of string, since *timestamppb.Timestamp) checkResult {
+	return checkResult{
+		stateWarning, of, "its program is still starting, for " + startDuration(since.AsTime()),
 		"run this command again in a minute: the first start of an npx server installs its package",
 	}
 }
 
-// wayOut returns what to do about a stdio server that does not answer. It returns "" for other servers.
-func wayOut(s *gatewayv1.ServerStatus) string {
+// stdioAdvice returns what to do about a stdio server that does not answer. It returns "" for other servers.
+func stdioAdvice(s *gatewayv1.ServerStatus) string {
 	if s.GetTransport() != "stdio" {
 		return ""
 	}
-	if advice := notInstalled(s); advice != "" {
+	if advice := installAdvice(s); advice != "" {
 		return advice
 	}
 	return "set log.level to debug, or start the mesh with --log-level debug, to log what the program writes to standard error"
 }
 
-// notInstalled returns what to do if the last error is that the server's package could not be installed; otherwise "".
-func notInstalled(s *gatewayv1.ServerStatus) string {
+// installAdvice returns what to do if the last error is that the server's package could not be installed; otherwise "".
+func installAdvice(s *gatewayv1.ServerStatus) string {
 	if !strings.HasPrefix(s.GetLastError(), "the installation of ") {
 		return ""
 	}
@@ -355,21 +356,21 @@ func notInstalled(s *gatewayv1.ServerStatus) string {
 
 const npmAdvice = "check that the package and its version exist, and that npm reaches its registry as the gateway's user (`npm view PACKAGE version`); the gateway tries again by itself"
 
-func lastError(s *gatewayv1.ServerStatus) string {
+func lastErrorSuffix(s *gatewayv1.ServerStatus) string {
 	if s.GetLastError() == "" {
 		return ""
 	}
 	return "; last error: " + s.GetLastError()
 }
 
-// listAs returns how many tools the holder of a token gets on the first page of a server's list. more is a note if the
-// list has more pages.
-func (t *tool) listAs(ctx context.Context, f *config.File, server, secret string) (n int, more string, err error) {
-	client, err := t.edgeClient(f)
+// countListedTools returns how many tools the holder of a token gets on the first page of a server's list. more is a
+// note if the list has more pages.
+func (t *tool) countListedTools(ctx context.Context, f *config.File, server, secret string) (n int, more string, err error) {
+	client, err := t.mcpClient(f)
 	if err != nil {
 		return 0, "", err
 	}
-	s, err := openSession(ctx, client, t.edgeURL(f, server), secret)
+	s, err := openSession(ctx, client, t.endpointURL(f, server), secret)
 	if err != nil {
 		return 0, "", err
 	}
@@ -398,10 +399,10 @@ func (t *tool) listAs(ctx context.Context, f *config.File, server, secret string
 	return n, more, nil
 }
 
-// printSymptoms prints all symptoms, the worst first. It returns an error if one of them is a problem.
-func (t *tool) printSymptoms(all []symptom) error {
+// printCheckResults prints all results, the worst first. It returns an error if one of them is a problem.
+func (t *tool) printCheckResults(all []checkResult) error {
 	order := []string{stateProblem, stateWarning, stateOK}
-	slices.SortStableFunc(all, func(a, b symptom) int {
+	slices.SortStableFunc(all, func(a, b checkResult) int {
 		return cmp.Compare(slices.Index(order, a.State), slices.Index(order, b.State))
 	})
 	if t.json() {
@@ -411,10 +412,10 @@ func (t *tool) printSymptoms(all []symptom) error {
 	} else {
 		var rows [][]string
 		for _, f := range all {
-			if f.Do != "" {
-				f.Found += " -> " + f.Do
+			if f.Advice != "" {
+				f.Result += " -> " + f.Advice
 			}
-			rows = append(rows, []string{f.State, f.Of, f.Found})
+			rows = append(rows, []string{f.State, f.Subject, f.Result})
 		}
 		if err := t.table([]string{"STATE", "OF", "FOUND"}, rows); err != nil {
 			return err

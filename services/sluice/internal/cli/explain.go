@@ -13,12 +13,12 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/safetext"
 )
 
-// asked describes a request, for errors.
-type asked struct {
-	// target is the address. from is where the address comes from: a flag, a variable or the configuration.
-	target, from string
-	// token is where the token comes from, such as a variable or a file.
-	token string
+// requestTarget describes a request, for errors.
+type requestTarget struct {
+	// address is the address. from is where the address comes from: a flag, a variable or the configuration.
+	address, addressFrom string
+	// tokenFrom is where the token comes from, such as a variable or a file.
+	tokenFrom string
 }
 
 // wrongRoleError means that the request needs a token of another role.
@@ -38,40 +38,42 @@ func checkAddr(from, addr string) error {
 	return nil
 }
 
-// explain returns the error of a failed gRPC request in the words of the command line, with what the person can do.
-func (t *tool) explain(err error) error {
+// explainError returns the error of a failed gRPC request in the words of the command line, with what the person can
+// do.
+func (t *tool) explainError(err error) error {
 	st, ok := status.FromError(err)
 	if !ok {
 		return err
 	}
-	reason, said := rpc.Reason(err), safetext.Line(st.Message()) // it may quote an untrusted text
+	reason, message := rpc.Reason(err), safetext.Line(st.Message()) // it may quote an untrusted text
 	switch code := st.Code(); {
 	case reason == "" && (code == codes.Unavailable || code == codes.DeadlineExceeded):
-		return t.unanswered(said)
+		return t.noAnswer(message)
 	case reason == "CALLER_REFUSED" && rpc.Facts(err)["needs"] != "":
-		return wrongRoleError{t.refused(rpc.Facts(err))}
+		return wrongRoleError{t.wrongRole(rpc.Facts(err))}
 	case code == codes.Unauthenticated:
-		return fmt.Errorf("the token (%s) is not accepted: %s", t.asked.token, said)
+		return fmt.Errorf("the token (%s) is not accepted: %s", t.lastRequest.tokenFrom, message)
 	case reason == "SERVER_UNKNOWN":
-		return fmt.Errorf("%s: %s lists the servers", said, t.command("catalog servers"))
+		return fmt.Errorf("%s: %s lists the servers", message, t.command("catalog servers"))
 	case reason == "TOOL_UNKNOWN":
-		return fmt.Errorf("%s: %s lists the tools", said, t.command("catalog list"))
+		return fmt.Errorf("%s: %s lists the tools", message, t.command("catalog list"))
 	default:
-		return errors.New(said)
+		return errors.New(message)
 	}
 }
 
-// unanswered returns the error for a request without a response. why is the error of gRPC.
-func (t *tool) unanswered(why string) error {
-	at := fmt.Sprintf("%s (%s)", t.asked.target, t.asked.from)
+// noAnswer returns the error for a request without a response. why is the error of gRPC.
+func (t *tool) noAnswer(why string) error {
+	at := fmt.Sprintf("%s (%s)", t.lastRequest.address, t.lastRequest.addressFrom)
 	if strings.Contains(why, "frame too large") { // the server answered in HTTP/1.1
 		return fmt.Errorf("the server at %s does not speak gRPC: is this the address of MCP? %s prints both addresses", at, t.command("up"))
 	}
 	return fmt.Errorf("the mesh does not answer at %s: is it up? To use another address, set --addr, or name a configuration with --config or SLUICE_CONFIG (%s)", at, why)
 }
 
-// refused returns the error for a request that needs a token of another role. facts are the details of the gRPC error.
-func (t *tool) refused(facts map[string]string) error {
+// wrongRole returns the error for a request that needs a token of another role. facts are the details of the gRPC
+// error.
+func (t *tool) wrongRole(facts map[string]string) error {
 	var needs []string
 	for role := range strings.SplitSeq(facts["needs"], ",") {
 		needs = append(needs, role+"'s")
@@ -81,7 +83,7 @@ func (t *tool) refused(facts map[string]string) error {
 	if last > 0 {
 		list = strings.Join(needs[:last], ", ") + " or " + list
 	}
-	return fmt.Errorf("%s needs %s token; the token in %s is %q, the token of %s", t.called, withArticle(list), t.asked.token, facts["token"], withArticle(facts["role"]))
+	return fmt.Errorf("%s needs %s token; the token in %s is %q, the token of %s", t.commandName, withArticle(list), t.lastRequest.tokenFrom, facts["token"], withArticle(facts["role"]))
 }
 
 func withArticle(word string) string {

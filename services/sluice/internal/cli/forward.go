@@ -16,8 +16,8 @@ import (
 // maxForwarded is the maximum number of open connections for each LISTEN address. Further connections are closed.
 const maxForwarded = 256
 
-// forward returns the command that forwards TCP connections. A compose file uses it to publish ports of containers whose
-// networks can't reach the host.
+// forward returns the command that forwards TCP connections. A compose file uses it to publish ports of containers
+// whose networks can't reach the host.
 func (t *tool) forward() *cobra.Command {
 	return &cobra.Command{
 		Use:   "forward LISTEN=TARGET...",
@@ -41,10 +41,10 @@ The command forwards the bytes unchanged and does not terminate TLS.`,
 			}}
 			for _, pair := range given {
 				listen, target, ok := strings.Cut(pair, "=")
-				if !ok || !namesPort(listen) || !namesPort(target) {
+				if !ok || !hasPort(listen) || !hasPort(target) {
 					return usageError{fmt.Errorf("%q must be LISTEN=TARGET with two addresses, such as :9001=policy:9001", pair)}
 				}
-				proxy.AddRoute(listen, forwardTo(c.Context(), log, target))
+				proxy.AddRoute(listen, forwardTarget(c.Context(), log, target))
 			}
 			if err := proxy.Start(); err != nil {
 				return fmt.Errorf("forward: %w", err)
@@ -55,35 +55,35 @@ The command forwards the bytes unchanged and does not terminate TLS.`,
 	}
 }
 
-func namesPort(addr string) bool {
+func hasPort(addr string) bool {
 	_, port, err := net.SplitHostPort(addr)
 	return err == nil && port != ""
 }
 
-// bounded is a target with a maximum number of open connections.
-type bounded struct {
+// limitedTarget is a target with a maximum number of open connections.
+type limitedTarget struct {
 	tcpproxy.Target
-	room chan struct{}
+	slots chan struct{}
 }
 
 // HandleConn implements [tcpproxy.Target].
-func (b bounded) HandleConn(conn net.Conn) {
+func (b limitedTarget) HandleConn(conn net.Conn) {
 	select {
-	case b.room <- struct{}{}:
-		defer func() { <-b.room }()
+	case b.slots <- struct{}{}:
+		defer func() { <-b.slots }()
 		b.Target.HandleConn(conn)
 	default:
 		_ = conn.Close()
 	}
 }
 
-// forwardTo returns the proxy target for an address. If the address can't be reached, the proxy target logs the error and
-// closes the connection.
-func forwardTo(ctx context.Context, log *slog.Logger, target string) tcpproxy.Target {
+// forwardTarget returns the proxy target for an address. If the address can't be reached, the proxy target logs the
+// error and closes the connection.
+func forwardTarget(ctx context.Context, log *slog.Logger, target string) tcpproxy.Target {
 	to := tcpproxy.To(target)
 	to.OnDialError = func(from net.Conn, err error) {
 		log.WarnContext(ctx, "a connection was closed because its target can't be reached", "target", target, "error", err)
 		_ = from.Close()
 	}
-	return bounded{to, make(chan struct{}, maxForwarded)}
+	return limitedTarget{to, make(chan struct{}, maxForwarded)}
 }

@@ -12,12 +12,12 @@ import (
 	"github.com/go-json-experiment/json"
 )
 
-// forwarding runs the command with a target, and returns the address at which the command listens.
-func forwarding(t *testing.T, target string) string {
+// startForward runs the command with a target, and returns the address at which the command listens.
+func startForward(t *testing.T, target string) string {
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
-	said, saying := io.Pipe()
-	root := (&tool{self: "sluice", out: io.Discard, errOut: saying}).root()
+	logReader, logWriter := io.Pipe()
+	root := (&tool{self: "sluice", out: io.Discard, errOut: logWriter}).root()
 	root.SetArgs([]string{"forward", "127.0.0.1:0=" + target})
 	ended := make(chan error, 1)
 	go func() { ended <- root.ExecuteContext(ctx) }()
@@ -27,7 +27,7 @@ func forwarding(t *testing.T, target string) string {
 			t.Errorf("the command ended with %v", err)
 		}
 	})
-	lines := bufio.NewScanner(said)
+	lines := bufio.NewScanner(logReader)
 	if !lines.Scan() {
 		t.Fatal("the command printed nothing")
 	}
@@ -35,11 +35,11 @@ func forwarding(t *testing.T, target string) string {
 	if err := json.Unmarshal(lines.Bytes(), &line, json.MatchCaseInsensitiveNames(true)); err != nil {
 		t.Fatalf("the command printed %s: %v", lines.Text(), err)
 	}
-	go io.Copy(io.Discard, said) // later output is dropped
+	go io.Copy(io.Discard, logReader) // later output is dropped
 	return line.Address
 }
 
-func TestForwardPassesBytesBothWays(t *testing.T) {
+func TestForward_CopiesBytesInBothDirections(t *testing.T) {
 	t.Parallel()
 	lis, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -57,7 +57,7 @@ func TestForwardPassesBytesBothWays(t *testing.T) {
 			_ = conn.Close()
 		}
 	}()
-	addr := forwarding(t, lis.Addr().String())
+	addr := startForward(t, lis.Addr().String())
 	for range 2 {
 		conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", addr)
 		if err != nil {
@@ -74,7 +74,7 @@ func TestForwardPassesBytesBothWays(t *testing.T) {
 	}
 }
 
-func TestForwardEndsWhatTheTargetEnds(t *testing.T) {
+func TestForward_ClosesTheConnectionWhenTheTargetDoes(t *testing.T) {
 	t.Parallel()
 	lis, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -90,17 +90,17 @@ func TestForwardEndsWhatTheTargetEnds(t *testing.T) {
 			_ = conn.Close()
 		}
 	}()
-	mustEnd(t, forwarding(t, lis.Addr().String()))
+	checkClosed(t, startForward(t, lis.Addr().String()))
 }
 
-func TestForwardTakesSoManyConnectionsAtOnce(t *testing.T) {
+func TestForward_LimitsOpenConnections(t *testing.T) {
 	t.Parallel()
 	lis, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer lis.Close()
-	addr := forwarding(t, lis.Addr().String())
+	addr := startForward(t, lis.Addr().String())
 	for range maxForwarded {
 		conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", addr)
 		if err != nil {
@@ -112,11 +112,11 @@ func TestForwardTakesSoManyConnectionsAtOnce(t *testing.T) {
 		}
 		defer conn.Close()
 	}
-	mustEnd(t, addr)
+	checkClosed(t, addr)
 }
 
-// mustEnd connects to an address, and fails the test unless the peer closes the connection.
-func mustEnd(t *testing.T, addr string) {
+// checkClosed connects to an address, and fails the test unless the peer closes the connection.
+func checkClosed(t *testing.T, addr string) {
 	t.Helper()
 	conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", addr)
 	if err != nil {
@@ -131,7 +131,7 @@ func mustEnd(t *testing.T, addr string) {
 	}
 }
 
-func TestForwardEndsConnectionsWhoseTargetIsAway(t *testing.T) {
+func TestForward_ClosesTheConnectionIfTheTargetIsUnreachable(t *testing.T) {
 	t.Parallel()
 	lis, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -139,10 +139,10 @@ func TestForwardEndsConnectionsWhoseTargetIsAway(t *testing.T) {
 	}
 	away := lis.Addr().String()
 	_ = lis.Close()
-	mustEnd(t, forwarding(t, away))
+	checkClosed(t, startForward(t, away))
 }
 
-func TestForwardRefusesWhatIsNoAddress(t *testing.T) {
+func TestForward_RefusesInvalidAddresses(t *testing.T) {
 	t.Parallel()
 	for _, given := range []string{"x", ":9001", ":9001=", "=policy:9001", ":9001=policy", "9001=policy:9001"} {
 		root := (&tool{self: "sluice", out: io.Discard, errOut: io.Discard}).root()

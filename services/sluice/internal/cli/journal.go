@@ -117,7 +117,7 @@ func (c verifiedChain) String() string {
 }
 
 func (t *tool) printVerified(dir string, r journal.Report, wrong error) error {
-	out := verifiedJournal{Dir: dir, Whole: wrong == nil, Calls: toVerified(r.Calls), Refusals: toVerified(r.Refusals), Head: r.Head}
+	out := verifiedJournal{Dir: dir, Whole: wrong == nil, Calls: newVerifiedChain(r.Calls), Refusals: newVerifiedChain(r.Refusals), Head: r.Head}
 	if wrong != nil {
 		out.Wrong = wrong.Error()
 	}
@@ -129,15 +129,15 @@ func (t *tool) printVerified(dir string, r journal.Report, wrong error) error {
 		whole = "NO: only the records below are correct"
 	}
 	return t.table([]string{"WHAT", "STATE"}, [][]string{
-		{"journal", dir}, {"whole", whole}, {"calls", out.Calls.String()}, {"refusals", out.Refusals.String()}, {"head", headWords(r.Head)},
+		{"journal", dir}, {"whole", whole}, {"calls", out.Calls.String()}, {"refusals", out.Refusals.String()}, {"head", formatHead(r.Head)},
 	})
 }
 
-func toVerified(c journal.ChainReport) verifiedChain {
+func newVerifiedChain(c journal.ChainReport) verifiedChain {
 	return verifiedChain{Segments: c.Segments, Records: c.Records, First: c.First, Last: c.Last, Hash: c.Head, Torn: c.Incomplete}
 }
 
-func headWords(h *journal.Head) string {
+func formatHead(h *journal.Head) string {
 	if h == nil {
 		return "-"
 	}
@@ -153,7 +153,7 @@ type journalCheck struct {
 	Broken   []string `json:"broken,omitempty"`
 }
 
-func toCheck(c *gatewayv1.JournalCheck) journalCheck {
+func newJournalCheck(c *gatewayv1.JournalCheck) journalCheck {
 	return journalCheck{Done: c.GetDone(), Segments: c.GetSegments(), Records: c.GetRecords(), Broken: c.GetBroken()}
 }
 

@@ -21,7 +21,7 @@ type journalRoom struct {
 	LastsDays float64 `json:"lastsDays,omitzero"`
 }
 
-func toRoom(j *gatewayv1.JournalStatus) journalRoom {
+func newJournalRoom(j *gatewayv1.JournalStatus) journalRoom {
 	return journalRoom{Bytes: j.GetCallsRoomBytes(), Used: j.GetCallsBytes(), LastsDays: j.GetCallsRoomLasts().AsDuration().Hours() / 24}
 }
 

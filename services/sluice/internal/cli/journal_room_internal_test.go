@@ -2,7 +2,7 @@ package cli
 
 import "testing"
 
-func TestJournalRoom_SaysForHowLongCallsAreKept(t *testing.T) {
+func TestJournalRoom_SaysHowLongCallsAreStored(t *testing.T) {
 	t.Parallel()
 	for want, room := range map[string]journalRoom{
 		"0 of 1024 MiB for calls; too few calls to estimate for how many days this is enough":                                            {Bytes: 1 << 30},

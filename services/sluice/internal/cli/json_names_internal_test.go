@@ -16,12 +16,12 @@ import (
 	"time"
 )
 
-// dialect matches names in the JSON output of the command line.
-var dialect = regexp.MustCompile(`^[a-z][a-zA-Z0-9]*$`)
+// camelCaseName matches names in the JSON output of the command line.
+var camelCaseName = regexp.MustCompile(`^[a-z][a-zA-Z0-9]*$`)
 
-// All names in the JSON output of all commands are in camel case. The output of call is the server's result, so it is not
-// checked.
-func TestEveryCommandPrintsOneDialect(t *testing.T) {
+// All names in the JSON output of all commands are in camel case. The output of call is the server's result, so it is
+// not checked.
+func TestCommands_PrintJSONNamesInCamelCase(t *testing.T) {
 	t.Parallel()
 	dir := hostileMesh(t)
 	for name, text := range map[string]string{
@@ -46,7 +46,7 @@ func TestEveryCommandPrintsOneDialect(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second) // watches don't end
 			defer cancel()
 			config := filepath.Join(dir, cmp.Or(configs[name], "sluice.yaml"))
-			newTool("sluice", &out, &errOut).run(ctx, append(lineOf(name, args, dir), "--config", config, "-o", "json"))
+			newTool("sluice", &out, &errOut).run(ctx, append(commandLine(name, args, dir), "--config", config, "-o", "json"))
 			names := 0
 			dec := json.NewDecoder(&out)
 			for {
@@ -56,7 +56,7 @@ func TestEveryCommandPrintsOneDialect(t *testing.T) {
 				} else if err != nil {
 					t.Fatal(err)
 				}
-				for _, at := range foreign(printed, "", &names) {
+				for _, at := range otherNames(printed, "", &names) {
 					t.Errorf("%s is not in camel case", at)
 				}
 			}
@@ -70,20 +70,20 @@ func TestEveryCommandPrintsOneDialect(t *testing.T) {
 	}
 }
 
-// foreign returns the paths of names that are not in camel case. It adds the number of all names to names.
-func foreign(value any, at string, names *int) (out []string) {
+// otherNames returns the paths of names that are not in camel case. It adds the number of all names to names.
+func otherNames(value any, at string, names *int) (out []string) {
 	switch v := value.(type) {
 	case []any:
 		for _, one := range v {
-			out = append(out, foreign(one, at, names)...)
+			out = append(out, otherNames(one, at, names)...)
 		}
 	case map[string]any:
 		for name, one := range v {
 			*names++
-			if !dialect.MatchString(name) {
+			if !camelCaseName.MatchString(name) {
 				out = append(out, at+"."+name)
 			}
-			out = append(out, foreign(one, at+"."+name, names)...)
+			out = append(out, otherNames(one, at+"."+name, names)...)
 		}
 	}
 	return out

@@ -24,8 +24,8 @@ func faultsOf(s *gatewayv1.ServerStatus) (out []listFault) {
 	return out
 }
 
-// whole reports whether the whole list is hidden from clients.
-func (f listFault) whole() bool { return f.Name == "" && f.List == "tools" && !f.JointOnly }
+// hidesWholeList reports whether the whole list is hidden from clients.
+func (f listFault) hidesWholeList() bool { return f.Name == "" && f.List == "tools" && !f.JointOnly }
 
 func (f listFault) String() string {
 	line := f.Why
@@ -51,15 +51,15 @@ func faultLines(all []listFault) (out []string) {
 	return out
 }
 
-// listSymptoms returns the symptoms for the faults of a server's lists.
-func (t *tool) listSymptoms(s *gatewayv1.ServerStatus) (out []symptom) {
+// checkLists returns the check results for the faults of a server's lists.
+func (t *tool) checkLists(s *gatewayv1.ServerStatus) (out []checkResult) {
 	faults := faultsOf(s)
 	for i, line := range faultLines(faults) {
 		state, do := stateWarning, "correct the server's list; until then clients get the other elements"
-		if i < maxFaultsShown && faults[i].whole() {
+		if i < maxFaultsShown && faults[i].hidesWholeList() {
 			state, do = stateProblem, "correct the server's list; until then clients get its previous list, or none"
 		}
-		out = append(out, symptom{state, "lists of " + s.GetName(), line, do})
+		out = append(out, checkResult{state, "lists of " + s.GetName(), line, do})
 	}
 	return out
 }

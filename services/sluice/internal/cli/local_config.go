@@ -19,18 +19,18 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/localconfig"
 )
 
-// local is the configuration in the working folder. The file is read only once, so that the content that a person agrees
-// to is the content that is used.
-type local struct {
+// localFile is the configuration in the working folder. The file is read only once, so that the content that a person
+// agrees to is the content that is used.
+type localFile struct {
 	file    *config.File
 	content []byte
 	folder  string
 }
 
-// loadHere returns the configuration that --config or SLUICE_CONFIG names. Otherwise it returns the configuration in the
-// working folder as f and found, or the defaults. Only commands that send no token may call it, because the file could
-// name the address of another machine.
-func (t *tool) loadHere() (f *config.File, found *local, err error) {
+// loadLocal returns the configuration that --config or SLUICE_CONFIG names. Otherwise it returns the configuration in
+// the working folder as f and found, or the defaults. Only commands that send no token may call it, because the file
+// could name the address of another machine.
+func (t *tool) loadLocal() (f *config.File, found *localFile, err error) {
 	if t.config != "" {
 		f, err = t.load()
 		return f, nil, err
@@ -53,13 +53,13 @@ func (t *tool) loadHere() (f *config.File, found *local, err error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("find the folder of %s: %w", localconfig.Name, err)
 	}
-	return f, &local{file: f, content: raw, folder: folder}, nil
+	return f, &localFile{file: f, content: raw, folder: folder}, nil
 }
 
-// agree shows what the configuration in the working folder would use, and asks the person to agree, unless the person has
-// agreed to this content before. Without a terminal it returns an error.
-func (t *tool) agree(ctx context.Context, found *local) error {
-	if !asks(false) {
+// confirmLocal shows what the configuration in the working folder would use, and asks the person to agree, unless the
+// person has agreed to this content before. Without a terminal it returns an error.
+func (t *tool) confirmLocal(ctx context.Context, found *localFile) error {
+	if !isInteractive(false) {
 		return fmt.Errorf("%s in this folder is not used, because there is no terminal to ask you at: name it with --config %s", localconfig.Name, localconfig.Name)
 	}
 	agreed, err := localconfig.OpenAgreed()
@@ -81,7 +81,8 @@ func (t *tool) agree(ctx context.Context, found *local) error {
 	return nil
 }
 
-// printUses prints the programs, the addresses, the files and the names of secrets in a configuration. It prints no secret.
+// printUses prints the programs, the addresses, the files and the names of secrets in a configuration. It prints no
+// secret.
 func printUses(w io.Writer, f *config.File) {
 	line := func(what, format string, args ...any) {
 		_ = oneLine(w, "  %-9s %s", what, fmt.Sprintf(format, args...))
@@ -92,7 +93,7 @@ func printUses(w io.Writer, f *config.File) {
 		line("token", "%s, with the role %s", token.Name, token.Role)
 	}
 	for _, name := range slices.Sorted(maps.Keys(f.Servers)) {
-		line("server", "%s: %s", name, useOfServer(f.Servers[name]))
+		line("server", "%s: %s", name, describeServer(f.Servers[name]))
 	}
 	for _, p := range f.Policies {
 		line("policies", "%s", f.Path(p))
@@ -109,8 +110,8 @@ func printUses(w io.Writer, f *config.File) {
 	}
 }
 
-// useOfServer returns the program or the address of a server, and the settings that weaken its sandbox.
-func useOfServer(s config.Server) string {
+// describeServer returns the program or the address of a server, and the settings that weaken its sandbox.
+func describeServer(s config.Server) string {
 	switch {
 	case s.HTTP != nil:
 		return withoutQuery(s.HTTP.URL)
@@ -154,7 +155,7 @@ var reference = regexp.MustCompile(`\$\{([a-z]+):([^}]*)\}`)
 // referencesOf returns the addresses with a scheme in a configuration, and the variables and files to which the
 // configuration refers. Both results are sorted.
 func referencesOf(f *config.File) (addresses, secrets []string) {
-	eachString(reflect.ValueOf(*f), func(text string) {
+	forEachString(reflect.ValueOf(*f), func(text string) {
 		for _, found := range reference.FindAllStringSubmatch(text, -1) {
 			secrets = append(secrets, found[1]+" "+found[2])
 		}
@@ -167,27 +168,27 @@ func referencesOf(f *config.File) (addresses, secrets []string) {
 	return slices.Compact(addresses), slices.Compact(secrets)
 }
 
-// eachString calls do with every string in a value, and with the keys of maps.
-func eachString(v reflect.Value, do func(string)) {
+// forEachString calls do with every string in a value, and with the keys of maps.
+func forEachString(v reflect.Value, do func(string)) {
 	switch v.Kind() { //nolint:exhaustive // other kinds contain no strings
 	case reflect.String:
 		do(v.String())
 	case reflect.Pointer, reflect.Interface:
 		if !v.IsNil() {
-			eachString(v.Elem(), do)
+			forEachString(v.Elem(), do)
 		}
 	case reflect.Struct:
 		for _, field := range v.Fields() {
-			eachString(field, do)
+			forEachString(field, do)
 		}
 	case reflect.Slice, reflect.Array:
 		for i := range v.Len() {
-			eachString(v.Index(i), do)
+			forEachString(v.Index(i), do)
 		}
 	case reflect.Map:
 		for entry := v.MapRange(); entry.Next(); {
-			eachString(entry.Key(), do)
-			eachString(entry.Value(), do)
+			forEachString(entry.Key(), do)
+			forEachString(entry.Value(), do)
 		}
 	}
 }

@@ -10,7 +10,7 @@ import (
 )
 
 // printUses prints every program, address and secret's name that a configuration uses, and no secret.
-func TestPrintUses(t *testing.T) {
+func TestPrintUses_PrintsAllButSecrets(t *testing.T) {
 	t.Parallel()
 	const text = `listen: 127.0.0.1:1
 auth: {tokens: [{name: a, token: "literal-secret-literal-secret-literal", role: operator}]}

@@ -46,7 +46,7 @@ network. It exits with 1 if a document would not load, and with 0 if there are o
 				return err
 			}
 			unknown := policy.UnknownNames(documents, inventoryOf(c.Context(), f))
-			return t.printFindings(append(policy.LintFor(withGenerated(f), documents), unknown...), len(documents))
+			return t.printFindings(append(policy.LintFor(withGeneratedTokens(f), documents), unknown...), len(documents))
 		},
 	}
 }
@@ -74,10 +74,10 @@ func (t *tool) printFindings(findings []*policyv1.Finding, documents int) error 
 		}
 	} else {
 		for i, f := range out {
-			t.printf("%s%s: %s", placeOf(findings[i]), f.Severity, adviceOf(findings[i]))
+			t.printf("%s%s: %s", findingPosition(findings[i]), f.Severity, findingText(findings[i]))
 		}
 	}
-	if slices.ContainsFunc(findings, refuses) {
+	if slices.ContainsFunc(findings, blocksLoading) {
 		return errSilent
 	}
 	if !t.json() {
@@ -86,22 +86,22 @@ func (t *tool) printFindings(findings []*policyv1.Finding, documents int) error 
 	return nil
 }
 
-// refuses reports whether a document with a finding does not load.
-func refuses(f *policyv1.Finding) bool {
+// blocksLoading reports whether a document with a finding does not load.
+func blocksLoading(f *policyv1.Finding) bool {
 	s := f.GetSeverity()
 	return s != policyv1.Severity_SEVERITY_WARNING && s != policyv1.Severity_SEVERITY_INFO
 }
 
-// placeOf returns the position of a finding as a prefix of its text, or "" if the finding has no position.
-func placeOf(f *policyv1.Finding) string {
+// findingPosition returns the position of a finding as a prefix of its text, or "" if the finding has no position.
+func findingPosition(f *policyv1.Finding) string {
 	if f.GetPath() == "" {
 		return ""
 	}
 	return fmt.Sprintf("%s:%d:%d: ", f.GetPath(), f.GetLine(), f.GetColumn())
 }
 
-// adviceOf returns the message of a finding and its suggestion.
-func adviceOf(f *policyv1.Finding) string {
+// findingText returns the message of a finding and its suggestion.
+func findingText(f *policyv1.Finding) string {
 	if f.GetSuggestion() == "" {
 		return f.GetMessage()
 	}
@@ -110,7 +110,7 @@ func adviceOf(f *policyv1.Finding) string {
 
 func (t *tool) policySuggest() *cobra.Command {
 	var used bool
-	c := useListOr(&cobra.Command{
+	c := withOptionalToolList(&cobra.Command{
 		Use:   "suggest --server NAME [--used | --file FILE | --run -- COMMAND...]",
 		Short: "Write a first policy for a server, from the definitions of its tools",
 		Long: `Write a first policy document for a server to standard output. The document has a rule for
@@ -131,7 +131,7 @@ this use. The other tools are comments.` + aboutLists,
 		var use map[string]policy.Use
 		if used {
 			var err error
-			if use, err = t.useOf(ctx, server); err != nil {
+			if use, err = t.readToolUses(ctx, server); err != nil {
 				return err
 			}
 		}
@@ -144,7 +144,7 @@ this use. The other tools are comments.` + aboutLists,
 		}
 		_, err = t.out.Write(text)
 		return err
-	}, t.registered)
+	}, t.catalogTools)
 	c.Flags().BoolVar(&used, "used", false, "only tools that were called, according to the journal")
 	c.MarkFlagsMutuallyExclusive("used", "file")
 	c.MarkFlagsMutuallyExclusive("used", "run")
@@ -152,14 +152,14 @@ this use. The other tools are comments.` + aboutLists,
 	return c
 }
 
-// registered returns the tools of a server with their classes from the catalog of the running mesh.
-func (t *tool) registered(ctx context.Context, server string) ([]policy.ClassifiedTool, error) {
+// catalogTools returns the tools of a server with their classes from the catalog of the running mesh.
+func (t *tool) catalogTools(ctx context.Context, server string) ([]policy.ClassifiedTool, error) {
 	client, done, err := t.catalogClient()
 	if err != nil {
 		return nil, err
 	}
 	defer done()
-	all, err := t.wholeCatalogue(ctx, client, server)
+	all, err := t.readCatalog(ctx, client, server)
 	if err != nil {
 		return nil, err
 	}
@@ -264,7 +264,7 @@ func (t *tool) runExplain(ctx context.Context, flags explainFlags) error {
 		return err
 	}
 	defer conn.Close() //nolint:errcheck // only the answer matters
-	ctx, cancel := ask(ctx)
+	ctx, cancel := requestContext(ctx)
 	defer cancel()
 	call := flags.call()
 	call.ParamsJson = params
@@ -276,34 +276,34 @@ func (t *tool) runExplain(ctx context.Context, flags explainFlags) error {
 		},
 	})
 	if err != nil {
-		return t.explain(err)
+		return t.explainError(err)
 	}
 	if err := t.printExplanation(resp, params != "", flags.all); err != nil {
 		return err
 	}
-	t.noteServer(ctx, f, flags.server)
+	t.warnUnknownServer(ctx, f, flags.server)
 	for _, why := range t.rejectedPolicy(ctx, f) {
 		fmt.Fprintf(t.errOut, "sluice: the newest policy documents do not load, so this is the decision of the previous revision: %s\n", why)
 	}
 	return nil
 }
 
-// noteServer prints a note if the gateway has no server with a name. The note is necessary because policy also decides on
-// calls of servers that don't exist. If the gateway does not answer, noteServer prints nothing.
-func (t *tool) noteServer(ctx context.Context, f *config.File, name string) {
+// warnUnknownServer prints a note if the gateway has no server with a name. The note is necessary because policy also
+// decides on calls of servers that don't exist. If the gateway does not answer, warnUnknownServer prints nothing.
+func (t *tool) warnUnknownServer(ctx context.Context, f *config.File, name string) {
 	gateway, err := t.gatewayStatus(ctx, f)
 	if err != nil {
 		return
 	}
-	var known []string
+	var names []string
 	for _, s := range gateway.GetServers() {
 		if s.GetName() == name {
 			return
 		}
-		known = append(known, s.GetName())
+		names = append(names, s.GetName())
 	}
 	_ = oneLine(t.errOut, "sluice: no server %s is configured, so the gateway refuses this call before policy decides; the servers are: %s",
-		strconv.Quote(name), orDash(strings.Join(known, ", ")))
+		strconv.Quote(name), orDash(strings.Join(names, ", ")))
 }
 
 // termsText returns the terms of an approval in one line.

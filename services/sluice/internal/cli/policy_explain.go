@@ -13,9 +13,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/enum"
 )
 
-// printExplanation prints the explanation of a decision and the rules that decided. known is true if the person gave the
-// arguments of the call. If all is true, printExplanation prints all rules that policy considered.
-func (t *tool) printExplanation(e *policyv1.ExplainCallResponse, known, all bool) error {
+// printExplanation prints the explanation of a decision and the rules that decided. hasArguments is true if the person
+// gave the arguments of the call. If all is true, printExplanation prints all rules that policy considered.
+func (t *tool) printExplanation(e *policyv1.ExplainCallResponse, hasArguments, all bool) error {
 	if t.json() {
 		raw, err := protojson.Marshal(e)
 		if err != nil {
@@ -23,10 +23,10 @@ func (t *tool) printExplanation(e *policyv1.ExplainCallResponse, known, all bool
 		}
 		return t.printJSON(jsontext.Value(raw))
 	}
-	t.printDecided(e, known)
+	t.printDecided(e, hasArguments)
 	var rows [][]string
 	for _, r := range e.GetRules() {
-		if all || decided(r, e.GetDecision()) {
+		if all || ruleDecided(r, e.GetDecision()) {
 			rows = append(rows, ruleRow(r))
 		}
 	}
@@ -42,7 +42,7 @@ func (t *tool) printExplanation(e *policyv1.ExplainCallResponse, known, all bool
 	return nil
 }
 
-func (t *tool) printDecided(e *policyv1.ExplainCallResponse, known bool) {
+func (t *tool) printDecided(e *policyv1.ExplainCallResponse, hasArguments bool) {
 	d := e.GetDecision()
 	t.printf("%s  %s", effectName(d.GetEffect()), enum.NameOrEmpty(d.GetCode()))
 	t.printf("%s", e.GetWhy())
@@ -52,7 +52,7 @@ func (t *tool) printDecided(e *policyv1.ExplainCallResponse, known bool) {
 	if terms := d.GetApproval(); terms != nil {
 		t.printf("approval: %s", termsText(terms))
 		if terms.GetGrant() == nil {
-			t.printNoGrant(e.GetRules(), known)
+			t.printNoGrant(e.GetRules(), hasArguments)
 		}
 	}
 	if d.GetIdempotent() {
@@ -63,16 +63,16 @@ func (t *tool) printDecided(e *policyv1.ExplainCallResponse, known bool) {
 	}
 }
 
-// decided reports whether a considered rule determined the effect of the decision or added a limit to it.
-func decided(r *policyv1.ConsideredRule, d *policyv1.Decision) bool {
+// ruleDecided reports whether a considered rule determined the effect of the decision or added a limit to it.
+func ruleDecided(r *policyv1.ConsideredRule, d *policyv1.Decision) bool {
 	if !r.GetMatched() {
 		return false
 	}
-	won := proto.Equal(r.GetRule(), d.GetRule()) && r.GetChainIndex() == d.GetChainIndex()
+	determined := proto.Equal(r.GetRule(), d.GetRule()) && r.GetChainIndex() == d.GetChainIndex()
 	for _, l := range d.GetLimits() {
-		won = won || proto.Equal(r.GetRule(), l.GetRule())
+		determined = determined || proto.Equal(r.GetRule(), l.GetRule())
 	}
-	return won
+	return determined
 }
 
 func ruleRow(r *policyv1.ConsideredRule) []string {
@@ -84,12 +84,12 @@ func ruleRow(r *policyv1.ConsideredRule) []string {
 }
 
 // printNoGrant prints for each rule with a conditional grant why an approval of the call gives no grant.
-func (t *tool) printNoGrant(rules []*policyv1.ConsideredRule, known bool) {
+func (t *tool) printNoGrant(rules []*policyv1.ConsideredRule, hasArguments bool) {
 	for _, r := range rules {
 		for _, c := range r.GetChecks() {
 			switch {
 			case c.GetName() != conditionCheck || c.GetHeld():
-			case known:
+			case hasArguments:
 				t.printf("no grant: an approval would be for this call only, because %s gives a grant only if %s, which is %s",
 					ruleName(r.GetRule()), c.GetWant(), c.GetGot())
 			default:
@@ -103,14 +103,14 @@ const conditionCheck = "grant.where"
 
 // checkText returns a check in a few words. If a condition can't be evaluated, the text says why.
 func checkText(c *policyv1.Check) string {
-	text := fmt.Sprintf("%s %s=%s", mark(c.GetHeld()), c.GetName(), c.GetWant())
+	text := fmt.Sprintf("%s %s=%s", checkMark(c.GetHeld()), c.GetName(), c.GetWant())
 	if c.GetName() == conditionCheck && c.GetGot() != strconv.FormatBool(c.GetHeld()) {
 		text += " (" + c.GetGot() + ")"
 	}
 	return text
 }
 
-func mark(held bool) string {
+func checkMark(held bool) string {
 	if held {
 		return "✓"
 	}

@@ -17,9 +17,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// camel returns a name in camel case, which the command line prints, as MCP and the JSON of gRPC do. In the journal's files
-// names have underscores, such as decision_id.
-func camel(name string) string {
+// camelCase returns a name in camel case, which the command line prints, as MCP and the JSON of gRPC do. In the
+// journal's files names have underscores, such as decision_id.
+func camelCase(name string) string {
 	words := strings.Split(name, "_")
 	for i, word := range words[1:] {
 		words[i+1] = strings.ToUpper(word[:min(1, len(word))]) + word[min(1, len(word)):]
@@ -27,11 +27,11 @@ func camel(name string) string {
 	return strings.Join(words, "")
 }
 
-// recordOf is a record whose JSON has the fields of the journal's files, with names in camel case.
-type recordOf struct{ rec *gatewayv1.Record }
+// jsonRecord is a record whose JSON has the fields of the journal's files, with names in camel case.
+type jsonRecord struct{ rec *gatewayv1.Record }
 
 // MarshalJSON implements [json.Marshaler].
-func (r recordOf) MarshalJSON() ([]byte, error) {
+func (r jsonRecord) MarshalJSON() ([]byte, error) {
 	raw, err := json.Marshal(journal.FromProto(r.rec))
 	if err != nil {
 		return nil, err
@@ -48,7 +48,7 @@ func (r recordOf) MarshalJSON() ([]byte, error) {
 			return nil, err
 		}
 		if in == '{' && place%2 == 0 && token.Kind() == '"' {
-			token = jsontext.String(camel(token.String()))
+			token = jsontext.String(camelCase(token.String()))
 		}
 		if err := to.WriteToken(token); err != nil {
 			return nil, err
@@ -62,37 +62,37 @@ func (t *tool) printDetails(records []*gatewayv1.Record) error {
 		if i > 0 {
 			fmt.Fprintln(t.out)
 		}
-		if err := t.table([]string{"FIELD", "VALUE"}, fields(reflect.ValueOf(journal.FromProto(r)))); err != nil {
+		if err := t.table([]string{"FIELD", "VALUE"}, recordFields(reflect.ValueOf(journal.FromProto(r)))); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// fields returns the names and values of the fields of a struct in a record. It leaves out fields with a zero value. The
-// names are those in the JSON output. A slice of structs has one row for each element.
-func fields(part reflect.Value) [][]string {
+// recordFields returns the names and values of the fields of a struct in a record. It leaves out fields with a zero
+// value. The names are those in the JSON output. A slice of structs has one row for each element.
+func recordFields(part reflect.Value) [][]string {
 	var rows [][]string
 	for i := range part.NumField() {
 		name, _, _ := strings.Cut(part.Type().Field(i).Tag.Get("json"), ",")
-		name = camel(name)
+		name = camelCase(name)
 		value := part.Field(i)
 		switch {
 		case value.IsZero():
 		case part.Type().Field(i).Anonymous:
-			rows = append(rows, fields(value)...)
+			rows = append(rows, recordFields(value)...)
 		case value.Kind() == reflect.Slice && value.Type().Elem().Kind() == reflect.Struct:
 			for j := range value.Len() {
-				rows = append(rows, []string{name, words(value.Index(j))})
+				rows = append(rows, []string{name, formatValue(value.Index(j))})
 			}
 		default:
-			rows = append(rows, []string{name, words(value)})
+			rows = append(rows, []string{name, formatValue(value)})
 		}
 	}
 	return rows
 }
 
-func words(value reflect.Value) string {
+func formatValue(value reflect.Value) string {
 	switch v := value.Interface().(type) {
 	case time.Time:
 		return v.Local().Format(time.RFC3339Nano)
@@ -105,7 +105,7 @@ func words(value reflect.Value) string {
 		return fmt.Sprint(value)
 	}
 	var pairs []string
-	for _, f := range fields(value) {
+	for _, f := range recordFields(value) {
 		if strings.ContainsAny(f[1], ` ="`) { // an unquoted value could look like another pair
 			f[1] = strconv.Quote(f[1])
 		}

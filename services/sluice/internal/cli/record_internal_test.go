@@ -14,13 +14,13 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// samples is the folder with a record that has every field, in the form of the journal and in the form of gRPC.
-const samples = "../../../internal/journal/testdata/"
+// sampleFolder is the folder with a record that has every field, in the form of the journal and in the form of gRPC.
+const sampleFolder = "../../../internal/journal/testdata/"
 
-// sample returns the record in the form of gRPC.
-func sample(t *testing.T) *gatewayv1.Record {
+// readSample returns the record in the form of gRPC.
+func readSample(t *testing.T) *gatewayv1.Record {
 	t.Helper()
-	raw, err := os.ReadFile(samples + "record.grpc.json")
+	raw, err := os.ReadFile(sampleFolder + "record.grpc.json")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -33,10 +33,10 @@ func sample(t *testing.T) *gatewayv1.Record {
 
 // A record that is printed as JSON equals the record in the journal's file, except for the checksum and the spelling of
 // names.
-func TestRecordsHaveTheShapeOfTheJournal(t *testing.T) {
+func TestJSONRecord_EqualsTheJournalsRecord(t *testing.T) {
 	t.Parallel()
 	var want, got map[string]any
-	raw, err := os.ReadFile(samples + "record.json")
+	raw, err := os.ReadFile(sampleFolder + "record.json")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -44,9 +44,9 @@ func TestRecordsHaveTheShapeOfTheJournal(t *testing.T) {
 		t.Fatal(err)
 	}
 	delete(want, "crc") // the checksum of the line in the file
-	respell(want)
+	toCamelCase(want)
 	var out bytes.Buffer
-	if err := (&tool{self: "sluice", out: &out}).printLine(recordOf{sample(t)}); err != nil {
+	if err := (&tool{self: "sluice", out: &out}).printLine(jsonRecord{readSample(t)}); err != nil {
 		t.Fatal(err)
 	}
 	if err := json.Unmarshal(out.Bytes(), &got); err != nil {
@@ -58,11 +58,11 @@ func TestRecordsHaveTheShapeOfTheJournal(t *testing.T) {
 }
 
 // The text output of a record has all fields of the JSON output, with the same names.
-func TestShowPrintsEverything(t *testing.T) {
+func TestPrintDetails_PrintsAllFields(t *testing.T) {
 	t.Parallel()
-	rec := sample(t)
+	rec := readSample(t)
 	var raw, text bytes.Buffer
-	if err := (&tool{self: "sluice", out: &raw}).printLine(recordOf{rec}); err != nil {
+	if err := (&tool{self: "sluice", out: &raw}).printLine(jsonRecord{rec}); err != nil {
 		t.Fatal(err)
 	}
 	if err := (&tool{self: "sluice", out: &text}).printDetails([]*gatewayv1.Record{rec}); err != nil {
@@ -92,7 +92,7 @@ func TestShowPrintsEverything(t *testing.T) {
 }
 
 // A count of 1 is printed only for the kinds of records that have a count, such as a recovery.
-func TestCountsArePrinted(t *testing.T) {
+func TestPrintDetails_PrintsCounts(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		kind        gatewayv1.RecordKind
@@ -110,26 +110,26 @@ func TestCountsArePrinted(t *testing.T) {
 	}
 }
 
-// respell changes all names in a value to the command line's spelling.
-func respell(value any) {
+// toCamelCase changes all names in a value to the command line's spelling.
+func toCamelCase(value any) {
 	switch v := value.(type) {
 	case []any:
 		for _, one := range v {
-			respell(one)
+			toCamelCase(one)
 		}
 	case map[string]any:
 		for name, one := range v {
-			respell(one)
+			toCamelCase(one)
 			delete(v, name)
-			v[camel(name)] = one
+			v[camelCase(name)] = one
 		}
 	}
 }
 
-func TestCamel(t *testing.T) {
+func TestCamelCase(t *testing.T) {
 	t.Parallel()
 	for from, want := range map[string]string{"": "", "seq": "seq", "decision_id": "decisionId", "latency_ms": "latencyMs", "a_b_c": "aBC"} {
-		if got := camel(from); got != want {
+		if got := camelCase(from); got != want {
 			t.Errorf("%s is printed as %s, want %s", from, got, want)
 		}
 	}

@@ -30,17 +30,17 @@ type tool struct {
 	output string
 	out    io.Writer
 	errOut io.Writer
-	// self is how a person calls this program, for commands in messages. launcher starts this program as the launcher of
-	// stdio servers.
+	// self is how a person calls this program, for commands in messages. launcher starts this program as the launcher
+	// of stdio servers.
 	self     string
 	launcher sandbox.Launcher
 	// addrFrom is the flag or variable that addr comes from.
 	addrFrom string
 	// cleartextTo is another host to which the agent's token may be sent without TLS; may be empty.
 	cleartextTo string
-	// called is the name of the command, and asked describes its last request. Errors name them.
-	called string
-	asked  asked
+	// commandName is the name of the command, and asked describes its last request. Errors name them.
+	commandName string
+	lastRequest requestTarget
 }
 
 // Main runs the command line and returns the exit code: 0 for success, 1 for a failure, 2 for a wrong command line.
@@ -53,8 +53,8 @@ func Main(program string, args []string, launcher sandbox.Launcher) int {
 	return t.run(ctx, args)
 }
 
-// newTool returns the tool for one run of the program. Its output can't control the terminal, even if the output quotes an
-// untrusted text.
+// newTool returns the tool for one run of the program. Its output can't control the terminal, even if the output quotes
+// an untrusted text.
 func newTool(program string, out, errOut io.Writer) *tool {
 	return &tool{self: selfName(program, app.Env), out: safetext.NewWriter(out), errOut: safetext.NewWriter(errOut)}
 }
@@ -149,7 +149,7 @@ func (t *tool) checkFlags(c *cobra.Command, _ []string) error {
 	if err := checkAddr(t.addrFrom, t.addr); err != nil {
 		return err
 	}
-	t.called = strings.TrimPrefix(c.CommandPath(), t.self+" ")
+	t.commandName = strings.TrimPrefix(c.CommandPath(), t.self+" ")
 	if err := cmp.Or(c.ValidateRequiredFlags(), c.ValidateFlagGroups()); err != nil {
 		return usageError{fmt.Errorf("%w; see `%s --help`", err, c.CommandPath())}
 	}

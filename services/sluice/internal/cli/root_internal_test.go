@@ -28,7 +28,7 @@ func TestSelfName(t *testing.T) {
 	}
 }
 
-func TestSuggestedCommandsWorkWhereTheProgramRuns(t *testing.T) {
+func TestMessages_NameTheProgramAsItWasCalled(t *testing.T) {
 	t.Parallel()
 	const self = "docker compose run --rm sluice"
 	tests := []struct {
@@ -48,11 +48,11 @@ func TestSuggestedCommandsWorkWhereTheProgramRuns(t *testing.T) {
 			var out bytes.Buffer
 			root := (&tool{self: self, out: &out, errOut: io.Discard}).root()
 			root.SetArgs(tt.args)
-			said := ""
+			errText := ""
 			if err := root.ExecuteContext(t.Context()); err != nil {
-				said = err.Error()
+				errText = err.Error()
 			}
-			if got := out.String() + said; !strings.Contains(got, tt.want) {
+			if got := out.String() + errText; !strings.Contains(got, tt.want) {
 				t.Errorf("the command printed %q, want %q", got, tt.want)
 			}
 		})

@@ -22,15 +22,15 @@ import (
 const (
 	// protocolVersion is the revision of MCP that sessions request.
 	protocolVersion = "2025-11-25"
-	// maxAnswer is the maximum size of a response, in bytes. It is the largest message that the gateway accepts from a
-	// server, and 1 MiB for what the gateway adds.
-	maxAnswer = 17 << 20
+	// maxResponse is the maximum size of a response, in bytes. It is the largest message that the gateway accepts from
+	// a server, and 1 MiB for what the gateway adds.
+	maxResponse = 17 << 20
 	// closeTimeout limits the request that ends a session.
 	closeTimeout = 2 * time.Second
 )
 
-// session is an MCP session with a server behind the mesh, as the agent. It returns results as raw JSON. A client library
-// with typed results would drop unknown members, digits of large integers, and the bodies of HTTP errors.
+// session is an MCP session with a server behind the mesh, as the agent. It returns results as raw JSON. A client
+// library with typed results would drop unknown members, digits of large integers, and the bodies of HTTP errors.
 type session struct {
 	url, token string
 	http       *http.Client
@@ -50,7 +50,8 @@ type message struct {
 	} `json:"error,omitzero"`
 }
 
-// absentError means that the agent can't use a server of the given name: no such server is configured, or policy hides it.
+// absentError means that the agent can't use a server of the given name: no such server is configured, or policy hides
+// it.
 type absentError struct{ text string }
 
 func (e absentError) Error() string { return e.text }
@@ -98,7 +99,7 @@ func (s *session) request(ctx context.Context, method string, params any) (jsont
 	if id := resp.Header.Get("Mcp-Session-Id"); id != "" {
 		s.id = id
 	}
-	answer, err := readAnswer(resp)
+	answer, err := readResponse(resp)
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("%s: read the answer: %w", s.url, err)
@@ -135,13 +136,13 @@ func (s *session) send(ctx context.Context, method string, m *message) (*http.Re
 	}
 	resp, err := s.http.Do(req)
 	if err != nil {
-		return nil, unreached(s.url, err)
+		return nil, noHTTPResponse(s.url, err)
 	}
 	return resp, nil
 }
 
-// unreached returns the error for a request that got no HTTP response.
-func unreached(url string, err error) error {
+// noHTTPResponse returns the error for a request that got no HTTP response.
+func noHTTPResponse(url string, err error) error {
 	if refused, ok := errors.AsType[*tokenhttp.RefusedError](err); ok {
 		return refused
 	}
@@ -153,10 +154,10 @@ func unreached(url string, err error) error {
 	return fmt.Errorf("the mesh does not answer: is it up? To use another address, set SLUICE_URL, or name a configuration with --config or SLUICE_CONFIG (%w)", err)
 }
 
-// readAnswer reads the JSON-RPC response to a request, which is the body or the last event of an event stream. The events
-// before the last event are notifications.
-func readAnswer(resp *http.Response) (message, error) {
-	body := io.LimitReader(resp.Body, maxAnswer)
+// readResponse reads the JSON-RPC response to a request, which is the body or the last event of an event stream. The
+// events before the last event are notifications.
+func readResponse(resp *http.Response) (message, error) {
+	body := io.LimitReader(resp.Body, maxResponse)
 	if strings.HasPrefix(resp.Header.Get("Content-Type"), "text/event-stream") {
 		data, err := lastEvent(body)
 		if err != nil {
@@ -178,7 +179,7 @@ func readAnswer(resp *http.Response) (message, error) {
 // lastEvent returns the data of a stream's last event (HTML Standard, section 9.2).
 func lastEvent(body io.Reader) ([]byte, error) {
 	last := ""
-	for e, err := range sse.Read(body, &sse.ReadConfig{MaxEventSize: maxAnswer}) {
+	for e, err := range sse.Read(body, &sse.ReadConfig{MaxEventSize: maxResponse}) {
 		if err != nil {
 			return nil, err
 		}

@@ -34,7 +34,7 @@ func read(t *testing.T, path ...string) []byte {
 	return raw
 }
 
-func TestSetupKeepsWhatIsThere(t *testing.T) {
+func TestSetup_KeepsExistingFiles(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	setup(t, dir)
@@ -55,7 +55,7 @@ func TestSetupKeepsWhatIsThere(t *testing.T) {
 }
 
 // After concurrent setups in one folder there is one CA, which signed all certificates, and one token of each kind.
-func TestSetupsAtOnce(t *testing.T) {
+func TestSetup_ConcurrentSetupsCreateOneCA(t *testing.T) {
 	t.Parallel()
 	for range 5 {
 		dir := t.TempDir()
@@ -86,7 +86,7 @@ func TestSetupsAtOnce(t *testing.T) {
 	}
 }
 
-func TestSetupGivesEachRoleItsOwnAlone(t *testing.T) {
+func TestSetup_GivesEachRoleOnlyItsOwnKey(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	setup(t, dir)
@@ -113,7 +113,7 @@ func TestSetupGivesEachRoleItsOwnAlone(t *testing.T) {
 	}
 }
 
-func TestSetupMakesACertificateAnew(t *testing.T) {
+func TestSetup_ReplacesAnExpiringCertificate(t *testing.T) {
 	t.Parallel()
 	const role = authv1.Role_ROLE_GATEWAY
 	other, err := pki.NewAuthority()

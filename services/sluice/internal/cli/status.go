@@ -52,26 +52,26 @@ The command exits with 1 if the mesh is not ready.`,
 			}
 			ctx, cancel := context.WithTimeout(c.Context(), statusTimeout)
 			defer cancel()
-			return t.printStatus(t.askAll(ctx, f))
+			return t.printStatus(t.queryRoles(ctx, f))
 		},
 	}
 }
 
-// heard contains the answers of the roles to the requests of `status`.
-type heard struct {
+// roleAnswers contains the answers of the roles to the requests of `status`.
+type roleAnswers struct {
 	gateway *gatewayv1.GetStatusResponse
-	// silence is the error of the gateway's request; nil if the gateway answered.
-	silence error
-	roles   []roleStatus
+	// gatewayErr is the error of the gateway's request; nil if the gateway answered.
+	gatewayErr error
+	roles      []roleStatus
 	// rejected says why newer policy documents did not replace the active documents, one line each.
 	rejected []string
-	// waiting is the number of pending definitions by server. Servers without pending definitions may be missing.
-	waiting map[string]int
+	// pending is the number of pending definitions by server. Servers without pending definitions may be missing.
+	pending map[string]int
 }
 
-// askAll sends requests to all roles concurrently, so that a role that hangs does not delay the others.
-func (t *tool) askAll(ctx context.Context, f *config.File) heard {
-	h := heard{roles: make([]roleStatus, len(roles))}
+// queryRoles sends requests to all roles concurrently, so that a role that hangs does not delay the others.
+func (t *tool) queryRoles(ctx context.Context, f *config.File) roleAnswers {
+	h := roleAnswers{roles: make([]roleStatus, len(roles))}
 	var group errgroup.Group
 	ask := func(question func(t *tool)) {
 		own := *t // each goroutine records the target of its request
@@ -80,15 +80,15 @@ func (t *tool) askAll(ctx context.Context, f *config.File) heard {
 			return nil
 		})
 	}
-	ask(func(t *tool) { h.gateway, h.silence = t.gatewayStatus(ctx, f) })
+	ask(func(t *tool) { h.gateway, h.gatewayErr = t.gatewayStatus(ctx, f) })
 	ask(func(t *tool) { h.rejected = t.rejectedPolicy(ctx, f) })
-	ask(func(t *tool) { h.waiting = t.waitingDefinitions(ctx, f) })
+	ask(func(t *tool) { h.pending = t.pendingDefinitions(ctx, f) })
 	for i, role := range roles {
 		ask(func(t *tool) { h.roles[i] = t.health(ctx, f, role) })
 	}
 	_ = group.Wait() // the errors are in h
 	silent := !slices.ContainsFunc(h.roles, func(r roleStatus) bool { return r.Error == "" })
-	if h.silence != nil && (silent || !f.HasSeparateRoles()) { // all roles have the same error, or run in the same process
+	if h.gatewayErr != nil && (silent || !f.HasSeparateRoles()) { // all roles have the same error, or run in the same process
 		h.roles = nil
 	}
 	return h
@@ -102,13 +102,13 @@ func (t *tool) gatewayStatus(ctx context.Context, f *config.File) (*gatewayv1.Ge
 	defer conn.Close() //nolint:errcheck // only the answer matters
 	resp, err := gatewayv1.NewGatewayServiceClient(conn).GetStatus(ctx, &gatewayv1.GetStatusRequest{})
 	if err != nil {
-		return nil, t.explain(err)
+		return nil, t.explainError(err)
 	}
 	return resp, nil
 }
 
-// rejectedPolicy returns why newer policy documents did not replace the active documents, one line each. It returns nil if
-// no newer document was rejected or the policy service does not answer.
+// rejectedPolicy returns why newer policy documents did not replace the active documents, one line each. It returns nil
+// if no newer document was rejected or the policy service does not answer.
 func (t *tool) rejectedPolicy(ctx context.Context, f *config.File) []string {
 	conn, err := t.dial(f, authv1.Role_ROLE_POLICY)
 	if err != nil {
@@ -125,13 +125,13 @@ func (t *tool) rejectedPolicy(ctx context.Context, f *config.File) []string {
 	}
 	var lines []string
 	for _, found := range resp.GetRevision().GetRejected() {
-		lines = append(lines, strings.Split(placeOf(found)+adviceOf(found), "\n")...)
+		lines = append(lines, strings.Split(findingPosition(found)+findingText(found), "\n")...)
 	}
 	return lines
 }
 
-// waitingDefinitions returns the number of pending definitions by server; nil if the policy service does not answer.
-func (t *tool) waitingDefinitions(ctx context.Context, f *config.File) map[string]int {
+// pendingDefinitions returns the number of pending definitions by server; nil if the policy service does not answer.
+func (t *tool) pendingDefinitions(ctx context.Context, f *config.File) map[string]int {
 	conn, err := t.dial(f, authv1.Role_ROLE_POLICY)
 	if err != nil {
 		return nil
@@ -159,7 +159,7 @@ func (t *tool) health(ctx context.Context, f *config.File, role authv1.Role) rol
 	defer conn.Close() //nolint:errcheck // only the answer matters
 	resp, err := healthv1.NewHealthClient(conn).Check(ctx, &healthv1.HealthCheckRequest{Service: out.Role})
 	if err != nil {
-		out.Error = t.explain(err).Error()
+		out.Error = t.explainError(err).Error()
 		return out
 	}
 	out.Status = resp.GetStatus().String()
@@ -197,8 +197,8 @@ type serverStatus struct {
 	ProgramNotice string `json:"programNotice,omitempty"`
 	// ListFaults are the reasons why elements of the server's lists are hidden from clients.
 	ListFaults []listFault `json:"listFaults,omitempty"`
-	// Waiting is the number of pending definitions of its tools.
-	Waiting int `json:"waiting,omitzero"`
+	// Pending is the number of pending definitions of its tools.
+	Pending int `json:"waiting,omitzero"`
 	// Sandbox says what the kernel enforces for the server's program; nil for a server that the gateway does not start.
 	Sandbox *sandbox.Report `json:"sandbox,omitempty"`
 }
@@ -213,7 +213,7 @@ func (s serverStatus) String() string {
 		line += "; could not be reached several times in a row, and is tried again at " + s.RestsUntil.Format(time.TimeOnly)
 	}
 	if !s.StartingSince.IsZero() {
-		line += "; still starting, for " + startingFor(s.StartingSince)
+		line += "; still starting, for " + startDuration(s.StartingSince)
 	}
 	if s.ProgramNotice != "" {
 		line += "; " + safetext.Line(s.ProgramNotice)
@@ -224,31 +224,31 @@ func (s serverStatus) String() string {
 	return strings.Join(append([]string{line}, faultLines(s.ListFaults)...), "; ")
 }
 
-// waitingText returns the notice about n pending definitions.
-func waitingText(n int) string {
+// pendingText returns the notice about n pending definitions.
+func pendingText(n int) string {
 	return fmt.Sprintf("%d definitions of tools are new or have changed; the tools can't be called until you accept them", n)
 }
 
-// startingFor returns the duration of a start, in whole seconds.
-func startingFor(since time.Time) string {
+// startDuration returns the duration of a start, in whole seconds.
+func startDuration(since time.Time) string {
 	return max(0, time.Since(since)).Truncate(time.Second).String()
 }
 
-// printStatus prints the answers of the roles. If the gateway did not answer, printStatus prints the answers of the roles'
-// health services and returns the gateway's error.
-func (t *tool) printStatus(h heard) error {
-	if h.silence != nil && len(h.roles) == 0 {
-		return h.silence
+// printStatus prints the answers of the roles. If the gateway did not answer, printStatus prints the answers of the
+// roles' health services and returns the gateway's error.
+func (t *tool) printStatus(h roleAnswers) error {
+	if h.gatewayErr != nil && len(h.roles) == 0 {
+		return h.gatewayErr
 	}
 	g := h.gateway
 	all := meshStatus{
 		Version: g.GetVersion(), Ready: g.GetReady(), NotReady: g.GetNotReady(), Degraded: g.GetDegraded(),
 		PolicyRevision: g.GetPolicyRevision(), PolicyRejected: h.rejected,
-		JournalHealthy: g.GetJournalHealthy(), JournalHead: journal.HeadFromProto(g.GetJournal().GetHead()), JournalCheck: toCheck(g.GetJournal().GetCheck()),
-		Sessions: g.GetSessions(), Roles: h.roles, JournalRoom: toRoom(g.GetJournal()), OwnTenantOnly: g.GetOwnTenantOnly(),
+		JournalHealthy: g.GetJournalHealthy(), JournalHead: journal.HeadFromProto(g.GetJournal().GetHead()), JournalCheck: newJournalCheck(g.GetJournal().GetCheck()),
+		Sessions: g.GetSessions(), Roles: h.roles, JournalRoom: newJournalRoom(g.GetJournal()), OwnTenantOnly: g.GetOwnTenantOnly(),
 	}
 	for _, s := range g.GetServers() {
-		line := serverStatus{Name: s.GetName(), Transport: s.GetTransport(), InFlight: s.GetInFlight(), LastError: s.GetLastError(), ProgramNotice: s.GetProgramNotice(), Revisions: s.GetRevisions(), ListFaults: faultsOf(s), Waiting: h.waiting[s.GetName()]}
+		line := serverStatus{Name: s.GetName(), Transport: s.GetTransport(), InFlight: s.GetInFlight(), LastError: s.GetLastError(), ProgramNotice: s.GetProgramNotice(), Revisions: s.GetRevisions(), ListFaults: faultsOf(s), Pending: h.pending[s.GetName()]}
 		if until := s.GetRestsUntil(); until != nil {
 			line.RestsUntil = until.AsTime().Local()
 		}
@@ -264,8 +264,8 @@ func (t *tool) printStatus(h heard) error {
 		return err
 	}
 	switch {
-	case h.silence != nil:
-		return h.silence
+	case h.gatewayErr != nil:
+		return h.gatewayErr
 	case !all.Ready:
 		return errSilent
 	}
@@ -282,14 +282,14 @@ func (t *tool) writeStatus(all meshStatus) error {
 			{"version", all.Version},
 			{"ready", strconv.FormatBool(all.Ready)},
 			{"policy", orDash(all.PolicyRevision)},
-			{"journal", healthWord(all.JournalHealthy)},
+			{"journal", journalState(all.JournalHealthy)},
 			{"sessions", strconv.Itoa(int(all.Sessions))},
 		}
 		if all.OwnTenantOnly {
 			rows = append(rows, []string{"not shown", "servers, records and other tenants' sessions: people of the tenant \"default\" see them"})
 		} else {
 			rows = append(rows,
-				[]string{"journal head", headWords(all.JournalHead)},
+				[]string{"journal head", formatHead(all.JournalHead)},
 				[]string{"journal room", all.JournalRoom.String()},
 				[]string{"old records", all.JournalCheck.String()})
 		}
@@ -312,8 +312,8 @@ func (t *tool) writeStatus(all meshStatus) error {
 	boxes := make(map[string]sandbox.Report)
 	for _, s := range all.Servers {
 		rows = append(rows, []string{"server " + s.Name, s.String()})
-		if s.Waiting > 0 {
-			rows = append(rows, []string{"changed " + s.Name, waitingText(s.Waiting) + ": " + t.command("catalog diff "+s.Name) + " shows them"})
+		if s.Pending > 0 {
+			rows = append(rows, []string{"changed " + s.Name, pendingText(s.Pending) + ": " + t.command("catalog diff "+s.Name) + " shows them"})
 		}
 		if s.Sandbox != nil {
 			boxes[s.Name] = *s.Sandbox
@@ -325,7 +325,7 @@ func (t *tool) writeStatus(all meshStatus) error {
 	return t.table([]string{"WHAT", "STATE"}, rows)
 }
 
-func healthWord(ok bool) string {
+func journalState(ok bool) string {
 	if ok {
 		return "takes records"
 	}

@@ -9,7 +9,7 @@ import (
 )
 
 // The status of a server that could not be reached has its last error. The status of another server has none.
-func TestStatusShowsHowServersAre(t *testing.T) {
+func TestPrintStatus_PrintsTheLastErrorOfAServer(t *testing.T) {
 	t.Parallel()
 	status := &gatewayv1.GetStatusResponse{Ready: true, Servers: []*gatewayv1.ServerStatus{
 		{Name: "files", Transport: "stdio", InFlight: 2},
@@ -26,7 +26,7 @@ func TestStatusShowsHowServersAre(t *testing.T) {
 		},
 	} {
 		var out bytes.Buffer
-		if err := (&tool{self: "sluice", out: &out, output: output}).printStatus(heard{gateway: status}); err != nil {
+		if err := (&tool{self: "sluice", out: &out, output: output}).printStatus(roleAnswers{gateway: status}); err != nil {
 			t.Fatal(err)
 		}
 		for _, line := range lines {

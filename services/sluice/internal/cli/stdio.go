@@ -38,10 +38,10 @@ func (t *tool) stdio() *cobra.Command {
 	return c
 }
 
-// stdioHelp returns the help text of the command. Its entries work from any folder, because they contain the path of this
-// program and the path of the configuration or the data folder.
+// stdioHelp returns the help text of the command. Its entries work from any folder, because they contain the path of
+// this program and the path of the configuration or the data folder.
 func (t *tool) stdioHelp() string {
-	args, found := t.whereMesh()
+	args, found := t.meshFlags()
 	note := "These entries are for the mesh of this folder, and work from any folder."
 	if !found {
 		note = "No mesh has run in this folder. To get entries that work from any folder, run this help\nin the folder of `up`, or with its --config or --data."
@@ -74,29 +74,29 @@ the mesh no longer has the session, for example after a restart, the command ope
 another session.`
 }
 
-// whereMesh returns the flags with which a command in any folder finds the mesh of this folder. found is false if no mesh
-// has run in this folder.
-func (t *tool) whereMesh() (flags []string, found bool) {
+// meshFlags returns the flags with which a command in any folder finds the mesh of this folder. found is false if no
+// mesh has run in this folder.
+func (t *tool) meshFlags() (flags []string, found bool) {
 	config := t.config
 	if config == "" && localconfig.Usable(".") { // `up` in this folder uses the file
 		config = localconfig.Name
 	}
 	if config != "" {
-		flags, found = append(flags, "--config", absolute(config)), true
+		flags, found = append(flags, "--config", absolutePath(config)), true
 	}
 	fromEnv, _ := app.Env("SLUICE_DATA")
 	data := cmp.Or(t.data, fromEnv)
 	if data == "" && config != "" {
 		return flags, found // the configuration names the data folder
 	}
-	data = absolute(cmp.Or(data, ".sluice"))
+	data = absolutePath(cmp.Or(data, ".sluice"))
 	_, err := os.Stat(filepath.Join(data, "tokens", agentToken))
 	return append(flags, "--data", data), found || err == nil
 }
 
 // stdioEntry returns an entry of a client's configuration, as JSON, that starts `stdio` with flags and more arguments.
 func (t *tool) stdioEntry(flags []string, more ...string) string {
-	words := []string{t.program()}
+	words := []string{t.programPath()}
 	if name, ok := app.Env("SLUICE_COMMAND"); ok && name != "" { // in a container the paths of the host don't exist
 		words, flags = strings.Fields(name), nil
 	}
@@ -111,8 +111,8 @@ func (t *tool) stdioEntry(flags []string, more ...string) string {
 	return string(raw)
 }
 
-// program returns the path of this program, or its name if the path is not known.
-func (t *tool) program() string {
+// programPath returns the path of this program, or its name if the path is not known.
+func (t *tool) programPath() string {
 	path, err := os.Executable()
 	if err != nil {
 		return "sluice"
@@ -120,7 +120,7 @@ func (t *tool) program() string {
 	return path
 }
 
-func absolute(path string) string {
+func absolutePath(path string) string {
 	if abs, err := filepath.Abs(path); err == nil {
 		return abs
 	}
@@ -132,15 +132,15 @@ func (t *tool) runStdio(ctx context.Context, server string) error {
 	if err != nil {
 		return err
 	}
-	token, err := t.secret(f, agentToken)
+	token, err := t.readToken(f, agentToken)
 	if err != nil {
 		return err
 	}
-	client, err := t.edgeClient(f)
+	client, err := t.mcpClient(f)
 	if err != nil {
 		return err
 	}
-	cfg := relay.Config{URL: t.edgeURL(f, server), Token: token, Client: client, Log: app.NewLog(t.errOut, "stdio", false, slog.LevelInfo)}
+	cfg := relay.Config{URL: t.endpointURL(f, server), Token: token, Client: client, Log: app.NewLog(t.errOut, "stdio", false, slog.LevelInfo)}
 	to := io.Writer(os.Stdout)
 	if term.IsTerminal(int(os.Stdout.Fd())) { // t.out escapes control characters for the terminal
 		to = t.out

@@ -40,14 +40,14 @@ const approvalID = "0198b2c4-5d6e-7f80-9a1b-2c3d4e5f6071"
 
 // Cases X7, S2. No command prints a hostile text of a mesh to the terminal without escaping its control characters, in
 // either output format. A hostile text can't begin another line of the output.
-func TestX7NoCommandSteersTheTerminal(t *testing.T) {
+func TestCommands_EscapeHostileTexts(t *testing.T) {
 	t.Parallel()
 	calls := hostileCalls()
 	// These commands print the position of a problem in a file, but not the text there.
 	named := []string{"config check", "policy lint", "journal verify"}
 	// These commands print no untrusted text, or, like stdio, print for a program.
 	own := []string{"certs", "completion", "demo-server", "forward", "help", "setup", "stdio", "token show", "up", "version"}
-	for _, name := range leaves(newTool("sluice", io.Discard, io.Discard).root()) {
+	for _, name := range leafCommands(newTool("sluice", io.Discard, io.Discard).root()) {
 		if _, ok := calls[name]; !ok && !slices.Contains(own, name) {
 			t.Errorf("this test does not run `%s`: add it to hostileCalls, or to own if it prints no untrusted text", name)
 		}
@@ -58,7 +58,7 @@ func TestX7NoCommandSteersTheTerminal(t *testing.T) {
 			for _, fails := range []string{"", "-fails"} {
 				t.Run(name+" as "+output+fails, func(t *testing.T) {
 					t.Parallel()
-					line := lineOf(name, args, dir)
+					line := commandLine(name, args, dir)
 					at := []string{"--config", filepath.Join(dir, "sluice"+fails+".yaml"), "-o", output}
 					if line[0] == "__complete" { // the last argument is the word to complete
 						line = slices.Concat(line[:1], at, line[1:])
@@ -104,8 +104,8 @@ func hostileCalls() map[string][]string {
 	}
 }
 
-// lineOf returns the command line of a command in a hostile mesh's folder.
-func lineOf(name string, args []string, dir string) []string {
+// commandLine returns the command line of a command in a hostile mesh's folder.
+func commandLine(name string, args []string, dir string) []string {
 	line := append(strings.Fields(name), args...)
 	for i, arg := range line {
 		if arg == "policy.yaml" || arg == "tools.json" || arg == "journal" && i == len(line)-1 {
@@ -115,11 +115,11 @@ func lineOf(name string, args []string, dir string) []string {
 	return line
 }
 
-// leaves returns the names of the commands without subcommands.
-func leaves(c *cobra.Command) []string {
+// leafCommands returns the names of the commands without subcommands.
+func leafCommands(c *cobra.Command) []string {
 	var out []string
 	for _, sub := range c.Commands() {
-		inner := leaves(sub)
+		inner := leafCommands(sub)
 		for _, name := range inner {
 			out = append(out, sub.Name()+" "+name)
 		}
@@ -130,9 +130,9 @@ func leaves(c *cobra.Command) []string {
 	return out
 }
 
-// hostileMesh starts two fake meshes, over gRPC and MCP. In the responses of the first, all strings are hostile. The second
-// answers with errors, whose texts are hostile. It returns a folder with the configurations sluice.yaml for the first and
-// sluice-fails.yaml for the second.
+// hostileMesh starts two fake meshes, over gRPC and MCP. In the responses of the first, all strings are hostile. The
+// second answers with errors, whose texts are hostile. It returns a folder with the configurations sluice.yaml for the
+// first and sluice-fails.yaml for the second.
 func hostileMesh(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -187,12 +187,12 @@ func hostileRPC(ss grpc.ServerStream, fails bool) error {
 		return err
 	}
 	answer := dynamicpb.NewMessage(desc.Output())
-	fill(answer, 6)
+	fillHostile(answer, 6)
 	return ss.SendMsg(proto.Message(answer))
 }
 
-// fill sets every field of a message, and its strings to a hostile text.
-func fill(m protoreflect.Message, depth int) {
+// fillHostile sets every field of a message, and its strings to a hostile text.
+func fillHostile(m protoreflect.Message, depth int) {
 	switch m.Descriptor().FullName() {
 	case "google.protobuf.Timestamp", "google.protobuf.Duration":
 		m.Set(m.Descriptor().Fields().ByName("seconds"), protoreflect.ValueOfInt64(time.Now().Unix()%3e9))
@@ -206,19 +206,19 @@ func fill(m protoreflect.Message, depth int) {
 		case field.IsList():
 			list := m.Mutable(field).List()
 			if field.Message() != nil {
-				fill(list.AppendMutable().Message(), depth-1)
+				fillHostile(list.AppendMutable().Message(), depth-1)
 			} else {
-				list.Append(value(field))
+				list.Append(hostileValue(field))
 			}
 		case field.Message() != nil:
-			fill(m.Mutable(field).Message(), depth-1)
+			fillHostile(m.Mutable(field).Message(), depth-1)
 		default:
-			m.Set(field, value(field))
+			m.Set(field, hostileValue(field))
 		}
 	}
 }
 
-func value(field protoreflect.FieldDescriptor) protoreflect.Value {
+func hostileValue(field protoreflect.FieldDescriptor) protoreflect.Value {
 	switch field.Kind() {
 	case protoreflect.StringKind:
 		if strings.HasSuffix(string(field.Name()), "_token") { // lists have only one page

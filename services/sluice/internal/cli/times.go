@@ -20,7 +20,7 @@ func setTimes(filter *gatewayv1.DecisionFilter, since, until string, now time.Ti
 		if one.text == "" {
 			continue
 		}
-		at, err := timeOf(one.text, now)
+		at, err := parseTime(one.text, now)
 		if err != nil {
 			return fmt.Errorf("%s %w", one.flag, err)
 		}
@@ -32,8 +32,8 @@ func setTimes(filter *gatewayv1.DecisionFilter, since, until string, now time.Ti
 	return nil
 }
 
-// timeOf parses a time of RFC 3339, or a duration before now: a duration of Go, or whole days such as 7d.
-func timeOf(text string, now time.Time) (time.Time, error) {
+// parseTime parses a time of RFC 3339, or a duration before now: a duration of Go, or whole days such as 7d.
+func parseTime(text string, now time.Time) (time.Time, error) {
 	if at, err := time.Parse(time.RFC3339, text); err == nil {
 		return at, nil
 	}

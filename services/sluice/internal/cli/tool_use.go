@@ -11,53 +11,53 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy"
 )
 
-// useOf returns how the tools of a server were called, by name, according to the journal. It reports its progress on
-// standard error every two seconds.
-func (t *tool) useOf(ctx context.Context, server string) (map[string]policy.Use, error) {
+// readToolUses returns how the tools of a server were called, by name, according to the journal. It reports its
+// progress on standard error every two seconds.
+func (t *tool) readToolUses(ctx context.Context, server string) (map[string]policy.Use, error) {
 	client, done, err := t.gatewayClient()
 	if err != nil {
 		return nil, err
 	}
 	defer done()
-	seen, told := make(usage), time.Now()
+	seen, lastReport := make(toolUses), time.Now()
 	req := &gatewayv1.ListDecisionsRequest{
 		Filter: &gatewayv1.DecisionFilter{Server: server, Kinds: []gatewayv1.RecordKind{gatewayv1.RecordKind_RECORD_KIND_INTENT}}, PageSize: maxPage,
 	}
 	for n := 0; ; {
-		asking, cancel := ask(ctx)
-		resp, err := client.ListDecisions(asking, req)
+		requestCtx, cancel := requestContext(ctx)
+		resp, err := client.ListDecisions(requestCtx, req)
 		cancel()
 		if err != nil {
-			return nil, t.explain(err)
+			return nil, t.explainError(err)
 		}
 		for _, r := range resp.GetRecords() {
 			seen.add(r)
 			n++
 		}
 		if req.PageToken = resp.GetNextPageToken(); req.GetPageToken() == "" {
-			return seen.all(), nil
+			return seen.byTool(), nil
 		}
-		if time.Since(told) > 2*time.Second {
-			told = time.Now()
+		if time.Since(lastReport) > 2*time.Second {
+			lastReport = time.Now()
 			fmt.Fprintf(t.errOut, "sluice: read %d calls so far\n", n)
 		}
 	}
 }
 
-type usage map[string]*toolUse
+type toolUses map[string]*toolUse
 
 type toolUse struct {
 	policy.Use
 
 	callers map[string]bool
-	// recent contains the times of the calls within the minute of the call that was read last, by session. A call counts
-	// for the session of its caller and for the session of each principal in the chain, as it does for limits.
+	// recent contains the times of the calls within the minute of the call that was read last, by session. A call
+	// counts for the session of its caller and for the session of each principal in the chain, as it does for limits.
 	recent map[string][]time.Time
 }
 
-// add adds a call. It must be called with the newest call first. It ignores methods other than tools/call, whose names are
-// not names of tools.
-func (u usage) add(r *gatewayv1.Record) {
+// add adds a call. It must be called with the newest call first. It ignores methods other than tools/call, whose names
+// are not names of tools.
+func (u toolUses) add(r *gatewayv1.Record) {
 	if r.GetMethod() != "tools/call" {
 		return
 	}
@@ -80,7 +80,7 @@ func (u usage) add(r *gatewayv1.Record) {
 	}
 }
 
-func (u usage) all() map[string]policy.Use {
+func (u toolUses) byTool() map[string]policy.Use {
 	out := make(map[string]policy.Use, len(u))
 	for name, one := range u {
 		one.Callers = len(one.callers)

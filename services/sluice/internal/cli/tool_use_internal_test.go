@@ -13,18 +13,18 @@ import (
 )
 
 // Busiest is the highest number of calls in a minute, in one session of a caller or of a principal in its chain.
-func TestUsage(t *testing.T) {
+func TestToolUses_CountsCallsAndBusiestMinute(t *testing.T) {
 	t.Parallel()
 	start := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
 	session := func(subject, name string, chain ...*identityv1.Principal) *identityv1.Principal {
 		return &identityv1.Principal{Tenant: "default", Subject: subject, Session: name, Chain: chain}
 	}
-	calls := func(u usage, tool string, who *identityv1.Principal, at ...time.Duration) {
+	calls := func(u toolUses, tool string, who *identityv1.Principal, at ...time.Duration) {
 		for _, after := range at { // newest first
 			u.add(&gatewayv1.Record{Method: "tools/call", Tool: tool, Principal: who, Time: timestamppb.New(start.Add(after))})
 		}
 	}
-	seen := make(usage)
+	seen := make(toolUses)
 	for _, name := range []string{"1", "2", "3"} {
 		calls(seen, "apart", session("bot", name), 20*time.Second, 10*time.Second)
 	}
@@ -46,7 +46,7 @@ func TestUsage(t *testing.T) {
 		"run":     {Calls: 2, Callers: 1, Busiest: 2, Last: start.Add(time.Second)},
 		"behind":  {Calls: 6, Callers: 3, Busiest: 6, Last: start.Add(0)},
 	}
-	if diff := cmp.Diff(want, seen.all()); diff != "" {
+	if diff := cmp.Diff(want, seen.byTool()); diff != "" {
 		t.Errorf("usage (-want +got):\n%s", diff)
 	}
 }

@@ -31,17 +31,17 @@ is not a failure.`,
 		ValidArgsFunction: t.completeServer,
 		RunE: func(c *cobra.Command, given []string) error {
 			if len(given) == 1 {
-				tools, err := t.toolsOf(c.Context(), given[0])
+				tools, err := t.listTools(c.Context(), given[0])
 				if err != nil {
 					return err
 				}
 				return t.printTools(tools)
 			}
-			servers, err := t.everyServer(c.Context())
+			servers, err := t.allServerNames(c.Context())
 			if err != nil {
 				return err
 			}
-			return t.printEvery(t.toolsOfEach(c.Context(), servers))
+			return t.printAllTools(t.listToolsOfServers(c.Context(), servers))
 		},
 	}
 }
@@ -56,17 +56,17 @@ type serverTools struct {
 	err    error
 }
 
-// toolsOfEach lists the tools of all servers, [maxExamined] servers concurrently.
-func (t *tool) toolsOfEach(ctx context.Context, servers []string) []serverTools {
+// listToolsOfServers lists the tools of all servers, [maxConcurrentChecks] servers concurrently.
+func (t *tool) listToolsOfServers(ctx context.Context, servers []string) []serverTools {
 	out := make([]serverTools, len(servers))
 	var group errgroup.Group
-	group.SetLimit(maxExamined)
+	group.SetLimit(maxConcurrentChecks)
 	for i, server := range servers {
 		own := *t // each goroutine records the target of its request
 		group.Go(func() error {
 			ctx, cancel := context.WithTimeout(ctx, listTimeout)
 			defer cancel()
-			tools, err := own.toolsOf(ctx, server)
+			tools, err := own.listTools(ctx, server)
 			if errors.Is(err, context.DeadlineExceeded) {
 				err = fmt.Errorf("the server did not answer within %v", listTimeout)
 			}
@@ -78,9 +78,9 @@ func (t *tool) toolsOfEach(ctx context.Context, servers []string) []serverTools 
 	return out
 }
 
-// printEvery prints the tools of the servers that returned a list. On standard error it prints why the other servers did
-// not.
-func (t *tool) printEvery(found []serverTools) error {
+// printAllTools prints the tools of the servers that returned a list. On standard error it prints why the other servers
+// did not.
+func (t *tool) printAllTools(found []serverTools) error {
 	all, failed := []listedTool{}, false
 	for _, f := range found {
 		all = append(all, f.tools...)
@@ -108,7 +108,7 @@ func isAbsent(err error) bool {
 	return absent
 }
 
-func (t *tool) toolsOf(ctx context.Context, server string) ([]listedTool, error) {
+func (t *tool) listTools(ctx context.Context, server string) ([]listedTool, error) {
 	s, err := t.connectMCP(ctx, server)
 	if err != nil {
 		return nil, err
@@ -151,13 +151,13 @@ func (t *tool) printTools(all []listedTool) error {
 	return t.table([]string{"SERVER", "TOOL", "DESCRIPTION"}, rows)
 }
 
-// everyServer returns the names of all servers, for a command without the name of a server.
-func (t *tool) everyServer(ctx context.Context) ([]string, error) {
+// allServerNames returns the names of all servers, for a command without the name of a server.
+func (t *tool) allServerNames(ctx context.Context) ([]string, error) {
 	f, err := t.load()
 	if err != nil {
 		return nil, err
 	}
-	if _, err := t.secret(f, agentToken); err != nil {
+	if _, err := t.readToken(f, agentToken); err != nil {
 		return nil, err // every request for a list needs the agent's token
 	}
 	names, err := t.serverNames(ctx)
@@ -173,7 +173,7 @@ func (t *tool) serverNames(ctx context.Context) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := ask(ctx)
+	ctx, cancel := requestContext(ctx)
 	defer cancel()
 	resp, err := t.gatewayStatus(ctx, f)
 	if err != nil {
@@ -198,7 +198,7 @@ func (t *tool) completeServer(c *cobra.Command, given []string, _ string) ([]str
 	return names, cobra.ShellCompDirectiveNoFileComp
 }
 
-func readAll(r io.Reader) (string, error) {
+func readInput(r io.Reader) (string, error) {
 	raw, err := io.ReadAll(io.LimitReader(r, 4<<20))
 	if err != nil {
 		return "", fmt.Errorf("read standard input: %w", err)

@@ -51,7 +51,7 @@ and config check look for this file.`,
 			if _, err := config.ParseLogLevel(level); level != "" && err != nil {
 				return usageError{fmt.Errorf("--log-level: %w", err)}
 			}
-			f, found, err := t.loadHere()
+			f, found, err := t.loadLocal()
 			if err != nil {
 				return err
 			}
@@ -62,7 +62,7 @@ and config check look for this file.`,
 				return errors.New("the configuration sets `roles`, which is for roles in separate processes: start each role by its own program, or remove `roles` to run them in one process")
 			}
 			if found != nil {
-				if err := t.agree(c.Context(), found); err != nil {
+				if err := t.confirmLocal(c.Context(), found); err != nil {
 					return err
 				}
 				t.config = f.Name() // the commands that up prints name this file
@@ -127,29 +127,29 @@ func (t *tool) runUp(ctx context.Context, f *config.File, found addresses) (err 
 			}
 			return err
 		}
-		return t.welcome(f, welcome{found: found, generated: generated, starter: starter, sandboxes: mesh.Sandboxes()})
+		return t.printStarted(f, startedMesh{lookupAddrs: found, generated: generated, usesStarterPolicy: starter, sandboxes: mesh.Sandboxes()})
 	})
 	ended := make(chan struct{})
 	var saying sync.WaitGroup
-	saying.Go(func() { t.sayStopping(stopped, ended, mesh.InFlight) })
+	saying.Go(func() { t.reportStopping(stopped, ended, mesh.InFlight) })
 	err = group.Wait()
 	close(ended)
 	saying.Wait()
 	return err
 }
 
-// stopEvery is the interval between reports while the mesh stops.
-const stopEvery = 5 * time.Second
+// stopReportInterval is the interval between reports while the mesh stops.
+const stopReportInterval = 5 * time.Second
 
-// sayStopping waits until ctx ends. Then it prints on standard error which requests the stop waits for, and prints them
-// again when they change, until ended is closed.
-func (t *tool) sayStopping(ctx context.Context, ended <-chan struct{}, inFlight func() map[string]int) {
+// reportStopping waits until ctx ends. Then it prints on standard error which requests the stop waits for, and prints
+// them again when they change, until ended is closed.
+func (t *tool) reportStopping(ctx context.Context, ended <-chan struct{}, inFlight func() map[string]int) {
 	select {
 	case <-ended:
 		return
 	case <-ctx.Done():
 	}
-	tick := time.NewTicker(stopEvery)
+	tick := time.NewTicker(stopReportInterval)
 	defer tick.Stop()
 	for last := ""; ; {
 		if text := stoppingText(inFlight()); text != last {
@@ -176,8 +176,8 @@ func stoppingText(inFlight map[string]int) string {
 	return "Stopping: waiting at most 30 s for requests that servers have not answered: " + strings.Join(parts, ", ") + again
 }
 
-// ensureTokens adds tokens of an agent and an operator to the configuration if it has no tokens of these roles. It stores
-// the generated tokens in the data folder, and returns their roles.
+// ensureTokens adds tokens of an agent and an operator to the configuration if it has no tokens of these roles. It
+// stores the generated tokens in the data folder, and returns their roles.
 func ensureTokens(f *config.File) ([]string, error) {
 	var generated []string
 	for _, role := range []string{agentToken, operatorToken} {
@@ -205,8 +205,8 @@ func generatedToken(role string) config.Token {
 	return token
 }
 
-// withGenerated returns the configuration with the tokens that `up` would generate.
-func withGenerated(f *config.File) *config.File {
+// withGeneratedTokens returns the configuration with the tokens that `up` would generate.
+func withGeneratedTokens(f *config.File) *config.File {
 	if f.HasSeparateRoles() {
 		return f
 	}

@@ -14,9 +14,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/datadir"
 )
 
-// start runs a mesh with a data folder until ctx ends. ready is closed when the mesh serves. ended receives the error of
-// the command.
-func start(ctx context.Context, t *testing.T, data string) (ready <-chan struct{}, ended <-chan error) {
+// startMesh runs a mesh with a data folder until ctx ends. ready is closed when the mesh serves. ended receives the
+// error of the command.
+func startMesh(ctx context.Context, t *testing.T, data string) (ready <-chan struct{}, ended <-chan error) {
 	t.Helper()
 	in, out := io.Pipe()
 	root := (&tool{self: "sluice", out: out, errOut: io.Discard}).root()
@@ -32,21 +32,21 @@ func start(ctx context.Context, t *testing.T, data string) (ready <-chan struct{
 	return said, done
 }
 
-// A second mesh with the same data folder ends without writing there. New tokens would lock out the callers of the first
-// mesh.
-func TestASecondMeshInAFolderWritesNothing(t *testing.T) {
+// A second mesh with the same data folder ends without writing there. New tokens would lock out the callers of the
+// first mesh.
+func TestUp_SecondMeshInAFolderWritesNothing(t *testing.T) {
 	t.Parallel()
 	data := t.TempDir()
 	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
 	defer stop()
-	ready, first := start(ctx, t, data)
+	ready, first := startMesh(ctx, t, data)
 	<-ready
 	for _, made := range []string{"tokens", "policies"} {
 		if err := os.RemoveAll(filepath.Join(data, made)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	_, second := start(ctx, t, data)
+	_, second := startMesh(ctx, t, data)
 	if err := <-second; !errors.Is(err, datadir.ErrInUse) {
 		t.Errorf("the second mesh ended with %v", err)
 	}

@@ -13,8 +13,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/sandbox"
 )
 
-// starterPolicy and agentsPolicy are the policies for the demo server and for the mesh's own agents. `up` uses them if no
-// policy is configured.
+// starterPolicy and agentsPolicy are the policies for the demo server and for the mesh's own agents. `up` uses them if
+// no policy is configured.
 var (
 	//go:embed starter.yaml
 	starterPolicy string
@@ -22,8 +22,8 @@ var (
 	agentsPolicy string
 )
 
-// place is what `up` prints as JSON about a mesh that has started: its addresses, its files and its sandboxes.
-type place struct {
+// upOutput is what `up` prints as JSON about a mesh that has started: its addresses, its files and its sandboxes.
+type upOutput struct {
 	Version string            `json:"version"`
 	MCP     map[string]string `json:"mcp"`
 	// All is the URL of all servers together.
@@ -35,24 +35,24 @@ type place struct {
 	Sandboxes map[string]sandbox.Report `json:"sandboxes,omitempty"`
 }
 
-// welcome describes a mesh that has started, for the output of `up`.
-type welcome struct {
-	// found are the addresses at which commands look for the mesh.
-	found addresses
+// startedMesh describes a mesh that has started, for the output of `up`.
+type startedMesh struct {
+	// lookupAddrs are the addresses at which commands look for the mesh.
+	lookupAddrs addresses
 	// generated are the roles of the generated tokens.
 	generated []string
-	// starter is true if the starter policy is in force and unchanged.
-	starter bool
+	// usesStarterPolicy is true if the starter policy is in force and unchanged.
+	usesStarterPolicy bool
 	// sandboxes says what the kernel enforces for stdio servers, by name.
 	sandboxes map[string]sandbox.Report
 }
 
-// welcome prints the addresses of the mesh and the generated tokens. If the starter policy is in force and commands find
-// their tokens, it also prints commands to try.
-func (t *tool) welcome(f *config.File, w welcome) error {
+// printStarted prints the addresses of the mesh and the generated tokens. If the starter policy is in force and
+// commands find their tokens, it also prints commands to try.
+func (t *tool) printStarted(f *config.File, w startedMesh) error {
 	names, generated := slices.Sorted(maps.Keys(f.Servers)), w.generated
 	if t.json() {
-		at := place{Version: app.Version(), All: mcpURL(f, ""), MCP: make(map[string]string), GRPC: f.GRPC, Tokens: filepath.Join(f.Path(f.Data), "tokens"), Sandboxes: w.sandboxes}
+		at := upOutput{Version: app.Version(), All: mcpURL(f, ""), MCP: make(map[string]string), GRPC: f.GRPC, Tokens: filepath.Join(f.Path(f.Data), "tokens"), Sandboxes: w.sandboxes}
 		for _, name := range names {
 			at.MCP[name] = mcpURL(f, name)
 		}
@@ -83,14 +83,14 @@ func (t *tool) welcome(f *config.File, w welcome) error {
 		fmt.Fprintf(&b, "  tokens    %s   (%s)\n", filepath.Join(f.Path(f.Data), "tokens"), strings.Join(generated, ", "))
 	}
 	fmt.Fprintf(&b, "\nFor your MCP client:\n\n%s\n", clientConfig(f, names, generated))
-	flags, _ := t.whereMesh()
+	flags, _ := t.meshFlags()
 	entry := t.stdioEntry(flags)
-	if f.Listen != w.found.mcp {
+	if f.Listen != w.lookupAddrs.mcp {
 		entry = strings.TrimSuffix(entry, "}") + fmt.Sprintf(`,"env":{"SLUICE_URL":%q}}`, f.MCPScheme()+"://"+f.Listen)
 	}
 	fmt.Fprintf(&b, "For a client that supports only stdio, all servers together:\n\n  {\"mcpServers\": {\"sluice\": %s}}\n\n", entry)
-	if w.starter && slices.Contains(generated, agentToken) && slices.Contains(generated, operatorToken) {
-		b.WriteString(t.firstSteps(f, w.found))
+	if w.usesStarterPolicy && slices.Contains(generated, agentToken) && slices.Contains(generated, operatorToken) {
+		b.WriteString(t.firstSteps(f, w.lookupAddrs))
 	}
 	if len(generated) > 0 {
 		b.WriteString("\nAll programs of your user can read these tokens, including agents on this machine.\n")

@@ -9,9 +9,9 @@ import (
 	"time"
 )
 
-// After Ctrl-C the command prints which requests the stop waits for, prints them again when they change, and prints nothing
-// after the mesh has ended.
-func TestUp_SaysWhatAStopWaitsFor(t *testing.T) {
+// After Ctrl-C the command prints which requests the stop waits for, prints them again when they change, and prints
+// nothing after the mesh has ended.
+func TestUp_PrintsWhichRequestsAStopWaitsFor(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var out strings.Builder
@@ -20,7 +20,7 @@ func TestUp_SaysWhatAStopWaitsFor(t *testing.T) {
 		ended, done := make(chan struct{}), make(chan struct{})
 		go func() {
 			defer close(done)
-			(&tool{errOut: &out}).sayStopping(ctx, ended, func() map[string]int {
+			(&tool{errOut: &out}).reportStopping(ctx, ended, func() map[string]int {
 				switch asked.Add(1) {
 				case 1, 2:
 					return map[string]int{"web": 1, "files": 2}
@@ -36,7 +36,7 @@ func TestUp_SaysWhatAStopWaitsFor(t *testing.T) {
 			t.Error("the command asks for the requests before the stop")
 		}
 		stop()
-		time.Sleep(4 * stopEvery)
+		time.Sleep(4 * stopReportInterval)
 		close(ended)
 		<-done
 		const again = "; press Ctrl-C again to stop at once"
@@ -49,12 +49,12 @@ func TestUp_SaysWhatAStopWaitsFor(t *testing.T) {
 	})
 }
 
-func TestUp_ThatEndsByItselfSaysNothingOfAStop(t *testing.T) {
+func TestUp_PrintsNothingAboutAStopWhenItEndsByItself(t *testing.T) {
 	t.Parallel()
 	var out strings.Builder
 	ended := make(chan struct{})
 	close(ended)
-	(&tool{errOut: &out}).sayStopping(t.Context(), ended, func() map[string]int { return nil })
+	(&tool{errOut: &out}).reportStopping(t.Context(), ended, func() map[string]int { return nil })
 	if out.String() != "" {
 		t.Errorf("the command prints %q", out.String())
 	}

@@ -15,8 +15,8 @@ import (
 )
 
 const (
-	mostRecent = 1000 // the maximum number of calls in [Stats.Recent]
-	longest    = 128  // the maximum length of a stored text of a caller, in bytes
+	maxRecentCalls = 1000 // the maximum number of calls in [Stats.Recent]
+	maxTextLength  = 128  // the maximum length of a stored text of a caller, in bytes
 )
 
 // Stats contains the counts of requests that reached a server. They include failed calls and calls of unknown tools.
@@ -41,8 +41,8 @@ type Call struct {
 	// Tool is the requested name, cut after 128 bytes.
 	Tool string    `json:"tool"`
 	Time time.Time `json:"time"`
-	// Traceparent is the `traceparent` of the call (W3C Trace Context, version 00): the value in params._meta, otherwise
-	// the value of the HTTP header. It may be empty. It is cut after 128 bytes and not checked.
+	// Traceparent is the `traceparent` of the call (W3C Trace Context, version 00): the value in params._meta,
+	// otherwise the value of the HTTP header. It may be empty. It is cut after 128 bytes and not checked.
 	Traceparent string `json:"traceparent,omitzero"`
 	// Header is the `traceparent` of the HTTP request; empty over stdio.
 	Header string `json:"traceparent_header,omitzero"`
@@ -66,23 +66,23 @@ type recorder struct {
 	posts   uint64
 	tools   map[string]uint64
 	unknown uint64
-	ring    []Call // the last calls; when it is full, the oldest is at next
-	next    int
+	recent  []Call // the last calls; when it is full, the oldest is at next
+	oldest  int
 }
 
 func newRecorder(log *slog.Logger) *recorder {
 	return &recorder{log: log, since: time.Now(), tools: map[string]uint64{}}
 }
 
-// know adds an entry for a tool, so that calls of the tool don't count as unknown.
-func (r *recorder) know(tool string) {
+// addTool adds an entry for a tool, so that calls of the tool don't count as unknown.
+func (r *recorder) addTool(tool string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.tools[tool] = 0
 }
 
-// middleware returns a handler that counts each tools/call request, runs the request if its arguments are an object, and
-// logs the outcome.
+// middleware returns a handler that counts each tools/call request, runs the request if its arguments are an object,
+// and logs the outcome.
 func (r *recorder) middleware(next mcp.MethodHandler) mcp.MethodHandler {
 	return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
 		call, ok := req.(*mcp.CallToolRequest)
@@ -101,8 +101,8 @@ func (r *recorder) middleware(next mcp.MethodHandler) mcp.MethodHandler {
 	}
 }
 
-// checkArguments returns an error if the arguments are not an object. MCP requires an object. The SDK (v1.8.0) panics on
-// null when it fills in the defaults of a schema, which would end the process.
+// checkArguments returns an error if the arguments are not an object. MCP requires an object. The SDK (v1.8.0) panics
+// on null when it fills in the defaults of a schema, which would end the process.
 func checkArguments(args []byte) error {
 	if len(args) == 0 || jsontext.Value(args).Kind() == '{' {
 		return nil
@@ -111,18 +111,18 @@ func checkArguments(args []byte) error {
 }
 
 func newCall(req *mcp.CallToolRequest) Call {
-	c := Call{Tool: cut(req.Params.Name), Time: time.Now()}
+	c := Call{Tool: truncate(req.Params.Name), Time: time.Now()}
 	if req.Extra != nil {
-		c.Header = cut(req.Extra.Header.Get("Traceparent"))
+		c.Header = truncate(req.Extra.Header.Get("Traceparent"))
 	}
 	c.Traceparent = c.Header
 	if tp, ok := req.Params.Meta["traceparent"].(string); ok {
-		c.Traceparent = cut(tp)
+		c.Traceparent = truncate(tp)
 	}
 	return c
 }
 
-func cut(s string) string { return s[:min(len(s), longest)] }
+func truncate(s string) string { return s[:min(len(s), maxTextLength)] }
 
 func outcome(res mcp.Result, err error) string {
 	if err != nil {
@@ -143,12 +143,12 @@ func (r *recorder) add(c Call) {
 	} else {
 		r.unknown++
 	}
-	if len(r.ring) < mostRecent {
-		r.ring = append(r.ring, c)
+	if len(r.recent) < maxRecentCalls {
+		r.recent = append(r.recent, c)
 		return
 	}
-	r.ring[r.next] = c
-	r.next = (r.next + 1) % mostRecent
+	r.recent[r.oldest] = c
+	r.oldest = (r.oldest + 1) % maxRecentCalls
 }
 
 func (r *recorder) stats() Stats {
@@ -158,8 +158,8 @@ func (r *recorder) stats() Stats {
 	for _, n := range s.Tools {
 		s.Calls += n
 	}
-	s.Recent = make([]Call, 0, len(r.ring))
-	s.Recent = append(append(s.Recent, r.ring[r.next:]...), r.ring[:r.next]...)
+	s.Recent = make([]Call, 0, len(r.recent))
+	s.Recent = append(append(s.Recent, r.recent[r.oldest:]...), r.recent[:r.oldest]...)
 	return s
 }
 

@@ -24,11 +24,11 @@ const (
 	traceB = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00"
 )
 
-func TestEveryCallThatArrivesIsCounted(t *testing.T) {
+func TestStats_CountEveryCall(t *testing.T) {
 	t.Parallel()
 	s := newServer(t, nil)
-	session := overHTTP(t, s, nil)
-	must(t, session, demo.GetNote, map[string]any{"id": "note-1"})
+	session := connectHTTP(t, s, nil)
+	mustCall(t, session, demo.GetNote, map[string]any{"id": "note-1"})
 	call(t, session, demo.GetNote, map[string]any{"id": "note-9"}) // the tool fails
 	call(t, session, demo.GetNote, nil)                            // the schema refuses the call
 	if _, err := session.CallTool(t.Context(), &mcp.CallToolParams{Name: "drop_everything"}); err == nil {
@@ -51,7 +51,7 @@ func TestEveryCallThatArrivesIsCounted(t *testing.T) {
 	}
 }
 
-func TestPostsAreCountedEvenIfTheyAreNoCalls(t *testing.T) {
+func TestStats_CountPostsThatAreNotCalls(t *testing.T) {
 	t.Parallel()
 	s := newServer(t, nil)
 	url := serve(t, s)
@@ -62,12 +62,12 @@ func TestPostsAreCountedEvenIfTheyAreNoCalls(t *testing.T) {
 	}
 }
 
-func TestTheLastThousandCallsAreKept(t *testing.T) {
+func TestStats_StoreTheLastThousandCalls(t *testing.T) {
 	t.Parallel()
 	s := newServer(t, nil)
-	session := overStdio(t, s, nil)
+	session := connectStdio(t, s, nil)
 	for range 2 {
-		must(t, session, demo.ListAccounts, nil)
+		mustCall(t, session, demo.ListAccounts, nil)
 	}
 	long := strings.Repeat("x", 1000)
 	for range 1000 {
@@ -75,7 +75,7 @@ func TestTheLastThousandCallsAreKept(t *testing.T) {
 			t.Fatal("a tool that does not exist was called")
 		}
 	}
-	must(t, session, demo.ListNotes, nil)
+	mustCall(t, session, demo.ListNotes, nil)
 	got := s.Stats()
 	if len(got.Recent) != 1000 || got.Calls != 1003 || got.Unknown != 1000 {
 		t.Fatalf("%d recent of %d calls, %d unknown; want 1000 of 1003, 1000", len(got.Recent), got.Calls, got.Unknown)
@@ -97,7 +97,7 @@ func (h withHeader) RoundTrip(req *http.Request) (*http.Response, error) {
 	return http.DefaultTransport.RoundTrip(req)
 }
 
-func TestTheTraceOfACallIsRecorded(t *testing.T) {
+func TestStats_RecordTheTraceOfACall(t *testing.T) {
 	t.Parallel()
 	const idA, idB = "0af7651916cd43dd8448eb211c80319c", "4bf92f3577b34da6a3ce929d0e0e4736"
 	tests := map[string]struct {
@@ -137,14 +137,14 @@ func TestTheTraceOfACallIsRecorded(t *testing.T) {
 	}
 }
 
-func TestEachCallIsLoggedOnce(t *testing.T) {
+func TestLog_HasEachCallOnce(t *testing.T) {
 	t.Parallel()
 	var log bytes.Buffer
 	s, err := demo.New(demo.DefaultConfig(), demo.Deps{Log: slog.New(slog.NewJSONHandler(&log, nil))})
 	if err != nil {
 		t.Fatal(err)
 	}
-	session := overStdio(t, s, nil)
+	session := connectStdio(t, s, nil)
 	call(t, session, demo.GetNote, map[string]any{"id": "note-1"})
 	_, _ = session.CallTool(t.Context(), &mcp.CallToolParams{Name: "nope", Meta: mcp.Meta{"traceparent": traceA}}) // fails, because the tool is unknown
 	call(t, session, demo.GetNote, map[string]any{"id": "note-9"})
@@ -171,7 +171,7 @@ func TestEachCallIsLoggedOnce(t *testing.T) {
 	}
 }
 
-func TestProgressIsToldToThoseWhoAsk(t *testing.T) {
+func TestRunReport_ReportsProgressIfRequested(t *testing.T) {
 	t.Parallel()
 	var mu sync.Mutex
 	var told []float64
@@ -184,11 +184,11 @@ func TestProgressIsToldToThoseWhoAsk(t *testing.T) {
 			arrived <- struct{}{}
 		},
 	}
-	session := overHTTP(t, newServer(t, nil), opts)
+	session := connectHTTP(t, newServer(t, nil), opts)
 	for range 22 { // 25 notes with the starting notes, which are read in steps of 3
-		must(t, session, demo.CreateNote, map[string]any{"title": "Tea"})
+		mustCall(t, session, demo.CreateNote, map[string]any{"title": "Tea"})
 	}
-	must(t, session, demo.RunReport, nil)
+	mustCall(t, session, demo.RunReport, nil)
 	params := &mcp.CallToolParams{Name: demo.RunReport}
 	params.SetProgressToken("p1")
 	if _, err := session.CallTool(t.Context(), params); err != nil {
@@ -209,21 +209,21 @@ func TestProgressIsToldToThoseWhoAsk(t *testing.T) {
 	}
 }
 
-func TestASavedReportIsANote(t *testing.T) {
+func TestRunReport_SavesTheReportAsANote(t *testing.T) {
 	t.Parallel()
-	session := overHTTP(t, newServer(t, nil), nil)
+	session := connectHTTP(t, newServer(t, nil), nil)
 	var report struct {
 		Notes   int
 		SavedAs string
 	}
-	text := must(t, session, demo.RunReport, map[string]any{"save": true, "top": 1})
+	text := mustCall(t, session, demo.RunReport, map[string]any{"save": true, "top": 1})
 	if err := json.Unmarshal([]byte(text), &report, json.MatchCaseInsensitiveNames(true)); err != nil {
 		t.Fatal(err)
 	}
 	if report.SavedAs != "note-4" || report.Notes != 3 {
 		t.Errorf("report %s, want 3 notes read and note-4 written", text)
 	}
-	if kept := must(t, session, demo.GetNote, map[string]any{"id": "note-4"}); !strings.Contains(kept, "3 notes, ") {
+	if kept := mustCall(t, session, demo.GetNote, map[string]any{"id": "note-4"}); !strings.Contains(kept, "3 notes, ") {
 		t.Errorf("the saved report reads %s", kept)
 	}
 }

@@ -1,6 +1,6 @@
 // Package demo is a small MCP server for trying the mesh. It has notes and a few accounts in memory, and tools of every
-// category from harmless to costly. The tools change this data, so a refused call makes a visible difference. The server
-// counts every tool call that reaches it, so a test can show that a refused call did not reach the server.
+// category from harmless to costly. The tools change this data, so a refused call makes a visible difference. The
+// server counts every tool call that reaches it, so a test can show that a refused call did not reach the server.
 package demo
 
 import (
@@ -22,7 +22,7 @@ const (
 	// DefaultSessionIdle is the default of [Config.SessionIdle].
 	DefaultSessionIdle = 30 * time.Minute
 
-	mostNotes = 100_000
+	maxNotesLimit = 100_000
 )
 
 // Config configures a demo server. The zero value is not valid; [DefaultConfig] is.
@@ -48,8 +48,8 @@ func DefaultConfig() Config {
 // Validate returns all errors of c, or nil.
 func (c *Config) Validate() error {
 	var errs []error
-	if c.MaxNotes < len(startingNotes) || c.MaxNotes > mostNotes {
-		errs = append(errs, fmt.Errorf("MaxNotes is %d: choose %d to %d", c.MaxNotes, len(startingNotes), mostNotes))
+	if c.MaxNotes < len(startingNotes) || c.MaxNotes > maxNotesLimit {
+		errs = append(errs, fmt.Errorf("MaxNotes is %d: choose %d to %d", c.MaxNotes, len(startingNotes), maxNotesLimit))
 	}
 	if c.SessionIdle <= 0 && !c.Stateless {
 		errs = append(errs, fmt.Errorf("SessionIdle is %s: choose a duration above 0", c.SessionIdle))
@@ -63,12 +63,12 @@ type Deps struct {
 	Log *slog.Logger
 }
 
-// Server is a demo server. All connections share its state, which is lost when the process ends. Its methods are safe for
-// concurrent use.
+// Server is a demo server. All connections share its state, which is lost when the process ends. Its methods are safe
+// for concurrent use.
 type Server struct {
 	cfg    Config
 	mcp    *mcp.Server
-	book   *book
+	book   *noteBook
 	ledger *ledger
 	calls  *recorder
 }
@@ -93,8 +93,8 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	return s, nil
 }
 
-// Handler returns a handler that serves the MCP endpoint (Streamable HTTP) at /mcp, "ok" at GET /healthz, and [Stats] as
-// JSON at GET /stats. The handler does not authenticate callers, which is the gateway's task.
+// Handler returns a handler that serves the MCP endpoint (Streamable HTTP) at /mcp, "ok" at GET /healthz, and [Stats]
+// as JSON at GET /stats. The handler does not authenticate callers, which is the gateway's task.
 //
 // The handler answers 403 to a request to a loopback address with a Host that is not loopback (DNS rebinding), and to a
 // POST that a browser sends for another site. Each handler has separate sessions. All handlers share the server's state
@@ -116,8 +116,8 @@ func (s *Server) Handler() http.Handler {
 	return http.NewCrossOriginProtection().Handler(mux)
 }
 
-// ServeStdio serves one connection until in or ctx ends, and then returns nil. Each line is a JSON-RPC message of at most
-// 16 MiB. ServeStdio returns an error after a line that is not JSON-RPC. It closes in and out.
+// ServeStdio serves one connection until in or ctx ends, and then returns nil. Each line is a JSON-RPC message of at
+// most 16 MiB. ServeStdio returns an error after a line that is not JSON-RPC. It closes in and out.
 func (s *Server) ServeStdio(ctx context.Context, in io.ReadCloser, out io.WriteCloser) error {
 	err := s.mcp.Run(ctx, &mcp.IOTransport{Reader: in, Writer: out})
 	if err != nil && ctx.Err() == nil {

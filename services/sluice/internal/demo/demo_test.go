@@ -29,16 +29,16 @@ func newServer(t *testing.T, change func(*demo.Config)) *demo.Server {
 	return s
 }
 
-// overHTTP serves s and connects the SDK's client to it.
-func overHTTP(t *testing.T, s *demo.Server, opts *mcp.ClientOptions) *mcp.ClientSession {
+// connectHTTP serves s and connects the SDK's client to it.
+func connectHTTP(t *testing.T, s *demo.Server, opts *mcp.ClientOptions) *mcp.ClientSession {
 	t.Helper()
 	web := httptest.NewServer(s.Handler())
 	t.Cleanup(web.Close)
 	return connect(t, &mcp.StreamableClientTransport{Endpoint: web.URL + "/mcp"}, opts)
 }
 
-// overStdio serves s on a pair of pipes and connects the SDK's client to it.
-func overStdio(t *testing.T, s *demo.Server, opts *mcp.ClientOptions) *mcp.ClientSession {
+// connectStdio serves s on a pair of pipes and connects the SDK's client to it.
+func connectStdio(t *testing.T, s *demo.Server, opts *mcp.ClientOptions) *mcp.ClientSession {
 	t.Helper()
 	serverIn, clientOut := io.Pipe()
 	clientIn, serverOut := io.Pipe()
@@ -80,8 +80,8 @@ func call(t *testing.T, session *mcp.ClientSession, tool string, args map[string
 	return res.Content[0].(*mcp.TextContent).Text, res.IsError
 }
 
-// must calls a tool that must succeed.
-func must(t *testing.T, session *mcp.ClientSession, tool string, args map[string]any) string {
+// mustCall calls a tool that must succeed.
+func mustCall(t *testing.T, session *mcp.ClientSession, tool string, args map[string]any) string {
 	t.Helper()
 	text, failed := call(t, session, tool, args)
 	if failed {
@@ -90,17 +90,17 @@ func must(t *testing.T, session *mcp.ClientSession, tool string, args map[string
 	return text
 }
 
-func TestToolsDoWhatTheySayOverEveryTransport(t *testing.T) {
+func TestTools_WorkOverEveryTransport(t *testing.T) {
 	t.Parallel()
 	type transport func(*testing.T, *demo.Server, *mcp.ClientOptions) *mcp.ClientSession
 	tests := map[string]struct {
 		change  func(*demo.Config)
 		connect transport
 	}{
-		"HTTP with sessions and event streams": {nil, overHTTP},
-		"HTTP with sessions and JSON answers":  {func(c *demo.Config) { c.JSONResponse = true }, overHTTP},
-		"HTTP without sessions":                {func(c *demo.Config) { c.Stateless = true }, overHTTP},
-		"stdio":                                {nil, overStdio},
+		"HTTP with sessions and event streams": {nil, connectHTTP},
+		"HTTP with sessions and JSON answers":  {func(c *demo.Config) { c.JSONResponse = true }, connectHTTP},
+		"HTTP without sessions":                {func(c *demo.Config) { c.Stateless = true }, connectHTTP},
+		"stdio":                                {nil, connectStdio},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -108,20 +108,20 @@ func TestToolsDoWhatTheySayOverEveryTransport(t *testing.T) {
 			s := newServer(t, tt.change)
 			session := tt.connect(t, s, nil)
 
-			created := must(t, session, demo.CreateNote, map[string]any{"title": "Tea", "body": "Earl Grey"})
+			created := mustCall(t, session, demo.CreateNote, map[string]any{"title": "Tea", "body": "Earl Grey"})
 			if want := `{"body":"Earl Grey","id":"note-4","title":"Tea"}`; created != want {
 				t.Errorf("created %s, want %s", created, want)
 			}
-			if got := must(t, session, demo.GetNote, map[string]any{"id": "note-4"}); got != created {
+			if got := mustCall(t, session, demo.GetNote, map[string]any{"id": "note-4"}); got != created {
 				t.Errorf("read %s, want %s", got, created)
 			}
-			must(t, session, demo.DeleteNote, map[string]any{"id": "note-4"})
+			mustCall(t, session, demo.DeleteNote, map[string]any{"id": "note-4"})
 			if text, failed := call(t, session, demo.GetNote, map[string]any{"id": "note-4"}); !failed {
 				t.Errorf("a deleted note is still read: %s", text)
 			}
-			must(t, session, demo.Refund, map[string]any{"account": "ana", "amount": "12.50"})
+			mustCall(t, session, demo.Refund, map[string]any{"account": "ana", "amount": "12.50"})
 			wantAccounts := `{"accounts":[{"balance":"32.50","name":"ana"},{"balance":"0.00","name":"ben"},{"balance":"987.50","name":"merchant"}]}`
-			if got := must(t, session, demo.ListAccounts, nil); got != wantAccounts {
+			if got := mustCall(t, session, demo.ListAccounts, nil); got != wantAccounts {
 				t.Errorf("accounts %s, want %s", got, wantAccounts)
 			}
 			want := map[string]uint64{
@@ -135,19 +135,19 @@ func TestToolsDoWhatTheySayOverEveryTransport(t *testing.T) {
 	}
 }
 
-func TestAnIDIsNeverGivenOutTwice(t *testing.T) {
+func TestCreateNote_NeverReusesAnID(t *testing.T) {
 	t.Parallel()
-	session := overHTTP(t, newServer(t, nil), nil)
-	must(t, session, demo.DeleteNote, map[string]any{"id": "note-3"})
-	created := must(t, session, demo.CreateNote, map[string]any{"title": "Tea"})
+	session := connectHTTP(t, newServer(t, nil), nil)
+	mustCall(t, session, demo.DeleteNote, map[string]any{"id": "note-3"})
+	created := mustCall(t, session, demo.CreateNote, map[string]any{"title": "Tea"})
 	if !strings.Contains(created, `"note-4"`) {
 		t.Errorf("after note-3 of 3 was deleted the next note is %s, want note-4", created)
 	}
 }
 
-func TestNotesAreListedAPageAtATime(t *testing.T) {
+func TestListNotes_ReturnsPages(t *testing.T) {
 	t.Parallel()
-	session := overHTTP(t, newServer(t, nil), nil)
+	session := connectHTTP(t, newServer(t, nil), nil)
 	tests := map[string]struct {
 		args map[string]any
 		want []string
@@ -164,7 +164,7 @@ func TestNotesAreListedAPageAtATime(t *testing.T) {
 				Notes []struct{ ID, Title string }
 				Total int
 			}
-			text := must(t, session, demo.ListNotes, tt.args)
+			text := mustCall(t, session, demo.ListNotes, tt.args)
 			if err := json.Unmarshal([]byte(text), &page, json.MatchCaseInsensitiveNames(true)); err != nil {
 				t.Fatal(err)
 			}
@@ -179,9 +179,9 @@ func TestNotesAreListedAPageAtATime(t *testing.T) {
 	}
 }
 
-func TestFailedCallsSayWhyAndWhatToDo(t *testing.T) {
+func TestTools_ErrorsSayWhatToDo(t *testing.T) {
 	t.Parallel()
-	session := overHTTP(t, newServer(t, func(c *demo.Config) { c.MaxNotes = 3 }), nil)
+	session := connectHTTP(t, newServer(t, func(c *demo.Config) { c.MaxNotes = 3 }), nil)
 	tests := map[string]struct {
 		tool string
 		args map[string]any
@@ -208,14 +208,14 @@ func TestFailedCallsSayWhyAndWhatToDo(t *testing.T) {
 			}
 		})
 	}
-	if got := must(t, session, demo.ListAccounts, nil); !strings.Contains(got, `"1000.00"`) {
+	if got := mustCall(t, session, demo.ListAccounts, nil); !strings.Contains(got, `"1000.00"`) {
 		t.Errorf("a refused refund moved money: %s", got)
 	}
 }
 
-func TestEveryToolIsDescribed(t *testing.T) {
+func TestTools_HaveDescriptionsAndAnnotations(t *testing.T) {
 	t.Parallel()
-	list, err := overHTTP(t, newServer(t, nil), nil).ListTools(t.Context(), nil)
+	list, err := connectHTTP(t, newServer(t, nil), nil).ListTools(t.Context(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -242,7 +242,7 @@ func TestEveryToolIsDescribed(t *testing.T) {
 	}
 }
 
-func TestConfigurationsAreChecked(t *testing.T) {
+func TestConfig_InvalidValuesAreRefused(t *testing.T) {
 	t.Parallel()
 	log := slog.New(slog.DiscardHandler)
 	tests := map[string]struct {
@@ -266,7 +266,7 @@ func TestConfigurationsAreChecked(t *testing.T) {
 	}
 }
 
-func TestStdioEnds(t *testing.T) {
+func TestServeStdio_ReturnsWhenItsInputEnds(t *testing.T) {
 	t.Parallel()
 	tests := map[string]struct {
 		lines  string

@@ -70,7 +70,7 @@ func get(t *testing.T, url string) (status int, answer string) {
 	return resp.StatusCode, answer
 }
 
-func TestRequestsThatTheEndpointRefuses(t *testing.T) {
+func TestHandler_RefusesInvalidRequests(t *testing.T) {
 	t.Parallel()
 	tests := map[string]struct {
 		body   string
@@ -95,7 +95,7 @@ func TestRequestsThatTheEndpointRefuses(t *testing.T) {
 	}
 }
 
-func TestSessionsAreGivenOutUnlessStateless(t *testing.T) {
+func TestHandler_CreatesSessionsUnlessStateless(t *testing.T) {
 	t.Parallel()
 	for _, stateless := range []bool{false, true} {
 		t.Run("stateless "+strconv.FormatBool(stateless), func(t *testing.T) {
@@ -110,7 +110,7 @@ func TestSessionsAreGivenOutUnlessStateless(t *testing.T) {
 	}
 }
 
-func TestArgumentsThatAreNoObjectAreRefused(t *testing.T) {
+func TestHandler_RefusesArgumentsThatAreNotAnObject(t *testing.T) {
 	t.Parallel()
 	s := newServer(t, func(c *demo.Config) { c.Stateless, c.JSONResponse = true, true })
 	url := serve(t, s)
@@ -125,7 +125,7 @@ func TestArgumentsThatAreNoObjectAreRefused(t *testing.T) {
 	}
 }
 
-func TestAnIntegerBeyondDoublesLeavesWhole(t *testing.T) {
+func TestRunReport_ReturnsLargeIntegersExactly(t *testing.T) {
 	t.Parallel()
 	s := newServer(t, func(c *demo.Config) { c.Stateless, c.JSONResponse = true, true })
 	url := serve(t, s)
@@ -149,12 +149,12 @@ func TestAnIntegerBeyondDoublesLeavesWhole(t *testing.T) {
 	}
 }
 
-func TestStatisticsAreServed(t *testing.T) {
+func TestHandler_ServesStatistics(t *testing.T) {
 	t.Parallel()
 	s := newServer(t, nil)
 	url := serve(t, s)
 	session := connect(t, &mcp.StreamableClientTransport{Endpoint: url}, nil)
-	must(t, session, demo.GetNote, map[string]any{"id": "note-1"})
+	mustCall(t, session, demo.GetNote, map[string]any{"id": "note-1"})
 
 	status, text := get(t, strings.TrimSuffix(url, "/mcp")+"/stats")
 	var got demo.Stats
@@ -169,7 +169,7 @@ func TestStatisticsAreServed(t *testing.T) {
 	}
 }
 
-func TestHealthIsServed(t *testing.T) {
+func TestHandler_ServesHealth(t *testing.T) {
 	t.Parallel()
 	base := strings.TrimSuffix(serve(t, newServer(t, nil)), "/mcp")
 	if status, text := get(t, base+"/healthz"); status != http.StatusOK || text != "ok\n" {

@@ -37,8 +37,8 @@ func (l *ledger) accounts() []account {
 	return all
 }
 
-// refund moves cents from the merchant to a customer, and returns both accounts after that. If it returns an error, it has
-// moved nothing.
+// refund moves cents from the merchant to a customer, and returns both accounts after that. If it returns an error, it
+// has moved nothing.
 func (l *ledger) refund(customer string, cents int64) (from, to account, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -67,8 +67,8 @@ func parseAmount(s string) (int64, error) {
 	if !dotted {
 		places = "00"
 	}
-	wellFormed := digits(whole) && len(whole) <= wholeDigits && (len(whole) == 1 || whole[0] != '0') &&
-		digits(places) && len(places) == placeDigits
+	wellFormed := isDigits(whole) && len(whole) <= wholeDigits && (len(whole) == 1 || whole[0] != '0') &&
+		isDigits(places) && len(places) == placeDigits
 	cents, err := strconv.ParseInt(whole+places, 10, 64)
 	if !wellFormed || err != nil || cents == 0 {
 		return 0, fmt.Errorf("the amount %q is not a sum of money above 0: write a decimal such as 12.50", s)
@@ -76,7 +76,7 @@ func parseAmount(s string) (int64, error) {
 	return cents, nil
 }
 
-func digits(s string) bool { return s != "" && strings.Trim(s, "0123456789") == "" }
+func isDigits(s string) bool { return s != "" && strings.Trim(s, "0123456789") == "" }
 
 // formatCents writes a balance, which is never negative, as a decimal with two places.
 func formatCents(cents int64) string {

@@ -33,8 +33,8 @@ type wordCount struct {
 	Count int    `json:"count"`
 }
 
-// progress reports how many of all notes have been read. An error stops the report.
-type progress func(ctx context.Context, done, all int) error
+// progressFunc reports how many of all notes have been read. An error stops the report.
+type progressFunc func(ctx context.Context, done, all int) error
 
 const (
 	stepsOfReport = 10 // the number of progress notifications for one report, at most
@@ -63,7 +63,7 @@ const (
 )
 
 // writeReport returns a report on the notes, with at most top words.
-func writeReport(ctx context.Context, notes []note, top int, tell progress) (report, error) {
+func writeReport(ctx context.Context, notes []note, top int, tell progressFunc) (report, error) {
 	counts := map[string]int{}
 	sum := fnv.New64a()
 	r := report{Notes: len(notes)}
@@ -72,7 +72,7 @@ func writeReport(ctx context.Context, notes []note, top int, tell progress) (rep
 	for part := range slices.Chunk(notes, step) {
 		for _, n := range part {
 			r.Words += countWords(counts, n)
-			addTo(sum, n)
+			hashNote(sum, n)
 		}
 		done += len(part)
 		if err := tell(ctx, done, len(notes)); err != nil {
@@ -93,7 +93,7 @@ func countWords(counts map[string]int, n note) (words int) {
 	return words
 }
 
-func addTo(sum hash.Hash, n note) {
+func hashNote(sum hash.Hash, n note) {
 	for _, text := range []string{n.ID, n.Title, n.Body} {
 		_, _ = io.WriteString(sum, text+"\x00") // a hash does not fail
 	}

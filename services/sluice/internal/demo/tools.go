@@ -93,7 +93,7 @@ func (s *Server) addCostlyTools() {
 // addTool registers one tool. Before the handler runs, the SDK checks the arguments against the tool's input schema. It
 // answers invalid arguments with a failed call (isError).
 func addTool[In, Out any](s *Server, t mcp.Tool, h mcp.ToolHandlerFor[In, Out]) {
-	s.calls.know(t.Name)
+	s.calls.addTool(t.Name)
 	mcp.AddTool(s.mcp, &t, h)
 }
 
@@ -190,8 +190,8 @@ func (s *Server) refund(_ context.Context, _ *mcp.CallToolRequest, in refundInpu
 	return nil, refundOutput{Amount: formatCents(cents), From: from, To: to, Reason: in.Reason}, nil
 }
 
-// runReport encodes its result itself. The SDK decodes the results of typed handlers, and would turn the fingerprint into
-// a double.
+// runReport encodes its result itself. The SDK decodes the results of typed handlers, and would turn the fingerprint
+// into a double.
 func (s *Server) runReport(ctx context.Context, req *mcp.CallToolRequest, in runReportInput) (*mcp.CallToolResult, any, error) {
 	notes, _ := s.book.page(0, s.cfg.MaxNotes)
 	r, err := writeReport(ctx, notes, in.Top, progressTo(req))
@@ -216,7 +216,7 @@ func (s *Server) runReport(ctx context.Context, req *mcp.CallToolRequest, in run
 }
 
 // progressTo returns a function that notifies the caller of progress if the caller sent a progress token.
-func progressTo(req *mcp.CallToolRequest) progress {
+func progressTo(req *mcp.CallToolRequest) progressFunc {
 	token := req.Params.GetProgressToken()
 	return func(ctx context.Context, done, all int) error {
 		if token == nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/demo"
 )
 
-func TestTheOfficialTypeScriptClientUsesTheDemo(t *testing.T) {
+func TestTypeScriptSDK_UsesTheDemoServer(t *testing.T) {
 	t.Parallel()
 	for name, json := range map[string]bool{"over event streams": false, "over JSON answers": true} {
 		t.Run(name, func(t *testing.T) {

@@ -1,6 +1,6 @@
-// Package localconfig reads the configuration in the working folder of a command. The file may be untrusted: it may come
-// from a cloned repository, or several users may write to the folder. So the file is read only once, and only if no other
-// user can write it. The package also stores the digests of the files that the user has agreed to use.
+// Package localconfig reads the configuration in the working folder of a command. The file may be untrusted: it may
+// come from a cloned repository, or several users may write to the folder. So the file is read only once, and only if
+// no other user can write it. The package also stores the digests of the files that the user has agreed to use.
 package localconfig
 
 import (
@@ -57,11 +57,11 @@ func (a Agreed) Has(digest string) bool {
 		return false
 	}
 	folder, err := os.Lstat(a.dir)
-	if err != nil || !folder.IsDir() || !ownAlone(folder) {
+	if err != nil || !folder.IsDir() || !isOwnerOnly(folder) {
 		return false
 	}
 	file, err := os.Lstat(filepath.Join(a.dir, digest))
-	return err == nil && file.Mode().IsRegular() && ownAlone(file)
+	return err == nil && file.Mode().IsRegular() && isOwnerOnly(file)
 }
 
 // Add stores a digest.

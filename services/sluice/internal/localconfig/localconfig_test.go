@@ -33,7 +33,7 @@ func chmod(t *testing.T, path string, mode fs.FileMode) {
 	}
 }
 
-func TestRead_OnlyWhatItsCallerAloneCanWrite(t *testing.T) {
+func TestRead_RefusesFilesThatOthersCanWrite(t *testing.T) {
 	t.Parallel()
 	link := func(to string) func(*testing.T, string, string) {
 		return func(t *testing.T, dir, file string) {
@@ -116,7 +116,7 @@ func TestRead_MissingFile(t *testing.T) {
 	}
 }
 
-func TestDigest_TellsFoldersAndContentsApart(t *testing.T) {
+func TestDigest_DependsOnFolderAndContent(t *testing.T) {
 	t.Parallel()
 	seen := make(map[string]string)
 	for _, c := range [][2]string{{"/a", "x"}, {"/a", "y"}, {"/b", "x"}, {"/a\n1", "x"}, {"/a", "1\nx"}, {"", ""}} {
@@ -129,7 +129,7 @@ func TestDigest_TellsFoldersAndContentsApart(t *testing.T) {
 }
 
 // Has returns true only for a digest that was added, and only if no other user can write to the folder or the file.
-func TestAgreed(t *testing.T) {
+func TestAgreed_HasOnlyAddedDigests(t *testing.T) {
 	home := t.TempDir()
 	t.Setenv("HOME", home)
 	t.Setenv("XDG_CONFIG_HOME", filepath.Join(home, "config"))

@@ -13,13 +13,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// othersWrite contains the write permissions of the group and of others. If an access control list lets another user
-// write, the write permission of the group is set too.
-const othersWrite = 0o022
+// groupOrOtherWrite contains the write permissions of the group and of others. If an access control list lets another
+// user write, the write permission of the group is set too.
+const groupOrOtherWrite = 0o022
 
-// Read returns the content of the file in a folder. Errors: [fs.ErrNotExist]; and [UntrustedError] unless the folder and
-// the file belong to this process's user and no other user may write to them. Read checks the open file, so the file can't
-// be replaced between check and use. It does not follow a symbolic link.
+// Read returns the content of the file in a folder. Errors: [fs.ErrNotExist]; and [UntrustedError] unless the folder
+// and the file belong to this process's user and no other user may write to them. Read checks the open file, so the
+// file can't be replaced between check and use. It does not follow a symbolic link.
 func Read(folder string) ([]byte, error) {
 	file, err := open(folder)
 	if err != nil {
@@ -82,16 +82,16 @@ func checkOwner(dir, file int) error {
 		return &UntrustedError{Why: fmt.Sprintf("the folder belongs to another user (%d; this command runs as %d)", folder.Uid, own)}
 	case content.Uid != own:
 		return &UntrustedError{Why: fmt.Sprintf("it belongs to another user (%d; this command runs as %d)", content.Uid, own)}
-	case folder.Mode&othersWrite != 0:
+	case folder.Mode&groupOrOtherWrite != 0:
 		return &UntrustedError{Why: fmt.Sprintf("other users may write to the folder (mode %04o)", folder.Mode&0o7777), Do: "run `chmod go-w .`"}
-	case content.Mode&othersWrite != 0:
+	case content.Mode&groupOrOtherWrite != 0:
 		return &UntrustedError{Why: fmt.Sprintf("other users may write to it (mode %04o)", content.Mode&0o7777), Do: "run `chmod go-w " + Name + "`"}
 	}
 	return nil
 }
 
-// ownAlone reports whether a file belongs to this process's user and no other user may write to it.
-func ownAlone(info fs.FileInfo) bool {
+// isOwnerOnly reports whether a file belongs to this process's user and no other user may write to it.
+func isOwnerOnly(info fs.FileInfo) bool {
 	stat, ok := info.Sys().(*syscall.Stat_t)
-	return ok && int(stat.Uid) == os.Geteuid() && info.Mode().Perm()&othersWrite == 0
+	return ok && int(stat.Uid) == os.Geteuid() && info.Mode().Perm()&groupOrOtherWrite == 0
 }

@@ -19,18 +19,18 @@ import (
 )
 
 const (
-	// maxAnswer is the maximum size of a message from the gateway, in bytes. It is the largest message that the gateway
-	// accepts from a server, and 1 MiB for what the gateway adds.
-	maxAnswer = 17 << 20
-	// leastWait and mostWait bound the wait before an ended stream is opened again. The wait doubles with each attempt
-	// until an event arrives.
-	leastWait = time.Second
-	mostWait  = 30 * time.Second
+	// maxResponse is the maximum size of a message from the gateway, in bytes. It is the largest message that the
+	// gateway accepts from a server, and 1 MiB for what the gateway adds.
+	maxResponse = 17 << 20
+	// minRetryWait and maxRetryWait bound the wait before an ended stream is opened again. The wait doubles with each
+	// attempt until an event arrives.
+	minRetryWait = time.Second
+	maxRetryWait = 30 * time.Second
 )
 
-// errForgotten means that the gateway does not know the session: it was idle for too long, or the gateway was
+// errSessionNotFound means that the gateway does not know the session: it was idle for too long, or the gateway was
 // restarted.
-var errForgotten = errors.New("the session has ended")
+var errSessionNotFound = errors.New("the session has ended")
 
 // rpcError is an error of the gateway, as raw JSON.
 type rpcError struct{ raw jsontext.Value }
@@ -64,8 +64,8 @@ func (r *Relay) send(ctx context.Context, method string, body []byte, in session
 	return resp, nil
 }
 
-// drop closes the body of a response without reading the rest.
-func drop(resp *http.Response) { _ = resp.Body.Close() }
+// closeBody closes the body of a response without reading the rest.
+func closeBody(resp *http.Response) { _ = resp.Body.Close() }
 
 // post sends a message in a session, and writes the messages in the HTTP response to the client. If the message opens a
 // session, post stores the session. It reports whether the JSON-RPC response to the message was among them.
@@ -74,13 +74,13 @@ func (r *Relay) post(ctx context.Context, line []byte, m *message, in session) (
 	if err != nil {
 		return false, err
 	}
-	defer drop(resp)
-	err = r.read(resp, func(text []byte) {
+	defer closeBody(resp)
+	err = r.readMessages(resp, func(text []byte) {
 		var said message
-		if json.Unmarshal(text, &said) == nil && said.answers(m) {
+		if json.Unmarshal(text, &said) == nil && said.isResponseTo(m) {
 			answered = true
 			if m.Method == "initialize" {
-				r.opened(&said, resp.Header.Get("Mcp-Session-Id"))
+				r.storeSession(&said, resp.Header.Get("Mcp-Session-Id"))
 			}
 		}
 		r.write(text)
@@ -91,40 +91,40 @@ func (r *Relay) post(ctx context.Context, line []byte, m *message, in session) (
 	return answered, err
 }
 
-// opened stores the session that the response to initialize opens. id is the Mcp-Session-Id of the HTTP response.
-func (r *Relay) opened(answer *message, id string) {
+// storeSession stores the session that the response to initialize opens. id is the Mcp-Session-Id of the HTTP response.
+func (r *Relay) storeSession(answer *message, id string) {
 	if id == "" {
 		return
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.now = session{id: id, version: answer.Result.Version}
+	r.current = session{id: id, version: answer.Result.Version}
 }
 
-// read calls take with each JSON-RPC message in an HTTP response.
-func (r *Relay) read(resp *http.Response, take func([]byte)) error {
+// readMessages calls take with each JSON-RPC message in an HTTP response.
+func (r *Relay) readMessages(resp *http.Response, take func([]byte)) error {
 	kind, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type"))
 	switch {
 	case resp.StatusCode == http.StatusAccepted:
 		return nil
 	case resp.StatusCode == http.StatusOK && kind == "text/event-stream":
-		return events(resp.Body, func(e sse.Event) {
+		return readEvents(resp.Body, func(e sse.Event) {
 			if e.Data != "" {
 				take([]byte(e.Data))
 			}
 		})
 	}
-	body, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer+1))
+	body, err := io.ReadAll(io.LimitReader(resp.Body, maxResponse+1))
 	switch {
 	case err != nil:
 		return fmt.Errorf("read the answer of the mesh: %w", err)
-	case len(body) > maxAnswer:
-		return fmt.Errorf("the answer of the mesh has more than %d bytes", maxAnswer)
+	case len(body) > maxResponse:
+		return fmt.Errorf("the answer of the mesh has more than %d bytes", maxResponse)
 	case resp.StatusCode == http.StatusOK && kind == "application/json":
 		take(body)
 		return nil
 	case resp.StatusCode == http.StatusNotFound && resp.Request.Header.Get("Mcp-Session-Id") != "":
-		return errForgotten
+		return errSessionNotFound
 	}
 	var m message
 	if json.Unmarshal(body, &m) == nil && m.Error.Kind() == '{' {
@@ -133,9 +133,9 @@ func (r *Relay) read(resp *http.Response, take func([]byte)) error {
 	return fmt.Errorf("the server at this URL is not a mesh: it answered %s with the content type %q; check SLUICE_URL", resp.Status, kind)
 }
 
-// events reads an event stream (HTML Standard, section 9.2) to its end.
-func events(body io.Reader, take func(sse.Event)) error {
-	for e, err := range sse.Read(body, &sse.ReadConfig{MaxEventSize: maxAnswer}) {
+// readEvents reads an event stream (HTML Standard, section 9.2) to its end.
+func readEvents(body io.Reader, take func(sse.Event)) error {
+	for e, err := range sse.Read(body, &sse.ReadConfig{MaxEventSize: maxResponse}) {
 		if err != nil {
 			return err
 		}
@@ -144,24 +144,24 @@ func events(body io.Reader, take func(sse.Event)) error {
 	return nil
 }
 
-// reopen opens a session in place of the session lost, which has ended. It sends the messages with which the client opened
-// its session. The client is not notified, because its session over the pipe continues.
+// reopen opens a session in place of the session lost, which has ended. It sends the messages with which the client
+// opened its session. The client is not notified, because its session over the pipe continues.
 func (r *Relay) reopen(ctx context.Context, lost session) (session, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.now != lost { // another message has opened a session already
-		return r.now, nil
+	if r.current != lost { // another message has opened a session already
+		return r.current, nil
 	}
-	if r.hello == nil {
-		return lost, errForgotten
+	if r.initialize == nil {
+		return lost, errSessionNotFound
 	}
-	resp, err := r.send(ctx, http.MethodPost, r.hello, session{}, "")
+	resp, err := r.send(ctx, http.MethodPost, r.initialize, session{}, "")
 	if err != nil {
 		return lost, err
 	}
-	defer drop(resp)
+	defer closeBody(resp)
 	var m message
-	err = r.read(resp, func(text []byte) { _ = json.Unmarshal(text, &m) })
+	err = r.readMessages(resp, func(text []byte) { _ = json.Unmarshal(text, &m) })
 	fresh := session{id: resp.Header.Get("Mcp-Session-Id"), version: m.Result.Version}
 	switch {
 	case err != nil:
@@ -169,34 +169,34 @@ func (r *Relay) reopen(ctx context.Context, lost session) (session, error) {
 	case m.Error != nil:
 		return lost, &rpcError{m.Error}
 	case fresh.id == "" || fresh.version != lost.version:
-		r.leave(ctx, fresh)
+		r.deleteSession(ctx, fresh)
 		return lost, errors.New("the mesh now speaks another revision of MCP: restart this program")
 	}
-	if r.ready != nil {
-		told, err := r.send(ctx, http.MethodPost, r.ready, fresh, "")
+	if r.initialized != nil {
+		told, err := r.send(ctx, http.MethodPost, r.initialized, fresh, "")
 		if err == nil {
-			err = r.read(told, func([]byte) {})
-			drop(told)
+			err = r.readMessages(told, func([]byte) {})
+			closeBody(told)
 		}
 		if err != nil {
-			r.leave(ctx, fresh)
+			r.deleteSession(ctx, fresh)
 			return lost, err
 		}
 	}
-	r.now = fresh
-	if r.ready != nil {
+	r.current = fresh
+	if r.initialized != nil {
 		r.listenLocked(ctx)
 	}
 	return fresh, nil
 }
 
-// leave ends a session by DELETE. It ignores errors, because the gateway ends an idle session itself.
-func (r *Relay) leave(ctx context.Context, in session) {
+// deleteSession ends a session by DELETE. It ignores errors, because the gateway ends an idle session itself.
+func (r *Relay) deleteSession(ctx context.Context, in session) {
 	if in.id == "" {
 		return
 	}
 	if resp, err := r.send(ctx, http.MethodDelete, nil, in, ""); err == nil {
-		drop(resp)
+		closeBody(resp)
 	}
 }
 
@@ -209,19 +209,20 @@ func (r *Relay) listen(ctx context.Context) {
 // listenLocked starts to read the GET stream of the current session, and ends the stream of the previous session. The
 // caller must hold r.mu.
 func (r *Relay) listenLocked(all context.Context) {
-	if r.listening != nil {
-		r.listening()
+	if r.stopListening != nil {
+		r.stopListening()
 	}
 	ctx, cancel := context.WithCancel(all)
-	r.listening = cancel
-	in := r.now
-	r.hearing.Go(func() { r.hear(all, ctx, in) })
+	r.stopListening = cancel
+	in := r.current
+	r.streams.Go(func() { r.readStream(all, ctx, in) })
 }
 
-// hear writes the events of a session's GET stream to the client, until ctx ends or the server has no stream. It reopens
-// an ended stream after the last event. If the mesh no longer has the session, hear opens another session.
-func (r *Relay) hear(all, ctx context.Context, in session) {
-	last, wait := "", leastWait
+// readStream writes the events of a session's GET stream to the client, until ctx ends or the server has no stream. It
+// reopens an ended stream after the last event. If the mesh no longer has the session, readStream opens another
+// session.
+func (r *Relay) readStream(all, ctx context.Context, in session) {
+	last, wait := "", minRetryWait
 	for {
 		resp, err := r.send(ctx, http.MethodGet, nil, in, last)
 		if _, refused := errors.AsType[*tokenhttp.RefusedError](err); refused || ctx.Err() != nil {
@@ -230,28 +231,28 @@ func (r *Relay) hear(all, ctx context.Context, in session) {
 		if err == nil {
 			switch status := resp.StatusCode; {
 			case status == http.StatusOK:
-				_ = events(resp.Body, func(e sse.Event) { // an ended stream is opened again, also after an error
-					last, wait = cmp.Or(e.LastEventID, last), leastWait
+				_ = readEvents(resp.Body, func(e sse.Event) { // an ended stream is opened again, also after an error
+					last, wait = cmp.Or(e.LastEventID, last), minRetryWait
 					if e.Data != "" {
 						r.write([]byte(e.Data))
 					}
 				})
 			case status == http.StatusNotFound:
 				if _, err := r.reopen(all, in); err == nil { // the new session has a stream of its own
-					drop(resp)
+					closeBody(resp)
 					return
 				}
 			case status == http.StatusBadRequest:
 				last = "" // the event belongs to another session
 			case status < http.StatusInternalServerError && status != http.StatusTooManyRequests:
-				drop(resp)
+				closeBody(resp)
 				return // the server has no stream
 			}
-			drop(resp)
+			closeBody(resp)
 		}
 		select {
 		case <-time.After(wait):
-			wait = min(2*wait, mostWait)
+			wait = min(2*wait, maxRetryWait)
 		case <-ctx.Done():
 			return
 		}

@@ -1,6 +1,6 @@
-// Package relay connects an MCP client to the mesh if the client supports only the stdio transport. It reads the client's
-// messages, one on each line, and sends them to an endpoint over Streamable HTTP. It writes the responses back (MCP
-// 2025-11-25, Transports). It does not change the messages.
+// Package relay connects an MCP client to the mesh if the client supports only the stdio transport. It reads the
+// client's messages, one on each line, and sends them to an endpoint over Streamable HTTP. It writes the responses back
+// (MCP 2025-11-25, Transports). It does not change the messages.
 package relay
 
 import (
@@ -41,19 +41,19 @@ type Config struct {
 type Relay struct {
 	cfg Config
 
-	out sync.Mutex // guards to
-	to  io.Writer
-	// lost ends Run with an error when the client no longer reads.
-	lost context.CancelCauseFunc
+	outMu  sync.Mutex // guards output
+	output io.Writer
+	// cancel ends Run with an error when the client no longer reads.
+	cancel context.CancelCauseFunc
 
 	mu sync.Mutex
-	// hello and ready are the client's initialize request and initialized notification, which open a session again. They
-	// are nil until the client has sent them.
-	hello, ready []byte
-	now          session // the current session
-	// listening ends the GET stream of the current session. hearing waits for all GET streams.
-	listening context.CancelFunc
-	hearing   sync.WaitGroup
+	// initialize and initialized are the client's initialize request and initialized notification, which open a session
+	// again. They are nil until the client has sent them.
+	initialize, initialized []byte
+	current                 session // the current session
+	// stopListening ends the GET stream of the current session. streams waits for all GET streams.
+	stopListening context.CancelFunc
+	streams       sync.WaitGroup
 }
 
 // session is the session that initialize opened; the zero value means no session.
@@ -72,28 +72,30 @@ type message struct {
 // isRequest reports whether the message is a request, which needs a response.
 func (m *message) isRequest() bool { return m.Method != "" && m.ID != nil }
 
-// answers reports whether the message is the response to another message.
-func (m *message) answers(other *message) bool { return m.Method == "" && bytes.Equal(m.ID, other.ID) }
+// isResponseTo reports whether the message is the response to another message.
+func (m *message) isResponseTo(other *message) bool {
+	return m.Method == "" && bytes.Equal(m.ID, other.ID)
+}
 
-// Run relays messages until from ends and all requests have their responses. It returns an error if ctx ends before that,
-// if the client no longer reads, or if a line is too long. At the end, Run ends the session.
+// Run relays messages until from ends and all requests have their responses. It returns an error if ctx ends before
+// that, if the client no longer reads, or if a line is too long. At the end, Run ends the session.
 func Run(ctx context.Context, cfg Config, from io.Reader, to io.Writer) error {
 	if cfg.URL == "" || cfg.Token == "" || cfg.Client == nil || cfg.Log == nil {
 		return errors.New("relay: every field of Config is required")
 	}
-	ctx, lost := context.WithCancelCause(ctx)
-	r := &Relay{cfg: cfg, to: to, lost: lost}
-	defer r.hearing.Wait()
-	defer lost(nil) // ends GET streams that were opened meanwhile
+	ctx, cancel := context.WithCancelCause(ctx)
+	r := &Relay{cfg: cfg, output: to, cancel: cancel}
+	defer r.streams.Wait()
+	defer cancel(nil) // ends GET streams that were opened meanwhile
 	lines := make(chan []byte)
 	go func() { // a read can't be interrupted: the goroutine stays if ctx ends
 		defer close(lines)
 		if err := readLines(ctx, from, lines); err != nil {
-			lost(err)
+			cancel(err)
 		}
 	}()
 	var inFlight sync.WaitGroup
-	defer r.end(context.WithoutCancel(ctx))
+	defer r.endCurrent(context.WithoutCancel(ctx))
 	defer inFlight.Wait()
 	for {
 		select {
@@ -106,10 +108,10 @@ func Run(ctx context.Context, cfg Config, from io.Reader, to io.Writer) error {
 			}
 			var m message
 			if json.Unmarshal(line, &m) != nil || !m.isRequest() || m.Method == "initialize" {
-				r.carry(ctx, line, &m) // later messages may depend on this message
+				r.forward(ctx, line, &m) // later messages may depend on this message
 				continue
 			}
-			inFlight.Go(func() { r.carry(ctx, line, &m) })
+			inFlight.Go(func() { r.forward(ctx, line, &m) })
 		}
 	}
 }
@@ -135,11 +137,12 @@ func readLines(ctx context.Context, from io.Reader, to chan<- []byte) error {
 	return in.Err()
 }
 
-// carry sends a message, and writes the messages in the HTTP response to the client. A request gets exactly one response.
-func (r *Relay) carry(ctx context.Context, line []byte, m *message) {
-	in := r.begin(line, m)
+// forward sends a message, and writes the messages in the HTTP response to the client. A request gets exactly one
+// response.
+func (r *Relay) forward(ctx context.Context, line []byte, m *message) {
+	in := r.currentSession(line, m)
 	answered, err := r.post(ctx, line, m, in)
-	if errors.Is(err, errForgotten) {
+	if errors.Is(err, errSessionNotFound) {
 		if in, err = r.reopen(ctx, in); err == nil {
 			answered, err = r.post(ctx, line, m, in)
 		}
@@ -156,26 +159,26 @@ func (r *Relay) carry(ctx context.Context, line []byte, m *message) {
 	}
 	said, own := errors.AsType[*rpcError](err)
 	if !own {
-		said = &rpcError{raw: failure(err)}
+		said = &rpcError{raw: internalError(err)}
 	}
 	r.write(fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"error":%s}`, m.ID, said.raw))
 }
 
-// begin returns the current session. Before that, it stores the message if the message opens a session.
-func (r *Relay) begin(line []byte, m *message) session {
+// currentSession returns the current session. Before that, it stores the message if the message opens a session.
+func (r *Relay) currentSession(line []byte, m *message) session {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	switch m.Method {
 	case "initialize":
-		r.hello, r.now = line, session{}
+		r.initialize, r.current = line, session{}
 	case "notifications/initialized":
-		r.ready = line
+		r.initialized = line
 	}
-	return r.now
+	return r.current
 }
 
-// failure returns the JSON-RPC error for a request whose response did not arrive.
-func failure(err error) jsontext.Value {
+// internalError returns the JSON-RPC error for a request whose response did not arrive.
+func internalError(err error) jsontext.Value {
 	raw, marshalErr := json.Marshal(struct {
 		Code    int    `json:"code"`
 		Message string `json:"message"`
@@ -195,22 +198,22 @@ func (r *Relay) write(text []byte) {
 			line[i] = ' '
 		}
 	}
-	r.out.Lock()
-	defer r.out.Unlock()
-	if _, err := r.to.Write(line); err != nil {
-		r.lost(fmt.Errorf("the client no longer reads: %w", err))
+	r.outMu.Lock()
+	defer r.outMu.Unlock()
+	if _, err := r.output.Write(line); err != nil {
+		r.cancel(fmt.Errorf("the client no longer reads: %w", err))
 	}
 }
 
-// end ends the current session and its GET stream.
-func (r *Relay) end(ctx context.Context) {
+// endCurrent ends the current session and its GET stream.
+func (r *Relay) endCurrent(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, closeTimeout)
 	defer cancel()
 	r.mu.Lock()
-	now := r.now
-	if r.listening != nil {
-		r.listening()
+	now := r.current
+	if r.stopListening != nil {
+		r.stopListening()
 	}
 	r.mu.Unlock()
-	r.leave(ctx, now)
+	r.deleteSession(ctx, now)
 }

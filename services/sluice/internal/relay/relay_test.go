@@ -20,8 +20,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/tokenhttp"
 )
 
-// mesh is a fake of a gateway's endpoint.
-type mesh struct {
+// fakeMesh is a fake of a gateway's endpoint.
+type fakeMesh struct {
 	*httptest.Server
 
 	mu sync.Mutex
@@ -35,15 +35,15 @@ type mesh struct {
 	stream string
 }
 
-func newMesh(t *testing.T) *mesh {
+func newFakeMesh(t *testing.T) *fakeMesh {
 	t.Helper()
-	m := new(mesh)
+	m := new(fakeMesh)
 	m.Server = httptest.NewServer(http.HandlerFunc(m.serve))
 	t.Cleanup(m.Close)
 	return m
 }
 
-func (m *mesh) serve(w http.ResponseWriter, r *http.Request) {
+func (m *fakeMesh) serve(w http.ResponseWriter, r *http.Request) {
 	body, _ := io.ReadAll(r.Body)
 	text := string(body)
 	m.mu.Lock()
@@ -101,7 +101,7 @@ func (m *mesh) serve(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-func (m *mesh) forget() {
+func (m *fakeMesh) forget() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.live = "gone"
@@ -115,7 +115,7 @@ type client struct {
 	ended chan error
 }
 
-func start(t *testing.T, url, token string) *client {
+func startRelay(t *testing.T, url, token string) *client {
 	t.Helper()
 	in, write := io.Pipe()
 	read, out := io.Pipe()
@@ -140,7 +140,7 @@ func start(t *testing.T, url, token string) *client {
 	return c
 }
 
-func (c *client) say(line string) {
+func (c *client) send(line string) {
 	c.t.Helper()
 	if _, err := io.WriteString(c.in, line+"\n"); err != nil {
 		c.t.Fatal(err)
@@ -155,38 +155,38 @@ const (
 
 // The client's messages arrive unchanged in the session that the client opened, and each response is one line. When the
 // client ends, the session is ended.
-func TestMessagesAreCarried(t *testing.T) {
+func TestRun_ForwardsMessagesUnchanged(t *testing.T) {
 	t.Parallel()
-	m := newMesh(t)
-	c := start(t, m.URL, "token")
-	c.say(hello)
+	m := newFakeMesh(t)
+	c := startRelay(t, m.URL, "token")
+	c.send(hello)
 	if got := <-c.lines; got != `{"jsonrpc":"2.0", "id":0,"result":{"protocolVersion":"2025-11-25"}}` {
 		t.Errorf("initialize was answered with %s", got)
 	}
-	c.say("")
-	c.say(ready)
-	c.say(call)
+	c.send("")
+	c.send(ready)
+	c.send(call)
 	if got := <-c.lines; got != `{"jsonrpc":"2.0","id":2,"result":{"x":1.50}}` {
 		t.Errorf("answered %s", got)
 	}
-	c.say(`{"jsonrpc":"2.0","id":3,"method":"stream"}`)
+	c.send(`{"jsonrpc":"2.0","id":3,"method":"stream"}`)
 	if got := []string{<-c.lines, <-c.lines}; got[0] != `{"jsonrpc":"2.0","method":"notifications/progress"}` || got[1] != `{"jsonrpc":"2.0","id":3,"result":{"n":12345678901234567890}}` {
 		t.Errorf("answered %q", got)
 	}
-	c.say(`{"jsonrpc":"2.0","id":7,"result":{}}`)
-	c.say(`{"jsonrpc":"2.0","id":"a","method":"bad"}`)
+	c.send(`{"jsonrpc":"2.0","id":7,"result":{}}`)
+	c.send(`{"jsonrpc":"2.0","id":"a","method":"bad"}`)
 	if got := <-c.lines; got != `{"jsonrpc":"2.0","id":"a","error":{"code":-32602,"message":"not so","data":{"code":"x"}}}` {
 		t.Errorf("refused with %s", got)
 	}
-	c.say(`{"jsonrpc":"2.0","id":9,"method":"page"}`)
+	c.send(`{"jsonrpc":"2.0","id":9,"method":"page"}`)
 	if got := <-c.lines; !strings.HasPrefix(got, `{"jsonrpc":"2.0","id":9,"error":{"code":-32603,"message":"`) || !strings.Contains(got, "502") {
 		t.Errorf("the error page of a proxy became %s", got)
 	}
-	c.say(`{"jsonrpc":"2.0","id":10,"method":"html"}`)
+	c.send(`{"jsonrpc":"2.0","id":10,"method":"html"}`)
 	if got := <-c.lines; !strings.HasPrefix(got, `{"jsonrpc":"2.0","id":10,"error":{"code":-32603,"message":"the server at this URL is not a mesh`) {
 		t.Errorf("the page of another server became %s", got)
 	}
-	c.say(`{"jsonrpc":"2.0","id":11,"method":"half"}`)
+	c.send(`{"jsonrpc":"2.0","id":11,"method":"half"}`)
 	if got := []string{<-c.lines, <-c.lines}; !strings.HasPrefix(got[1], `{"jsonrpc":"2.0","id":11,"error":{"code":-32603,"message":"the mesh ended its answer`) {
 		t.Errorf("a stream without the response became %s", got)
 	}
@@ -202,18 +202,18 @@ func TestMessagesAreCarried(t *testing.T) {
 
 // If the mesh no longer has the session, the relay opens one other session for several requests, with the client's own
 // messages.
-func TestASessionIsOpenedAnew(t *testing.T) {
+func TestRun_OpensALostSessionAgainOnce(t *testing.T) {
 	t.Parallel()
-	m := newMesh(t)
-	c := start(t, m.URL, "token")
-	c.say(hello)
+	m := newFakeMesh(t)
+	c := startRelay(t, m.URL, "token")
+	c.send(hello)
 	<-c.lines
-	c.say(ready)
-	c.say(call)
+	c.send(ready)
+	c.send(call)
 	<-c.lines
 	m.forget()
 	for range 5 {
-		c.say(call)
+		c.send(call)
 	}
 	for range 5 {
 		if got := <-c.lines; got != `{"jsonrpc":"2.0","id":2,"result":{"x":1.50}}` {
@@ -228,14 +228,14 @@ func TestASessionIsOpenedAnew(t *testing.T) {
 }
 
 // The client receives the events of the GET stream, also after the stream has ended and was opened again.
-func TestAStreamIsHeard(t *testing.T) {
+func TestRun_ReadsTheStreamAgainAfterItEnds(t *testing.T) {
 	t.Parallel()
-	m := newMesh(t)
+	m := newFakeMesh(t)
 	m.stream = "id: 5\ndata: \n\nid: 6\ndata: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/tools/list_changed\"}\n\n"
-	c := start(t, m.URL, "token")
-	c.say(hello)
+	c := startRelay(t, m.URL, "token")
+	c.send(hello)
 	<-c.lines
-	c.say(ready)
+	c.send(ready)
 	for range 2 {
 		if got := <-c.lines; got != `{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}` {
 			t.Errorf("received %s", got)
@@ -249,14 +249,14 @@ func TestAStreamIsHeard(t *testing.T) {
 }
 
 // A client that sends no request receives the events of the session that replaced an ended session.
-func TestAStreamIsHeardInANewSession(t *testing.T) {
+func TestRun_ReadsTheStreamOfANewSession(t *testing.T) {
 	t.Parallel()
-	m := newMesh(t)
+	m := newFakeMesh(t)
 	m.stream = "data: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/tools/list_changed\"}\n\n"
-	c := start(t, m.URL, "token")
-	c.say(hello)
+	c := startRelay(t, m.URL, "token")
+	c.send(hello)
 	<-c.lines
-	c.say(ready)
+	c.send(ready)
 	<-c.lines
 	m.forget()
 	<-c.lines
@@ -268,22 +268,22 @@ func TestAStreamIsHeardInANewSession(t *testing.T) {
 }
 
 // The client gets an error for each request that can't be delivered, and the relay continues.
-func TestFailuresAreTold(t *testing.T) {
+func TestRun_AnswersUndeliverableRequestsWithErrors(t *testing.T) {
 	t.Parallel()
-	m := newMesh(t)
-	stranger := start(t, m.URL, "another")
-	stranger.say(hello)
+	m := newFakeMesh(t)
+	stranger := startRelay(t, m.URL, "another")
+	stranger.send(hello)
 	if got := <-stranger.lines; !strings.Contains(got, `"id":0,"error":{"code":-32600,"message":"who are you"`) {
 		t.Errorf("with another token: %s", got)
 	}
-	early := start(t, m.URL, "token")
-	early.say(call)
+	early := startRelay(t, m.URL, "token")
+	early.send(call)
 	if got := <-early.lines; !strings.Contains(got, `"id":2,"error":{"code":-32600,"message":"no such session"`) {
 		t.Errorf("without a session: %s", got)
 	}
 	m.Close()
-	early.say("no JSON")
-	early.say(call)
+	early.send("no JSON")
+	early.send(call)
 	if got := <-early.lines; !strings.Contains(got, `"id":2,"error":{"code":-32603,"message":"the mesh does not answer: is it up?`) {
 		t.Errorf("without a mesh: %s", got)
 	}
@@ -291,9 +291,9 @@ func TestFailuresAreTold(t *testing.T) {
 
 // Run returns an error when it is cancelled, when the client no longer reads, and when the client writes a line that is
 // too long.
-func TestItEnds(t *testing.T) {
+func TestRun_ReturnsAnErrorWhenItCannotContinue(t *testing.T) {
 	t.Parallel()
-	m := newMesh(t)
+	m := newFakeMesh(t)
 	cfg := relay.Config{URL: m.URL, Token: "token", Client: tokenhttp.New(nil, ""), Log: slog.New(slog.DiscardHandler)}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -320,7 +320,7 @@ func TestItEnds(t *testing.T) {
 }
 
 // If the token may not be sent, the client gets an error with the reason.
-func TestRelay_TokenThatMayNotBeSentIsNotSent(t *testing.T) {
+func TestRun_DoesNotSendTheTokenInCleartext(t *testing.T) {
 	t.Parallel()
 	var elsewhere atomic.Int64
 	other := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { elsewhere.Add(1) }))
@@ -330,8 +330,8 @@ func TestRelay_TokenThatMayNotBeSentIsNotSent(t *testing.T) {
 	for url, want := range map[string]string{
 		redirects.URL: "no redirect is followed", "http://localhost.evil.example": "the token is not sent", "http://token@127.0.0.1": "the token is not sent",
 	} {
-		c := start(t, url, "token")
-		c.say(hello)
+		c := startRelay(t, url, "token")
+		c.send(hello)
 		if got := <-c.lines; !strings.Contains(got, `"id":0,"error"`) || !strings.Contains(got, want) {
 			t.Errorf("%s: the client got %s", url, got)
 		}

@@ -22,8 +22,8 @@ type RefusedError struct{ why string }
 func (e *RefusedError) Error() string { return e.why }
 
 // New returns a client that trusts the given roots, or the system's roots if roots is nil. The client sends the token
-// without TLS only to loopback addresses and to the host cleartextTo, which may be empty. If the token may not be sent to
-// the URL of a request, the client's error wraps a [RefusedError].
+// without TLS only to loopback addresses and to the host cleartextTo, which may be empty. If the token may not be sent
+// to the URL of a request, the client's error wraps a [RefusedError].
 func New(roots *x509.CertPool, cleartextTo string) *http.Client {
 	t := &transport{plain: base(), cleartext: base(), secure: base(), cleartextTo: cleartextTo}
 	t.plain.Proxy, t.plain.DialContext = nil, loopback.Dial // a proxy would read the token
@@ -53,7 +53,7 @@ func (t *transport) CloseIdleConnections() {
 }
 
 func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
-	over, err := t.over(req.URL)
+	over, err := t.transportFor(req.URL)
 	if err != nil {
 		return nil, err
 	}
@@ -63,13 +63,13 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	if resp.StatusCode >= 300 && resp.StatusCode < 400 {
 		_ = resp.Body.Close()
-		return nil, redirected(req.URL, resp)
+		return nil, redirectError(req.URL, resp)
 	}
 	return resp, nil
 }
 
-// over returns the transport for a URL, or a [RefusedError] if the token may not be sent to the URL.
-func (t *transport) over(u *url.URL) (*http.Transport, error) {
+// transportFor returns the transport for a URL, or a [RefusedError] if the token may not be sent to the URL.
+func (t *transport) transportFor(u *url.URL) (*http.Transport, error) {
 	switch {
 	case u.User != nil:
 		return nil, &RefusedError{"the token is not sent, because the URL of the mesh contains a user name or a password: " +
@@ -84,10 +84,10 @@ func (t *transport) over(u *url.URL) (*http.Transport, error) {
 		return nil, &RefusedError{fmt.Sprintf("the token is not sent to %q, because with http everyone on the network can read it: "+
 			"use https (listen_tls, or behind_proxy with a proxy that speaks TLS), or a loopback address such as "+
 			"http://127.0.0.1:%s at the end of a tunnel; if you trust the network, "+
-			"--token-in-cleartext-to %s accepts the risk", cut(u.Host), portOf(u), cut(u.Hostname()))}
+			"--token-in-cleartext-to %s accepts the risk", truncate(u.Host), portOf(u), truncate(u.Hostname()))}
 	default:
 		return nil, &RefusedError{fmt.Sprintf("the token is not sent, because the URL of the mesh begins with %q: it must begin with https://, or with http:// "+
-			"on this machine", cut(u.Scheme))}
+			"on this machine", truncate(u.Scheme))}
 	}
 }
 
@@ -98,16 +98,16 @@ func portOf(u *url.URL) string {
 	return "80"
 }
 
-// redirected returns an error that names the target of a redirect. It leaves out the user, the query and the fragment of
-// the target, which may contain secrets.
-func redirected(from *url.URL, resp *http.Response) error {
+// redirectError returns an error that names the target of a redirect. It leaves out the user, the query and the
+// fragment of the target, which may contain secrets.
+func redirectError(from *url.URL, resp *http.Response) error {
 	target := "nowhere"
 	if to, err := resp.Location(); err == nil {
 		to.User, to.RawQuery, to.Fragment = nil, "", ""
-		target = cut(to.String())
+		target = truncate(to.String())
 	}
 	return &RefusedError{fmt.Sprintf("%s answered %s, which redirects to %q: no redirect is followed with a token. "+
-		"If the mesh has that address, set SLUICE_URL to it", cut(from.Scheme+"://"+from.Host), resp.Status, target)}
+		"If the mesh has that address, set SLUICE_URL to it", truncate(from.Scheme+"://"+from.Host), resp.Status, target)}
 }
 
-func cut(text string) string { return text[:min(len(text), maxTarget)] }
+func truncate(text string) string { return text[:min(len(text), maxTarget)] }

@@ -12,15 +12,15 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/tokenhttp"
 )
 
-// leaks is a server that counts the requests with a token.
-type leaks struct {
+// tokenCounter is a server that counts the requests with a token.
+type tokenCounter struct {
 	*httptest.Server
 	n atomic.Int64
 }
 
-func newLeaks(t *testing.T) *leaks {
+func newTokenCounter(t *testing.T) *tokenCounter {
 	t.Helper()
-	l := new(leaks)
+	l := new(tokenCounter)
 	l.Server = httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Authorization") != "" {
 			l.n.Add(1)
@@ -43,8 +43,8 @@ func send(t *testing.T, client *http.Client, url string) (*http.Response, error)
 
 // Without TLS the client sends the token to loopback addresses only, whatever a URL looks like. The proxy in the
 // environment represents an attacker on the network, who would see each other request without TLS.
-func TestNew_TokenGoesWithoutTLSToLoopbackAlone(t *testing.T) {
-	proxy := newLeaks(t)
+func TestNew_SendsTheTokenWithoutTLSOnlyToLoopback(t *testing.T) {
+	proxy := newTokenCounter(t)
 	for _, name := range []string{"HTTP_PROXY", "http_proxy", "ALL_PROXY"} {
 		t.Setenv(name, proxy.URL)
 	}
@@ -71,9 +71,9 @@ func TestNew_TokenGoesWithoutTLSToLoopbackAlone(t *testing.T) {
 	}
 }
 
-func TestNew_LoopbackIsReachedWithoutAProxy(t *testing.T) {
+func TestNew_UsesNoProxyForLoopback(t *testing.T) {
 	t.Setenv("HTTP_PROXY", "http://127.0.0.1:1")
-	mesh := newLeaks(t)
+	mesh := newTokenCounter(t)
 	port := mesh.URL[strings.LastIndex(mesh.URL, ":"):]
 	for i, host := range []string{"127.0.0.1", "localhost", "[::ffff:127.0.0.1]"} {
 		resp, err := send(t, tokenhttp.New(nil, ""), "http://"+host+port)
@@ -87,9 +87,9 @@ func TestNew_LoopbackIsReachedWithoutAProxy(t *testing.T) {
 	}
 }
 
-func TestNew_NoRedirectIsFollowed(t *testing.T) {
+func TestNew_FollowsNoRedirect(t *testing.T) {
 	t.Parallel()
-	elsewhere := newLeaks(t)
+	elsewhere := newTokenCounter(t)
 	for _, status := range []int{301, 302, 303, 307, 308} {
 		for _, target := range []string{elsewhere.URL + "/mcp?key=hidden", "https://user:hidden@evil.example/x#hidden", "//" + strings.TrimPrefix(elsewhere.URL, "http://"), "/elsewhere", ""} {
 			handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -125,10 +125,10 @@ func TestNew_NoRedirectIsFollowed(t *testing.T) {
 	}
 }
 
-// The client may send the token without TLS to exactly the named host. The host does not exist, so the request fails, but
-// not with a refusal.
-func TestNew_CleartextGoesToTheNamedHostAlone(t *testing.T) {
-	proxy := newLeaks(t)
+// The client may send the token without TLS to exactly the named host. The host does not exist, so the request fails,
+// but not with a refusal.
+func TestNew_SendsCleartextOnlyToTheNamedHost(t *testing.T) {
+	proxy := newTokenCounter(t)
 	t.Setenv("HTTP_PROXY", proxy.URL)
 	for named, hosts := range map[string]map[string]bool{
 		"gateway.invalid": {"gateway.invalid": false, "GATEWAY.invalid": true, "gateway.invalid.evil.example": true, "evil.example": true, "x@gateway.invalid": true},

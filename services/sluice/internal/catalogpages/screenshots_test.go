@@ -15,11 +15,11 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/catalogpages"
 )
 
-var shots = flag.String("screenshots", "", "the folder for pictures of pages")
+var screenshotFolder = flag.String("screenshots", "", "the folder for pictures of pages")
 
-// flow returns the real list of the Claude Flow server, 353 tools, as the classifier classifies it, with the tools of
-// few.
-func flow(t testing.TB) catalogpages.Catalogue {
+// claudeFlowCatalog returns the real list of the Claude Flow server, 353 tools, as the classifier classifies it, with
+// the tools of few.
+func claudeFlowCatalog(t testing.TB) catalogpages.Catalogue {
 	t.Helper()
 	list, err := os.ReadFile(filepath.Join("..", "..", "..", "policy", "internal", "classify", "testdata", "lists", "claude-flow.json"))
 	if err != nil {
@@ -29,20 +29,20 @@ func flow(t testing.TB) catalogpages.Catalogue {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := few(t)
+	c := goldenCatalog(t)
 	c.Servers[1].Tools = int32(len(classified))
 	known := make(map[string]bool)
 	for _, tool := range c.Tools {
 		known[tool.GetName()] = true
 	}
-	descriptions := describedIn(t, list)
+	descriptions := descriptionsIn(t, list)
 	for _, tool := range classified {
 		if known[tool.Name] {
 			continue
 		}
 		c.Tools = append(c.Tools, &policyv1.CatalogTool{
 			Server: "claude-flow", Name: tool.Name, Description: descriptions[tool.Name], Classification: tool.Classification,
-			Pin: policyv1.PinState_PIN_STATE_ACCEPTED, ListedNow: true, Listed: day(0),
+			Pin: policyv1.PinState_PIN_STATE_ACCEPTED, ListedNow: true, Listed: daysBefore(0),
 		})
 	}
 	return c
@@ -50,37 +50,37 @@ func flow(t testing.TB) catalogpages.Catalogue {
 
 // TestScreenshots stores pictures of pages in a folder, for people to look at: -screenshots=FOLDER.
 func TestScreenshots(t *testing.T) {
-	if *shots == "" {
+	if *screenshotFolder == "" {
 		t.Skip("no folder is given")
 	}
-	if err := os.MkdirAll(*shots, 0o755); err != nil {
+	if err := os.MkdirAll(*screenshotFolder, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	dir := site(t, flow(t))
-	b := open(t)
+	dir := writeSite(t, claudeFlowCatalog(t))
+	b := startBrowser(t)
 	for name, file := range map[string]string{
 		"index": "index.html", "servers": "servers.html", "server": "server/claude-flow.html", "stopped-server": "server/shop.html", "category": "category/destructive.html",
 		"tool": "tool/claude-flow/wasm_agent_export.html", "worst-tool": "tool/shop/refund.html", "search": "index.html#q=agent&risk=low",
 	} {
 		for _, width := range []int{1280, 390} {
 			for _, scheme := range []string{"light", "dark"} {
-				b.look(width, scheme)
-				b.visit("about:blank") // a new hash does not load a page again
-				b.visit("file://" + filepath.Join(dir, file))
-				b.shoot(filepath.Join(*shots, fmt.Sprintf("%s-%d-%s.png", name, width, scheme)), 2000, false)
+				b.setWindow(width, scheme)
+				b.navigate("about:blank") // a new hash does not load a page again
+				b.navigate("file://" + filepath.Join(dir, file))
+				b.screenshot(filepath.Join(*screenshotFolder, fmt.Sprintf("%s-%d-%s.png", name, width, scheme)), 2000, false)
 				if strings.HasSuffix(name, "tool") {
-					b.shoot(filepath.Join(*shots, fmt.Sprintf("%s-end-%d-%s.png", name, width, scheme)), 2000, true)
+					b.screenshot(filepath.Join(*screenshotFolder, fmt.Sprintf("%s-end-%d-%s.png", name, width, scheme)), 2000, true)
 				}
 			}
 		}
 	}
-	for _, complaint := range b.complaints() {
+	for _, complaint := range b.reportedErrors() {
 		t.Error(complaint)
 	}
 }
 
-// describedIn returns the descriptions of tools in an answer to tools/list, by name.
-func describedIn(t testing.TB, list []byte) map[string]string {
+// descriptionsIn returns the descriptions of tools in an answer to tools/list, by name.
+func descriptionsIn(t testing.TB, list []byte) map[string]string {
 	t.Helper()
 	var answer struct {
 		Tools []struct {

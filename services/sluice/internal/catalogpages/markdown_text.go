@@ -8,15 +8,15 @@ import (
 	"strings"
 )
 
-// markdown writes Markdown. The formats of its methods are Markdown. The arguments are text, which is escaped so that it
-// stays text.
+// markdown writes Markdown. The formats of its methods are Markdown. The arguments are text, which is escaped so that
+// it stays text.
 type markdown struct {
 	to  io.Writer
 	err error // the first error
 }
 
-// safe is Markdown. All other text is escaped before it is written.
-type safe string
+// rawMarkdown is Markdown. All other text is escaped before it is written.
+type rawMarkdown string
 
 // Types of arguments.
 type (
@@ -101,18 +101,18 @@ func (m *markdown) notices(all []notice) {
 }
 
 // markdownOf returns an argument as Markdown on one line.
-func markdownOf(arg any) safe {
+func markdownOf(arg any) rawMarkdown {
 	switch a := arg.(type) {
 	case inCode:
 		return codeSpan(string(a))
 	case name:
 		return codeSpan(string(a))
 	case text:
-		return safe(escapeMarkdown(oneLine(string(a))))
+		return rawMarkdown(escapeMarkdown(oneLine(string(a))))
 	case string:
-		return safe(escapeMarkdown(oneLine(a)))
+		return rawMarkdown(escapeMarkdown(oneLine(a)))
 	case link:
-		return safe("[" + escapeMarkdown(oneLine(a.text)) + "](" + a.to + ")")
+		return rawMarkdown("[" + escapeMarkdown(oneLine(a.text)) + "](" + a.to + ")")
 	case prose:
 		return proseOf(a)
 	default:
@@ -120,7 +120,7 @@ func markdownOf(arg any) safe {
 	}
 }
 
-func proseOf(p prose) safe {
+func proseOf(p prose) rawMarkdown {
 	var out strings.Builder
 	for _, part := range p {
 		switch part.Kind {
@@ -130,7 +130,7 @@ func proseOf(p prose) safe {
 			out.WriteString(escapeMarkdown(oneLine(part.Text)))
 		}
 	}
-	return safe(out.String())
+	return rawMarkdown(out.String())
 }
 
 // oneLine returns a text on one line. White space with a line break becomes a space.
@@ -142,8 +142,8 @@ func oneLine(said string) string {
 }
 
 // special replaces characters with a meaning in Markdown, in HTML or in a table, and the beginnings of texts that some
-// Markdown renderers turn into a link. Its output contains no HTML tag, so that it is also safe in a renderer that ignores
-// backslash escapes.
+// Markdown renderers turn into a link. Its output contains no HTML tag, so that it is also safe in a renderer that
+// ignores backslash escapes.
 var special = func() *strings.Replacer {
 	pairs := []string{"&", "&amp;", "<", "&lt;", ">", "&gt;", "|", "&#124;", "`", "&#96;", "@", "&#64;", "://", "&#58;//", "www.", "www&#46;"}
 	for _, char := range `\*_{}[]~$` {
@@ -167,15 +167,15 @@ func escapeMarkdown(said string) string {
 
 // codeSpan returns a text as code, on one line. If the text has characters that must be escaped, codeSpan writes a code
 // element of HTML, because a code span of Markdown has no escapes.
-func codeSpan(said string) safe {
+func codeSpan(said string) rawMarkdown {
 	said = oneLine(said)
 	if said == "" {
 		return ""
 	}
 	if strings.ContainsAny(said, "|<>&`") {
-		return safe("<code>" + escapeMarkdown(said) + "</code>")
+		return rawMarkdown("<code>" + escapeMarkdown(said) + "</code>")
 	}
-	return safe("`" + said + "`")
+	return rawMarkdown("`" + said + "`")
 }
 
 // longest returns the length of the longest run of backticks in a text.

@@ -19,15 +19,15 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// marker is the file that identifies a folder that this package has written. Its first line names the format. Each other
-// line is the name of a file that an export has written.
-const marker = ".sluice-catalogue"
+// markerFile is the file that identifies a folder that this package has written. Its first line names the format. Each
+// other line is the name of a file that an export has written.
+const markerFile = ".sluice-catalogue"
 
-// greeting is the beginning of the marker's first line, before the name of the format.
-const greeting = "written by sluice catalog export as "
+// markerPrefix is the beginning of the marker's first line, before the name of the format.
+const markerPrefix = "written by sluice catalog export as "
 
-// unfinished is the name of the temporary file of a page. * is replaced by the process id and a number.
-const unfinished = ".sluice-page-*.tmp"
+// temporaryPattern is the name of the temporary file of a page. * is replaced by the process id and a number.
+const temporaryPattern = ".sluice-page-*.tmp"
 
 // Errors of folders.
 var (
@@ -45,9 +45,9 @@ type page struct {
 }
 
 // export writes pages into a folder, which it creates if necessary. It replaces the pages of an earlier export, removes
-// pages that no longer exist, and changes no other file. An export that is stopped leaves complete pages, which the next
-// export replaces. export iterates over pages twice. It calls fill for several pages concurrently, and for the last page
-// after all others.
+// pages that no longer exist, and changes no other file. An export that is stopped leaves complete pages, which the
+// next export replaces. export iterates over pages twice. It calls fill for several pages concurrently, and for the
+// last page after all others.
 func export(dir, format string, pages iter.Seq[page]) (err error) {
 	f, err := openFolder(dir, format)
 	if err != nil {
@@ -58,24 +58,24 @@ func export(dir, format string, pages iter.Seq[page]) (err error) {
 	for p := range pages {
 		now[p.name] = true
 	}
-	if err := f.announce(now); err != nil {
+	if err := f.addToMarker(now); err != nil {
 		return err
 	}
 	if err := f.writeAll(pages); err != nil {
 		return err
 	}
-	return f.finish(now)
+	return f.removeStale(now)
 }
 
 // folder is the folder of an export.
 type folder struct {
 	root   *os.Root
 	format string
-	// before contains the files in the marker: those that an earlier export wrote, or would have written if it had not been
-	// stopped.
-	before map[string]bool
-	// begun counts temporary files, for their names.
-	begun atomic.Int64
+	// earlier contains the files in the marker: those that an earlier export wrote, or would have written if it had not
+	// been stopped.
+	earlier map[string]bool
+	// temporaryCount counts temporary files, for their names.
+	temporaryCount atomic.Int64
 }
 
 // openFolder opens a folder, or creates it. Other users may read the folder, because its pages are not secret.
@@ -88,7 +88,7 @@ func openFolder(dir, format string) (*folder, error) {
 		return nil, fmt.Errorf("open the folder: %w", err)
 	}
 	f := &folder{root: root, format: format}
-	if f.before, err = f.readMarker(); err == nil {
+	if f.earlier, err = f.readMarker(); err == nil {
 		err = f.removeUnfinished()
 	}
 	if err != nil {
@@ -99,7 +99,7 @@ func openFolder(dir, format string) (*folder, error) {
 
 // readMarker returns the files in the marker, or nil if the folder is empty. Errors: [ErrFolder], [ErrFormat].
 func (f *folder) readMarker() (map[string]bool, error) {
-	text, err := f.root.ReadFile(marker)
+	text, err := f.root.ReadFile(markerFile)
 	if errors.Is(err, fs.ErrNotExist) {
 		entries, err := fs.ReadDir(f.root.FS(), ".")
 		if err == nil && len(entries) > 0 {
@@ -111,7 +111,7 @@ func (f *folder) readMarker() (map[string]bool, error) {
 		return nil, err
 	}
 	head, files, _ := strings.Cut(string(text), "\n")
-	format, ours := strings.CutPrefix(head, greeting)
+	format, ours := strings.CutPrefix(head, markerPrefix)
 	switch {
 	case !ours:
 		return nil, ErrFolder
@@ -127,18 +127,18 @@ func (f *folder) readMarker() (map[string]bool, error) {
 
 // removeUnfinished removes the temporary files of an export that was killed.
 func (f *folder) removeUnfinished() error {
-	left, err := fs.Glob(f.root.FS(), unfinished)
+	left, err := fs.Glob(f.root.FS(), temporaryPattern)
 	for _, name := range left {
 		err = errors.Join(err, f.root.Remove(name))
 	}
 	return err
 }
 
-// announce adds files to the marker before the export writes the first of them. If the folder has a file with one of these
-// names that is not in the marker, announce changes nothing and returns [ErrFolder].
-func (f *folder) announce(now map[string]bool) error {
+// addToMarker adds files to the marker before the export writes the first of them. If the folder has a file with one of
+// these names that is not in the marker, addToMarker changes nothing and returns [ErrFolder].
+func (f *folder) addToMarker(now map[string]bool) error {
 	for name := range now {
-		if f.before[name] {
+		if f.earlier[name] {
 			continue
 		}
 		if _, err := f.root.Lstat(name); err == nil {
@@ -146,13 +146,13 @@ func (f *folder) announce(now map[string]bool) error {
 		}
 	}
 	both := maps.Clone(now)
-	maps.Copy(both, f.before)
-	return f.mark(both)
+	maps.Copy(both, f.earlier)
+	return f.writeMarker(both)
 }
 
-func (f *folder) mark(files map[string]bool) error {
-	return f.place(marker, func(w io.Writer) error {
-		fmt.Fprintln(w, greeting+f.format)
+func (f *folder) writeMarker(files map[string]bool) error {
+	return f.writeFile(markerFile, func(w io.Writer) error {
+		fmt.Fprintln(w, markerPrefix+f.format)
 		for _, name := range slices.Sorted(maps.Keys(files)) {
 			fmt.Fprintln(w, name)
 		}
@@ -160,14 +160,15 @@ func (f *folder) mark(files map[string]bool) error {
 	})
 }
 
-// writeAll writes pages, GOMAXPROCS of them concurrently, and the last page after all others. It stops at the first error.
+// writeAll writes pages, GOMAXPROCS of them concurrently, and the last page after all others. It stops at the first
+// error.
 func (f *folder) writeAll(pages iter.Seq[page]) error {
 	group, going := errgroup.WithContext(context.Background())
 	group.SetLimit(runtime.GOMAXPROCS(0))
 	var last *page
 	for p := range pages {
 		if before := last; before != nil {
-			group.Go(func() error { return f.write(*before) })
+			group.Go(func() error { return f.writePage(*before) })
 		}
 		if last = &p; going.Err() != nil {
 			break
@@ -176,13 +177,13 @@ func (f *folder) writeAll(pages iter.Seq[page]) error {
 	if err := group.Wait(); err != nil || last == nil {
 		return err
 	}
-	return f.write(*last)
+	return f.writePage(*last)
 }
 
-func (f *folder) write(p page) error {
+func (f *folder) writePage(p page) error {
 	err := f.root.MkdirAll(path.Dir(p.name), 0o755)
 	if err == nil {
-		err = f.place(p.name, p.fill)
+		err = f.writeFile(p.name, p.fill)
 	}
 	if err != nil {
 		return fmt.Errorf("write %s: %w", p.name, err)
@@ -190,9 +191,9 @@ func (f *folder) write(p page) error {
 	return nil
 }
 
-// place writes a file completely or not at all, by renaming a temporary file.
-func (f *folder) place(name string, fill func(io.Writer) error) error {
-	temporary := strings.Replace(unfinished, "*", fmt.Sprintf("%d-%d", os.Getpid(), f.begun.Add(1)), 1)
+// writeFile writes a file completely or not at all, by renaming a temporary file.
+func (f *folder) writeFile(name string, fill func(io.Writer) error) error {
+	temporary := strings.Replace(temporaryPattern, "*", fmt.Sprintf("%d-%d", os.Getpid(), f.temporaryCount.Add(1)), 1)
 	file, err := f.root.OpenFile(temporary, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o644)
 	if err != nil {
 		return err
@@ -207,9 +208,10 @@ func (f *folder) place(name string, fill func(io.Writer) error) error {
 	return nil
 }
 
-// finish removes the files of earlier exports that this export did not write, and folders that are empty after that.
-func (f *folder) finish(now map[string]bool) error {
-	for name := range f.before {
+// removeStale removes the files of earlier exports that this export did not write, and folders that are empty after
+// that.
+func (f *folder) removeStale(now map[string]bool) error {
+	for name := range f.earlier {
 		if now[name] {
 			continue
 		}
@@ -222,5 +224,5 @@ func (f *folder) finish(now map[string]bool) error {
 			}
 		}
 	}
-	return f.mark(now)
+	return f.writeMarker(now)
 }

@@ -12,16 +12,16 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// visit opens a file, or another address.
-func (b *browser) visit(path string) {
+// navigate opens a file, or another address.
+func (b *browser) navigate(path string) {
 	b.t.Helper()
 	address := path
 	if filepath.IsAbs(path) {
 		address = (&url.URL{Scheme: "file", Path: path}).String()
 	}
-	n := b.seen()
+	n := b.eventCount()
 	b.call("Page.navigate", map[string]any{"url": address}, nil)
-	b.await(n, "Page.loadEventFired")
+	b.waitForEvent(n, "Page.loadEventFired")
 }
 
 // eval evaluates an expression in the page and reads its value.
@@ -52,8 +52,8 @@ func (b *browser) text(expression string) string {
 	return out
 }
 
-// keys types keys: texts, or the names of keys such as ArrowDown.
-func (b *browser) keys(keys ...string) {
+// pressKeys types keys: texts, or the names of keys such as ArrowDown.
+func (b *browser) pressKeys(keys ...string) {
 	b.t.Helper()
 	for _, key := range keys {
 		press := map[string]any{"type": "keyDown", "key": key, "code": key}
@@ -76,14 +76,14 @@ func (b *browser) keys(keys ...string) {
 	}
 }
 
-// typed types a text, key by key.
-func (b *browser) typed(text string) {
+// typeText types a text, key by key.
+func (b *browser) typeText(text string) {
 	b.t.Helper()
-	b.keys(strings.Split(text, "")...)
+	b.pressKeys(strings.Split(text, "")...)
 }
 
-// look sets the width of the window and the system's color scheme, without animations.
-func (b *browser) look(width int, scheme string) {
+// setWindow sets the width of the window and the system's color scheme, without animations.
+func (b *browser) setWindow(width int, scheme string) {
 	b.t.Helper()
 	height := 900
 	if width < 600 {
@@ -95,8 +95,8 @@ func (b *browser) look(width int, scheme string) {
 	}}, nil)
 }
 
-// shoot stores a picture of the page, of at most this height in pixels: of its beginning or of its end.
-func (b *browser) shoot(file string, most float64, end bool) {
+// screenshot stores a picture of the page, of at most this height in pixels: of its beginning or of its end.
+func (b *browser) screenshot(file string, most float64, end bool) {
 	b.t.Helper()
 	var size struct{ Width, Height float64 }
 	b.eval("({Width: innerWidth, Height: document.documentElement.scrollHeight})", &size)
@@ -120,9 +120,9 @@ func (b *browser) shoot(file string, most float64, end bool) {
 	}
 }
 
-// complaints returns errors and violations that the browser reported, and requests for anything but files and pages of
-// the browser.
-func (b *browser) complaints() []string {
+// reportedErrors returns errors and violations that the browser reported, and requests for anything but files and pages
+// of the browser.
+func (b *browser) reportedErrors() []string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	var out []string

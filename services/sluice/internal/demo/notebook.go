@@ -21,17 +21,17 @@ var startingNotes = [...]note{
 	{Title: "Try a limit", Body: "Read one note again and again: a limit says when to come back, and lets you in then."},
 }
 
-// book is a bounded list of notes, in the order in which they were created.
-type book struct {
-	most int // the maximum number of notes
+// noteBook is a bounded list of notes, in the order in which they were created.
+type noteBook struct {
+	maxNotes int // the maximum number of notes
 
-	mu    sync.RWMutex
-	last  uint64 // the number of the last note that was created
-	notes []note
+	mu         sync.RWMutex
+	lastNumber uint64 // the number of the last note that was created
+	notes      []note
 }
 
-func newBook(most int) *book {
-	b := &book{most: most}
+func newBook(most int) *noteBook {
+	b := &noteBook{maxNotes: most}
 	for _, n := range startingNotes {
 		b.append(n.Title, n.Body)
 	}
@@ -39,24 +39,24 @@ func newBook(most int) *book {
 }
 
 // append adds a note. The caller must hold the lock or have the only reference to b.
-func (b *book) append(title, body string) note {
-	b.last++
-	n := note{ID: "note-" + strconv.FormatUint(b.last, 10), Title: title, Body: body}
+func (b *noteBook) append(title, body string) note {
+	b.lastNumber++
+	n := note{ID: "note-" + strconv.FormatUint(b.lastNumber, 10), Title: title, Body: body}
 	b.notes = append(b.notes, n)
 	return n
 }
 
 // create adds a note. It returns an error if the book is full.
-func (b *book) create(title, body string) (note, error) {
+func (b *noteBook) create(title, body string) (note, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if len(b.notes) >= b.most {
-		return note{}, fmt.Errorf("the book is full: it holds %d notes; delete one with delete_note first", b.most)
+	if len(b.notes) >= b.maxNotes {
+		return note{}, fmt.Errorf("the book is full: it holds %d notes; delete one with delete_note first", b.maxNotes)
 	}
 	return b.append(title, body), nil
 }
 
-func (b *book) get(id string) (note, error) {
+func (b *noteBook) get(id string) (note, error) {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
 	i, err := b.find(id)
@@ -67,7 +67,7 @@ func (b *book) get(id string) (note, error) {
 }
 
 // remove deletes a note permanently and returns it.
-func (b *book) remove(id string) (note, error) {
+func (b *noteBook) remove(id string) (note, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	i, err := b.find(id)
@@ -80,7 +80,7 @@ func (b *book) remove(id string) (note, error) {
 }
 
 // page returns up to limit notes from an offset, and the number of all notes.
-func (b *book) page(offset, limit int) (notes []note, total int) {
+func (b *noteBook) page(offset, limit int) (notes []note, total int) {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
 	total = len(b.notes)
@@ -88,7 +88,7 @@ func (b *book) page(offset, limit int) (notes []note, total int) {
 	return slices.Clone(b.notes[start:min(start+limit, total)]), total
 }
 
-func (b *book) find(id string) (int, error) {
+func (b *noteBook) find(id string) (int, error) {
 	i := slices.IndexFunc(b.notes, func(n note) bool { return n.ID == id })
 	if i < 0 {
 		return 0, fmt.Errorf("no note %q exists: call list_notes to see the ids", id)

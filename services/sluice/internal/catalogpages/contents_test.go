@@ -17,29 +17,29 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/catalogpages"
 )
 
-// renamed are fields of the contract with another form in the JSON document.
-var renamed = map[string]string{"definitionJson": "definition"}
+// renamedFields are fields of the contract with another form in the JSON document.
+var renamedFields = map[string]string{"definitionJson": "definition"}
 
 // The JSON document has all fields of the contract.
-func TestJSONHasAllThatTheContractHas(t *testing.T) {
+func TestJSON_HasAllFieldsOfTheContract(t *testing.T) {
 	t.Parallel()
 	server, tool := new(policyv1.CatalogServer), new(policyv1.CatalogTool)
-	fill(server.ProtoReflect())
-	fill(tool.ProtoReflect())
+	fillMessage(server.ProtoReflect())
+	fillMessage(tool.ProtoReflect())
 	tool.Server, tool.DefinitionJson = server.GetName(), `{"name":"a"}`
 	var got struct {
 		Servers []jsontext.Value `json:"servers"`
 		Tools   []jsontext.Value `json:"tools"`
 	}
-	if err := json.Unmarshal([]byte(document(t, catalogpages.Catalogue{Servers: []*policyv1.CatalogServer{server}, Tools: []*policyv1.CatalogTool{tool}})), &got); err != nil {
+	if err := json.Unmarshal([]byte(writeJSON(t, catalogpages.Catalogue{Servers: []*policyv1.CatalogServer{server}, Tools: []*policyv1.CatalogTool{tool}})), &got); err != nil {
 		t.Fatal(err)
 	}
-	compare(t, "", server.ProtoReflect().Descriptor(), got.Servers[0])
-	compare(t, "", tool.ProtoReflect().Descriptor(), got.Tools[0])
+	compareFields(t, "", server.ProtoReflect().Descriptor(), got.Servers[0])
+	compareFields(t, "", tool.ProtoReflect().Descriptor(), got.Tools[0])
 }
 
-// fill sets every field of a message.
-func fill(m protoreflect.Message) {
+// fillMessage sets every field of a message.
+func fillMessage(m protoreflect.Message) {
 	fields := m.Descriptor().Fields()
 	for i := range fields.Len() {
 		fd := fields.Get(i)
@@ -50,7 +50,7 @@ func fill(m protoreflect.Message) {
 				if fd.IsList() {
 					v = v.List().NewElement()
 				}
-				fill(v.Message())
+				fillMessage(v.Message())
 				return v
 			case protoreflect.BoolKind:
 				return protoreflect.ValueOfBool(true)
@@ -76,8 +76,8 @@ func fill(m protoreflect.Message) {
 	}
 }
 
-// compare finds fields of the contract that an object lacks.
-func compare(t *testing.T, at string, md protoreflect.MessageDescriptor, text jsontext.Value) {
+// compareFields finds fields of the contract that an object lacks.
+func compareFields(t *testing.T, at string, md protoreflect.MessageDescriptor, text jsontext.Value) {
 	t.Helper()
 	var object map[string]jsontext.Value
 	if err := json.Unmarshal(text, &object); err != nil {
@@ -87,7 +87,7 @@ func compare(t *testing.T, at string, md protoreflect.MessageDescriptor, text js
 	for i := range fields.Len() {
 		fd := fields.Get(i)
 		name := fd.JSONName()
-		if other, ok := renamed[name]; ok {
+		if other, ok := renamedFields[name]; ok {
 			name = other
 		}
 		value, ok := object[name]
@@ -100,19 +100,19 @@ func compare(t *testing.T, at string, md protoreflect.MessageDescriptor, text js
 			if err := json.Unmarshal(value, &list); err != nil || len(list) != 1 {
 				t.Fatalf("%s/%s: %d, %v", at, name, len(list), err)
 			}
-			compare(t, at+"/"+name, fd.Message(), list[0])
+			compareFields(t, at+"/"+name, fd.Message(), list[0])
 		default:
-			compare(t, at+"/"+name, fd.Message(), value)
+			compareFields(t, at+"/"+name, fd.Message(), value)
 		}
 	}
 }
 
 // The rules on pages load unchanged, also for names that YAML would read as another type, and are about the tool.
-func TestRulesOnPagesLoad(t *testing.T) {
+func TestPages_RecommendedRulesLoad(t *testing.T) {
 	t.Parallel()
 	names := []string{"wasm_agent_export", "no", "null", "123", "a.b/c-d", "-x", strings.Repeat("x", 128)}
-	c := only(names...)
-	dir := site(t, c)
+	c := catalogOf(names...)
+	dir := writeSite(t, c)
 	found := 0
 	for _, file := range filesIn(t, dir) {
 		if !strings.HasPrefix(file, "tool/") {
@@ -134,9 +134,9 @@ func TestRulesOnPagesLoad(t *testing.T) {
 }
 
 // A tool that no document can name says so instead of showing a rule that would not load.
-func TestAToolThatNoRuleCanName(t *testing.T) {
+func TestPages_ToolThatNoRuleCanNameHasNoRule(t *testing.T) {
 	t.Parallel()
-	dir := site(t, only("Ünnamed tool"))
+	dir := writeSite(t, catalogOf("Ünnamed tool"))
 	for _, file := range filesIn(t, dir) {
 		if !strings.HasPrefix(file, "tool/") {
 			continue
@@ -149,11 +149,11 @@ func TestAToolThatNoRuleCanName(t *testing.T) {
 }
 
 // The page of a tool about which nothing is known says so, and assumes the worst.
-func TestNothingIsKnown(t *testing.T) {
+func TestPages_UnclassifiedToolCountsAsWorst(t *testing.T) {
 	t.Parallel()
-	dir := site(t, only("a"))
-	text := textOf(spaced(body(t, parse(t, dir, "tool", "files", "a.html"))))
-	inOrder(t, "a", text, []string{
+	dir := writeSite(t, catalogOf("a"))
+	text := textOf(withSpaces(body(t, parse(t, dir, "tool", "files", "a.html"))))
+	checkOrder(t, "a", text, []string{
 		"The server gives no description.", "Not classified", "Not classified", "0, 0 required", "Nothing is known of the newest definition", "It is not sure what this tool does",
 		"No list has this tool any more", "It is not known what a does on files.", "Nothing in the definition says what the tool does.", "The catalogue knows of none.",
 		"The catalog recommends no rule for it.", "tool of unknown risk", "It takes no parameters.", "None is known.", "It is not known.", "0.00, unsure", "not judged",
@@ -161,12 +161,12 @@ func TestNothingIsKnown(t *testing.T) {
 }
 
 // The catalog is not changed.
-func TestTheCatalogueIsOnlyRead(t *testing.T) {
+func TestExport_DoesNotChangeTheCatalog(t *testing.T) {
 	t.Parallel()
-	c, before := few(t), few(t)
-	site(t, c)
-	book(t, c)
-	document(t, c)
+	c, before := goldenCatalog(t), goldenCatalog(t)
+	writeSite(t, c)
+	writeMarkdown(t, c)
+	writeJSON(t, c)
 	for i := range c.Tools {
 		if !proto.Equal(c.Tools[i], before.Tools[i]) {
 			t.Errorf("tool %d was changed", i)
@@ -180,13 +180,13 @@ func TestTheCatalogueIsOnlyRead(t *testing.T) {
 }
 
 // Long lists have several pages, which link to each other.
-func TestLongListsHavePages(t *testing.T) {
+func TestHTML_LongListsHaveSeveralPages(t *testing.T) {
 	t.Parallel()
 	var names []string
 	for i := range 1001 {
 		names = append(names, strings.Repeat("a", 1+i%90)+strings.Repeat("b", i/90))
 	}
-	dir := site(t, only(names...))
+	dir := writeSite(t, catalogOf(names...))
 	seen := 0
 	for i, file := range []string{"files.html", "files~2.html", "files~3.html"} {
 		page := parse(t, dir, "server", file)

@@ -14,16 +14,16 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/catalogpages"
 )
 
-// only returns a catalog of one server with tools of these names.
-func only(names ...string) catalogpages.Catalogue {
-	c := catalogpages.Catalogue{Made: made}
+// catalogOf returns a catalog of one server with tools of these names.
+func catalogOf(names ...string) catalogpages.Catalogue {
+	c := catalogpages.Catalogue{Made: readAt}
 	for _, name := range names {
 		c.Tools = append(c.Tools, &policyv1.CatalogTool{Server: "files", Name: name})
 	}
 	return c
 }
 
-func write(t *testing.T, text string, path ...string) {
+func writeText(t *testing.T, text string, path ...string) {
 	t.Helper()
 	file := filepath.Join(path...)
 	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
@@ -36,12 +36,12 @@ func write(t *testing.T, text string, path ...string) {
 
 // An export into the folder of an earlier one replaces it: pages of removed tools are removed, and files of others
 // stay.
-func TestAnExportReplacesTheOneBefore(t *testing.T) {
+func TestExport_ReplacesAnEarlierExport(t *testing.T) {
 	t.Parallel()
-	dir := site(t, only("read_file", "write_file"))
-	write(t, "mine", dir, "tool", "files", "notes.txt")
-	write(t, "half a page", dir, ".sluice-page-1.tmp")
-	if err := catalogpages.HTML(dir, only("read_file")); err != nil {
+	dir := writeSite(t, catalogOf("read_file", "write_file"))
+	writeText(t, "mine", dir, "tool", "files", "notes.txt")
+	writeText(t, "half a page", dir, ".sluice-page-1.tmp")
+	if err := catalogpages.HTML(dir, catalogOf("read_file")); err != nil {
 		t.Fatal(err)
 	}
 	files := filesIn(t, dir)
@@ -53,7 +53,7 @@ func TestAnExportReplacesTheOneBefore(t *testing.T) {
 	if err := os.Remove(filepath.Join(dir, "tool", "files", "notes.txt")); err != nil {
 		t.Fatal(err)
 	}
-	if err := catalogpages.HTML(dir, catalogpages.Catalogue{Made: made}); err != nil {
+	if err := catalogpages.HTML(dir, catalogpages.Catalogue{Made: readAt}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := os.Stat(filepath.Join(dir, "tool")); !errors.Is(err, os.ErrNotExist) {
@@ -61,25 +61,25 @@ func TestAnExportReplacesTheOneBefore(t *testing.T) {
 	}
 }
 
-func TestFoldersOfOthersStayAsTheyAre(t *testing.T) {
+func TestExport_RefusesFoldersWithOtherFiles(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
 		name string
 		make func(t *testing.T, dir string)
 		want error
 	}{
-		{"a folder of something else", func(t *testing.T, dir string) { write(t, "mine", dir, "index.html") }, catalogpages.ErrFolder},
-		{"a folder with another's marker", func(t *testing.T, dir string) { write(t, "written by another program", dir, ".sluice-catalogue") }, catalogpages.ErrFolder},
+		{"a folder of something else", func(t *testing.T, dir string) { writeText(t, "mine", dir, "index.html") }, catalogpages.ErrFolder},
+		{"a folder with another's marker", func(t *testing.T, dir string) { writeText(t, "written by another program", dir, ".sluice-catalogue") }, catalogpages.ErrFolder},
 		{"a folder in another format", func(t *testing.T, dir string) {
-			if err := catalogpages.Markdown(dir, only("read_file")); err != nil {
+			if err := catalogpages.Markdown(dir, catalogOf("read_file")); err != nil {
 				t.Fatal(err)
 			}
 		}, catalogpages.ErrFormat},
 		{"a page of another program", func(t *testing.T, dir string) {
-			if err := catalogpages.HTML(dir, only("write_file")); err != nil {
+			if err := catalogpages.HTML(dir, catalogOf("write_file")); err != nil {
 				t.Fatal(err)
 			}
-			write(t, "mine", dir, "tool", "files", "read_file.html")
+			writeText(t, "mine", dir, "tool", "files", "read_file.html")
 		}, catalogpages.ErrFolder},
 	}
 	for _, tt := range tests {
@@ -87,14 +87,14 @@ func TestFoldersOfOthersStayAsTheyAre(t *testing.T) {
 			t.Parallel()
 			dir := t.TempDir()
 			tt.make(t, dir)
-			before := contents(t, dir)
+			before := readFolder(t, dir)
 			for range 2 { // a second try must not mistake the first one's plans for its own pages
-				err := catalogpages.HTML(dir, only("read_file"))
+				err := catalogpages.HTML(dir, catalogOf("read_file"))
 				if !errors.Is(err, tt.want) {
 					t.Errorf("the error is %v, want %v", err, tt.want)
 				}
 			}
-			if diff := cmp.Diff(before, contents(t, dir)); diff != "" {
+			if diff := cmp.Diff(before, readFolder(t, dir)); diff != "" {
 				t.Errorf("the folder was changed:\n%s", diff)
 			}
 		})
@@ -102,13 +102,13 @@ func TestFoldersOfOthersStayAsTheyAre(t *testing.T) {
 }
 
 // A link in the folder leads no page out of it.
-func TestNoPageLeavesTheFolder(t *testing.T) {
+func TestExport_FollowsNoLinkOutOfTheFolder(t *testing.T) {
 	t.Parallel()
-	dir, outside := site(t, catalogpages.Catalogue{Made: made}), t.TempDir()
+	dir, outside := writeSite(t, catalogpages.Catalogue{Made: readAt}), t.TempDir()
 	if err := os.Symlink(outside, filepath.Join(dir, "tool")); err != nil {
 		t.Fatal(err)
 	}
-	if err := catalogpages.HTML(dir, only("read_file")); err == nil || !strings.Contains(err.Error(), "write tool/files/read_file.html") {
+	if err := catalogpages.HTML(dir, catalogOf("read_file")); err == nil || !strings.Contains(err.Error(), "write tool/files/read_file.html") {
 		t.Errorf("the error is %v", err)
 	}
 	if left := filesIn(t, outside); len(left) > 0 {
@@ -116,8 +116,8 @@ func TestNoPageLeavesTheFolder(t *testing.T) {
 	}
 }
 
-// contents returns the files of a folder.
-func contents(t *testing.T, dir string) map[string]string {
+// readFolder returns the files of a folder.
+func readFolder(t *testing.T, dir string) map[string]string {
 	t.Helper()
 	out := make(map[string]string)
 	for _, file := range filesIn(t, dir) {
@@ -127,13 +127,13 @@ func contents(t *testing.T, dir string) map[string]string {
 }
 
 // An export that was stopped leaves complete pages, which the next one recognizes.
-func TestAnExportThatWasStopped(t *testing.T) {
+func TestExport_ContinuesAfterAStoppedExport(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "site")
-	write(t, "written by sluice catalog export as html\nindex.html\ntool/files/old.html\ntool/files/never_written.html\n", dir, ".sluice-catalogue")
-	write(t, "a page", dir, "tool", "files", "old.html")
-	write(t, "half", dir, ".sluice-page-77.tmp")
-	if err := catalogpages.HTML(dir, only("read_file")); err != nil {
+	writeText(t, "written by sluice catalog export as html\nindex.html\ntool/files/old.html\ntool/files/never_written.html\n", dir, ".sluice-catalogue")
+	writeText(t, "a page", dir, "tool", "files", "old.html")
+	writeText(t, "half", dir, ".sluice-page-77.tmp")
+	if err := catalogpages.HTML(dir, catalogOf("read_file")); err != nil {
 		t.Fatal(err)
 	}
 	for _, file := range filesIn(t, dir) {
@@ -146,9 +146,9 @@ func TestAnExportThatWasStopped(t *testing.T) {
 	}
 }
 
-func TestANameMayStandOnce(t *testing.T) {
+func TestExport_RefusesDuplicateNames(t *testing.T) {
 	t.Parallel()
-	twice := only("a", "b", "a")
+	twice := catalogOf("a", "b", "a")
 	servers := catalogpages.Catalogue{Servers: []*policyv1.CatalogServer{{Name: "x"}, {Name: "x"}}}
 	for _, c := range []catalogpages.Catalogue{twice, servers} {
 		dir := filepath.Join(t.TempDir(), "site")
