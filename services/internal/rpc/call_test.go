@@ -48,7 +48,7 @@ func probeOf(do func(ctx context.Context, name string) error) probe {
 // checkBoth calls the unary method and the stream, and passes the error of each to check.
 func checkBoth(t *testing.T, s *testServer, check func(t *testing.T, err error)) {
 	t.Helper()
-	for _, w := range s.ways() {
+	for _, w := range s.paths() {
 		for kind, call := range map[string]func(context.Context, grpc.ClientConnInterface) (string, error){
 			"unary":  func(ctx context.Context, c grpc.ClientConnInterface) (string, error) { return ask(ctx, c, methodUnary) },
 			"stream": func(ctx context.Context, c grpc.ClientConnInterface) (string, error) { return open(ctx, c, "name") },
@@ -89,7 +89,7 @@ func TestServer_SendsErrors(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			s := newSite(t, probeOf(func(context.Context, string) error { return tt.err }).register(t))
+			s := newTestServer(t, probeOf(func(context.Context, string) error { return tt.err }).register(t))
 			checkBoth(t, s, func(t *testing.T, err error) {
 				checkAnswer(t, "", err, "", tt.code, tt.reason)
 				if got := status.Convert(err).Message(); got != tt.message {
@@ -107,7 +107,7 @@ func TestServer_SendsErrors(t *testing.T) {
 
 func TestServer_SendsRetryInfo(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, probeOf(func(context.Context, string) error {
+	s := newTestServer(t, probeOf(func(context.Context, string) error {
 		return &rpc.Error{Code: codes.ResourceExhausted, Reason: "FULL", RetryAfter: 1500 * time.Millisecond, Err: errors.New("full")}
 	}).register(t))
 	checkBoth(t, s, func(t *testing.T, err error) {
@@ -125,7 +125,7 @@ func TestServer_PanicFailsOnlyItsCall(t *testing.T) {
 	for name, value := range map[string]any{"a text": canary, "an error": errors.New(canary), "nothing": nil, "a caller's error": &rpc.Error{Reason: canary}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := newSite(t, probeOf(func(context.Context, string) error { panic(value) }).register(t))
+			s := newTestServer(t, probeOf(func(context.Context, string) error { panic(value) }).register(t))
 			checkBoth(t, s, func(t *testing.T, err error) {
 				if st := status.Convert(err); st.Code() != codes.Internal || st.Message() != "internal error" || len(st.Details()) > 0 {
 					t.Errorf("got %v", err)
@@ -143,14 +143,14 @@ func TestServer_PanicFailsOnlyItsCall(t *testing.T) {
 func TestServer_RefusesInvalidRequests(t *testing.T) {
 	t.Parallel()
 	var ran atomic.Int64
-	s := newSite(t, probeOf(func(_ context.Context, name string) error {
+	s := newTestServer(t, probeOf(func(_ context.Context, name string) error {
 		if name == "last" {
 			return status.Error(codes.AlreadyExists, "read to the end")
 		}
 		ran.Add(1)
 		return nil
 	}).register(t))
-	for _, w := range s.ways() {
+	for _, w := range s.paths() {
 		t.Run(w.name, func(t *testing.T) {
 			conn := w.as(t, gateway, false)
 			ran.Store(0)
@@ -179,7 +179,7 @@ func TestServer_RefusesInvalidRequests(t *testing.T) {
 func TestServer_ReservesPartOfDeadline(t *testing.T) {
 	t.Parallel()
 	left := make(chan time.Duration, 1)
-	s := newSite(t, probeOf(func(ctx context.Context, _ string) error {
+	s := newTestServer(t, probeOf(func(ctx context.Context, _ string) error {
 		end, ok := ctx.Deadline()
 		if !ok {
 			return errors.New("no deadline")
@@ -190,7 +190,7 @@ func TestServer_ReservesPartOfDeadline(t *testing.T) {
 		}
 		return nil
 	}).register(t))
-	for i, w := range s.ways() {
+	for i, w := range s.paths() {
 		latest := []time.Duration{math.MaxInt64, 5 * time.Minute, 5 * time.Minute}[i] // inside the process, the client bounds its calls
 		t.Run(w.name, func(t *testing.T) {
 			conn := w.as(t, gateway, false)
@@ -215,7 +215,7 @@ func TestServer_ReservesPartOfDeadline(t *testing.T) {
 		})
 	}
 	wait, _ := newWaiting(t)
-	for _, w := range wait.ways() {
+	for _, w := range wait.paths() {
 		t.Run(w.name+"/a deadline passes", func(t *testing.T) {
 			t.Parallel()
 			ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
@@ -237,11 +237,11 @@ func TestServer_ReservesPartOfDeadline(t *testing.T) {
 	}
 }
 
-// newWaiting returns a site whose methods run until their context ends, and the number of methods that run.
+// newWaiting returns a test server whose methods run until their context ends, and the number of methods that run.
 func newWaiting(t *testing.T) (*testServer, *atomic.Int64) {
 	t.Helper()
 	running := new(atomic.Int64)
-	return newSite(t, probeOf(func(ctx context.Context, _ string) error {
+	return newTestServer(t, probeOf(func(ctx context.Context, _ string) error {
 		running.Add(1)
 		defer running.Add(-1)
 		<-ctx.Done()
@@ -252,7 +252,7 @@ func newWaiting(t *testing.T) (*testServer, *atomic.Int64) {
 func TestServer_CancelledCallEndsHandler(t *testing.T) {
 	t.Parallel()
 	s, running := newWaiting(t)
-	for _, w := range s.ways() {
+	for _, w := range s.paths() {
 		t.Run(w.name, func(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			done := make(chan error, 1)
@@ -292,7 +292,7 @@ func waitForWithin(t *testing.T, within time.Duration, holds func() bool) {
 func TestServer_DoesNotSeeValuesOfClientContext(t *testing.T) {
 	t.Parallel()
 	type key struct{}
-	s := newSite(t, probeOf(func(ctx context.Context, _ string) error {
+	s := newTestServer(t, probeOf(func(ctx context.Context, _ string) error {
 		md, _ := metadata.FromIncomingContext(ctx)
 		_, outgoing := metadata.FromOutgoingContext(ctx)
 		switch {
@@ -303,7 +303,7 @@ func TestServer_DoesNotSeeValuesOfClientContext(t *testing.T) {
 		}
 		return status.Error(codes.AlreadyExists, "as it should be")
 	}).register(t))
-	for _, w := range s.ways() {
+	for _, w := range s.paths() {
 		t.Run(w.name, func(t *testing.T) {
 			t.Parallel()
 			ctx := context.WithValue(metadata.AppendToOutgoingContext(timeoutContext(t), "x-key", "x"), key{}, "x")
@@ -318,8 +318,8 @@ func TestServer_DoesNotSeeValuesOfClientContext(t *testing.T) {
 
 func TestServer_UnknownMethodIsUnimplemented(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, whoami().register(t))
-	for _, w := range s.ways() {
+	s := newTestServer(t, whoami().register(t))
+	for _, w := range s.paths() {
 		for _, method := range []string{"/" + probeService + "/Nothing", "/sluice.nothing.v1.Service/Unary", "nothing", ""} {
 			if _, err := ask(timeoutContext(t), w.as(t, gateway, true), method); status.Code(err) != codes.Unimplemented && status.Code(err) != codes.Internal {
 				t.Errorf("%s, %q: %v", w.name, method, err)
@@ -331,8 +331,8 @@ func TestServer_UnknownMethodIsUnimplemented(t *testing.T) {
 // A client that reuses a message for a second answer reads only the second answer.
 func TestConn_AnswerReplacesMessage(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, probe{unary: func(context.Context, *identityv1.RevokeTokenRequest) (string, error) { return "", nil }}.register(t))
-	for _, w := range s.ways() {
+	s := newTestServer(t, probe{unary: func(context.Context, *identityv1.RevokeTokenRequest) (string, error) { return "", nil }}.register(t))
+	for _, w := range s.paths() {
 		out := wrapperspb.String("allowed")
 		err := w.as(t, gateway, false).Invoke(timeoutContext(t), methodUnary, &identityv1.RevokeTokenRequest{Name: "name"}, out)
 		if err != nil || out.GetValue() != "" {

@@ -26,7 +26,7 @@ func echo(_ context.Context, req *identityv1.RevokeTokenRequest) (string, error)
 
 func TestConn_CarriesCalls(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, probe{unary: echo}.register(t))
+	s := newTestServer(t, probe{unary: echo}.register(t))
 	conn := s.over(t, gateway, false)
 	const calls = 500
 	var asking sync.WaitGroup
@@ -87,12 +87,12 @@ func TestConn_RepeatsCallWhenStreamBreaks(t *testing.T) {
 func TestConn_ClosesStreamWithoutAnswers(t *testing.T) {
 	t.Parallel()
 	hangs := make(chan struct{})
-	s := newSite(t, probeOf(func(context.Context, string) error {
+	s := newTestServer(t, probeOf(func(context.Context, string) error {
 		<-hangs
 		return nil
 	}).register(t))
 	goOn := sync.OnceFunc(func() { close(hangs) })
-	t.Cleanup(goOn) // also if the test fails, because the site waits for its calls
+	t.Cleanup(goOn) // also if the test fails, because the test server waits for its calls
 	conn := s.over(t, gateway, false)
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 	defer cancel()
@@ -147,7 +147,7 @@ func TestCarryCalls_LimitsConcurrentCalls(t *testing.T) {
 func TestCarryCalls_StopsReadingWhenAnswersAreUnread(t *testing.T) {
 	t.Parallel()
 	var made atomic.Int64
-	s := newSite(t, probeOf(func(context.Context, string) error {
+	s := newTestServer(t, probeOf(func(context.Context, string) error {
 		made.Add(1)
 		return nil
 	}).register(t))
@@ -195,7 +195,7 @@ func request(t *testing.T, name string) []byte {
 // A call that may not be carried is refused, and the stream continues.
 func TestCarryCalls_RefusesOtherMethods(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, probe{unary: echo}.register(t))
+	s := newTestServer(t, probe{unary: echo}.register(t))
 	stream, err := meshv1.NewCarrierServiceClient(s.over(t, gateway, true).ClientConn).CarryCalls(timeoutContext(t))
 	if err != nil {
 		t.Fatal(err)

@@ -190,8 +190,8 @@ func try(ctx context.Context, conn grpc.ClientConnInterface, method protoreflect
 // Case I5. Every role and every token is admitted by the methods whose contract names it, and by no other method.
 func TestServer_AdmitsOnlyCallersInContract(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, allMethods(t))
-	roles := s.ways()[0]
+	s := newTestServer(t, allMethods(t))
+	roles := s.paths()[0]
 	for _, service := range contracts(t) {
 		t.Run(string(service.FullName()), func(t *testing.T) {
 			t.Parallel()
@@ -254,7 +254,7 @@ func TestServer_RefusesServiceWithoutCallers(t *testing.T) {
 // Reflection shows the contracts to people with access, and not to unauthenticated callers.
 func TestReflection_IsForOperatorsAndViewers(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, whoami().register(t))
+	s := newTestServer(t, whoami().register(t))
 	for role, want := range map[authv1.TokenRole]codes.Code{
 		operator: codes.OK, authv1.TokenRole_TOKEN_ROLE_VIEWER: codes.OK,
 		agent: codes.PermissionDenied, authv1.TokenRole_TOKEN_ROLE_APPROVER: codes.PermissionDenied,
@@ -268,7 +268,7 @@ func TestReflection_IsForOperatorsAndViewers(t *testing.T) {
 	if err := reflect(timeoutContext(t), s.person(t, ""), "v1"); status.Code(err) != codes.Unauthenticated {
 		t.Errorf("without a token: %v", err)
 	}
-	if err := reflect(timeoutContext(t), s.ways()[0].as(t, gateway, true), "v1"); status.Code(err) != codes.PermissionDenied {
+	if err := reflect(timeoutContext(t), s.paths()[0].as(t, gateway, true), "v1"); status.Code(err) != codes.PermissionDenied {
 		t.Errorf("a role: %v", err)
 	}
 	forged := metadata.AppendToOutgoingContext(timeoutContext(t), "grpc-internal-auth", "true")

@@ -14,7 +14,7 @@ import (
 // connections are made on the same processors as the clients.
 func TestServer_SilentConnectionsDisplaceOnlySilentOnes(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, lengthProbe().register(t))
+	s := newTestServer(t, lengthProbe().register(t))
 	stop := make(chan struct{})
 	var flooding sync.WaitGroup
 	for range 4 {

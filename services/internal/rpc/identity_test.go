@@ -49,7 +49,7 @@ func checkAnswer(t *testing.T, got string, err error, text string, code codes.Co
 
 func TestServer_IdentifiesRoles(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, whoami().register(t))
+	s := newTestServer(t, whoami().register(t))
 	tests := []struct {
 		name   string
 		role   authv1.Role
@@ -74,7 +74,7 @@ func TestServer_IdentifiesRoles(t *testing.T) {
 		{"a method that names no callers", gateway, true, nil, methodEmpty, "", codes.PermissionDenied, "CALLER_REFUSED"},
 		{"a method that names the unspecified", gateway, true, nil, methodNobody, "", codes.PermissionDenied, "CALLER_REFUSED"},
 	}
-	for _, w := range s.ways() {
+	for _, w := range s.paths() {
 		for _, tt := range tests {
 			t.Run(w.name+"/"+tt.name, func(t *testing.T) {
 				t.Parallel()
@@ -93,7 +93,7 @@ func TestServer_IdentifiesRoles(t *testing.T) {
 // Cases I1, I2. A role can't claim to be another role than its certificate or pipe says.
 func TestServer_RefusesOtherClaimsOfRoles(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, whoami().register(t))
+	s := newTestServer(t, whoami().register(t))
 	tests := []struct {
 		name   string
 		md     []string
@@ -106,7 +106,7 @@ func TestServer_RefusesOtherClaimsOfRoles(t *testing.T) {
 		{"an empty principal", []string{authn.PrincipalKey, ""}, "PRINCIPAL_REFUSED"},
 		{"two principals", []string{authn.PrincipalKey, "ana", authn.PrincipalKey, "bob"}, "PRINCIPAL_REFUSED"},
 	}
-	for _, w := range s.ways() {
+	for _, w := range s.paths() {
 		for _, tt := range tests {
 			t.Run(w.name+"/"+tt.name, func(t *testing.T) {
 				t.Parallel()
@@ -131,7 +131,7 @@ func TestServer_RefusesOtherClaimsOfRoles(t *testing.T) {
 // Case I1. A call with two principals is refused, even if both are valid.
 func TestServer_RefusesTwoPrincipals(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, whoami().register(t))
+	s := newTestServer(t, whoami().register(t))
 	id := s.identity(t, pki.RoleLeaf(gateway))
 	text, err := signer(t, gateway, id).Sign(ana(), policy)
 	if err != nil {
@@ -148,7 +148,7 @@ func TestServer_RefusesTwoPrincipals(t *testing.T) {
 // Case I1. The principal of a person is the principal of the person's token.
 func TestServer_IdentifiesPeopleByToken(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, whoami().register(t))
+	s := newTestServer(t, whoami().register(t))
 	bearer := func(token string) []string { return []string{"authorization", "Bearer " + token} }
 	const refused, denied = "UNAUTHENTICATED", "CALLER_REFUSED"
 	tests := []struct {
@@ -203,7 +203,7 @@ func TestServer_IdentifiesPeopleByToken(t *testing.T) {
 // A token that was removed, or never received, is refused.
 func TestServer_RefusesRemovedTokens(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, whoami().register(t))
+	s := newTestServer(t, whoami().register(t))
 	conn := s.person(t, tokenText(operator))
 	got, err := ask(timeoutContext(t), conn, methodUnary)
 	checkAnswer(t, got, err, "unknown,TOKEN_ROLE_OPERATOR,", codes.OK, "")

@@ -61,7 +61,7 @@ func paddedRequest(size int) *identityv1.RevokeTokenRequest {
 // it is read.
 func TestServer_LimitsRequestSizePerMethod(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, lengthProbe().register(t))
+	s := newTestServer(t, lengthProbe().register(t))
 	for _, tt := range []struct {
 		method string
 		size   int
@@ -72,7 +72,7 @@ func TestServer_LimitsRequestSizePerMethod(t *testing.T) {
 		{methodStream, 60 << 10, codes.OK}, {methodStream, 64 << 10, codes.ResourceExhausted},
 	} {
 		for name, conn := range map[string]grpc.ClientConnInterface{
-			"an operator": s.person(t, tokenText(operator)), "a role": s.ways()[1].as(t, gateway, false),
+			"an operator": s.person(t, tokenText(operator)), "a role": s.paths()[1].as(t, gateway, false),
 		} {
 			t.Run(fmt.Sprintf("X2 %s of %d by %s", tt.method, tt.size, name), func(t *testing.T) {
 				t.Parallel()
@@ -111,7 +111,7 @@ func sendOnStream(ctx context.Context, conn grpc.ClientConnInterface, size int) 
 // Case X2. A compressed message is refused, because it is larger than its length says.
 func TestServer_RefusesCompressedRequests(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, lengthProbe().register(t))
+	s := newTestServer(t, lengthProbe().register(t))
 	for _, method := range []string{methodUnary, methodLarge} {
 		err := s.person(t, tokenText(operator)).Invoke(timeoutContext(t), method, paddedRequest(50<<10), new(wrapperspb.StringValue), grpc.UseCompressor(gzip.Name))
 		if status.Code(err) != codes.Unimplemented {
@@ -130,7 +130,7 @@ func TestServer_RefusesCompressedRequests(t *testing.T) {
 // space for another.
 func TestServer_LimitsCallsPerPerson(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, lengthProbe().register(t))
+	s := newTestServer(t, lengthProbe().register(t))
 	ctx, cancel := context.WithCancel(timeoutContext(t))
 	defer cancel()
 	const share = 512
@@ -155,7 +155,7 @@ func TestServer_LimitsCallsPerPerson(t *testing.T) {
 	if _, err := ask(timeoutContext(t), extra, methodUnary); status.Code(err) != codes.ResourceExhausted {
 		t.Errorf("a person beyond its quota gets %v", err)
 	}
-	if _, err := ask(timeoutContext(t), s.ways()[1].as(t, gateway, false), methodUnary); err != nil {
+	if _, err := ask(timeoutContext(t), s.paths()[1].as(t, gateway, false), methodUnary); err != nil {
 		t.Errorf("a role gets %v", err)
 	}
 	cancel()
@@ -168,7 +168,7 @@ func TestServer_LimitsCallsPerPerson(t *testing.T) {
 // Case X2. A client that sends nothing, or sends too slowly, is disconnected. The health service answers meanwhile.
 func TestServer_DisconnectsSlowUnauthenticatedClients(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, lengthProbe().register(t))
+	s := newTestServer(t, lengthProbe().register(t))
 	dial := func(addr string) net.Conn {
 		conn, err := net.Dial("tcp", addr)
 		if err != nil {
@@ -215,7 +215,7 @@ func TestServer_DisconnectsSlowUnauthenticatedClients(t *testing.T) {
 // Case X2. A connection on which all calls are refused is closed.
 func TestServer_ClosesConnectionAfterManyRefusals(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, lengthProbe().register(t))
+	s := newTestServer(t, lengthProbe().register(t))
 	c, err := rawh2.Dial(s.plain, nil, false)
 	if err != nil {
 		t.Fatal(err)
@@ -239,7 +239,7 @@ func TestServer_ClosesConnectionAfterManyRefusals(t *testing.T) {
 // Case X2. The number of unauthenticated calls without an end is bounded, and the server ends them.
 func TestServer_LimitsUnauthenticatedCalls(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, lengthProbe().register(t))
+	s := newTestServer(t, lengthProbe().register(t))
 	conn := s.person(t, "")
 	codesOf := make(chan codes.Code, 8)
 	for range cap(codesOf) {

@@ -44,7 +44,7 @@ type methodRules struct {
 // foreignServices lists the gRPC services whose contracts belong to other projects, so they can't have the option
 // (sluice.auth.v1.callers). The inner keys are methods; the empty name applies to all other methods of the service.
 // The contracts of all other services state their callers. A test checks both. Streams require authentication,
-// because they last.
+// because they stay open.
 var foreignServices = map[string]map[string]callers{
 	"grpc.health.v1.Health": {
 		"":      {anyone: true},

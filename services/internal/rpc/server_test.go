@@ -58,7 +58,7 @@ func rawConn(t *testing.T, addr string, creds credentials.TransportCredentials) 
 // Case I5. TLS and the certificate alone decide these cases.
 func TestServer_RefusesWrongCertificates(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, whoami().register(t))
+	s := newTestServer(t, whoami().register(t))
 	foreign, err := pki.NewAuthority()
 	if err != nil {
 		t.Fatal(err)
@@ -138,7 +138,7 @@ func trustingCreds(ca *pki.Authority, cert tls.Certificate) credentials.Transpor
 // A client of the mesh connects only to the role that it has named.
 func TestClientTLS_RefusesOtherRoles(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, whoami().register(t))
+	s := newTestServer(t, whoami().register(t))
 	id := s.identity(t, pki.RoleLeaf(gateway))
 	foreign, err := pki.NewAuthority()
 	if err != nil {
@@ -261,7 +261,7 @@ func TestHealth_IsForAllCallers(t *testing.T) {
 	t.Parallel()
 	sick := make(chan error, 1)
 	var last error
-	s := newSite(t, whoami().register(t))
+	s := newTestServer(t, whoami().register(t))
 	server := s.server(t, rpc.ServerConfig{}, healthService{serviceFunc(func(grpc.ServiceRegistrar) {}), func() error {
 		select {
 		case last = <-sick:
@@ -278,7 +278,7 @@ func TestHealth_IsForAllCallers(t *testing.T) {
 	}
 	for name, conn := range map[string]grpc.ClientConnInterface{
 		"no token": s.person(t, ""), "an agent": s.person(t, tokenText(agent)), "a wrong token": s.person(t, "wrong"),
-		"a role": s.ways()[0].as(t, ratelimit, false), "a role over TLS": s.ways()[1].as(t, ratelimit, false),
+		"a role": s.paths()[0].as(t, ratelimit, false), "a role over TLS": s.paths()[1].as(t, ratelimit, false),
 	} {
 		for _, service := range []string{"", "policy"} {
 			waitFor(t, func() bool { // a server is not serving until it has checked its services
@@ -292,10 +292,10 @@ func TestHealth_IsForAllCallers(t *testing.T) {
 	}
 }
 
-// Case N2. A stream lasts, so unauthenticated callers and agents can't open one, not even of the health service.
+// Case N2. A stream stays open, so unauthenticated callers and agents can't open one, not even of the health service.
 func TestHealth_WatchRequiresAuthentication(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, whoami().register(t))
+	s := newTestServer(t, whoami().register(t))
 	s.server(t, rpc.ServerConfig{}, healthService{serviceFunc(func(grpc.ServiceRegistrar) {}), func() error { return nil }})
 	for name, tt := range map[string]struct {
 		conn grpc.ClientConnInterface
@@ -318,7 +318,7 @@ func TestHealth_WatchRequiresAuthentication(t *testing.T) {
 func TestServe_StopEndsStreams(t *testing.T) {
 	t.Parallel()
 	started := make(chan struct{})
-	s := newSite(t, whoami().register(t))
+	s := newTestServer(t, whoami().register(t))
 	server := s.server(t, rpc.ServerConfig{}, probe{
 		unary: func(context.Context, *identityv1.RevokeTokenRequest) (string, error) { return "", nil },
 		stream: func(ss grpc.BidiStreamingServer[identityv1.RevokeTokenRequest, wrapperspb.StringValue]) error {

@@ -17,7 +17,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/telemetry/telemetrytest"
 )
 
-// tracing is a site that records spans, and the trace contexts of its handlers.
+// tracing is a test server that records spans, and the trace contexts of its handlers.
 type tracing struct {
 	*testServer
 	spans *tracetest.InMemoryExporter
@@ -53,7 +53,7 @@ func TestTrace_SampledCallHasClientAndServerSpan(t *testing.T) {
 	t.Parallel()
 	for name, err := range map[string]error{"answered": nil, "failed": errors.New("ill")} {
 		tr := newTracing(t, err)
-		for _, w := range tr.ways() {
+		for _, w := range tr.paths() {
 			t.Run(name+" "+w.name, func(t *testing.T) {
 				tr.spans.Reset()
 				ctx := trace.ContextWithSpanContext(timeoutContext(t), remoteSpanContext(trace.FlagsSampled))
@@ -92,14 +92,14 @@ func TestTrace_SampledCallHasClientAndServerSpan(t *testing.T) {
 func TestTrace_AttributesAreDocumented(t *testing.T) {
 	t.Parallel()
 	tr := newTracing(t, nil)
-	for _, w := range tr.ways() {
+	for _, w := range tr.paths() {
 		ctx := trace.ContextWithSpanContext(timeoutContext(t), remoteSpanContext(trace.FlagsSampled))
 		if _, err := ask(ctx, w.as(t, gateway, false), methodUnary); err != nil {
 			t.Fatal(err)
 		}
 		<-tr.saw
 	}
-	waitFor(t, func() bool { return len(tr.spans.GetSpans()) == 2*len(tr.ways()) })
+	waitFor(t, func() bool { return len(tr.spans.GetSpans()) == 2*len(tr.paths()) })
 	made, documented := make(map[string]bool), make(map[string]bool)
 	for _, span := range tr.spans.GetSpans() {
 		for _, a := range span.Attributes {
@@ -118,7 +118,7 @@ func TestTrace_AttributesAreDocumented(t *testing.T) {
 func TestTrace_UnsampledCallPassesContextOn(t *testing.T) {
 	t.Parallel()
 	tr := newTracing(t, nil)
-	for _, w := range tr.ways() {
+	for _, w := range tr.paths() {
 		if _, err := ask(trace.ContextWithSpanContext(timeoutContext(t), remoteSpanContext(0)), w.as(t, gateway, false), methodUnary); err != nil {
 			t.Fatal(err)
 		}

@@ -101,7 +101,7 @@ func TestServer_BoundsUnreadAnswers(t *testing.T) {
 	for _, tt := range []struct{ what, method string }{{"calls", methodUnary}, {"streams", methodStream}} {
 		t.Run("X3 "+tt.what, func(t *testing.T) {
 			var asked tally
-			s := newSite(t, answering(&asked).register(t))
+			s := newTestServer(t, answering(&asked).register(t))
 			before := heap()
 			var deaf []*rawh2.Conn
 			for range 4 {
@@ -133,7 +133,7 @@ func TestServer_BoundsUnreadAnswers(t *testing.T) {
 			if did := asked.of("name").Load() - ran; (status.Code(err) != codes.ResourceExhausted || did != 0) && !oneEnds(deaf, time.Second) {
 				t.Errorf("a person beyond its quota gets %v, and %d of its calls ran", err, did)
 			}
-			if _, err := ask(timeoutContext(t), s.ways()[1].as(t, gateway, false), methodUnary); err != nil {
+			if _, err := ask(timeoutContext(t), s.paths()[1].as(t, gateway, false), methodUnary); err != nil {
 				t.Errorf("a role gets %v", err)
 			}
 			cut := make(chan struct{}, len(deaf))
@@ -161,7 +161,7 @@ func TestServer_BoundsUnreadAnswers(t *testing.T) {
 func TestServer_CountsSmallUnreadAnswersAsCalls(t *testing.T) {
 	t.Parallel()
 	var asked tally
-	s := newSite(t, answering(&asked).register(t))
+	s := newTestServer(t, answering(&asked).register(t))
 	person := s.person(t, tokenText(operator))
 	for cut := true; cut; { // on a slow machine, the client may be disconnected before the check
 		before := asked.of("tiny").Load()
@@ -196,7 +196,7 @@ func oneEnds(conns []*rawh2.Conn, within time.Duration) bool {
 // them.
 func TestServer_CountsUnreadAnswersOfUnauthenticatedClients(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, lengthProbe().register(t))
+	s := newTestServer(t, lengthProbe().register(t))
 	c, err := rawh2.Dial(s.plain, nil, true, noWindow)
 	if err != nil {
 		t.Fatal(err)
@@ -270,7 +270,7 @@ func TestServer_EndsUnreadStreams(t *testing.T) {
 	const messages = 100
 	text := strings.Repeat("x", 64<<10)
 	ended := make(chan error, 2)
-	s := newSite(t, whoami().register(t))
+	s := newTestServer(t, whoami().register(t))
 	server := s.server(t, rpc.ServerConfig{}, probe{
 		unary: func(context.Context, *identityv1.RevokeTokenRequest) (string, error) { return "", nil },
 		stream: func(ss grpc.BidiStreamingServer[identityv1.RevokeTokenRequest, wrapperspb.StringValue]) error {

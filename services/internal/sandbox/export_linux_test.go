@@ -6,10 +6,10 @@ const (
 	ByLandlock   = byLandlock
 )
 
-// Way is a mechanism.
-type Way = mechanism
+// Mechanism is a mechanism.
+type Mechanism = mechanism
 
 // NewBy is like New with only the given mechanism.
-func NewBy(launcher Launcher, rules Rules, by Way) (*Sandbox, error) {
+func NewBy(launcher Launcher, rules Rules, by Mechanism) (*Sandbox, error) {
 	return newWith(launcher, rules, by)
 }

@@ -204,7 +204,7 @@ func run(t *testing.T, s *sandbox.Sandbox, c sandbox.Command) string {
 
 // sandbox returns a sandbox with a mechanism. If this system does not support the mechanism, the test fails, unless
 // an environment variable says that this is expected.
-func (h *fixture) sandbox(t *testing.T, by sandbox.Way) *sandbox.Sandbox {
+func (h *fixture) sandbox(t *testing.T, by sandbox.Mechanism) *sandbox.Sandbox {
 	t.Helper()
 	s, err := sandbox.NewBy(launcher, h.rules, by)
 	switch {

@@ -79,14 +79,14 @@ type pipeKey struct {
 	speaks bool
 }
 
-// A testPath is one of a role's connections to the site. speaks reports whether the connection signs principals.
+// A testPath is one of a role's connections to the test server. speaks reports whether the connection signs principals.
 type testPath struct {
 	name string
 	as   func(t *testing.T, role authv1.Role, speaks bool) grpc.ClientConnInterface
 }
 
-// ways returns all connections of roles to the site. Each test must pass on all of them.
-func (s *testServer) ways() []testPath {
+// paths returns all connections of roles to the test server. Each test must pass on all of them.
+func (s *testServer) paths() []testPath {
 	return []testPath{
 		{"in one process", func(_ *testing.T, role authv1.Role, speaks bool) grpc.ClientConnInterface {
 			return s.pipes[pipeKey{role, speaks}]
@@ -100,7 +100,7 @@ func (s *testServer) ways() []testPath {
 	}
 }
 
-// over returns a role's connection to the site over TLS.
+// over returns a role's connection to the test server over TLS.
 func (s *testServer) over(t *testing.T, role authv1.Role, speaks bool) rpc.Carried {
 	t.Helper()
 	id := s.identity(t, pki.RoleLeaf(role))
@@ -111,13 +111,13 @@ func (s *testServer) over(t *testing.T, role authv1.Role, speaks bool) rpc.Carri
 	return rpc.Carried{Conn: s.dial(t, rpc.ClientTLS(&id.Cert, s.authority.Pool(), policy), deps)}
 }
 
-// newSite starts a site. It ends with the test.
-func newSite(t *testing.T, svc rpc.Service) *testServer {
+// newTestServer starts a test server. It ends with the test.
+func newTestServer(t *testing.T, svc rpc.Service) *testServer {
 	t.Helper()
 	return (&testServer{tokens: newTokens(t)}).start(t, svc)
 }
 
-// start starts a site, some of whose fields are already set.
+// start starts a test server, some of whose fields are already set.
 func (s *testServer) start(t *testing.T, svc rpc.Service) *testServer {
 	t.Helper()
 	s.pipes = make(map[pipeKey]grpc.ClientConnInterface)
@@ -208,7 +208,7 @@ func serve(t *testing.T, server *rpc.Server) (addr string, stop func() error) {
 	return lis.Addr().String(), stop
 }
 
-// identity returns an identity with a certificate of the site's CA.
+// identity returns an identity with a certificate of the test server's CA.
 func (s *testServer) identity(t *testing.T, leaf pki.Leaf) *pki.Identity {
 	t.Helper()
 	certPEM, keyPEM, err := s.authority.Issue(leaf)
