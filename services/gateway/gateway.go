@@ -108,7 +108,7 @@ type Service struct {
 	journal        *journal.Journal
 	sessions       *session.Store
 	servers        map[string]*upstream.Server
-	answers        *limits.Budget
+	answerMemory        *limits.Budget
 	sandboxReports map[string]sandbox.Report
 	limiter        *proclimit.Limiter
 	installs       stdio.Installs
@@ -149,7 +149,7 @@ func (s *Service) open(ctx context.Context) (err error) {
 	if s.meters, err = meters.New(s.deps.Meter); err != nil {
 		return err
 	}
-	if s.answers, err = limits.NewBudget(limits.AnswerQuotas()); err != nil {
+	if s.answerMemory, err = limits.NewBudget(limits.AnswerQuotas()); err != nil {
 		return err
 	}
 	if s.dir, err = datadir.Open(s.cfg.Data, "gateway"); err != nil {
@@ -209,7 +209,7 @@ func (s *Service) newTransport(name string, server Server, files map[string][]st
 		s.limiter = proclimit.New()
 	}
 	s.sandboxReports[name] = report
-	deps := stdio.Deps{Log: s.deps.Log, Room: s.answers, Sandbox: held, Limiter: s.limiter, Installs: &s.installs}
+	deps := stdio.Deps{Log: s.deps.Log, Room: s.answerMemory, Sandbox: held, Limiter: s.limiter, Installs: &s.installs}
 	cfg := server.stdio(name, s.cfg.workRoot(), s.deps.Env)
 	if cfg.Install, _ = server.installation(name, s.cfg.programsRoot(), s.deps.Env); cfg.Install != nil {
 		deps.Installer = func() (*sandbox.Sandbox, *sandbox.Sandbox, error) {
@@ -251,7 +251,7 @@ func (s *Service) newEdge() (err error) {
 		return err
 	}
 	s.pipeline, err = pipeline.New(pipeline.Deps{
-		Policy: s.deps.Policy, Kept: s.decisions, Limiter: s.deps.RateLimit, Journal: s.journal, Waiter: waiter, Tracer: s.deps.Tracer, Meters: s.meters, Log: s.deps.Log,
+		Policy: s.deps.Policy, Decisions: s.decisions, Limiter: s.deps.RateLimit, Journal: s.journal, Approvals: waiter, Tracer: s.deps.Tracer, Meters: s.meters, Log: s.deps.Log,
 	})
 	if err != nil {
 		return err
@@ -268,7 +268,7 @@ func (s *Service) newEdge() (err error) {
 	s.mcp, err = mcpserver.New(
 		mcpserver.Config{HTTP: httpserver.Config{Hosts: s.cfg.Hosts, Origins: s.cfg.Origins, Proxies: s.cfg.Proxies}, TrustParent: s.cfg.TrustParent, Version: s.cfg.Version},
 		mcpserver.Deps{
-			Tokens: s.deps.Tokens, Policy: s.deps.Policy, Revision: s.decisions.LeasedRevision, Pipeline: s.pipeline, Sessions: s.sessions, Servers: targets, Catalogue: reporter, Room: s.answers, Secret: []byte(s.journal.HMAC([]byte(taskSecretText))),
+			Tokens: s.deps.Tokens, Policy: s.deps.Policy, Revision: s.decisions.LeasedRevision, Pipeline: s.pipeline, Sessions: s.sessions, Servers: targets, Catalogue: reporter, Room: s.answerMemory, Secret: []byte(s.journal.HMAC([]byte(taskSecretText))),
 			Admission: s.journal.Admission, Ready: s.NotReady, Degraded: s.Degraded, Tracer: s.deps.Tracer, Meters: s.meters, Propagator: s.deps.Propagator, Log: s.deps.Log,
 		})
 	return err
@@ -365,7 +365,7 @@ func (s *Service) NotReady() []string {
 // full. It is empty if there is no problem. Unauthenticated callers may read the sentences.
 func (s *Service) Degraded() []string {
 	why := s.peers.missing()
-	if s.pipeline != nil && s.pipeline.Miscounting() {
+	if s.pipeline != nil && s.pipeline.IsMiscounting() {
 		why = append(why, attempt.Miscounted)
 	}
 	if s.journal.DiskFull() {

@@ -41,7 +41,7 @@ func (k *Manager) RequestAndClaim(ctx, disconnected context.Context, a attempt.A
 		result, refused := k.client.RequestAndHold(ctx, Request{
 			Principal: a.Principal, Attest: k.attestFunc(a, definition), DecisionID: a.ID, Until: until, Caller: disconnected, Drain: k.draining,
 			Reply: a.Reply, Confirm: a.Confirm,
-			Call: &approvalv1.BoundCall{ServerIdentity: a.Identity, Call: a.Bound(definition)},
+			Call: &approvalv1.BoundCall{ServerIdentity: a.Identity, Call: a.PolicyCall(definition)},
 		})
 		a.HeldFor += result.Held
 		if result.Decision != nil || refused == nil { // a response of policy without a decision counts as a decision, too
@@ -69,7 +69,7 @@ func (k *Manager) RequestAndClaim(ctx, disconnected context.Context, a attempt.A
 // The refusal says how the approval ended, so that a caller that has lost the answer learns the outcome. RefuseIfEnded
 // returns nil if the approval is pending or approved.
 func (k *Manager) RefuseIfEnded(ctx context.Context, a attempt.Attempt) *refusal.Refusal {
-	if id := cmp.Or(a.Resumes, a.Sent.Meta.Approval); id != "" {
+	if id := cmp.Or(a.ApprovalID, a.Sent.Meta.Approval); id != "" {
 		return k.client.RefuseIfEnded(ctx, a.Principal, id)
 	}
 	return nil

@@ -38,7 +38,7 @@ type claimResult struct {
 // The returned attempt contains the claim's id and policy's last decision. It contains the approval if the claim was
 // made, or if it is not known whether the claim was made.
 func (k *Manager) claim(ctx context.Context, a attempt.Attempt, by *approvalv1.Approval, decided *policyv1.DecideCallResponse, definition []byte) (attempt.Attempt, claimResult, *refusal.Refusal) {
-	a = a.Claims(by)
+	a = a.WithClaim(by)
 	key, recorded := binding.LimitKey(by, attempt.Reserved(a.Decision.GetLimits())), ""
 	if a.Refusal() == nil && a.IsLimited() {
 		recorded = key
@@ -47,7 +47,7 @@ func (k *Manager) claim(ctx context.Context, a attempt.Attempt, by *approvalv1.A
 		if !errors.Is(err, journal.ErrQuota) { // with ErrQuota nothing was written, so nothing has to be settled
 			a = k.recordUnclaimed(ctx, a)
 		}
-		return a.Free(), claimResult{}, k.desk.NotSent(ctx, a, err)
+		return a.WithoutClaim(), claimResult{}, k.desk.NotSent(ctx, a, err)
 	}
 	if recorded != "" {
 		var refused *refusal.Refusal
@@ -100,13 +100,13 @@ func (k *Manager) restoreStored(ctx context.Context, a attempt.Attempt, c *appro
 // recordUnclaimed records that a claim was not made, and returns the attempt without the claim.
 func (k *Manager) recordUnclaimed(ctx context.Context, a attempt.Attempt) attempt.Attempt {
 	k.desk.Settled(ctx, a)
-	return a.Free()
+	return a.WithoutClaim()
 }
 
 // releaseClaim gives back a claim whose call is not sent, and returns the attempt without the claim.
 func (k *Manager) releaseClaim(ctx context.Context, a attempt.Attempt, reason string) attempt.Attempt {
 	k.ReleaseUnsent(ctx, a, reason)
-	return a.Free()
+	return a.WithoutClaim()
 }
 
 // restore returns the message to send: the stored call, with the id and the volatile `_meta` of the received message.

@@ -26,7 +26,7 @@ const (
 // userAnswer is the answer of the user at the agent. approval and decision are the approval and policy's decision at
 // the time when the answer was passed to the approval service. Both are nil if the answer was not passed.
 type userAnswer struct {
-	answer   attempt.Word
+	answer   attempt.Confirmation
 	approval *approvalv1.Approval
 	decision *policyv1.Decision
 }
@@ -62,7 +62,7 @@ func (w *Client) confirmWithUser(ctx context.Context, q Request, a *approvalv1.A
 	return answer
 }
 
-var verdicts = map[attempt.Word]approvalv1.Verdict{
+var verdicts = map[attempt.Confirmation]approvalv1.Verdict{
 	attempt.Confirmed: approvalv1.Verdict_VERDICT_APPROVE,
 	attempt.Declined:  approvalv1.Verdict_VERDICT_DENY,
 }
@@ -70,7 +70,7 @@ var verdicts = map[attempt.Word]approvalv1.Verdict{
 // submitAnswer passes a user's answer to the approval service. It returns the approval after the vote, or nil if the
 // state of the approval is not known, and policy's last decision. It retries until policy and the approval service
 // answer or ctx is cancelled.
-func (w *Client) submitAnswer(ctx context.Context, q Request, id string, answer attempt.Word) (a *approvalv1.Approval, last *policyv1.Decision) {
+func (w *Client) submitAnswer(ctx context.Context, q Request, id string, answer attempt.Confirmation) (a *approvalv1.Approval, last *policyv1.Decision) {
 	err := w.retry(ctx, func(ctx context.Context) error {
 		resp, decision, refused, err := w.request(ctx, q, &approvalv1.RequestApprovalRequest{SelfVote: &approvalv1.SelfVote{ApprovalId: id, Verdict: verdicts[answer]}})
 		if decision != nil {

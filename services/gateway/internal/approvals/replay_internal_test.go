@@ -160,7 +160,7 @@ func runReplay(t *testing.T, j *journal.Journal, h *recordingService) {
 		t.Fatal(err)
 	}
 	desk, err := attempt.NewDesk(attempt.Deps{
-		Policy: policy, Kept: decisions, Limiter: recordingLimiter{hears: h}, Journal: j, Tracer: tracing.NewTracerProvider().Tracer("test"), Log: log,
+		Policy: policy, Decisions: decisions, Limiter: recordingLimiter{hears: h}, Journal: j, Tracer: tracing.NewTracerProvider().Tracer("test"), Log: log,
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -45,14 +45,14 @@ type Claim struct {
 	Votes []*approvalv1.Vote
 }
 
-// Claims returns the attempt to use an approval: with an id of its own, and without a reservation.
-func (a Attempt) Claims(by *approvalv1.Approval) Attempt {
+// WithClaim returns the attempt to use an approval: with an id of its own, and without a reservation.
+func (a Attempt) WithClaim(by *approvalv1.Approval) Attempt {
 	a.ID, a.Lease, a.Claim = NewID(), nil, &Claim{Approval: by, Attempt: by.GetAttempt()}
 	return a
 }
 
-// Free returns the attempt without its approval and the reservation for it.
-func (a Attempt) Free() Attempt {
+// WithoutClaim returns the attempt without its approval and the reservation for it.
+func (a Attempt) WithoutClaim() Attempt {
 	a.Lease, a.Claim = nil, nil
 	return a
 }
@@ -64,8 +64,8 @@ func (a Attempt) WithNewID() Attempt {
 	return a
 }
 
-// Bound returns the call as policy and approvers judge it.
-func (a Attempt) Bound(definition []byte) *policyv1.Call {
+// PolicyCall returns the call as policy and approvers judge it.
+func (a Attempt) PolicyCall(definition []byte) *policyv1.Call {
 	return &policyv1.Call{
 		Method: a.Sent.Method, Server: a.Server, Name: a.Name(), Ref: a.Sent.Ref,
 		ParamsJson: string(a.Sent.Params.Of(a.Sent.Raw)), DefinitionDigest: definition,

@@ -41,34 +41,34 @@ type Call struct {
 	// Timeout limits the server's work unless policy sets another limit. Patience is the clock that measures the
 	// timeout; nil for a timeout that is never paused.
 	Timeout  time.Duration
-	Patience *upstream.PausableDeadline
+	Deadline *upstream.PausableDeadline
 	// MaxTimeout limits the server's total work if it reports progress, unless policy sets a limit. If it is not
 	// above Timeout, progress changes nothing.
 	MaxTimeout time.Duration
 	// FromServer reports that the request is the server's own and goes to the client.
 	FromServer bool
-	// Told replaces, for the server, the client capabilities in the message. It is a raw JSON object; nil keeps those
+	// DeclaredCapabilities replaces, for the server, the client capabilities in the message. It is a raw JSON object; nil keeps those
 	// in the message. Mirrored are the headers that repeat arguments.
-	Told     []byte
-	Mirrored []upstream.Header
+	DeclaredCapabilities     []byte
+	ParamHeaders []upstream.Header
 	// Upstream sends the request, and Room is the memory budget of its answer.
 	Upstream Forwarder
-	Room     *limits.Memory
+	Memory     *limits.Memory
 	// Reply sends messages to the client before the answer; nil if that is not possible.
 	Reply Reply
 	// Hold limits how long the call is held open for approvers; nil uses the configured time.
 	Hold *time.Duration
-	// Resumes is the id of the approval for which the call waited in an earlier request; empty for none.
-	Resumes string
+	// ApprovalID is the id of the approval for which the call waited in an earlier request; empty for none.
+	ApprovalID string
 	// Confirm asks the user at the agent; nil if the client cannot.
 	Confirm Confirm
 	// Identity identifies the server behind the name. Approvals are bound to it.
 	Identity string
 	// Tools reads the server's list for the caller. If it is nil, no approval can be requested for the call.
 	Tools Tools
-	// Hides is true if policy hides tools of the server from the caller. Then the called tool must be in the list that
+	// HidesTools is true if policy hides tools of the server from the caller. Then the called tool must be in the list that
 	// the caller may see.
-	Hides bool
+	HidesTools bool
 }
 
 // Reply sends messages to a client before its answer. It is safe for concurrent use.
@@ -94,12 +94,12 @@ type Tools interface {
 	Definition(ctx context.Context, now bool) ([]byte, error)
 }
 
-// Word is the answer of the user at the agent. The zero value means that there is no answer.
-type Word int
+// Confirmation is the answer of the user at the agent. The zero value means that there is no answer.
+type Confirmation int
 
 const (
 	// Unanswered means that the user has not answered.
-	Unanswered Word = iota
+	Unanswered Confirmation = iota
 	// Confirmed means that the call may run.
 	Confirmed
 	// Declined means that the call must not run.
@@ -107,7 +107,7 @@ const (
 )
 
 // Confirm shows a text to the user at the agent and returns the answer. It returns when ctx is cancelled.
-type Confirm func(ctx context.Context, text string) Word
+type Confirm func(ctx context.Context, text string) Confirmation
 
 // Listing says whether a caller's list of a server has a tool.
 type Listing struct {

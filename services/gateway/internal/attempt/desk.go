@@ -46,7 +46,7 @@ type Journal interface {
 // Deps are the dependencies of a [Desk]. Every field is required.
 type Deps struct {
 	Policy  policyv1.PolicyServiceClient
-	Kept    *decisioncache.Cache
+	Decisions    *decisioncache.Cache
 	Limiter ratelimitv1.RateLimitServiceClient
 	Journal Journal
 	Tracer  trace.Tracer
@@ -64,7 +64,7 @@ type Desk struct {
 
 // NewDesk returns a desk, or an error if a dependency is missing.
 func NewDesk(deps Deps) (*Desk, error) {
-	if deps.Policy == nil || deps.Kept == nil || deps.Limiter == nil || deps.Journal == nil || deps.Tracer == nil || deps.Log == nil {
+	if deps.Policy == nil || deps.Decisions == nil || deps.Limiter == nil || deps.Journal == nil || deps.Tracer == nil || deps.Log == nil {
 		return nil, errors.New("attempt: every dependency is required")
 	}
 	return &Desk{deps: deps}, nil

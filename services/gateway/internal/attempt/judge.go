@@ -15,13 +15,13 @@ import (
 // it asks policy.
 func (d *Desk) Judge(ctx context.Context, a Attempt) (Attempt, *refusal.Refusal) {
 	question := decisioncache.Query{Principal: a.Principal, Method: a.Sent.Method, Server: a.Server, Name: a.Name(), Ref: a.Sent.Ref, Definition: a.Definition}
-	if decision := d.deps.Kept.Get(ctx, question); decision != nil {
+	if decision := d.deps.Decisions.Get(ctx, question); decision != nil {
 		a.Decision = decision
 		return a, nil
 	}
-	resp, refused := d.decide(ctx, a, &policyv1.DecideCallRequest{Call: a.Bound(a.Definition)})
+	resp, refused := d.decide(ctx, a, &policyv1.DecideCallRequest{Call: a.PolicyCall(a.Definition)})
 	if refused == nil {
-		a.Decision = d.deps.Kept.Put(ctx, question, resp)
+		a.Decision = d.deps.Decisions.Put(ctx, question, resp)
 	}
 	return a, refused
 }
@@ -30,7 +30,7 @@ func (d *Desk) Judge(ctx context.Context, a Attempt) (Attempt, *refusal.Refusal)
 // approval service: for an approval and its attempt, or for none if approval is empty.
 func (d *Desk) Attest(ctx context.Context, a Attempt, definition []byte, approval string, n int32) (*policyv1.DecideCallResponse, *refusal.Refusal) {
 	return d.decide(ctx, a, &policyv1.DecideCallRequest{
-		Call: a.Bound(definition), Attest: &policyv1.Attest{ServerIdentity: a.Identity, ApprovalId: approval, Attempt: n},
+		Call: a.PolicyCall(definition), Attest: &policyv1.Attest{ServerIdentity: a.Identity, ApprovalId: approval, Attempt: n},
 	})
 }
 

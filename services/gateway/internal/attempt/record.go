@@ -25,8 +25,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/quota"
 )
 
-// written writes a record, in a span of its own if the call's span is sampled. Otherwise it costs only that check.
-func (d *Desk) written(ctx context.Context, name string, rec *journal.Record, write func(context.Context, *journal.Record) error) error {
+// writeRecord writes a record, in a span of its own if the call's span is sampled. Otherwise it costs only that check.
+func (d *Desk) writeRecord(ctx context.Context, name string, rec *journal.Record, write func(context.Context, *journal.Record) error) error {
 	if !trace.SpanFromContext(ctx).IsRecording() {
 		return write(ctx, rec)
 	}
@@ -39,16 +39,16 @@ func (d *Desk) written(ctx context.Context, name string, rec *journal.Record, wr
 	return err
 }
 
-// blank returns an empty record, if possible a used one.
-func (d *Desk) blank() *journal.Record {
+// newRecord returns an empty record, if possible a used one.
+func (d *Desk) newRecord() *journal.Record {
 	if rec, ok := d.blanks.Get().(*journal.Record); ok {
 		return rec
 	}
 	return new(journal.Record)
 }
 
-// filed clears a record and saves it for another call. The journal has copied what it needs.
-func (d *Desk) filed(rec *journal.Record) {
+// reuseRecord clears a record and saves it for another call. The journal has copied what it needs.
+func (d *Desk) reuseRecord(rec *journal.Record) {
 	*rec = journal.Record{}
 	d.blanks.Put(rec)
 }
@@ -172,7 +172,7 @@ func (a Attempt) outcome(ctx context.Context, answer upstream.Answer, err error,
 	rec.LimitLeaseID = a.Lease.GetId()
 	if err != nil { // the text of err may quote what a server wrote
 		rec.Code = enum.NameOrEmpty(Code(err))
-		rec.Message = (&refusal.Refusal{Code: Code(err), Message: Unusable(answer.Status, err)}).Text()
+		rec.Message = (&refusal.Refusal{Code: Code(err), Message: AnswerProblem(answer.Status, err)}).Text()
 	} else {
 		rec.ResultBytes = int64(len(answer.Message.Raw))
 	}
@@ -198,9 +198,9 @@ func class(a upstream.Answer, err error) journal.ResultClass {
 
 // Intent records that a call is about to be sent. If it fails, the call must not be sent.
 func (d *Desk) Intent(ctx context.Context, a Attempt) error {
-	rec := d.blank()
-	defer d.filed(rec)
-	return d.written(ctx, spans.JournalIntent, d.intent(ctx, a, rec), d.deps.Journal.Intent)
+	rec := d.newRecord()
+	defer d.reuseRecord(rec)
+	return d.writeRecord(ctx, spans.JournalIntent, d.intent(ctx, a, rec), d.deps.Journal.Intent)
 }
 
 // Claiming records that an approval is about to be claimed, and the idempotency key under which its limits are
@@ -208,16 +208,16 @@ func (d *Desk) Intent(ctx context.Context, a Attempt) error {
 func (d *Desk) Claiming(ctx context.Context, a Attempt, key string) error {
 	rec := d.intent(ctx, a, new(journal.Record))
 	rec.IdempotencyKey = key
-	return d.written(ctx, spans.JournalClaim, rec, d.deps.Journal.Claim)
+	return d.writeRecord(ctx, spans.JournalClaim, rec, d.deps.Journal.Claim)
 }
 
 // Outcome records the outcome of a sent call and returns its class. An error means that the outcome is not on record
 // yet.
 func (d *Desk) Outcome(ctx context.Context, a Attempt, answer upstream.Answer, err error) (journal.ResultClass, error) {
-	rec := d.blank()
-	defer d.filed(rec)
+	rec := d.newRecord()
+	defer d.reuseRecord(rec)
 	a.outcome(ctx, answer, err, rec)
-	return rec.ResultClass, d.written(ctx, spans.JournalOutcome, rec, d.deps.Journal.Outcome)
+	return rec.ResultClass, d.writeRecord(ctx, spans.JournalOutcome, rec, d.deps.Journal.Outcome)
 }
 
 // Settled records that nothing is left to report to the approval service about an approved call.
@@ -234,7 +234,7 @@ func (d *Desk) WriteSettled(ctx context.Context, rec *journal.Record) {
 
 // WriteRefusal records a refusal. It logs a failure.
 func (d *Desk) WriteRefusal(ctx context.Context, rec *journal.Record) {
-	if err := d.written(context.WithoutCancel(ctx), spans.JournalRefusal, rec, d.deps.Journal.Refusal); err != nil {
+	if err := d.writeRecord(context.WithoutCancel(ctx), spans.JournalRefusal, rec, d.deps.Journal.Refusal); err != nil {
 		d.deps.Log.ErrorContext(ctx, "refusal not recorded", "decision_id", rec.DecisionID, "error", err)
 	}
 }
@@ -319,9 +319,9 @@ func (r Unjudged) Record(ctx context.Context) *journal.Record {
 	return rec
 }
 
-// Unusable returns a text that explains why a server's answer cannot be used, as far as its status or the error
+// AnswerProblem returns a text that explains why a server's answer cannot be used, as far as its status or the error
 // shows; empty if neither does.
-func Unusable(status int, err error) string {
+func AnswerProblem(status int, err error) string {
 	if errors.Is(err, limits.ErrMemory) {
 		return "the server answered, but no memory is left for the answer: read the others first, or make fewer such calls at once. Whether the call ran is not known."
 	}

@@ -27,8 +27,8 @@ const (
 // is for one goroutine; make one with [New].
 type Memory struct {
 	ctx   context.Context //nolint:containedctx // it bounds every wait for room
-	room  *limits.Memory
-	most  int  // the largest expected size of the message, in bytes
+	budget  *limits.Memory
+	maxBytes  int  // the largest expected size of the message, in bytes
 	sized bool // the message announces this size
 	bytes []byte
 	stint gosched.Work
@@ -37,7 +37,7 @@ type Memory struct {
 // New returns an empty buffer for a message of at most most bytes; the caller must not add more. The bytes count in
 // has; if that is nil, only small messages are accepted. Waiting for memory ends with ctx.
 func New(ctx context.Context, has *limits.Memory, most int) *Memory {
-	return &Memory{ctx: ctx, room: has, most: most}
+	return &Memory{ctx: ctx, budget: has, maxBytes: most}
 }
 
 // Body reads a body of at most limit bytes with this announced length; -1 means that none is announced. The result
@@ -47,14 +47,14 @@ func Body(ctx context.Context, body io.ReadCloser, length int64, limit int, has 
 		return nil, fmt.Errorf("the answer of %d bytes is larger than %d", length, limit)
 	}
 	if 0 <= length && length < limits.UncountedBytes { // most are small: they count nothing and need no pace
-		m := Memory{ctx: ctx, room: has, most: int(length) + 1, sized: true}
+		m := Memory{ctx: ctx, budget: has, maxBytes: int(length) + 1, sized: true}
 		err := m.readFrom(body)
 		return m.bytes, err
 	}
-	m := &Memory{ctx: ctx, room: has, most: limit + 1, sized: length >= 0} // one byte more, to detect a body that is too long
+	m := &Memory{ctx: ctx, budget: has, maxBytes: limit + 1, sized: length >= 0} // one byte more, to detect a body that is too long
 	if m.sized {
-		m.most = int(length) + 1
-		if err := m.reserve(min(m.most, limits.UncountedBytes)); err != nil {
+		m.maxBytes = int(length) + 1
+		if err := m.reserve(min(m.maxBytes, limits.UncountedBytes)); err != nil {
 			return nil, err
 		}
 	}
@@ -74,8 +74,8 @@ func (m *Memory) reserve(n int) error {
 	if need <= had {
 		return nil
 	}
-	size := max(need, min(max(m.next(had), leastMemory), m.most))
-	if err := m.room.Grow(m.ctx, size); err != nil {
+	size := max(need, min(max(m.next(had), leastMemory), m.maxBytes))
+	if err := m.budget.Grow(m.ctx, size); err != nil {
 		return err
 	}
 	grown := make([]byte, 0, size)
@@ -95,7 +95,7 @@ func (m *Memory) next(had int) int {
 	case had < sureMemory:
 		return sureMemory
 	default:
-		return m.most
+		return m.maxBytes
 	}
 }
 
@@ -116,7 +116,7 @@ func (m *Memory) Add(part []byte) error {
 
 // readFrom reads r up to the expected size.
 func (m *Memory) readFrom(r io.Reader) error {
-	for len(m.bytes) < m.most {
+	for len(m.bytes) < m.maxBytes {
 		if err := m.reserve(1); err != nil {
 			return err
 		}
@@ -137,10 +137,10 @@ func (m *Memory) readFrom(r io.Reader) error {
 func (m *Memory) IsHeld() bool { return cap(m.bytes) > limits.UncountedBytes }
 
 // Settle gives back the memory that the message did not need.
-func (m *Memory) Settle() { m.room.Settle(cap(m.bytes)) }
+func (m *Memory) Settle() { m.budget.Settle(cap(m.bytes)) }
 
 // Drop discards the message.
 func (m *Memory) Drop() {
 	m.bytes = nil
-	m.room.Settle(0)
+	m.budget.Settle(0)
 }

@@ -8,9 +8,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/redact"
 )
 
-// Message reads a server's message with the server's secrets redacted. For a large message it first waits for a
+// ReadMessage reads a server's message with the server's secrets redacted. For a large message it first waits for a
 // processor slot. Errors are those of the gate and of ctx, or that too many of the holder's messages wait for slots.
-func Message(ctx context.Context, raw []byte, clean *redact.Redactor, has *limits.Memory) (*jsonrpc.Answer, error) {
+func ReadMessage(ctx context.Context, raw []byte, clean *redact.Redactor, has *limits.Memory) (*jsonrpc.Answer, error) {
 	end, err := has.TimesliceFor(ctx, len(raw))
 	if err != nil {
 		return nil, err
@@ -19,9 +19,9 @@ func Message(ctx context.Context, raw []byte, clean *redact.Redactor, has *limit
 	return jsonrpc.ReadAnswer(clean.Answer(raw), jsonrpc.AnswerLimits())
 }
 
-// Mended is [Message], but repairs an answer with a fault that [jsonrpc.Repair] knows, in raw itself. methodOf is that of
-// gate.Mend.
-func Mended(ctx context.Context, raw []byte, clean *redact.Redactor, has *limits.Memory, methodOf func(id []byte) string) (*jsonrpc.Answer, error) {
+// ReadRepaired is [ReadMessage], but repairs an answer with a fault that [jsonrpc.Repair] knows, in raw itself. methodOf is that
+// of gate.Mend.
+func ReadRepaired(ctx context.Context, raw []byte, clean *redact.Redactor, has *limits.Memory, methodOf func(id []byte) string) (*jsonrpc.Answer, error) {
 	end, err := has.TimesliceFor(ctx, len(raw))
 	if err != nil {
 		return nil, err

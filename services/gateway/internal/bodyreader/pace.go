@@ -8,10 +8,10 @@ import (
 )
 
 const (
-	// patience is how long a read may wait for a server that has begun a message that takes memory, and slowest how
+	// maxStall is how long a read may wait for a server that has begun a message that takes memory, and slowest how
 	// many bytes earn another second.
-	patience = 10 * time.Second
-	slowest  = 64 << 10
+	maxStall = 10 * time.Second
+	minBytesPerSecond  = 64 << 10
 )
 
 // ErrSlow means that a server was cut off because it sent a large message too slowly, while others may need the memory.
@@ -33,21 +33,21 @@ type pace struct {
 // takes no memory may come at any pace. To cut off, Pace calls cut from another goroutine, which must end the read;
 // then the error is [ErrSlow].
 func Pace(from io.Reader, held func() bool, cut func()) io.Reader {
-	return &pace{from: from, held: held, cut: cut, left: patience}
+	return &pace{from: from, held: held, cut: cut, left: maxStall}
 }
 
 // Read implements io.Reader. After the server was cut off, its error is [ErrSlow].
 func (p *pace) Read(to []byte) (int, error) {
 	if !p.held() {
-		p.left = patience
+		p.left = maxStall
 		return p.from.Read(to)
 	}
 	p.start()
 	begin := time.Now()
 	n, err := p.from.Read(to)
 	p.timer.Stop()
-	earned := time.Duration(n) * time.Second / slowest
-	p.left = max(0, min(patience, p.left-time.Since(begin)+earned))
+	earned := time.Duration(n) * time.Second / minBytesPerSecond
+	p.left = max(0, min(maxStall, p.left-time.Since(begin)+earned))
 	if p.late.Load() {
 		return n, ErrSlow
 	}

@@ -27,7 +27,7 @@ func (x *Exchange) Abilities() []mcp.Ability {
 // DeclaredCapabilities returns the capabilities object that the client sends: in initialize, or in each request of 2026-07-28. A
 // caller without an MCP client has none.
 func (x *Exchange) DeclaredCapabilities() (has map[string]jsontext.Value) {
-	if !x.Sink.HasClient() || json.Unmarshal(x.Declared, &has) != nil {
+	if !x.Sink.HasClient() || json.Unmarshal(x.ClientCapabilities, &has) != nil {
 		return nil
 	}
 	return has

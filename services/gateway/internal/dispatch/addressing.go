@@ -25,9 +25,9 @@ type Addressing interface {
 	Forwards(notification string) bool
 	// IsSubscribed reports whether a message on the stream of a subscription belongs to the subscription.
 	IsSubscribed(m *jsonrpc.Answer) bool
-	// Shown returns the digest of a tool's definition as the session has listed it; nil if the session has not listed the
+	// ListedDigest returns the digest of a tool's definition as the session has listed it; nil if the session has not listed the
 	// tool.
-	Shown(tool string) []byte
+	ListedDigest(tool string) []byte
 	// Resumable returns the session in which a client may continue the stream of an answer.
 	Resumable(own *session.Session) *session.Session
 }
@@ -49,6 +49,6 @@ func (Direct) Forwards(string) bool { return true }
 
 func (Direct) IsSubscribed(*jsonrpc.Answer) bool { return true }
 
-func (x Direct) Shown(tool string) []byte { return x.Session.Definitions.Digest(tool) }
+func (x Direct) ListedDigest(tool string) []byte { return x.Session.Definitions.Digest(tool) }
 
 func (Direct) Resumable(own *session.Session) *session.Session { return own }

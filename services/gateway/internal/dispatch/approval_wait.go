@@ -24,8 +24,8 @@ const WaitTool = `{"name":"` + mcp.ToolApprovalWait + `","title":"Wait for an ap
 	`"outputSchema":{"type":"object","properties":{"id":{"type":"string"},"state":{"type":"string"},"tool":{"type":"string"},"expiresAt":{"type":"string"},"deniedUntil":{"type":"string"}},"required":["id","state","tool"]},` +
 	`"annotations":{"readOnlyHint":true,"destructiveHint":false,"idempotentHint":true,"openWorldHint":false}}`
 
-// standing is the structured content of the tool's result.
-type standing struct {
+// approvalState is the structured content of the tool's result.
+type approvalState struct {
 	ID    string `json:"id"`
 	State string `json:"state"`
 	Tool  string `json:"tool"`
@@ -46,7 +46,7 @@ type waitResult struct {
 	Result  struct {
 		Type       string        `json:"resultType,omitzero"`
 		Content    []textContent `json:"content"`
-		Structured standing      `json:"structuredContent"`
+		Structured approvalState      `json:"structuredContent"`
 	} `json:"result"`
 }
 
@@ -70,19 +70,19 @@ func (x *Exchange) WaitForApproval(ctx context.Context) Response {
 	if refused != nil {
 		return x.Refuse(ctx, refused)
 	}
-	body, err := standingOf(x.ID(), a, x.ResultType)
+	body, err := encodeApprovalState(x.ID(), a, x.ResultType)
 	return x.OwnResponse(ctx, body, err)
 }
 
-func standingOf(id []byte, a *approvalv1.Approval, resultType string) ([]byte, error) {
+func encodeApprovalState(id []byte, a *approvalv1.Approval, resultType string) ([]byte, error) {
 	answer := waitResult{Version: "2.0", ID: id}
 	answer.Result.Type = resultType
 	state := states[a.GetState()]
-	answer.Result.Structured = standing{
-		ID: a.GetId(), State: state.name, Tool: a.GetName(), ExpiresAt: moment(a.GetExecuteBefore()), DeniedUntil: moment(a.GetDeniedUntil()),
+	answer.Result.Structured = approvalState{
+		ID: a.GetId(), State: state.name, Tool: a.GetName(), ExpiresAt: timeOf(a.GetExecuteBefore()), DeniedUntil: timeOf(a.GetDeniedUntil()),
 	}
 	if a.GetState() == approvalv1.ApprovalState_APPROVAL_STATE_PENDING {
-		answer.Result.Structured.ExpiresAt = moment(a.GetDecideBefore())
+		answer.Result.Structured.ExpiresAt = timeOf(a.GetDecideBefore())
 	}
 	words := "The call of " + a.GetName() + " " + state.text
 	switch {
@@ -95,7 +95,7 @@ func standingOf(id []byte, a *approvalv1.Approval, resultType string) ([]byte, e
 	return json.Marshal(answer)
 }
 
-func moment(t *timestamppb.Timestamp) time.Time {
+func timeOf(t *timestamppb.Timestamp) time.Time {
 	if t == nil {
 		return time.Time{}
 	}

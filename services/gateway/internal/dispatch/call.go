@@ -28,26 +28,26 @@ const NotifyTimeout = 5 * time.Second
 // makeCall sends a request through the pipeline: tools/call, and every other method that needs a rule.
 func (x *Exchange) makeCall(ctx context.Context) Response {
 	out := x.NewRelay()
-	calling, under := x.Session.BeginCall(ctx, jsonrpc.IDKey(x.ID()), x.Patience)
+	calling, under := x.Session.BeginCall(ctx, jsonrpc.IDKey(x.ID()), x.Deadline)
 	defer under.End()
 	defer out.Settle()
-	out.gone = calling
-	call, of, judged := x.callOf(ctx, under, out)
+	out.requestCtx = calling
+	call, of, judged := x.newCall(ctx, under, out)
 	call, refused := x.Era.Prepare(calling, call, under, of, judged)
 	if refused != nil {
 		return x.Refuse(ctx, refused)
 	}
 	result := x.Deps.Pipeline.Do(calling, call)
-	answer := x.answerOf(x.Uncancelled(ctx), result)
-	answer.Held = result.Held + x.Patience.Paused()
+	answer := x.newResponse(x.Uncancelled(ctx), result)
+	answer.Held = result.Held + x.Deadline.Paused()
 	answer.ID, answer.Decision = result.ID, result.Decision
-	answer.Unrecorded, answer.Detached = result.Unrecorded, result.Left
+	answer.Unrecorded, answer.Detached = result.Unrecorded, result.StreamEnded
 	return answer
 }
 
-// callOf returns the request as the pipeline takes it, and what the server lists to the caller. judged reports whether
+// newCall returns the request as the pipeline takes it, and what the server lists to the caller. judged reports whether
 // policy could say what the caller sees.
-func (x *Exchange) callOf(ctx context.Context, under *session.Call, out *Relay) (call attempt.Call, of Tools, judged bool) {
+func (x *Exchange) newCall(ctx context.Context, under *session.Call, out *Relay) (call attempt.Call, of Tools, judged bool) {
 	of, err := x.tools(ctx)
 	call = attempt.Call{
 		Principal:  x.Acting(),
@@ -58,17 +58,17 @@ func (x *Exchange) callOf(ctx context.Context, under *session.Call, out *Relay) 
 		Received:   x.Received,
 		Timeout:    x.Timeout,
 		MaxTimeout: x.Server.MaxTimeout,
-		Patience:   x.Patience,
+		Deadline:   x.Deadline,
 		Transport:  x.Server.Upstream.Transport(),
 		Version:    x.Session.Version,
 		Client:     x.ClientName,
-		Told:       x.DeclaredToServer,
+		DeclaredCapabilities:       x.DeclaredToServer,
 		Upstream:   under,
-		Room:       &x.Slot.Answer,
+		Memory:       &x.Slot.Answer,
 		Reply:      out,
 		Identity:   x.Server.Identity,
 		Tools:      of,
-		Hides:      of.Hides,
+		HidesTools:      of.Hides,
 		Hold:       x.Hold,
 	}
 	if x.Session.Client.Elicits && out.Accepts() {
@@ -77,8 +77,8 @@ func (x *Exchange) callOf(ctx context.Context, under *session.Call, out *Relay) 
 	return call, of, err == nil
 }
 
-// answerOf returns the response to a request that has gone through the pipeline.
-func (x *Exchange) answerOf(ctx context.Context, result pipeline.Result) Response {
+// newResponse returns the response to a request that has gone through the pipeline.
+func (x *Exchange) newResponse(ctx context.Context, result pipeline.Result) Response {
 	refused := result.Refusal
 	if refused == nil {
 		return x.Era.Answer(ctx, result)
@@ -128,7 +128,7 @@ func (x *Exchange) AskServer(ctx context.Context, own upstream.GatewayMessage, o
 	if err != nil {
 		return nil, x.ServerFailed(ctx, answer, err)
 	}
-	if refused := x.CheckInputs(ctx, answer.Message); refused != nil {
+	if refused := x.CheckInputRequests(ctx, answer.Message); refused != nil {
 		return nil, refused
 	}
 	return answer.Message, nil
@@ -138,15 +138,15 @@ func (x *Exchange) AskServer(ctx context.Context, own upstream.GatewayMessage, o
 func (x *Exchange) ServerFailed(ctx context.Context, answer upstream.Answer, err error) *refusal.Refusal {
 	x.Deps.Log.WarnContext(ctx, "server did not answer", "server", x.ServerName, "mcp_method", x.Message.Method, "why", upstream.PublicReason(answer, err))
 	x.Deps.Log.DebugContext(ctx, "server did not answer", "server", x.ServerName, "error", upstream.ForLog(err))
-	refused := unanswered(answer, err)
+	refused := refusalOf(answer, err)
 	if refused.Code == commonv1.Code_CODE_UPSTREAM_TIMEOUT && refused.Message == "" {
 		refused.Message = fmt.Sprintf("the server did not answer within %s (servers.%s.timeout).", x.Timeout, x.ServerName)
 	}
 	return refused
 }
 
-// unanswered returns the refusal of a request other than a call that got no usable answer.
-func unanswered(answer upstream.Answer, err error) *refusal.Refusal {
+// refusalOf returns the refusal of a request other than a call that got no usable answer.
+func refusalOf(answer upstream.Answer, err error) *refusal.Refusal {
 	refused := &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_UNAVAILABLE}
 	if cause := upstream.CauseOf(err); cause != nil {
 		refused.Message, refused.RetryAfter, refused.Permanent = refusal.Sentence(cause.Text), cause.RetryAfter, cause.Lasts
@@ -187,7 +187,7 @@ func (x *Exchange) HandleNotification(ctx context.Context) {
 		sent = x.Session.Calls.Cancel(jsonrpc.IDKey(x.Message.RequestID.Of(x.Message.Raw)))
 	}
 	if mcp.IsVendorNotification(x.Message.Method) && x.Server != nil && x.Deps.Visibility.MayUse(ctx, x.Principal, x.ServerName, x.Message.Method) {
-		x.carriesTo(ctx)
+		x.sendVendorNotification(ctx)
 		return
 	}
 	if !x.MayNotify() {
@@ -200,13 +200,13 @@ func (x *Exchange) HandleNotification(ctx context.Context) {
 		x.RefuseNotification(ctx, commonv1.Code_CODE_POLICY_UNAVAILABLE)
 	case !access.MayCall:
 	case sent:
-		x.tell(ctx, upstream.Cancelled(x.Message.RequestID.Of(x.Message.Raw)))
+		x.sendNotification(ctx, upstream.Cancelled(x.Message.RequestID.Of(x.Message.Raw)))
 	case x.Message.Method == mcp.MethodInitialized && !x.Session.Ready.Swap(true):
-		x.tell(ctx, upstream.Initialized())
+		x.sendNotification(ctx, upstream.Initialized())
 	case x.Message.Method == mcp.MethodProgress:
-		x.progressed(ctx)
+		x.forwardProgress(ctx)
 	case x.Message.Method == mcp.MethodRootsChanged && access.Has(mcp.MethodRoots) && access.Has(mcp.MethodRootsChanged):
-		x.tell(ctx, upstream.RootsChanged())
+		x.sendNotification(ctx, upstream.RootsChanged())
 	}
 }
 
@@ -216,11 +216,11 @@ func (x *Exchange) MayNotify() bool {
 	return mcp.NeedsNoRule(x.Message.Method) || x.Message.Method == mcp.MethodRootsChanged && x.Session.Client.Offer.Has(mcp.MethodRoots)
 }
 
-// tell sends a notification of the gateway in place of the client's.
-func (x *Exchange) tell(ctx context.Context, own upstream.GatewayMessage) {
+// sendNotification sends a notification of the gateway in place of the client's.
+func (x *Exchange) sendNotification(ctx context.Context, own upstream.GatewayMessage) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), NotifyTimeout)
 	defer cancel()
-	x.logUntold(ctx, x.Message.Method, x.Session.Upstream.SendNotification(ctx, own))
+	x.logUnsent(ctx, x.Message.Method, x.Session.Upstream.SendNotification(ctx, own))
 }
 
 // RefuseNotification records the refusal of a notification, which has no answer.

@@ -12,9 +12,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 )
 
-// Elicits reports whether the client of an initialize can show a form to its user. An empty capability means that it
+// SupportsForms reports whether the client of an initialize can show a form to its user. An empty capability means that it
 // can, as in the revision that had no modes.
-func Elicits(initialize *jsonrpc.Message, version string) bool {
+func SupportsForms(initialize *jsonrpc.Message, version string) bool {
 	var has struct {
 		Elicitation map[string]jsontext.Value `json:"elicitation"`
 	}
@@ -53,7 +53,7 @@ func confirmText(call string) string {
 
 // confirm returns a function that asks the client's user to confirm a call.
 func (x *Exchange) confirm(out *Relay) attempt.Confirm {
-	return func(ctx context.Context, text string) attempt.Word {
+	return func(ctx context.Context, text string) attempt.Confirmation {
 		id := inputID()
 		ask := elicitation{Version: "2.0", ID: x.Addressing.ClientID(id), Method: mcp.MethodElicit}
 		ask.Params.Message = confirmText(text)
@@ -89,7 +89,7 @@ func (x *Exchange) confirm(out *Relay) attempt.Confirm {
 }
 
 // confirmed reads the answer to the form. A user who closes the form has not answered.
-func confirmed(result []byte) attempt.Word {
+func confirmed(result []byte) attempt.Confirmation {
 	var form struct {
 		Action  string `json:"action"`
 		Content struct {

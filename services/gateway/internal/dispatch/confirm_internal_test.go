@@ -30,12 +30,12 @@ func TestElicits(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := Elicits(m, tt.version); got != tt.want {
+		if got := SupportsForms(m, tt.version); got != tt.want {
 			t.Errorf("%s of %s: %v", tt.capabilities, tt.version, got)
 		}
 	}
 	none, err := jsonrpc.Parse([]byte(`{"jsonrpc":"2.0","id":1,"method":"initialize"}`), jsonrpc.DefaultLimits())
-	if err != nil || Elicits(none, "2025-11-25") {
+	if err != nil || SupportsForms(none, "2025-11-25") {
 		t.Errorf("without capabilities: %v", err)
 	}
 }
@@ -43,7 +43,7 @@ func TestElicits(t *testing.T) {
 // A3: only a form that says so confirms.
 func TestA3OnlyAFormThatSaysSoConfirms(t *testing.T) {
 	t.Parallel()
-	for result, want := range map[string]attempt.Word{
+	for result, want := range map[string]attempt.Confirmation{
 		`{"action":"accept","content":{"run":true}}`:             attempt.Confirmed,
 		`{"action":"accept","content":{"run":true,"x":1}}`:       attempt.Confirmed,
 		`{"action":"accept","content":{"run":false}}`:            attempt.Declined,

@@ -18,18 +18,18 @@ import (
 const (
 	// maxPages is how many pages of a list are read to find a tool.
 	maxPages = 100
-	// looksAfter is how long a session does not list a server again to find a tool that was missing from the list.
-	looksAfter = 30 * time.Second
+	// lookupInterval is how long a session does not list a server again to find a tool that was missing from the list.
+	lookupInterval = 30 * time.Second
 	// anyAge accepts a list of any age.
 	anyAge = math.MaxInt64
 )
 
-// errList means that a server's list of tools cannot be read.
-var errList = errors.New("the server's answer is no list of tools")
+// errNotToolList means that a server's list of tools cannot be read.
+var errNotToolList = errors.New("the server's answer is no list of tools")
 
-// known returns what the catalog knows about the tools in an answer that the session got. The knowledge is at most age
+// reportTools returns what the catalog knows about the tools in an answer that the session got. The knowledge is at most age
 // old.
-func (x *Exchange) known(ctx context.Context, answer *jsonrpc.Answer, age time.Duration) (*toolreport.Response, error) {
+func (x *Exchange) reportTools(ctx context.Context, answer *jsonrpc.Answer, age time.Duration) (*toolreport.Response, error) {
 	version := x.Session.Version
 	if found := x.Server.Own().Last(); found != nil && x.Era.TranslatesRevisions() {
 		version = found.Version // the revision in which the server lists, whatever revision the client speaks
@@ -37,9 +37,9 @@ func (x *Exchange) known(ctx context.Context, answer *jsonrpc.Answer, age time.D
 	return x.Deps.Catalogue.Report(ctx, toolreport.List{Server: x.ServerName, Version: version, Recipient: x.Principal}, answer, age)
 }
 
-// discovered returns the gateway's own list of the server; nil if it could not be got. It waits only if there is no
+// latestDiscovery returns the gateway's own list of the server; nil if it could not be got. It waits only if there is no
 // list yet.
-func discovered(ctx context.Context, of *discovery.Server) *discovery.Result {
+func latestDiscovery(ctx context.Context, of *discovery.Server) *discovery.Result {
 	if found := of.Last(); found != nil {
 		of.RefreshInBackground(discovery.Fresh)
 		return found
@@ -54,10 +54,10 @@ func discovered(ctx context.Context, of *discovery.Server) *discovery.Result {
 // Known returns the digest of the called tool's definition: as this session has listed it or, if it has not, as the
 // gateway has; nil if neither has.
 func (x *Exchange) Known(ctx context.Context) []byte {
-	if digest := x.Addressing.Shown(x.Message.Name); digest != nil {
+	if digest := x.Addressing.ListedDigest(x.Message.Name); digest != nil {
 		return digest
 	}
-	if found := discovered(ctx, x.Discovery); found != nil {
+	if found := latestDiscovery(ctx, x.Discovery); found != nil {
 		return found.Known.Digests[x.Message.Name]
 	}
 	return nil
@@ -77,7 +77,7 @@ func (x *Exchange) Definition(ctx context.Context, now bool) ([]byte, error) {
 		if err := x.Discovery.ReportError(); err != nil { // otherwise the definition would seem to be new
 			return nil, err
 		}
-		if time.Since(time.Unix(0, x.Session.LastLookup.Load())) < looksAfter {
+		if time.Since(time.Unix(0, x.Session.LastLookup.Load())) < lookupInterval {
 			return nil, nil
 		}
 	}
@@ -89,7 +89,7 @@ func (x *Exchange) Definition(ctx context.Context, now bool) ([]byte, error) {
 	given := make(map[string]bool)
 	for range maxPages {
 		if given[cursor] {
-			return nil, fmt.Errorf("%w: a page has a cursor that was given before", errList)
+			return nil, fmt.Errorf("%w: a page has a cursor that was given before", errNotToolList)
 		}
 		given[cursor] = true
 		has.Settle(0) // the memory of a page is released before the next page is read
@@ -97,7 +97,7 @@ func (x *Exchange) Definition(ctx context.Context, now bool) ([]byte, error) {
 		if err != nil {
 			return nil, err
 		}
-		known, err := x.known(ctx, answer, anyAge)
+		known, err := x.reportTools(ctx, answer, anyAge)
 		if err != nil {
 			return nil, err
 		}
@@ -116,7 +116,7 @@ func (x *Exchange) Definition(ctx context.Context, now bool) ([]byte, error) {
 			return nil, nil
 		}
 	}
-	return nil, fmt.Errorf("%w: it has more than %d pages", errList, maxPages)
+	return nil, fmt.Errorf("%w: it has more than %d pages", errNotToolList, maxPages)
 }
 
 // page requests one page of the server's list, for the gateway itself.
@@ -126,7 +126,7 @@ func (x *Exchange) page(ctx context.Context, cursor string, has *limits.Memory) 
 		return nil, err
 	}
 	if !answer.Message.ToolList.Present() {
-		return nil, errList
+		return nil, errNotToolList
 	}
 	return answer.Message, nil
 }

@@ -40,8 +40,8 @@ type Terms struct {
 	ResultType string
 	// ClientName is the client's name as the client declares it, unverified.
 	ClientName string
-	// Declared is the client's capabilities, as a raw object.
-	Declared []byte
+	// ClientCapabilities is the client's capabilities, as a raw object.
+	ClientCapabilities []byte
 	// AsksOnStreams reports whether servers send requests to the client on streams, and asksInAnswers whether they may do
 	// so in the answer to this message.
 	AsksOnStreams, AsksInAnswers bool

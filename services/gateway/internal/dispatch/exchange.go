@@ -84,12 +84,12 @@ type Exchange struct {
 	Session  *session.Session
 	// Slot is the message's share of the quotas of requests and of memory.
 	Slot *limits.Slot
-	// Patience is the clock of the server's timeout if the server may send requests to the client; otherwise nil.
-	Patience *upstream.PausableDeadline
+	// Deadline is the clock of the server's timeout if the server may send requests to the client; otherwise nil.
+	Deadline *upstream.PausableDeadline
 	// Hold is how long a call is held while it waits for approvers; nil means as configured.
 	Hold *time.Duration
-	// Resumes is the id of the approval that a task has waited for; empty if there is none.
-	Resumes string
+	// ApprovalID is the id of the approval that a task has waited for; empty if there is none.
+	ApprovalID string
 	// Era is what depends on the family of the message's revision, and terms are the values that depend on it.
 	Era Era
 	Terms

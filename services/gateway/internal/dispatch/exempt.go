@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 )
 
-// maxPassing is the maximum size of a message that needs no rule, in bytes.
-const maxPassing = 64 << 10
+// maxExemptBytes is the maximum size of a message that needs no rule, in bytes.
+const maxExemptBytes = 64 << 10
 
 // MethodResponse is the method under which answers of clients are counted.
 const MethodResponse = "response"
@@ -25,7 +25,7 @@ func (x *Exchange) NeedsNoRule() bool {
 // Admit counts a message that needs no rule, under a method of a closed list. It returns nil, or the response to a
 // message whose sender has sent too many.
 func (x *Exchange) Admit(ctx context.Context, method string) *Response {
-	refused := x.Deps.Pipeline.Pass(pipeline.Passing{Principal: x.Principal, Server: x.ServerName, Method: method, Bytes: len(x.Message.Raw)})
+	refused := x.Deps.Pipeline.CountExempt(pipeline.ExemptMessage{Principal: x.Principal, Server: x.ServerName, Method: method, Bytes: len(x.Message.Raw)})
 	switch {
 	case refused == nil:
 		return nil
@@ -37,9 +37,9 @@ func (x *Exchange) Admit(ctx context.Context, method string) *Response {
 	}
 }
 
-// Pong answers a ping. The answer does not depend on the server; a client learns from its calls whether the server is
+// AnswerPing answers a ping. The answer does not depend on the server; a client learns from its calls whether the server is
 // available.
-func (x *Exchange) Pong(ctx context.Context) Response {
+func (x *Exchange) AnswerPing(ctx context.Context) Response {
 	if x.Stale {
 		return x.Refuse(ctx, PolicyUnavailable())
 	}
@@ -53,8 +53,8 @@ func (x *Exchange) WithClientID(answer *jsonrpc.Answer, edits []jsonrpc.Edit) []
 
 // CheckSize refuses a message that has more than maxPassing bytes; nil otherwise.
 func (x *Exchange) CheckSize() *refusal.Refusal {
-	if len(x.Message.Raw) <= maxPassing {
+	if len(x.Message.Raw) <= maxExemptBytes {
 		return nil
 	}
-	return refusal.ProtocolError(commonv1.Code_CODE_BODY_TOO_LARGE, fmt.Sprintf("a message of this kind may have %d bytes.", maxPassing))
+	return refusal.ProtocolError(commonv1.Code_CODE_BODY_TOO_LARGE, fmt.Sprintf("a message of this kind may have %d bytes.", maxExemptBytes))
 }

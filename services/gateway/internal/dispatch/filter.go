@@ -13,8 +13,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/visibility"
 )
 
-// nameOf returns the member that identifies the elements of a list.
-func nameOf(field string) string {
+// identifierOf returns the member that identifies the elements of a list.
+func identifierOf(field string) string {
 	switch field {
 	case "resources":
 		return "uri"
@@ -25,8 +25,8 @@ func nameOf(field string) string {
 	}
 }
 
-// alike reports whether policy distinguishes no elements of a list by name for the caller.
-func alike(access visibility.Access, field string) bool {
+// ignoresNames reports whether policy distinguishes no elements of a list by name for the caller.
+func ignoresNames(access visibility.Access, field string) bool {
 	if field == "prompts" {
 		return access.PromptsAlike
 	}
@@ -43,7 +43,7 @@ func (x *Exchange) FilterResult(ctx context.Context, answer *jsonrpc.Answer) (ed
 	switch access, err := x.Access(ctx); {
 	case err != nil:
 		return nil, false, PolicyUnavailable()
-	case alike(access, field):
+	case ignoresNames(access, field):
 		return answer.Clean(nil), false, nil
 	}
 	list, err := x.listing(ctx, answer, field)
@@ -68,12 +68,12 @@ func (x *Exchange) listing(ctx context.Context, answer *jsonrpc.Answer, field st
 		return nil, err
 	}
 	defer end()
-	return answer.Listing(field, nameOf(field))
+	return answer.Listing(field, identifierOf(field))
 }
 
-// hearsOf reports whether the client may be notified of a change of the notification's resource. Other notifications
+// mayReceiveUpdate reports whether the client may be notified of a change of the notification's resource. Other notifications
 // have none, so they pass.
-func (x *Exchange) hearsOf(m *jsonrpc.Answer) bool {
+func (x *Exchange) mayReceiveUpdate(m *jsonrpc.Answer) bool {
 	if m.Method != mcp.MethodResourceUpdated {
 		return true
 	}

@@ -20,60 +20,60 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/enum"
 )
 
-// CheckInputs decides on the requests in a server's answer: in a result of 2026-07-28 (Multi Round-Trip Requests), and in
+// CheckInputRequests decides on the requests in a server's answer: in a result of 2026-07-28 (Multi Round-Trip Requests), and in
 // the error with which a server of 2025-11-25 requires that a URL is opened first (Elicitation, URL Mode). Each is
 // decided and recorded as a request of the server. If one of them is denied, or the answer must not have any, the
 // client does not get the answer, because it cannot continue the request without them; what the server has done by then
 // is unknown. All revisions and methods are checked, because a client may act on such requests in any answer.
-func (x *Exchange) CheckInputs(ctx context.Context, answer *jsonrpc.Answer) *refusal.Refusal {
+func (x *Exchange) CheckInputRequests(ctx context.Context, answer *jsonrpc.Answer) *refusal.Refusal {
 	in := answer.InputRequests
 	asks := in.Present() && string(in.Of(answer.Raw)) != "null"
 	if !asks && !upstream.HasCode(answer, mcp.CodeElicitation) {
 		return nil
 	}
-	why := x.unasked(ctx, answer, asks)
+	why := x.checkInputRequests(ctx, answer, asks)
 	if why == nil {
 		return nil
 	}
 	return &refusal.Refusal{ID: why.ID, Code: commonv1.Code_CODE_OUTCOME_UNKNOWN, Message: "the server has received the request, and its answer has a request for the client that is not allowed (" + enum.NameOrEmpty(why.Code) + "); whether it has done anything is not known."}
 }
 
-// unasked returns the refusal of a request in an answer; nil if all are allowed.
-func (x *Exchange) unasked(ctx context.Context, answer *jsonrpc.Answer, asks bool) *refusal.Refusal {
+// checkInputRequests returns the refusal of a request in an answer; nil if all are allowed.
+func (x *Exchange) checkInputRequests(ctx context.Context, answer *jsonrpc.Answer, asks bool) *refusal.Refusal {
 	may := x.Session != nil
 	if asks {
 		may = x.AsksInAnswers
 	}
 	if !may {
-		return x.refuseAsked(ctx, "", commonv1.Code_CODE_METHOD_INVALID, "the server sends a request to the client where MCP allows none.")
+		return x.refuseServerRequest(ctx, "", commonv1.Code_CODE_METHOD_INVALID, "the server sends a request to the client where MCP allows none.")
 	}
 	end, err := x.Slot.Answer.TimesliceFor(ctx, len(answer.Raw))
 	if err != nil {
-		return x.refuseAsked(ctx, "", commonv1.Code_CODE_ABUSE_LIMITED, err.Error()+".")
+		return x.refuseServerRequest(ctx, "", commonv1.Code_CODE_ABUSE_LIMITED, err.Error()+".")
 	}
-	asked, ok := x.readInputs(answer, asks)
+	asked, ok := x.readInputRequests(answer, asks)
 	end()
 	if !ok {
-		return x.refuseAsked(ctx, "", commonv1.Code_CODE_METHOD_INVALID, "the server's answer has requests for the client that are not valid in MCP.")
+		return x.refuseServerRequest(ctx, "", commonv1.Code_CODE_METHOD_INVALID, "the server's answer has requests for the client that are not valid in MCP.")
 	}
 	for _, m := range asked {
-		if why := x.mayBeAsked(m); why != nil {
-			return x.refuseAsked(ctx, m.Method, why.Code, why.Detail+".")
+		if why := x.checkServerRequest(m); why != nil {
+			return x.refuseServerRequest(ctx, m.Method, why.Code, why.Detail+".")
 		}
 	}
 	for _, m := range asked {
-		if refused := x.decide(ctx, m); refused != nil {
+		if refused := x.countAndDecide(ctx, m); refused != nil {
 			return refused
 		}
 	}
 	return nil
 }
 
-// decide counts one request in an answer as a request of the server, and decides on it.
-func (x *Exchange) decide(ctx context.Context, m *jsonrpc.Message) *refusal.Refusal {
+// countAndDecide counts one request in an answer as a request of the server, and decides on it.
+func (x *Exchange) countAndDecide(ctx context.Context, m *jsonrpc.Message) *refusal.Refusal {
 	counted, err := x.Session.ClientRequests.AddFromServer(m.ID.Of(m.Raw))
 	if err != nil {
-		return x.refuseAsked(ctx, m.Method, commonv1.Code_CODE_ABUSE_LIMITED, "of the server's requests, "+err.Error()+".")
+		return x.refuseServerRequest(ctx, m.Method, commonv1.Code_CODE_ABUSE_LIMITED, "of the server's requests, "+err.Error()+".")
 	}
 	counted.Close() // the client answers in its next request
 	return x.Decide(ctx, m, true)
@@ -86,36 +86,36 @@ func (x *Exchange) DecideServerRequest(ctx context.Context, id, raw []byte) *ups
 	var why *refusal.Refusal
 	switch own, is := errors.AsType[*jsonrpc.Error](err); {
 	case is:
-		why = x.refuseAsked(ctx, "", own.Code, own.Detail+".")
+		why = x.refuseServerRequest(ctx, "", own.Code, own.Detail+".")
 	case err != nil:
-		why = x.refuseAsked(ctx, "", commonv1.Code_CODE_JSON_INVALID, err.Error()+".")
+		why = x.refuseServerRequest(ctx, "", commonv1.Code_CODE_JSON_INVALID, err.Error()+".")
 	case !mcp.IsMultiRound(x.Message.Method):
-		why = x.refuseAsked(ctx, m.Method, commonv1.Code_CODE_METHOD_INVALID, "the server sends a request to the client where MCP allows none.")
+		why = x.refuseServerRequest(ctx, m.Method, commonv1.Code_CODE_METHOD_INVALID, "the server sends a request to the client where MCP allows none.")
 	default:
-		if refused := x.mayBeAsked(m); refused != nil {
-			code, text := toldWhy(refused, x.refuseAsked(ctx, m.Method, refused.Code, refused.Detail+"."))
+		if refused := x.checkServerRequest(m); refused != nil {
+			code, text := errorForInvalid(refused, x.refuseServerRequest(ctx, m.Method, refused.Code, refused.Detail+"."))
 			return new(upstream.Refused(id, code, text))
 		}
-		why = x.decide(ctx, m)
+		why = x.countAndDecide(ctx, m)
 	}
 	if why == nil {
 		return nil
 	}
-	code, text := toldServer(why)
+	code, text := errorForRefusal(why)
 	return new(upstream.Refused(id, code, text))
 }
 
-// mayBeAsked returns why the request must not be in an answer; nil if it may. Extensions have no such requests.
-func (x *Exchange) mayBeAsked(m *jsonrpc.Message) *question.Error {
+// checkServerRequest returns why the request must not be in an answer; nil if it may. Extensions have no such requests.
+func (x *Exchange) checkServerRequest(m *jsonrpc.Message) *question.Error {
 	if !mcp.AsksClient(m.Method) {
 		return &question.Error{Code: commonv1.Code_CODE_METHOD_DENIED, Method: true, Detail: "the method is not one that MCP lets servers send to clients"}
 	}
 	return x.Offer.Check(m)
 }
 
-// readInputs returns the requests in an answer, each with an id of the gateway. It returns false if they could be read
+// readInputRequests returns the requests in an answer, each with an id of the gateway. It returns false if they could be read
 // in more than one way.
-func (x *Exchange) readInputs(answer *jsonrpc.Answer, asks bool) (out []*jsonrpc.Message, ok bool) {
+func (x *Exchange) readInputRequests(answer *jsonrpc.Answer, asks bool) (out []*jsonrpc.Message, ok bool) {
 	var requests [][]byte
 	if asks {
 		for _, in := range answer.Inputs {
@@ -131,7 +131,7 @@ func (x *Exchange) readInputs(answer *jsonrpc.Answer, asks bool) (out []*jsonrpc
 		// Some readers ignore case, so two keys that differ only in case are refused.
 		err := json.Unmarshal(answer.Error.Of(answer.Raw), &said, json.MatchCaseInsensitiveNames(true))
 		for _, params := range said.Data.Elicitations {
-			if !isAddress(params) {
+			if !isURLMode(params) {
 				return nil, false
 			}
 			requests = append(requests, fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"method":"%s","params":%s}`, inputID(), mcp.MethodElicit, params))
@@ -148,8 +148,8 @@ func (x *Exchange) readInputs(answer *jsonrpc.Answer, asks bool) (out []*jsonrpc
 	return out, ok
 }
 
-// isAddress reports whether an elicitation is by URL. Those that must be answered first all are.
-func isAddress(params []byte) bool {
+// isURLMode reports whether an elicitation is by URL. Those that must be answered first all are.
+func isURLMode(params []byte) bool {
 	var has struct {
 		Mode string `json:"mode"`
 	}
@@ -162,8 +162,8 @@ const maxElicitations = 100
 // inputID returns an id that cannot be guessed, as raw JSON.
 func inputID() []byte { return []byte(`"sluice-` + rand.Text() + `"`) }
 
-// refuseAsked records and returns the refusal of a server's request.
-func (x *Exchange) refuseAsked(ctx context.Context, method string, code commonv1.Code, why string) *refusal.Refusal {
+// refuseServerRequest records and returns the refusal of a server's request.
+func (x *Exchange) refuseServerRequest(ctx context.Context, method string, code commonv1.Code, why string) *refusal.Refusal {
 	out := &refusal.Refusal{Code: code, Message: why}
 	out.ID = x.Deps.Pipeline.RecordRefusal(ctx, attempt.Unjudged{
 		Principal: x.Acting(), Server: x.ServerName, Method: method, Code: code, Message: why, FromServer: true,
@@ -173,7 +173,7 @@ func (x *Exchange) refuseAsked(ctx context.Context, method string, code commonv1
 
 // UnusableAnswer returns the refusal of an answer that must not go to the client. The server has carried out the request.
 func (x *Exchange) UnusableAnswer(ctx context.Context, why string) *refusal.Refusal {
-	said := x.refuseAsked(ctx, "", commonv1.Code_CODE_METHOD_INVALID, why)
+	said := x.refuseServerRequest(ctx, "", commonv1.Code_CODE_METHOD_INVALID, why)
 	return &refusal.Refusal{ID: said.ID, Code: commonv1.Code_CODE_OUTCOME_UNKNOWN, Message: why}
 }
 
@@ -185,15 +185,15 @@ func (x *Exchange) Decide(ctx context.Context, m *jsonrpc.Message, fromServer bo
 		Principal: x.Acting(), Stale: x.Stale || x.Revoked(), Revoked: x.Revoked,
 		Server: x.ServerName, Message: m, Received: time.Now(), Timeout: x.Timeout, FromServer: fromServer,
 		Transport: x.Server.Upstream.Transport(), Version: x.Session.Version, Client: x.ClientName,
-		Upstream: within{}, Room: has, Identity: x.Server.Identity,
+		Upstream: discardForwarder{}, Memory: has, Identity: x.Server.Identity,
 	}).Refusal
 }
 
-// within is the forwarder of a request that is part of another message. It sends nothing.
-type within struct{}
+// discardForwarder is the forwarder of a request that is part of another message. It sends nothing.
+type discardForwarder struct{}
 
 // Forward implements [attempt.Forwarder].
-func (within) Forward(context.Context, upstream.Request, func([]byte)) (upstream.Answer, error) {
+func (discardForwarder) Forward(context.Context, upstream.Request, func([]byte)) (upstream.Answer, error) {
 	answer, err := jsonrpc.ReadAnswer([]byte(`{"jsonrpc":"2.0","id":0,"result":{}}`), jsonrpc.AnswerLimits())
 	return upstream.Answer{Message: answer}, err
 }

@@ -24,21 +24,21 @@ func (x *Exchange) listTools(ctx context.Context) Response {
 	defer cancel()
 	out := x.NewRelay()
 	defer out.Settle()
-	answer, refused := x.listed(ctx, out)
+	answer, refused := x.fetchTools(ctx, out)
 	if refused == nil && answer.Result.Present() && !answer.ToolList.Present() {
 		refused = &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_UNAVAILABLE, Message: "the server's answer is no list of tools."}
 	}
 	if refused != nil {
 		return x.Refuse(ctx, refused)
 	}
-	shown, refused := x.look(ctx, answer)
+	shown, refused := x.filterTools(ctx, answer)
 	if refused != nil {
 		return x.Refuse(ctx, refused)
 	}
 	if shown.NeedsApproval {
 		x.Session.ListsApprovalTool.Store(true)
 	}
-	edits := Private(answer, x.WithClientID(answer, answer.Clean(shown.Hides)), true)
+	edits := MarkPrivate(answer, x.WithClientID(answer, answer.Clean(shown.Hides)), true)
 	next := jsonrpc.Unquote(answer.NextCursor.Of(answer.Raw))
 	if next != "" {
 		x.Session.Cursors.Add(next)
@@ -49,9 +49,9 @@ func (x *Exchange) listTools(ctx context.Context) Response {
 	return x.Edited(ctx, answer, edits)
 }
 
-// listed returns a page of the server's list. A caller to which policy can allow nothing gets the gateway's own list,
+// fetchTools returns a page of the server's list. A caller to which policy can allow nothing gets the gateway's own list,
 // which is one page.
-func (x *Exchange) listed(ctx context.Context, out *Relay) (*jsonrpc.Answer, *refusal.Refusal) {
+func (x *Exchange) fetchTools(ctx context.Context, out *Relay) (*jsonrpc.Answer, *refusal.Refusal) {
 	access, err := x.Access(ctx)
 	switch {
 	case err != nil:
@@ -85,15 +85,15 @@ func (x *Exchange) Undiscovered(ctx context.Context, err error) *refusal.Refusal
 	return refused
 }
 
-// look reports a page of a list to the catalog, asks policy what the caller may see of it, and remembers the visible
+// filterTools reports a page of a list to the catalog, asks policy what the caller may see of it, and remembers the visible
 // definitions. If a tool is not known as accepted, look tries once more: the gateway may not have listed the server in
 // the session's revision yet, or the catalog may have lost its records.
-func (x *Exchange) look(ctx context.Context, answer *jsonrpc.Answer) (*visibility.Tools, *refusal.Refusal) {
-	if discovered(ctx, x.Discovery) == nil { // see Definition: first use needs the whole list
+func (x *Exchange) filterTools(ctx context.Context, answer *jsonrpc.Answer) (*visibility.Tools, *refusal.Refusal) {
+	if latestDiscovery(ctx, x.Discovery) == nil { // see Definition: first use needs the whole list
 		x.Discovery.GetWithRetry(ctx)
 	}
 	for age := time.Duration(anyAge); ; age = servers.RenewAfter {
-		known, err := x.known(ctx, answer, age)
+		known, err := x.reportTools(ctx, answer, age)
 		if err != nil {
 			return nil, x.Undiscovered(ctx, err)
 		}
@@ -101,7 +101,7 @@ func (x *Exchange) look(ctx context.Context, answer *jsonrpc.Answer) (*visibilit
 		if err != nil {
 			return nil, Unfiltered(err)
 		}
-		if !shown.Unaccepted || age == servers.RenewAfter || !x.mayBeOld(ctx, known) {
+		if !shown.Unaccepted || age == servers.RenewAfter || !x.mayBeOutdated(ctx, known) {
 			if len(shown.Changed) > 0 {
 				x.Discovery.RecheckList(ctx, changedAfter) // a change for all sessions blocks the tool for all
 			}
@@ -111,9 +111,9 @@ func (x *Exchange) look(ctx context.Context, answer *jsonrpc.Answer) (*visibilit
 	}
 }
 
-// mayBeOld reports whether the knowledge that a tool is not accepted may be outdated. If the server was never listed in
+// mayBeOutdated reports whether the knowledge that a tool is not accepted may be outdated. If the server was never listed in
 // the session's revision, mayBeOld lists it.
-func (x *Exchange) mayBeOld(ctx context.Context, known *toolreport.Response) bool {
+func (x *Exchange) mayBeOutdated(ctx context.Context, known *toolreport.Response) bool {
 	if x.Era.TranslatesRevisions() {
 		return time.Since(known.At) > servers.RenewAfter
 	}
@@ -141,9 +141,9 @@ func Unfiltered(err error) *refusal.Refusal {
 	return PolicyUnavailable()
 }
 
-// Private adds the edits that let caches store an answer for its caller only, because policy has decided for this
+// MarkPrivate adds the edits that let caches store an answer for its caller only, because policy has decided for this
 // caller, and a filtered answer not at all (MCP 2026-07-28, Caching).
-func Private(answer *jsonrpc.Answer, edits []jsonrpc.Edit, filtered bool) []jsonrpc.Edit {
+func MarkPrivate(answer *jsonrpc.Answer, edits []jsonrpc.Edit, filtered bool) []jsonrpc.Edit {
 	ttl, scope := answer.TTL, answer.CacheScope
 	switch {
 	case scope.Present():

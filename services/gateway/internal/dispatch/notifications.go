@@ -11,9 +11,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// carriesFrom decides on and records a server's notification with a method of its own. Without a rule none passes. If
+// allowsVendorNotification decides on and records a server's notification with a method of its own. Without a rule none passes. If
 // no rule could allow it, it is dropped without a decision and a record, because servers may send many.
-func (x *Exchange) carriesFrom(m *jsonrpc.Answer) bool {
+func (x *Exchange) allowsVendorNotification(m *jsonrpc.Answer) bool {
 	ctx := x.ClientCtx
 	if m.Kind != jsonrpc.Notification || !mcp.IsVendorNotification(m.Method) || x.Session == nil || !x.Deps.Visibility.MayUse(ctx, x.Principal, x.ServerName, m.Method) {
 		return false
@@ -31,9 +31,9 @@ func (x *Exchange) carriesFrom(m *jsonrpc.Answer) bool {
 	return x.Decide(ctx, read, true) == nil
 }
 
-// carriesTo decides on and records a client's notification with a method of its own, and sends it to the server if it
+// sendVendorNotification decides on and records a client's notification with a method of its own, and sends it to the server if it
 // is allowed. Servers over gRPC and servers without sessions get none.
-func (x *Exchange) carriesTo(ctx context.Context) {
+func (x *Exchange) sendVendorNotification(ctx context.Context) {
 	if x.Server.Upstream.Transport() == "grpc" || x.Server.IsStateless() {
 		x.RefuseNotification(ctx, commonv1.Code_CODE_METHOD_DENIED)
 		return
@@ -42,7 +42,7 @@ func (x *Exchange) carriesTo(ctx context.Context) {
 	defer has.Close()
 	x.Deps.Pipeline.Do(ctx, attempt.Call{
 		Principal: x.Acting(), Stale: x.Stale || x.Revoked(), Revoked: x.Revoked, Server: x.ServerName, Message: x.Message, Received: time.Now(), Timeout: NotifyTimeout,
-		Transport: x.Server.Upstream.Transport(), Version: x.Session.Version, Client: x.ClientName, Upstream: notifier{x.Session.Upstream}, Room: has, Identity: x.Server.Identity,
+		Transport: x.Server.Upstream.Transport(), Version: x.Session.Version, Client: x.ClientName, Upstream: notifier{x.Session.Upstream}, Memory: has, Identity: x.Server.Identity,
 	})
 }
 

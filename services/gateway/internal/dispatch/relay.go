@@ -25,16 +25,16 @@ const KeepAliveInterval = 25 * time.Second
 type Relay struct {
 	x *Exchange
 	Sink
-	asks asks
-	// gone ends when the client has disconnected or cancelled its request.
-	gone context.Context //nolint:containedctx // the client's own
-	// Wants is the subscription of the stream; nil if there is none.
-	Wants *upstream.Wanted
+	serverRequests serverRequests
+	// requestCtx ends when the client has disconnected or cancelled its request.
+	requestCtx context.Context //nolint:containedctx // the client's own
+	// Subscription is the subscription of the stream; nil if there is none.
+	Subscription *upstream.Wanted
 }
 
 // NewRelay returns the relay to the stream of the exchange. It is used by one handler at a time.
 func (x *Exchange) NewRelay() *Relay {
-	x.relay.x, x.relay.Sink, x.relay.gone = x, x.Sink, x.ClientCtx
+	x.relay.x, x.relay.Sink, x.relay.requestCtx = x, x.Sink, x.ClientCtx
 	return &x.relay
 }
 
@@ -44,25 +44,25 @@ func (o *Relay) Event(raw []byte) { _ = o.Deliver(upstream.Event{Message: raw}) 
 // Deliver forwards an event of a server, as far as the client may get it. An error means that the client can't get it.
 func (o *Relay) Deliver(event upstream.Event) error {
 	x := o.x
-	m, clean, err := x.said(event.Message)
+	m, clean, err := x.parseMessage(event.Message)
 	switch {
 	case err != nil:
 		return err
 	case m == nil:
 	case m.Kind == jsonrpc.Request:
-		o.asked(m)
+		o.handleServerRequest(m)
 	case m.Method == mcp.MethodCancelled:
 		x.Session.ClientRequests.CancelRequest(m.RequestID.Of(m.Raw)) // the request's own goroutine notifies the client
-	case o.Wants != nil && !x.Addressing.IsSubscribed(m): // the client would take it for another subscription's
-	case x.hears(m.Method) && concerns(m, o.Wants) && x.hearsOf(m), x.carriesFrom(m):
+	case o.Subscription != nil && !x.Addressing.IsSubscribed(m): // the client would take it for another subscription's
+	case x.mayReceive(m.Method) && isSubscribedTo(m, o.Subscription) && x.mayReceiveUpdate(m), x.allowsVendorNotification(m):
 		return o.sendEvent(event, clean)
 	}
 	return o.sendEvent(event, nil)
 }
 
-// said parses a message of a server, in a time slice of the caller if the message is large, and returns the message as
+// parseMessage parses a message of a server, in a time slice of the caller if the message is large, and returns the message as
 // it is forwarded. It returns nil if there is no message.
-func (x *Exchange) said(raw []byte) (*jsonrpc.Answer, [][]byte, error) {
+func (x *Exchange) parseMessage(raw []byte) (*jsonrpc.Answer, [][]byte, error) {
 	if raw == nil {
 		return nil, nil, nil
 	}
@@ -75,7 +75,7 @@ func (x *Exchange) said(raw []byte) (*jsonrpc.Answer, [][]byte, error) {
 	if err != nil {
 		return nil, nil, nil // impossible: the upstream reader has parsed it; dropping it loses nothing
 	}
-	edits, err := x.renamed(m, m.Method, m.Clean(nil))
+	edits, err := x.addNameEdits(m, m.Method, m.Clean(nil))
 	var clean [][]byte
 	if err == nil {
 		clean, err = jsonrpc.PlanEdits(raw, edits...)
@@ -87,9 +87,9 @@ func (x *Exchange) said(raw []byte) (*jsonrpc.Answer, [][]byte, error) {
 	return m, clean, nil
 }
 
-// hears reports whether the client may get a notification that MCP defines. Progress and the acknowledgement of a
+// mayReceive reports whether the client may get a notification that MCP defines. Progress and the acknowledgement of a
 // subscription always pass. Others pass if policy denies neither them nor the method whose results they concern.
-func (x *Exchange) hears(notification string) bool {
+func (x *Exchange) mayReceive(notification string) bool {
 	switch {
 	case !x.Addressing.Forwards(notification):
 		return false
@@ -178,9 +178,9 @@ func (x *Exchange) BeginAnswer() *session.ReplayStream {
 	return x.Resumable.Replay.Begin(x.ServerName, string(visibility.AppendCaller(nil, x.Principal, "")), x.Deps.Remembered.Open(&x.Slot.Owner))
 }
 
-// concerns reports whether a notification is part of a subscription: a list, one of its resources, or a resource below
+// isSubscribedTo reports whether a notification is part of a subscription: a list, one of its resources, or a resource below
 // one.
-func concerns(m *jsonrpc.Answer, wants *upstream.Wanted) bool {
+func isSubscribedTo(m *jsonrpc.Answer, wants *upstream.Wanted) bool {
 	if wants == nil {
 		return true
 	}

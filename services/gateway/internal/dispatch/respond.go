@@ -58,12 +58,12 @@ func (x *Exchange) OwnResponse(ctx context.Context, body []byte, err error) Resp
 
 // Edited returns the response for a server's answer with these edits, which include those of [jsonrpc.Answer.Clean].
 func (x *Exchange) Edited(ctx context.Context, a *jsonrpc.Answer, edits []jsonrpc.Edit) Response {
-	edits, err := x.renamed(a, x.Message.Method, edits)
+	edits, err := x.addNameEdits(a, x.Message.Method, edits)
 	var body [][]byte
 	if err == nil {
 		body, err = jsonrpc.PlanEdits(a.Raw, edits...)
 	}
-	if errors.Is(err, ErrNotRead) { // the caller has disconnected, or waits for too many messages
+	if errors.Is(err, ErrUnread) { // the caller has disconnected, or waits for too many messages
 		return x.Refuse(ctx, &refusal.Refusal{Code: commonv1.Code_CODE_OUTCOME_UNKNOWN, Message: "the server answered, but this caller waits for too many large answers; read them first."})
 	}
 	if err != nil {
@@ -73,12 +73,12 @@ func (x *Exchange) Edited(ctx context.Context, a *jsonrpc.Answer, edits []jsonrp
 	return Response{Body: body, ErrorType: spans.Answer(trace.SpanFromContext(ctx), a)}
 }
 
-// renamed adds the edits that replace the server's names by those that the client knows, in an answer to a method or in
+// addNameEdits adds the edits that replace the server's names by those that the client knows, in an answer to a method or in
 // a notification.
-func (x *Exchange) renamed(m *jsonrpc.Answer, method string, edits []jsonrpc.Edit) ([]jsonrpc.Edit, error) {
+func (x *Exchange) addNameEdits(m *jsonrpc.Answer, method string, edits []jsonrpc.Edit) ([]jsonrpc.Edit, error) {
 	names, err := x.Addressing.Rename(method, m.Raw, edits)
 	return append(edits, names...), err
 }
 
-// ErrNotRead means that the caller has disconnected, or waits for too many messages.
-var ErrNotRead = errors.New("the answer was not read")
+// ErrUnread means that the caller has disconnected, or waits for too many messages.
+var ErrUnread = errors.New("the answer was not read")

@@ -22,43 +22,43 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/enum"
 )
 
-// askTimeout is how long a client, and the person who uses it, may take to answer a request of a server.
-const askTimeout = 10 * time.Minute
+// clientTimeout is how long a client, and the person who uses it, may take to answer a request of a server.
+const clientTimeout = 10 * time.Minute
 
-// asks are the requests of a server that came on one stream to a client and have no answer yet. The zero value has
+// serverRequests are the requests of a server that came on one stream to a client and have no answer yet. The zero value has
 // none. Only the goroutine that reads the stream may call its methods.
-type asks struct {
+type serverRequests struct {
 	// ended is closed when the stream no longer waits for the requests; nil if there was none.
 	ended chan struct{}
-	open  sync.WaitGroup
+	running  sync.WaitGroup
 }
 
-// begin runs a request in a goroutine.
-func (a *asks) begin(run func()) {
+// start runs a request in a goroutine.
+func (a *serverRequests) start(run func()) {
 	if a.ended == nil {
 		a.ended = make(chan struct{})
 	}
-	a.open.Go(run)
+	a.running.Go(run)
 }
 
-// settle ends the requests that have no answer yet, and waits for their goroutines.
-func (a *asks) settle() {
+// cancelAll ends the requests that have no answer yet, and waits for their goroutines.
+func (a *serverRequests) cancelAll() {
 	if a.ended == nil {
 		return
 	}
 	close(a.ended)
-	a.open.Wait()
+	a.running.Wait()
 	a.ended = nil
 }
 
 // Settle ends the server's requests that have no answer yet, and waits for their goroutines.
-func (o *Relay) Settle() { o.asks.settle() }
+func (o *Relay) Settle() { o.serverRequests.cancelAll() }
 
-// ask is one request of a server to the client.
-type ask struct {
-	out      *Relay
-	question *session.ClientRequest
-	has      *limits.Memory
+// serverRequest is one request of a server to the client.
+type serverRequest struct {
+	relay      *Relay
+	pending *session.ClientRequest
+	memory      *limits.Memory
 	id, raw  []byte
 	method   string
 	token    []byte // the progress token as raw JSON; nil if the request has none
@@ -67,13 +67,13 @@ type ask struct {
 	waited time.Duration
 }
 
-// asked handles a request of the server. If policy and the client's capabilities allow it, the request is sent to the
+// handleServerRequest handles a request of the server. If policy and the client's capabilities allow it, the request is sent to the
 // client, and the answer to the server. asked returns before that, unless it refuses the request.
-func (o *Relay) asked(m *jsonrpc.Answer) {
+func (o *Relay) handleServerRequest(m *jsonrpc.Answer) {
 	x := o.x
-	a := &ask{out: o, has: x.Slot.Answer.Sibling(), id: bytes.Clone(m.ID.Of(m.Raw)), raw: m.Raw, method: m.Method, received: time.Now()}
+	a := &serverRequest{relay: o, memory: x.Slot.Answer.Sibling(), id: bytes.Clone(m.ID.Of(m.Raw)), raw: m.Raw, method: m.Method, received: time.Now()}
 	var err error
-	a.question, err = x.Session.ClientRequests.AddFromServer(a.id)
+	a.pending, err = x.Session.ClientRequests.AddFromServer(a.id)
 	switch {
 	case errors.Is(err, session.ErrRequestFlood):
 		a.record(x.ClientCtx, commonv1.Code_CODE_ABUSE_LIMITED, err.Error()+".")
@@ -81,20 +81,20 @@ func (o *Relay) asked(m *jsonrpc.Answer) {
 	case err != nil:
 		a.refuse(x.ClientCtx, commonv1.Code_CODE_ABUSE_LIMITED, err.Error()+".")
 		return
-	case len(m.Raw) > x.Deps.Limits.Bytes || !a.has.Add(len(m.Raw)):
-		a.question.Close()
+	case len(m.Raw) > x.Deps.Limits.Bytes || !a.memory.Add(len(m.Raw)):
+		a.pending.Close()
 		a.refuse(x.ClientCtx, commonv1.Code_CODE_BODY_TOO_LARGE, "it is too large, or too many messages wait to be read.")
 		return
 	}
 	a.raw = bytes.Clone(m.Raw) // the buffer of m is reused for the next message
-	o.asks.begin(a.run)
+	o.serverRequests.start(a.run)
 }
 
 // run decides on the request, and forwards it if it is allowed.
-func (a *ask) run() {
-	defer a.has.Close()
-	defer a.question.Close()
-	x := a.out.x
+func (a *serverRequest) run() {
+	defer a.memory.Close()
+	defer a.pending.Close()
+	x := a.relay.x
 	ctx := context.WithoutCancel(x.ClientCtx)
 	defer func() {
 		if panicked := recover(); panicked != nil { // net/http recovers in the goroutines of requests only
@@ -124,7 +124,7 @@ func (a *ask) run() {
 		return
 	}
 	if why := x.Offer.Check(m); why != nil {
-		code, text := toldWhy(why, a.record(ctx, why.Code, why.Detail+"."))
+		code, text := errorForInvalid(why, a.record(ctx, why.Code, why.Detail+"."))
 		failure = spans.Error(span, code)
 		a.answerError(ctx, code, text)
 		return
@@ -132,9 +132,9 @@ func (a *ask) run() {
 	a.token = m.Meta.ProgressToken.Of(m.Raw)
 	result := x.Deps.Pipeline.Do(ctx, attempt.Call{
 		Principal: x.Acting(), Stale: x.Stale || x.Revoked(), Revoked: x.Revoked,
-		Server: x.ServerName, Message: m, Received: a.received, Timeout: askTimeout, FromServer: true,
+		Server: x.ServerName, Message: m, Received: a.received, Timeout: clientTimeout, FromServer: true,
 		Transport: "http", Version: x.Session.Version, Client: x.Session.Client.Name,
-		Upstream: a, Room: a.has, Identity: x.Server.Identity,
+		Upstream: a, Memory: a.memory, Identity: x.Server.Identity,
 	})
 	if result.Refusal != nil {
 		failure = spans.Error(span, a.answerRefusal(ctx, result.Refusal))
@@ -145,44 +145,44 @@ func (a *ask) run() {
 }
 
 // read parses the request as strictly as a client's.
-func (a *ask) read(ctx context.Context) (*jsonrpc.Message, error) {
-	end, err := a.has.TimesliceFor(ctx, len(a.raw))
+func (a *serverRequest) read(ctx context.Context) (*jsonrpc.Message, error) {
+	end, err := a.memory.TimesliceFor(ctx, len(a.raw))
 	if err != nil {
 		return nil, err
 	}
 	defer end()
-	return jsonrpc.Parse(a.raw, a.out.x.Deps.Limits)
+	return jsonrpc.Parse(a.raw, a.relay.x.Deps.Limits)
 }
 
 // Forward implements [attempt.Forwarder]: it sends the request to the client and waits for the answer. Meanwhile the
 // timeout of the client's own requests to the server is paused.
-func (a *ask) Forward(ctx context.Context, req upstream.Request, _ func([]byte)) (upstream.Answer, error) {
-	x := a.out.x
-	pause := x.Patience.Pause
+func (a *serverRequest) Forward(ctx context.Context, req upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+	x := a.relay.x
+	pause := x.Deadline.Pause
 	if x.Message.Kind == jsonrpc.Invalid { // on the session's stream: it may belong to any call
 		pause = x.Session.Calls.Pause
 	}
 	defer pause()()
 	begin := time.Now()
 	defer func() { a.waited = time.Since(begin) }()
-	a.question.SetProgressToken(a.token)
+	a.pending.SetProgressToken(a.token)
 	if err := a.send(req); err != nil {
 		return upstream.Answer{}, fmt.Errorf("%w: %w: %w", upstream.ErrNeverSent, attempt.ErrClient, err)
 	}
 	select {
-	case m := <-a.question.Response():
-		return a.came(ctx, m)
-	case <-a.question.Cancelled():
-	case <-a.out.gone.Done():
-	case <-a.out.asks.ended:
+	case m := <-a.pending.Response():
+		return a.acceptResponse(ctx, m)
+	case <-a.pending.Cancelled():
+	case <-a.relay.requestCtx.Done():
+	case <-a.relay.serverRequests.ended:
 	case <-ctx.Done():
 	}
 	select {
-	case m := <-a.question.Response(): // an answer that came at the same moment counts
-		return a.came(ctx, m)
+	case m := <-a.pending.Response(): // an answer that came at the same moment counts
+		return a.acceptResponse(ctx, m)
 	default:
 	}
-	a.out.withdraw(a.id)
+	a.relay.withdraw(a.id)
 	class := upstream.ErrNoAnswer
 	if errors.Is(context.Cause(ctx), context.DeadlineExceeded) {
 		class = upstream.ErrTimeout
@@ -190,8 +190,8 @@ func (a *ask) Forward(ctx context.Context, req upstream.Request, _ func([]byte))
 	return upstream.Answer{}, fmt.Errorf("%w: %w", class, attempt.ErrClient)
 }
 
-func (a *ask) send(req upstream.Request) error {
-	edits, err := a.out.x.Addressing.RenameRequest(req)
+func (a *serverRequest) send(req upstream.Request) error {
+	edits, err := a.relay.x.Addressing.RenameRequest(req)
 	if err != nil {
 		return err
 	}
@@ -199,23 +199,23 @@ func (a *ask) send(req upstream.Request) error {
 	if err != nil {
 		return err
 	}
-	return a.out.SendMessage(body...)
+	return a.relay.SendMessage(body...)
 }
 
-// came returns a client's answer as the server is to get it.
-func (a *ask) came(ctx context.Context, m *jsonrpc.Message) (upstream.Answer, error) {
-	answer, err := a.addressed(ctx, m)
+// acceptResponse returns a client's answer as the server is to get it.
+func (a *serverRequest) acceptResponse(ctx context.Context, m *jsonrpc.Message) (upstream.Answer, error) {
+	answer, err := a.parseResponse(ctx, m)
 	if err != nil {
 		return upstream.Answer{}, fmt.Errorf("%w: %w: %w", upstream.ErrNoAnswer, attempt.ErrClient, err)
 	}
 	return upstream.Answer{Message: answer}, nil
 }
 
-func (a *ask) addressed(ctx context.Context, m *jsonrpc.Message) (*jsonrpc.Answer, error) {
-	if !a.has.Add(len(m.Raw)) {
+func (a *serverRequest) parseResponse(ctx context.Context, m *jsonrpc.Message) (*jsonrpc.Answer, error) {
+	if !a.memory.Add(len(m.Raw)) {
 		return nil, limits.ErrMemory
 	}
-	end, err := a.has.TimesliceFor(ctx, len(m.Raw))
+	end, err := a.memory.TimesliceFor(ctx, len(m.Raw))
 	if err != nil {
 		return nil, err
 	}
@@ -228,21 +228,21 @@ func (a *ask) addressed(ctx context.Context, m *jsonrpc.Message) (*jsonrpc.Answe
 }
 
 // reply sends the client's answer to the server.
-func (a *ask) reply(ctx context.Context, answer *jsonrpc.Answer) {
-	x := a.out.x
+func (a *serverRequest) reply(ctx context.Context, answer *jsonrpc.Answer) {
+	x := a.relay.x
 	ctx, cancel := context.WithTimeout(ctx, NotifyTimeout)
 	defer cancel()
-	x.logUntold(ctx, a.method, x.Session.Upstream.Reply(ctx, &jsonrpc.Message{Raw: answer.Raw, Kind: answer.Kind, ID: answer.ID}))
+	x.logUnsent(ctx, a.method, x.Session.Upstream.Reply(ctx, &jsonrpc.Message{Raw: answer.Raw, Kind: answer.Kind, ID: answer.ID}))
 }
 
 // refuse records and answers the refusal of a request on which policy was not asked.
-func (a *ask) refuse(ctx context.Context, code commonv1.Code, why string) {
+func (a *serverRequest) refuse(ctx context.Context, code commonv1.Code, why string) {
 	a.answerRefusal(ctx, a.record(ctx, code, why))
 }
 
 // record records the refusal of a request.
-func (a *ask) record(ctx context.Context, code commonv1.Code, why string) *refusal.Refusal {
-	x := a.out.x
+func (a *serverRequest) record(ctx context.Context, code commonv1.Code, why string) *refusal.Refusal {
+	x := a.relay.x
 	refused := &refusal.Refusal{Code: code, Message: why}
 	refused.ID = x.Deps.Pipeline.RecordRefusal(ctx, attempt.Unjudged{
 		Principal: x.Acting(), Server: x.ServerName, Method: a.method, Code: code, Message: why, Bytes: len(a.raw), FromServer: true,
@@ -252,14 +252,14 @@ func (a *ask) record(ctx context.Context, code commonv1.Code, why string) *refus
 
 // answerRefusal answers the server that its request was not carried out, and returns the code of the error. The server
 // learns nothing about the policy, only the id of the decision, with which an operator finds the reason.
-func (a *ask) answerRefusal(ctx context.Context, why *refusal.Refusal) int {
-	code, text := toldServer(why)
+func (a *serverRequest) answerRefusal(ctx context.Context, why *refusal.Refusal) int {
+	code, text := errorForRefusal(why)
 	a.answerError(ctx, code, text)
 	return code
 }
 
-// toldServer returns the JSON-RPC error for a server whose request was refused.
-func toldServer(why *refusal.Refusal) (code int, text string) {
+// errorForRefusal returns the JSON-RPC error for a server whose request was refused.
+func errorForRefusal(why *refusal.Refusal) (code int, text string) {
 	switch why.Code { //nolint:exhaustive // all other codes are from the gateway
 	case commonv1.Code_CODE_UPSTREAM_TIMEOUT, commonv1.Code_CODE_UPSTREAM_UNAVAILABLE, commonv1.Code_CODE_OUTCOME_UNKNOWN:
 		return mcp.CodeInternal, "The client gave no answer."
@@ -270,24 +270,24 @@ func toldServer(why *refusal.Refusal) (code int, text string) {
 	}
 }
 
-// toldWhy returns the JSON-RPC error for a server that may not send its request. The text reveals nothing new, because
+// errorForInvalid returns the JSON-RPC error for a server that may not send its request. The text reveals nothing new, because
 // it follows from the capabilities that the gateway has declared to the server.
-func toldWhy(why *question.Error, refused *refusal.Refusal) (code int, text string) {
+func errorForInvalid(why *question.Error, refused *refusal.Refusal) (code int, text string) {
 	if why.Method {
-		return toldServer(refused)
+		return errorForRefusal(refused)
 	}
 	return mcp.CodeInvalidParams, "The gateway does not carry this request: " + why.Detail + ". Decision " + refused.ID + "."
 }
 
-func (a *ask) answerError(ctx context.Context, code int, text string) {
-	x := a.out.x
+func (a *serverRequest) answerError(ctx context.Context, code int, text string) {
+	x := a.relay.x
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), NotifyTimeout)
 	defer cancel()
-	x.logUntold(ctx, a.method, x.Session.Upstream.SendNotification(ctx, upstream.Refused(a.id, code, text)))
+	x.logUnsent(ctx, a.method, x.Session.Upstream.SendNotification(ctx, upstream.Refused(a.id, code, text)))
 }
 
-// logUntold logs that a message of the gateway could not be sent to a server.
-func (x *Exchange) logUntold(ctx context.Context, method string, err error) {
+// logUnsent logs that a message of the gateway could not be sent to a server.
+func (x *Exchange) logUnsent(ctx context.Context, method string, err error) {
 	if err == nil {
 		return
 	}
@@ -309,8 +309,8 @@ func (x *Exchange) HandleResponse(ctx context.Context) Response {
 	return Accepted()
 }
 
-// progressed forwards a client's progress with a request of the server.
-func (x *Exchange) progressed(ctx context.Context) {
+// forwardProgress forwards a client's progress with a request of the server.
+func (x *Exchange) forwardProgress(ctx context.Context) {
 	if !x.Session.ClientRequests.WantsProgress(x.Message.ProgressToken.Of(x.Message.Raw)) {
 		return
 	}
@@ -320,5 +320,5 @@ func (x *Exchange) progressed(ctx context.Context) {
 	if err == nil {
 		err = x.Session.Upstream.Reply(ctx, m)
 	}
-	x.logUntold(ctx, x.Message.Method, err)
+	x.logUnsent(ctx, x.Message.Method, err)
 }

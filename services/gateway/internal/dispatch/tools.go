@@ -44,7 +44,7 @@ func (x *Exchange) tools(ctx context.Context) (Tools, error) {
 // the gateway's own. It takes the same steps if a tool is hidden as if it does not exist. Its spans are not part of the
 // call's trace, because the result serves all calls.
 func (t Tools) Listed(ctx context.Context) (attempt.Listing, error) {
-	if t.Addressing.Shown(t.Message.Name) != nil {
+	if t.Addressing.ListedDigest(t.Message.Name) != nil {
 		return attempt.Listing{Listed: true}, nil
 	}
 	ctx = trace.ContextWithSpanContext(ctx, trace.SpanContext{})

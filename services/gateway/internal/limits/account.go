@@ -56,44 +56,44 @@ func (h *Owner) keys() []accountKey {
 
 // account is the use of one quota. It exists as long as a holding counts on it.
 type account struct {
-	of    accountKey
+	key    accountKey
 	limit int
-	// taken is the number of bytes, and by the number of holdings that take them.
-	taken, by int
+	// bytes is the number of bytes, and by the number of holdings that take them.
+	bytes, holders int
 	// waiting is the number of holdings that wait for more.
 	waiting int
 	// growing are the incomplete holdings; the one that began first is first.
 	growing []*Memory
 }
 
-// most returns how much may be taken after a holding has got more: the reserve is only for the holding that began
+// available returns how much may be taken after a holding has got more: the reserve is only for the holding that began
 // first.
-func (a *account) most(h *Memory, last int) int {
+func (a *account) available(h *Memory, last int) int {
 	if len(a.growing) == 0 || a.growing[0] == h {
 		return a.limit
 	}
 	return a.limit - last
 }
 
-// isSomebodys reports whether the account is of a principal or a person.
-func (a *account) isSomebodys() bool { return a.of.what == ofPrincipal || a.of.what == ofPerson }
+// isPrincipalOrPerson reports whether the account is of a principal or a person.
+func (a *account) isPrincipalOrPerson() bool { return a.key.what == ofPrincipal || a.key.what == ofPerson }
 
 // isWaitedFor reports whether a holding of the account's principal or person waits.
 func (a *account) isWaitedFor() bool {
-	return a.isSomebodys() && a.waiting > 0
+	return a.isPrincipalOrPerson() && a.waiting > 0
 }
 
 func byAge(a, b *Memory) int { return cmp.Compare(a.since, b.since) }
 
 // The functions below need the lock of the room.
 
-// join makes a holding count on its accounts, except its server's.
-func (r *Budget) join(h *Memory) {
+// joinAccounts makes a holding count on its accounts, except its server's.
+func (r *Budget) joinAccounts(h *Memory) {
 	if len(h.accounts) > 0 {
 		return
 	}
-	h.accounts = append(make([]*account, 0, 2+2*len(h.of.Accounts.All())), r.enter(accountKey{}, r.limits.All))
-	for _, k := range h.of.keys() {
+	h.accounts = append(make([]*account, 0, 2+2*len(h.owner.Accounts.All())), r.enter(accountKey{}, r.limits.All))
+	for _, k := range h.owner.keys() {
 		limit := r.limits.Person
 		if k.what == ofPrincipal {
 			limit = r.limits.Principal
@@ -106,30 +106,30 @@ func (r *Budget) join(h *Memory) {
 func (r *Budget) enter(of accountKey, limit int) *account {
 	a := r.accounts[of]
 	if a == nil {
-		a = &account{of: of, limit: limit}
+		a = &account{key: of, limit: limit}
 		r.accounts[of] = a
 	}
-	a.by++
+	a.holders++
 	return a
 }
 
 // leave uncounts a holding from an account, and removes the account when it has none.
 func (r *Budget) leave(a *account) {
-	if a.by--; a.by == 0 {
-		delete(r.accounts, a.of)
+	if a.holders--; a.holders == 0 {
+		delete(r.accounts, a.key)
 	}
 }
 
-// begin starts the growth of a holding, if it has not begun: the holding gets its sequence number and counts on its
+// startGrowth starts the growth of a holding, if it has not begun: the holding gets its sequence number and counts on its
 // server's account.
-func (r *Budget) begin(h *Memory) {
+func (r *Budget) startGrowth(h *Memory) {
 	if h.since > 0 {
 		return
 	}
-	r.join(h)
-	if h.of.Server != "" {
-		a := r.enter(accountKey{what: ofServer, server: h.of.Server}, r.limits.Server)
-		a.taken += counted(h.bytes)
+	r.joinAccounts(h)
+	if h.owner.Server != "" {
+		a := r.enter(accountKey{what: ofServer, server: h.owner.Server}, r.limits.Server)
+		a.bytes += chargedBytes(h.bytes)
 		h.accounts = append(h.accounts, a)
 	}
 	r.begun++
@@ -139,8 +139,8 @@ func (r *Budget) begin(h *Memory) {
 	}
 }
 
-// whole ends a holding's growth, so that it no longer counts on its server's account.
-func (r *Budget) whole(h *Memory) {
+// endGrowth ends a holding's growth, so that it no longer counts on its server's account.
+func (r *Budget) endGrowth(h *Memory) {
 	if h.since == 0 {
 		return
 	}
@@ -149,8 +149,8 @@ func (r *Budget) whole(h *Memory) {
 		a.growing = slices.Delete(a.growing, at, at+1)
 	}
 	h.since = 0
-	if last := len(h.accounts) - 1; h.accounts[last].of.what == ofServer {
-		h.accounts[last].taken -= counted(h.bytes)
+	if last := len(h.accounts) - 1; h.accounts[last].key.what == ofServer {
+		h.accounts[last].bytes -= chargedBytes(h.bytes)
 		r.leave(h.accounts[last])
 		h.accounts = h.accounts[:last]
 	}
@@ -158,14 +158,14 @@ func (r *Budget) whole(h *Memory) {
 
 // set changes the size of a holding.
 func (r *Budget) set(h *Memory, bytes int) {
-	if counted(bytes) > 0 {
-		r.join(h)
+	if chargedBytes(bytes) > 0 {
+		r.joinAccounts(h)
 	}
 	for _, a := range h.accounts {
-		a.taken += counted(bytes) - counted(h.bytes)
+		a.bytes += chargedBytes(bytes) - chargedBytes(h.bytes)
 	}
 	h.bytes = bytes
-	if counted(bytes) > 0 || h.since > 0 {
+	if chargedBytes(bytes) > 0 || h.since > 0 {
 		return
 	}
 	for _, a := range h.accounts {
@@ -176,11 +176,11 @@ func (r *Budget) set(h *Memory, bytes int) {
 
 // settle ends a holding's growth with this size, and grants waiters what became free.
 func (r *Budget) settle(h *Memory, bytes int) {
-	before, grew := counted(h.bytes), h.since > 0
-	r.whole(h)
+	before, grew := chargedBytes(h.bytes), h.since > 0
+	r.endGrowth(h)
 	r.set(h, bytes)
-	if grew || counted(bytes) < before {
-		r.serve()
+	if grew || chargedBytes(bytes) < before {
+		r.grantWaiters()
 	}
 }
 
@@ -190,12 +190,12 @@ func (r *Budget) add(h *Memory, bytes int, had []*account) bool {
 	if h.closed {
 		return false
 	}
-	more := counted(h.bytes+bytes) - counted(h.bytes)
+	more := chargedBytes(h.bytes+bytes) - chargedBytes(h.bytes)
 	if more > 0 {
-		r.join(h)
+		r.joinAccounts(h)
 	}
 	for _, a := range h.accounts {
-		if more > 0 && !slices.Contains(had, a) && (a.taken+more > a.most(h, r.limits.Last) || a.isWaitedFor()) {
+		if more > 0 && !slices.Contains(had, a) && (a.bytes+more > a.available(h, r.limits.Last) || a.isWaitedFor()) {
 			r.set(h, h.bytes)
 			return false
 		}

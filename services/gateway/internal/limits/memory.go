@@ -76,7 +76,7 @@ func NewBudget(l Quotas) (*Budget, error) {
 // waiter is a holding that waits for more memory. A waiter with zero bytes waits for earlier waiters of its principal
 // and persons.
 type waiter struct {
-	holding *Memory
+	memory *Memory
 	bytes   int
 	granted chan struct{}
 	// closed means that the holding was closed and got nothing.
@@ -85,22 +85,22 @@ type waiter struct {
 	accounts []*account
 }
 
-// enter and leave count the waiter on the accounts of its holding.
-func (w *waiter) enter() {
-	w.accounts = slices.Clone(w.holding.accounts)
+// countWaiter and leave count the waiter on the accounts of its holding.
+func (w *waiter) countWaiter() {
+	w.accounts = slices.Clone(w.memory.accounts)
 	for _, a := range w.accounts {
 		a.waiting++
 	}
 }
 
-func (w *waiter) leave() {
+func (w *waiter) uncountWaiter() {
 	for _, a := range w.accounts {
 		a.waiting--
 	}
 }
 
-// answer returns the result for the waiting goroutine.
-func (w *waiter) answer() error {
+// result returns the result for the waiting goroutine.
+func (w *waiter) result() error {
 	if w.closed {
 		return ErrMemory
 	}
@@ -108,13 +108,13 @@ func (w *waiter) answer() error {
 }
 
 // Open returns an empty holding for a holder. It must be closed.
-func (r *Budget) Open(of *Owner) *Memory { return &Memory{room: r, of: of} }
+func (r *Budget) Open(of *Owner) *Memory { return &Memory{budget: r, owner: of} }
 
 // A Holding is the memory that one request or answer takes. A nil Holding always stays empty. Its methods are safe for
 // concurrent use.
 type Memory struct {
-	room *Budget
-	of   *Owner
+	budget *Budget
+	owner   *Owner
 
 	// The fields below are guarded by the room's lock. closed means that the holding may take nothing more, because it
 	// would not be given back.
@@ -129,10 +129,10 @@ type Memory struct {
 // AccountsOf returns the accounts of the holding's caller if that is who. For any other principal, such as the gateway
 // itself, it returns accounts of the key alone.
 func (h *Memory) AccountsOf(who principal.Key) principal.Accounts {
-	if h == nil || h.of.Accounts.Caller() != who {
+	if h == nil || h.owner.Accounts.Caller() != who {
 		return principal.AccountsOfKey(who)
 	}
-	return h.of.Accounts
+	return h.owner.Accounts
 }
 
 // Sibling returns a new, empty holding of the same holder.
@@ -140,7 +140,7 @@ func (h *Memory) Sibling() *Memory {
 	if h == nil {
 		return nil
 	}
-	return h.room.Open(h.of)
+	return h.budget.Open(h.owner)
 }
 
 // Timeslice waits until the holder gets a slot for work that keeps a processor busy, or until ctx ends. The returned
@@ -150,19 +150,19 @@ func (h *Memory) Timeslice(ctx context.Context) (func(), error) {
 	if h == nil {
 		return nil, ErrMemory
 	}
-	return h.room.reading.Acquire(ctx, h.of.reader())
+	return h.budget.reading.Acquire(ctx, h.owner.reader())
 }
 
 // TimesliceFor is [Holding.Timeslice] for reading this many bytes. Up to [UncountedBytes] bytes need no slot.
 func (h *Memory) TimesliceFor(ctx context.Context, bytes int) (func(), error) {
-	if counted(bytes) == 0 {
+	if chargedBytes(bytes) == 0 {
 		return func() {}, nil
 	}
 	return h.Timeslice(ctx)
 }
 
-// counted returns how many of the bytes count: zero up to [UncountedBytes], all of them above.
-func counted(bytes int) int {
+// chargedBytes returns how many of the bytes count: zero up to [UncountedBytes], all of them above.
+func chargedBytes(bytes int) int {
 	if bytes <= UncountedBytes {
 		return 0
 	}
@@ -173,17 +173,17 @@ func counted(bytes int) int {
 // holding is closed or may never be so large. It may be called with larger and larger values: of the growing holdings,
 // the one that began first always becomes complete.
 func (h *Memory) Grow(ctx context.Context, bytes int) error {
-	if counted(bytes) == 0 {
+	if chargedBytes(bytes) == 0 {
 		return nil
 	}
-	if h == nil || bytes > h.room.limits.most() {
+	if h == nil || bytes > h.budget.limits.maxMemory() {
 		return ErrMemory
 	}
-	return h.room.wait(ctx, &waiter{holding: h, bytes: bytes, granted: make(chan struct{})})
+	return h.budget.wait(ctx, &waiter{memory: h, bytes: bytes, granted: make(chan struct{})})
 }
 
-// most returns the largest size of one holding.
-func (l *Quotas) most() int {
+// maxMemory returns the largest size of one holding.
+func (l *Quotas) maxMemory() int {
 	least := min(l.Principal, l.Person, l.Server)
 	if l.Last > 0 {
 		return min(least, l.Last)
@@ -196,9 +196,9 @@ func (h *Memory) Add(bytes int) bool {
 	if h == nil {
 		return false
 	}
-	h.room.mu.Lock()
-	defer h.room.mu.Unlock()
-	return h.room.add(h, bytes, nil)
+	h.budget.mu.Lock()
+	defer h.budget.mu.Unlock()
+	return h.budget.add(h, bytes, nil)
 }
 
 // Settle gives back everything above this many bytes. The holding is complete then.
@@ -206,9 +206,9 @@ func (h *Memory) Settle(bytes int) {
 	if h == nil {
 		return
 	}
-	h.room.mu.Lock()
-	defer h.room.mu.Unlock()
-	h.room.settle(h, min(bytes, h.bytes))
+	h.budget.mu.Lock()
+	defer h.budget.mu.Unlock()
+	h.budget.settle(h, min(bytes, h.bytes))
 }
 
 // Drop gives this many bytes back.
@@ -216,9 +216,9 @@ func (h *Memory) Drop(bytes int) {
 	if h == nil {
 		return
 	}
-	h.room.mu.Lock()
-	defer h.room.mu.Unlock()
-	h.room.settle(h, max(0, h.bytes-bytes))
+	h.budget.mu.Lock()
+	defer h.budget.mu.Unlock()
+	h.budget.settle(h, max(0, h.bytes-bytes))
 }
 
 // Close gives everything back. After it the holding gets nothing, even from another goroutine that still receives for
@@ -227,10 +227,10 @@ func (h *Memory) Close() {
 	if h == nil {
 		return
 	}
-	h.room.mu.Lock()
-	defer h.room.mu.Unlock()
+	h.budget.mu.Lock()
+	defer h.budget.mu.Unlock()
 	h.closed = true
-	h.room.settle(h, 0)
+	h.budget.settle(h, 0)
 }
 
 // Transfer moves everything that the holding has to another one. If that counts on other accounts, there must be memory for
@@ -239,16 +239,16 @@ func (h *Memory) Transfer(to *Memory) bool {
 	if h == nil {
 		return true
 	}
-	h.room.mu.Lock()
-	defer h.room.mu.Unlock()
-	defer h.room.serve()
+	h.budget.mu.Lock()
+	defer h.budget.mu.Unlock()
+	defer h.budget.grantWaiters()
 	bytes, had := h.bytes, h.accounts
-	h.room.whole(h)
-	h.room.set(h, 0)
+	h.budget.endGrowth(h)
+	h.budget.set(h, 0)
 	if to == nil || to.closed {
-		return counted(bytes) == 0
+		return chargedBytes(bytes) == 0
 	}
-	return h.room.add(to, bytes, had)
+	return h.budget.add(to, bytes, had)
 }
 
 // Admit waits until no answer of a principal, or of a person behind it, waits for memory. It returns [ErrMemory] when ctx
@@ -264,75 +264,75 @@ func (r *Budget) Admit(ctx context.Context, of *Owner, patience time.Duration) e
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	asks := &Owner{Accounts: of.Accounts} // no server sends for it yet
-	return r.wait(ctx, &waiter{holding: r.Open(asks), granted: make(chan struct{})})
+	return r.wait(ctx, &waiter{memory: r.Open(asks), granted: make(chan struct{})})
 }
 
 func (r *Budget) wait(ctx context.Context, w *waiter) error {
 	r.mu.Lock()
-	if w.holding.closed {
+	if w.memory.closed {
 		r.mu.Unlock()
 		return ErrMemory
 	}
-	r.begin(w.holding)
-	at, _ := slices.BinarySearchFunc(r.queue, w, func(a, b *waiter) int { return byAge(a.holding, b.holding) })
+	r.startGrowth(w.memory)
+	at, _ := slices.BinarySearchFunc(r.queue, w, func(a, b *waiter) int { return byAge(a.memory, b.memory) })
 	r.queue = slices.Insert(r.queue, at, w)
-	w.enter()
-	r.serve()
+	w.countWaiter()
+	r.grantWaiters()
 	r.mu.Unlock()
 	select {
 	case <-w.granted:
-		return w.answer()
+		return w.result()
 	case <-ctx.Done():
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	select {
 	case <-w.granted: // granted at the same moment
-		return w.answer()
+		return w.result()
 	default:
 	}
 	r.queue = slices.DeleteFunc(r.queue, func(other *waiter) bool { return other == w })
-	w.leave()
-	r.settle(w.holding, w.holding.bytes)
+	w.uncountWaiter()
+	r.settle(w.memory, w.memory.bytes)
 	return ErrMemory
 }
 
-// serve grants the waiters that fit, in the order in which they began. A waiter is not overtaken by one that needs the
+// grantWaiters grants the waiters that fit, in the order in which they began. A waiter is not overtaken by one that needs the
 // account that it waits for. The caller holds the lock.
-func (r *Budget) serve() {
+func (r *Budget) grantWaiters() {
 	if len(r.queue) == 0 {
 		return
 	}
 	lacking := make(map[*account]bool)
 	r.queue = slices.DeleteFunc(r.queue, func(w *waiter) bool {
-		if w.holding.closed {
-			w.leave()
+		if w.memory.closed {
+			w.uncountWaiter()
 			w.closed = true
 			close(w.granted)
 			return true
 		}
-		if !r.mayHave(w, lacking) {
+		if !r.canGrant(w, lacking) {
 			return false
 		}
-		w.leave()
+		w.uncountWaiter()
 		if w.bytes == 0 {
-			r.whole(w.holding)
+			r.endGrowth(w.memory)
 		}
-		r.set(w.holding, w.bytes)
+		r.set(w.memory, w.bytes)
 		close(w.granted)
 		return true
 	})
 }
 
-// mayHave reports whether a waiter can be granted, and marks the accounts that it waits for. The caller holds the lock.
-func (r *Budget) mayHave(w *waiter, lacking map[*account]bool) bool {
-	more := counted(w.bytes) - counted(w.holding.bytes)
+// canGrant reports whether a waiter can be granted, and marks the accounts that it waits for. The caller holds the lock.
+func (r *Budget) canGrant(w *waiter, lacking map[*account]bool) bool {
+	more := chargedBytes(w.bytes) - chargedBytes(w.memory.bytes)
 	ok := true
-	for _, a := range w.holding.accounts {
+	for _, a := range w.memory.accounts {
 		switch {
 		case w.bytes == 0:
-			ok = ok && (!lacking[a] || !a.isSomebodys())
-		case more > 0 && (lacking[a] || a.taken+more > a.most(w.holding, r.limits.Last)):
+			ok = ok && (!lacking[a] || !a.isPrincipalOrPerson())
+		case more > 0 && (lacking[a] || a.bytes+more > a.available(w.memory, r.limits.Last)):
 			ok, lacking[a] = false, true
 		}
 	}

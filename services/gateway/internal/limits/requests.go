@@ -18,16 +18,16 @@ const (
 	// principals of one person may have four times as many. Each request holds a connection to the gateway and one to a
 	// server.
 	maxRequests = 512
-	// maxThere is the maximum number of these requests at one server, so that a server that hangs does not take all of
+	// maxPerServer is the maximum number of these requests at one server, so that a server that hangs does not take all of
 	// them.
-	maxThere = maxRequests / 2
+	maxPerServer = maxRequests / 2
 	// maxBytes is the maximum total size of the bodies of these requests, in bytes. Bytes count when they arrive; a
 	// length that a client only announces does not count. The maximum for all principals of one person is [PersonBytes],
 	// and for all principals together [TotalBytes]. For the latter, bodies of up to 64 KiB ([UncountedBytes]) do not count,
 	// and larger ones count in full.
 	maxBytes = PrincipalBytes
-	// roomTimeout is the maximum time for which a request waits while an answer to its principal waits for memory.
-	roomTimeout = time.Second
+	// memoryTimeout is the maximum time for which a request waits while an answer to its principal waits for memory.
+	memoryTimeout = time.Second
 )
 
 // ErrRequests means that a principal of the caller's chain, or a person behind it, has used up its quota. Compare with
@@ -44,7 +44,7 @@ type Requests struct {
 	mu sync.Mutex
 	// requests counts the requests in flight, there the requests that were admitted to each server, and bytes the sizes
 	// of the bodies.
-	requests, there, bytes *quota.Tally
+	requests, perServer, bytes *quota.Tally
 }
 
 // NewRequests returns an empty load. Request bodies take memory from the budget bodies, and answers from the budget answers.
@@ -56,7 +56,7 @@ func NewRequests(bodies, answers *Budget) (*Requests, error) {
 	return &Requests{
 		bodies: bodies, answers: answers,
 		requests: quota.NewTally("requests in flight", quota.For(maxRequests)),
-		there:    quota.NewTally("requests in flight to this server", quota.For(maxThere)),
+		perServer:    quota.NewTally("requests in flight to this server", quota.For(maxPerServer)),
 		bytes:    quota.NewTally("bytes of requests in flight", quota.Limits{Principal: maxBytes, Person: PersonBytes}),
 	}, nil
 }
@@ -64,7 +64,7 @@ func NewRequests(bodies, answers *Budget) (*Requests, error) {
 // Begin counts a request of a principal to a server. The caller must call [Place.End] when the request has ended.
 // Errors: [ErrRequests].
 func (f *Requests) Begin(who *identityv1.Principal, server string) (*Slot, error) {
-	p := &Slot{all: f, Owner: Owner{Accounts: principal.AccountsOf(who), Server: server}}
+	p := &Slot{requests: f, Owner: Owner{Accounts: principal.AccountsOf(who), Server: server}}
 	p.body, p.Answer = *f.bodies.Open(&p.Owner), *f.answers.Open(&p.Owner)
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -76,7 +76,7 @@ func (f *Requests) Begin(who *identityv1.Principal, server string) (*Slot, error
 
 // A Place holds the quota that one request uses.
 type Slot struct {
-	all *Requests
+	requests *Requests
 	// Owner is the holder of the request's memory.
 	Owner Owner
 	// bytes is the size of the body, as far as it has arrived.
@@ -91,14 +91,14 @@ type Slot struct {
 func (p *Slot) Reader(r io.Reader) io.Reader { return &countedBody{p, r} }
 
 type countedBody struct {
-	place *Slot
+	slot *Slot
 	inner io.Reader
 }
 
 // Read implements io.Reader.
 func (b *countedBody) Read(to []byte) (int, error) {
 	n, err := b.inner.Read(to)
-	if !b.place.Reserve(n) {
+	if !b.slot.Reserve(n) {
 		return 0, ErrRequests
 	}
 	return n, err
@@ -106,13 +106,13 @@ func (b *countedBody) Read(to []byte) (int, error) {
 
 // Reserve counts n more bytes of the request, and reports whether the quotas allow them.
 func (p *Slot) Reserve(n int) bool {
-	p.all.mu.Lock()
-	defer p.all.mu.Unlock()
-	if p.all.bytes.Acquire(&p.Owner.Accounts, n) != nil {
+	p.requests.mu.Lock()
+	defer p.requests.mu.Unlock()
+	if p.requests.bytes.Acquire(&p.Owner.Accounts, n) != nil {
 		return false
 	}
 	if !p.body.Add(n) {
-		p.all.bytes.Release(&p.Owner.Accounts, n)
+		p.requests.bytes.Release(&p.Owner.Accounts, n)
 		return false
 	}
 	p.bytes += n
@@ -126,16 +126,16 @@ func (p *Slot) Admit(ctx context.Context) error {
 	if err := p.admit(); err != nil {
 		return fmt.Errorf("%w: %w", ErrServer, err)
 	}
-	return p.all.answers.Admit(ctx, &p.Owner, roomTimeout)
+	return p.requests.answers.Admit(ctx, &p.Owner, memoryTimeout)
 }
 
 func (p *Slot) admit() error {
-	p.all.mu.Lock()
-	defer p.all.mu.Unlock()
+	p.requests.mu.Lock()
+	defer p.requests.mu.Unlock()
 	if p.admitted {
 		return nil
 	}
-	err := p.all.there.AcquireIn(p.Owner.Server, &p.Owner.Accounts, 1)
+	err := p.requests.perServer.AcquireIn(p.Owner.Server, &p.Owner.Accounts, 1)
 	p.admitted = err == nil
 	return err
 }
@@ -144,11 +144,11 @@ func (p *Slot) admit() error {
 func (p *Slot) End() {
 	p.body.Close()
 	p.Answer.Close()
-	p.all.mu.Lock()
-	defer p.all.mu.Unlock()
-	p.all.requests.Release(&p.Owner.Accounts, 1)
-	p.all.bytes.Release(&p.Owner.Accounts, p.bytes)
+	p.requests.mu.Lock()
+	defer p.requests.mu.Unlock()
+	p.requests.requests.Release(&p.Owner.Accounts, 1)
+	p.requests.bytes.Release(&p.Owner.Accounts, p.bytes)
 	if p.admitted {
-		p.all.there.ReleaseIn(p.Owner.Server, &p.Owner.Accounts, 1)
+		p.requests.perServer.ReleaseIn(p.Owner.Server, &p.Owner.Accounts, 1)
 	}
 }

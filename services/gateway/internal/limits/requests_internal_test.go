@@ -51,7 +51,7 @@ func TestN2OnePersonsAgentsHaveAShareOfTheRequests(t *testing.T) {
 	for _, p := range places {
 		p.End()
 	}
-	if n := all.requests.Len() + all.there.Len() + all.bytes.Len(); n != 0 {
+	if n := all.requests.Len() + all.perServer.Len() + all.bytes.Len(); n != 0 {
 		t.Errorf("%d counts remain after all have ended", n)
 	}
 }
@@ -78,7 +78,7 @@ func TestN2AServerHasAShareOfAPrincipalsRequests(t *testing.T) {
 		return p
 	}
 	var places []*Slot
-	for i := range maxThere {
+	for i := range maxPerServer {
 		p := enter("hangs")
 		if err := errors.Join(p.Admit(t.Context()), p.Admit(t.Context())); err != nil {
 			t.Fatalf("request %d was refused: %v", i, err)
@@ -99,7 +99,7 @@ func TestN2AServerHasAShareOfAPrincipalsRequests(t *testing.T) {
 	for _, p := range append(places[1:], more, other) {
 		p.End()
 	}
-	if n := all.requests.Len() + all.there.Len() + all.bytes.Len(); n != 0 {
+	if n := all.requests.Len() + all.perServer.Len() + all.bytes.Len(); n != 0 {
 		t.Errorf("%d counts remain after all have ended", n)
 	}
 }
@@ -126,7 +126,7 @@ func TestEnter_AgentsHaveTheShareOfTheirMaker(t *testing.T) {
 		if err != nil {
 			t.Fatalf("request %d: %v", i, err)
 		}
-		if admitted := p.admit() == nil; admitted != (i < maxThere) {
+		if admitted := p.admit() == nil; admitted != (i < maxPerServer) {
 			t.Fatalf("request %d is admitted: %v", i, admitted)
 		}
 	}

@@ -75,7 +75,7 @@ func (s *Server) Do(ctx context.Context, errand Request) (Response, error) {
 		return Response{}, ErrStopping
 	}
 	defer s.Background.Done()
-	ask := func(handle, message string) protocol.Copied {
+	ask := func(handle, message string) protocol.InternalResponse {
 		x := s.NewRequest(ctx, c, errand.Server, sessionHeader(handle), dispatch.NewCallback(errand.Event))
 		x.Hold = errand.Hold
 		return x.Do([]byte(message))
@@ -115,8 +115,8 @@ func sessionHeader(handle string) http.Header {
 	return h
 }
 
-func responseOf(a protocol.Copied) Response {
-	return Response{Answer: a.Whole, TooLarge: a.TooLarge, Refusal: a.Refusal, ID: a.ID, Decision: a.Decision}
+func responseOf(a protocol.InternalResponse) Response {
+	return Response{Answer: a.Joined, TooLarge: a.TooLarge, Refusal: a.Refusal, ID: a.ID, Decision: a.Decision}
 }
 
 func newSessionIDs() *lru.Cache[session.Key, string] {

@@ -177,7 +177,7 @@ func (w *world) build() {
 	must(err)
 	decisions, err := decisioncache.New(decisioncache.Deps{Policy: w, Meters: counts, Log: log}, false)
 	must(err)
-	pipe, err := pipeline.New(pipeline.Deps{Policy: w, Kept: decisions, Limiter: w, Journal: (*book)(w), Waiter: waiter, Tracer: tracer, Meters: counts, Log: log})
+	pipe, err := pipeline.New(pipeline.Deps{Policy: w, Decisions: decisions, Limiter: w, Journal: (*book)(w), Approvals: waiter, Tracer: tracer, Meters: counts, Log: log})
 	must(err)
 	w.pipe = pipe
 	reporter, err := toolreport.New(&w.known, log)

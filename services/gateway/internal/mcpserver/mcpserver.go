@@ -77,7 +77,7 @@ type Deps struct {
 
 // Server serves MCP. It is safe for concurrent use.
 type Server struct {
-	*protocol.Front
+	*protocol.Router
 
 	deps    Deps
 	http    *httpserver.Server
@@ -120,7 +120,7 @@ func New(cfg Config, deps Deps) (*Server, error) {
 		return nil, err
 	}
 	parse := jsonrpc.DefaultLimits()
-	f := &protocol.Front{Deps: protocol.Deps{
+	f := &protocol.Router{Deps: protocol.Deps{
 		Pipeline: deps.Pipeline, Sessions: deps.Sessions, Visibility: visible, Servers: all, InFlight: load, Changes: changes, Limits: parse,
 		TrustParent: cfg.TrustParent, Tracer: deps.Tracer, Propagator: deps.Propagator, Log: deps.Log,
 		Sessionful: func(x *protocol.Request) protocol.Handler { return v2025.New(x) },
@@ -135,7 +135,7 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	e := &Server{Front: f, deps: deps, servers: all, sessionIDs: newSessionIDs()}
+	e := &Server{Router: f, deps: deps, servers: all, sessionIDs: newSessionIDs()}
 	e.http, err = httpserver.New(cfg.HTTP, httpserver.Deps{
 		Tokens: deps.Tokens, Admission: deps.Admission, Panicked: f.LogPanic, Meters: deps.Meters, Log: deps.Log,
 	})

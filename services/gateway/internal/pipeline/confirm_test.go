@@ -34,8 +34,8 @@ func four() *approvalv1.Approval {
 }
 
 // says returns a function that answers after a time, and records the text that it was shown.
-func says(answer attempt.Word, after time.Duration, shown *[]string) attempt.Confirm {
-	return func(ctx context.Context, text string) attempt.Word {
+func says(answer attempt.Confirmation, after time.Duration, shown *[]string) attempt.Confirm {
+	return func(ctx context.Context, text string) attempt.Confirmation {
 		*shown = append(*shown, text)
 		select {
 		case <-ctx.Done():
@@ -50,7 +50,7 @@ func says(answer attempt.Word, after time.Duration, shown *[]string) attempt.Con
 func TestWhoeverSitsAtTheAgentIsAsked(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
-		answer    attempt.Word
+		answer    attempt.Confirmation
 		after     time.Duration
 		elsewhere *approvalv1.Approval // decided after 3 s
 		said      []approvalv1.Verdict
@@ -169,7 +169,7 @@ func TestNobodyAtTheAgentIsAsked(t *testing.T) {
 func TestA3AWordThatGetsLost(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
-		answer attempt.Word
+		answer attempt.Confirmation
 		code   commonv1.Code
 	}{
 		"confirmed":                        {attempt.Confirmed, commonv1.Code_CODE_APPROVAL_PENDING},

@@ -28,11 +28,11 @@ func (p *Pipeline) forward(ctx context.Context, a attempt.Attempt) Result {
 	class, unrecorded := p.desk.Outcome(ctx, a, answer, err)
 	result := Result{Answer: answer.Message, Status: answer.Status, ID: a.ID, Decision: a.Decision, Held: a.HeldFor}
 	if err != nil {
-		result.Left = errors.Is(err, upstream.ErrStreamEnded)
+		result.StreamEnded = errors.Is(err, upstream.ErrStreamEnded)
 		p.deps.Log.WarnContext(ctx, "call has no usable answer", "decision_id", a.ID, "server", a.Server, "code", enum.NameOrEmpty(attempt.Code(err)), "why", upstream.PublicReason(answer, err))
 		p.deps.Log.DebugContext(ctx, "call has no usable answer", "decision_id", a.ID, "error", upstream.ForLog(err))
 		result.Answer = nil
-		result.Refusal = &refusal.Refusal{ID: a.ID, Code: attempt.Code(err), Message: attempt.Unusable(answer.Status, err), PolicyRevision: a.Decision.GetPolicyRevision()}
+		result.Refusal = &refusal.Refusal{ID: a.ID, Code: attempt.Code(err), Message: attempt.AnswerProblem(answer.Status, err), PolicyRevision: a.Decision.GetPolicyRevision()}
 		if errors.Is(err, upstream.ErrCircuitOpen) {
 			result.Refusal.RetryAfter = upstream.OpenDuration
 		}
@@ -83,14 +83,14 @@ func (p *Pipeline) send(ctx context.Context, a attempt.Attempt) (upstream.Answer
 	if d := a.Decision.GetTimeout(); d != nil { // it applies whatever progress the server reports
 		timeout, most = d.AsDuration(), 0
 	}
-	events, patience := a.Events(), a.Patience
+	events, patience := a.Events(), a.Deadline
 	if most > timeout && events != nil {
 		if patience == nil {
 			patience = new(upstream.PausableDeadline)
 		}
 		events = extends(events, patience)
 	}
-	own, leave := context.WithCancelCause(p.cut)
+	own, leave := context.WithCancelCause(p.stopCtx)
 	defer leave(nil)
 	on := sending{Context: own, values: ctx}
 	if patience != nil {
@@ -104,13 +104,13 @@ func (p *Pipeline) send(ctx context.Context, a attempt.Attempt) (upstream.Answer
 	}
 	ctx, span := spans.Send(on, p.deps.Tracer, a.Sent, a.Place())
 	defer span.End()
-	req, err := Prepare(a.Sent, span.SpanContext(), a.Told)
+	req, err := Prepare(a.Sent, span.SpanContext(), a.DeclaredCapabilities)
 	if err != nil {
 		return upstream.Answer{}, errors.Join(upstream.ErrNeverSent, err)
 	}
-	req.Mirrored = a.Mirrored
+	req.Mirrored = a.ParamHeaders
 	req.Once = a.Claim != nil // people have approved sending the call once
-	req.Room, req.Leave = a.Room, leave
+	req.Room, req.Leave = a.Memory, leave
 	ctx = authn.OnBehalfOf(ctx, a.Principal) // sent only to services of the mesh, to no other server
 	// gofail: var gatewayBeforeSend struct{}
 	answer, err := a.Upstream.Forward(ctx, req, events)

@@ -62,11 +62,11 @@ func TestLimits_TwoInstancesThatAnswerInTurnCountNothing(t *testing.T) {
 				if passed.String() != tt.passed || w.count("send") != len(tt.instances)-refused || len(w.settled) != refused {
 					t.Errorf("%s passed, want %s; %d sent, %d given back", &passed, tt.passed, w.count("send"), len(w.settled))
 				}
-				if p.Miscounting() != (refused > 0) {
-					t.Errorf("miscounting: %t", p.Miscounting())
+				if p.IsMiscounting() != (refused > 0) {
+					t.Errorf("miscounting: %t", p.IsMiscounting())
 				}
 				time.Sleep(time.Minute)
-				if got := p.Do(t.Context(), w.call(t)); got.Refusal != nil || p.Miscounting() {
+				if got := p.Do(t.Context(), w.call(t)); got.Refusal != nil || p.IsMiscounting() {
 					t.Errorf("a minute later, with the last one alone: %+v", got.Refusal)
 				}
 			})
@@ -106,7 +106,7 @@ func TestLimits_LateAnswerOfAnInstanceThatHasGone(t *testing.T) {
 		close(late)
 		synctest.Wait()
 		do()
-		if p.Miscounting() {
+		if p.IsMiscounting() {
 			t.Error("a restart counts as two instances")
 		}
 	})

@@ -71,7 +71,7 @@ func newWorld() *world {
 func (w *world) pipeline(t testing.TB) *pipeline.Pipeline {
 	t.Helper()
 	p, err := pipeline.New(pipeline.Deps{
-		Policy: w, Kept: w.kept(t), Limiter: w, Journal: (*book)(w), Waiter: w.waiter(t), Log: slog.New(slog.DiscardHandler),
+		Policy: w, Decisions: w.kept(t), Limiter: w, Journal: (*book)(w), Approvals: w.waiter(t), Log: slog.New(slog.DiscardHandler),
 		Tracer: sdktrace.NewTracerProvider(sdktrace.WithSampler(sdktrace.NeverSample())).Tracer("test"), Meters: w.meters(t),
 	})
 	if err != nil {

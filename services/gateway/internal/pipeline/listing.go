@@ -28,7 +28,7 @@ func (p *Pipeline) judge(ctx context.Context, a attempt.Attempt) (attempt.Attemp
 	definition, err := a.Tools.Definition(ctx, false)
 	if err != nil {
 		p.deps.Log.WarnContext(ctx, "the tool's definition was not read", "decision_id", a.ID, "server", a.Server)
-		return a, unidentified(err)
+		return a, definitionUnknown(err)
 	}
 	if definition == nil {
 		return a, nil
@@ -37,8 +37,8 @@ func (p *Pipeline) judge(ctx context.Context, a attempt.Attempt) (attempt.Attemp
 	return p.desk.Judge(ctx, a)
 }
 
-// unidentified returns the refusal of a call whose tool definition is not known.
-func unidentified(err error) *refusal.Refusal {
+// definitionUnknown returns the refusal of a call whose tool definition is not known.
+func definitionUnknown(err error) *refusal.Refusal {
 	if errors.Is(err, toolreport.ErrNotReported) {
 		return &refusal.Refusal{Code: commonv1.Code_CODE_POLICY_UNAVAILABLE}
 	}

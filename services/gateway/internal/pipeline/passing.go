@@ -28,8 +28,8 @@ const (
 	otherServers = "*"
 )
 
-// Passing is a message of an authenticated caller that needs no rule.
-type Passing struct {
+// ExemptMessage is a message of an authenticated caller that needs no rule.
+type ExemptMessage struct {
 	// Principal is the sender.
 	Principal *identityv1.Principal
 	// Server is the addressed server and Method the MCP method. Both are from closed lists.
@@ -38,10 +38,10 @@ type Passing struct {
 	Bytes int
 }
 
-// Pass counts a message that needs no rule. It refuses the message if its principal has sent too many messages or
+// CountExempt counts a message that needs no rule. It refuses the message if its principal has sent too many messages or
 // bytes in this minute. The counts are recorded when the minute is over and when the gateway stops.
-func (p *Pipeline) Pass(m Passing) *refusal.Refusal {
-	err := p.passed.note(m, time.Now())
+func (p *Pipeline) CountExempt(m ExemptMessage) *refusal.Refusal {
+	err := p.exempt.note(m, time.Now())
 	if err == nil {
 		return nil
 	}
@@ -82,7 +82,7 @@ type minute struct {
 type kind struct{ server, method string }
 
 // note counts a message. It returns a [*quota.FullError] if the message may not pass.
-func (c *passed) note(m Passing, now time.Time) error {
+func (c *passed) note(m ExemptMessage, now time.Time) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.begin(now)
@@ -108,7 +108,7 @@ func (c *passed) note(m Passing, now time.Time) error {
 }
 
 // count adds a message to the record that counts it.
-func (o *minute) count(m Passing, now time.Time) {
+func (o *minute) count(m ExemptMessage, now time.Time) {
 	if len(o.kinds) == 0 {
 		o.counted = now
 	}
@@ -148,7 +148,7 @@ func (c *passed) ended(now time.Time, all bool) (records []*journal.Record) {
 
 // recordPassed records the counts of the minutes that are over, or of all if all is set.
 func (p *Pipeline) recordPassed(ctx context.Context, now time.Time, all bool) {
-	for _, rec := range p.passed.ended(now, all) {
+	for _, rec := range p.exempt.ended(now, all) {
 		if err := p.desk.WritePassed(context.WithoutCancel(ctx), rec); err != nil {
 			p.deps.Log.ErrorContext(ctx, "messages that passed are not on record", "subject", rec.Subject, "mcp_method", rec.Method, "count", rec.Count, "error", err)
 		}

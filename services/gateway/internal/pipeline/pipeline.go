@@ -28,10 +28,10 @@ import (
 // Deps are the dependencies of a [Pipeline]. Every field is required.
 type Deps struct {
 	Policy  policyv1.PolicyServiceClient
-	Kept    *decisioncache.Cache
+	Decisions    *decisioncache.Cache
 	Limiter ratelimitv1.RateLimitServiceClient
 	Journal attempt.Journal
-	Waiter  *approvals.Client
+	Approvals  *approvals.Client
 	Tracer  trace.Tracer
 	Meters  *meters.Meters
 	Log     *slog.Logger
@@ -43,9 +43,9 @@ type Pipeline struct {
 	desk      *attempt.Desk
 	approvals *approvals.Manager
 	abuse     abuse
-	passed    *passed
-	// cut is cancelled by stop when calls in flight must end.
-	cut  context.Context
+	exempt    *passed
+	// stopCtx is cancelled by stop when calls in flight must end.
+	stopCtx  context.Context
 	stop context.CancelFunc
 }
 
@@ -54,24 +54,24 @@ func New(deps Deps) (*Pipeline, error) {
 	if deps.Meters == nil || deps.Log == nil {
 		return nil, errors.New("pipeline: every dependency is required")
 	}
-	desk, err := attempt.NewDesk(attempt.Deps{Policy: deps.Policy, Kept: deps.Kept, Limiter: deps.Limiter, Journal: deps.Journal, Tracer: deps.Tracer, Log: deps.Log})
+	desk, err := attempt.NewDesk(attempt.Deps{Policy: deps.Policy, Decisions: deps.Decisions, Limiter: deps.Limiter, Journal: deps.Journal, Tracer: deps.Tracer, Log: deps.Log})
 	if err != nil {
 		return nil, err
 	}
-	approved, err := approvals.New(deps.Waiter, desk, deps.Log)
+	approved, err := approvals.New(deps.Approvals, desk, deps.Log)
 	if err != nil {
 		return nil, err
 	}
-	p := &Pipeline{deps: deps, desk: desk, approvals: approved, abuse: newAbuse(), passed: newPassed()}
-	p.cut, p.stop = context.WithCancel(context.Background())
+	p := &Pipeline{deps: deps, desk: desk, approvals: approved, abuse: newAbuse(), exempt: newPassed()}
+	p.stopCtx, p.stop = context.WithCancel(context.Background())
 	return p, nil
 }
 
 // Drain ends the holding of calls: they get their tickets.
 func (p *Pipeline) Drain() { p.approvals.Drain() }
 
-// Miscounting reports whether limited calls are refused because two instances of the ratelimit role answer in turn.
-func (p *Pipeline) Miscounting() bool { return p.desk.Miscounting() }
+// IsMiscounting reports whether limited calls are refused because two instances of the ratelimit role answer in turn.
+func (p *Pipeline) IsMiscounting() bool { return p.desk.Miscounting() }
 
 // Stop cancels the calls that are with their servers, and later ones. Their outcomes are recorded as unknown, and
 // their callers are answered. Stop does not wait for that.
@@ -117,9 +117,9 @@ type Result struct {
 	Decision *policyv1.Decision
 	// Held is how long the call was held open for approvers.
 	Held time.Duration
-	// Left reports that the server has ended the stream of its answer so that the client reconnects, but has given no
+	// StreamEnded reports that the server has ended the stream of its answer so that the client reconnects, but has given no
 	// event id to do so.
-	Left bool
+	StreamEnded bool
 	// Unrecorded reports that the call ran and that its outcome could not be recorded yet.
 	Unrecorded bool
 }
@@ -152,12 +152,12 @@ func (p *Pipeline) admit(ctx, gone context.Context, a attempt.Attempt) (_ attemp
 	if a.Stale {
 		return a, &refusal.Refusal{Code: commonv1.Code_CODE_POLICY_UNAVAILABLE}
 	}
-	turn, refused := p.abuse.take(gone, blamedFor(a.Call))
+	turn, refused := p.abuse.waitTurn(gone, blamedFor(a.Call))
 	if refused != nil {
 		return a, refused
 	}
 	defer func() { turn.end(refused != nil) }()
-	if a.Hides {
+	if a.HidesTools {
 		if a, refused = p.mustBeListed(ctx, a); refused != nil {
 			return a, refused
 		}

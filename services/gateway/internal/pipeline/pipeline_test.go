@@ -32,16 +32,16 @@ var errBoom = errors.New("boom")
 func TestNewRefusesWhatIsMissing(t *testing.T) {
 	t.Parallel()
 	w := newWorld()
-	whole := pipeline.Deps{Policy: w, Kept: w.kept(t), Limiter: w, Journal: (*book)(w), Waiter: w.waiter(t), Log: slog.New(slog.DiscardHandler), Tracer: noop.NewTracerProvider().Tracer(""), Meters: w.meters(t)}
+	whole := pipeline.Deps{Policy: w, Decisions: w.kept(t), Limiter: w, Journal: (*book)(w), Approvals: w.waiter(t), Log: slog.New(slog.DiscardHandler), Tracer: noop.NewTracerProvider().Tracer(""), Meters: w.meters(t)}
 	if _, err := pipeline.New(whole); err != nil {
 		t.Fatal(err)
 	}
 	for name, take := range map[string]func(*pipeline.Deps){
 		"policy":  func(d *pipeline.Deps) { d.Policy = nil },
-		"kept":    func(d *pipeline.Deps) { d.Kept = nil },
+		"kept":    func(d *pipeline.Deps) { d.Decisions = nil },
 		"limiter": func(d *pipeline.Deps) { d.Limiter = nil },
 		"journal": func(d *pipeline.Deps) { d.Journal = nil },
-		"waiter":  func(d *pipeline.Deps) { d.Waiter = nil },
+		"waiter":  func(d *pipeline.Deps) { d.Approvals = nil },
 		"tracer":  func(d *pipeline.Deps) { d.Tracer = nil },
 		"meters":  func(d *pipeline.Deps) { d.Meters = nil },
 		"log":     func(d *pipeline.Deps) { d.Log = nil },

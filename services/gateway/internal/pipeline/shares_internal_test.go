@@ -24,7 +24,7 @@ func TestPass_AgentsHaveTheMessagesOfTheirMaker(t *testing.T) {
 	t.Parallel()
 	c, now := newPassed(), time.Now()
 	send := func(p *identityv1.Principal) error {
-		return c.note(Passing{Principal: p, Server: "s", Method: "ping", Bytes: 1}, now)
+		return c.note(ExemptMessage{Principal: p, Server: "s", Method: "ping", Bytes: 1}, now)
 	}
 	for i := range maxPassed {
 		if err := send(agentOf(i % 50)); err != nil {

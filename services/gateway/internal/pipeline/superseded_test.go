@@ -133,7 +133,7 @@ func TestDo_AllowedCallThatNamesItsApprovalRunsOnce(t *testing.T) {
 				w, p := ticketed(t, allowed())
 				w.people.asked = asks(until(state))
 				c := w.asking(t)
-				c.Resumes = "a-1"
+				c.ApprovalID = "a-1"
 				if got := p.Do(t.Context(), c); got.Refusal != nil || w.count("send") != 1 || w.count("cancel") != 1 {
 					t.Fatalf("%+v, %v", got.Refusal, w.steps)
 				}

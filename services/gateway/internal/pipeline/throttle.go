@@ -19,10 +19,10 @@ type turn struct {
 	ended bool
 }
 
-// take waits until no other call of the same principal is being judged. It waits only while that principal's refusals
+// waitTurn waits until no other call of the same principal is being judged. It waits only while that principal's refusals
 // are only counted, because it is not known in advance which calls are allowed; otherwise it returns nil at once. If
 // the caller disconnects while it waits, the call is refused unjudged.
-func (a *abuse) take(gone context.Context, who blamed) (*turn, *refusal.Refusal) {
+func (a *abuse) waitTurn(gone context.Context, who blamed) (*turn, *refusal.Refusal) {
 	a.mu.Lock()
 	s := a.stretches[who]
 	if s == nil || s.rest == nil || time.Since(s.since) >= stretchTime {
@@ -47,11 +47,11 @@ func (a *abuse) take(gone context.Context, who blamed) (*turn, *refusal.Refusal)
 func (t *turn) end(refused bool) {
 	if t != nil && !t.ended {
 		t.ended = true
-		t.pass(refused)
+		t.free(refused)
 	}
 }
 
-func (t *turn) pass(refused bool) {
+func (t *turn) free(refused bool) {
 	if refused {
 		time.AfterFunc(refusalPace, func() { <-t.taken }) // delays the next call, not this answer
 		return

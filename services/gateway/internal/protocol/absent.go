@@ -17,7 +17,7 @@ var serverName = regexp.MustCompile(`^[a-z0-9-]{1,32}$`)
 // IsAbsent reports whether the caller gets the answer that a server does not exist: either no server of this name is
 // configured, or policy hides it from the caller. Both cases take the same steps, so that the caller cannot distinguish
 // them by time.
-func (f *Front) IsAbsent(ctx context.Context, c httpserver.Caller, server string) bool {
+func (f *Router) IsAbsent(ctx context.Context, c httpserver.Caller, server string) bool {
 	if !serverName.MatchString(server) {
 		return true
 	}

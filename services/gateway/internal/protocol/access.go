@@ -14,11 +14,11 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/quota"
 )
 
-// MayHear reports whether the caller may get what the server sends now.
-func (x *Request) MayHear(ctx context.Context) bool { return x.MayHearFrom(ctx, x.ServerName) }
+// MayReceive reports whether the caller may get what the server sends now.
+func (x *Request) MayReceive(ctx context.Context) bool { return x.MayReceiveFrom(ctx, x.ServerName) }
 
-// MayHearFrom reports whether the caller may get what a server sends now.
-func (x *Request) MayHearFrom(ctx context.Context, server string) bool {
+// MayReceiveFrom reports whether the caller may get what a server sends now.
+func (x *Request) MayReceiveFrom(ctx context.Context, server string) bool {
 	if x.Stale || x.Revoked() {
 		return false
 	}

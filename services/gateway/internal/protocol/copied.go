@@ -6,18 +6,18 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/dispatch"
 )
 
-// Copied is the response to a caller inside the gateway.
-type Copied struct {
+// InternalResponse is the response to a caller inside the gateway.
+type InternalResponse struct {
 	dispatch.Response
 
-	// Whole is the body in one piece; nil if there is none, or if it is too large.
-	Whole    []byte
+	// Joined is the body in one piece; nil if there is none, or if it is too large.
+	Joined    []byte
 	TooLarge bool
 }
 
 // Do handles a message that no MCP client has sent: it comes from a service of the mesh on behalf of a principal,
 // or from a task.
-func (x *Request) Do(message []byte) Copied {
+func (x *Request) Do(message []byte) InternalResponse {
 	x.Cleanup = &x.OwnCleanup
 	var resp dispatch.Response
 	defer func() { x.End(resp) }()
@@ -26,9 +26,9 @@ func (x *Request) Do(message []byte) Copied {
 }
 
 // Copy copies the body of a response, because the memory of the body is used again once the message is done.
-func Copy(resp dispatch.Response) Copied {
-	out := Copied{Response: resp}
-	out.Whole, out.TooLarge = resp.Copy(dispatch.MaxCallback)
+func Copy(resp dispatch.Response) InternalResponse {
+	out := InternalResponse{Response: resp}
+	out.Joined, out.TooLarge = resp.Copy(dispatch.MaxCallback)
 	out.Body = nil
 	return out
 }

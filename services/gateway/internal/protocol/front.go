@@ -26,7 +26,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// Deps are the dependencies of a [Front]. Every field is required.
+// Deps are the dependencies of a [Router]. Every field is required.
 type Deps struct {
 	Dispatcher *dispatch.Dispatcher
 	Pipeline   *pipeline.Pipeline
@@ -50,9 +50,9 @@ type Deps struct {
 	Log        *slog.Logger
 }
 
-// Front reads the messages of authenticated callers, and hands each to the protocol of its revision. It is safe for
+// Router reads the messages of authenticated callers, and hands each to the protocol of its revision. It is safe for
 // concurrent use.
-type Front struct {
+type Router struct {
 	Deps
 
 	pieces     bodyreader.Pieces
@@ -65,7 +65,7 @@ func SessionKey(c httpserver.Caller, server string) session.Key {
 }
 
 // LogPanic logs a panic that was recovered, so that it ends only the message that caused it.
-func (f *Front) LogPanic(ctx context.Context, what any) {
+func (f *Router) LogPanic(ctx context.Context, what any) {
 	f.Log.ErrorContext(ctx, "request panicked", "panic", fmt.Sprint(what), "stack", string(debug.Stack()))
 }
 

@@ -11,7 +11,7 @@ import (
 
 // Request is one message of an authenticated caller while it is handled.
 type Request struct {
-	*Front
+	*Router
 	dispatch.Exchange
 
 	// Header is the headers of the message.

@@ -39,8 +39,8 @@ func (x *Request) End(resp dispatch.Response) {
 }
 
 // NewRequest returns the exchange of a message to a server. Its client ends with ctx.
-func (f *Front) NewRequest(ctx context.Context, c httpserver.Caller, server string, header http.Header, to dispatch.Sink) *Request {
-	x := &Request{Front: f, Header: header}
+func (f *Router) NewRequest(ctx context.Context, c httpserver.Caller, server string, header http.Header, to dispatch.Sink) *Request {
+	x := &Request{Router: f, Header: header}
 	x.Exchange = dispatch.Exchange{Dispatcher: f.Dispatcher, Caller: c, ClientCtx: ctx, Sink: to, ServerName: server}
 	x.Addressing = dispatch.Direct{Exchange: &x.Exchange}
 	return x
@@ -56,14 +56,14 @@ func (x *Request) Serve(body io.Reader, size int64) dispatch.Response {
 	if x.Slot, err = x.InFlight.Begin(x.Principal, x.ServerName); err != nil {
 		return x.Refuse(ctx, TooMuchInFlight(err))
 	}
-	if refused := x.read(body, size); refused != nil {
+	if refused := x.readMessage(body, size); refused != nil {
 		return x.Refuse(ctx, refused)
 	}
 	parent, _ := SingleHeader(x.Header, "Traceparent")
 	ctx, x.span = spans.Serve(ctx, x.Tracer, x.Message, spans.Client(x.Message, parent, x.Propagator), x.TrustParent)
 	spans.Message(x.span, x.Message, x.Place())
 	x.ClientCtx = ctx
-	if refused := x.check(); refused != nil {
+	if refused := x.checkMessage(); refused != nil {
 		return x.refuseVersion(ctx, refused)
 	}
 	if x.isModern() {
@@ -72,8 +72,8 @@ func (x *Request) Serve(body io.Reader, size int64) dispatch.Response {
 	return sessions.Post(ctx)
 }
 
-// read reads and parses the body.
-func (x *Request) read(from io.Reader, size int64) *refusal.Refusal {
+// readMessage reads and parses the body.
+func (x *Request) readMessage(from io.Reader, size int64) *refusal.Refusal {
 	if refused := x.Resolve(); refused != nil {
 		return refused
 	}
@@ -140,10 +140,10 @@ func isJSON(h http.Header) bool {
 	return ok && !encoded && err == nil && kind == "application/json" && (!named || strings.EqualFold(charset, "utf-8"))
 }
 
-// check refuses a message that could be read in two ways, one of a revision that the gateway does not speak, and one
+// checkMessage refuses a message that could be read in two ways, one of a revision that the gateway does not speak, and one
 // that needs no rule and is too large. The revision in the headers of initialize is ignored, because the revision is
 // agreed on in the body.
-func (x *Request) check() *refusal.Refusal {
+func (x *Request) checkMessage() *refusal.Refusal {
 	for name, lines := range x.Header {
 		if len(lines) > 1 && strings.HasPrefix(name, "Mcp-") { // one reader could take the first, and another the last
 			return refusal.ProtocolError(commonv1.Code_CODE_HEADER_MISMATCH, "send each Mcp- header once.")
@@ -201,7 +201,7 @@ func (x *Request) SetProtocol(p Protocol) { x.Protocol, x.Era = p, p }
 // Enter puts the message into its session.
 func (x *Request) Enter(sess *session.Session) {
 	if x.Session = sess; len(sess.Client.Offer.Abilities) > 0 {
-		x.Patience = new(upstream.PausableDeadline)
+		x.Deadline = new(upstream.PausableDeadline)
 	}
 	x.Protocol.SetTerms(sess)
 }

@@ -22,15 +22,15 @@ func (x *Request) UnsupportedVersion(version string) *refusal.Refusal {
 	return refused
 }
 
-// opens reports whether the message is a request outside of a session.
-func (x *Request) opens() bool {
+// isOutsideSession reports whether the message is a request outside of a session.
+func (x *Request) isOutsideSession() bool {
 	return x.Message.Kind == jsonrpc.Request && len(x.Header[mcp.HeaderSession]) == 0
 }
 
 // refuseVersion answers a message that check has refused. A client of a newer revision without a session only probes
 // for the supported revisions, and falls back: such a probe is counted, and not recorded as a refusal.
 func (x *Request) refuseVersion(ctx context.Context, why *refusal.Refusal) dispatch.Response {
-	if why.Versions == nil || !mcp.IsRevision(why.Versions.Requested) || !x.opens() {
+	if why.Versions == nil || !mcp.IsRevision(why.Versions.Requested) || !x.isOutsideSession() {
 		return x.Refuse(ctx, why)
 	}
 	if refused := x.Admit(ctx, MethodProbe); refused != nil {

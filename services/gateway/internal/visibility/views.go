@@ -34,8 +34,8 @@ func newView(tools *Tools, found *discovery.Result) *view {
 	return &view{Tools: tools, found: weak.Make(found)}
 }
 
-// of returns the cached view of a list as a policy revision decided it; nil if there is none.
-func (v views) of(key string, found *discovery.Result, revision string) *Tools {
+// find returns the cached view of a list as a policy revision decided it; nil if there is none.
+func (v views) find(key string, found *discovery.Result, revision string) *Tools {
 	if cached, ok := v.Get(key); ok && cached.found == weak.Make(found) && cached.Revision == revision {
 		return cached.Tools
 	}
@@ -46,7 +46,7 @@ func (v views) of(key string, found *discovery.Result, revision string) *Tools {
 // caller's [Access]. Errors: [ErrPolicy], [ErrBusy].
 func (v *Visibility) View(ctx context.Context, c Caller, found *discovery.Result, revision string) (*Tools, error) {
 	key := string(AppendKey(nil, c.Principal, c.Server))
-	if cached := v.views.of(key, found, revision); cached != nil {
+	if cached := v.views.find(key, found, revision); cached != nil {
 		return cached, nil
 	}
 	tools, err := v.Tools(ctx, c, found.List, found.Known)

@@ -16,7 +16,7 @@ func TestViews_KeepNoListInMemory(t *testing.T) {
 	v, found := newViews(), &discovery.Result{List: new(jsonrpc.Answer)}
 	list := weak.Make(found)
 	v.Put("ana", newView(&Tools{Visible: map[string]bool{"a": true}, Revision: "r"}, found))
-	if v.of("ana", found, "r") == nil || v.of("ana", new(discovery.Result), "r") != nil || v.of("ana", found, "s") != nil {
+	if v.find("ana", found, "r") == nil || v.find("ana", new(discovery.Result), "r") != nil || v.find("ana", found, "s") != nil {
 		t.Error("a view is found for another list or revision, or not for its own")
 	}
 	runtime.KeepAlive(found)

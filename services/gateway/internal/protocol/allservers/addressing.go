@@ -25,15 +25,15 @@ func (x aggregated) ClientID(raw []byte) []byte { return aggregate.CombinedID(x.
 func (x aggregated) Rename(method string, raw []byte, others []jsonrpc.Edit) ([]jsonrpc.Edit, error) {
 	end, err := x.Slot.Answer.TimesliceFor(x.Uncancelled(x.ClientCtx), len(raw))
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", dispatch.ErrNotRead, err)
+		return nil, fmt.Errorf("%w: %w", dispatch.ErrUnread, err)
 	}
 	defer end()
 	names, err := aggregate.CombineNames(x.ServerName, method, raw)
-	return outside(names, others), err
+	return editsOutside(names, others), err
 }
 
-// outside returns those of the names that are not within others, because those remove the bytes of their spans.
-func outside(names, others []jsonrpc.Edit) []jsonrpc.Edit {
+// editsOutside returns those of the names that are not within others, because those remove the bytes of their spans.
+func editsOutside(names, others []jsonrpc.Edit) []jsonrpc.Edit {
 	holes := slices.Clone(others)
 	slices.SortFunc(holes, func(a, b jsonrpc.Edit) int { return cmp.Compare(a.Span.Start, b.Span.Start) })
 	return slices.DeleteFunc(names, func(e jsonrpc.Edit) bool {
@@ -67,7 +67,7 @@ func (x aggregated) IsSubscribed(m *jsonrpc.Answer) bool {
 	return jsonrpc.SameID(m.Subscription.Of(m.Raw), x.ID())
 }
 
-func (x aggregated) Shown(tool string) []byte {
+func (x aggregated) ListedDigest(tool string) []byte {
 	if digest := x.Aggregate.Members.ShownDigest(x.ServerName, tool); digest != nil {
 		return digest
 	}

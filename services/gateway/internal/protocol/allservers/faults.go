@@ -6,8 +6,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 )
 
-// broken returns the refusal of a list that can't be read, and records the reason as a fault.
-func (s *Accessible) broken(field string, code commonv1.Code, why string) *refusal.Refusal {
+// unreadableList returns the refusal of a list that can't be read, and records the reason as a fault.
+func (s *Accessible) unreadableList(field string, code commonv1.Code, why string) *refusal.Refusal {
 	s.part.LeftOut = nil
 	s.Server.SetFaults(field, []aggregate.LeftOut{{Why: "the list can't be read: " + why}})
 	return &refusal.Refusal{Code: code, Message: "its list can't be read: " + why + "."}

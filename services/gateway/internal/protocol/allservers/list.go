@@ -32,15 +32,15 @@ const (
 	DiscoveryTimeout = 3 * time.Second
 	// maxGreeting is the maximum size of a server's greeting that is read for the aggregate, in bytes.
 	maxGreeting = 256 << 10
-	// gatherWithin is how long one server may take to return all pages of a list, of which maxGatheredPages are read.
+	// gatherTimeout is how long one server may take to return all pages of a list, of which maxGatheredPages are read.
 	// maxGathering is how many servers are asked at once.
-	gatherWithin     = 10 * time.Second
+	gatherTimeout     = 10 * time.Second
 	maxGatheredPages = 20
 	MaxConcurrent    = 8
-	// maxGatheredEach is how much one server may add to a gathered list, in bytes. Each element counts as perGathered
+	// maxServerBytes is how much one server may add to a gathered list, in bytes. Each element counts as perGathered
 	// bytes more than its size.
-	maxGatheredEach = 4 << 20
-	perGathered     = 64
+	maxServerBytes = 4 << 20
+	elementOverhead     = 64
 )
 
 // Accessible is a server on which policy may allow the caller something.
@@ -71,7 +71,7 @@ func (x All) Accessible(ctx context.Context) ([]*Accessible, *refusal.Refusal) {
 	ctx, cancel := context.WithTimeout(ctx, DiscoveryTimeout)
 	defer cancel()
 	for _, server := range slices.Sorted(maps.Keys(x.Servers)) {
-		s := &Accessible{Member: x.At(server), part: aggregate.Part{Server: server}}
+		s := &Accessible{Member: x.ForServer(server), part: aggregate.Part{Server: server}}
 		var err error
 		if s.Allowed, err = s.Access(ctx); err != nil {
 			return nil, dispatch.PolicyUnavailable()
@@ -80,20 +80,20 @@ func (x All) Accessible(ctx context.Context) ([]*Accessible, *refusal.Refusal) {
 			continue
 		}
 		if aggregate.FieldOf(x.Message.Method) == "" { // otherwise the server itself is asked, and that request is counted
-			if refused := x.Pipeline.Pass(pipeline.Passing{Principal: x.Principal, Server: server, Method: x.Message.Method}); refused != nil {
+			if refused := x.Pipeline.CountExempt(pipeline.ExemptMessage{Principal: x.Principal, Server: server, Method: x.Message.Method}); refused != nil {
 				return nil, refused
 			}
 		}
 		out = append(out, s)
-		x.Go(&all, func() { s.find(ctx) })
+		x.Go(&all, func() { s.discover(ctx) })
 	}
 	all.Wait()
 	return out, nil
 }
 
-// find sets what the gateway knows of the server. It does not start a program that is not in use. A server that does
+// discover sets what the gateway knows of the server. It does not start a program that is not in use. A server that does
 // not answer now is used as it was, because calls to it report the problem.
-func (s *Accessible) find(ctx context.Context) {
+func (s *Accessible) discover(ctx context.Context) {
 	s.part.Missing = &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_UNAVAILABLE} // stays if the discovery panics
 	var err error
 	of := s.Protocol.DiscoveryOf(s.Server)
@@ -126,7 +126,7 @@ func (x All) listTools(ctx context.Context) dispatch.Response {
 	if x.Message.Cursor != "" {
 		return x.Refuse(ctx, noCursor())
 	}
-	now := x.Lists(ctx)
+	now := x.ListState(ctx)
 	// The client is notified of later changes.
 	x.Session.Members.UpdateListState(func(before string) string { return aggregate.MarkToolsRead(before, now) })
 	servers, refused := x.Accessible(ctx)
@@ -135,7 +135,7 @@ func (x All) listTools(ctx context.Context) dispatch.Response {
 	}
 	for _, s := range servers {
 		if s.Found != nil {
-			if why := s.list(ctx); why != nil {
+			if why := s.selectTools(ctx); why != nil {
 				s.part.Clear(why)
 			}
 		}
@@ -154,8 +154,8 @@ func noCursor() *refusal.Refusal {
 	return &refusal.Refusal{Code: commonv1.Code_CODE_PARAMS_INVALID, Message: "the cursor was not given in this session."}
 }
 
-// list sets the server's part to the tools that the caller may see.
-func (s *Accessible) list(ctx context.Context) *refusal.Refusal {
+// selectTools sets the server's part to the tools that the caller may see.
+func (s *Accessible) selectTools(ctx context.Context) *refusal.Refusal {
 	seen, err := s.Visibility.View(ctx, s.Viewer(), s.Found, s.Allowed.Revision)
 	if err != nil {
 		return dispatch.Unfiltered(err)
@@ -184,7 +184,7 @@ func (s *Accessible) list(ctx context.Context) *refusal.Refusal {
 			s.part.LeftOut = append(s.part.LeftOut, aggregate.LeftOut{Server: s.ServerName, Name: f.Tool, Why: f.Why})
 		}
 	}
-	edits := append(list.Clean(hides), around(list.Raw, list.ToolList)...)
+	edits := append(list.Clean(hides), keepElements(list.Raw, list.ToolList)...)
 	for _, t := range list.Tools {
 		if !hides(t) {
 			name, _ := s.Found.Aliases.DisplayName(s.ServerName, t.Name)
@@ -202,14 +202,14 @@ func (s *Accessible) list(ctx context.Context) *refusal.Refusal {
 	return nil
 }
 
-// around returns the edits that leave only the elements of an array.
-func around(raw []byte, array jsonrpc.Span) []jsonrpc.Edit {
+// keepElements returns the edits that leave only the elements of an array.
+func keepElements(raw []byte, array jsonrpc.Span) []jsonrpc.Edit {
 	return []jsonrpc.Edit{{Span: jsonrpc.Span{End: array.Start + 1}}, {Span: jsonrpc.Span{Start: array.End - 1, End: len(raw)}}}
 }
 
-// gather answers a list whose method needs a rule. Each server that has such a list is asked in the caller's name. A
+// gatherList answers a list whose method needs a rule. Each server that has such a list is asked in the caller's name. A
 // server whose rules do not allow the list is left out.
-func (x All) gather(ctx context.Context) dispatch.Response {
+func (x All) gatherList(ctx context.Context) dispatch.Response {
 	var params struct {
 		Cursor jsontext.Value `json:"cursor"`
 	}
@@ -236,7 +236,7 @@ func (x All) gather(ctx context.Context) dispatch.Response {
 			defer func() { <-places }()
 			s.part.Missing = &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_UNAVAILABLE} // stays if the request panics
 			s.memory = x.Slot.Answer.Sibling()
-			if s.part.Missing = s.take(ctx, field, &size); s.part.Missing != nil {
+			if s.part.Missing = s.gatherPages(ctx, field, &size); s.part.Missing != nil {
 				size.Add(-int64(s.part.Size))
 				s.part.Clear(s.part.Missing)
 				s.memory.Settle(0)
@@ -273,15 +273,15 @@ func isDenial(code commonv1.Code) bool {
 	}
 }
 
-// take requests the server's list page by page, each page as a request of the caller. It adds the size of the elements
+// gatherPages requests the server's list page by page, each page as a request of the caller. It adds the size of the elements
 // to size, which is the total of all servers in bytes.
-func (s *Accessible) take(ctx context.Context, field string, size *atomic.Int64) *refusal.Refusal {
-	ctx, cancel := context.WithTimeout(ctx, gatherWithin)
+func (s *Accessible) gatherPages(ctx context.Context, field string, size *atomic.Int64) *refusal.Refusal {
+	ctx, cancel := context.WithTimeout(ctx, gatherTimeout)
 	defer cancel()
 	// The server can't send requests to the client meanwhile, and the list does not wait for approvers.
 	s.ClientCtx, s.Sink, s.Cleanup, s.Hold = ctx, new(dispatch.Callback), &s.OwnCleanup, new(time.Duration)
 	defer s.OwnCleanup.Run()
-	until := time.Now().Add(gatherWithin)
+	until := time.Now().Add(gatherTimeout)
 	left, refused := s.Begin(ctx)
 	if refused != nil {
 		return refused
@@ -297,12 +297,12 @@ func (s *Accessible) take(ctx context.Context, field string, size *atomic.Int64)
 		if came.Refusal != nil {
 			return came.Refusal
 		}
-		items, next, err := aggregate.Elements(came.Whole, field)
+		items, next, err := aggregate.Elements(came.Joined, field)
 		if err != nil {
-			return s.broken(field, commonv1.Code_CODE_UPSTREAM_UNAVAILABLE, "the answer has no list")
+			return s.unreadableList(field, commonv1.Code_CODE_UPSTREAM_UNAVAILABLE, "the answer has no list")
 		}
 		items = s.part.Conform(field, items)
-		if !s.add(items, size) {
+		if !s.addElements(items, size) {
 			return &refusal.Refusal{Code: commonv1.Code_CODE_BODY_TOO_LARGE}
 		}
 		if next == "" {
@@ -310,26 +310,26 @@ func (s *Accessible) take(ctx context.Context, field string, size *atomic.Int64)
 			return nil
 		}
 		if given[next] { // otherwise the server could continue without end
-			return s.broken(field, commonv1.Code_CODE_UPSTREAM_UNAVAILABLE, "a page has a cursor that was given before")
+			return s.unreadableList(field, commonv1.Code_CODE_UPSTREAM_UNAVAILABLE, "a page has a cursor that was given before")
 		}
 		given[next] = true
 		if s.Message, err = aggregate.NextPage(s.Message, next, s.Limits); err != nil {
 			return &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_UNAVAILABLE}
 		}
 	}
-	return s.broken(field, commonv1.Code_CODE_BODY_TOO_LARGE, fmt.Sprintf("it has more than %d pages", maxGatheredPages))
+	return s.unreadableList(field, commonv1.Code_CODE_BODY_TOO_LARGE, fmt.Sprintf("it has more than %d pages", maxGatheredPages))
 }
 
-// add adds elements to the server's part. It returns false if they do not fit.
-func (s *Accessible) add(items []jsontext.Value, size *atomic.Int64) bool {
+// addElements adds elements to the server's part. It returns false if they do not fit.
+func (s *Accessible) addElements(items []jsontext.Value, size *atomic.Int64) bool {
 	for _, item := range items {
-		more := len(item) + perGathered
-		if size.Add(int64(more)) > aggregate.MaxList || s.part.Size+more > maxGatheredEach || !s.memory.Add(more) {
+		more := len(item) + elementOverhead
+		if size.Add(int64(more)) > aggregate.MaxList || s.part.Size+more > maxServerBytes || !s.memory.Add(more) {
 			size.Add(-int64(more))
 			return false
 		}
 		s.part.Add(item)
-		s.part.Size += perGathered
+		s.part.Size += elementOverhead
 	}
 	return true
 }

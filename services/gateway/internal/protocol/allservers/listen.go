@@ -16,10 +16,10 @@ import (
 )
 
 const (
-	// RelistenFirst is how long after its end a server's stream is opened again. The delay doubles each time, up to
+	// MinRelistenDelay is how long after its end a server's stream is opened again. The delay doubles each time, up to
 	// relistenMost.
-	RelistenFirst = time.Second
-	RelistenMost  = time.Minute
+	MinRelistenDelay = time.Second
+	MaxRelistenDelay  = time.Minute
 )
 
 // Listen forwards what the servers that the session has used send, until ctx or the client's stream ends. It also
@@ -33,7 +33,7 @@ func (x All) Listen(ctx context.Context) dispatch.Response {
 	out.Open()
 	all.Go(func() { out.KeepOpen(ctx, cancel) })
 	// A client that has not listed yet is notified of changes from now on.
-	x.Session.Members.SetListState(cmp.Or(x.Session.Members.SetListState(""), x.Lists(ctx)))
+	x.Session.Members.SetListState(cmp.Or(x.Session.Members.SetListState(""), x.ListState(ctx)))
 	tick := time.NewTicker(dispatch.KeepAliveInterval) // policy may have changed
 	defer tick.Stop()
 	for heard := make(map[string]bool); ; {
@@ -43,10 +43,10 @@ func (x All) Listen(ctx context.Context) dispatch.Response {
 				continue
 			}
 			heard[id] = true
-			y := x.At(server)
+			y := x.ForServer(server)
 			x.Go(&all, func() { y.listen(ctx, cancel, id) })
 		}
-		if now := x.Lists(ctx); now != "" {
+		if now := x.ListState(ctx); now != "" {
 			for _, method := range aggregate.ChangedLists(x.Session.Members.SetListState(now), now) {
 				if out.SendMessage([]byte(`{"jsonrpc":"2.0","method":"`+method+`"}`)) != nil {
 					return dispatch.Response{}
@@ -73,11 +73,11 @@ func (x All) HasOpened(server, id string) bool {
 	return sess.Upstream.IsOpen()
 }
 
-// Lists returns the state of the lists of all servers for the caller; empty if policy is unavailable.
-func (x All) Lists(ctx context.Context) string {
+// ListState returns the state of the lists of all servers for the caller; empty if policy is unavailable.
+func (x All) ListState(ctx context.Context) string {
 	var servers []aggregate.ServerLists
 	for _, server := range slices.Sorted(maps.Keys(x.Servers)) {
-		access, err := x.At(server).Access(ctx)
+		access, err := x.ForServer(server).Access(ctx)
 		if err != nil {
 			return ""
 		}
@@ -114,8 +114,8 @@ func (x Member) listen(ctx context.Context, end context.CancelFunc, id string) {
 	x.Enter(sess)
 	x.ClientCtx = ctx
 	out := x.NewRelay()
-	for wait := RelistenFirst; ; wait = min(2*wait, RelistenMost) {
-		if err := x.listenOnce(ctx, out, func() { wait = RelistenFirst }, end); errors.Is(err, upstream.ErrNoStream) {
+	for wait := MinRelistenDelay; ; wait = min(2*wait, MaxRelistenDelay) {
+		if err := x.listenOnce(ctx, out, func() { wait = MinRelistenDelay }, end); errors.Is(err, upstream.ErrNoStream) {
 			return
 		}
 		select {
@@ -128,7 +128,7 @@ func (x Member) listen(ctx context.Context, end context.CancelFunc, id string) {
 
 // listenOnce forwards one stream of the server. It calls passed after each event, and end if the client has disconnected.
 func (x Member) listenOnce(ctx context.Context, out *dispatch.Relay, passed func(), end context.CancelFunc) (err error) {
-	if !x.MayHear(ctx) {
+	if !x.MayReceive(ctx) {
 		return dispatch.ErrStale
 	}
 	if x.Slot, err = x.InFlight.Begin(x.Principal, x.ServerName); err != nil {
@@ -139,7 +139,7 @@ func (x Member) listenOnce(ctx context.Context, out *dispatch.Relay, passed func
 	return x.Session.Upstream.Listen(ctx, upstream.Listener{
 		Room: &x.Slot.Answer, Opened: func() {},
 		Event: func(event upstream.Event) error {
-			if !x.MayHear(ctx) {
+			if !x.MayReceive(ctx) {
 				return dispatch.ErrStale
 			}
 			err := out.Deliver(event)

@@ -23,7 +23,7 @@ func (x Member) Begin(ctx context.Context) (left func(), refused *refusal.Refusa
 		full.IsProtocolError = false // the client's own message was accepted
 		return nil, full
 	}
-	done, refused := x.join(ctx)
+	done, refused := x.joinSession(ctx)
 	if refused != nil {
 		has.End()
 		return nil, refused
@@ -32,9 +32,9 @@ func (x Member) Begin(ctx context.Context) (left func(), refused *refusal.Refusa
 	return func() { done(); has.End() }, nil
 }
 
-// join puts the message into the member session with its server. If there is none yet, it creates one; the server's
+// joinSession puts the message into the member session with its server. If there is none yet, it creates one; the server's
 // own session is opened with the first request.
-func (x Member) join(ctx context.Context) (done func(), refused *refusal.Refusal) {
+func (x Member) joinSession(ctx context.Context) (done func(), refused *refusal.Refusal) {
 	key := protocol.SessionKey(x.Caller, x.ServerName)
 	use := func(id string) error {
 		sess, used, err := x.Sessions.Use(id, key)
@@ -80,8 +80,8 @@ func (x Member) newMember(key session.Key, access visibility.Access) *session.Se
 	return sess
 }
 
-// existing puts the message into the member session with its server. It returns false if there is none.
-func (x Member) existing() (done func(), ok bool) {
+// useExistingSession puts the message into the member session with its server. It returns false if there is none.
+func (x Member) useExistingSession() (done func(), ok bool) {
 	id, known := x.Aggregate.Members.IDs()[x.ServerName]
 	if !known {
 		return nil, false

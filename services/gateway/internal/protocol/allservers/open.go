@@ -17,8 +17,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
 )
 
-// hubGreeting is the answer to initialize at the URL of all servers.
-type hubGreeting struct {
+// initializeResponse is the answer to initialize at the URL of all servers.
+type initializeResponse struct {
 	Version string         `json:"jsonrpc"`
 	ID      jsontext.Value `json:"id"`
 	Result  struct {
@@ -59,7 +59,7 @@ func (x All) newSession(version string) *session.Session {
 	id, digest := session.NewID()
 	sess := &session.Session{
 		ID: id, Digest: digest, Key: protocol.SessionKey(x.Caller, x.ServerName), Accounts: x.Slot.Owner.Accounts, Agent: x.Principal.GetAgent(), Version: version, Opened: time.Now(),
-		Client: session.Client{Elicits: dispatch.Elicits(x.Message, version)}, Members: &session.Members{Abilities: x.SharedAbilities()},
+		Client: session.Client{Elicits: dispatch.SupportsForms(x.Message, version)}, Members: &session.Members{Abilities: x.SharedAbilities()},
 	}
 	sess.Client.Name, sess.Client.Version = x.Message.Client()
 	return sess
@@ -77,7 +77,7 @@ func (x All) SharedAbilities() []mcp.Ability {
 
 // greeting returns the answer to initialize.
 func (x All) greeting(sess *session.Session, servers []*Accessible) ([]byte, error) {
-	out := hubGreeting{Version: "2.0", ID: x.ID()}
+	out := initializeResponse{Version: "2.0", ID: x.ID()}
 	r := &out.Result
 	r.ProtocolVersion, r.ServerInfo = sess.Version, x.Info()
 	greetings, err := Greetings(servers), error(nil)

@@ -64,7 +64,7 @@ func (x All) ownAnswer() func(context.Context) dispatch.Response {
 	case m.Method == mcp.MethodToolsList:
 		return x.listTools
 	case aggregate.FieldOf(m.Method) != "":
-		return x.gather
+		return x.gatherList
 	case m.Method == mcp.MethodToolsCall && m.Name == mcp.ToolApprovalWait:
 		return x.WaitForApproval
 	default:
@@ -74,11 +74,11 @@ func (x All) ownAnswer() func(context.Context) dispatch.Response {
 
 // toMember sends a request to the server that it names.
 func (x All) toMember(ctx context.Context) dispatch.Response {
-	server, edits, why := x.target(ctx)
+	server, edits, why := x.resolveTarget(ctx)
 	if why != nil {
 		return x.Refuse(ctx, why)
 	}
-	y, refused := x.to(server, edits...)
+	y, refused := x.rewriteFor(server, edits...)
 	if refused != nil {
 		return x.Refuse(ctx, refused)
 	}
@@ -97,14 +97,14 @@ func (x All) toMember(ctx context.Context) dispatch.Response {
 	return y.Protocol.Route(ctx)
 }
 
-// target returns the server that the request names, and the edits that replace the combined names by the server's own.
-func (x All) target(ctx context.Context) (server string, edits []jsonrpc.Edit, why *refusal.Refusal) {
+// resolveTarget returns the server that the request names, and the edits that replace the combined names by the server's own.
+func (x All) resolveTarget(ctx context.Context) (server string, edits []jsonrpc.Edit, why *refusal.Refusal) {
 	server, edits, err := aggregate.ResolveTarget(x.Message.Method, x.Message.Raw)
 	if err == nil && x.IsAbsent(ctx, x.Caller, server) {
 		err = fmt.Errorf("there is no server %q here", spans.Clip(server))
 	}
 	if err != nil {
-		return "", nil, unaimed(x.Message.Method, err)
+		return "", nil, noServerNamed(x.Message.Method, err)
 	}
 	if found := x.Protocol.DiscoveryOf(x.Servers[server]).Last(); found != nil && x.Message.Method == mcp.MethodToolsCall {
 		_, rest, _ := aggregate.SplitName(x.Message.Name)
@@ -117,8 +117,8 @@ func (x All) target(ctx context.Context) (server string, edits []jsonrpc.Edit, w
 	return server, edits, nil
 }
 
-// unaimed returns the refusal of a request that names no server.
-func unaimed(method string, err error) *refusal.Refusal {
+// noServerNamed returns the refusal of a request that names no server.
+func noServerNamed(method string, err error) *refusal.Refusal {
 	why := strings.TrimSuffix(err.Error(), ".")
 	switch method {
 	case mcp.MethodToolsCall:
@@ -132,9 +132,9 @@ func unaimed(method string, err error) *refusal.Refusal {
 	}
 }
 
-// At returns the exchange of the same message with one of the servers.
-func (x All) At(server string) Member {
-	y := &protocol.Request{Front: x.Front, Header: x.Header, Cleanup: x.Cleanup, Aggregate: x.Session}
+// ForServer returns the exchange of the same message with one of the servers.
+func (x All) ForServer(server string) Member {
+	y := &protocol.Request{Router: x.Router, Header: x.Header, Cleanup: x.Cleanup, Aggregate: x.Session}
 	y.Exchange = dispatch.Exchange{
 		Dispatcher: x.Dispatcher, Caller: x.Caller, ClientCtx: x.ClientCtx, Sink: x.Sink, ServerName: server,
 		Message: x.Message, Received: x.Received, Session: x.Session, Slot: x.Slot, Terms: x.Terms,
@@ -147,9 +147,9 @@ func (x All) At(server string) Member {
 	return Member{y}
 }
 
-// to returns the exchange of the message with one of the servers, with these edits made to the message. The message is
+// rewriteFor returns the exchange of the message with one of the servers, with these edits made to the message. The message is
 // parsed again, as strictly as any other.
-func (x All) to(server string, edits ...jsonrpc.Edit) (Member, *refusal.Refusal) {
+func (x All) rewriteFor(server string, edits ...jsonrpc.Edit) (Member, *refusal.Refusal) {
 	raw, err := jsonrpc.ApplyEdits(x.Message.Raw, edits...)
 	if err != nil || !x.Slot.Reserve(len(raw)) {
 		return Member{}, protocol.TooMuchInFlight(err)
@@ -159,7 +159,7 @@ func (x All) to(server string, edits ...jsonrpc.Edit) (Member, *refusal.Refusal)
 		return Member{}, protocol.Unreadable() // the caller has disconnected
 	}
 	defer end()
-	y := x.At(server)
+	y := x.ForServer(server)
 	if y.Message, err = jsonrpc.Parse(raw, x.Limits); err != nil {
 		return Member{}, protocol.Unparsed(err)
 	}
@@ -170,11 +170,11 @@ func (x All) to(server string, edits ...jsonrpc.Edit) (Member, *refusal.Refusal)
 func (x All) respond(ctx context.Context) dispatch.Response {
 	server, id, ok := aggregate.SplitID(x.ID())
 	if _, configured := x.Servers[server]; ok && configured {
-		y, refused := x.to(server, jsonrpc.Edit{Span: x.Message.ID, With: id})
+		y, refused := x.rewriteFor(server, jsonrpc.Edit{Span: x.Message.ID, With: id})
 		if refused != nil {
 			return x.Refuse(ctx, refused)
 		}
-		if done, open := y.existing(); open {
+		if done, open := y.useExistingSession(); open {
 			defer done()
 			return y.Protocol.Route(ctx)
 		}
@@ -210,11 +210,11 @@ func (x All) notify(ctx context.Context) dispatch.Response {
 		if _, configured := x.Servers[server]; !ok || !configured {
 			break
 		}
-		y, refused := x.to(server, jsonrpc.Edit{Span: m.ProgressToken, With: token})
+		y, refused := x.rewriteFor(server, jsonrpc.Edit{Span: m.ProgressToken, With: token})
 		if refused != nil {
 			break // the server's own token is not valid
 		}
-		if done, open := y.existing(); open {
+		if done, open := y.useExistingSession(); open {
 			defer done()
 			y.HandleNotification(ctx)
 		}
@@ -227,9 +227,9 @@ func (x All) notifyAll(ctx context.Context) {
 	var all sync.WaitGroup
 	defer all.Wait()
 	for server := range x.Session.Members.IDs() {
-		y := x.At(server)
+		y := x.ForServer(server)
 		x.Go(&all, func() {
-			done, open := y.existing()
+			done, open := y.useExistingSession()
 			if !open {
 				return
 			}

@@ -18,7 +18,7 @@ import (
 )
 
 const (
-	headerLast = "Last-Event-Id"
+	headerLastEventID = "Last-Event-Id"
 	// methodListen is the method under which client streams are counted.
 	methodListen = "listen"
 )
@@ -44,15 +44,15 @@ func (x Message) Listen(method string) (resp dispatch.Response, has bool) {
 	used = sync.OnceFunc(used)
 	x.Release = used
 	x.Enter(sess)
-	if refused := x.Pipeline.Pass(pipeline.Passing{Principal: x.Principal, Server: x.ServerName, Method: methodListen}); refused != nil {
+	if refused := x.Pipeline.CountExempt(pipeline.ExemptMessage{Principal: x.Principal, Server: x.ServerName, Method: methodListen}); refused != nil {
 		refused.IsProtocolError = true
 		return x.Refuse(ctx, refused), true
 	}
-	after, resumes := protocol.SingleHeader(x.Header, headerLast)
+	after, resumes := protocol.SingleHeader(x.Header, headerLastEventID)
 	if resumes && session.IsReplayID(after) {
 		return x.resumeAnswer(after, used), true
 	}
-	if len(x.Header[headerLast]) > 0 && (!resumes || !sess.Events.Contains(after)) {
+	if len(x.Header[headerLastEventID]) > 0 && (!resumes || !sess.Events.Contains(after)) {
 		return x.Refuse(ctx, refusal.ProtocolError(commonv1.Code_CODE_HEADER_MISMATCH, "Last-Event-ID is no event of this session's.")), true
 	}
 	switch refused, has := x.endpoint().mayListen(ctx); {
@@ -95,7 +95,7 @@ func (x Message) resumeAnswer(after string, used func()) dispatch.Response {
 	alive.Go(func() { out.KeepOpen(ctx, cancel) })
 	for ; ; next++ {
 		id, message, err := stream.Next(ctx, next)
-		if err != nil || message == nil || !x.MayHearFrom(ctx, stream.Server) || out.Send(upstream.Event{ID: id}, message) != nil {
+		if err != nil || message == nil || !x.MayReceiveFrom(ctx, stream.Server) || out.Send(upstream.Event{ID: id}, message) != nil {
 			break
 		}
 	}
@@ -128,7 +128,7 @@ func (x Message) listen(ctx context.Context, after string) (resp dispatch.Respon
 			alive.Go(func() { out.KeepOpen(ctx, cancel) })
 		},
 		Event: func(event upstream.Event) error {
-			if !x.MayHear(ctx) {
+			if !x.MayReceive(ctx) {
 				return dispatch.ErrStale
 			}
 			return out.Deliver(event)

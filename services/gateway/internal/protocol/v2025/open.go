@@ -37,7 +37,7 @@ func (x Message) open(ctx context.Context) dispatch.Response {
 		return x.Refuse(ctx, protocol.NotOpened(err))
 	}
 	defer done()
-	up, opened, err := x.greet(ctx, access)
+	up, opened, err := x.initializeServer(ctx, access)
 	switch {
 	case errors.Is(err, protocol.ErrVersion):
 		return x.RefusedResponse(ctx, x.UnsupportedVersion(x.Message.Version))
@@ -47,12 +47,12 @@ func (x Message) open(ctx context.Context) dispatch.Response {
 		return x.Refuse(ctx, x.ServerFailed(ctx, opened, err))
 	}
 	answer := opened.Message
-	if refused := x.CheckInputs(ctx, answer); refused != nil {
-		x.abandon(up)
+	if refused := x.CheckInputRequests(ctx, answer); refused != nil {
+		x.closeUnused(up)
 		return x.Refuse(ctx, refused)
 	}
 	if answer.Error.Present() {
-		x.abandon(up)
+		x.closeUnused(up)
 		return x.Edited(ctx, answer, x.WithClientID(answer, answer.Clean(nil)))
 	}
 	if !access.MayCall {
@@ -60,21 +60,21 @@ func (x Message) open(ctx context.Context) dispatch.Response {
 			return x.Refuse(ctx, protocol.NotOpened(err))
 		}
 	}
-	version := x.agreed(answer, access)
+	version := x.negotiatedVersion(answer, access)
 	sess, err := x.newSession(up, version, access)
 	if err != nil {
-		x.abandon(up)
+		x.closeUnused(up)
 		return x.Refuse(ctx, protocol.NotOpened(err))
 	}
 	sess.Ready.Store(!access.MayCall)
-	out := x.Edited(ctx, answer, x.WithClientID(answer, greeting(answer, version, access)))
+	out := x.Edited(ctx, answer, x.WithClientID(answer, editGreeting(answer, version, access)))
 	out.Session = sess.ID
 	return out
 }
 
-// greet returns the server's answer to initialize. If policy can allow the caller nothing, it is the answer that the
+// initializeServer returns the server's answer to initialize. If policy can allow the caller nothing, it is the answer that the
 // gateway itself got, and the session with the server is opened when that changes.
-func (x Message) greet(ctx context.Context, access visibility.Access) (*upstream.Session, upstream.Answer, error) {
+func (x Message) initializeServer(ctx context.Context, access visibility.Access) (*upstream.Session, upstream.Answer, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), x.Timeout)
 	defer cancel()
 	who := principal.Of(x.Principal)
@@ -90,18 +90,18 @@ func (x Message) greet(ctx context.Context, access visibility.Access) (*upstream
 	if err != nil {
 		return nil, upstream.Answer{}, err
 	}
-	version, target := x.agreed(greeting, access), x.Server
+	version, target := x.negotiatedVersion(greeting, access), x.Server
 	return target.Upstream.OpenLater(func(ctx context.Context, has *limits.Memory) (*upstream.Session, error) {
 		up, opened, err := target.Open(ctx, who, upstream.Initialize(version, client, clientVersion), has)
 		if err != nil {
 			return nil, err
 		}
-		return up, begin(ctx, up, opened.Message, func(spoken string) bool { return spoken == version })
+		return up, completeInitialize(ctx, up, opened.Message, func(spoken string) bool { return spoken == version })
 	}, nil), upstream.Answer{Message: greeting}, nil
 }
 
-// begin sends notifications/initialized if does accepts the server's revision. Otherwise it closes the session.
-func begin(ctx context.Context, up *upstream.Session, answer *jsonrpc.Answer, does func(version string) bool) error {
+// completeInitialize sends notifications/initialized if does accepts the server's revision. Otherwise it closes the session.
+func completeInitialize(ctx context.Context, up *upstream.Session, answer *jsonrpc.Answer, does func(version string) bool) error {
 	err := protocol.ErrVersion
 	if !answer.Error.Present() && does(jsonrpc.Unquote(answer.ProtocolVersion.Of(answer.Raw))) {
 		err = up.SendNotification(ctx, upstream.Initialized())
@@ -112,17 +112,17 @@ func begin(ctx context.Context, up *upstream.Session, answer *jsonrpc.Answer, do
 	return nil
 }
 
-// agreed returns the revision of a session: the one that its server answered or, if the server was not asked for this
+// negotiatedVersion returns the revision of a session: the one that its server answered or, if the server was not asked for this
 // client, the one that the client asked for.
-func (x Message) agreed(answer *jsonrpc.Answer, access visibility.Access) string {
+func (x Message) negotiatedVersion(answer *jsonrpc.Answer, access visibility.Access) string {
 	if !access.MayCall && mcp.IsSupported(x.Message.Version) {
 		return x.Message.Version
 	}
 	return jsonrpc.Unquote(answer.ProtocolVersion.Of(answer.Raw))
 }
 
-// greeting returns the edits of the server's answer to initialize for the client.
-func greeting(answer *jsonrpc.Answer, version string, access visibility.Access) []jsonrpc.Edit {
+// editGreeting returns the edits of the server's answer to initialize for the client.
+func editGreeting(answer *jsonrpc.Answer, version string, access visibility.Access) []jsonrpc.Edit {
 	edits := answer.Clean(nil)
 	if at := answer.ProtocolVersion; at.Present() {
 		edits = append(edits, jsonrpc.Edit{Span: at, With: []byte(strconv.Quote(version))})
@@ -139,7 +139,7 @@ func (x Message) newSession(up *upstream.Session, version string, access visibil
 	if !mcp.IsSupported(version) {
 		return nil, protocol.ErrVersion
 	}
-	client := session.Client{Elicits: dispatch.Elicits(x.Message, version)}
+	client := session.Client{Elicits: dispatch.SupportsForms(x.Message, version)}
 	if access.MayCall {
 		client.Offer = question.Offer{Abilities: x.AbilitiesFor(access), Revision: version, RequestedRevision: x.Message.Version}
 	}
@@ -152,8 +152,8 @@ func (x Message) newSession(up *upstream.Session, version string, access visibil
 	return sess, x.Sessions.Add(sess)
 }
 
-// abandon closes a session with a server that no client will use.
-func (x Message) abandon(up *upstream.Session) {
+// closeUnused closes a session with a server that no client will use.
+func (x Message) closeUnused(up *upstream.Session) {
 	ctx, cancel := context.WithTimeout(context.Background(), dispatch.NotifyTimeout)
 	defer cancel()
 	if err := up.Close(ctx); err != nil {

@@ -74,7 +74,7 @@ func New(x *protocol.Request) Message { return Message{x} }
 
 // Post handles a message that opens a session, or one in a session.
 func (x Message) Post(ctx context.Context) dispatch.Response {
-	x.Declared, x.AsksOnStreams = x.Message.Capabilities.Of(x.Message.Raw), true
+	x.ClientCapabilities, x.AsksOnStreams = x.Message.Capabilities.Of(x.Message.Raw), true
 	if x.Message.Kind == jsonrpc.Request && x.Message.Method == mcp.MethodInitialize {
 		if refused := x.Admit(ctx, mcp.MethodInitialize); refused != nil {
 			return *refused
@@ -138,7 +138,7 @@ func (x Message) Route(ctx context.Context) dispatch.Response {
 	case x.Message.InputResponses.Present():
 		return x.Refuse(ctx, &refusal.Refusal{Code: commonv1.Code_CODE_METHOD_DENIED, Message: "in a session, answer a server's request with a JSON-RPC response instead of inputResponses."})
 	case x.Message.Method == mcp.MethodPing:
-		return x.Pong(ctx)
+		return x.AnswerPing(ctx)
 	default:
 		return x.Handle(ctx)
 	}
@@ -148,7 +148,7 @@ func (Message) IsOwnTask() bool { return false }
 
 func (x Message) Prepare(_ context.Context, call attempt.Call, _ *session.Call, _ dispatch.Tools, _ bool) (attempt.Call, *refusal.Refusal) {
 	if x.Message.Method == mcp.MethodToolsCall && x.Server.IsStateless() {
-		call.Mirrored = paramheaders.DerivedHeaders(x.Message.Arguments.Of(x.Message.Raw), x.Server.Own().ParamHeaders(x.Message.Name))
+		call.ParamHeaders = paramheaders.DerivedHeaders(x.Message.Arguments.Of(x.Message.Raw), x.Server.Own().ParamHeaders(x.Message.Name))
 	}
 	return call, nil
 }
@@ -160,7 +160,7 @@ func (Message) Pending(context.Context, pipeline.Result) (dispatch.Response, boo
 }
 
 func (x Message) Answer(ctx context.Context, result pipeline.Result) dispatch.Response {
-	if refused := x.CheckInputs(ctx, result.Answer); refused != nil {
+	if refused := x.CheckInputRequests(ctx, result.Answer); refused != nil {
 		return x.RefusedResponse(ctx, refused)
 	}
 	if upstream.HasCode(result.Answer, mcp.CodeHeaderMismatch) && x.Server.IsStateless() {
@@ -177,7 +177,7 @@ func (Message) OwnList(found *discovery.Result) (*jsonrpc.Answer, error) { retur
 
 func (x Message) OwnAnswer() func(context.Context) dispatch.Response {
 	if x.Message.Method == mcp.MethodPing {
-		return x.Pong
+		return x.AnswerPing
 	}
 	return nil
 }
@@ -203,6 +203,6 @@ func (x Message) OpenMember(sess *session.Session, access visibility.Access) {
 		if err != nil {
 			return nil, err
 		}
-		return up, begin(ctx, up, opened.Message, mcp.IsSupported)
+		return up, completeInitialize(ctx, up, opened.Message, mcp.IsSupported)
 	}, hub.Members.Opened.Notify)
 }

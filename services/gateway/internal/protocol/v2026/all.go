@@ -28,7 +28,7 @@ func (x *message) toAll(ctx context.Context) dispatch.Response {
 	if len(x.Header[mcp.HeaderSession]) > 0 { // a client with a session has agreed on another revision
 		return x.Refuse(ctx, x.UnsupportedVersion(mcp.Modern))
 	}
-	if refused := x.check(); refused != nil {
+	if refused := x.checkRequired(); refused != nil {
 		return x.Refuse(ctx, refused)
 	}
 	if x.Message.Kind == jsonrpc.Notification { // a client cancels a request by closing its stream
@@ -40,11 +40,11 @@ func (x *message) toAll(ctx context.Context) dispatch.Response {
 		x.RefuseNotification(ctx, commonv1.Code_CODE_METHOD_DENIED)
 		return dispatch.Accepted()
 	}
-	x.allows(visibility.Access{}, allservers.New(x.Request).SharedAbilities())
-	if refused := x.useState(ctx); refused != nil {
+	x.setCapabilities(visibility.Access{}, allservers.New(x.Request).SharedAbilities())
+	if refused := x.enterState(ctx); refused != nil {
 		return x.Refuse(ctx, refused)
 	}
-	x.Release = x.done
+	x.Release = x.releaseState
 	return allservers.New(x.Request).Answer(ctx)
 }
 
@@ -98,7 +98,7 @@ func (x *message) ForMember(y *protocol.Request) protocol.Protocol {
 func (x *message) MemberKey(ctx context.Context, access visibility.Access) (string, *refusal.Refusal) {
 	speaks, known := x.Server.Stateless()
 	if !known {
-		if refused := x.Pipeline.Pass(pipeline.Passing{Principal: x.Principal, Server: x.ServerName, Method: protocol.MethodProbe, Bytes: len(x.Message.Raw)}); refused != nil {
+		if refused := x.Pipeline.CountExempt(pipeline.ExemptMessage{Principal: x.Principal, Server: x.ServerName, Method: protocol.MethodProbe, Bytes: len(x.Message.Raw)}); refused != nil {
 			return "", refused
 		}
 		var err error
@@ -106,18 +106,18 @@ func (x *message) MemberKey(ctx context.Context, access visibility.Access) (stri
 			return "", x.Undiscovered(ctx, err)
 		}
 	}
-	x.sentTo(speaks)
-	x.allows(access, x.FilterAbilities(x.Aggregate.Members.Abilities, access))
-	if x.bridged { // another session is used if the server's revisions change, or what the server may ask of the client
-		return x.ServerName + inSession + mcp.CapabilitiesJSON(x.can), nil
+	x.setTarget(speaks)
+	x.setCapabilities(access, x.FilterAbilities(x.Aggregate.Members.Abilities, access))
+	if x.translates { // another session is used if the server's revisions change, or what the server may ask of the client
+		return x.ServerName + capabilitySeparator + mcp.CapabilitiesJSON(x.capabilities), nil
 	}
 	return x.ServerName, nil
 }
 
 func (x *message) OpenMember(sess *session.Session, _ visibility.Access) {
-	sess.Upstream = x.Server.Upstream.OpenLater(x.opens(), x.Aggregate.Members.Opened.Notify)
+	sess.Upstream = x.Server.Upstream.OpenLater(x.upstreamOpener(), x.Aggregate.Members.Opened.Notify)
 }
 
-// inSession separates, in the key of a member session through which requests of 2026-07-28 reach a server with
+// capabilitySeparator separates, in the key of a member session through which requests of 2026-07-28 reach a server with
 // sessions, the server's name from the client's capabilities as the server knows them.
-const inSession = "|"
+const capabilitySeparator = "|"

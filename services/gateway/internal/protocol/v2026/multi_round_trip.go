@@ -14,8 +14,8 @@ import (
 // roundTrip is one of the round trips in which a client without a session waits for an approval: each is held as long as a
 // call, and the next continues to wait (MCP 2026-07-28, Multi Round-Trip Requests). The zero value is the first.
 type roundTrip struct {
-	// before is how many round trips preceded this one.
-	before int
+	// preceding is how many round trips preceded this one.
+	preceding int
 	// approval is the id of the approval that they waited for.
 	approval string
 }
@@ -30,9 +30,9 @@ const (
 	maxApproval = 128
 )
 
-// resume removes the gateway's requestState from the request, because the server has not given it. The state only names
+// takeRequestState removes the gateway's requestState from the request, because the server has not given it. The state only names
 // an approval, which only the caller that requested it can use.
-func (x *message) resume() *refusal.Refusal {
+func (x *message) takeRequestState() *refusal.Refusal {
 	var state string
 	if at := x.Message.RequestState; !at.Present() || json.Unmarshal(at.Of(x.Message.Raw), &state) != nil || !strings.HasPrefix(state, statePrefix) {
 		return nil
@@ -51,7 +51,7 @@ func (x *message) resume() *refusal.Refusal {
 	if err != nil {
 		return refused
 	}
-	x.Message, x.round = m, roundTrip{before, approval}
+	x.Message, x.roundTrip = m, roundTrip{before, approval}
 	return nil
 }
 
@@ -60,9 +60,9 @@ func (x *message) resume() *refusal.Refusal {
 // would repeat the request without these answers.
 func (x *message) nextRoundTrip(result pipeline.Result) string {
 	waits := result.Refusal.Approval
-	if !x.Sink.HasClient() || x.Message.InputResponses.Present() || x.Message.RequestState.Present() || result.Held == 0 || x.round.before == maxRoundTrips ||
+	if !x.Sink.HasClient() || x.Message.InputResponses.Present() || x.Message.RequestState.Present() || result.Held == 0 || x.roundTrip.preceding == maxRoundTrips ||
 		result.Refusal.Code != commonv1.Code_CODE_APPROVAL_PENDING || waits == nil {
 		return ""
 	}
-	return statePrefix + strconv.Itoa(x.round.before+1) + "." + waits.ID
+	return statePrefix + strconv.Itoa(x.roundTrip.preceding+1) + "." + waits.ID
 }

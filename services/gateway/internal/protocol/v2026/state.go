@@ -26,7 +26,7 @@ import (
 
 // Protocol is the protocol of 2026-07-28: what its messages share. It is safe for concurrent use.
 type Protocol struct {
-	front   *protocol.Front
+	front   *protocol.Router
 	states  stateIDs
 	tasks   *tasks.Store
 	taskIDs *tasks.IDs
@@ -45,7 +45,7 @@ func New(secret []byte) (*Protocol, error) {
 
 // Attach sets the front through which the protocol makes the calls of tasks. It is called once, before messages are
 // handled.
-func (p *Protocol) Attach(front *protocol.Front) { p.front = front }
+func (p *Protocol) Attach(front *protocol.Router) { p.front = front }
 
 // Handler returns the handler of a message.
 func (p *Protocol) Handler(x *protocol.Request) protocol.Handler {
@@ -62,30 +62,30 @@ type stateIDs struct {
 
 func newStateIDs() stateIDs { return stateIDs{secret: []byte(rand.Text())} }
 
-func (s *stateIDs) handle(of []byte) string {
+func (s *stateIDs) idFor(of []byte) string {
 	mac := hmac.New(sha256.New, s.secret)
 	mac.Write(of)
 	return hex.EncodeToString(mac.Sum(nil))
 }
 
-// useState puts the message into the state that takes the place of a session, which 2026-07-28 does not have: what the
+// enterState puts the message into the state that takes the place of a session, which 2026-07-28 does not have: what the
 // gateway remembers of a caller on a server, for each set of attributes that policy distinguishes. No client can name
 // it, and creating it contacts no server. x.done releases it.
-func (x *message) useState(ctx context.Context) *refusal.Refusal {
+func (x *message) enterState(ctx context.Context) *refusal.Refusal {
 	key, of := protocol.SessionKey(x.Caller, x.ServerName), visibility.AppendKey(nil, x.Principal, x.ServerName)
 	of = append(visibility.AppendPart(of, key.Tenant), 0)
 	of = append(visibility.AppendPart(of, key.Subject), 0)
 	if !x.endpoint().hasManyClients() {
 		name, version := x.Message.Client()
-		of = fmt.Appendf(of, "%q %q %s", name, version, mcp.CapabilitiesJSON(x.can))
+		of = fmt.Appendf(of, "%q %q %s", name, version, mcp.CapabilitiesJSON(x.capabilities))
 	}
-	id := x.states.handle(of)
+	id := x.states.idFor(of)
 	x.states.mu.Lock()
 	defer x.states.mu.Unlock()
 	use := func() error {
 		sess, done, err := x.Sessions.Use(id, key)
 		if err == nil {
-			x.done = sync.OnceFunc(done)
+			x.releaseState = sync.OnceFunc(done)
 			x.Enter(sess)
 			spans.Session(trace.SpanFromContext(ctx), x.Place())
 		}
@@ -107,10 +107,10 @@ func (x *message) useState(ctx context.Context) *refusal.Refusal {
 	return nil
 }
 
-// opens returns the function that opens the upstream session for requests of 2026-07-28 to the server.
-func (x *message) opens() func(context.Context, *limits.Memory) (*upstream.Session, error) {
+// upstreamOpener returns the function that opens the upstream session for requests of 2026-07-28 to the server.
+func (x *message) upstreamOpener() func(context.Context, *limits.Memory) (*upstream.Session, error) {
 	who, open, by := principal.Of(x.Principal), x.Server.Upstream.Open, x.AsClient
-	if x.bridged {
+	if x.translates {
 		open = x.Server.Upstream.Bridge
 	}
 	return func(ctx context.Context, has *limits.Memory) (*upstream.Session, error) {

@@ -21,24 +21,24 @@ import (
 // maxResources is how many resources one subscription may name, because each is decided.
 const maxResources = 100
 
-// wanted is the notifications that a client subscribes to.
-type wanted struct {
+// notificationFilter is the notifications that a client subscribes to.
+type notificationFilter struct {
 	Tools     bool     `json:"toolsListChanged,omitzero"`
 	Prompts   bool     `json:"promptsListChanged,omitzero"`
 	Resources bool     `json:"resourcesListChanged,omitzero"`
 	URIs      []string `json:"resourceSubscriptions,omitempty"`
 }
 
-// wants returns the notifications that the request subscribes to.
-func (x *message) wants() (wanted, *refusal.Refusal) {
+// readSubscription returns the notifications that the request subscribes to.
+func (x *message) readSubscription() (notificationFilter, *refusal.Refusal) {
 	if !x.Sink.Accepts() {
-		return wanted{}, &refusal.Refusal{Code: commonv1.Code_CODE_PARAMS_INVALID, Message: "a subscription needs a client that accepts text/event-stream."}
+		return notificationFilter{}, &refusal.Refusal{Code: commonv1.Code_CODE_PARAMS_INVALID, Message: "a subscription needs a client that accepts text/event-stream."}
 	}
 	var params struct {
-		Notifications wanted `json:"notifications"`
+		Notifications notificationFilter `json:"notifications"`
 	}
 	if err := json.Unmarshal(x.Message.Params.Of(x.Message.Raw), &params); err != nil || len(params.Notifications.URIs) > maxResources {
-		return wanted{}, &refusal.Refusal{Code: commonv1.Code_CODE_PARAMS_INVALID, Message: "notifications is not valid in MCP, or names more than " + strconv.Itoa(maxResources) + " resources."}
+		return notificationFilter{}, &refusal.Refusal{Code: commonv1.Code_CODE_PARAMS_INVALID, Message: "notifications is not valid in MCP, or names more than " + strconv.Itoa(maxResources) + " resources."}
 	}
 	return params.Notifications, nil
 }
@@ -53,8 +53,8 @@ func tooManySubscriptions() *refusal.Refusal {
 // Subscriptions). The gateway sends its own request with the client's id to the server. The stream ends with its
 // client, its token or the gateway.
 func (x *message) subscribe(ctx context.Context) dispatch.Response {
-	asked, refused := x.wants()
-	if refused == nil && !x.scope.MayCall {
+	asked, refused := x.readSubscription()
+	if refused == nil && !x.access.MayCall {
 		refused = &refusal.Refusal{Code: commonv1.Code_CODE_METHOD_DENIED}
 	}
 	if refused != nil {
@@ -62,31 +62,31 @@ func (x *message) subscribe(ctx context.Context) dispatch.Response {
 	}
 	wants := upstream.Wanted{
 		Tools:     asked.Tools,
-		Prompts:   asked.Prompts && x.scope.Has("prompts/list"),
-		Resources: asked.Resources && x.scope.Has("resources/list"),
-		URIs:      subscribed(ctx, x.Request, asked.URIs),
+		Prompts:   asked.Prompts && x.access.Has("prompts/list"),
+		Resources: asked.Resources && x.access.Has("resources/list"),
+		URIs:      allowedResources(ctx, x.Request, asked.URIs),
 	}
 	_, listening, done, err := x.Sessions.Listen(ctx, x.Session.ID, x.Session.Key, true)
 	if err != nil {
 		return x.Refuse(ctx, tooManySubscriptions())
 	}
 	defer done()
-	x.done() // a stream does not keep the caller's state in use
+	x.releaseState() // a stream does not keep the caller's state in use
 	return x.forward(listening, wants)
 }
 
-// subscribed returns those of the resources of whose changes policy lets the client be notified. Each is decided as
+// allowedResources returns those of the resources of whose changes policy lets the client be notified. Each is decided as
 // resources/subscribe. Each also counts as a message that needs no rule; otherwise one message could cause a hundred
 // decisions.
-func subscribed(ctx context.Context, x *protocol.Request, uris []string) (out []string) {
+func allowedResources(ctx context.Context, x *protocol.Request, uris []string) (out []string) {
 	for _, uri := range uris {
 		params, err := json.Marshal(map[string]string{"uri": uri})
 		if err != nil || uri == "" {
 			continue // no resource has such a URI
 		}
 		m, err := jsonrpc.Parse([]byte(`{"jsonrpc":"2.0","id":`+string(x.ID())+`,"method":"`+mcp.MethodSubscribe+`","params":`+string(params)+`}`), x.Limits)
-		counted := pipeline.Passing{Principal: x.Principal, Server: x.ServerName, Method: mcp.MethodListen, Bytes: len(uri)}
-		if x.Pipeline.Pass(counted) != nil {
+		counted := pipeline.ExemptMessage{Principal: x.Principal, Server: x.ServerName, Method: mcp.MethodListen, Bytes: len(uri)}
+		if x.Pipeline.CountExempt(counted) != nil {
 			return out
 		}
 		if err == nil && x.Decide(ctx, m, false) == nil {
@@ -102,12 +102,12 @@ func (x *message) forward(ctx context.Context, wants upstream.Wanted) dispatch.R
 	x.ClientCtx = ctx
 	out := x.NewRelay()
 	defer out.Settle()
-	out.Wants = &wants
+	out.Subscription = &wants
 	var alive sync.WaitGroup
 	defer func() { end(); alive.Wait() }()
 	alive.Go(func() { out.KeepOpen(ctx, end) })
 	answer, err := x.Session.Upstream.SendRequest(ctx, upstream.Subscribe(x.ID(), x.AsClient, wants), &x.Slot.Answer, func(raw []byte) {
-		if !x.MayHear(ctx) || out.Deliver(upstream.Event{Message: raw}) != nil {
+		if !x.MayReceive(ctx) || out.Deliver(upstream.Event{Message: raw}) != nil {
 			end()
 		}
 	})
@@ -118,7 +118,7 @@ func (x *message) forward(ctx context.Context, wants upstream.Wanted) dispatch.R
 	var refused *refusal.Refusal
 	switch {
 	case err == nil:
-		refused = x.CheckInputs(ctx, answer.Message)
+		refused = x.CheckInputRequests(ctx, answer.Message)
 	case !ended: // by its client, its token or the gateway
 		refused = x.ServerFailed(ctx, answer, err)
 	}

@@ -24,7 +24,7 @@ import (
 // client, its token or the gateway, or when the caller's state is evicted for another caller's.
 func (x *message) subscribeAll(ctx context.Context) dispatch.Response {
 	all := allservers.New(x.Request)
-	asked, refused := x.wants()
+	asked, refused := x.readSubscription()
 	var servers []*allservers.Accessible
 	if refused == nil {
 		servers, refused = all.Accessible(ctx)
@@ -43,26 +43,26 @@ func (x *message) subscribeAll(ctx context.Context) dispatch.Response {
 	var streams sync.WaitGroup
 	defer streams.Wait()
 	defer end()
-	was := all.Lists(ctx) // before the client learns of its subscription and lists again
-	hears, granted := x.granted(ctx, servers, asked)
+	was := all.ListState(ctx) // before the client learns of its subscription and lists again
+	hears, granted := x.grantSubscription(ctx, servers, asked)
 	said, err := json.Marshal(granted)
 	if err != nil || out.SendMessage(fmt.Appendf(nil, `{"jsonrpc":"2.0","method":"%s","params":{"_meta":{"%s":%s},"notifications":%s}}`, mcp.MethodAcknowledged, mcp.MetaSubscription, x.ID(), said)) != nil {
 		return dispatch.Response{}
 	}
-	x.done() // a stream does not keep the caller's state in use
+	x.releaseState() // a stream does not keep the caller's state in use
 	streams.Go(func() { out.KeepOpen(ctx, end) })
 	tick := time.NewTicker(dispatch.KeepAliveInterval) // policy may have changed
 	defer tick.Stop()
 	for {
 		used, changed := x.Session.Members.Opened.Wait(), x.Changes.Wait()
-		hears = slices.DeleteFunc(hears, func(h *hearing) bool {
-			begins := h.begins(x.Session.Members.IDs())
+		hears = slices.DeleteFunc(hears, func(h *serverSubscription) bool {
+			begins := h.canBegin(x.Session.Members.IDs())
 			if begins {
 				all.Go(&streams, func() { h.run(ctx) })
 			}
 			return begins
 		})
-		if now := all.Lists(ctx); now != "" {
+		if now := all.ListState(ctx); now != "" {
 			for _, method := range aggregate.ChangedLists(was, now) {
 				wants := map[string]bool{mcp.MethodToolsChanged: granted.Tools, mcp.MethodPromptsChanged: granted.Prompts, mcp.MethodResourcesChanged: granted.Resources}[method]
 				if wants && was != "" && out.SendMessage(fmt.Appendf(nil, `{"jsonrpc":"2.0","method":"%s","params":{"_meta":{"%s":%s}}}`, method, mcp.MetaSubscription, x.ID())) != nil {
@@ -81,9 +81,9 @@ func (x *message) subscribeAll(ctx context.Context) dispatch.Response {
 	}
 }
 
-// granted returns a hearing for each server, and the subscription of all together: what the server offers and policy
+// grantSubscription returns a hearing for each server, and the subscription of all together: what the server offers and policy
 // allows the caller. Each resource is decided. A server whose revision is not known in time is left out.
-func (x *message) granted(ctx context.Context, servers []*allservers.Accessible, asked wanted) (hears []*hearing, all wanted) {
+func (x *message) grantSubscription(ctx context.Context, servers []*allservers.Accessible, asked notificationFilter) (hears []*serverSubscription, all notificationFilter) {
 	byServer := make(map[string][]string)
 	for _, uri := range asked.URIs {
 		if server, own, ok := aggregate.SplitURI(uri); ok {
@@ -95,7 +95,7 @@ func (x *message) granted(ctx context.Context, servers []*allservers.Accessible,
 	var judging sync.WaitGroup
 	places := make(chan struct{}, allservers.MaxConcurrent)
 	for _, s := range servers {
-		h := &hearing{all: allservers.New(x.Request), server: s.ServerName}
+		h := &serverSubscription{all: allservers.New(x.Request), server: s.ServerName}
 		offers := func(capability string) bool { return s.Found == nil || s.Offers(capability) }
 		h.Prompts = asked.Prompts && offers("prompts") && s.Allowed.Has("prompts/list")
 		h.Resources = asked.Resources && offers("resources") && s.Allowed.Has("resources/list")
@@ -109,7 +109,7 @@ func (x *message) granted(ctx context.Context, servers []*allservers.Accessible,
 					return
 				}
 				defer left()
-				h.URIs = subscribed(ctx, s.Request, uris)
+				h.URIs = allowedResources(ctx, s.Request, uris)
 			})
 		}
 	}
@@ -124,22 +124,22 @@ func (x *message) granted(ctx context.Context, servers []*allservers.Accessible,
 	return hears, all
 }
 
-// hearing is the subscription at one of the servers.
-type hearing struct {
+// serverSubscription is the subscription at one of the servers.
+type serverSubscription struct {
 	upstream.Wanted
 
 	all    allservers.All
 	server string
 }
 
-// begins reports whether to subscribe at the server now: for resources at once, and for its lists once the client uses
+// canBegin reports whether to subscribe at the server now: for resources at once, and for its lists once the client uses
 // the server in one of the sessions, whose keys begin with the names of their servers.
-func (h *hearing) begins(sessions map[string]string) bool {
+func (h *serverSubscription) canBegin(sessions map[string]string) bool {
 	if len(h.URIs) > 0 {
 		return true
 	}
 	for name, id := range sessions {
-		server, _, _ := strings.Cut(name, inSession)
+		server, _, _ := strings.Cut(name, capabilitySeparator)
 		if server == h.server && (h.Prompts || h.Resources) && h.all.HasOpened(server, id) {
 			return true
 		}
@@ -149,15 +149,15 @@ func (h *hearing) begins(sessions map[string]string) bool {
 
 // run forwards what the server sends, on the stream of all. It opens a stream that has ended again, unless the server
 // has none.
-func (h *hearing) run(ctx context.Context) {
-	wait := allservers.RelistenFirst
+func (h *serverSubscription) run(ctx context.Context) {
+	wait := allservers.MinRelistenDelay
 	for again := false; ; again = true {
 		begin := time.Now()
-		if !h.once(ctx, again) {
+		if !h.forwardOnce(ctx, again) {
 			return
 		}
-		if wait = min(2*wait, allservers.RelistenMost); time.Since(begin) > allservers.RelistenMost { // the stream was not a short one
-			wait = allservers.RelistenFirst
+		if wait = min(2*wait, allservers.MaxRelistenDelay); time.Since(begin) > allservers.MaxRelistenDelay { // the stream was not a short one
+			wait = allservers.MinRelistenDelay
 		}
 		select {
 		case <-ctx.Done():
@@ -167,11 +167,11 @@ func (h *hearing) run(ctx context.Context) {
 	}
 }
 
-// once forwards one stream of the server, and reports whether it may be opened again. If again is set, the resources
+// forwardOnce forwards one stream of the server, and reports whether it may be opened again. If again is set, the resources
 // are decided again, and the client is notified that they may have changed meanwhile.
-func (h *hearing) once(ctx context.Context, again bool) bool {
-	x := h.all.At(h.server)
-	if !x.MayHear(ctx) {
+func (h *serverSubscription) forwardOnce(ctx context.Context, again bool) bool {
+	x := h.all.ForServer(h.server)
+	if !x.MayReceive(ctx) {
 		return true
 	}
 	left, refused := x.Begin(ctx)
@@ -184,10 +184,10 @@ func (h *hearing) once(ctx context.Context, again bool) bool {
 	x.ClientCtx = ctx
 	out := x.NewRelay()
 	wants := h.Wanted
-	out.Wants = &wants
+	out.Subscription = &wants
 	defer out.Settle()
 	if again {
-		wants.URIs = subscribed(ctx, x.Request, h.URIs)
+		wants.URIs = allowedResources(ctx, x.Request, h.URIs)
 		for _, uri := range wants.URIs {
 			told, err := json.Marshal(map[string]string{"uri": uri})
 			if err == nil {
@@ -202,7 +202,7 @@ func (h *hearing) once(ctx context.Context, again bool) bool {
 		return true
 	}
 	answer, err := x.Session.Upstream.SendRequest(ctx, upstream.Subscribe(x.ID(), x.AsClient, wants), &x.Slot.Answer, func(raw []byte) {
-		if !x.MayHear(ctx) || out.Deliver(upstream.Event{Message: raw}) != nil {
+		if !x.MayReceive(ctx) || out.Deliver(upstream.Event{Message: raw}) != nil {
 			stop()
 		}
 	})

@@ -24,12 +24,12 @@ import (
 // can't pass requests of its server on, so a call in a session whose server may send some does not become a task.
 func (x *message) mayBeTask() bool {
 	return x.takesTasks && x.Message.Method == mcp.MethodToolsCall && len(x.Message.Raw) <= tasks.MaxMessage &&
-		!x.Message.InputResponses.Present() && !x.Message.RequestState.Present() && x.round == (roundTrip{}) && (!x.bridged || len(x.can) == 0) &&
+		!x.Message.InputResponses.Present() && !x.Message.RequestState.Present() && x.roundTrip == (roundTrip{}) && (!x.translates || len(x.capabilities) == 0) &&
 		x.tasks.HasCapacity(&x.Slot.Owner, string(x.owner()))
 }
 
-// becomesTask answers a call that waits for an approval with a task, and reports whether it could.
-func (x *message) becomesTask(ctx context.Context, why *refusal.Refusal) (dispatch.Response, bool) {
+// answerWithTask answers a call that waits for an approval with a task, and reports whether it could.
+func (x *message) answerWithTask(ctx context.Context, why *refusal.Refusal) (dispatch.Response, bool) {
 	if why.Code != commonv1.Code_CODE_APPROVAL_PENDING || why.Approval == nil {
 		return dispatch.Response{}, false
 	}
@@ -51,8 +51,8 @@ func (x *message) becomesTask(ctx context.Context, why *refusal.Refusal) (dispat
 	return x.answerTask(ctx, state, tasks.Outcome{}), true
 }
 
-// advance makes the call of a task in the background if its approval has been decided.
-func (x *message) advance(ctx context.Context, t *tasks.Task) {
+// advanceTask makes the call of a task in the background if its approval has been decided.
+func (x *message) advanceTask(ctx context.Context, t *tasks.Task) {
 	approval, waits := t.AwaitedApproval()
 	if !waits {
 		return
@@ -74,21 +74,21 @@ func (x *message) advance(ctx context.Context, t *tasks.Task) {
 		defer func() {
 			if panicked := recover(); panicked != nil { // net/http recovers in the goroutines of requests only
 				s.front.LogPanic(ctx, panicked)
-				t.End(tasks.Failed, tasks.Outcome{Error: noTaskAnswer})
+				t.End(tasks.Failed, tasks.Outcome{Error: outcomeNotStored})
 			}
 		}()
-		s.makeTask(ctx, by, t, approval)
+		s.makeTaskCall(ctx, by, t, approval)
 	}()
 }
 
-// noTaskAnswer is the outcome of a call that may have been made and whose answer is missing.
-var noTaskAnswer = jsontext.Value(`{"code":-32603,"message":"The answer of this call could not be stored. The gateway's record says whether the call was made."}`)
+// outcomeNotStored is the outcome of a call that may have been made and whose answer is missing.
+var outcomeNotStored = jsontext.Value(`{"code":-32603,"message":"The answer of this call could not be stored. The gateway's record says whether the call was made."}`)
 
-// makeTask makes the call of a task by its approval, for a caller who owns it.
-func (s *Protocol) makeTask(ctx context.Context, by httpserver.Caller, t *tasks.Task, approval string) {
+// makeTaskCall makes the call of a task by its approval, for a caller who owns it.
+func (s *Protocol) makeTaskCall(ctx context.Context, by httpserver.Caller, t *tasks.Task, approval string) {
 	by.Stale = by.Stale || by.Revoked()
 	x := s.front.NewRequest(ctx, by, t.Server, t.Header, new(dispatch.Callback))
-	x.Hold, x.Resumes = new(time.Duration), approval
+	x.Hold, x.ApprovalID = new(time.Duration), approval
 	came := x.Do(t.Message)
 	if why := came.Refusal; why != nil && why.Retryable() { // nothing was sent, and the approval is still open
 		var expires time.Time
@@ -101,10 +101,10 @@ func (s *Protocol) makeTask(ctx context.Context, by httpserver.Caller, t *tasks.
 		return
 	}
 	out := tasks.Outcome{Unrecorded: came.Unrecorded}
-	answer, err := jsonrpc.ReadAnswer(came.Whole, jsonrpc.AnswerLimits())
+	answer, err := jsonrpc.ReadAnswer(came.Joined, jsonrpc.AnswerLimits())
 	switch {
-	case err != nil || answer.Kind != jsonrpc.Response || !t.Reserve(len(came.Whole)):
-		out.Error = noTaskAnswer
+	case err != nil || answer.Kind != jsonrpc.Response || !t.Reserve(len(came.Joined)):
+		out.Error = outcomeNotStored
 		t.End(tasks.Failed, out)
 	case answer.Error.Present():
 		out.Error = answer.Error.Of(answer.Raw)

@@ -22,15 +22,15 @@ func (x *message) owner() []byte {
 	return visibility.AppendCaller(nil, x.Principal, x.ServerName)
 }
 
-// bind adds the edits that give a task in an answer the id that its client uses, and that remove what must not go to a
+// rewriteTask adds the edits that give a task in an answer the id that its client uses, and that remove what must not go to a
 // client from the task's outcome. It refuses a task if the client does not accept tasks, and an outcome that has a
 // request for the client.
-func (x *message) bind(ctx context.Context, answer *jsonrpc.Answer, edits []jsonrpc.Edit) ([]jsonrpc.Edit, *refusal.Refusal) {
+func (x *message) rewriteTask(ctx context.Context, answer *jsonrpc.Answer, edits []jsonrpc.Edit) ([]jsonrpc.Edit, *refusal.Refusal) {
 	var id, kind string
 	_ = json.Unmarshal(answer.ResultType.Of(answer.Raw), &kind) // a non-string type is ignored
 	asked := strings.HasPrefix(x.Message.Method, "tasks/")
 	switch {
-	case kind == mcp.ResultTask && (!x.toldTasks || x.Message.Method != mcp.MethodToolsCall):
+	case kind == mcp.ResultTask && (!x.declaresTasks || x.Message.Method != mcp.MethodToolsCall):
 		return nil, x.UnusableAnswer(ctx, "the server answered with a task, though the request did not declare that the client accepts tasks.")
 	case kind != mcp.ResultTask && !asked || !answer.TaskID.Present():
 		return edits, nil
@@ -74,20 +74,20 @@ func (x *message) Restore(ctx context.Context) *refusal.Refusal {
 		return protocol.Unreadable() // the caller has stopped waiting
 	}
 	defer end()
-	if refused := x.resume(); refused != nil {
+	if refused := x.takeRequestState(); refused != nil {
 		return refused
 	}
-	return x.unbind()
+	return x.restoreTaskID()
 }
 
-// unbind puts the server's own task id into the request. It refuses an id that was not made for the caller.
-func (x *message) unbind() *refusal.Refusal {
+// restoreTaskID puts the server's own task id into the request. It refuses an id that was not made for the caller.
+func (x *message) restoreTaskID() *refusal.Refusal {
 	if !x.Message.TaskIDValue.Present() || x.IsOwnTask() {
 		return nil
 	}
 	id, ok := x.taskIDs.ForServer(x.owner(), x.Message.TaskID)
 	if !ok {
-		return noTask()
+		return unknownTask()
 	}
 	as, err := json.Marshal(id)
 	var raw []byte
@@ -99,13 +99,13 @@ func (x *message) unbind() *refusal.Refusal {
 		m, err = jsonrpc.Parse(raw, x.Limits)
 	}
 	if err != nil {
-		return noTask()
+		return unknownTask()
 	}
 	x.Message = m
 	return nil
 }
 
-// noTask refuses a request about a task that is not the caller's.
-func noTask() *refusal.Refusal {
+// unknownTask refuses a request about a task that is not the caller's.
+func unknownTask() *refusal.Refusal {
 	return refusal.ProtocolError(commonv1.Code_CODE_PARAMS_INVALID, "there is no such task of yours, or none any more.")
 }

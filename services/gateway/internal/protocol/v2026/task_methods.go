@@ -55,11 +55,11 @@ func (x *message) ownTask(ctx context.Context) dispatch.Response {
 		refused.Extension = mcp.ExtensionTasks
 		return x.Refuse(ctx, refused)
 	case t == nil:
-		return x.Refuse(ctx, noTask())
+		return x.Refuse(ctx, unknownTask())
 	}
 	switch x.Message.Method {
 	case mcp.MethodTasksGet:
-		x.advance(ctx, t)
+		x.advanceTask(ctx, t)
 		state := t.Report()
 		return x.answerTask(ctx, describe(state), state.Outcome)
 	case mcp.MethodTasksCancel:

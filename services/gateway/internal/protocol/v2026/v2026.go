@@ -35,27 +35,27 @@ type message struct {
 	*protocol.Request
 	*Protocol
 
-	// scope is what policy may allow the caller on the server, and can the client's capabilities as the server knows them.
-	scope visibility.Access
-	can   []mcp.Ability
-	// bridged reports whether the server only speaks revisions with sessions, so that the gateway translates.
-	bridged bool
-	// mirrored are the headers that repeat arguments.
-	mirrored []upstream.Header
+	// access is what policy may allow the caller on the server, and can the client's capabilities as the server knows them.
+	access visibility.Access
+	capabilities   []mcp.Ability
+	// translates reports whether the server only speaks revisions with sessions, so that the gateway translates.
+	translates bool
+	// paramHeaders are the headers that repeat arguments.
+	paramHeaders []upstream.Header
 	// takesTasks reports whether the client accepts a task as an answer, toldTasks whether that is declared to the server,
 	// and asTask whether this call becomes a task if it waits for an approval.
-	takesTasks, toldTasks, asTask bool
-	// round is the round trip of a call that waits for an approval.
-	round roundTrip
-	// done releases the caller's state.
-	done func()
+	takesTasks, declaresTasks, becomesTask bool
+	// roundTrip is the round trip of a call that waits for an approval.
+	roundTrip roundTrip
+	// releaseState releases the caller's state.
+	releaseState func()
 }
 
 // Post handles a message of 2026-07-28. It is decided by its body; the headers must agree with the body.
 func (x *message) Post(ctx context.Context) dispatch.Response {
 	x.SetProtocol(x)
 	x.Version, x.ResultType = mcp.Modern, mcp.ResultComplete
-	x.Declared, x.AsksInAnswers = x.Message.Meta.Capabilities.Of(x.Message.Raw), mcp.IsMultiRound(x.Message.Method) || x.Message.Method == mcp.MethodTasksGet
+	x.ClientCapabilities, x.AsksInAnswers = x.Message.Meta.Capabilities.Of(x.Message.Raw), mcp.IsMultiRound(x.Message.Method) || x.Message.Method == mcp.MethodTasksGet
 	x.ClientName, _ = x.Message.Client()
 	return x.endpoint().handle(ctx)
 }
@@ -85,12 +85,12 @@ type statelessOne struct{ *message }
 func (x statelessOne) handle(ctx context.Context) dispatch.Response { return x.toServer(ctx) }
 
 func (x statelessOne) connect(sess *session.Session) {
-	sess.Upstream = x.Server.Upstream.OpenLater(x.opens(), nil)
+	sess.Upstream = x.Server.Upstream.OpenLater(x.upstreamOpener(), nil)
 }
 
 // hasManyClients returns false if the server has sessions: a session has one client, which declares its capabilities
 // once.
-func (x statelessOne) hasManyClients() bool { return !x.bridged }
+func (x statelessOne) hasManyClients() bool { return !x.translates }
 
 // statelessAll is the URL of all servers.
 type statelessAll struct{ *message }
@@ -98,19 +98,19 @@ type statelessAll struct{ *message }
 func (x statelessAll) handle(ctx context.Context) dispatch.Response { return x.toAll(ctx) }
 
 func (x statelessAll) connect(sess *session.Session) {
-	sess.Members = &session.Members{Abilities: x.can}
+	sess.Members = &session.Members{Abilities: x.capabilities}
 }
 
 func (statelessAll) hasManyClients() bool { return false }
 
 // toServer carries out a message at the URL of one server.
 func (x *message) toServer(ctx context.Context) dispatch.Response {
-	speaks, refused := x.speaks(ctx)
+	speaks, refused := x.isServerModern(ctx)
 	if refused != nil {
 		return *refused
 	}
-	x.sentTo(speaks)
-	if refused := x.check(); refused != nil {
+	x.setTarget(speaks)
+	if refused := x.checkRequired(); refused != nil {
 		return x.Refuse(ctx, refused)
 	}
 	if refused := x.Restore(ctx); refused != nil {
@@ -137,39 +137,39 @@ func (x *message) toServer(ctx context.Context) dispatch.Response {
 	}
 	can := x.DeclaredCapabilities()
 	x.takesTasks = dispatch.AcceptsTasks(can)
-	x.toldTasks = x.takesTasks && !x.bridged && access.Has(mcp.MethodTasksGet)
-	x.allows(access, x.FilterAbilities(dispatch.DeclaredAbilities(can), access))
-	if refused := x.useState(ctx); refused != nil {
+	x.declaresTasks = x.takesTasks && !x.translates && access.Has(mcp.MethodTasksGet)
+	x.setCapabilities(access, x.FilterAbilities(dispatch.DeclaredAbilities(can), access))
+	if refused := x.enterState(ctx); refused != nil {
 		return x.Refuse(ctx, refused)
 	}
-	x.Release = x.done
-	return x.carries(ctx)
+	x.Release = x.releaseState
+	return x.handleAdmitted(ctx)
 }
 
-// sentTo sets the terms of a message to a server that speaks 2026-07-28 (speaks), or that needs a session.
-func (x *message) sentTo(speaks bool) {
-	x.bridged, x.Discovery = !speaks, x.Server.Own()
+// setTarget sets the terms of a message to a server that speaks 2026-07-28 (speaks), or that needs a session.
+func (x *message) setTarget(speaks bool) {
+	x.translates, x.Discovery = !speaks, x.Server.Own()
 	if speaks {
 		x.Discovery = x.Server.Revision(mcp.Modern)
 	}
 }
 
-// allows sets the terms that depend on what policy may allow the caller on the server, and on the client's capabilities
+// setCapabilities sets the terms that depend on what policy may allow the caller on the server, and on the client's capabilities
 // there.
-func (x *message) allows(access visibility.Access, can []mcp.Ability) {
-	x.scope, x.can = access, can
+func (x *message) setCapabilities(access visibility.Access, can []mcp.Ability) {
+	x.access, x.capabilities = access, can
 	x.Offer = question.Offer{Abilities: can, Revision: mcp.Modern, Aggregated: x.Addressing.IsShared()}
 	x.AsClient = &upstream.Client{Claims: can}
 	x.AsClient.Name, x.AsClient.Version = x.Message.Client()
 	x.DeclaredToServer = []byte(mcp.CapabilitiesJSON(can))
-	if x.toldTasks {
+	if x.declaresTasks {
 		x.DeclaredToServer = []byte(mcp.CapabilitiesJSON(can, mcp.ExtensionTasks))
 	}
 }
 
-// speaks reports whether the server speaks 2026-07-28. If that is not known, the server is asked, which counts as a
+// isServerModern reports whether the server speaks 2026-07-28. If that is not known, the server is asked, which counts as a
 // probe.
-func (x *message) speaks(ctx context.Context) (bool, *dispatch.Response) {
+func (x *message) isServerModern(ctx context.Context) (bool, *dispatch.Response) {
 	speaks, known := x.Server.Stateless()
 	if !speaks && len(x.Header[mcp.HeaderSession]) > 0 { // a client with a session has agreed on another revision
 		return false, new(x.Refuse(ctx, x.UnsupportedVersion(mcp.Modern)))
@@ -187,9 +187,9 @@ func (x *message) speaks(ctx context.Context) (bool, *dispatch.Response) {
 	return speaks, nil
 }
 
-// check refuses a message that lacks something that every request of 2026-07-28 has, or whose headers disagree with its
+// checkRequired refuses a message that lacks something that every request of 2026-07-28 has, or whose headers disagree with its
 // body.
-func (x *message) check() *refusal.Refusal {
+func (x *message) checkRequired() *refusal.Refusal {
 	m := x.Message
 	version, _ := protocol.SingleHeader(x.Header, mcp.HeaderVersion)
 	method, _ := protocol.SingleHeader(x.Header, mcp.HeaderMethod)
@@ -216,9 +216,9 @@ func (x *message) check() *refusal.Refusal {
 	return nil
 }
 
-// mirrors refuses a call whose headers disagree with its arguments. It refuses nothing if the tool is not in the
+// checkParamHeaders refuses a call whose headers disagree with its arguments. It refuses nothing if the tool is not in the
 // caller's list, so that the call is refused as one of an unknown tool.
-func (x *message) mirrors(ctx context.Context, of dispatch.Tools) *refusal.Refusal {
+func (x *message) checkParamHeaders(ctx context.Context, of dispatch.Tools) *refusal.Refusal {
 	if of.Hides {
 		if listing, err := of.Listed(ctx); err != nil || !listing.Listed {
 			return nil
@@ -230,7 +230,7 @@ func (x *message) mirrors(ctx context.Context, of dispatch.Tools) *refusal.Refus
 		return protocol.Unreadable() // the caller has disconnected
 	}
 	defer end()
-	if x.mirrored, err = paramheaders.Headers(arguments, bindings, x.Header.Get); err == nil {
+	if x.paramHeaders, err = paramheaders.Headers(arguments, bindings, x.Header.Get); err == nil {
 		return nil
 	}
 	x.Discovery.RefreshInBackground(servers.RenewAfter) // the tool's schema may have changed
@@ -241,13 +241,13 @@ func (x *message) Route(ctx context.Context) dispatch.Response {
 	if err := x.Slot.Admit(ctx); err != nil {
 		return x.Refuse(ctx, dispatch.NotAdmitted(err))
 	}
-	return x.carries(ctx)
+	return x.handleAdmitted(ctx)
 }
 
-// carries carries out a request that was admitted.
-func (x *message) carries(ctx context.Context) dispatch.Response {
+// handleAdmitted carries out a request that was admitted.
+func (x *message) handleAdmitted(ctx context.Context) dispatch.Response {
 	switch {
-	case x.Message.InputResponses.Present() && len(x.can) == 0:
+	case x.Message.InputResponses.Present() && len(x.capabilities) == 0:
 		return x.Refuse(ctx, &refusal.Refusal{Code: commonv1.Code_CODE_METHOD_DENIED, Message: "the server may send no requests to this client; send this request without inputResponses."})
 	case x.Message.Method == mcp.MethodDiscover:
 		return x.discover(ctx)
@@ -282,14 +282,14 @@ func (x *message) discover(ctx context.Context) dispatch.Response {
 		edits = append(edits, jsonrpc.Edit{Span: at, With: both})
 	}
 	if at := answer.Capabilities; at.Present() {
-		edits = append(without(edits, at), jsonrpc.Edit{Span: at, With: protocol.ServerCapabilities(answer, x.scope, mcp.ExtensionTasks)})
+		edits = append(editsOutside(edits, at), jsonrpc.Edit{Span: at, With: protocol.ServerCapabilities(answer, x.access, mcp.ExtensionTasks)})
 	}
-	return x.Edited(ctx, answer, x.WithClientID(answer, dispatch.Private(answer, edits, true)))
+	return x.Edited(ctx, answer, x.WithClientID(answer, dispatch.MarkPrivate(answer, edits, true)))
 }
 
 // discovered returns the server's answer to server/discover.
 func (x *message) discovered(ctx context.Context, out *dispatch.Relay) (*jsonrpc.Answer, *refusal.Refusal) {
-	if x.scope.MayCall {
+	if x.access.MayCall {
 		return x.AskServer(ctx, upstream.Discover(x.AsClient), out)
 	}
 	found, err := x.Discovery.Get(ctx, discovery.Fresh)
@@ -297,12 +297,12 @@ func (x *message) discovered(ctx context.Context, out *dispatch.Relay) (*jsonrpc
 		return nil, x.Undiscovered(ctx, err)
 	}
 	greeting := found.Greeting
-	if x.bridged {
+	if x.translates {
 		if greeting, err = upstream.Discovered(greeting, []byte("0")); err != nil {
 			return nil, x.Undiscovered(ctx, err)
 		}
 	}
-	if refused := x.CheckInputs(ctx, greeting); refused != nil {
+	if refused := x.CheckInputRequests(ctx, greeting); refused != nil {
 		return nil, refused
 	}
 	if greeting, err = x.RedactGreeting(greeting); err != nil {
@@ -311,8 +311,8 @@ func (x *message) discovered(ctx context.Context, out *dispatch.Relay) (*jsonrpc
 	return greeting, nil
 }
 
-// without returns the edits outside of a span, which is replaced as a whole.
-func without(edits []jsonrpc.Edit, at jsonrpc.Span) []jsonrpc.Edit {
+// editsOutside returns the edits outside of a span, which is replaced as a whole.
+func editsOutside(edits []jsonrpc.Edit, at jsonrpc.Span) []jsonrpc.Edit {
 	return slices.DeleteFunc(edits, func(e jsonrpc.Edit) bool { return e.Span.Start >= at.Start && e.Span.End <= at.End })
 }
 
@@ -339,35 +339,35 @@ func (*message) SetTerms(*session.Session) {}
 
 func (x *message) Prepare(ctx context.Context, call attempt.Call, under *session.Call, of dispatch.Tools, judged bool) (attempt.Call, *refusal.Refusal) {
 	if x.Message.Method == mcp.MethodToolsCall && judged {
-		if refused := x.mirrors(ctx, of); refused != nil {
+		if refused := x.checkParamHeaders(ctx, of); refused != nil {
 			return call, refused
 		}
 	}
-	call.Mirrored, call.Resumes = x.mirrored, cmp.Or(x.round.approval, x.Resumes)
+	call.ParamHeaders, call.ApprovalID = x.paramHeaders, cmp.Or(x.roundTrip.approval, x.ApprovalID)
 	under.CancelWith(ctx)
 	under.SetServerRequests(x.DecideServerRequest)
-	if x.asTask = x.mayBeTask(); x.asTask { // the client gets the task at once
+	if x.becomesTask = x.mayBeTask(); x.becomesTask { // the client gets the task at once
 		call.Hold = new(time.Duration)
 	}
 	return call, nil
 }
 
-func (x *message) TranslatesRevisions() bool { return x.bridged }
+func (x *message) TranslatesRevisions() bool { return x.translates }
 
 func (x *message) Pending(ctx context.Context, result pipeline.Result) (dispatch.Response, bool) {
 	if state := x.nextRoundTrip(result); state != "" {
 		body, err := result.Refusal.RetryResponse(x.ID(), state)
 		return x.OwnResponse(ctx, body, err), true
 	}
-	if !x.asTask {
+	if !x.becomesTask {
 		return dispatch.Response{}, false
 	}
-	return x.becomesTask(ctx, result.Refusal)
+	return x.answerWithTask(ctx, result.Refusal)
 }
 
 func (x *message) Answer(ctx context.Context, result pipeline.Result) dispatch.Response {
-	if !x.bridged || !result.Answer.InputRequests.Present() { // otherwise mayAsk has decided on them
-		if refused := x.CheckInputs(ctx, result.Answer); refused != nil {
+	if !x.translates || !result.Answer.InputRequests.Present() { // otherwise mayAsk has decided on them
+		if refused := x.CheckInputRequests(ctx, result.Answer); refused != nil {
 			return x.RefusedResponse(ctx, refused)
 		}
 	}
@@ -378,7 +378,7 @@ func (x *message) Answer(ctx context.Context, result pipeline.Result) dispatch.R
 	if upstream.HasCode(result.Answer, mcp.CodeHeaderMismatch) || upstream.HasCode(result.Answer, mcp.CodeVersionUnsupported) {
 		x.Discovery.RefreshInBackground(servers.RenewAfter) // other arguments may have to be in headers by now, or none
 	}
-	if edits, refused = x.bind(ctx, result.Answer, dispatch.Private(result.Answer, edits, filtered)); refused != nil {
+	if edits, refused = x.rewriteTask(ctx, result.Answer, dispatch.MarkPrivate(result.Answer, edits, filtered)); refused != nil {
 		return x.RefusedResponse(ctx, refused)
 	}
 	out := x.Edited(ctx, result.Answer, edits)
@@ -387,7 +387,7 @@ func (x *message) Answer(ctx context.Context, result pipeline.Result) dispatch.R
 }
 
 func (x *message) OwnList(found *discovery.Result) (*jsonrpc.Answer, error) {
-	if x.bridged {
+	if x.translates {
 		return upstream.Complete(found.List, x.Message.Method)
 	}
 	return found.List, nil

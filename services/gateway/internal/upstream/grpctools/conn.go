@@ -184,7 +184,7 @@ func (c *conn) passProgress(ctx context.Context, text []byte, req upstream.Reque
 	if events == nil || len(text) == 0 || len(req.ProgressToken()) == 0 {
 		return
 	}
-	message, err := bodyreader.Message(ctx, text, c.transport.clean, req.Room)
+	message, err := bodyreader.ReadMessage(ctx, text, c.transport.clean, req.Room)
 	if err != nil {
 		c.transport.log.DebugContext(ctx, "progress of a call was dropped", "server", c.transport.cfg.Name, "error", upstream.ForLog(err))
 		return

@@ -67,7 +67,7 @@ type Transport struct {
 	// mu is held while the server is asked for its tools.
 	mu    sync.Mutex
 	tools *set
-	asked time.Time
+	listedAt time.Time
 }
 
 // New returns a transport to a server. The transport connects when a session is opened.
@@ -126,18 +126,18 @@ func (t *Transport) Open(ctx context.Context, _ principal.Key, initialize upstre
 func (t *Transport) currentTools(ctx context.Context) (*set, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.tools != nil && (t.cfg.Contracts != "" || time.Since(t.asked) < fresh) {
+	if t.tools != nil && (t.cfg.Contracts != "" || time.Since(t.listedAt) < fresh) {
 		return t.tools, nil
 	}
 	tools, err := toolsByReflection(t.callContext(ctx, ""), t.conn)
 	switch {
-	case err != nil && t.tools != nil && time.Since(t.asked) < stale:
+	case err != nil && t.tools != nil && time.Since(t.listedAt) < stale:
 		t.log.WarnContext(ctx, "a gRPC server does not report its tools; the last known ones are used", "server", t.cfg.Name, "error", err)
 		return t.tools, nil
 	case err != nil:
 		return nil, fmt.Errorf("%w: %s: %w", upstream.ErrNeverSent, t.cfg.Name, err)
 	}
-	t.tools, t.asked = tools, time.Now()
+	t.tools, t.listedAt = tools, time.Now()
 	return tools, nil
 }
 
@@ -165,7 +165,7 @@ func (t *Transport) response(ctx context.Context, req upstream.Request, member s
 	if err := req.Room.Grow(ctx, len(text)); err != nil {
 		return upstream.Answer{}, fmt.Errorf("%w: %s: %w", upstream.ErrNoAnswer, t.cfg.Name, err)
 	}
-	message, err := bodyreader.Message(ctx, text, t.clean, req.Room)
+	message, err := bodyreader.ReadMessage(ctx, text, t.clean, req.Room)
 	if err != nil {
 		return upstream.Answer{}, fmt.Errorf("%w: %s: %w", upstream.ErrNoAnswer, t.cfg.Name, err)
 	}

@@ -47,7 +47,7 @@ func (p *process) drop(reason string) {
 // receive handles one line of the process. If own is true, receive may keep the line; otherwise it copies the parts
 // that it needs. It returns the reason for dropping the message, or "" if the message was not dropped.
 func (p *process) receive(line []byte, own bool) string {
-	a, err := bodyreader.Mended(context.Background(), line, p.server.clean, p.room, p.calls.methodOf) // the wait for a processor slot is short
+	a, err := bodyreader.ReadRepaired(context.Background(), line, p.server.clean, p.room, p.calls.methodOf) // the wait for a processor slot is short
 	switch {
 	case err != nil:
 		return p.unreadable(line, err)

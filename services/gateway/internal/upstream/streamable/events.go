@@ -47,7 +47,7 @@ func readEvents(ctx context.Context, body io.ReadCloser, clean *redact.Redactor,
 		if len(data) == 0 {
 			continue // a priming event, or another event without a message
 		}
-		message, err := bodyreader.Mended(ctx, data, clean, req.Room, methodOf(req))
+		message, err := bodyreader.ReadRepaired(ctx, data, clean, req.Room, methodOf(req))
 		if err != nil {
 			return nil, fmt.Errorf("read an event: %w", upstream.AsAnswerError(err))
 		}

@@ -166,7 +166,7 @@ func (c *conn) answer(ctx context.Context, resp *http.Response, req upstream.Req
 		return nil, err
 	}
 	body = bytes.TrimPrefix(body, []byte(jsonrpc.ByteOrderMark))
-	message, err = bodyreader.Mended(ctx, body, c.scrubberFor(state), req.Room, methodOf(req))
+	message, err = bodyreader.ReadRepaired(ctx, body, c.scrubberFor(state), req.Room, methodOf(req))
 	switch {
 	case err != nil:
 		return nil, upstream.AsAnswerError(err)

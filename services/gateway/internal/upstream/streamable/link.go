@@ -55,7 +55,7 @@ type link struct {
 	mu      sync.Mutex
 	last    int64             // the number of the last request
 	waiting []*pendingRequest // in the order in which they were sent
-	heard   *queue            // the queue of the listener; nil if there is no listener
+	listenerQueue   *queue            // the queue of the listener; nil if there is no listener
 	dropped int               // the number of messages that could not be read
 }
 
@@ -144,7 +144,7 @@ func (l *link) read(stream *eventReader) error {
 			continue
 		}
 		stream.data.Settle()
-		m, err := bodyreader.Mended(l.all, data, l.cookies.scrubber(), l.has, l.methodOf)
+		m, err := bodyreader.ReadRepaired(l.all, data, l.cookies.scrubber(), l.has, l.methodOf)
 		switch {
 		case l.all.Err() != nil:
 			return fmt.Errorf("%s: %w", l.server.name, context.Cause(l.all))

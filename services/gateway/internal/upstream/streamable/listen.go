@@ -131,7 +131,7 @@ func (c *conn) handleEvent(ctx context.Context, to upstream.Listener, data []byt
 		event.ID = ""
 	}
 	if len(data) > 0 {
-		m, err := bodyreader.Message(ctx, data, c.scrubberFor(state), to.Room)
+		m, err := bodyreader.ReadMessage(ctx, data, c.scrubberFor(state), to.Room)
 		if err != nil {
 			return fmt.Errorf("read an event of %s: %w", c.server.name, err)
 		}
