@@ -162,7 +162,7 @@ func (s *Service) ImportAgent(ctx context.Context, req *wasmagentv1.ImportAgentR
 		return nil, err
 	}
 	defer func() { <-s.archiving }()
-	found, whole, err := s.store.AddArchivePart(ctx, key, int64(req.GetSizeBytes()), int64(req.GetOffset()), req.GetDataBase64())
+	found, content, err := s.store.AddArchivePart(ctx, key, int64(req.GetSizeBytes()), int64(req.GetOffset()), req.GetDataBase64())
 	switch {
 	case err != nil:
 		return nil, toStatus(err)
@@ -172,10 +172,10 @@ func (s *Service) ImportAgent(ctx context.Context, req *wasmagentv1.ImportAgentR
 			return nil, err
 		}
 		return &wasmagentv1.ImportAgentResponse{Agent: a.Proto(), ExportedId: found.ExportedID}, nil
-	case whole == nil:
+	case content == nil:
 		return &wasmagentv1.ImportAgentResponse{NextOffset: int32(found.Stored)}, nil
 	}
-	a, from, err := s.importArchive(ctx, whole, req.GetArchiveDigest())
+	a, from, err := s.importArchive(ctx, content, req.GetArchiveDigest())
 	if err != nil {
 		// After these errors the caller may send the last part again, so the archive stays.
 		if !errors.Is(err, agent.ErrNotStored) && !errors.Is(err, store.ErrUnavailable) && !errors.Is(err, errStoreFull) {
@@ -214,7 +214,7 @@ func (s *Service) importArchive(ctx context.Context, text []byte, digest string)
 		requested = proto.CloneOf(requested) // the original is compared with the journal
 		s.addDefaultModel(requested, guest, exported.GetConfig().GetModel())
 	}
-	manifest, room, err := s.newManifest(ctx, caller, requested, "")
+	manifest, limits, err := s.newManifest(ctx, caller, requested, "")
 	if err != nil {
 		return nil, "", err
 	}
@@ -224,7 +224,7 @@ func (s *Service) importArchive(ctx context.Context, text []byte, digest string)
 	spec := agent.Spec{
 		ID: newAgentID(), Creator: proto.CloneOf(caller), Guest: guest, Manifest: manifest, Limits: limitsWithin(content.Agent.GetDetail().GetLimits()), CreatedAt: time.Now(), ImportedDigest: digest,
 	}
-	a, err := agent.Import(callerOf(ctx), spec, content, s.deps(), room)
+	a, err := agent.Import(callerOf(ctx), spec, content, s.deps(), limits)
 	return a, exported.GetId(), err
 }
 
@@ -239,8 +239,8 @@ func (s *Service) addDefaultModel(m *wasmagentv1.Manifest, guest, named string) 
 		return
 	}
 	right := &wasmagentv1.ModelRight{Model: model}
-	if had := m.GetModels(); len(had) > 0 {
-		right.Tokens, right.Cost = had[0].Tokens, had[0].Cost
+	if existing := m.GetModels(); len(existing) > 0 {
+		right.Tokens, right.Cost = existing[0].Tokens, existing[0].Cost
 	}
 	m.Models = append(m.Models, right)
 }

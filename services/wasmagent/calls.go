@@ -96,7 +96,7 @@ func (h host) CountModelUse(ctx context.Context, a *agent.Agent, call agent.Tool
 }
 
 // Call implements [agent.Host]: it makes the call through the gateway.
-func (h host) Call(ctx context.Context, a *agent.Agent, call agent.ToolCall, hold time.Duration) (agent.ToolResult, error) {
+func (h host) Call(ctx context.Context, a *agent.Agent, call agent.ToolCall, pollTime time.Duration) (agent.ToolResult, error) {
 	if call.ApprovalID != "" { // rights may have been withdrawn since the approval was requested
 		refused, err := h.recheckRights(ctx, a, call)
 		if refused != nil {
@@ -109,7 +109,7 @@ func (h host) Call(ctx context.Context, a *agent.Agent, call agent.ToolCall, hol
 	ctx, cancel := context.WithTimeout(authn.OnBehalfOf(ctx, a.Principal()), maxCallTime)
 	defer cancel()
 	answer, err := h.callGateway(ctx, call.Progress, &gatewayv1.CallToolRequest{
-		Server: call.Server, Tool: call.Tool, ArgumentsJson: string(call.Arguments), ApprovalId: call.ApprovalID, Hold: durationpb.New(hold),
+		Server: call.Server, Tool: call.Tool, ArgumentsJson: string(call.Arguments), ApprovalId: call.ApprovalID, Hold: durationpb.New(pollTime),
 	})
 	if refused := notSentReason(err); refused != nil {
 		return agent.ToolResult{Refused: refused, Retryable: status.Code(err) == codes.ResourceExhausted}, nil

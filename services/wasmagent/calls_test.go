@@ -132,9 +132,9 @@ func TestCall_GuestGetsReasonOfFailure(t *testing.T) {
 		err  error
 		want string
 	}{
-		"refused":  {&rpc.Error{Code: codes.InvalidArgument, Reason: "JSON_INVALID", Err: errors.New("the arguments are no JSON object")}, "line 1: json_invalid: the arguments are no JSON object"},
-		"too much": {status.Error(codes.ResourceExhausted, "the answer is larger than it may be"), "outcome_unknown"},
-		"away":     {status.Error(codes.Unavailable, "gone"), "outcome_unknown: the outcome of the call is not known"},
+		"refused":             {&rpc.Error{Code: codes.InvalidArgument, Reason: "JSON_INVALID", Err: errors.New("the arguments are no JSON object")}, "line 1: json_invalid: the arguments are no JSON object"},
+		"answer too large":    {status.Error(codes.ResourceExhausted, "the answer is larger than it may be"), "outcome_unknown"},
+		"gateway unavailable": {status.Error(codes.Unavailable, "gone"), "outcome_unknown: the outcome of the call is not known"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -158,7 +158,7 @@ func TestCall_GuestGetsReasonOfFailure(t *testing.T) {
 func TestCall_IsCountedWhenItMayHaveRun(t *testing.T) {
 	t.Parallel()
 	for name, answer := range map[string]*gatewayv1.ToolAnswer{
-		"a time-out":       refusal(commonv1.Code_CODE_UPSTREAM_TIMEOUT, "the server did not answer in time"),
+		"timeout":          refusal(commonv1.Code_CODE_UPSTREAM_TIMEOUT, "the server did not answer in time"),
 		"no usable answer": refusal(commonv1.Code_CODE_OUTCOME_UNKNOWN, "no usable answer"),
 		"too large":        {Decision: &gatewayv1.DecisionInfo{Id: "d"}, TooLarge: true},
 		"no result":        {Decision: &gatewayv1.DecisionInfo{Id: "d"}, ResultJson: "[]"},

@@ -87,18 +87,18 @@ func (q *queue) acquire(ctx context.Context, person principal.Key, hadSlot bool)
 		return nil, err
 	}
 	leave = sync.OnceFunc(func() { q.release(person) })
-	var late <-chan time.Time
+	var timeout <-chan time.Time
 	if !hadSlot {
 		timer := time.NewTimer(q.MaxWait)
 		defer timer.Stop()
-		late = timer.C
+		timeout = timer.C
 	}
 	select {
 	case <-w.ready:
 		return leave, nil
 	case <-ctx.Done():
 		err = ctx.Err()
-	case <-late:
+	case <-timeout:
 		err = fmt.Errorf("%w: none was free for %s", errNoSlot, q.MaxWait)
 	}
 	if !q.dequeue(w) {
@@ -172,9 +172,9 @@ func (q *queue) dequeue(w *waiter) bool {
 }
 
 // forgetIdle deletes the counters of a person if all are zero. Its caller holds mu.
-func (q *queue) forgetIdle(of principal.Key) {
-	if person := q.persons[of]; person.running == 0 && person.waiting == 0 {
-		delete(q.persons, of)
+func (q *queue) forgetIdle(key principal.Key) {
+	if person := q.persons[key]; person.running == 0 && person.waiting == 0 {
+		delete(q.persons, key)
 	}
 }
 

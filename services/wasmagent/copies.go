@@ -37,14 +37,14 @@ func (s *Service) ForkAgent(ctx context.Context, req *wasmagentv1.ForkAgentReque
 		return nil, err
 	}
 	caller := actingPrincipal(ctx)
-	manifest, room, err := s.newManifest(ctx, caller, copiedManifest(caller, a.Creator.GetSubject(), a.Manifest), "")
+	manifest, limits, err := s.newManifest(ctx, caller, copiedManifest(caller, a.Creator.GetSubject(), a.Manifest), "")
 	if err != nil {
 		return nil, toStatus(err)
 	}
 	if err := s.ensureSpace(ctx, principal.Person(caller)); err != nil {
 		return nil, toStatus(err)
 	}
-	second, err := a.Fork(callerOf(ctx), newAgentID(), agent.Spec{Creator: proto.CloneOf(caller), Manifest: manifest, CreatedAt: time.Now()}, req.GetSnapshotId(), room)
+	second, err := a.Fork(callerOf(ctx), newAgentID(), agent.Spec{Creator: proto.CloneOf(caller), Manifest: manifest, CreatedAt: time.Now()}, req.GetSnapshotId(), limits)
 	if err != nil {
 		return nil, toStatus(err)
 	}

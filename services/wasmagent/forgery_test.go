@@ -202,8 +202,8 @@ var storeForgeries = map[string]struct {
 			r.Kept[0].Snapshot.Digest, r.Kept[0].Snapshot.SizeBytes = digest, size
 		})
 	}},
-	"a whole turn, in the journal alone": {"file", "b.txt", func(f *forger, id string) { f.truncate(id, 7) }},
-	"a snapshot's state alone": {"snapshot", "", func(f *forger, id string) {
+	"a turn, only in the journal": {"file", "b.txt", func(f *forger, id string) { f.truncate(id, 7) }},
+	"only a snapshot's state": {"snapshot", "", func(f *forger, id string) {
 		f.record(id, func(r *wasmstorev1.Record) {
 			f.stateAt(id, r.GetKept()[0].GetStateKey(), func(s *wasmstorev1.State) { s.Files = nil })
 		})

@@ -46,11 +46,11 @@ func (s *Service) currentGallery(ctx context.Context) (*gallery.Gallery, error) 
 
 // ListTemplates implements wasmagentv1.GalleryServiceServer.
 func (g galleryServer) ListTemplates(ctx context.Context, req *wasmagentv1.ListTemplatesRequest) (*wasmagentv1.ListTemplatesResponse, error) {
-	from, err := g.currentGallery(ctx)
+	templates, err := g.currentGallery(ctx)
 	if err != nil {
 		return nil, toStatus(err)
 	}
-	all := templateSummaries(from.List(actingPrincipal(ctx).GetTenant()))
+	all := templateSummaries(templates.List(actingPrincipal(ctx).GetTenant()))
 	part, next, err := sizedPage(all, req.GetPageToken(), req.GetPageSize())
 	if err != nil {
 		return nil, toStatus(err)
@@ -70,11 +70,11 @@ func sizedPage[M proto.Message](all []M, token string, size int32) (part []M, ne
 
 // SearchTemplates implements wasmagentv1.GalleryServiceServer.
 func (g galleryServer) SearchTemplates(ctx context.Context, req *wasmagentv1.SearchTemplatesRequest) (*wasmagentv1.SearchTemplatesResponse, error) {
-	from, err := g.currentGallery(ctx)
+	templates, err := g.currentGallery(ctx)
 	if err != nil {
 		return nil, toStatus(err)
 	}
-	hits := from.Search(actingPrincipal(ctx).GetTenant(), req.GetQuery())
+	hits := templates.Search(actingPrincipal(ctx).GetTenant(), req.GetQuery())
 	return &wasmagentv1.SearchTemplatesResponse{Results: hits[:min(len(hits), maxSearchResults)], Count: int32(len(hits))}, nil
 }
 
@@ -89,11 +89,11 @@ func (g galleryServer) CreateAgentFromTemplate(ctx context.Context, req *wasmage
 
 // LoadRvf implements wasmagentv1.GalleryServiceServer.
 func (g galleryServer) LoadRvf(ctx context.Context, req *wasmagentv1.LoadRvfRequest) (*wasmagentv1.LoadRvfResponse, error) {
-	from, err := g.currentGallery(ctx)
+	templates, err := g.currentGallery(ctx)
 	if err != nil {
 		return nil, toStatus(err)
 	}
-	t, err := from.Get(actingPrincipal(ctx).GetTenant(), req.GetId())
+	t, err := templates.Get(actingPrincipal(ctx).GetTenant(), req.GetId())
 	if err != nil {
 		return nil, toStatus(err)
 	}
@@ -106,11 +106,11 @@ func (g galleryServer) LoadRvf(ctx context.Context, req *wasmagentv1.LoadRvfRequ
 
 // ConfigureTemplate implements wasmagentv1.GalleryServiceServer.
 func (g galleryServer) ConfigureTemplate(ctx context.Context, req *wasmagentv1.ConfigureTemplateRequest) (*wasmagentv1.ConfigureTemplateResponse, error) {
-	from, err := g.currentGallery(ctx)
+	templates, err := g.currentGallery(ctx)
 	if err != nil {
 		return nil, toStatus(err)
 	}
-	id, err := from.Configure(principal.Of(actingPrincipal(ctx)), req.GetConfig())
+	id, err := templates.Configure(principal.Of(actingPrincipal(ctx)), req.GetConfig())
 	if err != nil {
 		return nil, toStatus(err)
 	}
@@ -119,20 +119,20 @@ func (g galleryServer) ConfigureTemplate(ctx context.Context, req *wasmagentv1.C
 
 // ListCategories implements wasmagentv1.GalleryServiceServer.
 func (g galleryServer) ListCategories(ctx context.Context, _ *wasmagentv1.ListCategoriesRequest) (*wasmagentv1.ListCategoriesResponse, error) {
-	from, err := g.currentGallery(ctx)
+	templates, err := g.currentGallery(ctx)
 	if err != nil {
 		return nil, toStatus(err)
 	}
-	return &wasmagentv1.ListCategoriesResponse{Categories: from.Categories(actingPrincipal(ctx).GetTenant())}, nil
+	return &wasmagentv1.ListCategoriesResponse{Categories: templates.Categories(actingPrincipal(ctx).GetTenant())}, nil
 }
 
 // ListTemplatesByCategory implements wasmagentv1.GalleryServiceServer.
 func (g galleryServer) ListTemplatesByCategory(ctx context.Context, req *wasmagentv1.ListTemplatesByCategoryRequest) (*wasmagentv1.ListTemplatesByCategoryResponse, error) {
-	from, err := g.currentGallery(ctx)
+	templates, err := g.currentGallery(ctx)
 	if err != nil {
 		return nil, toStatus(err)
 	}
-	all, err := from.InCategory(actingPrincipal(ctx).GetTenant(), req.GetCategory())
+	all, err := templates.InCategory(actingPrincipal(ctx).GetTenant(), req.GetCategory())
 	if err != nil {
 		return nil, toStatus(err)
 	}
@@ -145,7 +145,7 @@ func (g galleryServer) ListTemplatesByCategory(ctx context.Context, req *wasmage
 
 // AddTemplate implements wasmagentv1.GalleryServiceServer.
 func (g galleryServer) AddTemplate(ctx context.Context, req *wasmagentv1.AddTemplateRequest) (*wasmagentv1.AddTemplateResponse, error) {
-	from, err := g.currentGallery(ctx)
+	templates, err := g.currentGallery(ctx)
 	if err != nil {
 		return nil, toStatus(err)
 	}
@@ -153,11 +153,11 @@ func (g galleryServer) AddTemplate(ctx context.Context, req *wasmagentv1.AddTemp
 	if isOperator(actingPrincipal(ctx)) {
 		source = gallery.FromOperator
 	}
-	if err := from.Add(ctx, principal.Person(actingPrincipal(ctx)), source, req.GetTemplate()); err != nil {
+	if err := templates.Add(ctx, principal.Person(actingPrincipal(ctx)), source, req.GetTemplate()); err != nil {
 		return nil, toStatus(err)
 	}
 	resp := &wasmagentv1.AddTemplateResponse{Id: req.GetTemplate().GetId()}
-	added, err := from.Get(actingPrincipal(ctx).GetTenant(), resp.GetId())
+	added, err := templates.Get(actingPrincipal(ctx).GetTenant(), resp.GetId())
 	if err == nil { // otherwise another call has removed the template
 		resp.Quarantined = added.GetQuarantined()
 	}
@@ -166,12 +166,12 @@ func (g galleryServer) AddTemplate(ctx context.Context, req *wasmagentv1.AddTemp
 
 // RemoveTemplate implements wasmagentv1.GalleryServiceServer.
 func (g galleryServer) RemoveTemplate(ctx context.Context, req *wasmagentv1.RemoveTemplateRequest) (*wasmagentv1.RemoveTemplateResponse, error) {
-	from, err := g.currentGallery(ctx)
+	templates, err := g.currentGallery(ctx)
 	if err != nil {
 		return nil, toStatus(err)
 	}
 	caller := actingPrincipal(ctx)
-	if err := from.Remove(ctx, principal.Person(caller), isOperator(caller), req.GetId()); err != nil {
+	if err := templates.Remove(ctx, principal.Person(caller), isOperator(caller), req.GetId()); err != nil {
 		return nil, toStatus(err)
 	}
 	return &wasmagentv1.RemoveTemplateResponse{Id: req.GetId()}, nil
@@ -183,7 +183,7 @@ func (g galleryServer) ImportTemplates(ctx context.Context, req *wasmagentv1.Imp
 	if err != nil {
 		return nil, toStatus(err)
 	}
-	from, err := g.currentGallery(ctx)
+	templates, err := g.currentGallery(ctx)
 	if err != nil {
 		return nil, toStatus(err)
 	}
@@ -191,7 +191,7 @@ func (g galleryServer) ImportTemplates(ctx context.Context, req *wasmagentv1.Imp
 	if isOperator(actingPrincipal(ctx)) {
 		source = gallery.FromOperator
 	}
-	if err := from.Add(ctx, principal.Person(actingPrincipal(ctx)), source, all...); err != nil {
+	if err := templates.Add(ctx, principal.Person(actingPrincipal(ctx)), source, all...); err != nil {
 		return nil, toStatus(err)
 	}
 	return &wasmagentv1.ImportTemplatesResponse{ImportedCount: int32(len(all))}, nil
@@ -199,11 +199,11 @@ func (g galleryServer) ImportTemplates(ctx context.Context, req *wasmagentv1.Imp
 
 // GetTemplate implements wasmagentv1.GalleryServiceServer.
 func (g galleryServer) GetTemplate(ctx context.Context, req *wasmagentv1.GetTemplateRequest) (*wasmagentv1.GetTemplateResponse, error) {
-	from, err := g.currentGallery(ctx)
+	templates, err := g.currentGallery(ctx)
 	if err != nil {
 		return nil, toStatus(err)
 	}
-	t, err := from.Get(actingPrincipal(ctx).GetTenant(), req.GetId())
+	t, err := templates.Get(actingPrincipal(ctx).GetTenant(), req.GetId())
 	if err != nil {
 		return nil, toStatus(err)
 	}
@@ -212,11 +212,11 @@ func (g galleryServer) GetTemplate(ctx context.Context, req *wasmagentv1.GetTemp
 
 // AcceptTemplate implements wasmagentv1.GalleryServiceServer.
 func (g galleryServer) AcceptTemplate(ctx context.Context, req *wasmagentv1.AcceptTemplateRequest) (*wasmagentv1.AcceptTemplateResponse, error) {
-	from, err := g.currentGallery(ctx)
+	templates, err := g.currentGallery(ctx)
 	if err != nil {
 		return nil, toStatus(err)
 	}
-	t, err := from.Accept(ctx, actingPrincipal(ctx).GetTenant(), req.GetId(), req.GetDigest())
+	t, err := templates.Accept(ctx, actingPrincipal(ctx).GetTenant(), req.GetId(), req.GetDigest())
 	if err != nil {
 		return nil, toStatus(err)
 	}
@@ -225,11 +225,11 @@ func (g galleryServer) AcceptTemplate(ctx context.Context, req *wasmagentv1.Acce
 
 // ExportTemplates implements wasmagentv1.GalleryServiceServer.
 func (g galleryServer) ExportTemplates(ctx context.Context, req *wasmagentv1.ExportTemplatesRequest) (*wasmagentv1.ExportTemplatesResponse, error) {
-	from, err := g.currentGallery(ctx)
+	templates, err := g.currentGallery(ctx)
 	if err != nil {
 		return nil, toStatus(err)
 	}
-	part, next, err := sizedPage(from.Added(actingPrincipal(ctx).GetTenant()), req.GetPageToken(), req.GetPageSize())
+	part, next, err := sizedPage(templates.Added(actingPrincipal(ctx).GetTenant()), req.GetPageToken(), req.GetPageSize())
 	if err != nil {
 		return nil, toStatus(err)
 	}
@@ -238,12 +238,12 @@ func (g galleryServer) ExportTemplates(ctx context.Context, req *wasmagentv1.Exp
 
 // GetActiveTemplate implements wasmagentv1.GalleryServiceServer.
 func (g galleryServer) GetActiveTemplate(ctx context.Context, _ *wasmagentv1.GetActiveTemplateRequest) (*wasmagentv1.GetActiveTemplateResponse, error) {
-	from, err := g.currentGallery(ctx)
+	templates, err := g.currentGallery(ctx)
 	if err != nil {
 		return nil, toStatus(err)
 	}
 	resp := new(wasmagentv1.GetActiveTemplateResponse)
-	if id, _, err := from.Active(principal.Of(actingPrincipal(ctx))); err == nil {
+	if id, _, err := templates.Active(principal.Of(actingPrincipal(ctx))); err == nil {
 		resp.ActiveId = new(id)
 	}
 	return resp, nil
@@ -251,11 +251,11 @@ func (g galleryServer) GetActiveTemplate(ctx context.Context, _ *wasmagentv1.Get
 
 // GetTemplateConfig implements wasmagentv1.GalleryServiceServer.
 func (g galleryServer) GetTemplateConfig(ctx context.Context, _ *wasmagentv1.GetTemplateConfigRequest) (*wasmagentv1.GetTemplateConfigResponse, error) {
-	from, err := g.currentGallery(ctx)
+	templates, err := g.currentGallery(ctx)
 	if err != nil {
 		return nil, toStatus(err)
 	}
-	_, config, err := from.Active(principal.Of(actingPrincipal(ctx)))
+	_, config, err := templates.Active(principal.Of(actingPrincipal(ctx)))
 	if err != nil {
 		config = new(wasmagentv1.TemplateConfig)
 	}
@@ -268,18 +268,18 @@ func (s *Service) applyTemplate(ctx context.Context, caller *identityv1.Principa
 	if req.Template == nil {
 		return req, "", nil
 	}
-	from, err := s.currentGallery(ctx)
+	templates, err := s.currentGallery(ctx)
 	if err != nil {
 		return nil, "", err
 	}
-	t, err := from.Get(caller.GetTenant(), req.GetTemplate())
+	t, err := templates.Get(caller.GetTenant(), req.GetTemplate())
 	if err != nil {
 		return nil, "", err
 	}
 	if t.GetQuarantined() {
 		return nil, "", fmt.Errorf("%w: %s", gallery.ErrQuarantined, t.GetId())
 	}
-	config, out := from.Configured(principal.Of(caller), t.GetId()), proto.CloneOf(req)
+	config, out := templates.Configured(principal.Of(caller), t.GetId()), proto.CloneOf(req)
 	if out.Instructions == nil {
 		out.Instructions = new(t.GetPrompts()[0].GetSystemPrompt())
 		if config.Instructions != nil {
@@ -328,13 +328,13 @@ func (s *Service) ComposeAgent(ctx context.Context, req *wasmagentv1.ComposeAgen
 	if len(req.GetIncludePlugins()) > 0 {
 		return nil, toStatus(fmt.Errorf("%w: %s", errPluginUnknown, strings.Join(req.GetIncludePlugins(), ", ")))
 	}
-	from, err := s.currentGallery(ctx)
+	templates, err := s.currentGallery(ctx)
 	if err != nil {
 		return nil, toStatus(err)
 	}
 	parts := gallery.Parts{Tools: req.GetTools(), Prompts: req.GetPrompts()}
 	for _, name := range req.GetSkills() {
-		skill := from.Skill(actingPrincipal(ctx).GetTenant(), name)
+		skill := templates.Skill(actingPrincipal(ctx).GetTenant(), name)
 		if skill == nil {
 			return nil, toStatus(fmt.Errorf("%w: %s", errSkillUnknown, name))
 		}

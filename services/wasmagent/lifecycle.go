@@ -107,7 +107,7 @@ func (s *Service) CreateAgent(ctx context.Context, req *wasmagentv1.CreateAgentR
 	case model != "":
 		guest = modelGuest
 	}
-	manifest, room, err := s.newManifest(ctx, caller, req.GetManifest(), model)
+	manifest, limits, err := s.newManifest(ctx, caller, req.GetManifest(), model)
 	if err != nil {
 		return nil, toStatus(err)
 	}
@@ -129,7 +129,7 @@ func (s *Service) CreateAgent(ctx context.Context, req *wasmagentv1.CreateAgentR
 	if req.MaxTurns != nil {
 		spec.MaxTurns = int(req.GetMaxTurns())
 	}
-	a, err := agent.New(callerOf(ctx), spec, s.deps(), room)
+	a, err := agent.New(callerOf(ctx), spec, s.deps(), limits)
 	if err != nil {
 		return nil, toStatus(err)
 	}
@@ -172,8 +172,8 @@ func (s *Service) TerminateAgent(ctx context.Context, req *wasmagentv1.Terminate
 	}
 	// An agent whose state or journal is damaged can still be terminated.
 	if reason := rpc.Reason(err); reason == "STATE_LOST" || reason == "JOURNAL_BROKEN" || reason == "STATE_DIFFERS" {
-		if shown, err := s.terminateDamaged(ctx, req.GetAgentId()); err == nil {
-			return &wasmagentv1.TerminateAgentResponse{Agent: shown}, nil
+		if info, err := s.terminateDamaged(ctx, req.GetAgentId()); err == nil {
+			return &wasmagentv1.TerminateAgentResponse{Agent: info}, nil
 		}
 	}
 	return nil, err
@@ -301,7 +301,7 @@ func (s *Service) terminateDamaged(ctx context.Context, id string) (*wasmagentv1
 		return nil, err
 	}
 	s.agents.remove(id)
-	shown := s.agentInfo(row.Record)
-	shown.State, shown.IsStopped, shown.RestorableUntil = wasmagentv1.AgentState_AGENT_STATE_TERMINATED, true, timestamppb.New(until)
-	return shown, nil
+	info := s.agentInfo(row.Record)
+	info.State, info.IsStopped, info.RestorableUntil = wasmagentv1.AgentState_AGENT_STATE_TERMINATED, true, timestamppb.New(until)
+	return info, nil
 }

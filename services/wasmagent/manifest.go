@@ -24,13 +24,13 @@ const maxChain = 4
 // and todos, and on the model if it has one. Each call checks the rights of the agent together with those of its chain.
 // The returned [store.AgentLimits] bounds the number of agents.
 func (s *Service) newManifest(ctx context.Context, caller *identityv1.Principal, requested *wasmagentv1.Manifest, model string) (*wasmagentv1.Manifest, store.AgentLimits, error) {
-	room := store.AgentLimits{Total: maxAgents, PerPerson: maxAgentsPerPerson, Descendants: make(map[string]int)}
+	limits := store.AgentLimits{Total: maxAgents, PerPerson: maxAgentsPerPerson, Descendants: make(map[string]int)}
 	if err := checkOffered(requested); err != nil {
-		return nil, room, err
+		return nil, limits, err
 	}
 	lineage := append([]*identityv1.Principal{caller}, caller.GetChain()...)
 	if len(lineage) > maxChain {
-		return nil, room, errChainTooDeep
+		return nil, limits, errChainTooDeep
 	}
 	for above, member := range lineage {
 		id, isAgent := strings.CutPrefix(member.GetSubject(), agent.Subject(member.GetTenant(), ""))
@@ -39,19 +39,19 @@ func (s *Service) newManifest(ctx context.Context, caller *identityv1.Principal,
 		}
 		maker, err := s.agents.get(ctx, id)
 		if err != nil && !errors.Is(err, store.ErrUnknown) {
-			return nil, room, err
+			return nil, limits, err
 		}
 		var childRight *wasmagentv1.ChildRight
 		if maker != nil {
 			childRight = maker.Rights().Union(time.Now()).GetChildren()
 		}
 		if deepest := above + 1 + int(requested.GetChildren().GetDepth()); deepest > int(childRight.GetDepth()) {
-			return nil, room, errChildNotAllowed
+			return nil, limits, errChildNotAllowed
 		}
-		room.Descendants[member.GetSubject()] = int(childRight.GetCount())
+		limits.Descendants[member.GetSubject()] = int(childRight.GetCount())
 		// Check this before anything is compiled for the agent.
 		if n, err := s.store.CountDescendants(ctx, member.GetTenant(), member.GetSubject()); err != nil || n >= int(childRight.GetCount()) {
-			return nil, room, cmp.Or(err, errChildNotAllowed)
+			return nil, limits, cmp.Or(err, errChildNotAllowed)
 		}
 	}
 	if requested == nil {
@@ -59,9 +59,9 @@ func (s *Service) newManifest(ctx context.Context, caller *identityv1.Principal,
 		if model != "" {
 			own.Models = []*wasmagentv1.ModelRight{{Model: model}}
 		}
-		return own, room, nil
+		return own, limits, nil
 	}
-	return proto.CloneOf(requested), room, nil
+	return proto.CloneOf(requested), limits, nil
 }
 
 // checkOffered returns an error if the manifest has a right that is not supported, or too many conditions.
@@ -76,11 +76,11 @@ func checkOffered(requested *wasmagentv1.Manifest) error {
 }
 
 // isInChain reports whether a subject is that of the principal, or of a principal in its chain.
-func isInChain(subject string, somebody *identityv1.Principal) bool {
-	if somebody.GetSubject() == subject {
+func isInChain(subject string, caller *identityv1.Principal) bool {
+	if caller.GetSubject() == subject {
 		return true
 	}
-	for _, member := range somebody.GetChain() {
+	for _, member := range caller.GetChain() {
 		if member.GetSubject() == subject {
 			return true
 		}

@@ -38,14 +38,14 @@ type modelServer struct {
 func (s modelServer) AskModel(req *wasmagentv1.AskModelRequest, stream wasmagentv1.ModelService_AskModelServer) error {
 	ctx := stream.Context()
 	person := principal.Person(actingPrincipal(ctx))
-	end, err := s.questionQueue.acquire(ctx, person, false)
+	release, err := s.questionQueue.acquire(ctx, person, false)
 	if errors.Is(err, errNoSlot) {
 		err = fmt.Errorf("%w: %w", errQuestionsFull, err)
 	}
 	if err != nil {
 		return toStatus(err)
 	}
-	defer end()
+	defer release()
 	settle, err := s.reserveDay(ctx, person, s.models.EstimateMaximum(req))
 	if err != nil {
 		return toStatus(err)

@@ -110,15 +110,15 @@ func (s *Service) agentEntries(caller *identityv1.Principal, states []wasmagentv
 		running[a.ID] = agentEntry{a.Proto(), a.Position()}
 	}
 	for _, row := range rows {
-		shown := agentEntry{s.agentInfo(row.Record), row.Position}
+		entry := agentEntry{s.agentInfo(row.Record), row.Position}
 		if current, ok := running[row.GetId()]; ok {
-			shown = current
+			entry = current
 			delete(running, row.GetId())
 		} else if row.Turn != store.NoTurn {
-			shown.State = wasmagentv1.AgentState_AGENT_STATE_RUNNING
+			entry.State = wasmagentv1.AgentState_AGENT_STATE_RUNNING
 		}
-		if isSelected(states, shown.GetState()) {
-			out = append(out, shown)
+		if isSelected(states, entry.GetState()) {
+			out = append(out, entry)
 		}
 	}
 	for _, a := range s.agents.withTurns() {

@@ -44,14 +44,14 @@ func (s *Service) ListEvents(ctx context.Context, req *wasmagentv1.ListEventsReq
 		if err != nil {
 			return nil, err
 		}
-		moved := a.EventsStored()
+		stored := a.EventsStored()
 		all, more, err := a.Events(ctx, after, size, maxResponseBytes)
 		if err != nil {
 			return nil, toStatus(err)
 		}
 		if remaining := time.Until(end); len(all) == 0 && remaining > 0 && ctx.Err() == nil {
 			select {
-			case <-moved:
+			case <-stored:
 			case <-time.After(min(remaining, eventPollInterval)):
 			case <-ctx.Done():
 			}

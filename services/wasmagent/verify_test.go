@@ -140,10 +140,10 @@ func TestVerify_MatchesAfterUndoAndFork(t *testing.T) {
 		id          string
 		todos, file string
 	}{
-		"rewound":                   {id, "x z", "one"},
-		"forked":                    {fork.GetAgent().GetId(), "x y z", "two"},
-		"forked from the snapshot":  {early.GetAgent().GetId(), "x z", "one"},
-		"rewound and asked for all": {id, "x z", "one"},
+		"rewound":                  {id, "x z", "one"},
+		"forked":                   {fork.GetAgent().GetId(), "x y z", "two"},
+		"forked from the snapshot": {early.GetAgent().GetId(), "x z", "one"},
+		"rewound, with all events": {id, "x z", "one"},
 	} {
 		if answer := c.mustPrompt(tt.id, "todo pending z\nread a.txt").GetResponse(); answer != tt.file {
 			t.Errorf("%s: the file has %q, want %q", name, answer, tt.file)

@@ -207,9 +207,9 @@ func (s *Service) configure(cfg Config) (err error) {
 // closed what it had opened.
 func (s *Service) open(cfg Config) (err error) {
 	ctx := context.Background()
-	closeAfterError := func(closeIt func() error) {
+	closeAfterError := func(closeFunc func() error) {
 		if err != nil {
-			err = errors.Join(err, closeIt())
+			err = errors.Join(err, closeFunc())
 		}
 	}
 	if s.dir, err = datadir.Open(cfg.Data, "wasmagent"); err != nil {

@@ -29,7 +29,7 @@ type slowHost struct {
 var errTest = errors.New("away")
 
 // Call implements [Host].
-func (h *slowHost) Call(ctx context.Context, _ *Agent, call ToolCall, hold time.Duration) (ToolResult, error) {
+func (h *slowHost) Call(ctx context.Context, _ *Agent, call ToolCall, pollTime time.Duration) (ToolResult, error) {
 	h.requests++
 	call.Progress("waiting for a person's approval")
 	if h.failures > 0 {
@@ -37,7 +37,7 @@ func (h *slowHost) Call(ctx context.Context, _ *Agent, call ToolCall, hold time.
 		return ToolResult{}, errTest
 	}
 	select {
-	case <-time.After(min(hold, time.Until(h.approved))):
+	case <-time.After(min(pollTime, time.Until(h.approved))):
 	case <-ctx.Done():
 		return ToolResult{}, ctx.Err()
 	}

@@ -45,9 +45,9 @@ func FileProtos(list []files.File) (out []*wasmagentv1.AgentFile) {
 }
 
 // ArchiveContent returns the content of an archive of the stored agent. It compares the agent with its whole journal
-// first. If allTheSame is set, the journal need not record the content of every part of the agent. Errors: the store's,
-// [archive.ErrLarge], [events.ErrChain], [ErrStateDiffers], and [ErrNotCovered] unless allTheSame is set.
-func (a *Agent) ArchiveContent(ctx context.Context, allTheSame bool) (c archive.Content, err error) {
+// first. If allowUncovered is set, the journal need not record the content of every part of the agent. Errors: the
+// store's, [archive.ErrLarge], [events.ErrChain], [ErrStateDiffers], and [ErrNotCovered] unless allowUncovered is set.
+func (a *Agent) ArchiveContent(ctx context.Context, allowUncovered bool) (c archive.Content, err error) {
 	if err := a.Damage(); err != nil {
 		return c, err
 	}
@@ -85,16 +85,16 @@ func (a *Agent) ArchiveContent(ctx context.Context, allTheSame bool) (c archive.
 	case isDamage(err):
 		a.markDamaged(err)
 		return c, errors.Join(a.Damage(), a.invalidateOthers(ctx))
-	case err == nil && len(covered.notCovered()) > 0 && !allTheSame:
+	case err == nil && len(covered.notCovered()) > 0 && !allowUncovered:
 		err = ErrNotCovered
 	}
 	return c, err
 }
 
 // Import creates an agent from the content of an archive. The agent is stopped until it is resumed. From the spec it
-// takes the id, the creator, the guest, the manifest, the limits, the time of creation and the archive's digest. room
-// bounds the number of agents. Errors: [archive.ErrInvalid], [ErrABI], the store's.
-func Import(caller Caller, s Spec, c archive.Content, deps Deps, room store.AgentLimits) (*Agent, error) {
+// takes the id, the creator, the guest, the manifest, the limits, the time of creation and the archive's digest. The
+// argument limits bounds the number of agents. Errors: [archive.ErrInvalid], [ErrABI], the store's.
+func Import(caller Caller, s Spec, c archive.Content, deps Deps, limits store.AgentLimits) (*Agent, error) {
 	if err := deps.validate(); err != nil {
 		return nil, err
 	}
@@ -122,7 +122,7 @@ func Import(caller Caller, s Spec, c archive.Content, deps Deps, room store.Agen
 	current.setStopped()
 	current.stoppedByOperator = c.Agent.GetStoppedByOperator()
 	a := &Agent{Spec: s, Deps: deps, state: current, journal: journal{head: head, waiting: c.Events, inventory: covered.List}}
-	return a, a.create(caller.Context, beginsEpoch(lifecycleEvent(&current, caller, "imported from archive "+s.ImportedDigest+", where it was "+exported.GetId()), &current, head), "", room)
+	return a, a.create(caller.Context, beginsEpoch(lifecycleEvent(&current, caller, "imported from archive "+s.ImportedDigest+", where it was "+exported.GetId()), &current, head), "", limits)
 }
 
 // archiveCoverage checks the journal of an archive, and compares the rest of the archive with the journal.
@@ -157,7 +157,7 @@ func archiveCoverage(c archive.Content) (*coverage, error) {
 
 // checkImportedState returns an error if an imported state exceeds the bounds on agents of this installation. Errors:
 // [archive.ErrInvalid], [ErrTodosInvalid], [ErrTodosFull].
-func checkImportedState(current *state, from *wasmstorev1.State, bounds files.Bounds) error {
+func checkImportedState(current *state, stored *wasmstorev1.State, bounds files.Bounds) error {
 	if len(current.messages) > maxMessages || current.messageBytes > maxMessageBytes {
 		return fmt.Errorf("%w: its conversation is too long", archive.ErrInvalid)
 	}
@@ -167,7 +167,7 @@ func checkImportedState(current *state, from *wasmstorev1.State, bounds files.Bo
 	if current.files.Bytes() > bounds.Bytes || current.files.Count() > bounds.Count {
 		return fmt.Errorf("%w: its files exceed the bounds", archive.ErrInvalid)
 	}
-	for _, f := range from.GetFiles() {
+	for _, f := range stored.GetFiles() {
 		if path, err := files.Path(f.GetPath()); err != nil || path != f.GetPath() || !utf8.ValidString(f.GetContent()) {
 			return fmt.Errorf("%w: the file %.64q", archive.ErrInvalid, f.GetPath())
 		}

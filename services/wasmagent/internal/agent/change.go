@@ -107,15 +107,15 @@ func (a *Agent) forceChange(ctx context.Context, cause error, do func(next *stat
 		a.mu.Unlock()
 		switch {
 		case t != nil:
-			why := &forcedChange{error: cause, change: do}
-			t.cancel(why)
+			forced := &forcedChange{error: cause, change: do}
+			t.cancel(forced)
 			select {
 			case <-t.done:
 			case <-ctx.Done(): // the turn ends nevertheless
 				return ctx.Err()
 			}
-			if why.isMade || why.err != nil {
-				return why.err
+			if forced.isMade || forced.err != nil {
+				return forced.err
 			}
 		case elsewhere:
 			if err := a.takeOverTurn(ctx, cause.Error()); err != nil {
@@ -126,7 +126,7 @@ func (a *Agent) forceChange(ctx context.Context, cause error, do func(next *stat
 }
 
 // takeOverTurn undoes a turn that runs in another process. That process can't store changes of the agent any more.
-func (a *Agent) takeOverTurn(ctx context.Context, why string) error {
+func (a *Agent) takeOverTurn(ctx context.Context, reason string) error {
 	if err := a.lockForChange(ctx, true); err != nil {
 		return err
 	}
@@ -144,12 +144,12 @@ func (a *Agent) takeOverTurn(ctx context.Context, why string) error {
 	a.mu.Lock()
 	a.journal.version = row.Version
 	a.stale = a.stale || row.Turn == store.NoTurn || row.GetHead().GetPlace() != a.savedRecord.GetHead().GetPlace()
-	lost := a.stale
+	mayBeLost := a.stale
 	a.mu.Unlock()
-	if lost {
+	if mayBeLost {
 		return fmt.Errorf("%w: the other process has stored a change meanwhile", ErrNotStored)
 	}
-	return a.undoAbandoned(ctx, why)
+	return a.undoAbandoned(ctx, reason)
 }
 
 // Invalidate cancels the running turn after another process has changed the agent, because the turn can't be stored any

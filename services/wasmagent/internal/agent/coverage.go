@@ -88,9 +88,9 @@ func (c *coverage) notCovered() []string {
 
 // readChain reads and checks a journal from its beginning to the position to. It calls do for each event, unless do is
 // nil. Errors: [events.ErrChain], those of do and of the store.
-func (a *Agent) readChain(ctx context.Context, id string, to *wasmstorev1.Head, do func(e *wasmstorev1.StoredEvent) error) (*coverage, error) {
+func (a *Agent) readChain(ctx context.Context, id string, end *wasmstorev1.Head, do func(e *wasmstorev1.StoredEvent) error) (*coverage, error) {
 	c := &coverage{head: events.EmptyHead(a.JournalID)}
-	err := a.eachEvent(ctx, id, to.GetPlace(), func(e *wasmstorev1.StoredEvent) error {
+	err := a.eachEvent(ctx, id, end.GetPlace(), func(e *wasmstorev1.StoredEvent) error {
 		if err := c.add(e); err != nil || do == nil {
 			return err
 		}
@@ -99,7 +99,7 @@ func (a *Agent) readChain(ctx context.Context, id string, to *wasmstorev1.Head, 
 	if err != nil {
 		return c, err
 	}
-	return c, c.checkEnd(to)
+	return c, c.checkEnd(end)
 }
 
 // checkStored compares a loaded record and state with the journal. It checks the whole journal if the journal is short

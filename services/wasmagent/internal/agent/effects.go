@@ -67,27 +67,27 @@ func GuestErrorCode(err error) string {
 func (a *Agent) fileEffect(envelope abi.GuestEnvelope, now time.Time) (result jsontext.Value, err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	var say any
+	var answer any
 	switch envelope.Op {
 	case "read_file":
 		var text string
 		if text, err = a.files.Read(envelope.Path, envelope.Offset, envelope.Limit); len(text) > maxResultBytes {
 			err = errResultTooLarge
 		}
-		say = text
+		answer = text
 	case "write_file":
 		_, err = a.files.Write(envelope.Path, envelope.Content, now)
 	case "edit_file":
 		_, _, err = a.files.Edit(envelope.Path, envelope.OldString, envelope.NewString, envelope.ReplaceAll, now)
 	case "list_files":
-		say, err = a.files.Paths(envelope.Path)
+		answer, err = a.files.Paths(envelope.Path)
 	default:
 		err = fmt.Errorf("%q %w", envelope.Op, errors.New("is not an operation on files"))
 	}
-	if err != nil || say == nil {
+	if err != nil || answer == nil {
 		return nil, err
 	}
-	if result, err = json.Marshal(say); len(result) > 4*maxResultBytes { // JSON escapes may make the text longer
+	if result, err = json.Marshal(answer); len(result) > 4*maxResultBytes { // JSON escapes may make the text longer
 		return nil, errResultTooLarge
 	}
 	return result, err
@@ -129,15 +129,15 @@ func (a *Agent) sleep(t *turn, d time.Duration) error {
 }
 
 // setWaiting sets what the turn waits for; nil if the turn does not wait any more.
-func (a *Agent) setWaiting(t *turn, on *wasmagentv1.Waiting) {
+func (a *Agent) setWaiting(t *turn, waiting *wasmagentv1.Waiting) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.turn != t || a.refusesPrompts() {
 		return
 	}
-	a.status, t.waiting = wasmagentv1.AgentState_AGENT_STATE_RUNNING, on
-	if on != nil {
-		on.Since = timestamppb.Now()
+	a.status, t.waiting = wasmagentv1.AgentState_AGENT_STATE_RUNNING, waiting
+	if waiting != nil {
+		waiting.Since = timestamppb.Now()
 		a.status = wasmagentv1.AgentState_AGENT_STATE_WAITING
 	}
 }

@@ -127,10 +127,10 @@ func (s *state) finishTurn(t *turn, envelope abi.GuestEnvelope) (err error) {
 	return err
 }
 
-// WithdrawalReason returns the reason of a withdrawn approval, as approvers read it. why says why the agent does not
+// WithdrawalReason returns the reason of a withdrawn approval, as approvers read it. reason says why the agent does not
 // wait any more.
-func WithdrawalReason(why string) string {
-	return "the agent does not wait for the call any more, so the call would not run: " + why
+func WithdrawalReason(reason string) string {
+	return "the agent does not wait for the call any more, so the call would not run: " + reason
 }
 
 // undoReason returns the reason for undoing a turn, as the journal records it. It leaves out internal errors, because
@@ -148,11 +148,11 @@ func undoReason(err error) string {
 func undoTurn(t *turn, current *state, err, cause error) (next state, _ error) {
 	next = t.stateBefore
 	next.usage = current.usage
-	fail := func(why wasmagentv1.FailureCause) (state, error) {
+	fail := func(failureCause wasmagentv1.FailureCause) (state, error) {
 		if t.failedOutput != "" {
 			err = fmt.Errorf("%w (the journal has the output of the guest: sluice agents events)", err)
 		}
-		next.status, next.failure = wasmagentv1.AgentState_AGENT_STATE_FAILED, &wasmagentv1.Failure{Cause: why, Message: err.Error()}
+		next.status, next.failure = wasmagentv1.AgentState_AGENT_STATE_FAILED, &wasmagentv1.Failure{Cause: failureCause, Message: err.Error()}
 		return next, fmt.Errorf("%w: %w", ErrFailed, err)
 	}
 	switch {

@@ -26,8 +26,8 @@ type Host interface {
 	// checked.
 	Allow(ctx context.Context, a *Agent, call ToolCall) (giveBack func(), refused *abi.Error, err error)
 	// Call calls a tool on behalf of an agent, if policy allows the call. If the call needs an approval, Call waits for
-	// it up to the duration hold. An error means that the outcome of the call is not known.
-	Call(ctx context.Context, a *Agent, call ToolCall, hold time.Duration) (ToolResult, error)
+	// it up to the duration pollTime. An error means that the outcome of the call is not known.
+	Call(ctx context.Context, a *Agent, call ToolCall, pollTime time.Duration) (ToolResult, error)
 	// Model returns the model for a question of an agent: asked, or the agent's own model if asked is empty. ok is
 	// false if no provider is configured for the model.
 	Model(a *Agent, asked string) (name string, ok bool)
@@ -164,14 +164,14 @@ func (a *Agent) makeCall(t *turn, call ToolCall) (in abi.HostEnvelope, err error
 	a.setWaiting(t, &wasmagentv1.Waiting{WaitingFor: wasmagentv1.WaitingFor_WAITING_FOR_EFFECT})
 	defer a.setWaiting(t, nil)
 	var result ToolResult
-	var lost error // set if the outcome of the call is not known
+	var lostErr error // set if the outcome of the call is not known
 	giveBack := func() {}
 	switch found := t.interrupted; {
 	case found.approval != "":
 		call.ApprovalID = found.approval
 		result.Waiting = &wasmagentv1.Waiting{WaitingFor: wasmagentv1.WaitingFor_WAITING_FOR_APPROVAL, ApprovalId: found.approval}
 	case found.sent:
-		lost = errCallInterrupted
+		lostErr = errCallInterrupted
 	default:
 		var refused *abi.Error
 		if giveBack, refused, err = a.Host.Allow(t.ctx, a, call); err != nil {
@@ -185,19 +185,19 @@ func (a *Agent) makeCall(t *turn, call ToolCall) (in abi.HostEnvelope, err error
 		if err := a.flushEvents(t.ctx, t.storeTurn()); err != nil {
 			return in, err
 		}
-		if err := a.awaitCall(t, func() { result, lost = a.Host.Call(t.ctx, a, call, 0) }); err != nil {
+		if err := a.awaitCall(t, func() { result, lostErr = a.Host.Call(t.ctx, a, call, 0) }); err != nil {
 			t.madeCalls = true // the call may have been made
 			return in, err
 		}
 	}
-	if lost == nil && result.Waiting != nil {
+	if lostErr == nil && result.Waiting != nil {
 		call.ApprovalID = result.Waiting.GetApprovalId()
 		if result, err = a.awaitApproval(t, call, result.Waiting); err != nil {
 			return in, err
 		}
 	}
-	t.madeCalls = t.madeCalls || lost != nil || result.Refused == nil || result.HasRun
-	if lost == nil && result.Refused != nil && !result.HasRun {
+	t.madeCalls = t.madeCalls || lostErr != nil || result.Refused == nil || result.HasRun
+	if lostErr == nil && result.Refused != nil && !result.HasRun {
 		giveBack()
 	}
 	t.eventContext = &wasmagentv1.Event{DecisionId: result.DecisionID, Code: result.Code, ApprovalId: call.ApprovalID}
@@ -206,20 +206,20 @@ func (a *Agent) makeCall(t *turn, call ToolCall) (in abi.HostEnvelope, err error
 		a.usage.denied++
 		a.mu.Unlock()
 	}
-	return a.guestResult(t, call, result, lost)
+	return a.guestResult(t, call, result, lostErr)
 }
 
-// guestResult returns the result of a call as the guest gets it. lost is the error of a call whose outcome is not
+// guestResult returns the result of a call as the guest gets it. lostErr is the error of a call whose outcome is not
 // known, otherwise nil.
-func (a *Agent) guestResult(t *turn, call ToolCall, result ToolResult, lost error) (in abi.HostEnvelope, err error) {
+func (a *Agent) guestResult(t *turn, call ToolCall, result ToolResult, lostErr error) (in abi.HostEnvelope, err error) {
 	in = abi.HostEnvelope{Kind: abi.Result}
 	switch {
-	case lost != nil:
+	case lostErr != nil:
 		if call.Model != "" {
 			a.countEstimate(t, call)
 		}
 		t.eventContext.Code = commonv1.Code_CODE_OUTCOME_UNKNOWN
-		in.Error = &abi.Error{Code: outcomeUnknown, Message: lost.Error()}
+		in.Error = &abi.Error{Code: outcomeUnknown, Message: lostErr.Error()}
 		return in, nil
 	case result.IsDenied && a.Rights().Union(time.Now()).GetStopOnDenial():
 		return in, fmt.Errorf("%w: %s", errDenied, result.Refused.Message)
@@ -277,16 +277,16 @@ func mayHaveRun(code string) bool {
 }
 
 // pollApproval waits for the decision on an approval and returns the result of the call. It repeats the request until
-// the result is final. lost is true if an earlier answer of the call may have been lost.
-func (a *Agent) pollApproval(t *turn, call ToolCall, lost bool) (ToolResult, error) {
+// the result is final. mayBeLost is true if an earlier answer of the call may have been lost.
+func (a *Agent) pollApproval(t *turn, call ToolCall, mayBeLost bool) (ToolResult, error) {
 	for {
 		begin := time.Now()
 		result, err := a.Host.Call(t.ctx, a, call, approvalPollTime)
 		switch {
 		case err != nil:
-			lost = true
+			mayBeLost = true
 		case result.Waiting.GetApprovalId() == call.ApprovalID, result.Retryable && !result.HasRun:
-		case lost && result.Refused != nil && mayHaveRun(result.Refused.Code):
+		case mayBeLost && result.Refused != nil && mayHaveRun(result.Refused.Code):
 			return ToolResult{Refused: &abi.Error{Code: outcomeUnknown, Message: "the call was made, but its answer was lost"}, HasRun: true}, nil
 		default:
 			return result, nil

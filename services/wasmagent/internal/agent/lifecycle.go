@@ -31,11 +31,11 @@ func (a *Agent) Stop(caller Caller, reason string) error {
 }
 
 // withReason appends a reason to a description, if there is a reason.
-func withReason(what, why string) string {
-	if why == "" {
+func withReason(what, reason string) string {
+	if reason == "" {
 		return what
 	}
-	return what + ": " + why
+	return what + ": " + reason
 }
 
 // Resume makes the agent take prompts again. If snapshot is not empty, the agent returns to that snapshot. If maxTurns
@@ -174,7 +174,7 @@ func (a *Agent) Snapshot(caller Caller, label string) (snapshot *wasmagentv1.Age
 
 // Grant withdraws the named grants, and adds a grant of rights unless rights is nil. A zero until means that the grant
 // does not expire. Errors: [ErrGrantUnknown], [ErrGrantsFull], [ErrTerminated].
-func (a *Agent) Grant(caller Caller, rights *wasmagentv1.Manifest, until time.Time, withdraw []string, reason string) (made *wasmagentv1.RightsGrant, err error) {
+func (a *Agent) Grant(caller Caller, rights *wasmagentv1.Manifest, until time.Time, withdraw []string, reason string) (grant *wasmagentv1.RightsGrant, err error) {
 	err = a.changeState(caller.Context, func(next *state) (*wasmagentv1.Event, error) {
 		if next.status == wasmagentv1.AgentState_AGENT_STATE_TERMINATED {
 			return nil, ErrTerminated
@@ -193,16 +193,16 @@ func (a *Agent) Grant(caller Caller, rights *wasmagentv1.Manifest, until time.Ti
 			if len(next.grants) >= maxGrants {
 				return nil, ErrGrantsFull
 			}
-			made = &wasmagentv1.RightsGrant{Id: "grant-" + strings.ToLower(rand.Text()), Rights: rights, GrantedBy: caller.Subject, GrantedAt: timestamppb.Now(), Reason: reason}
+			grant = &wasmagentv1.RightsGrant{Id: "grant-" + strings.ToLower(rand.Text()), Rights: rights, GrantedBy: caller.Subject, GrantedAt: timestamppb.Now(), Reason: reason}
 			if !until.IsZero() {
-				made.ExpiresAt = timestamppb.New(until)
+				grant.ExpiresAt = timestamppb.New(until)
 			}
-			next.grants = append(next.grants, made)
-			changes = append(changes, "granted "+made.GetId())
+			next.grants = append(next.grants, grant)
+			changes = append(changes, "granted "+grant.GetId())
 		}
 		return lifecycleEvent(next, caller, withReason(strings.Join(changes, ", "), reason)), nil
 	})
-	return made, err
+	return grant, err
 }
 
 // expired returns a function that reports whether a grant has expired.
@@ -213,18 +213,19 @@ func expired(now time.Time) func(*wasmagentv1.RightsGrant) bool {
 }
 
 // Fork creates a second agent that continues from the present state of this one, or from a snapshot if one is named.
-// From the spec it takes the creator, the manifest and the time of creation. room bounds the number of agents.
+// From the spec it takes the creator, the manifest and the time of creation. The argument limits bounds the number of
+// agents.
 //
 // If this agent's journal is damaged, a fork is possible only from a snapshot that is before the damage. Such a fork is
 // stopped until it is resumed. Errors: [ErrSnapshotUnknown], [ErrBusy], [ErrJournalTooLarge], [ErrStateDiffers], the
 // store's.
-func (a *Agent) Fork(caller Caller, id string, s Spec, snapshot string, room store.AgentLimits) (out *Agent, err error) {
+func (a *Agent) Fork(caller Caller, id string, s Spec, snapshot string, limits store.AgentLimits) (out *Agent, err error) {
 	err = a.lockForChange(caller.Context, false) // the journal must not change meanwhile
-	broken := isDamage(err)
+	isDamaged := isDamage(err)
 	switch {
 	case err == nil:
 		defer a.unlockChange()
-	case !broken || snapshot == "":
+	case !isDamaged || snapshot == "":
 		return nil, err
 	}
 	a.mu.Lock()
@@ -249,7 +250,7 @@ func (a *Agent) Fork(caller Caller, id string, s Spec, snapshot string, room sto
 	if err != nil {
 		return nil, err
 	}
-	if broken {
+	if isDamaged {
 		if covered.List == nil {
 			return nil, fmt.Errorf("%w: the journal does not record the content of the snapshot", ErrStateDiffers)
 		}
@@ -261,7 +262,7 @@ func (a *Agent) Fork(caller Caller, id string, s Spec, snapshot string, room sto
 	spec.MaxTurns = current.maxTurns
 	current.epoch, current.grants, current.snapshots, current.usage = int(head.GetEpoch())+1, nil, nil, usage{}
 	out = &Agent{Spec: spec, Deps: a.Deps, state: current, journal: journal{head: head, storedPosition: head.GetPlace(), inventory: covered.List}}
-	return out, out.create(caller.Context, beginsEpoch(lifecycleEvent(&current, caller, "forked from "+a.ID), &current, head), a.ID, room)
+	return out, out.create(caller.Context, beginsEpoch(lifecycleEvent(&current, caller, "forked from "+a.ID), &current, head), a.ID, limits)
 }
 
 // checkForkPoint reads the part of the journal that a fork copies, and compares it with the state in which the fork
@@ -301,20 +302,20 @@ func (s *Spec) Budget() store.Budget {
 // giveBack undoes the counting. If the rights of one agent don't allow the call, nothing is counted. Errors:
 // [manifest.ErrNotAllowed], [manifest.ErrSpent], the store's.
 func CountCall(ctx context.Context, db *store.Store, lineage []*Agent, call ToolCall) (giveBack func(), err error) {
-	var wishes []store.UseRequest
+	var requests []store.UseRequest
 	for _, member := range lineage {
-		fits, err := member.Rights().MatchTool(call.Server, call.Tool, call.Arguments, time.Now())
+		found, err := member.Rights().MatchTool(call.Server, call.Tool, call.Arguments, time.Now())
 		if err != nil {
 			return nil, err
 		}
-		if !slices.ContainsFunc(fits, func(f manifest.Match) bool { return f.MaxUses == 0 }) {
-			wishes = append(wishes, store.UseRequest{Budget: member.Budget(), Matches: fits})
+		if !slices.ContainsFunc(found, func(f manifest.Match) bool { return f.MaxUses == 0 }) {
+			requests = append(requests, store.UseRequest{Budget: member.Budget(), Matches: found})
 		}
 	}
-	if len(wishes) == 0 {
+	if len(requests) == 0 {
 		return func() {}, nil
 	}
-	taken, err := db.CountUses(ctx, wishes)
+	counted, err := db.CountUses(ctx, requests)
 	if errors.Is(err, manifest.ErrSpent) {
 		return nil, fmt.Errorf("%w: %s of %s", err, call.Tool, call.Server)
 	}
@@ -324,6 +325,6 @@ func CountCall(ctx context.Context, db *store.Store, lineage []*Agent, call Tool
 	return func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeTimeout)
 		defer cancel()
-		_ = db.UncountUses(ctx, taken) // after an error the call stays counted
+		_ = db.UncountUses(ctx, counted) // after an error the call stays counted
 	}, nil
 }

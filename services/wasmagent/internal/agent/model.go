@@ -125,24 +125,24 @@ func (a *Agent) askModel(t *turn, envelope abi.GuestEnvelope) (in abi.HostEnvelo
 
 // questionOf converts a guest's question to the arguments of [AskTool].
 func questionOf(model string, envelope abi.GuestEnvelope) ([]byte, error) {
-	var from guestQuestion
-	if err := json.Unmarshal(envelope.Messages, &from.messages); err != nil {
+	var asked guestQuestion
+	if err := json.Unmarshal(envelope.Messages, &asked.messages); err != nil {
 		return nil, fmt.Errorf("messages: %s", abi.JSONError(err))
 	}
 	if len(envelope.Tools) > 0 {
-		if err := json.Unmarshal(envelope.Tools, &from.tools); err != nil {
+		if err := json.Unmarshal(envelope.Tools, &asked.tools); err != nil {
 			return nil, fmt.Errorf("tools: %s", abi.JSONError(err))
 		}
 	}
 	q := question{Model: model}
-	for _, m := range from.messages {
+	for _, m := range asked.messages {
 		message := questionMessage{Role: m.Role, Content: m.Content, CallID: m.CallID}
 		for _, c := range m.Calls {
 			message.Calls = append(message.Calls, questionCall{c.ID, c.Name, string(c.Arguments)})
 		}
 		q.Messages = append(q.Messages, message)
 	}
-	for _, tool := range from.tools {
+	for _, tool := range asked.tools {
 		q.Tools = append(q.Tools, questionTool{tool.Name, tool.Description, tool.InputSchema})
 	}
 	return json.Marshal(q)
@@ -208,10 +208,10 @@ var unchargedReasons = map[string]bool{
 // modelError returns the guest's error for a question without an answer. It counts the provider's charge as the service
 // reports it, or an estimate if there is no report.
 func (a *Agent) modelError(t *turn, result ToolResult, call ToolCall) *abi.Error {
-	reason, facts := result.Failure.Reason, result.Failure.Metadata
-	if input, err := strconv.ParseInt(facts["input_tokens"], 10, 32); err == nil && input >= 0 {
-		output, _ := strconv.ParseInt(facts["output_tokens"], 10, 32)
-		a.countModelUse(t, call, modelAnswer{InputTokens: input, OutputTokens: max(output, 0), Cost: facts["cost"]})
+	reason, metadata := result.Failure.Reason, result.Failure.Metadata
+	if input, err := strconv.ParseInt(metadata["input_tokens"], 10, 32); err == nil && input >= 0 {
+		output, _ := strconv.ParseInt(metadata["output_tokens"], 10, 32)
+		a.countModelUse(t, call, modelAnswer{InputTokens: input, OutputTokens: max(output, 0), Cost: metadata["cost"]})
 	} else if !unchargedReasons[reason] {
 		a.countEstimate(t, call)
 	}
@@ -257,20 +257,20 @@ func (a *Agent) listTools(t *turn) (in abi.HostEnvelope, err error) {
 // [manifest.ErrSpent], the store's.
 func CheckModelRights(ctx context.Context, db *store.Store, lineage []*Agent, model string, priced bool) error {
 	for _, member := range lineage {
-		fits, err := member.Rights().MatchModel(model, time.Now())
+		found, err := member.Rights().MatchModel(model, time.Now())
 		if err != nil {
 			return err
 		}
 		if !priced { // a bound on the cost can't be applied without a price
-			fits = slices.DeleteFunc(fits, func(f manifest.ModelMatch) bool { return f.Nanos >= 0 })
+			found = slices.DeleteFunc(found, func(f manifest.ModelMatch) bool { return f.Nanos >= 0 })
 		}
-		if len(fits) == 0 {
+		if len(found) == 0 {
 			return fmt.Errorf("%w: it limits the cost, but no price is configured for %s", manifest.ErrNotAllowed, model)
 		}
-		if slices.ContainsFunc(fits, manifest.ModelMatch.IsUnbounded) {
+		if slices.ContainsFunc(found, manifest.ModelMatch.IsUnbounded) {
 			continue
 		}
-		if isUnspent, err := db.HasUnspentRight(ctx, member.Budget(), fits); err != nil || !isUnspent {
+		if isUnspent, err := db.HasUnspentRight(ctx, member.Budget(), found); err != nil || !isUnspent {
 			return errors.Join(storeError(err), spentError(isUnspent, model))
 		}
 	}
@@ -289,11 +289,11 @@ func spentError(isUnspent bool, model string) error {
 func CountModelUse(ctx context.Context, db *store.Store, lineage []*Agent, model string, tokens, nanos int64) error {
 	var spends []store.ModelUse
 	for _, member := range lineage {
-		fits, err := member.Rights().MatchModel(model, time.Now())
-		if err != nil || slices.ContainsFunc(fits, manifest.ModelMatch.IsUnbounded) {
+		found, err := member.Rights().MatchModel(model, time.Now())
+		if err != nil || slices.ContainsFunc(found, manifest.ModelMatch.IsUnbounded) {
 			continue
 		}
-		spends = append(spends, store.ModelUse{Budget: member.Budget(), Matches: fits, Tokens: tokens, Nanos: nanos})
+		spends = append(spends, store.ModelUse{Budget: member.Budget(), Matches: found, Tokens: tokens, Nanos: nanos})
 	}
 	if len(spends) == 0 {
 		return nil

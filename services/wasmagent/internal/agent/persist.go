@@ -58,15 +58,15 @@ func lifecycleEvent(next *state, caller Caller, message string) *wasmagentv1.Eve
 	return &wasmagentv1.Event{Epoch: int32(next.epoch), Kind: wasmagentv1.EventKind_EVENT_KIND_LIFECYCLE, State: next.status, Message: message, Actor: caller.Subject}
 }
 
-// beginsEpoch marks an event as the first of a new epoch. from is the position at which the epoch continues; nil if it
+// beginsEpoch marks an event as the first of a new epoch. start is the position at which the epoch continues; nil if it
 // does not continue an earlier one.
-func beginsEpoch(e *wasmagentv1.Event, next *state, from *wasmstorev1.Head) *wasmagentv1.Event {
-	e.ModuleDigest, e.MeterVersion, e.FromEpoch, e.FromSequence = next.module, wasmmeter.MeterVersion, from.GetEpoch(), from.GetSequence()
+func beginsEpoch(e *wasmagentv1.Event, next *state, start *wasmstorev1.Head) *wasmagentv1.Event {
+	e.ModuleDigest, e.MeterVersion, e.FromEpoch, e.FromSequence = next.module, wasmmeter.MeterVersion, start.GetEpoch(), start.GetSequence()
 	return e
 }
 
-// New creates an agent and stores it. room bounds the number of agents. Errors: the store's.
-func New(caller Caller, s Spec, deps Deps, room store.AgentLimits) (*Agent, error) {
+// New creates an agent and stores it. The argument limits bounds the number of agents. Errors: the store's.
+func New(caller Caller, s Spec, deps Deps, limits store.AgentLimits) (*Agent, error) {
 	if err := deps.validate(); err != nil {
 		return nil, err
 	}
@@ -76,12 +76,12 @@ func New(caller Caller, s Spec, deps Deps, room store.AgentLimits) (*Agent, erro
 	s.JournalID, s.JournalCreatedAt = s.ID, s.CreatedAt
 	a := &Agent{Spec: s, Deps: deps, state: newState(&s)}
 	a.journal.head = events.EmptyHead(a.JournalID)
-	return a, a.create(caller.Context, beginsEpoch(lifecycleEvent(&a.state, caller, "created"), &a.state, nil), "", room)
+	return a, a.create(caller.Context, beginsEpoch(lifecycleEvent(&a.state, caller, "created"), &a.state, nil), "", limits)
 }
 
 // create stores a new agent. first is its first own event. If from is not empty, it is the id of the agent whose events
 // the journal begins with.
-func (a *Agent) create(ctx context.Context, first *wasmagentv1.Event, from string, room store.AgentLimits) error {
+func (a *Agent) create(ctx context.Context, first *wasmagentv1.Event, from string, limits store.AgentLimits) error {
 	a.journal.add(first, nil)
 	basis := inventory.BasisFound
 	switch {
@@ -95,7 +95,7 @@ func (a *Agent) create(ctx context.Context, first *wasmagentv1.Event, from strin
 		return err
 	}
 	c.ID, c.Events, c.FirstPosition = a.ID, a.journal.waiting, a.journal.storedPosition+1
-	made, err := a.Store.Create(ctx, c, from, room)
+	made, err := a.Store.Create(ctx, c, from, limits)
 	if err != nil {
 		return storeError(err)
 	}
@@ -224,7 +224,7 @@ func (a *Agent) readTail(ctx context.Context, head *wasmstorev1.Head, do func(e 
 
 // undoAbandoned undoes a turn whose process has ended. The events of the turn stay in the journal. The caller prevents
 // other changes of the agent.
-func (a *Agent) undoAbandoned(ctx context.Context, why string) error {
+func (a *Agent) undoAbandoned(ctx context.Context, reason string) error {
 	before := a.journal.head
 	var more usage
 	approval := "" // the approval that the turn waited for
@@ -240,7 +240,7 @@ func (a *Agent) undoAbandoned(ctx context.Context, why string) error {
 	}
 	a.journal.head, a.journal.storedPosition = head, head.GetPlace()
 	if head.GetPlace() > before.GetPlace() {
-		a.journal.add(&wasmagentv1.Event{Epoch: int32(a.epoch), Kind: wasmagentv1.EventKind_EVENT_KIND_UNDONE, Message: why}, nil)
+		a.journal.add(&wasmagentv1.Event{Epoch: int32(a.epoch), Kind: wasmagentv1.EventKind_EVENT_KIND_UNDONE, Message: reason}, nil)
 	}
 	a.mu.Lock()
 	a.runsElsewhere, a.elsewhereWaiting = false, nil
@@ -250,7 +250,7 @@ func (a *Agent) undoAbandoned(ctx context.Context, why string) error {
 	a.mu.Unlock()
 	err = a.saveState(ctx, &next, store.NoTurn)
 	if err == nil && approval != "" {
-		a.Host.WithdrawApproval(context.WithoutCancel(ctx), a, approval, WithdrawalReason(why))
+		a.Host.WithdrawApproval(context.WithoutCancel(ctx), a, approval, WithdrawalReason(reason))
 	}
 	return errors.Join(err, a.Store.RemoveUnusedStates(ctx, a.savedRecord))
 }

@@ -179,14 +179,14 @@ func (s *state) stateProto() *wasmstorev1.State {
 }
 
 // restore replaces the part of the state that turns change by a stored one.
-func (s *state) restore(from *wasmstorev1.State, bounds files.Bounds) {
-	s.memory, s.sequence, s.turns, s.messages, s.todos = from.GetMemory(), from.GetSequence(), int(from.GetTurns()), from.GetMessages(), from.GetTodos()
+func (s *state) restore(stored *wasmstorev1.State, bounds files.Bounds) {
+	s.memory, s.sequence, s.turns, s.messages, s.todos = stored.GetMemory(), stored.GetSequence(), int(stored.GetTurns()), stored.GetMessages(), stored.GetTodos()
 	s.messageBytes = 0
 	for _, m := range s.messages {
 		s.messageBytes += len(m.GetContent())
 	}
 	s.files = files.New(bounds)
-	for _, f := range from.GetFiles() {
+	for _, f := range stored.GetFiles() {
 		s.files.Restore(f.GetPath(), f.GetContent(), f.GetModifiedAt().AsTime())
 	}
 }

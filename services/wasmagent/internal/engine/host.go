@@ -64,8 +64,8 @@ func wasiFunc(params string, do func(in *Instance, memory api.Memory, args []uin
 }
 
 // wasiStub returns a function of WASI that does nothing except return an error number.
-func wasiStub(params string, why uint64) hostFunc {
-	return wasiFunc(params, func(*Instance, api.Memory, []uint64) uint64 { return why })
+func wasiStub(params string, errno uint64) hostFunc {
+	return wasiFunc(params, func(*Instance, api.Memory, []uint64) uint64 { return errno })
 }
 
 // imports has all functions that guests can import, by module and name.
@@ -255,8 +255,8 @@ type outputLog struct {
 
 func (l *outputLog) write(text []byte) {
 	l.text = append(l.text, text...)
-	if over := len(l.text) - MaxPrinted; over > 0 {
-		l.text, l.cut = append(l.text[:0], l.text[over:]...), true
+	if excess := len(l.text) - MaxPrinted; excess > 0 {
+		l.text, l.cut = append(l.text[:0], l.text[excess:]...), true
 	}
 }
 

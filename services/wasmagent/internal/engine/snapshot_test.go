@@ -99,35 +99,35 @@ func TestRestore_RefusesDamagedSnapshots(t *testing.T) {
 	t.Parallel()
 	p := compileModule(t, guesttest.HandMade{}.Module())
 	in := startInstance(t, p)
-	whole, err := in.Snapshot()
+	content, err := in.Snapshot()
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, text := range [][]byte{whole, withMemory(whole, make([]byte, 8))} {
+	for _, text := range [][]byte{content, withMemory(content, make([]byte, 8))} {
 		if _, err := p.Restore(t.Context(), limits, text); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for name, text := range map[string][]byte{
-		"nothing":          nil,
-		"a head alone":     whole[:60],
-		"a torn one":       whole[:len(whole)-1],
-		"fewer blocks":     withMemory(whole, make([]byte, 7)),
-		"a block too few":  withMemory(whole, []byte{1, 0, 0, 0, 0, 0, 0, 0}),
-		"a block too many": withMemory(whole, make([]byte, 8+1<<10)),
-		"with more":        append(bytes.Clone(whole), 0),
-		"another module's": bytes.Replace(whole, []byte(`"module":"`), []byte(`"module":"f`), 1),
-		"another meter's":  bytes.Replace(whole, fmt.Appendf(nil, `"meter":%d`, wasmmeter.MeterVersion), []byte(`"meter":99`), 1),
-		"another form's":   bytes.Replace(whole, []byte(`"version":2`), []byte(`"version":1`), 1),
-		"more memory":      bytes.Replace(whole, []byte(`"pages":1`), []byte(`"pages":2`), 1),
-		"no memory":        bytes.Replace(whole, []byte(`"pages":1`), []byte(`"pages":0`), 1),
-		"no random":        bytes.Replace(whole, []byte(`"random":"`), []byte(`"random":"A`), 1),
+		"nothing":                nil,
+		"only the header":        content[:60],
+		"truncated":              content[:len(content)-1],
+		"fewer blocks":           withMemory(content, make([]byte, 7)),
+		"a block too few":        withMemory(content, []byte{1, 0, 0, 0, 0, 0, 0, 0}),
+		"a block too many":       withMemory(content, make([]byte, 8+1<<10)),
+		"trailing byte":          append(bytes.Clone(content), 0),
+		"another module":         bytes.Replace(content, []byte(`"module":"`), []byte(`"module":"f`), 1),
+		"another meter version":  bytes.Replace(content, fmt.Appendf(nil, `"meter":%d`, wasmmeter.MeterVersion), []byte(`"meter":99`), 1),
+		"another format version": bytes.Replace(content, []byte(`"version":2`), []byte(`"version":1`), 1),
+		"more memory":            bytes.Replace(content, []byte(`"pages":1`), []byte(`"pages":2`), 1),
+		"no memory":              bytes.Replace(content, []byte(`"pages":1`), []byte(`"pages":0`), 1),
+		"random not base64":      bytes.Replace(content, []byte(`"random":"`), []byte(`"random":"A`), 1),
 	} {
 		if _, err := p.Restore(t.Context(), limits, text); !errors.Is(err, engine.ErrSnapshot) {
 			t.Errorf("restoring %s returns %v, want %v", name, err, engine.ErrSnapshot)
 		}
 	}
-	if _, err := p.Restore(t.Context(), engine.Limits{Memory: 1000}, whole); !errors.Is(err, engine.ErrMemory) {
+	if _, err := p.Restore(t.Context(), engine.Limits{Memory: 1000}, content); !errors.Is(err, engine.ErrMemory) {
 		t.Errorf("restoring with too little memory returns %v", err)
 	}
 }

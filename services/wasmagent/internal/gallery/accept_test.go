@@ -37,12 +37,12 @@ func templateWithPrompt(id, prompt string) *wasmagentv1.Template {
 }
 
 // addTemplate adds a template and reports whether it is quarantined.
-func addTemplate(t *testing.T, g *gallery.Gallery, by principal.Key, from gallery.Source, template *wasmagentv1.Template) bool {
+func addTemplate(t *testing.T, g *gallery.Gallery, caller principal.Key, from gallery.Source, template *wasmagentv1.Template) bool {
 	t.Helper()
-	if err := g.Add(t.Context(), by, from, template); err != nil {
+	if err := g.Add(t.Context(), caller, from, template); err != nil {
 		t.Fatal(err)
 	}
-	found, err := g.Get(by.Tenant, template.GetId())
+	found, err := g.Get(caller.Tenant, template.GetId())
 	if err != nil {
 		t.Fatal(err)
 	}

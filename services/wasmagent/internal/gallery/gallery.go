@@ -88,10 +88,10 @@ type Store interface {
 	// Templates returns the templates of a tenant and their version, which rises with each change. If the version is
 	// known, it returns no templates. A tenant with version 0 has no templates.
 	Templates(ctx context.Context, tenant string, known int64) (version int64, all []*wasmagentv1.Template, err error)
-	// AddTemplates stores new templates of a tenant, either all or none. taken is true if one of the ids exists
+	// AddTemplates stores new templates of a tenant, either all or none. exists is true if one of the ids exists
 	// already; then nothing is stored. If untrusted is set, AddTemplates quarantines each template whose id an operator
 	// has accepted with other content before.
-	AddTemplates(ctx context.Context, tenant string, untrusted bool, templates []*wasmagentv1.Template) (taken bool, err error)
+	AddTemplates(ctx context.Context, tenant string, untrusted bool, templates []*wasmagentv1.Template) (exists bool, err error)
 	// AcceptTemplate changes a template with the function accept, in one transaction, and records that its id was
 	// accepted. found is false if the tenant does not have the template.
 	AcceptTemplate(ctx context.Context, tenant, id string, accept func(*wasmagentv1.Template) error) (found bool, err error)
@@ -277,13 +277,13 @@ const (
 
 // Add adds templates to the tenant of a principal, either all or none. Errors: [ErrTemplateInvalid], [ErrExists],
 // [ErrFull], [ErrInstallationFull], the store's.
-func (g *Gallery) Add(ctx context.Context, by principal.Key, from Source, templates ...*wasmagentv1.Template) error {
+func (g *Gallery) Add(ctx context.Context, caller principal.Key, from Source, templates ...*wasmagentv1.Template) error {
 	bytes := 0
 	entries := make(map[string]*added)
 	var all []*wasmagentv1.Template
 	for _, t := range templates {
 		entry := &added{Template: proto.CloneOf(t)}
-		entry.Builtin, entry.AddedBy, entry.Quarantined, entry.AcceptedDigest = false, by.Subject, from == FromImport, ""
+		entry.Builtin, entry.AddedBy, entry.Quarantined, entry.AcceptedDigest = false, caller.Subject, from == FromImport, ""
 		if entry.bytes = sizeOf(entry.Template); entry.bytes > maxTemplate {
 			return fmt.Errorf("%w: %s", ErrTemplateInvalid, t.GetId())
 		}
@@ -297,15 +297,15 @@ func (g *Gallery) Add(ctx context.Context, by principal.Key, from Source, templa
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for id := range entries {
-		if _, err := g.get(by.Tenant, id); err == nil {
+		if _, err := g.get(caller.Tenant, id); err == nil {
 			return fmt.Errorf("%w: %s", ErrExists, id)
 		}
 	}
-	in := g.tenants[by.Tenant]
+	in := g.tenants[caller.Tenant]
 	if in == nil {
 		in = &tenant{templates: make(map[string]*added), usageBy: make(map[string]*usage)}
 	}
-	own := in.usageBy[by.Subject]
+	own := in.usageBy[caller.Subject]
 	if own == nil {
 		own = new(usage)
 	}
@@ -315,36 +315,36 @@ func (g *Gallery) Add(ctx context.Context, by principal.Key, from Source, templa
 	case g.bytes+bytes > maxBytes:
 		return ErrInstallationFull
 	}
-	switch taken, err := g.store.AddTemplates(ctx, by.Tenant, from != FromOperator, all); {
+	switch exists, err := g.store.AddTemplates(ctx, caller.Tenant, from != FromOperator, all); {
 	case err != nil:
 		return err
-	case taken: // another process has added a template with the same id
+	case exists: // another process has added a template with the same id
 		return ErrExists
 	}
 	for _, t := range entries {
-		g.putTemplate(by.Tenant, t)
+		g.putTemplate(caller.Tenant, t)
 	}
 	return nil
 }
 
 // Remove removes an added template. Only the principal that added the template, and operators, may remove it. Errors:
 // [ErrUnknown], [ErrBuiltin], [ErrOwner], the store's.
-func (g *Gallery) Remove(ctx context.Context, by principal.Key, operator bool, id string) error {
+func (g *Gallery) Remove(ctx context.Context, caller principal.Key, operator bool, id string) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	t, err := g.get(by.Tenant, id)
+	t, err := g.get(caller.Tenant, id)
 	switch {
 	case err != nil:
 		return err
 	case t.GetBuiltin():
 		return fmt.Errorf("%w: %s", ErrBuiltin, t.GetId())
-	case !operator && t.GetAddedBy() != by.Subject:
+	case !operator && t.GetAddedBy() != caller.Subject:
 		return ErrOwner
 	}
-	if err := g.store.RemoveTemplate(ctx, by.Tenant, t.GetId()); err != nil {
+	if err := g.store.RemoveTemplate(ctx, caller.Tenant, t.GetId()); err != nil {
 		return err
 	}
-	in := g.tenants[by.Tenant]
+	in := g.tenants[caller.Tenant]
 	bytes := in.templates[t.GetId()].bytes
 	delete(in.templates, t.GetId())
 	own := in.usageBy[t.GetAddedBy()]
@@ -354,47 +354,47 @@ func (g *Gallery) Remove(ctx context.Context, by principal.Key, operator bool, i
 		delete(in.usageBy, t.GetAddedBy())
 	}
 	if len(in.templates) == 0 {
-		delete(g.tenants, by.Tenant)
+		delete(g.tenants, caller.Tenant)
 	}
 	return nil
 }
 
 // SetActive makes a template the active template of a principal. If another template was active, the settings of that
 // template are dropped.
-func (g *Gallery) SetActive(by principal.Key, id string) {
+func (g *Gallery) SetActive(caller principal.Key, id string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	active := g.activeTemplates[by.Tenant]
+	active := g.activeTemplates[caller.Tenant]
 	if active == nil {
 		active, _ = simplelru.NewLRU[string, activeTemplate](maxActiveTemplates, nil) // fails only for sizes below 1
-		g.activeTemplates[by.Tenant] = active
+		g.activeTemplates[caller.Tenant] = active
 	}
-	if now, ok := active.Get(by.Subject); !ok || now.id != id {
-		active.Add(by.Subject, activeTemplate{id: id, config: new(wasmagentv1.TemplateConfig)})
+	if now, ok := active.Get(caller.Subject); !ok || now.id != id {
+		active.Add(caller.Subject, activeTemplate{id: id, config: new(wasmagentv1.TemplateConfig)})
 	}
 }
 
 // Configured returns a principal's settings of a template. They are empty unless the template is the active one.
-func (g *Gallery) Configured(by principal.Key, id string) *wasmagentv1.TemplateConfig {
-	if active, config, err := g.Active(by); err == nil && active == id {
+func (g *Gallery) Configured(caller principal.Key, id string) *wasmagentv1.TemplateConfig {
+	if active, config, err := g.Active(caller); err == nil && active == id {
 		return config
 	}
 	return new(wasmagentv1.TemplateConfig)
 }
 
 // Active returns the active template of a principal, and the principal's settings of it. Errors: [ErrNoneActive].
-func (g *Gallery) Active(by principal.Key) (id string, _ *wasmagentv1.TemplateConfig, _ error) {
+func (g *Gallery) Active(caller principal.Key) (id string, _ *wasmagentv1.TemplateConfig, _ error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	active, err := g.active(by)
+	active, err := g.active(caller)
 	return active.id, active.config, err
 }
 
 // active is like Active. The caller holds mu.
-func (g *Gallery) active(by principal.Key) (activeTemplate, error) {
-	if active := g.activeTemplates[by.Tenant]; active != nil {
-		if now, ok := active.Get(by.Subject); ok {
-			if _, err := g.get(by.Tenant, now.id); err == nil { // otherwise the template was removed
+func (g *Gallery) active(caller principal.Key) (activeTemplate, error) {
+	if active := g.activeTemplates[caller.Tenant]; active != nil {
+		if now, ok := active.Get(caller.Subject); ok {
+			if _, err := g.get(caller.Tenant, now.id); err == nil { // otherwise the template was removed
 				return now, nil
 			}
 		}
@@ -404,14 +404,14 @@ func (g *Gallery) active(by principal.Key) (activeTemplate, error) {
 
 // Configure replaces a principal's settings of its active template, and returns the id of the template. Errors:
 // [ErrNoneActive].
-func (g *Gallery) Configure(by principal.Key, config *wasmagentv1.TemplateConfig) (id string, err error) {
+func (g *Gallery) Configure(caller principal.Key, config *wasmagentv1.TemplateConfig) (id string, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	active, err := g.active(by)
+	active, err := g.active(caller)
 	if err != nil {
 		return "", err
 	}
-	g.activeTemplates[by.Tenant].Add(by.Subject, activeTemplate{id: active.id, config: proto.CloneOf(config)})
+	g.activeTemplates[caller.Tenant].Add(caller.Subject, activeTemplate{id: active.id, config: proto.CloneOf(config)})
 	return active.id, nil
 }
 

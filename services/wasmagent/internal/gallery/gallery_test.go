@@ -302,8 +302,8 @@ func TestContainer_HasBytesOfOtherImplementation(t *testing.T) {
 		parts gallery.Parts
 		want  string
 	}{
-		"of nothing": {gallery.Parts{}, "UlZGAQAAAABRtdnGI3YO3cqp27kPysH9gU98PCKIjX+sbqU+7F3Gqg=="},
-		"of a prompt": {
+		"no parts": {gallery.Parts{}, "UlZGAQAAAABRtdnGI3YO3cqp27kPysH9gU98PCKIjX+sbqU+7F3Gqg=="},
+		"one prompt": {
 			gallery.Parts{Prompts: []*wasmagentv1.TemplatePrompt{{Name: "p", SystemPrompt: "hi", Version: "1.0"}}},
 			"UlZGAQEAAAAEBgEzAAAAW3sibmFtZSI6InAiLCJzeXN0ZW1fcHJvbXB0IjoiaGkiLCJ2ZXJzaW9uIjoiMS4wIn1d",
 		},

@@ -29,9 +29,9 @@ func (g *Gallery) Search(tenantID, query string) []*wasmagentv1.TemplateHit {
 	}
 	var hits []*wasmagentv1.TemplateHit
 	for _, t := range g.List(tenantID) {
-		if fits := relevance(t, terms); fits > 0 {
+		if score := relevance(t, terms); score > 0 {
 			hits = append(hits, &wasmagentv1.TemplateHit{
-				Id: t.GetId(), Name: t.GetName(), Description: t.GetDescription(), Category: t.GetCategory(), Tags: t.GetTags(), Relevance: fits,
+				Id: t.GetId(), Name: t.GetName(), Description: t.GetDescription(), Category: t.GetCategory(), Tags: t.GetTags(), Relevance: score,
 			})
 		}
 	}

@@ -93,7 +93,7 @@ func TestChange_IsShortForLongConversation(t *testing.T) {
 // that the store was changed.
 func TestApply_RefusesChangeInWrongPosition(t *testing.T) {
 	t.Parallel()
-	made, found, next := inventory.BasisCreated, inventory.BasisFound, inventory.BasisPrevious
+	created, found, previous := inventory.BasisCreated, inventory.BasisFound, inventory.BasisPrevious
 	now := listOf(t, 1, []string{"a"}, nil, []string{"m"})
 	write := func(basis inventory.Basis) []byte {
 		text, err := now.Change(basis, nil, "digest")
@@ -103,7 +103,7 @@ func TestApply_RefusesChangeInWrongPosition(t *testing.T) {
 		return text
 	}
 	for name, bases := range map[string][]inventory.Basis{
-		"before as the first": {next}, "found after made": {made, found}, "found twice": {found, found}, "made after found": {found, made}, "an unknown basis": {"other"},
+		"previous is first": {previous}, "found after created": {created, found}, "found twice": {found, found}, "created after found": {found, created}, "an unknown basis": {"other"},
 	} {
 		var covered inventory.Covered
 		var err error

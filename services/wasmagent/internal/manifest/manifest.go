@@ -109,18 +109,18 @@ func (r *Rights) MatchTool(server, tool string, arguments []byte, now time.Time)
 	if len(server) > maxName || len(tool) > maxName {
 		return nil, fmt.Errorf("%w: the name of the server or the tool is too long", ErrNotAllowed)
 	}
-	var fits []Match
+	var found []Match
 	for _, p := range r.unexpired(now) {
 		for i, right := range p.manifest.GetTools() {
 			if right.GetServer() == server && matches(right.GetTool(), tool) && conditionsHold(right.GetConditions(), arguments) {
-				fits = append(fits, Match{p.id, i, int64(right.GetCalls())})
+				found = append(found, Match{p.id, i, int64(right.GetCalls())})
 			}
 		}
 	}
-	if len(fits) == 0 {
+	if len(found) == 0 {
 		return nil, fmt.Errorf("%w: %s of %s", ErrNotAllowed, tool, server)
 	}
-	return fits, nil
+	return found, nil
 }
 
 // NamesTool reports whether a right names a tool, regardless of the right's conditions.
@@ -151,26 +151,26 @@ func (f ModelMatch) IsUnbounded() bool { return f.Tokens < 0 && f.Nanos < 0 }
 
 // MatchModel returns the rights that allow questions to a model, which is `provider:name`. Errors: [ErrNotAllowed].
 func (r *Rights) MatchModel(model string, now time.Time) ([]ModelMatch, error) {
-	var fits []ModelMatch
+	var found []ModelMatch
 	for _, p := range r.unexpired(now) {
 		for i, right := range p.manifest.GetModels() {
 			if len(model) > maxName || !matches(right.GetModel(), model) {
 				continue
 			}
-			fit := ModelMatch{Match{Grant: p.id, Index: i}, -1, -1}
+			match := ModelMatch{Match{Grant: p.id, Index: i}, -1, -1}
 			if right.Tokens != nil {
-				fit.Tokens = int64(right.GetTokens())
+				match.Tokens = int64(right.GetTokens())
 			}
 			if right.Cost != nil {
-				fit.Nanos = dollarsToNanos(right.GetCost())
+				match.Nanos = dollarsToNanos(right.GetCost())
 			}
-			fits = append(fits, fit)
+			found = append(found, match)
 		}
 	}
-	if len(fits) == 0 {
+	if len(found) == 0 {
 		return nil, fmt.Errorf("%w: the model %.64q", ErrNotAllowed, model)
 	}
-	return fits, nil
+	return found, nil
 }
 
 // dollarsToNanos converts an amount of dollars to billionths of a dollar. For an invalid amount it returns 0, which

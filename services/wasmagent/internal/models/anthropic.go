@@ -117,12 +117,12 @@ func (d anthropic) ask(ctx context.Context, model string, req *wasmagentv1.AskMo
 		body.Tools = append(body.Tools, anthropicTool{Name: t.GetName(), Description: t.GetDescription(), InputSchema: schema})
 	}
 	all := anthropicAnswer{tell: progress}
-	begun, err := d.stream(ctx, body, all.add)
+	hasBegun, err := d.stream(ctx, body, all.add)
 	switch {
 	case err != nil:
 		return all.answer(), err
 	case all.stop == "":
-		return all.answer(), missingEndError(begun)
+		return all.answer(), missingEndError(hasBegun)
 	case all.stop == "max_tokens":
 		return all.answer(), ErrTruncated
 	}

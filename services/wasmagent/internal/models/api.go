@@ -27,15 +27,15 @@ func newAPI(client *http.Client, configured, standard, path string, header http.
 	if base == "" {
 		base = standard
 	}
-	at, err := url.JoinPath(base, path)
+	endpoint, err := url.JoinPath(base, path)
 	header.Set("Content-Type", "application/json")
 	header.Set("Accept", "text/event-stream, application/json")
-	return api{client, at, header}, err
+	return api{client, endpoint, header}, err
 }
 
-// stream sends a question and calls add for each event of the answer, until add reports the end. begun reports whether
-// at least one event has arrived. Errors: those of add, [*FailureError], [ErrLarge] and the context's.
-func (a api) stream(ctx context.Context, question any, add func(kind string, event []byte) (end bool, err error)) (begun bool, err error) {
+// stream sends a question and calls add for each event of the answer, until add reports the end. hasBegun reports
+// whether at least one event has arrived. Errors: those of add, [*FailureError], [ErrLarge] and the context's.
+func (a api) stream(ctx context.Context, question any, add func(kind string, event []byte) (end bool, err error)) (hasBegun bool, err error) {
 	body, err := json.Marshal(question)
 	if err != nil {
 		return false, rejected("the question can't be written as JSON")
@@ -52,23 +52,23 @@ func (a api) stream(ctx context.Context, question any, add func(kind string, eve
 	defer resp.Body.Close() //nolint:errcheck // the answer was only read
 	for event, err := range sse.Read(resp.Body, &sse.ReadConfig{MaxEventSize: maxStreamBytes}) {
 		if err != nil {
-			return begun, transportError(ctx, err, begun)
+			return hasBegun, transportError(ctx, err, hasBegun)
 		}
 		if event.Data == "" || event.Type == "ping" { // keeps the connection open
 			continue
 		}
 		if isErrorEvent([]byte(event.Data)) {
-			return begun, eventFailure([]byte(event.Data), begun)
+			return hasBegun, eventFailure([]byte(event.Data), hasBegun)
 		}
 		end, err := add(event.Type, []byte(event.Data))
 		if err != nil {
-			return begun, err
+			return hasBegun, err
 		}
-		if begun = true; end {
-			return begun, nil
+		if hasBegun = true; end {
+			return hasBegun, nil
 		}
 	}
-	return begun, nil
+	return hasBegun, nil
 }
 
 // answerBlock is a block of an answer: a text, a call, or a block of another type, which is ignored.

@@ -137,8 +137,8 @@ func statusFailure(status int, header http.Header, body []byte, now time.Time) *
 	return f
 }
 
-// eventFailure returns the failure for an error event in a stream. begun is true if the answer had begun.
-func eventFailure(event []byte, begun bool) *FailureError {
+// eventFailure returns the failure for an error event in a stream. hasBegun is true if the answer had begun.
+func eventFailure(event []byte, hasBegun bool) *FailureError {
 	reason := parseErrorObject(event)
 	f := &FailureError{Kind: ErrOverloaded, Message: reason.Message, isRetryable: true}
 	switch reason.Type {
@@ -149,7 +149,7 @@ func eventFailure(event []byte, begun bool) *FailureError {
 	case "invalid_request_error", "request_too_large", "not_found_error", "billing_error", "insufficient_quota":
 		f.Kind, f.isRetryable = ErrRejected, false
 	}
-	if begun {
+	if hasBegun {
 		f.Kind, f.isRetryable, f.MayBeCharged = ErrInterrupted, false, true
 	}
 	return f

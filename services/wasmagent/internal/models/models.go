@@ -182,11 +182,11 @@ func (m *Models) Ask(ctx context.Context, req *wasmagentv1.AskModelRequest, prog
 		return Answer{}, fmt.Errorf("%w: %q", ErrNotConfigured, req.GetModel())
 	}
 	var answer Answer
-	heard, clean := 0, m.answerScrubbers[provider]
+	received, clean := 0, m.answerScrubbers[provider]
 	err := m.retries[provider].run(ctx, progress, func() (err error) {
 		pieces := clean.Stream(progress)
 		answer, err = askOnce(m.drivers[provider], ctx, name, req, func(piece string) {
-			heard += len(piece)
+			received += len(piece)
 			pieces.Write(piece)
 		})
 		if err == nil {
@@ -205,8 +205,8 @@ func (m *Models) Ask(ctx context.Context, req *wasmagentv1.AskModelRequest, prog
 		c.Id, c.Name = clean.Log(c.GetId()), clean.Log(c.GetName())
 		c.Arguments = clean.Log(string(clean.Answer([]byte(c.GetArguments()))))
 	}
-	if err != nil && heard > 0 { // providers report the output tokens only at the end
-		answer.Output = max(answer.Output, int64(heard/bytesPerToken))
+	if err != nil && received > 0 { // providers report the output tokens only at the end
+		answer.Output = max(answer.Output, int64(received/bytesPerToken))
 	}
 	size := len(answer.Content)
 	for _, c := range answer.Calls {
@@ -215,7 +215,7 @@ func (m *Models) Ask(ctx context.Context, req *wasmagentv1.AskModelRequest, prog
 	if err == nil && size > maxAnswer {
 		err = ErrLarge
 	}
-	m.countTokens(req, &answer, max(size, heard))
+	m.countTokens(req, &answer, max(size, received))
 	if err != nil {
 		answer.Content, answer.Calls = "", nil
 	}

@@ -201,12 +201,12 @@ func TestAsk_ReturnsKindOfFailure(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				tries := 1
+				attempts := 1
 				if name == "busy" || name == "broken" {
-					tries = 3
+					attempts = 3
 				}
 				_, err = m.Ask(t.Context(), question("p:m"), func(string) {})
-				if err == nil || c.want != nil && !errors.Is(err, c.want) || n != tries || strings.Contains(err.Error(), "sk-of") {
+				if err == nil || c.want != nil && !errors.Is(err, c.want) || n != attempts || strings.Contains(err.Error(), "sk-of") {
 					t.Errorf("asked %d times: %v", n, err)
 				}
 			})
@@ -292,17 +292,17 @@ func TestAsk_AcceptsCallsInAllForms(t *testing.T) {
 		want   string
 		err    error
 	}{
-		"without an index":        {"openai", openAI(`{"id":"a","function":{"name":"f","arguments":"{}"}}`, `{"id":"b","function":{"name":"g","arguments":"{}"}}`), "a f {}, b g {}", nil},
-		"in small pieces":         {"openai", openAI(`{"index":0,"id":"a","function":{"name":"f"}}`, `{"index":0,"function":{"arguments":"{"}}`, `{"index":1,"id":"b","function":{"name":"g"}}`, `{"index":0,"id":"a","function":{"arguments":"}"}}`), "a f {}, b g ", nil},
-		"gaps of indices":         {"openai", openAI(`{"index":7,"id":"a","function":{"name":"f","arguments":"{}"}}`), "a f {}", nil},
-		"below zero":              {"openai", openAI(`{"index":-1,"id":"a","function":{"name":"f","arguments":"{"}}`, `{"index":0,"function":{"arguments":"}"}}`), "a f {}", nil},
-		"an id each":              {"openai", openAI(`{"index":0,"id":"a","function":{"name":"f","arguments":"{"}}`, `{"index":0,"id":"b","function":{"arguments":"}"}}`), "a f {}", nil},
-		"whole, then pieces":      {"openai", openAI(`{"id":"a","function":{"name":"f","arguments":"{}"}}`, `{"id":"b","function":{"name":"g","arguments":"{"}}`, `{"function":{"arguments":"}"}}`), "a f {}, b g {}", nil},
-		"alternating":             {"anthropic", start(`{"type":"content_block_start","index":0,"content_block":{"type":"tool_use","id":"a","name":"f"}}`, `{"type":"content_block_start","index":1,"content_block":{"type":"tool_use","id":"b","name":"g"}}`, `{"type":"content_block_delta","index":0,"delta":{"partial_json":"{}"}}`, `{"type":"content_block_delta","index":1,"delta":{"partial_json":"[]"}}`), "a f {}, b g []", nil},
-		"without arguments":       {"anthropic", start(`{"type":"content_block_start","index":0,"content_block":{"type":"tool_use","id":"a","name":"f","input":{}}}`), "a f {}", nil},
-		"after other types":       {"anthropic", start(`{"type":"content_block_start","index":0,"content_block":{"type":"thinking","thinking":""}}`, `{"type":"content_block_delta","index":0,"delta":{"type":"thinking_delta","thinking":"hm"}}`, `{"type":"content_block_start","index":1,"content_block":{"type":"tool_use","id":"a","name":"f"}}`, `{"type":"content_block_delta","index":1,"delta":{"partial_json":"{}"}}`), "a f {}", nil},
-		"a block without a start": {"anthropic", start(`{"type":"content_block_delta","index":0,"delta":{"text":"x"}}`), "", models.ErrMalformed},
-		"a block twice":           {"anthropic", start(`{"type":"content_block_start","index":1,"content_block":{"type":"text"}}`), "", models.ErrMalformed},
+		"without an index":         {"openai", openAI(`{"id":"a","function":{"name":"f","arguments":"{}"}}`, `{"id":"b","function":{"name":"g","arguments":"{}"}}`), "a f {}, b g {}", nil},
+		"in small pieces":          {"openai", openAI(`{"index":0,"id":"a","function":{"name":"f"}}`, `{"index":0,"function":{"arguments":"{"}}`, `{"index":1,"id":"b","function":{"name":"g"}}`, `{"index":0,"id":"a","function":{"arguments":"}"}}`), "a f {}, b g ", nil},
+		"gaps between indices":     {"openai", openAI(`{"index":7,"id":"a","function":{"name":"f","arguments":"{}"}}`), "a f {}", nil},
+		"negative index":           {"openai", openAI(`{"index":-1,"id":"a","function":{"name":"f","arguments":"{"}}`, `{"index":0,"function":{"arguments":"}"}}`), "a f {}", nil},
+		"another id in each piece": {"openai", openAI(`{"index":0,"id":"a","function":{"name":"f","arguments":"{"}}`, `{"index":0,"id":"b","function":{"arguments":"}"}}`), "a f {}", nil},
+		"complete, then in pieces": {"openai", openAI(`{"id":"a","function":{"name":"f","arguments":"{}"}}`, `{"id":"b","function":{"name":"g","arguments":"{"}}`, `{"function":{"arguments":"}"}}`), "a f {}, b g {}", nil},
+		"alternating":              {"anthropic", start(`{"type":"content_block_start","index":0,"content_block":{"type":"tool_use","id":"a","name":"f"}}`, `{"type":"content_block_start","index":1,"content_block":{"type":"tool_use","id":"b","name":"g"}}`, `{"type":"content_block_delta","index":0,"delta":{"partial_json":"{}"}}`, `{"type":"content_block_delta","index":1,"delta":{"partial_json":"[]"}}`), "a f {}, b g []", nil},
+		"without arguments":        {"anthropic", start(`{"type":"content_block_start","index":0,"content_block":{"type":"tool_use","id":"a","name":"f","input":{}}}`), "a f {}", nil},
+		"after other types":        {"anthropic", start(`{"type":"content_block_start","index":0,"content_block":{"type":"thinking","thinking":""}}`, `{"type":"content_block_delta","index":0,"delta":{"type":"thinking_delta","thinking":"hm"}}`, `{"type":"content_block_start","index":1,"content_block":{"type":"tool_use","id":"a","name":"f"}}`, `{"type":"content_block_delta","index":1,"delta":{"partial_json":"{}"}}`), "a f {}", nil},
+		"a block without a start":  {"anthropic", start(`{"type":"content_block_delta","index":0,"delta":{"text":"x"}}`), "", models.ErrMalformed},
+		"a block twice":            {"anthropic", start(`{"type":"content_block_start","index":1,"content_block":{"type":"text"}}`), "", models.ErrMalformed},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -334,12 +334,12 @@ func TestAsk_ReturnsErrorsInStreams(t *testing.T) {
 		events []string
 		want   error
 	}{
-		"first":            {"openai", []string{`{"error":{"message":"slow down","type":"rate_limit_exceeded"}}`}, models.ErrRateLimited},
-		"a text":           {"openai", []string{`{"error":"out of memory"}`}, models.ErrOverloaded},
-		"after a piece":    {"openai", []string{openAIEvents[0], `{"error":{"message":"gone"}}`}, models.ErrInterrupted},
-		"null is no error": {"openai", append([]string{`{"error":null,"choices":[]}`}, openAIEvents...), nil},
-		"after a ping":     {"anthropic", []string{`{"type":"ping"}`, `{"type":"error","error":{"type":"overloaded_error","message":"busy"}}`}, models.ErrOverloaded},
-		"of the other API": {"anthropic", []string{`{"type":"error","error":{"type":"overloaded_error","message":"busy"}}`}, models.ErrOverloaded},
+		"first":                       {"openai", []string{`{"error":{"message":"slow down","type":"rate_limit_exceeded"}}`}, models.ErrRateLimited},
+		"error is a text":             {"openai", []string{`{"error":"out of memory"}`}, models.ErrOverloaded},
+		"after a piece":               {"openai", []string{openAIEvents[0], `{"error":{"message":"gone"}}`}, models.ErrInterrupted},
+		"error is null":               {"openai", append([]string{`{"error":null,"choices":[]}`}, openAIEvents...), nil},
+		"after a ping":                {"anthropic", []string{`{"type":"ping"}`, `{"type":"error","error":{"type":"overloaded_error","message":"busy"}}`}, models.ErrOverloaded},
+		"error type of the other API": {"anthropic", []string{`{"type":"error","error":{"type":"overloaded_error","message":"busy"}}`}, models.ErrOverloaded},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

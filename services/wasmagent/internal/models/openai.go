@@ -103,12 +103,12 @@ func (o openAI) ask(ctx context.Context, model string, req *wasmagentv1.AskModel
 		body.Tools = append(body.Tools, openAITool{Type: "function", Function: f})
 	}
 	all := openAIAnswer{tell: progress}
-	begun, err := o.stream(ctx, body, all.add)
+	hasBegun, err := o.stream(ctx, body, all.add)
 	switch {
 	case err != nil:
 		return all.answer(), err
 	case all.finish == "":
-		return all.answer(), missingEndError(begun)
+		return all.answer(), missingEndError(hasBegun)
 	case all.finish == "length":
 		return all.answer(), ErrTruncated
 	}

@@ -33,8 +33,8 @@ type Retry struct {
 // wait returns the wait after a number of tries. If the provider requests a wait, it is that wait plus a random part of
 // up to a quarter of the backoff. Otherwise it is the backoff, which doubles with each try, minus a random part of up
 // to a half. Because of the random part, callers that were refused at the same time do not return at the same time.
-func (r Retry) wait(tries int, after time.Duration) time.Duration {
-	most := min(time.Duration(float64(r.Backoff)*math.Pow(2, float64(tries-1))), maxBackoff)
+func (r Retry) wait(attempts int, after time.Duration) time.Duration {
+	most := min(time.Duration(float64(r.Backoff)*math.Pow(2, float64(attempts-1))), maxBackoff)
 	jitter := time.Duration(rand.Float64() * float64(most) / 2) //nolint:gosec // not a secret
 	if after > 0 {
 		return after + jitter/2
@@ -45,19 +45,19 @@ func (r Retry) wait(tries int, after time.Duration) time.Duration {
 // run calls once until it returns an answer, or an error that a further try would not change. It returns the error at
 // once if the wait would not end before the context's deadline.
 func (r Retry) run(ctx context.Context, progress func(string), once func() error) error {
-	for tries := 1; ; tries++ {
+	for attempts := 1; ; attempts++ {
 		err := once()
 		f, failed := err.(*FailureError) //nolint:errorlint // drivers do not wrap it
 		if !failed {
 			return err
 		}
-		f.Tries = tries
-		wait := r.wait(tries, f.RetryAfter)
+		f.Tries = attempts
+		wait := r.wait(attempts, f.RetryAfter)
 		deadline, bounded := ctx.Deadline()
-		if !f.isRetryable || f.MayBeCharged || tries >= r.Tries || f.RetryAfter > maxRetryAfter || bounded && time.Until(deadline) <= wait {
+		if !f.isRetryable || f.MayBeCharged || attempts >= r.Tries || f.RetryAfter > maxRetryAfter || bounded && time.Until(deadline) <= wait {
 			return f
 		}
-		progress(fmt.Sprintf("%s; asks again in %s (try %d of %d)\n", f.shortText(), wait.Round(time.Millisecond), tries+1, r.Tries))
+		progress(fmt.Sprintf("%s; asks again in %s (try %d of %d)\n", f.shortText(), wait.Round(time.Millisecond), attempts+1, r.Tries))
 		timer := time.NewTimer(wait)
 		select {
 		case <-timer.C:

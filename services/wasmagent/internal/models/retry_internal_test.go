@@ -53,28 +53,28 @@ func TestRetry_WaitsWithinTheDeadline(t *testing.T) {
 		tries       int
 		least, most time.Duration
 	}{
-		"back-off":             {FailureError{Kind: ErrOverloaded, isRetryable: true}, time.Hour, 5, 7500 * time.Millisecond, 15 * time.Second},
-		"as the provider says": {FailureError{Kind: ErrRateLimited, RetryAfter: 20 * time.Second, isRetryable: true}, time.Hour, 5, 80 * time.Second, 84 * time.Second},
-		"too long":             {FailureError{Kind: ErrRateLimited, RetryAfter: 6 * time.Minute, isRetryable: true}, time.Hour, 1, 0, 0},
-		"forever":              {FailureError{Kind: ErrRateLimited, RetryAfter: math.MaxInt64, isRetryable: true}, time.Hour, 1, 0, 0},
-		"beyond the deadline":  {FailureError{Kind: ErrRateLimited, RetryAfter: 20 * time.Second, isRetryable: true}, 30 * time.Second, 2, 20 * time.Second, 21 * time.Second},
-		"begun":                {FailureError{Kind: ErrInterrupted, MayBeCharged: true, isRetryable: true}, time.Hour, 1, 0, 0},
-		"for good":             {FailureError{Kind: ErrRejected}, time.Hour, 1, 0, 0},
+		"back-off":                       {FailureError{Kind: ErrOverloaded, isRetryable: true}, time.Hour, 5, 7500 * time.Millisecond, 15 * time.Second},
+		"wait requested by the provider": {FailureError{Kind: ErrRateLimited, RetryAfter: 20 * time.Second, isRetryable: true}, time.Hour, 5, 80 * time.Second, 84 * time.Second},
+		"requested wait too long":        {FailureError{Kind: ErrRateLimited, RetryAfter: 6 * time.Minute, isRetryable: true}, time.Hour, 1, 0, 0},
+		"requested wait without end":     {FailureError{Kind: ErrRateLimited, RetryAfter: math.MaxInt64, isRetryable: true}, time.Hour, 1, 0, 0},
+		"beyond the deadline":            {FailureError{Kind: ErrRateLimited, RetryAfter: 20 * time.Second, isRetryable: true}, 30 * time.Second, 2, 20 * time.Second, 21 * time.Second},
+		"answer had begun":               {FailureError{Kind: ErrInterrupted, MayBeCharged: true, isRetryable: true}, time.Hour, 1, 0, 0},
+		"permanent error":                {FailureError{Kind: ErrRejected}, time.Hour, 1, 0, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				ctx, cancel := context.WithTimeout(t.Context(), c.deadline)
 				defer cancel()
-				begin, tries, reports := time.Now(), 0, 0
+				begin, attempts, reports := time.Now(), 0, 0
 				err := Retry{5, time.Second}.run(ctx, func(string) { reports++ }, func() error {
-					tries++
+					attempts++
 					f := c.failure
 					return &f
 				})
 				var f *FailureError
-				if !errors.As(err, &f) || f.Tries != tries || tries != c.tries || reports != tries-1 {
-					t.Errorf("%d tries, %d reports: %v", tries, reports, err)
+				if !errors.As(err, &f) || f.Tries != attempts || attempts != c.tries || reports != attempts-1 {
+					t.Errorf("%d tries, %d reports: %v", attempts, reports, err)
 				}
 				if took := time.Since(begin); took < c.least || took > c.most {
 					t.Errorf("the tries took %s, want %s to %s", took, c.least, c.most)

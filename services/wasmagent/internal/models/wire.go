@@ -63,9 +63,9 @@ func (b *boundedBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// transportError converts an error of a connection or of its stream to an error of this package. begun is true if the
-// answer had begun.
-func transportError(ctx context.Context, err error, begun bool) error {
+// transportError converts an error of a connection or of its stream to an error of this package. hasBegun is true if
+// the answer had begun.
+func transportError(ctx context.Context, err error, hasBegun bool) error {
 	failure, found := errors.AsType[*FailureError](err)
 	timeout, isNet := errors.AsType[net.Error](err)
 	dial, isOp := errors.AsType[*net.OpError](err)
@@ -77,7 +77,7 @@ func transportError(ctx context.Context, err error, begun bool) error {
 		return ErrLarge
 	case found:
 		return failure
-	case errors.Is(err, errCutOff) && begun:
+	case errors.Is(err, errCutOff) && hasBegun:
 		return &FailureError{Kind: ErrInterrupted, MayBeCharged: true}
 	case isNet && timeout.Timeout() && (!isOp || dial.Op != "dial"): // the provider got the question and may charge for it
 		return &FailureError{Kind: ErrUnreachable, Message: "it did not answer in time", MayBeCharged: true}
@@ -89,15 +89,15 @@ func transportError(ctx context.Context, err error, begun bool) error {
 	return malformed("an event of the stream can't be parsed")
 }
 
-func malformed(why string) *FailureError {
-	return &FailureError{Kind: ErrMalformed, Message: why, MayBeCharged: true}
+func malformed(reason string) *FailureError {
+	return &FailureError{Kind: ErrMalformed, Message: reason, MayBeCharged: true}
 }
 
-func rejected(why string) *FailureError { return &FailureError{Kind: ErrRejected, Message: why} }
+func rejected(reason string) *FailureError { return &FailureError{Kind: ErrRejected, Message: reason} }
 
 // missingEndError returns the error for a stream that ended without the end of the answer.
-func missingEndError(begun bool) *FailureError {
-	if begun {
+func missingEndError(hasBegun bool) *FailureError {
+	if hasBegun {
 		return &FailureError{Kind: ErrInterrupted, MayBeCharged: true}
 	}
 	return malformed("it is empty")

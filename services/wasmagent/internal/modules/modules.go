@@ -4,6 +4,7 @@ package modules
 
 import (
 	"cmp"
+	"compress/gzip"
 	"crypto/sha256"
 	"embed"
 	"encoding/hex"
@@ -45,12 +46,26 @@ type Listed struct {
 var shipped = sync.OnceValue(func() map[string]string {
 	digests := make(map[string]string)
 	for _, name := range shippedNames {
-		if module, err := dist.ReadFile("dist/" + name + ".wasm"); err == nil {
+		if module, err := readShipped(name); err == nil {
 			digests[name] = digestOf(module)
 		}
 	}
 	return digests
 })
+
+// readShipped returns the module of a shipped guest, which is embedded in compressed form.
+func readShipped(name string) ([]byte, error) {
+	file, err := dist.Open("dist/" + name + ".wasm.gz")
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close() //nolint:errcheck // the file was only read
+	unpacked, err := gzip.NewReader(file)
+	if err != nil {
+		return nil, err
+	}
+	return io.ReadAll(unpacked)
+}
 
 // Guests are the guests that agents may run. The zero value has only the shipped ones.
 type Guests struct{ listed map[string]Listed }
@@ -104,7 +119,7 @@ func (g *Guests) Load(name string) (module []byte, digest string, err error) {
 	if !slices.Contains(shippedNames, name) {
 		return nil, "", fmt.Errorf("%q %w; there are %v", name, ErrUnknown, g.Names())
 	}
-	if module, err = dist.ReadFile("dist/" + name + ".wasm"); err != nil {
+	if module, err = readShipped(name); err != nil {
 		return nil, "", fmt.Errorf("the guest %q %w", name, ErrNotBuilt)
 	}
 	return module, digestOf(module), nil

@@ -108,7 +108,7 @@ func (s *Store) ArchivePart(ctx context.Context, key ArchiveKey, offset int64) (
 // AddArchivePart stores a part of an archive that is being imported. size is the size of the whole archive. When the
 // archive is complete, it returns all of its bytes, unless an agent was created from them already. Errors:
 // [ErrArchivesFull], [ErrPartInvalid], [ErrPartOrder].
-func (s *Store) AddArchivePart(ctx context.Context, key ArchiveKey, size, offset int64, part []byte) (archive Archive, whole []byte, err error) {
+func (s *Store) AddArchivePart(ctx context.Context, key ArchiveKey, size, offset int64, part []byte) (archive Archive, content []byte, err error) {
 	if offset+int64(len(part)) > size {
 		return archive, nil, ErrPartInvalid
 	}
@@ -117,7 +117,7 @@ func (s *Store) AddArchivePart(ctx context.Context, key ArchiveKey, size, offset
 		if err != nil {
 			return err
 		}
-		archive, whole = *found, nil
+		archive, content = *found, nil
 		switch {
 		case found.Size != size:
 			return ErrPartInvalid
@@ -138,16 +138,16 @@ func (s *Store) AddArchivePart(ctx context.Context, key ArchiveKey, size, offset
 		}
 		archive.Stored += int64(len(rest))
 		if archive.Stored == size {
-			whole, err = allParts(ctx, tx, archive.id)
+			content, err = allParts(ctx, tx, archive.id)
 		}
 		return err
 	})
-	if err == nil && whole != nil {
-		if sum := sha256.Sum256(whole); hex.EncodeToString(sum[:]) != key.Digest {
+	if err == nil && content != nil {
+		if sum := sha256.Sum256(content); hex.EncodeToString(sum[:]) != key.Digest {
 			return archive, nil, errors.Join(ErrPartInvalid, s.DropArchive(ctx, key))
 		}
 	}
-	return archive, whole, err
+	return archive, content, err
 }
 
 // SetArchiveMade records the id of the agent that was created from an archive, and the id of the exported agent.
@@ -266,9 +266,9 @@ func eachPart(ctx context.Context, tx *sqlstore.Tx, id string, after int64, do f
 	}, "SELECT first, data FROM archive_parts WHERE id = $1 AND first + length(data) > $2 ORDER BY first", id, after)
 }
 
-func allParts(ctx context.Context, tx *sqlstore.Tx, id string) (whole []byte, err error) {
-	err = eachPart(ctx, tx, id, 0, func(_ int64, data []byte) { whole = append(whole, data...) })
-	return whole, err
+func allParts(ctx context.Context, tx *sqlstore.Tx, id string) (content []byte, err error) {
+	err = eachPart(ctx, tx, id, 0, func(_ int64, data []byte) { content = append(content, data...) })
+	return content, err
 }
 
 // hasBytes reports whether an archive has the bytes want at an offset.

@@ -76,12 +76,12 @@ func TestMigration_AddsUpCountersOfCopies(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				wish := store.UseRequest{Budget: store.Budget{Tenant: "t", JournalID: "first"}, Matches: []manifest.Match{{MaxUses: 5}}}
-				uses, err := s.CountUses(t.Context(), []store.UseRequest{wish})
+				request := store.UseRequest{Budget: store.Budget{Tenant: "t", JournalID: "first"}, Matches: []manifest.Match{{MaxUses: 5}}}
+				uses, err := s.CountUses(t.Context(), []store.UseRequest{request})
 				if err != nil {
 					t.Fatalf("start %d: a fifth use: %v", start, err)
 				}
-				if _, err := s.CountUses(t.Context(), []store.UseRequest{wish}); !errors.Is(err, manifest.ErrSpent) {
+				if _, err := s.CountUses(t.Context(), []store.UseRequest{request}); !errors.Is(err, manifest.ErrSpent) {
 					t.Errorf("start %d: a sixth use: %v", start, err)
 				}
 				if err := errors.Join(s.UncountUses(t.Context(), uses), s.RemoveUnusedCounters(t.Context()), s.Close()); err != nil {
@@ -115,8 +115,8 @@ func TestAddArchivePart_RefusesOtherBytesAndGaps(t *testing.T) {
 		s := open("here")
 		key := store.ArchiveKey{Owner: principal.Key{Tenant: "t", Subject: "ana"}, Digest: "88d4266fd4e6338d13b845fcf289579d209c897823b9217da3e161936f031589", IsImport: true} // of abcd
 		add := func(offset int64, part string) (store.Archive, string, error) {
-			archive, whole, err := s.AddArchivePart(t.Context(), key, 4, offset, []byte(part))
-			return archive, string(whole), err
+			archive, content, err := s.AddArchivePart(t.Context(), key, 4, offset, []byte(part))
+			return archive, string(content), err
 		}
 		if archive, whole, err := add(0, "ab"); err != nil || archive.Stored != 2 || whole != "" {
 			t.Fatalf("the first part: %+v %q %v", archive, whole, err)

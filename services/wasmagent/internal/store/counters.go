@@ -41,31 +41,31 @@ type CountedUse struct {
 }
 
 // CountUses counts one use for each request, or none if one request can't be met. Errors: [manifest.ErrSpent].
-func (s *Store) CountUses(ctx context.Context, wishes []UseRequest) (taken []CountedUse, err error) {
+func (s *Store) CountUses(ctx context.Context, requests []UseRequest) (counted []CountedUse, err error) {
 	err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
-		taken = nil
-		for _, wish := range wishes {
-			use, err := countUse(ctx, tx, wish)
+		counted = nil
+		for _, request := range requests {
+			use, err := countUse(ctx, tx, request)
 			if err != nil {
 				return err
 			}
-			taken = append(taken, use)
+			counted = append(counted, use)
 		}
 		return nil
 	})
-	return taken, err
+	return counted, err
 }
 
-func countUse(ctx context.Context, tx *sqlstore.Tx, wish UseRequest) (CountedUse, error) {
-	for _, fit := range wish.Matches {
+func countUse(ctx context.Context, tx *sqlstore.Tx, request UseRequest) (CountedUse, error) {
+	for _, match := range request.Matches {
 		result, err := tx.ExecContext(ctx, `INSERT INTO used (tenant, journal, granted, what, place, used, day) VALUES ($1, $2, $3, $4, $5, 1, $7)
 			ON CONFLICT (tenant, journal, granted, what, place) DO UPDATE SET used = used.used + 1, day = $7 WHERE used.used < $6`,
-			wish.Tenant, wish.JournalID, fit.Grant, Tools, int64(fit.Index), fit.MaxUses, dayOf(tx.Now))
+			request.Tenant, request.JournalID, match.Grant, Tools, int64(match.Index), match.MaxUses, dayOf(tx.Now))
 		if err != nil {
 			return CountedUse{}, err
 		}
 		if n, err := result.RowsAffected(); err != nil || n == 1 {
-			return CountedUse{wish.Budget, fit}, err
+			return CountedUse{request.Budget, match}, err
 		}
 	}
 	return CountedUse{}, manifest.ErrSpent
@@ -92,9 +92,9 @@ type ModelUse struct {
 }
 
 // HasUnspentRight reports whether at least one of an agent's rights on a model is not used up.
-func (s *Store) HasUnspentRight(ctx context.Context, budget Budget, fits []manifest.ModelMatch) (isUnspent bool, err error) {
+func (s *Store) HasUnspentRight(ctx context.Context, budget Budget, found []manifest.ModelMatch) (isUnspent bool, err error) {
 	err = s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
-		match, err := firstUnspent(ctx, tx, budget, fits)
+		match, err := firstUnspent(ctx, tx, budget, found)
 		isUnspent = match != nil
 		return err
 	})
@@ -102,20 +102,20 @@ func (s *Store) HasUnspentRight(ctx context.Context, budget Budget, fits []manif
 }
 
 // firstUnspent returns the first right that is not used up, or nil if all are used up.
-func firstUnspent(ctx context.Context, tx *sqlstore.Tx, budget Budget, fits []manifest.ModelMatch) (*manifest.ModelMatch, error) {
-	for _, fit := range fits {
+func firstUnspent(ctx context.Context, tx *sqlstore.Tx, budget Budget, found []manifest.ModelMatch) (*manifest.ModelMatch, error) {
+	for _, match := range found {
 		isUnspent := true
-		for what, most := range map[string]int64{Tokens: fit.Tokens, Cost: fit.Nanos} {
+		for what, most := range map[string]int64{Tokens: match.Tokens, Cost: match.Nanos} {
 			var used int64
 			err := tx.QueryRowContext(ctx, "SELECT coalesce(sum(used), 0) FROM used WHERE tenant = $1 AND journal = $2 AND granted = $3 AND what = $4 AND place = $5",
-				budget.Tenant, budget.JournalID, fit.Grant, what, int64(fit.Index)).Scan(&used)
+				budget.Tenant, budget.JournalID, match.Grant, what, int64(match.Index)).Scan(&used)
 			if err != nil {
 				return nil, err
 			}
 			isUnspent = isUnspent && (most < 0 || used < most)
 		}
 		if isUnspent {
-			return &fit, nil
+			return &match, nil
 		}
 	}
 	return nil, nil //nolint:nilnil // nil if there is none
@@ -126,15 +126,15 @@ func firstUnspent(ctx context.Context, tx *sqlstore.Tx, budget Budget, fits []ma
 func (s *Store) CountModelUse(ctx context.Context, spends []ModelUse) error {
 	return s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		for _, spend := range spends {
-			fit, err := firstUnspent(ctx, tx, spend.Budget, spend.Matches)
+			match, err := firstUnspent(ctx, tx, spend.Budget, spend.Matches)
 			if err != nil {
 				return err
 			}
-			if fit == nil { // other questions have used up the rights meanwhile
-				fit = &spend.Matches[0]
+			if match == nil { // other questions have used up the rights meanwhile
+				match = &spend.Matches[0]
 			}
 			for what, n := range map[string]int64{Tokens: spend.Tokens, Cost: spend.Nanos} {
-				if err := addToCounter(ctx, tx, spend.Budget, fit.Grant, what, int64(fit.Index), n); err != nil {
+				if err := addToCounter(ctx, tx, spend.Budget, match.Grant, what, int64(match.Index), n); err != nil {
 					return err
 				}
 			}

@@ -24,10 +24,10 @@ type AgentLimits struct {
 // Create stores a new agent and returns its position in the order of creation. If from is not empty, the events of the
 // agent from with positions below c.FirstPosition are copied to the new agent. Errors: [ErrAgentsFull],
 // [ErrDescendantsFull].
-func (s *Store) Create(ctx context.Context, c Change, from string, room AgentLimits) (made int64, err error) {
+func (s *Store) Create(ctx context.Context, c Change, from string, limits AgentLimits) (made int64, err error) {
 	caller := c.Record.GetCreator()
 	owner := principal.Person(caller)
-	if err := s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) error { return room.check(ctx, tx, caller) }); err != nil {
+	if err := s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) error { return limits.check(ctx, tx, caller) }); err != nil {
 		return 0, err // checked before the state is written
 	}
 	if err := s.putState(ctx, &c); err != nil {
@@ -38,7 +38,7 @@ func (s *Store) Create(ctx context.Context, c Change, from string, room AgentLim
 		return 0, fmt.Errorf("write an agent: %w", err)
 	}
 	err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
-		if err := room.check(ctx, tx, caller); err != nil { // other agents may have been created meanwhile
+		if err := limits.check(ctx, tx, caller); err != nil { // other agents may have been created meanwhile
 			return err
 		}
 		if err := tx.QueryRowContext(ctx, "SELECT coalesce(max(made), 0) + 1 FROM agents").Scan(&made); err != nil {

@@ -174,9 +174,9 @@ func TestCreate_RefusesBeyondLimits(t *testing.T) {
 			room    store.AgentLimits
 			want    error
 		}{
-			"in all":   {person("ben"), store.AgentLimits{Total: 2, PerPerson: 10}, store.ErrAgentsFull},
-			"her own":  {person("ana"), store.AgentLimits{Total: 10, PerPerson: 1}, store.ErrAgentsFull},
-			"children": {person("agent:t/a", "ana"), store.AgentLimits{Total: 10, PerPerson: 10, Descendants: map[string]int{"agent:t/a": 1}}, store.ErrDescendantsFull},
+			"total":      {person("ben"), store.AgentLimits{Total: 2, PerPerson: 10}, store.ErrAgentsFull},
+			"per person": {person("ana"), store.AgentLimits{Total: 10, PerPerson: 1}, store.ErrAgentsFull},
+			"children":   {person("agent:t/a", "ana"), store.AgentLimits{Total: 10, PerPerson: 10, Descendants: map[string]int{"agent:t/a": 1}}, store.ErrDescendantsFull},
 		} {
 			if err := more(c.creator, c.room); !errors.Is(err, c.want) {
 				t.Errorf("%s: %v, want %v", name, err, c.want)
@@ -239,19 +239,19 @@ func TestCountUses_CountsAllOrNone(t *testing.T) {
 		create(t, s, "a", person("ana"))
 		create(t, s, "b", person("ana"))
 		of := func(id string, most ...int64) store.UseRequest {
-			wish := store.UseRequest{Budget: store.Budget{Tenant: "t", JournalID: id}}
+			request := store.UseRequest{Budget: store.Budget{Tenant: "t", JournalID: id}}
 			for place, n := range most {
-				wish.Matches = append(wish.Matches, manifest.Match{Index: place, MaxUses: n})
+				request.Matches = append(request.Matches, manifest.Match{Index: place, MaxUses: n})
 			}
-			return wish
+			return request
 		}
-		var taken []store.CountedUse
+		var counted []store.CountedUse
 		for range 3 {
 			uses, err := s.CountUses(t.Context(), []store.UseRequest{of("a", 1, 2)})
 			if err != nil {
 				t.Fatal(err)
 			}
-			taken = append(taken, uses...)
+			counted = append(counted, uses...)
 		}
 		if _, err := s.CountUses(t.Context(), []store.UseRequest{of("b", 5), of("a", 1, 2)}); !errors.Is(err, manifest.ErrSpent) {
 			t.Errorf("a fourth use: %v", err)
@@ -261,19 +261,19 @@ func TestCountUses_CountsAllOrNone(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if err := s.UncountUses(t.Context(), taken[:1]); err != nil {
+		if err := s.UncountUses(t.Context(), counted[:1]); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := s.CountUses(t.Context(), []store.UseRequest{of("a", 1, 2)}); err != nil {
 			t.Errorf("a use after one was given back: %v", err)
 		}
-		fits := []manifest.ModelMatch{{Tokens: 100, Nanos: -1}, {Match: manifest.Match{Index: 1}, Tokens: -1, Nanos: 50}}
+		found := []manifest.ModelMatch{{Tokens: 100, Nanos: -1}, {Match: manifest.Match{Index: 1}, Tokens: -1, Nanos: 50}}
 		for i, want := range []bool{true, true, true, false} {
-			left, err := s.HasUnspentRight(t.Context(), store.Budget{Tenant: "t", JournalID: "a"}, fits)
+			left, err := s.HasUnspentRight(t.Context(), store.Budget{Tenant: "t", JournalID: "a"}, found)
 			if err != nil || left != want {
 				t.Errorf("after %d questions the right is not used up: %v %v", i, left, err)
 			}
-			if err := s.CountModelUse(t.Context(), []store.ModelUse{{Budget: store.Budget{Tenant: "t", JournalID: "a"}, Matches: fits, Tokens: 60, Nanos: 60}}); err != nil {
+			if err := s.CountModelUse(t.Context(), []store.ModelUse{{Budget: store.Budget{Tenant: "t", JournalID: "a"}, Matches: found, Tokens: 60, Nanos: 60}}); err != nil {
 				t.Fatal(err)
 			}
 		}

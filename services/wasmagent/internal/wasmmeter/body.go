@@ -65,11 +65,11 @@ const (
 	unreachable = -1
 )
 
-// putBodies encodes the bodies of all functions. For grain, see the constant minSeparateCharge.
-func (b *bodyWriter) putBodies(grain int64) ([]byte, error) {
+// putBodies encodes the bodies of all functions. For minSeparate, see the constant minSeparateCharge.
+func (b *bodyWriter) putBodies(minSeparate int64) ([]byte, error) {
 	var out []byte
 	for i := range b.m.bodies {
-		text, err := b.putBody(i, grain)
+		text, err := b.putBody(i, minSeparate)
 		if err == nil {
 			out = putPart(out, text)
 			err = checkLength(out)
@@ -89,7 +89,7 @@ func checkLength(code []byte) error {
 	return nil
 }
 
-func (b *bodyWriter) putBody(i int, grain int64) ([]byte, error) {
+func (b *bodyWriter) putBody(i int, minSeparate int64) ([]byte, error) {
 	f, typeIndex := b.m.bodies[i], b.m.typeOf[len(b.m.Imports)+i]
 	params := b.m.types[typeIndex].Params
 	b.kinds = append(b.kinds[:0], params[:min(len(params), maxSavedLocals)]...)
@@ -114,7 +114,7 @@ func (b *bodyWriter) putBody(i int, grain int64) ([]byte, error) {
 	if b.usesStack {
 		b.frame = frameOf(b.values+int64(b.locals), len(b.code))
 	}
-	b.placePoints(int64(1+declared), grain)
+	b.placePoints(int64(1+declared), minSeparate)
 	b.points[0].savedLocals = 1<<min(len(params), maxSavedLocals) - 1
 
 	runs := len(f.locals)
@@ -240,11 +240,11 @@ func asMalformed(err error) error {
 //
 // Each loop has a point, which checks the fuel. The entry of a function also has one, unless the function begins with a
 // loop.
-func (b *bodyWriter) placePoints(call, grain int64) {
+func (b *bodyWriter) placePoints(call, minSeparate int64) {
 	b.points, b.frames = append(b.points[:0], chargePoint{flowMark: flowMark{op: entry, cost: call}, checksFuel: true}), b.frames[:0]
-	point, loops, straight := 0, 0, true
+	point, loopCount, isStraight := 0, 0, true
 	for _, m := range b.marks {
-		isSeparate := m.cost >= grain
+		isSeparate := m.cost >= minSeparate
 		switch m.op {
 		case opBlock:
 			b.frames = append(b.frames, point)
@@ -252,9 +252,9 @@ func (b *bodyWriter) placePoints(call, grain int64) {
 		case opLoop:
 			b.frames = append(b.frames, point)
 			point, isSeparate = len(b.points), false
-			b.points = append(b.points, chargePoint{flowMark: flowMark{at: m.at, op: opLoop, takesValues: m.takesValues, cost: 1}, checksFuel: true, savedLocals: b.uses.sets[loops] & b.uses.reads})
-			b.points[0].checksFuel = b.points[0].checksFuel && !straight
-			loops++
+			b.points = append(b.points, chargePoint{flowMark: flowMark{at: m.at, op: opLoop, takesValues: m.takesValues, cost: 1}, checksFuel: true, savedLocals: b.uses.sets[loopCount] & b.uses.reads})
+			b.points[0].checksFuel = b.points[0].checksFuel && !isStraight
+			loopCount++
 		case opIf:
 			b.frames = append(b.frames, point)
 		case opElse:
@@ -270,7 +270,7 @@ func (b *bodyWriter) placePoints(call, grain int64) {
 		case entry:
 			isSeparate = false
 		}
-		straight = straight && (m.op == opBlock || m.op == entry)
+		isStraight = isStraight && (m.op == opBlock || m.op == entry)
 		if isSeparate {
 			point = len(b.points)
 			b.points = append(b.points, chargePoint{flowMark: flowMark{at: m.at}})

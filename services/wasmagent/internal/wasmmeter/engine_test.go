@@ -55,13 +55,13 @@ func newEngine(t testing.TB, cfg wazero.RuntimeConfig) *engine {
 }
 
 // meterAt returns the metered form of a module.
-func meterAt(t testing.TB, text []byte, grain int64) []byte {
+func meterAt(t testing.TB, text []byte, minSeparate int64) []byte {
 	t.Helper()
 	m, err := wasmmeter.Parse(text)
 	if err != nil {
 		t.Fatal(err)
 	}
-	out, err := m.MeteredAt(grain)
+	out, err := m.MeteredAt(minSeparate)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -4,4 +4,4 @@ package wasmmeter
 const Grain = minSeparateCharge
 
 // MeteredAt is [Module.Metered] with another value of minSeparateCharge, for tests.
-func (m *Module) MeteredAt(grain int64) ([]byte, error) { return m.metered(grain) }
+func (m *Module) MeteredAt(minSeparate int64) ([]byte, error) { return m.metered(minSeparate) }

@@ -221,8 +221,8 @@ func TestMetered_KeepsJumpWhenDispatcherReadsLocals(t *testing.T) {
 		if want := int32(min(reads, 1) * 5); interpreter.globals[0] != want {
 			t.Fatalf("with %d reads the global is %d here, want %d", reads, interpreter.globals[0], want)
 		}
-		for _, grain := range []int64{0, wasmmeter.Grain} {
-			runProgram(t, t, meterAt(t, wasm(functions), grain), 1000).checkSame(t, interpreter)
+		for _, minSeparate := range []int64{0, wasmmeter.Grain} {
+			runProgram(t, t, meterAt(t, wasm(functions), minSeparate), 1000).checkSame(t, interpreter)
 		}
 	}
 }

@@ -11,8 +11,8 @@ import (
 )
 
 // TestMetered_ComputesSameResults checks that generated programs compute the same in three ways: as plain modules, as
-// metered modules, and in the interpreter of this test. With a grain of 0 the fuel must be exact. With the default
-// grain it must not be lower. The amounts of refills must make no difference.
+// metered modules, and in the interpreter of this test. With a minSeparate of 0, the fuel must be exact. With the
+// default minSeparate, it must not be lower. The amounts of refills must make no difference.
 func TestMetered_ComputesSameResults(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {

@@ -140,8 +140,8 @@ func BenchmarkFuel(b *testing.B) {
 	plain := func(text []byte) []byte { return text }
 	add("plain", wazero.NewRuntimeConfigCompiler(), plain)
 	add("closed", wazero.NewRuntimeConfigCompiler().WithCloseOnContextDone(true), plain)
-	for _, grain := range []int64{0, wasmmeter.Grain, 12} {
-		add(fmt.Sprintf("grain=%d", grain), wazero.NewRuntimeConfigCompiler(), func(text []byte) []byte { return meterAt(b, text, grain) })
+	for _, minSeparate := range []int64{0, wasmmeter.Grain, 12} {
+		add(fmt.Sprintf("minSeparate=%d", minSeparate), wazero.NewRuntimeConfigCompiler(), func(text []byte) []byte { return meterAt(b, text, minSeparate) })
 	}
 	ctx, cancel := context.WithCancel(b.Context()) // an engine checks only a context that can be cancelled
 	defer cancel()

@@ -64,10 +64,10 @@ const (
 // this, the metered module computes the same results as the original. Errors: those of [Parse].
 func (m *Module) Metered() ([]byte, error) { return m.metered(minSeparateCharge) }
 
-func (m *Module) metered(grain int64) ([]byte, error) {
+func (m *Module) metered(minSeparate int64) ([]byte, error) {
 	l := layoutOf(m)
 	b := bodyWriter{scope: scope{layout: l}}
-	code, err := b.putBodies(grain)
+	code, err := b.putBodies(minSeparate)
 	if err != nil {
 		return nil, err
 	}

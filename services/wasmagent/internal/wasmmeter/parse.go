@@ -173,15 +173,15 @@ func (r *reader) funcType() (t FuncType) {
 	return t
 }
 
-// size reads the limits of a memory or a table. most bounds the initial size, and sayable is the largest maximum that
-// the format allows.
-func (r *reader) size(what string, most, sayable uint32) (s Size) {
+// size reads the limits of a memory or a table. maxInitial bounds the initial size, and formatMax is the largest
+// maximum that the format allows.
+func (r *reader) size(what string, maxInitial, formatMax uint32) (s Size) {
 	s.HasMax = r.flag()
-	if s.Min = r.u32(); s.Min > most {
-		r.fail(fmt.Errorf("%w: %d %s at the start; there may be %d", ErrLimitExceeded, s.Min, what, most))
+	if s.Min = r.u32(); s.Min > maxInitial {
+		r.fail(fmt.Errorf("%w: %d %s at the start; there may be %d", ErrLimitExceeded, s.Min, what, maxInitial))
 	}
 	if s.HasMax {
-		if s.Max = r.u32(); s.Max < s.Min || s.Max > sayable {
+		if s.Max = r.u32(); s.Max < s.Min || s.Max > formatMax {
 			r.fail(fmt.Errorf("%d to %d %s", s.Min, s.Max, what))
 		}
 	}

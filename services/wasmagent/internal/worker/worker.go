@@ -156,12 +156,12 @@ func (s *server) CompileProgram(ctx context.Context, req *wasmworkerv1.CompilePr
 // StartInstance implements wasmworkerv1.WorkerServiceServer.
 func (s *server) StartInstance(ctx context.Context, req *wasmworkerv1.StartInstanceRequest) (*wasmworkerv1.StartInstanceResponse, error) {
 	s.mu.Lock()
-	p, taken := s.programs[req.GetDigest()], s.instances[req.GetInstance()] != nil
+	p, exists := s.programs[req.GetDigest()], s.instances[req.GetInstance()] != nil
 	s.mu.Unlock()
 	switch {
 	case p == nil:
 		return nil, &rpc.Error{Code: codes.NotFound, Reason: reasonNoProgram}
-	case taken:
+	case exists:
 		return nil, &rpc.Error{Code: codes.AlreadyExists, Reason: "INSTANCE_TAKEN"}
 	}
 	if d := req.GetTime(); d != nil {
@@ -293,11 +293,11 @@ func statusError(err error, fuel int64, printed string) error {
 		if !errors.Is(err, c.err) {
 			continue
 		}
-		facts := map[string]string{factFuel: strconv.FormatInt(fuel, 10)}
+		metadata := map[string]string{factFuel: strconv.FormatInt(fuel, 10)}
 		if printed != "" {
-			facts[factPrinted] = printed
+			metadata[factPrinted] = printed
 		}
-		return &rpc.Error{Code: c.code, Reason: c.reason, Facts: facts, Err: err}
+		return &rpc.Error{Code: c.code, Reason: c.reason, Facts: metadata, Err: err}
 	}
 	return err
 }

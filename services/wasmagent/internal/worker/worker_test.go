@@ -278,9 +278,9 @@ func TestCompile_RefusesModulesThatTakeTooMuch(t *testing.T) {
 		module []byte
 		says   string
 	}{
-		"too long":  {func(c *worker.Config) { c.CompileTime = 10 * time.Millisecond }, text, "takes longer than 10ms"},
-		"too much":  {func(c *worker.Config) { c.CompileMemory = 48 * mib }, text, "takes more than 48 MiB"},
-		"no module": {func(*worker.Config) {}, []byte("no"), "is not a WebAssembly module"},
+		"too much time":   {func(c *worker.Config) { c.CompileTime = 10 * time.Millisecond }, text, "takes longer than 10ms"},
+		"too much memory": {func(c *worker.Config) { c.CompileMemory = 48 * mib }, text, "takes more than 48 MiB"},
+		"no module":       {func(*worker.Config) {}, []byte("no"), "is not a WebAssembly module"},
 	} {
 		if _, err := supervisor(t, c.change).Compile(t.Context(), c.module); err == nil || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%s: %v, want %q", name, err, c.says)
