@@ -108,7 +108,7 @@ type Service struct {
 	journal        *journal.Journal
 	sessions       *session.Store
 	servers        map[string]*upstream.Server
-	answerMemory        *limits.Budget
+	answerMemory   *limits.Budget
 	sandboxReports map[string]sandbox.Report
 	limiter        *proclimit.Limiter
 	installs       stdio.Installs
@@ -246,12 +246,12 @@ func (s *Service) newEdge() (err error) {
 	if s.decisions, err = decisioncache.New(decisioncache.Deps{Policy: s.deps.Policy, Meters: s.meters, Log: s.deps.Log}, !s.cfg.KeepDecisions); err != nil {
 		return err
 	}
-	waiter, err := approvals.NewClient(cfg, s.deps.Approval, s.meters, s.deps.Log)
+	approvalClient, err := approvals.NewClient(cfg, s.deps.Approval, s.meters, s.deps.Log)
 	if err != nil {
 		return err
 	}
 	s.pipeline, err = pipeline.New(pipeline.Deps{
-		Policy: s.deps.Policy, Decisions: s.decisions, Limiter: s.deps.RateLimit, Journal: s.journal, Approvals: waiter, Tracer: s.deps.Tracer, Meters: s.meters, Log: s.deps.Log,
+		Policy: s.deps.Policy, Decisions: s.decisions, Limiter: s.deps.RateLimit, Journal: s.journal, Approvals: approvalClient, Tracer: s.deps.Tracer, Meters: s.meters, Log: s.deps.Log,
 	})
 	if err != nil {
 		return err

@@ -28,8 +28,8 @@ type peerHealth map[string]*peer
 
 type peer struct {
 	health healthv1.HealthClient
-	// heard is the time at which the role last reported that it serves; nil if it never has.
-	heard atomic.Pointer[time.Time]
+	// lastServed is the time at which the role last reported that it serves; nil if it never has.
+	lastServed atomic.Pointer[time.Time]
 }
 
 func newPeerHealth(roles map[string]healthv1.HealthClient) peerHealth {
@@ -44,7 +44,7 @@ func newPeerHealth(roles map[string]healthv1.HealthClient) peerHealth {
 func (w peerHealth) missing() []string {
 	var why []string
 	for _, name := range slices.Sorted(maps.Keys(w)) {
-		if heard := w[name].heard.Load(); heard == nil || time.Since(*heard) > peerSilence {
+		if heard := w[name].lastServed.Load(); heard == nil || time.Since(*heard) > peerSilence {
 			why = append(why, "the "+name+" service is unavailable")
 		}
 	}
@@ -59,7 +59,7 @@ func (w peerHealth) run(ctx context.Context) error {
 			for ctx.Err() == nil {
 				wait := peerRetry
 				if p.serves(ctx, name) {
-					p.heard.Store(new(time.Now()))
+					p.lastServed.Store(new(time.Now()))
 					wait = peerBeat
 				}
 				select {

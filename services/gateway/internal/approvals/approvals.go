@@ -29,11 +29,11 @@ type Manager struct {
 }
 
 // New returns a clerk, or an error if a dependency is missing.
-func New(waiter *Client, desk *attempt.Desk, log *slog.Logger) (*Manager, error) {
-	if waiter == nil || desk == nil || log == nil {
+func New(client *Client, desk *attempt.Desk, log *slog.Logger) (*Manager, error) {
+	if client == nil || desk == nil || log == nil {
 		return nil, errors.New("approvals: every dependency is required")
 	}
-	k := &Manager{client: waiter, desk: desk, log: log}
+	k := &Manager{client: client, desk: desk, log: log}
 	k.draining, k.drain = context.WithCancel(context.Background())
 	k.stopped, k.stop = context.WithCancel(context.Background())
 	return k, nil

@@ -150,7 +150,7 @@ func runReplay(t *testing.T, j *journal.Journal, h *recordingService) {
 		t.Fatal(err)
 	}
 	log := slog.New(slog.DiscardHandler)
-	waiter, err := NewClient(Config{MaxPending: 5, Execute: time.Minute, Holder: "gw"}, h, m, log)
+	client, err := NewClient(Config{MaxPending: 5, Execute: time.Minute, Holder: "gw"}, h, m, log)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -165,7 +165,7 @@ func runReplay(t *testing.T, j *journal.Journal, h *recordingService) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := New(waiter, desk, log)
+	s, err := New(client, desk, log)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -45,9 +45,9 @@ type callKey struct{ tenant, subject, agent, server, name string }
 
 // ticketEntry is the ticket of one approval.
 type ticketEntry struct {
-	place callKey
-	call  [32]byte
-	id    string
+	key  callKey
+	call [32]byte
+	id   string
 	// until is the time at which the approval expires.
 	until time.Time
 }
@@ -85,8 +85,8 @@ func (t *tickets) add(c Call, id string, until, now time.Time) {
 		}
 		t.remove(e)
 	}
-	k := &ticketEntry{place: c.key(), call: sum, id: id, until: until}
-	t.by[k.place] = append(t.by[k.place], k)
+	k := &ticketEntry{key: c.key(), call: sum, id: id, until: until}
+	t.by[k.key] = append(t.by[k.key], k)
 	t.ids[id] = t.order.PushBack(k)
 }
 
@@ -132,12 +132,12 @@ func (t *tickets) removeByID(id string) {
 func (t *tickets) remove(e *list.Element) {
 	k := t.order.Remove(e).(*ticketEntry) //nolint:forcetypeassert // the list holds only entries
 	delete(t.ids, k.id)
-	rest := slices.DeleteFunc(t.by[k.place], func(other *ticketEntry) bool { return other == k })
+	rest := slices.DeleteFunc(t.by[k.key], func(other *ticketEntry) bool { return other == k })
 	if len(rest) == 0 {
-		delete(t.by, k.place)
+		delete(t.by, k.key)
 		return
 	}
-	t.by[k.place] = rest
+	t.by[k.key] = rest
 }
 
 // remember adds the approval of a call to the tickets.

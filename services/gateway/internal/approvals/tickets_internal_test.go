@@ -15,33 +15,33 @@ func TestTickets_OldestAndExpiredAreRemoved(t *testing.T) {
 	nth := func(n int) Call {
 		return Call{Principal: &identityv1.Principal{Subject: "s" + strconv.Itoa(n%7)}, Params: []byte(`{"n":` + strconv.Itoa(n) + `}`)}
 	}
-	kept := newTickets()
+	remembered := newTickets()
 	for n := range 2 * maxTickets {
-		kept.add(nth(n), strconv.Itoa(n), now.Add(time.Minute), now)
+		remembered.add(nth(n), strconv.Itoa(n), now.Add(time.Minute), now)
 	}
-	if kept.order.Len() != maxTickets || len(kept.ids) != maxTickets || len(kept.by) != 7 {
-		t.Errorf("%d tickets, %d by their approval, of %d callers", kept.order.Len(), len(kept.ids), len(kept.by))
+	if remembered.order.Len() != maxTickets || len(remembered.ids) != maxTickets || len(remembered.by) != 7 {
+		t.Errorf("%d tickets, %d by their approval, of %d callers", remembered.order.Len(), len(remembered.ids), len(remembered.by))
 	}
 	for n, want := range map[int]string{0: "", maxTickets - 1: "", maxTickets: strconv.Itoa(maxTickets), 2*maxTickets - 1: strconv.Itoa(2*maxTickets - 1)} {
-		if got := kept.find(nth(n), now); got != want {
+		if got := remembered.find(nth(n), now); got != want {
 			t.Errorf("call %d: %q, want %q", n, got, want)
 		}
 	}
-	kept.add(nth(0), "again", now.Add(time.Hour), now)
-	kept.add(nth(0), "again", now.Add(time.Hour), now)
-	kept.add(nth(0), "newer", now.Add(time.Hour), now)
-	if got := kept.find(nth(0), now); got != "newer" {
+	remembered.add(nth(0), "again", now.Add(time.Hour), now)
+	remembered.add(nth(0), "again", now.Add(time.Hour), now)
+	remembered.add(nth(0), "newer", now.Add(time.Hour), now)
+	if got := remembered.find(nth(0), now); got != "newer" {
 		t.Errorf("the newest approval of a call is %q", got)
 	}
-	kept.forget("newer")
-	kept.forget("nobody")
-	kept.add(nth(1), "late", now.Add(time.Hour), now.Add(time.Minute))
-	if got := kept.find(nth(0), now.Add(time.Minute)); got != "again" || kept.order.Len() != 2 || len(kept.ids) != 2 || len(kept.by) != 2 {
-		t.Errorf("after a minute %q, and %d tickets of %d callers", got, kept.order.Len(), len(kept.by))
+	remembered.forget("newer")
+	remembered.forget("nobody")
+	remembered.add(nth(1), "late", now.Add(time.Hour), now.Add(time.Minute))
+	if got := remembered.find(nth(0), now.Add(time.Minute)); got != "again" || remembered.order.Len() != 2 || len(remembered.ids) != 2 || len(remembered.by) != 2 {
+		t.Errorf("after a minute %q, and %d tickets of %d callers", got, remembered.order.Len(), len(remembered.by))
 	}
-	kept.forget("again")
-	kept.forget("late")
-	if len(kept.by)+len(kept.ids)+kept.order.Len() != 0 {
-		t.Errorf("%v is left", kept.by)
+	remembered.forget("again")
+	remembered.forget("late")
+	if len(remembered.by)+len(remembered.ids)+remembered.order.Len() != 0 {
+		t.Errorf("%v is left", remembered.by)
 	}
 }

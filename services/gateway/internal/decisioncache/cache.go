@@ -62,9 +62,9 @@ type epoch struct {
 	// until is the end of the lease; nil if there is no lease.
 	until atomic.Pointer[instant]
 
-	mu     sync.Mutex
-	shares map[principal.Key]*principalEntries
-	all    int
+	mu         sync.Mutex
+	principals map[principal.Key]*principalEntries
+	all        int
 }
 
 // principalEntries contains the cached decisions of one principal. A decision that depends on sessions has one entry
@@ -149,7 +149,7 @@ func (e *epoch) get(q *Query, now instant) *policyv1.Decision {
 	key := q.appendKey(space[:0])
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	s := e.shares[q.owner()]
+	s := e.principals[q.owner()]
 	if s == nil {
 		return nil
 	}
@@ -187,10 +187,10 @@ func (e *epoch) putIfAbsent(q *Query, decision *policyv1.Decision, bySession boo
 	key := q.appendKey(space[:0])
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	s := e.shares[q.owner()]
+	s := e.principals[q.owner()]
 	if s == nil {
 		s = &principalEntries{entries: make(map[string]*policyv1.Decision)}
-		e.shares[q.owner()] = s
+		e.principals[q.owner()] = s
 	}
 	s.used = now
 	if bySession {
@@ -228,7 +228,7 @@ func (e *epoch) insert(s *principalEntries, key string, decision *policyv1.Decis
 func (e *epoch) clear() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	clear(e.shares)
+	clear(e.principals)
 	e.all = 0
 }
 
@@ -236,10 +236,10 @@ func (e *epoch) clear() {
 func (e *epoch) forget(now instant) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	for key, s := range e.shares {
+	for key, s := range e.principals {
 		if now.monotonic-s.used.monotonic > idleAfter {
 			e.all -= len(s.entries)
-			delete(e.shares, key)
+			delete(e.principals, key)
 		}
 	}
 }

@@ -289,8 +289,8 @@ func TestCache_PrincipalReplacesOnlyItsOwnDecisions(t *testing.T) {
 		}
 	}
 	e := d.epoch.Load()
-	if e.all > maxPerPrincipal+1 || len(e.shares) != 2 {
-		t.Errorf("%d decisions are cached in %d shares", e.all, len(e.shares))
+	if e.all > maxPerPrincipal+1 || len(e.principals) != 2 {
+		t.Errorf("%d decisions are cached in %d shares", e.all, len(e.principals))
 	}
 	if d.find(of("ben")) == nil {
 		t.Error("another principal's decision was removed")
@@ -309,8 +309,8 @@ func TestCache_PrincipalReplacesOnlyItsOwnDecisions(t *testing.T) {
 	d.pass(time.Second)
 	e.forget(d.now)
 	d.lease("e")
-	if len(e.shares) != 1 || e.all != 1 || d.find(of("ben")) == nil {
-		t.Errorf("an idle principal still has %d shares, %d decisions", len(e.shares), e.all)
+	if len(e.principals) != 1 || e.all != 1 || d.find(of("ben")) == nil {
+		t.Errorf("an idle principal still has %d shares, %d decisions", len(e.principals), e.all)
 	}
 }
 

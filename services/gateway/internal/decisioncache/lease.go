@@ -98,7 +98,7 @@ func (d *Cache) applyResponse(resp *policyv1.LeaseRevisionResponse, requested *i
 	e := d.epoch.Load()
 	if e == nil || e.name != resp.GetEpoch() {
 		changed = true
-		e = &epoch{name: resp.GetEpoch(), revision: resp.GetRevision().GetId(), shares: make(map[principal.Key]*principalEntries)}
+		e = &epoch{name: resp.GetEpoch(), revision: resp.GetRevision().GetId(), principals: make(map[principal.Key]*principalEntries)}
 		d.epoch.Store(e)
 	}
 	if lease := min(resp.GetLease().AsDuration(), longest); resp.GetRequest() != 0 && e.name != "" && lease > 0 {
@@ -129,9 +129,9 @@ func (d *Cache) forgetIdle(ctx context.Context) {
 type leaseStream struct {
 	stream grpc.BidiStreamingClient[policyv1.LeaseRevisionRequest, policyv1.LeaseRevisionResponse]
 	clock  func() instant
-	// sent is the time at which the last request was sent. taken is the number of the last response that was applied.
-	sent  atomic.Pointer[instant]
-	taken atomic.Uint64
+	// sent is the time at which the last request was sent. applied is the number of the last response that was applied.
+	sent    atomic.Pointer[instant]
+	applied atomic.Uint64
 	// answered signals that the last request was answered. changed signals another epoch, which the gateway has to
 	// confirm to policy.
 	answered, changed chan struct{}
@@ -144,7 +144,7 @@ func (a *leaseStream) run(ctx context.Context) {
 	for number := uint64(1); ; number++ {
 		sent := a.clock()
 		a.sent.Store(&sent)
-		if a.stream.Send(&policyv1.LeaseRevisionRequest{Number: number, Taken: a.taken.Load()}) != nil {
+		if a.stream.Send(&policyv1.LeaseRevisionRequest{Number: number, Taken: a.applied.Load()}) != nil {
 			return // the receiver gets the cause of the error
 		}
 		select {
@@ -163,7 +163,7 @@ func (a *leaseStream) run(ctx context.Context) {
 
 // noteResponse records that a response was applied, and whether it has changed the epoch.
 func (a *leaseStream) noteResponse(resp *policyv1.LeaseRevisionResponse, changed bool) {
-	a.taken.Store(resp.GetNumber())
+	a.applied.Store(resp.GetNumber())
 	if changed {
 		signal(a.changed)
 	}

@@ -96,7 +96,7 @@ func (w *Client) Send(ctx context.Context, head *Head, fields []Field, body []by
 		stop()
 		return nil, errors.Join(reason(ctx, err), c.Close())
 	}
-	answer := &responseBody{inner: resp.Body, ctx: ctx, wire: w, conn: c, stop: stop, closes: resp.Close}
+	answer := &responseBody{inner: resp.Body, ctx: ctx, client: w, conn: c, stop: stop, closes: resp.Close}
 	if resp.Body == http.NoBody {
 		answer.finish(true)
 	}
@@ -204,10 +204,10 @@ func (w *Client) CloseIdleConnections() {
 // responseBody is the body of a response. When it was read to its end, the connection can be used again. If it is
 // closed earlier, the connection is closed.
 type responseBody struct {
-	inner io.Reader
-	ctx   context.Context //nolint:containedctx // the error of a read is the cause of the request's context
-	wire  *Client
-	conn  *clientConn
+	inner  io.Reader
+	ctx    context.Context //nolint:containedctx // the error of a read is the cause of the request's context
+	client *Client
+	conn   *clientConn
 	// stop stops watching ctx for the connection. It reports whether the connection was not yet closed because of ctx.
 	stop func() bool
 	// closes reports whether the server closes the connection after the response.
@@ -245,7 +245,7 @@ func (b *responseBody) finish(complete bool) {
 		return
 	}
 	if b.stop() && complete && !b.closes && b.conn.in.Buffered() == 0 {
-		b.wire.putConn(b.conn)
+		b.client.putConn(b.conn)
 		return
 	}
 	_ = b.conn.Close() // the connection is not used again

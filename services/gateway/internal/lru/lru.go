@@ -10,9 +10,9 @@ import (
 // Cache is a least recently used cache: a new value replaces the values that were unused longest. It is safe for
 // concurrent use.
 type Cache[K comparable, V any] struct {
-	// most is the maximum total weight of the values.
-	most  int
-	weigh func(V) int
+	// maxWeight is the maximum total weight of the values.
+	maxWeight int
+	weigh     func(V) int
 
 	mu     sync.Mutex
 	values *simplelru.LRU[K, V]
@@ -22,7 +22,7 @@ type Cache[K comparable, V any] struct {
 // New returns a cache for this number of values, which must be positive. The total weight of the values is at most
 // most.
 func New[K comparable, V any](number, most int, weigh func(V) int) *Cache[K, V] {
-	r := &Cache[K, V]{most: most, weigh: weigh}
+	r := &Cache[K, V]{maxWeight: most, weigh: weigh}
 	r.values, _ = simplelru.NewLRU(number, func(_ K, v V) { r.weight -= weigh(v) }) // fails only if number is not positive
 	return r
 }
@@ -41,10 +41,10 @@ func (r *Cache[K, V]) Put(key K, value V) {
 	defer r.mu.Unlock()
 	r.values.Remove(key)
 	weight := r.weigh(value)
-	if weight > r.most {
+	if weight > r.maxWeight {
 		return
 	}
-	for r.weight+weight > r.most {
+	for r.weight+weight > r.maxWeight {
 		r.values.RemoveOldest()
 	}
 	r.weight += weight

@@ -12,10 +12,10 @@ func (s *Store) addToAccounts(sess *Session) {
 	put := func(of account, most int) {
 		own := s.owners[of]
 		if own == nil {
-			own = &accountSessions{most: most}
+			own = &accountSessions{maxLearned: most}
 			s.owners[of] = own
 		}
-		sess.positions = append(sess.positions, listPosition{of: of, own: own, at: own.byUse.PushFront(sess)})
+		sess.positions = append(sess.positions, listPosition{of: of, account: own, at: own.byUse.PushFront(sess)})
 	}
 	for _, a := range sess.Accounts.All() {
 		if a.Principal {
@@ -30,7 +30,7 @@ func (s *Store) addToAccounts(sess *Session) {
 // removeFromAccounts removes a session from the lists of its accounts.
 func (s *Store) removeFromAccounts(sess *Session) {
 	for _, p := range sess.positions {
-		if p.own.byUse.Remove(p.at); p.own.byUse.Len() == 0 {
+		if p.account.byUse.Remove(p.at); p.account.byUse.Len() == 0 {
 			delete(s.owners, p.of)
 		}
 	}

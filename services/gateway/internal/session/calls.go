@@ -33,14 +33,14 @@ type Call struct {
 	clientContext context.Context //nolint:containedctx // the client's context
 	// decide decides on requests of the server; nil if the server cannot send requests in its answer.
 	decide func(ctx context.Context, id, raw []byte) *upstream.GatewayMessage
-	// patience is the clock for the server's working time; nil if that time is not limited.
-	patience *upstream.PausableDeadline
+	// deadline is the clock for the server's working time; nil if that time is not limited.
+	deadline *upstream.PausableDeadline
 }
 
 // BeginCall adds a call by a key of its id, with the clock for its server, which may be nil. The returned context is
 // cancelled when the call ends or the client cancels the call.
-func (s *Session) BeginCall(ctx context.Context, key string, patience *upstream.PausableDeadline) (context.Context, *Call) {
-	begun := &Call{session: s, key: key, patience: patience}
+func (s *Session) BeginCall(ctx context.Context, key string, deadline *upstream.PausableDeadline) (context.Context, *Call) {
+	begun := &Call{session: s, key: key, deadline: deadline}
 	ctx, begun.giveUp = context.WithCancel(ctx)
 	s.Calls.mu.Lock()
 	defer s.Calls.mu.Unlock()
@@ -97,7 +97,7 @@ func (c *Calls) Pause() (resume func()) {
 	defer c.mu.Unlock()
 	var resumes []func()
 	for open := range c.open {
-		resumes = append(resumes, open.patience.Pause())
+		resumes = append(resumes, open.deadline.Pause())
 	}
 	return func() {
 		for _, resume := range resumes {

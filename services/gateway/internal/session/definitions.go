@@ -59,7 +59,7 @@ func (s *Store) Learn(sess *Session, page map[string][]byte) {
 	}
 	s.count(sess, sess.Definitions.count()-sess.learned)
 	for _, p := range listedSession(sess).positions {
-		s.trim(p.own, sess)
+		s.trim(p.account, sess)
 	}
 }
 
@@ -76,7 +76,7 @@ func listedSession(sess *Session) *Session {
 func (s *Store) count(sess *Session, n int) {
 	sess.learned += n
 	for _, p := range listedSession(sess).positions {
-		p.own.learned += n
+		p.account.learned += n
 	}
 }
 
@@ -84,12 +84,12 @@ func (s *Store) count(sess *Session, n int) {
 // affected.
 func (s *Store) trim(own *accountSessions, but *Session) {
 	forget := func(other *Session) {
-		if other != but && own.learned > own.most {
+		if other != but && own.learned > own.maxLearned {
 			other.Definitions.forget()
 			s.count(other, -other.learned)
 		}
 	}
-	for e := own.byUse.Back(); e != nil && own.learned > own.most; e = e.Prev() {
+	for e := own.byUse.Back(); e != nil && own.learned > own.maxLearned; e = e.Prev() {
 		other := e.Value.(*Session)
 		forget(other)
 		for member := range s.membersOf(other) {

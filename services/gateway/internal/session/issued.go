@@ -12,7 +12,7 @@ const maxIssued = 256
 // Any other text from the client is not accepted. The zero value is empty. It is safe for concurrent use.
 type IssuedTexts struct {
 	mu    sync.Mutex
-	given map[[sha256.Size]byte]bool
+	texts map[[sha256.Size]byte]bool
 	order [][sha256.Size]byte
 }
 
@@ -21,17 +21,17 @@ func (h *IssuedTexts) Add(text string) {
 	sum := sha256.Sum256([]byte(text))
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.given[sum] {
+	if h.texts[sum] {
 		return
 	}
-	if h.given == nil {
-		h.given = make(map[[sha256.Size]byte]bool)
+	if h.texts == nil {
+		h.texts = make(map[[sha256.Size]byte]bool)
 	}
 	if len(h.order) == maxIssued {
-		delete(h.given, h.order[0])
+		delete(h.texts, h.order[0])
 		h.order = h.order[1:]
 	}
-	h.given[sum] = true
+	h.texts[sum] = true
 	h.order = append(h.order, sum)
 }
 
@@ -40,5 +40,5 @@ func (h *IssuedTexts) Contains(text string) bool {
 	sum := sha256.Sum256([]byte(text))
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.given[sum]
+	return h.texts[sum]
 }

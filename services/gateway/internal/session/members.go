@@ -20,14 +20,14 @@ type Members struct {
 
 	mu sync.Mutex
 	by map[string]string // session ids, by server
-	// listed is the state of the servers' lists of which the client was last notified. shown contains functions that
-	// return the digest of a definition as it was last shown to the client, by server.
-	listed string
-	shown  map[string]func(tool string) []byte
+	// listed is the state of the servers' lists of which the client was last notified. shownDigests contains functions
+	// that return the digest of a definition as it was last shown to the client, by server.
+	listed       string
+	shownDigests map[string]func(tool string) []byte
 }
 
-// UseMember calls use with the member session of a server. If there is none, or use fails, Use opens one with makes and
-// calls use again. Only one caller at a time opens a session.
+// UseMember calls use with the member session of a server. If there is none, or use fails, UseMember opens one with
+// makes and calls use again. Only one caller at a time opens a session.
 func (m *Members) UseMember(server string, use func(id string) error, makes func() (id string, err error)) error {
 	if id, known := m.idOf(server); known && use(id) == nil {
 		return nil
@@ -61,16 +61,16 @@ func (m *Members) idOf(server string) (id string, known bool) {
 func (m *Members) SetShown(server string, digest func(tool string) []byte) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.shown == nil {
-		m.shown = make(map[string]func(string) []byte)
+	if m.shownDigests == nil {
+		m.shownDigests = make(map[string]func(string) []byte)
 	}
-	m.shown[server] = digest
+	m.shownDigests[server] = digest
 }
 
 // ShownDigest returns the digest of the tool's definition that was last shown to the client; nil if none was.
 func (m *Members) ShownDigest(server, tool string) []byte {
 	m.mu.Lock()
-	digest := m.shown[server]
+	digest := m.shownDigests[server]
 	m.mu.Unlock()
 	if digest == nil {
 		return nil

@@ -147,15 +147,15 @@ type account struct {
 type accountSessions struct {
 	// byUse contains the open sessions, the last used first.
 	byUse list.List
-	// learned is the number of digests that the sessions remember, and most is its maximum.
-	learned, most int
+	// learned is the number of digests that the sessions remember, and maxLearned is its maximum.
+	learned, maxLearned int
 }
 
 // listPosition is the position of a session in the list of one of its accounts.
 type listPosition struct {
-	of  account
-	own *accountSessions
-	at  *list.Element
+	of      account
+	account *accountSessions
+	at      *list.Element
 }
 
 // Store contains the open sessions. It is safe for concurrent use.
@@ -344,7 +344,7 @@ func (s *Store) touch(sess *Session) {
 		return // using a member session also uses its aggregate session
 	}
 	for _, p := range sess.positions {
-		p.own.byUse.MoveToFront(p.at)
+		p.account.byUse.MoveToFront(p.at)
 	}
 }
 

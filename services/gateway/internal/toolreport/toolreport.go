@@ -80,7 +80,7 @@ type Response struct {
 type Reporter struct {
 	client policyv1.CatalogServiceClient
 	log    *slog.Logger
-	kept   *lru.Cache[[sha256.Size]byte, *Response]
+	cache  *lru.Cache[[sha256.Size]byte, *Response]
 }
 
 // New returns a reporter with an empty cache, or an error if an argument is nil.
@@ -90,26 +90,26 @@ func New(client policyv1.CatalogServiceClient, log *slog.Logger) (*Reporter, err
 	}
 	return &Reporter{
 		client: client, log: log,
-		kept: lru.New[[sha256.Size]byte](maxLists, maxWeight, func(k *Response) int { return 1 + len(k.Digests) }),
+		cache: lru.New[[sha256.Size]byte](maxLists, maxWeight, func(k *Response) int { return 1 + len(k.Digests) }),
 	}, nil
 }
 
 // CacheSize returns the number of cached lists, and their total weight: one for each list and one for each digest.
-func (r *Reporter) CacheSize() (lists, weight int) { return r.kept.Size() }
+func (r *Reporter) CacheSize() (lists, weight int) { return r.cache.Size() }
 
 // Report returns the catalog's response to a list. A cached response is returned if it is neither older than age nor
 // older than reportInterval. Otherwise, and for each complete list, Report reports the list and caches the response.
 // Errors wrap [ErrNotReported].
 func (r *Reporter) Report(ctx context.Context, l List, answer *jsonrpc.Answer, age time.Duration) (*Response, error) {
 	key := keyOf(l, answer)
-	if known, ok := r.kept.Get(key); ok && !l.Complete && time.Since(known.At) <= min(age, reportInterval) {
+	if known, ok := r.cache.Get(key); ok && !l.Complete && time.Since(known.At) <= min(age, reportInterval) {
 		return known, nil
 	}
 	known, err := r.reportList(ctx, l, answer)
 	if err != nil {
 		return nil, err
 	}
-	r.kept.Put(key, known)
+	r.cache.Put(key, known)
 	return known, nil
 }
 

@@ -28,18 +28,19 @@ type parked struct {
 	of *stateless
 	// digest identifies the request. Only a repetition of the same request can continue it.
 	digest [sha256.Size]byte
-	// id and token are the raw id and progress token that the server receives. shown is the client's raw token; nil if
-	// there is none. They differ because clients of one caller share a session and may choose equal ids and tokens.
-	id, token, shown []byte
+	// id and token are the raw id and progress token that the server receives. clientToken is the client's raw token;
+	// nil if there is none. They differ because clients of one caller share a session and may choose equal ids and
+	// tokens.
+	id, token, clientToken []byte
 	// canAsk reports whether the client can receive the server's requests in the answer.
-	canAsk bool
-	cancel context.CancelCauseFunc
-	has    *limits.Memory
-	done   chan struct{} // closed once answer and err are set
-	answer Answer
-	err    error
-	asked  chan struct{} // receives a value when the server has sent a request
-	expiry *time.Timer   // set while the request waits until its client repeats it
+	canAsk        bool
+	cancel        context.CancelCauseFunc
+	has           *limits.Memory
+	done          chan struct{} // closed once answer and err are set
+	answer        Answer
+	err           error
+	questionAdded chan struct{} // receives a value when the server has sent a request
+	expiry        *time.Timer   // set while the request waits until its client repeats it
 
 	mu        sync.Mutex
 	events    func([]byte)         // receiver of the client's current round trip; nil between round trips
@@ -86,7 +87,7 @@ func (p *parked) handleMessage(raw []byte) {
 		if p.token == nil || !bytes.Equal(at.Of(raw), p.token) {
 			return // progress of another request
 		}
-		if raw, err = jsonrpc.ApplyEdits(raw, jsonrpc.Edit{Span: at, With: p.shown}); err != nil {
+		if raw, err = jsonrpc.ApplyEdits(raw, jsonrpc.Edit{Span: at, With: p.clientToken}); err != nil {
 			return
 		}
 	}
@@ -114,7 +115,7 @@ func (p *parked) addQuestion(m *jsonrpc.Answer) bool {
 	own := bytes.Clone(m.Raw) // the buffer of m.Raw is reused for the next message
 	p.questions[strconv.Itoa(p.count)] = &question{id: m.ID.Of(own), method: []byte(strconv.Quote(m.Method)), params: m.Params.Of(own), raw: own}
 	select {
-	case p.asked <- struct{}{}:
+	case p.questionAdded <- struct{}{}:
 	default: // a signal is already waiting
 	}
 	return true
@@ -180,7 +181,7 @@ func (p *parked) await(ctx context.Context, req Request) (Answer, error) {
 		}
 		select {
 		case <-p.done:
-		case <-p.asked:
+		case <-p.questionAdded:
 			select { // requests that a server sends together arrive one by one, and are returned together
 			case <-p.done:
 			case <-ctx.Done():

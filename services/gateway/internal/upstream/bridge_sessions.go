@@ -45,7 +45,7 @@ func (s *Server) withSessions(ctx context.Context, key principal.Key, first Requ
 	if err != nil {
 		return nil, Answer{}, errors.Join(fmt.Errorf("%w: its answer to server/discover can't be read: %w", ErrNoAnswer, err), under.Close(ctx))
 	}
-	under.conn = &sessions{Conn: under.conn, client: client, calls: make(map[*sent]struct{}), asked: make(map[string]chan *jsonrpc.Answer)}
+	under.conn = &sessions{Conn: under.conn, client: client, calls: make(map[*sent]struct{}), pending: make(map[string]chan *jsonrpc.Answer)}
 	return under, Answer{Message: greeting, Status: answer.Status}, nil
 }
 
@@ -56,10 +56,10 @@ type sessions struct {
 	client *Client
 
 	mu sync.Mutex
-	// calls contains the requests in flight. asked contains the requests to the client that wait for responses, by a
+	// calls contains the requests in flight. pending contains the requests to the client that wait for responses, by a
 	// key of their ids.
-	calls map[*sent]struct{}
-	asked map[string]chan *jsonrpc.Answer
+	calls   map[*sent]struct{}
+	pending map[string]chan *jsonrpc.Answer
 	// level is the lowest level of log messages that the client wants, as raw JSON; nil if the client wants none.
 	level []byte
 	// uris are the resources to which the session is subscribed. renewed is closed and replaced when they change.
@@ -286,11 +286,11 @@ func (b *sessions) registerRequest(id []byte) (responses chan *jsonrpc.Answer, d
 	responses = make(chan *jsonrpc.Answer, 1)
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.asked[key] = responses
+	b.pending[key] = responses
 	return responses, func() {
 		b.mu.Lock()
 		defer b.mu.Unlock()
-		delete(b.asked, key)
+		delete(b.pending, key)
 	}
 }
 
@@ -302,7 +302,7 @@ func (b *sessions) Notify(_ context.Context, req Request) error {
 	m := req.Message
 	switch {
 	case m.Kind == jsonrpc.Response:
-		responses := b.asked[jsonrpc.IDKey(req.ID())]
+		responses := b.pending[jsonrpc.IDKey(req.ID())]
 		if responses == nil {
 			return nil // the request has ended
 		}

@@ -150,11 +150,11 @@ func (b *stateless) begin(ctx context.Context, req Request, sent *jsonrpc.Messag
 	p := &parked{
 		events: events, logs: logs,
 		of: b, digest: digest, id: newRequestID(), canAsk: mcp.IsMultiRound(sent.Method), has: req.Room.Sibling(),
-		done: make(chan struct{}), asked: make(chan struct{}, 1), questions: make(map[string]*question),
+		done: make(chan struct{}), questionAdded: make(chan struct{}, 1), questions: make(map[string]*question),
 	}
 	edits := []jsonrpc.Edit{{Span: sent.ID, With: p.id}}
 	if token := sent.Meta.ProgressToken; token.Present() {
-		p.token, p.shown = newRequestID(), bytes.Clone(token.Of(sent.Raw))
+		p.token, p.clientToken = newRequestID(), bytes.Clone(token.Of(sent.Raw))
 		edits = append(edits, jsonrpc.Edit{Span: token, With: p.token})
 	}
 	raw, err := jsonrpc.ApplyEdits(sent.Raw, edits...)

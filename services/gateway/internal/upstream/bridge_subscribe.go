@@ -29,8 +29,8 @@ const (
 
 // listener is one client's subscription to a session's stream.
 type listener struct {
-	id    jsontext.Value
-	wants notifications
+	id     jsontext.Value
+	filter notifications
 	// granted are the resources whose changes the server reports. It is guarded by the bridge's lock.
 	granted []string
 
@@ -79,12 +79,12 @@ func (b *stateless) subscribe(ctx context.Context, req Request, events func([]by
 	if err := json.Unmarshal(m.Params.Of(m.Raw), &params); err != nil || events == nil {
 		return errorAnswer(req, mcp.CodeInvalidParams, "The params of the subscription are invalid.")
 	}
-	l := &listener{id: req.ID(), wants: params.Notifications, queue: make(chan []byte, maxQueued), full: make(chan struct{})}
+	l := &listener{id: req.ID(), filter: params.Notifications, queue: make(chan []byte, maxQueued), full: make(chan struct{})}
 	b.addListener(l, req.Room) // before the server is asked, so that a listener that leaves sees that the resource is still wanted
 	defer b.removeListener(l)
 	within, cancel := context.WithTimeout(ctx, subscribeTimeout)
 	defer cancel()
-	granted := l.wants
+	granted := l.filter
 	granted.URIs = slices.DeleteFunc(slices.Clone(granted.URIs), func(uri string) bool { return b.subscribeResource(within, mcp.MethodSubscribe, uri, req.Room) != nil })
 	b.mu.Lock()
 	l.granted = granted.URIs
@@ -137,7 +137,7 @@ func (b *stateless) wanted(uri string) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for l := range b.listeners {
-		if slices.Contains(l.wants.URIs, uri) {
+		if slices.Contains(l.filter.URIs, uri) {
 			return true
 		}
 	}
@@ -227,7 +227,7 @@ func (b *stateless) dispatch(ctx context.Context, raw []byte) {
 	b.mu.Lock()
 	var to []*listener
 	for l := range b.listeners {
-		if l.wants.wants(m.Method) {
+		if l.filter.wants(m.Method) {
 			to = append(to, l)
 		}
 	}

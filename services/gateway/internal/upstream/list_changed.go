@@ -5,21 +5,21 @@ import "sync"
 // ListChanged signals that a server has reported a change of its list of tools (MCP, Tools, List Changed Notification).
 // The zero value is ready to use. It is safe for concurrent use.
 type ListChanged struct {
-	once sync.Once
-	told chan struct{}
+	once    sync.Once
+	changed chan struct{}
 }
 
 // ToolsChanged returns a channel that receives a value if the server has reported a change since the previous receive.
 func (n *ListChanged) ToolsChanged() <-chan struct{} {
-	n.once.Do(func() { n.told = make(chan struct{}, 1) })
-	return n.told
+	n.once.Do(func() { n.changed = make(chan struct{}, 1) })
+	return n.changed
 }
 
 // Notify records that the server has reported a change.
 func (n *ListChanged) Notify() {
 	n.ToolsChanged()
 	select {
-	case n.told <- struct{}{}:
+	case n.changed <- struct{}{}:
 	default: // the previous report has not been received yet
 	}
 }

@@ -13,16 +13,16 @@ const maxPaused = time.Hour
 // not count. The zero value is ready to use, and a nil PausableDeadline has no limit. It is safe for concurrent use.
 type PausableDeadline struct {
 	mu sync.Mutex
-	// work and wait are the times that are left for working and for waiting, as of the time since. asked is the number
-	// of requests of the server that wait for the client.
+	// work and wait are the times that are left for working and for waiting, as of the time since. waiting is the
+	// number of requests of the server that wait for the client.
 	work, wait time.Duration
 	since      time.Time
-	// limit is how long the server may work without progress. most is how long it may work in total. worked is how long
-	// it has worked.
-	limit, most, worked time.Duration
-	paused              time.Duration
-	asked               int
-	timer               *time.Timer // nil while there is no limit
+	// limit is how long the server may work without progress. maxWork is how long it may work in total. worked is how
+	// long it has worked.
+	limit, maxWork, worked time.Duration
+	paused                 time.Duration
+	waiting                int
+	timer                  *time.Timer // nil while there is no limit
 }
 
 // Begin starts the limits of a call. It must be called once. After the server has worked for limit, end is called with
@@ -32,9 +32,9 @@ func (p *PausableDeadline) Begin(limit, most time.Duration, end context.CancelCa
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.work, p.wait, p.paused, p.since = limit, maxPaused, 0, time.Now()
-	p.limit, p.most, p.worked = limit, max(limit, most), 0
+	p.limit, p.maxWork, p.worked = limit, max(limit, most), 0
 	first := limit
-	if p.asked > 0 { // because of a request on the session's stream, before this call was sent
+	if p.waiting > 0 { // because of a request on the session's stream, before this call was sent
 		first = p.wait
 	}
 	timer := time.AfterFunc(first, func() { end(context.DeadlineExceeded) })
@@ -85,10 +85,10 @@ func (p *PausableDeadline) Worked() (worked time.Duration, most bool) {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if worked = p.worked; p.asked == 0 {
+	if worked = p.worked; p.waiting == 0 {
 		worked += time.Since(p.since)
 	}
-	return worked, p.most > p.limit && worked >= p.most
+	return worked, p.maxWork > p.limit && worked >= p.maxWork
 }
 
 // addWaiting adds by to the number of requests that wait for the client, and sets the timer to the remaining time.
@@ -102,7 +102,7 @@ func (p *PausableDeadline) addWaiting(by int) {
 func (p *PausableDeadline) update(by int, progressed bool) {
 	now := time.Now()
 	spent, took := &p.work, now.Sub(p.since)
-	if p.asked > 0 {
+	if p.waiting > 0 {
 		spent = &p.wait
 		p.paused += took
 	} else {
@@ -110,12 +110,12 @@ func (p *PausableDeadline) update(by int, progressed bool) {
 	}
 	*spent -= took
 	p.since = now
-	p.asked += by
+	p.waiting += by
 	if progressed {
-		p.work = min(p.limit, p.most-p.worked)
+		p.work = min(p.limit, p.maxWork-p.worked)
 	}
 	remaining := p.work
-	if p.asked > 0 {
+	if p.waiting > 0 {
 		remaining = p.wait
 	}
 	if p.timer != nil && p.timer.Stop() { // otherwise the timer has fired

@@ -65,8 +65,8 @@ type Transport struct {
 	log     *slog.Logger
 
 	// mu is held while the server is asked for its tools.
-	mu    sync.Mutex
-	tools *set
+	mu       sync.Mutex
+	tools    *set
 	listedAt time.Time
 }
 

@@ -73,12 +73,12 @@ type reflector struct {
 	stream grpc.BidiStreamingClient[reflectionv1.ServerReflectionRequest, reflectionv1.ServerReflectionResponse]
 	files  map[string]*descriptorpb.FileDescriptorProto
 	bytes  int
-	// asked is the number of requests that were sent.
-	asked int
+	// requests is the number of requests that were sent.
+	requests int
 }
 
 func (r *reflector) roundTrip(req *reflectionv1.ServerReflectionRequest) (*reflectionv1.ServerReflectionResponse, error) {
-	if r.asked++; r.asked > maxFiles+maxServices {
+	if r.requests++; r.requests > maxFiles+maxServices {
 		return nil, fmt.Errorf("the server's contracts have more than %d files", maxFiles)
 	}
 	if err := r.stream.Send(req); err != nil {

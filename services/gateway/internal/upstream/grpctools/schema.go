@@ -22,12 +22,12 @@ type schema = map[string]any
 
 // inputSchema returns the schema of a tool's arguments. It allows only the message's fields, with their JSON names.
 func inputSchema(md protoreflect.MessageDescriptor, budget *int) (schema, error) {
-	return (&schemas{input: true, left: budget}).objectSchema(md)
+	return (&schemas{input: true, budget: budget}).objectSchema(md)
 }
 
 // outputSchema returns the schema of a tool's answer, which is the message without its progress field.
 func outputSchema(md protoreflect.MessageDescriptor, budget *int) (schema, error) {
-	return (&schemas{left: budget}).objectSchema(md)
+	return (&schemas{budget: budget}).objectSchema(md)
 }
 
 // maxSchemas is the maximum number of properties and enum names in the schemas of one server. It is limited because
@@ -40,8 +40,8 @@ var errSchemas = fmt.Errorf("the schemas of the server's tools have more than %d
 // schemas creates the schema of a tool's arguments or of its answer.
 type schemas struct {
 	input bool
-	// left is the number of properties that the server's schemas may still get.
-	left *int
+	// budget is the number of properties that the server's schemas may still get.
+	budget *int
 	// above contains the messages around the current one.
 	above []protoreflect.FullName
 }
@@ -50,7 +50,7 @@ type schemas struct {
 func (s *schemas) objectSchema(md protoreflect.MessageDescriptor) (schema, error) {
 	out := s.message(md)
 	switch {
-	case *s.left < 0:
+	case *s.budget < 0:
 		return nil, errSchemas
 	case out["type"] != "object" || out["properties"] == nil:
 		return nil, fmt.Errorf("%s is not a message with fields", md.FullName())
@@ -60,8 +60,8 @@ func (s *schemas) objectSchema(md protoreflect.MessageDescriptor) (schema, error
 
 // takeBudget subtracts n from left, and reports whether at least n were left.
 func (s *schemas) takeBudget(n int) bool {
-	*s.left -= n
-	return *s.left >= 0
+	*s.budget -= n
+	return *s.budget >= 0
 }
 
 func (s *schemas) message(md protoreflect.MessageDescriptor) schema {

@@ -72,8 +72,9 @@ type callTable struct {
 	last int64
 	// abandoned contains the ids of abandoned requests whose answers have not arrived.
 	abandoned map[int64]struct{}
-	// asked contains the id keys of the process's requests that wait for a client's response, the newest last.
-	asked []string
+	// processRequests contains the id keys of the process's requests that wait for a client's response, the newest
+	// last.
+	processRequests []string
 	// greetings is the number of requests that were greetings.
 	greetings int64
 	// tools is the number of tool calls. retired means that the process has served enough tool calls and gets no more
@@ -148,12 +149,12 @@ func (t *callTable) addRequest(id []byte) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	key := jsonrpc.IDKey(id)
-	if key == "" || slices.Contains(t.asked, key) {
+	if key == "" || slices.Contains(t.processRequests, key) {
 		return false
 	}
-	t.asked = append(t.asked, key)
-	if len(t.asked) > maxAsked {
-		t.asked = t.asked[1:]
+	t.processRequests = append(t.processRequests, key)
+	if len(t.processRequests) > maxAsked {
+		t.processRequests = t.processRequests[1:]
 	}
 	return true
 }
@@ -162,11 +163,11 @@ func (t *callTable) addRequest(id []byte) bool {
 func (t *callTable) takeRequest(id []byte) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	i := slices.Index(t.asked, jsonrpc.IDKey(id))
+	i := slices.Index(t.processRequests, jsonrpc.IDKey(id))
 	if i < 0 {
 		return false
 	}
-	t.asked = slices.Delete(t.asked, i, i+1)
+	t.processRequests = slices.Delete(t.processRequests, i, i+1)
 	return true
 }
 
@@ -174,7 +175,7 @@ func (t *callTable) takeRequest(id []byte) bool {
 func (t *callTable) hasRequests() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return len(t.asked) > 0
+	return len(t.processRequests) > 0
 }
 
 // hasCalls reports whether the process was sent a request that is not a greeting.

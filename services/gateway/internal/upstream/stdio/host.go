@@ -30,7 +30,7 @@ var (
 // host contains the process of one principal, or the one process of a shared server. Its fields are guarded by
 // transport.mu.
 type host struct {
-	who principal.Key
+	key principal.Key
 	// accounts are the quotas against which the process counts.
 	accounts principal.Accounts
 	// room identifies the budget against which the lines of the host's processes count: the principal's budget, or the
@@ -99,7 +99,7 @@ func (s *transport) addSession(key principal.Key, memory *limits.Memory) (*host,
 		if err := s.admit(&accounts); err != nil {
 			return nil, fmt.Errorf("%w: server %q: %w", upstream.ErrNeverSent, s.cfg.Name, err)
 		}
-		h = &host{who: key, accounts: accounts, room: memory.Sibling()}
+		h = &host{key: key, accounts: accounts, room: memory.Sibling()}
 		s.hosts[key] = h
 	}
 	h.conns++
@@ -116,17 +116,17 @@ func (s *transport) admit(accounts *principal.Accounts) error {
 	if s.cfg.Shared {
 		return nil
 	}
-	return s.shares.Acquire(accounts, 1)
+	return s.processCount.Acquire(accounts, 1)
 }
 
 // removeHost removes a host whose process has ended. The caller holds the lock.
 func (s *transport) removeHost(h *host) {
-	if s.hosts[h.who] != h {
+	if s.hosts[h.key] != h {
 		return // the host was already removed, and another one has replaced it
 	}
-	delete(s.hosts, h.who)
+	delete(s.hosts, h.key)
 	if !s.cfg.Shared {
-		s.shares.Release(&h.accounts, 1)
+		s.processCount.Release(&h.accounts, 1)
 	}
 }
 
@@ -147,7 +147,7 @@ func (s *transport) removeSession(h *host) {
 	defer s.mu.Unlock()
 	if h.conns--; h.conns == 0 && !s.closed {
 		after := s.cfg.IdleTimeout
-		if h.who.Subject == principal.Catalogue { // the gateway has listed the server's tools, and no longer needs the process
+		if h.key.Subject == principal.Catalogue { // the gateway has listed the server's tools, and no longer needs the process
 			after = min(after, ownIdle)
 		}
 		h.idle = time.AfterFunc(after, func() { s.expire(h) })

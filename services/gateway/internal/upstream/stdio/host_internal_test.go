@@ -21,7 +21,7 @@ func TestPause_GrowsWithQuickStarts(t *testing.T) {
 // TestForget_IgnoresReplacedHost checks that the timer of a removed host does not affect the host that has replaced it.
 func TestForget_IgnoresReplacedHost(t *testing.T) {
 	key := principal.Key{Tenant: "acme", Subject: "ana"}
-	old, now := &host{who: key}, &host{who: key}
+	old, now := &host{key: key}, &host{key: key}
 	s := &transport{hosts: map[principal.Key]*host{key: now}}
 	if s.expire(old); s.hosts[key] != now {
 		t.Error("the current host was removed")

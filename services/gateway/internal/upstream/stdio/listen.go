@@ -91,8 +91,8 @@ func (l *listener) queue(message []byte) bool {
 // cancelRequests sends the listeners a cancellation for each open request of a process that has ended.
 func (p *process) cancelRequests() {
 	p.calls.mu.Lock()
-	ids := p.calls.asked
-	p.calls.asked = nil
+	ids := p.calls.processRequests
+	p.calls.processRequests = nil
 	p.calls.mu.Unlock()
 	p.server.mu.Lock()
 	defer p.server.mu.Unlock()

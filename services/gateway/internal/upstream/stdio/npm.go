@@ -87,7 +87,7 @@ func (p *program) npm(ctx context.Context, box *sandbox.Sandbox, to *npx.Attempt
 	if err != nil {
 		return fmt.Errorf("make a pipe: %w", err)
 	}
-	r := &npmRun{server: s, output: read, exited: make(chan struct{}), heard: make(chan struct{}), disk: diskOf(s, to.Work(), "its folder")}
+	r := &npmRun{server: s, output: read, exited: make(chan struct{}), outputEnded: make(chan struct{}), disk: diskOf(s, to.Work(), "its folder")}
 	r.group = s.limit.Group(s.cfg.Name+"-install", proclimit.Limits{Tasks: s.cfg.Limits.Tasks, Memory: s.cfg.Limits.Memory})
 	defer r.group.Close()
 	r.os, err = box.StartJoined(p.command(to, args), [3]*os.File{null, write, write}, ownGroup(), r.group.Join)
@@ -118,8 +118,8 @@ type npmRun struct {
 	group  *proclimit.Group
 	disk   *disk
 	// exited is closed when npm has ended, and heard when its output has ended.
-	exited, heard chan struct{}
-	spoken        stderrTail
+	exited, outputEnded chan struct{}
+	lastLines           stderrTail
 	// reasons are the lines in which npm has printed the reason of its failure.
 	reasons []string
 }
@@ -142,7 +142,7 @@ func (r *npmRun) run(ctx context.Context) error {
 	}
 	r.group.End()
 	closing := time.AfterFunc(drainTime, func() { _ = r.output.Close() })
-	<-r.heard
+	<-r.outputEnded
 	closing.Stop()
 	_ = r.output.Close()
 	state, err := r.os.Wait()
@@ -185,14 +185,14 @@ func (r *npmRun) checkLimits() error {
 
 // listen reads the output of npm.
 func (r *npmRun) listen(ctx context.Context) {
-	defer close(r.heard)
+	defer close(r.outputEnded)
 	from := bufio.NewReaderSize(r.output, maxReadLine)
 	quota := rate{max: stderrRate, per: time.Second}
 	for {
 		line, err := firstOfLine(from)
 		if len(line) > 0 {
 			text := upstream.Escaped(r.server.operatorScrubber.Log(string(line)), maxLoggedLine)
-			r.spoken.add(text)
+			r.lastLines.add(text)
 			r.note(text)
 			if quota.allow(time.Now(), 1) {
 				r.server.log.DebugContext(ctx, "npm wrote", "line", text)
@@ -228,5 +228,5 @@ func (r *npmRun) reasonText() string {
 	if len(r.reasons) > 0 {
 		return strings.Join(r.reasons, "; ")
 	}
-	return r.spoken.line()
+	return r.lastLines.line()
 }

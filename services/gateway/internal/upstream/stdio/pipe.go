@@ -30,7 +30,7 @@ type outgoing struct {
 func (p *process) write() {
 	for {
 		select {
-		case <-p.gone:
+		case <-p.writeEnded:
 			return
 		case out := <-p.lines:
 			out.done <- p.writeLine(out.line)
@@ -76,7 +76,7 @@ func (p *process) send(ctx context.Context, line []byte) error {
 	case p.lines <- out:
 	case <-ctx.Done():
 		return late()
-	case <-p.gone:
+	case <-p.writeEnded:
 		return p.ended(ctx, upstream.ErrNeverSent)
 	}
 	select {

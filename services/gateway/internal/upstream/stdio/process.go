@@ -58,9 +58,9 @@ type process struct {
 
 	// endings receives the reason why the process must end. The first reason counts.
 	endings chan ending
-	// exited is closed when the process has ended. gone is closed when no more is written to it. done is closed when
-	// its output has ended and its group is dead.
-	exited, gone, done chan struct{}
+	// exited is closed when the process has ended. writeEnded is closed when no more is written to it. done is closed
+	// when its output has ended and its group is dead.
+	exited, writeEnded, done chan struct{}
 	// reason is the reason why the gateway ended the process; nil if the process ended by itself.
 	reason error
 	// cause describes how the process ended. It is set before done is closed.
@@ -89,24 +89,24 @@ type ending struct {
 
 // launch starts the process of a host.
 func (s *transport) launch(h *host, used *usedProgram) (*process, error) {
-	command, err := s.prepare(h.who, used)
+	command, err := s.prepare(h.key, used)
 	if err != nil {
 		return nil, err
 	}
 	p := &process{
-		server:  s,
-		host:    h,
-		started: time.Now(),
-		lines:   make(chan outgoing),
-		replies: make(chan []byte, 16),
-		endings: make(chan ending, 1),
-		exited:  make(chan struct{}),
-		gone:    make(chan struct{}),
-		done:    make(chan struct{}),
-		calls:   callTable{byID: make(map[int64]*pendingCall), abandoned: make(map[int64]struct{})},
-		drops:   make(map[string]int),
-		room:    h.room.Sibling(),
-		program: used,
+		server:     s,
+		host:       h,
+		started:    time.Now(),
+		lines:      make(chan outgoing),
+		replies:    make(chan []byte, 16),
+		endings:    make(chan ending, 1),
+		exited:     make(chan struct{}),
+		writeEnded: make(chan struct{}),
+		done:       make(chan struct{}),
+		calls:      callTable{byID: make(map[int64]*pendingCall), abandoned: make(map[int64]struct{})},
+		drops:      make(map[string]int),
+		room:       h.room.Sibling(),
+		program:    used,
 	}
 	p.disk = newDisk(s, command.Own)
 	if err := p.disk.admit(); err != nil {
@@ -194,7 +194,7 @@ func (p *process) supervise(command sandbox.Command, childEnds [3]*os.File, star
 // stop waits until the process has ended or must end, and then ends it.
 func (p *process) stop() {
 	p.reason = p.untilEnd()
-	close(p.gone)
+	close(p.writeEnded)
 	p.unread()
 	_ = p.stdin.Close()
 	if _, limited := errors.AsType[*upstream.LimitError](p.reason); limited {
@@ -301,7 +301,7 @@ func (p *process) requestEnd(e ending) {
 }
 
 // isGone reports whether the process accepts no more messages.
-func (p *process) isGone() bool { return isClosed(p.gone) }
+func (p *process) isGone() bool { return isClosed(p.writeEnded) }
 
 // isDone reports whether the process and its group have ended.
 func (p *process) isDone() bool { return isClosed(p.done) }

@@ -167,7 +167,7 @@ func New(cfg Config, deps Deps) (upstream.Transport, error) {
 		operatorScrubber: redact.NewForAllForms(slices.AppendSeq(slices.Clone(cfg.Secrets), maps.Values(cfg.Env))),
 		room:             deps.Room,
 		hosts:            make(map[principal.Key]*host),
-		shares: quota.NewTally("processes of this server", quota.Limits{
+		processCount: quota.NewTally("processes of this server", quota.Limits{
 			Principal: max(1, cfg.MaxProcesses/4), Person: max(1, cfg.MaxProcesses/2),
 		}),
 	}
@@ -243,11 +243,11 @@ type transport struct {
 	// family describes the protocol family of the server; nil while it is not known.
 	family atomic.Pointer[protocolFamily]
 
-	mu     sync.Mutex // guards the fields below and the fields of all hosts
-	hosts  map[principal.Key]*host
-	shares *quota.Tally // counts processes; the process of a shared server counts against no principal
-	closed bool
-	sweeps bool // whether unused folders of agents are being removed
+	mu           sync.Mutex // guards the fields below and the fields of all hosts
+	hosts        map[principal.Key]*host
+	processCount *quota.Tally // counts processes; the process of a shared server counts against no principal
+	closed       bool
+	sweeps       bool // whether unused folders of agents are being removed
 }
 
 // Kind implements upstream.Transport.

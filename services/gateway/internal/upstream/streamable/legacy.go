@@ -128,12 +128,12 @@ func (c *legacy) Listen(ctx context.Context, to upstream.Listener) error {
 	}
 	heard := newQueue(to.Room)
 	l.mu.Lock()
-	l.heard = heard
+	l.listenerQueue = heard
 	l.mu.Unlock()
 	defer func() {
 		l.mu.Lock()
-		if l.heard == heard {
-			l.heard = nil
+		if l.listenerQueue == heard {
+			l.listenerQueue = nil
 		}
 		l.mu.Unlock()
 		l.close(heard)

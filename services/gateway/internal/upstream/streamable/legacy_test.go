@@ -217,11 +217,11 @@ func TestLegacy_AnswersReachTheirRequests(t *testing.T) {
 			t.Parallel()
 			s := newOlder(t, func(string) []string { return tt.says })
 			conn := openHTTP(t, s.URL+"/sse")
-			patience := soon
+			timeout := soon
 			if tt.want == "" { // an unreadable message is dropped, so the request waits
-				patience = 200 * time.Millisecond
+				timeout = 200 * time.Millisecond
 			}
-			got, err := conn.Request(within(t, patience), message("tools/call", `"a"`), nil)
+			got, err := conn.Request(within(t, timeout), message("tools/call", `"a"`), nil)
 			switch {
 			case tt.want == "":
 				if !errors.Is(err, upstream.ErrNoAnswer) && !errors.Is(err, upstream.ErrTimeout) {

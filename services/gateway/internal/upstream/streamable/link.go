@@ -52,11 +52,11 @@ type link struct {
 	// replies contains the gateway's responses to requests of the server until they are posted.
 	replies chan upstream.Request
 
-	mu      sync.Mutex
-	last    int64             // the number of the last request
-	waiting []*pendingRequest // in the order in which they were sent
-	listenerQueue   *queue            // the queue of the listener; nil if there is no listener
-	dropped int               // the number of messages that could not be read
+	mu            sync.Mutex
+	last          int64             // the number of the last request
+	waiting       []*pendingRequest // in the order in which they were sent
+	listenerQueue *queue            // the queue of the listener; nil if there is no listener
+	dropped       int               // the number of messages that could not be read
 }
 
 // dial opens a stream and waits for the endpoint to which messages are posted.

@@ -158,7 +158,7 @@ func (l *link) deliver(m *jsonrpc.Answer) bool {
 	message := bytes.Clone(m.Raw)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	to := l.heard
+	to := l.listenerQueue
 	var all []*queue
 	for _, w := range l.waiting {
 		if w.events != nil {
