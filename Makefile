@@ -234,13 +234,13 @@ growth: ## Measure what grows with rules, servers, keys, sessions and calls, for
 	cd services && go test ./bench -run '^$$' -bench IdleSession -benchtime 4000x
 	cd services && go test ./bench -run '^$$' -bench CallInFlight -benchtime 1x
 
-.PHONY: way
-way: ## Count what one reads who follows an allowed call through the gateway: it is called, and what runs is listed
-	cd services && go run ./bench/way
+.PHONY: callpath
+callpath: ## List the functions that an allowed call runs in the gateway, and count their lines
+	cd services && go run ./bench/callpath
 
-.PHONY: house
-house: ## Print measures of the code and the documents beside their goals
-	@go run ./services/bench/house
+.PHONY: codestats
+codestats: ## Print measurements of the code and the documents, with the goal for each
+	@go run ./services/bench/codestats
 
 .PHONY: base
 base: ## Build the programs of the commit BASE into .cache/base/bin, for make bench ARGS="-base ../.cache/base/bin"

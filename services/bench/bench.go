@@ -17,8 +17,8 @@ const (
 	// maxRepeats is how often a measurement is repeated at most. It is repeated if it fails, or if other programs use
 	// more than MaxForeign.
 	maxRepeats = 3
-	// warmUp is the length of the warm-up before a measurement, as a fraction of the measurement's length.
-	warmUp = 0.15
+	// warmUpFraction is the length of the warm-up before a measurement, as a fraction of the measurement's length.
+	warmUpFraction = 0.15
 )
 
 // Config configures a run.
@@ -74,21 +74,21 @@ func (c *Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// errSite means that the processes of a cell did not start, so that the run ends.
-var errSite = errors.New("the programs did not start")
+// errStart means that the processes of a cell did not start, so that the run ends.
+var errStart = errors.New("the programs did not start")
 
 type runner struct {
-	cfg      Config
-	sites    *sites
-	callers  map[string][]*caller
-	crowds   map[string]chan *seat
-	progress io.Writer
-	results  Results
+	cfg            Config
+	sites          *sites
+	callers        map[string][]*caller
+	sharedSessions map[string]chan *callerSession
+	progress       io.Writer
+	results        Results
 }
 
 // Run measures every cell and writes its progress to progress. A measurement with a wrong response is repeated. If the
-// measurement never succeeds, the results list it under Failures. If Run returns an error, for example because ctx ended,
-// it also returns the results so far.
+// measurement never succeeds, the results list it under Failures. If Run returns an error, for example because ctx
+// ended, it also returns the results so far.
 func Run(ctx context.Context, cfg Config, progress io.Writer) (results Results, err error) {
 	if err := cfg.Validate(); err != nil {
 		return Results{}, err
@@ -110,7 +110,7 @@ func Run(ctx context.Context, cfg Config, progress io.Writer) (results Results, 
 		return Results{}, err
 	}
 	defer sites.close()
-	r := &runner{cfg: cfg, sites: sites, callers: make(map[string][]*caller), crowds: make(map[string]chan *seat), progress: progress}
+	r := &runner{cfg: cfg, sites: sites, callers: make(map[string][]*caller), sharedSessions: make(map[string]chan *callerSession), progress: progress}
 	for round := range cfg.Rounds {
 		if err := r.round(ctx, cells, round); err != nil {
 			return r.results, err
@@ -128,45 +128,45 @@ func (r *runner) round(ctx context.Context, cells []Cell, round int) error {
 			switch {
 			case ctx.Err() != nil:
 				return ctx.Err()
-			case errors.Is(err, errSite):
+			case errors.Is(err, errStart):
 				return err
 			case err != nil:
-				r.fail(fmt.Sprintf("%s with %s in round %d: %v", cell.Name, callers(n), round+1, err))
+				r.recordFailure(fmt.Sprintf("%s with %s in round %d: %v", cell.Name, callers(n), round+1, err))
 				continue
 			}
 			s.Round = round
 			r.results.Samples = append(r.results.Samples, s)
-			r.tell(s)
+			r.printSample(s)
 		}
 	}
 	return nil
 }
 
-func (r *runner) fail(why string) {
+func (r *runner) recordFailure(why string) {
 	r.results.Failures = append(r.results.Failures, why)
 	_, _ = fmt.Fprintln(r.progress, "not measured:", why)
 }
 
-func (r *runner) tell(s Sample) {
+func (r *runner) printSample(s Sample) {
 	_, _ = fmt.Fprintf(r.progress, "round %d/%d  %-12s %-12s %8.0f calls/s  p50 %8v  p99 %8v  foreign %3.0f %%\n",
 		s.Round+1, r.cfg.Rounds, s.Cell, callers(s.Callers), s.Rate(), s.P50.Round(time.Microsecond), s.P99.Round(time.Microsecond), 100*s.Foreign)
 }
 
-// measure measures a cell. It repeats a measurement that fails, or during which other programs use more than MaxForeign, at
-// most maxRepeats times. It returns the result with the least foreign load.
+// measure measures a cell. It repeats a measurement that fails, or during which other programs use more than
+// MaxForeign, at most maxRepeats times. It returns the result with the least foreign load.
 func (r *runner) measure(ctx context.Context, cell Cell, n int) (Sample, error) {
 	site, err := r.sites.get(ctx, cell.site, cell.base)
 	if err != nil {
 		return Sample{}, err
 	}
-	callers, err := r.enough(ctx, cell, site.at, n)
+	callers, err := r.callersOf(ctx, cell, site.at, n)
 	if err != nil {
 		return Sample{}, err
 	}
 	var best Sample
 	var failed error
 	for try := range maxRepeats + 1 {
-		s, err := r.once(ctx, callers, site)
+		s, err := r.measureOnce(ctx, callers, site)
 		if err != nil {
 			failed = err
 			continue
@@ -186,34 +186,34 @@ func (r *runner) measure(ctx context.Context, cell Cell, n int) (Sample, error) 
 	return best, nil
 }
 
-// enough returns n callers of a cell. It opens missing sessions. Every round uses the same callers.
-func (r *runner) enough(ctx context.Context, cell Cell, to endpoint, n int) ([]*caller, error) {
+// callersOf returns n callers of a cell. It opens missing sessions. Every round uses the same callers.
+func (r *runner) callersOf(ctx context.Context, cell Cell, to endpoint, n int) ([]*caller, error) {
 	for have := len(r.callers[cell.Name]); have < n; have++ {
-		seats, err := r.seats(ctx, cell, to, have)
+		sessions, err := r.sessionsFor(ctx, cell, to, have)
 		if err != nil {
 			return nil, err
 		}
-		r.callers[cell.Name] = append(r.callers[cell.Name], newCaller(to, seats, cell.mark))
+		r.callers[cell.Name] = append(r.callers[cell.Name], newCaller(to, sessions, cell.mark))
 	}
 	return r.callers[cell.Name][:n], nil
 }
 
-// seats returns the seats of a caller. A caller has one seat. In a cell with a crowd, all callers share the seats of all
-// principals.
-func (r *runner) seats(ctx context.Context, cell Cell, to endpoint, number int) (_ chan *seat, err error) {
-	if !cell.crowd {
+// sessionsFor returns the sessions of a caller. A caller has one session. If allPrincipals of the cell is true, all
+// callers share the sessions of all principals.
+func (r *runner) sessionsFor(ctx context.Context, cell Cell, to endpoint, number int) (_ chan *callerSession, err error) {
+	if !cell.allPrincipals {
 		number %= len(r.sites.tokens)
-		return open(ctx, to, r.sites.tokens[number:number+1], cell.tool)
+		return openSessions(ctx, to, r.sites.tokens[number:number+1], cell.tool)
 	}
-	if r.crowds[cell.Name] == nil {
-		r.crowds[cell.Name], err = open(ctx, to, r.sites.tokens, cell.tool)
+	if r.sharedSessions[cell.Name] == nil {
+		r.sharedSessions[cell.Name], err = openSessions(ctx, to, r.sites.tokens, cell.tool)
 	}
-	return r.crowds[cell.Name], err
+	return r.sharedSessions[cell.Name], err
 }
 
-// once warms a site up and then makes one measurement.
-func (r *runner) once(ctx context.Context, callers []*caller, at *site) (Sample, error) {
-	warm := time.Duration(warmUp * float64(r.cfg.Duration))
+// measureOnce warms a site up and then makes one measurement.
+func (r *runner) measureOnce(ctx context.Context, callers []*caller, at *site) (Sample, error) {
+	warm := time.Duration(warmUpFraction * float64(r.cfg.Duration))
 	if err := connect(ctx, callers, warm+r.cfg.Duration); err != nil {
 		return Sample{}, err
 	}

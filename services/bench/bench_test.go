@@ -16,8 +16,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/bench"
 )
 
-// small returns a configuration that needs no program of the mesh.
-func small(t *testing.T) bench.Config {
+// smallConfig returns a configuration that needs no program of the mesh.
+func smallConfig(t *testing.T) bench.Config {
 	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
@@ -26,10 +26,10 @@ func small(t *testing.T) bench.Config {
 	return bench.Config{Rounds: 2, Duration: 50 * time.Millisecond, Callers: []int{1, 3}, Cells: []string{"direct", "lean"}, Bin: t.TempDir(), Self: self}
 }
 
-func TestRunMeasuresEveryCellInEveryRound(t *testing.T) {
+func TestRun_MeasuresEveryCellInEveryRound(t *testing.T) {
 	t.Parallel()
 	var progress bytes.Buffer
-	results, err := bench.Run(t.Context(), small(t), &progress)
+	results, err := bench.Run(t.Context(), smallConfig(t), &progress)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -64,10 +64,10 @@ func TestRunMeasuresEveryCellInEveryRound(t *testing.T) {
 	}
 }
 
-func TestAnInterruptedRunKeepsWhatItMeasured(t *testing.T) {
+func TestRun_ReturnsItsResultsWhenInterrupted(t *testing.T) {
 	t.Parallel()
 	ctx, stop := context.WithCancel(t.Context())
-	results, err := bench.Run(ctx, small(t), stopAfter{stop})
+	results, err := bench.Run(ctx, smallConfig(t), cancelOnWrite{stop})
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("the run ended with %v, want that it was cancelled", err)
 	}
@@ -76,15 +76,15 @@ func TestAnInterruptedRunKeepsWhatItMeasured(t *testing.T) {
 	}
 }
 
-// stopAfter is a writer that stops a run when the run reports its first sample.
-type stopAfter struct{ stop context.CancelFunc }
+// cancelOnWrite is a writer that stops a run when the run reports its first sample.
+type cancelOnWrite struct{ stop context.CancelFunc }
 
-func (s stopAfter) Write(p []byte) (int, error) {
+func (s cancelOnWrite) Write(p []byte) (int, error) {
 	s.stop()
 	return len(p), nil
 }
 
-func TestARunIsRefused(t *testing.T) {
+func TestRun_RefusesInvalidConfigurations(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		edit func(*bench.Config)
@@ -101,7 +101,7 @@ func TestARunIsRefused(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			cfg := small(t)
+			cfg := smallConfig(t)
 			tc.edit(&cfg)
 			_, err := bench.Run(t.Context(), cfg, io.Discard)
 			if err == nil || !strings.Contains(err.Error(), tc.want) {

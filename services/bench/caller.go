@@ -36,42 +36,42 @@ type caller struct {
 	addr string
 	// mark is a text that every correct response contains.
 	mark []byte
-	// seats are the sessions in which the caller makes calls, in turn. Callers may share the channel.
-	seats chan *seat
+	// sessions are the sessions in which the caller makes calls, in turn. Callers may share the channel.
+	sessions chan *callerSession
 
 	conn net.Conn
 	in   *bufio.Reader
 	body []byte
 }
 
-// seat is the session of one principal. Only one caller uses a seat at a time.
-type seat struct {
+// callerSession is the session of one principal. Only one caller uses a session at a time.
+type callerSession struct {
 	// request is a whole HTTP request. The JSON-RPC id begins at the offset place.
-	request []byte
-	place   int
+	request  []byte
+	idOffset int
 	// next is the id of the next call.
 	next int64
 }
 
 // newCaller returns a caller without a connection. mark is a text that every correct response contains.
-func newCaller(to endpoint, seats chan *seat, mark string) *caller {
-	return &caller{addr: to.addr, mark: []byte(mark), seats: seats}
+func newCaller(to endpoint, sessions chan *callerSession, mark string) *caller {
+	return &caller{addr: to.addr, mark: []byte(mark), sessions: sessions}
 }
 
-// open opens a session for each token, and returns seats whose requests call tool.
-func open(ctx context.Context, to endpoint, tokens []string, tool string) (chan *seat, error) {
-	seats := make(chan *seat, len(tokens))
+// openSessions opens a session for each token, and returns the sessions. Their requests call tool.
+func openSessions(ctx context.Context, to endpoint, tokens []string, tool string) (chan *callerSession, error) {
+	sessions := make(chan *callerSession, len(tokens))
 	for _, token := range tokens {
-		s, err := newSeat(ctx, to, token, tool)
+		s, err := newCallerSession(ctx, to, token, tool)
 		if err != nil {
 			return nil, err
 		}
-		seats <- s
+		sessions <- s
 	}
-	return seats, nil
+	return sessions, nil
 }
 
-func newSeat(ctx context.Context, to endpoint, token, tool string) (*seat, error) {
+func newCallerSession(ctx context.Context, to endpoint, token, tool string) (*callerSession, error) {
 	session, err := openSession(ctx, to, token)
 	if err != nil {
 		return nil, err
@@ -81,7 +81,7 @@ func newSeat(ctx context.Context, to endpoint, token, tool string) (*seat, error
 		"Content-Type: application/json\r\nAccept: application/json, text/event-stream\r\nContent-Length: %d\r\n\r\n",
 		to.path, to.addr, token, session, protocolVersion, len(body))
 	request := []byte(head + body)
-	return &seat{request: request, place: bytes.LastIndex(request, strconv.AppendInt(nil, firstID, 10)), next: firstID}, nil
+	return &callerSession{request: request, idOffset: bytes.LastIndex(request, strconv.AppendInt(nil, firstID, 10)), next: firstID}, nil
 }
 
 // connect closes the connection, if there is one, and opens another with a deadline.
@@ -103,14 +103,14 @@ func (c *caller) close() {
 
 // call makes one call, and checks that the response has the call's id and contains the mark.
 func (c *caller) call() error {
-	s := <-c.seats
-	defer func() { c.seats <- s }()
-	id := strconv.AppendInt(s.request[:s.place], s.next, 10)[s.place:]
+	s := <-c.sessions
+	defer func() { c.sessions <- s }()
+	id := strconv.AppendInt(s.request[:s.idOffset], s.next, 10)[s.idOffset:]
 	s.next++
 	if _, err := c.conn.Write(s.request); err != nil {
 		return fmt.Errorf("send a call: %w", err)
 	}
-	if err := c.read(); err != nil {
+	if err := c.readResponse(); err != nil {
 		return fmt.Errorf("read a response: %w", err)
 	}
 	_, after, found := bytes.Cut(c.body, []byte(`"id":`))
@@ -120,7 +120,7 @@ func (c *caller) call() error {
 	return nil
 }
 
-func (c *caller) read() error {
+func (c *caller) readResponse() error {
 	status, err := c.in.ReadSlice('\n')
 	if err != nil {
 		return err

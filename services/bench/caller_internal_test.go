@@ -11,17 +11,17 @@ import (
 	"time"
 )
 
-// callerOf returns a caller that is connected to a server with handler h.
-func callerOf(t *testing.T, h http.Handler, tool, mark string) *caller {
+// newTestCaller returns a caller that is connected to a server with handler h.
+func newTestCaller(t *testing.T, h http.Handler, tool, mark string) *caller {
 	t.Helper()
 	server := httptest.NewServer(h)
 	t.Cleanup(server.Close)
 	at := endpoint{addr: strings.TrimPrefix(server.URL, "http://"), path: "/mcp"}
-	seats, err := open(t.Context(), at, []string{"secret"}, tool)
+	sessions, err := openSessions(t.Context(), at, []string{"secret"}, tool)
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := newCaller(at, seats, mark)
+	c := newCaller(at, sessions, mark)
 	if err := c.connect(t.Context(), time.Now().Add(time.Minute)); err != nil {
 		t.Fatal(err)
 	}
@@ -29,7 +29,7 @@ func callerOf(t *testing.T, h http.Handler, tool, mark string) *caller {
 	return c
 }
 
-func TestACallerCallsTheEchoServer(t *testing.T) {
+func TestCaller_CallsTheEchoServer(t *testing.T) {
 	t.Parallel()
 	floor := func(t *testing.T) http.Handler {
 		echo := httptest.NewServer(NewEcho())
@@ -46,7 +46,7 @@ func TestACallerCallsTheEchoServer(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			c := callerOf(t, handler(t), toolAllowed, markEchoed)
+			c := newTestCaller(t, handler(t), toolAllowed, markEchoed)
 			for range 3 {
 				if err := c.call(); err != nil {
 					t.Fatal(err)
@@ -59,12 +59,12 @@ func TestACallerCallsTheEchoServer(t *testing.T) {
 	}
 }
 
-func TestACallerSendsWhatAClientSends(t *testing.T) {
+func TestCaller_SendsTheRequestOfAClient(t *testing.T) {
 	t.Parallel()
 	var head http.Header
 	var body []byte
 	echo := NewEcho()
-	c := callerOf(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	c := newTestCaller(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if session := r.Header.Get("Mcp-Session-Id"); session != "" {
 			head = r.Header
 			body, _ = io.ReadAll(r.Body)
@@ -88,7 +88,7 @@ func TestACallerSendsWhatAClientSends(t *testing.T) {
 	}
 }
 
-func TestACallerRefusesAnAnswer(t *testing.T) {
+func TestCaller_RefusesWrongResponses(t *testing.T) {
 	t.Parallel()
 	right := fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"result":{"content":[{"type":"text","text":"echo: hello"}]}}`, firstID)
 	for name, tc := range map[string]struct {
@@ -106,7 +106,7 @@ func TestACallerRefusesAnAnswer(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			echo := NewEcho()
-			c := callerOf(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			c := newTestCaller(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				body, _ := io.ReadAll(r.Body)
 				if !strings.Contains(string(body), "tools/call") {
 					r.Body = io.NopCloser(strings.NewReader(string(body)))
@@ -128,23 +128,23 @@ func TestACallerRefusesAnAnswer(t *testing.T) {
 	}
 }
 
-func TestDriveCallsForItsTime(t *testing.T) {
+func TestDrive_CallsForItsDuration(t *testing.T) {
 	t.Parallel()
 	echo := NewEcho()
-	callers := []*caller{callerOf(t, echo, toolAllowed, markEchoed), callerOf(t, echo, toolAllowed, markEchoed)}
+	callers := []*caller{newTestCaller(t, echo, toolAllowed, markEchoed), newTestCaller(t, echo, toolAllowed, markEchoed)}
 	taken, elapsed, err := drive(t.Context(), callers, 50*time.Millisecond)
 	if err != nil {
 		t.Fatal(err)
 	}
-	made := (<-callers[0].seats).next + (<-callers[1].seats).next - 2*firstID
+	made := (<-callers[0].sessions).next + (<-callers[1].sessions).next - 2*firstID
 	if int64(len(taken)) != made || made < 2 || elapsed < 50*time.Millisecond {
 		t.Errorf("%d calls were made and %d measured in %v", made, len(taken), elapsed)
 	}
 }
 
-func TestDriveEndsWithItsContext(t *testing.T) {
+func TestDrive_EndsWithItsContext(t *testing.T) {
 	t.Parallel()
-	c := callerOf(t, NewEcho(), toolAllowed, markEchoed)
+	c := newTestCaller(t, NewEcho(), toolAllowed, markEchoed)
 	ctx, cancel := context.WithCancel(t.Context())
 	time.AfterFunc(20*time.Millisecond, cancel)
 	begin := time.Now()

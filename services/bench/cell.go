@@ -23,8 +23,8 @@ type Cell struct {
 	base bool
 	// tool is the tool to call.
 	tool string
-	// crowd is true if the callers make calls for all principals in turn.
-	crowd bool
+	// allPrincipals is true if the callers make calls for all principals in turn.
+	allPrincipals bool
 	// mark is a text that every correct response contains, and no other response.
 	mark string
 }
@@ -56,7 +56,7 @@ func Cells() []Cell {
 			Name: "up-limit", Title: "`sluice up`, with a session limit in memory", site: siteUp, tool: toolLimited, mark: markEchoed,
 			Targets: map[int]float64{1: 0.85, 32: 0.95, 256: 1.10},
 		},
-		{Name: "up-deny", Title: "`sluice up`, denied", site: siteUp, tool: toolDenied, crowd: true, mark: markDenied},
+		{Name: "up-deny", Title: "`sluice up`, denied", site: siteUp, tool: toolDenied, allPrincipals: true, mark: markDenied},
 		{
 			Name: "apart", Title: "separate processes, allowed, no limits", site: siteApart, tool: toolAllowed, mark: markEchoed,
 			Targets: map[int]float64{1: 0.60, 32: 0.80, 256: 0.95},

@@ -9,8 +9,9 @@ import (
 	"time"
 )
 
-// tick is the unit of CPU times in /proc (USER_HZ), which is 1/100 s on all architectures of Linux that Go supports.
-const tick = 10 * time.Millisecond
+// clockTick is the unit of CPU times in /proc (USER_HZ), which is 1/100 s on all architectures of Linux that Go
+// supports.
+const clockTick = 10 * time.Millisecond
 
 // processCPU returns the user and system time that a process has used.
 func processCPU(pid int) (time.Duration, error) {
@@ -22,7 +23,8 @@ func processCPU(pid int) (time.Duration, error) {
 }
 
 func parseProcess(text string) (time.Duration, error) {
-	// The name of the process is in parentheses and may contain any character, so the search for its end is from the right.
+	// The name of the process is in parentheses and may contain any character, so the search for its end is from the
+	// right.
 	fields := strings.Fields(text[strings.LastIndexByte(text, ')')+1:])
 	const user, system = 11, 12 // fields 14 and 15 of the whole line
 	if len(fields) <= system {
@@ -57,13 +59,13 @@ func ticks(counts ...string) (time.Duration, error) {
 		if err != nil {
 			return 0, fmt.Errorf("read a CPU time: %w", err)
 		}
-		sum += time.Duration(n) * tick
+		sum += time.Duration(n) * clockTick
 	}
 	return sum, nil
 }
 
-// meter measures the CPU time of processes and of the whole machine since startMeter. On a system without /proc it measures
-// nothing.
+// meter measures the CPU time of processes and of the whole machine since startMeter. On a system without /proc it
+// measures nothing.
 type meter struct {
 	names   []string
 	pids    []int
@@ -95,7 +97,8 @@ func (m *meter) read() (used []time.Duration, machine time.Duration, broken bool
 	return used, machine, false
 }
 
-// stop returns the CPU time of each process, and the share of the machine's CPU time, 0 to 1, that other processes used.
+// stop returns the CPU time of each process, and the share of the machine's CPU time, 0 to 1, that other processes
+// used.
 func (m *meter) stop() ([]ProcessCPU, float64) {
 	used, machine, broken := m.read()
 	if m.broken || broken {

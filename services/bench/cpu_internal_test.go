@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-func TestParseProcess(t *testing.T) {
+func TestParseProcess_ReadsUserAndSystemTime(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		text string
@@ -30,7 +30,7 @@ func TestParseProcess(t *testing.T) {
 	}
 }
 
-func TestParseMachine(t *testing.T) {
+func TestParseMachine_LeavesOutIdleTime(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		text string
@@ -51,26 +51,26 @@ func TestParseMachine(t *testing.T) {
 	}
 }
 
-func TestMeterSeesWhatThisProcessUses(t *testing.T) {
+func TestMeter_MeasuresThisProcess(t *testing.T) {
 	t.Parallel()
 	if runtime.GOOS != "linux" {
 		t.Skip("only Linux reports the CPU time of a process in /proc")
 	}
 	m := startMeter([]string{"self"}, []int{os.Getpid()})
 	var used time.Duration
-	for begin := time.Now(); used < 5*tick && time.Since(begin) < 30*time.Second; {
+	for begin := time.Now(); used < 5*clockTick && time.Since(begin) < 30*time.Second; {
 		cpu, _ := m.stop()
 		if len(cpu) != 1 || cpu[0].Process != "self" {
 			t.Fatalf("the meter gives %v, want one process", cpu)
 		}
 		used = cpu[0].Used
 	}
-	if used < 5*tick {
+	if used < 5*clockTick {
 		t.Errorf("half a minute of work is measured as %v", used)
 	}
 }
 
-func TestMeterOfAProcessThatIsGoneMeasuresNothing(t *testing.T) {
+func TestMeter_MeasuresNothingForAnEndedProcess(t *testing.T) {
 	t.Parallel()
 	m := startMeter([]string{"gone"}, []int{1 << 30})
 	if cpu, foreign := m.stop(); cpu != nil || foreign != 0 {

@@ -24,8 +24,8 @@ type message struct {
 	} `json:"params"`
 }
 
-// NewEcho returns a minimal MCP server. It opens sessions, and answers every tool call with the text in the call's argument.
-// It is safe for concurrent use.
+// NewEcho returns a minimal MCP server. It opens sessions, and answers every tool call with the text in the call's
+// argument. It is safe for concurrent use.
 func NewEcho() http.Handler {
 	var sessions atomic.Int64
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -11,11 +11,11 @@ import (
 	"sync"
 )
 
-// forwarded lists the request headers that lean forwards.
-var forwarded = []string{"Authorization", "Content-Type", "Accept", "Mcp-Session-Id", "Mcp-Protocol-Version"}
+// forwardedHeaders lists the request headers that lean forwards.
+var forwardedHeaders = []string{"Authorization", "Content-Type", "Accept", "Mcp-Session-Id", "Mcp-Protocol-Version"}
 
-// lean is a minimal gateway with net/http. It reads each request and each response completely, as every gateway must that
-// decides on messages. But lean makes no decisions and records nothing.
+// lean is a minimal gateway with net/http. It reads each request and each response completely, as every gateway must
+// that decides on messages. But lean makes no decisions and records nothing.
 type lean struct {
 	addr string
 	idle sync.Pool // of *leanConn
@@ -58,7 +58,7 @@ func (c *leanConn) exchange(w http.ResponseWriter, r *http.Request) error {
 		return fmt.Errorf("the request's body must have a known length of at most %d bytes, has %d", maxBody, r.ContentLength)
 	}
 	c.out = fmt.Appendf(c.out[:0], "%s %s HTTP/1.1\r\nHost: %s\r\nContent-Length: %d\r\n", r.Method, r.URL.Path, r.Host, r.ContentLength)
-	for _, name := range forwarded {
+	for _, name := range forwardedHeaders {
 		if value := r.Header.Get(name); value != "" {
 			c.out = append(append(append(append(c.out, name...), ": "...), value...), "\r\n"...)
 		}
@@ -72,7 +72,7 @@ func (c *leanConn) exchange(w http.ResponseWriter, r *http.Request) error {
 	if _, err := c.Write(c.out); err != nil {
 		return err
 	}
-	status, length, err := c.head(w.Header())
+	status, length, err := c.readHead(w.Header())
 	if err != nil {
 		return err
 	}
@@ -85,8 +85,8 @@ func (c *leanConn) exchange(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// head reads the head of a response into h, and returns the status and the length of the body.
-func (c *leanConn) head(h http.Header) (status, length int, err error) {
+// readHead reads the head of a response into h, and returns the status and the length of the body.
+func (c *leanConn) readHead(h http.Header) (status, length int, err error) {
 	for {
 		line, err := c.in.ReadSlice('\n')
 		if err != nil {

@@ -56,7 +56,8 @@ func cpuModel() string {
 	return "unknown"
 }
 
-// commit returns the commit of the Git checkout that contains a folder. If files have changed, it appends ", with changes".
+// commit returns the commit of the Git checkout that contains a folder. If files have changed, it appends ", with
+// changes".
 func commit(ctx context.Context, dir string) string {
 	out, err := exec.CommandContext(ctx, "git", "-C", dir, "describe", "--always", "--abbrev=12", "--exclude=*", "--dirty=, with changes").Output()
 	if err != nil {

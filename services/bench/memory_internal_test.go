@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// taken returns how many bytes of heap and stacks this process uses after a garbage collection.
-func taken() int64 {
+// memoryInUse returns how many bytes of heap and stacks this process uses after a garbage collection.
+func memoryInUse() int64 {
 	runtime.GC()
 	runtime.GC() // the second run frees memory whose finalizers the first run started
 	var now runtime.MemStats
@@ -27,7 +27,7 @@ func taken() int64 {
 //
 // go test ./bench -run '^$' -bench IdleSession -benchtime 4000x
 func BenchmarkIdleSession(b *testing.B) {
-	s := writtenFor(b)
+	s := newTestSites(b)
 	path, err := s.writeMesh(s.dir, meshFile{MCP: "127.0.0.1:0", GRPC: "127.0.0.1:0", Data: "data"})
 	if err != nil {
 		b.Fatal(err)
@@ -38,14 +38,14 @@ func BenchmarkIdleSession(b *testing.B) {
 			b.Fatal(err)
 		}
 	}
-	before, n := taken(), 0
+	before, n := memoryInUse(), 0
 	for b.Loop() {
 		if _, err := openSession(b.Context(), at, s.tokens[n%len(s.tokens)]); err != nil {
 			b.Fatal(err)
 		}
 		n++
 	}
-	b.ReportMetric(float64(taken()-before)/float64(b.N), "B/session")
+	b.ReportMetric(float64(memoryInUse()-before)/float64(b.N), "B/session")
 }
 
 // BenchmarkCallInFlight measures the memory of a call whose server does not answer, without the memory of its client
@@ -54,7 +54,7 @@ func BenchmarkIdleSession(b *testing.B) {
 // go test ./bench -run '^$' -bench CallInFlight -benchtime 1x
 func BenchmarkCallInFlight(b *testing.B) {
 	const calls = 200
-	s := writtenFor(b)
+	s := newTestSites(b)
 	echo, release := NewEcho(), make(chan struct{})
 	var held atomic.Int64
 	holding := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -84,18 +84,18 @@ func BenchmarkCallInFlight(b *testing.B) {
 	inFlight := func(to endpoint) float64 {
 		var callers []*caller
 		for n := range calls {
-			seats, err := open(b.Context(), to, s.tokens[n:n+1], toolAllowed)
+			sessions, err := openSessions(b.Context(), to, s.tokens[n:n+1], toolAllowed)
 			if err != nil {
 				b.Fatal(err)
 			}
-			c := newCaller(to, seats, echoText)
+			c := newCaller(to, sessions, echoText)
 			if err := c.connect(b.Context(), time.Now().Add(time.Hour)); err != nil {
 				b.Fatal(err)
 			}
 			defer c.close()
 			callers = append(callers, c)
 		}
-		before := taken()
+		before := memoryInUse()
 		var calling sync.WaitGroup
 		for _, c := range callers {
 			calling.Go(func() {
@@ -107,7 +107,7 @@ func BenchmarkCallInFlight(b *testing.B) {
 		for held.Load() < calls {
 			<-time.After(10 * time.Millisecond)
 		}
-		each := float64(taken()-before) / calls
+		each := float64(memoryInUse()-before) / calls
 		for range calls {
 			release <- struct{}{}
 		}

@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice"
 )
 
-func TestThePolicyHasItsRules(t *testing.T) {
+func TestPolicyText_HasTheRules(t *testing.T) {
 	t.Parallel()
 	var doc struct {
 		Tools map[string]any
@@ -28,9 +28,9 @@ func TestThePolicyHasItsRules(t *testing.T) {
 }
 
 // A mesh in this process, with the benchmark's configuration, answers the calls of every cell of `sluice up` correctly.
-func TestTheMeshAnswersEveryCell(t *testing.T) {
+func TestMesh_AnswersEveryCell(t *testing.T) {
 	t.Parallel()
-	s := writtenFor(t)
+	s := newTestSites(t)
 	path, err := s.writeMesh(s.dir, meshFile{MCP: "127.0.0.1:0", GRPC: "127.0.0.1:0", Data: "data"})
 	if err != nil {
 		t.Fatal(err)
@@ -40,11 +40,11 @@ func TestTheMeshAnswersEveryCell(t *testing.T) {
 		if cell.site != siteUp {
 			continue
 		}
-		seats, err := open(t.Context(), at, s.tokens[:2], cell.tool)
+		sessions, err := openSessions(t.Context(), at, s.tokens[:2], cell.tool)
 		if err != nil {
 			t.Fatal(err)
 		}
-		c := newCaller(at, seats, cell.mark)
+		c := newCaller(at, sessions, cell.mark)
 		if err := c.connect(t.Context(), time.Now().Add(time.Minute)); err != nil {
 			t.Fatal(err)
 		}
@@ -57,9 +57,9 @@ func TestTheMeshAnswersEveryCell(t *testing.T) {
 	}
 }
 
-func TestTheConfigurationOfRolesThatLiveApart(t *testing.T) {
+func TestWriteMesh_ConfiguresSeparateRoles(t *testing.T) {
 	t.Parallel()
-	s := writtenFor(t)
+	s := newTestSites(t)
 	mesh := meshFile{MCP: "127.0.0.1:1", GRPC: "127.0.0.1:2", Data: "data", Certs: "certs", Asked: true, Roles: map[string]string{"gateway": "127.0.0.1:3", "policy": "127.0.0.1:4", "ratelimit": "127.0.0.1:5"}}
 	path, err := s.writeMesh(s.dir, mesh)
 	if err != nil {
@@ -74,8 +74,8 @@ func TestTheConfigurationOfRolesThatLiveApart(t *testing.T) {
 	}
 }
 
-// writtenFor returns sites with a folder of the test. Only the echo server and the receiver of spans run.
-func writtenFor(t testing.TB) *sites {
+// newTestSites returns sites with a folder of the test. Only the echo server and the receiver of spans run.
+func newTestSites(t testing.TB) *sites {
 	t.Helper()
 	drain, err := startSink(t.Context())
 	if err != nil {

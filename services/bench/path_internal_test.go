@@ -11,7 +11,7 @@ import (
 // go test ./bench -run '^$' -bench Call -cpuprofile cpu.prof
 func BenchmarkCall(b *testing.B) {
 	const callers = 32
-	s := writtenFor(b)
+	s := newTestSites(b)
 	path, err := s.writeMesh(s.dir, meshFile{MCP: "127.0.0.1:0", GRPC: "127.0.0.1:0", Data: "data"})
 	if err != nil {
 		b.Fatal(err)
@@ -22,9 +22,9 @@ func BenchmarkCall(b *testing.B) {
 		if !here {
 			continue
 		}
-		r := &runner{sites: s, callers: make(map[string][]*caller), crowds: make(map[string]chan *seat)}
+		r := &runner{sites: s, callers: make(map[string][]*caller), sharedSessions: make(map[string]chan *callerSession)}
 		b.Run(cell.Name, func(b *testing.B) {
-			made, err := r.enough(b.Context(), cell, to, callers)
+			made, err := r.callersOf(b.Context(), cell, to, callers)
 			if err != nil {
 				b.Fatal(err)
 			}

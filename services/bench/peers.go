@@ -9,7 +9,8 @@ import (
 	"strconv"
 )
 
-// Sites of other gateways. Both are of ToolHive: thv proxy is its gateway for one server, and vmcp its gateway for many.
+// Sites of other gateways. Both are of ToolHive: thv proxy is its gateway for one server, and vmcp its gateway for
+// many.
 const (
 	siteThv  = "thv"
 	siteVMCP = "vmcp"
@@ -46,7 +47,8 @@ func (s *sites) startVMCP(ctx context.Context, to *site) error {
 	})
 }
 
-// startPeer starts another gateway. The environment makes it write its files to the site's folder and use no containers.
+// startPeer starts another gateway. The environment makes it write its files to the site's folder and use no
+// containers.
 func (s *sites) startPeer(ctx context.Context, to *site, name string, args func(port string) []string) error {
 	addrs, err := freeAddrs(ctx, 1)
 	if err != nil {

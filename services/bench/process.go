@@ -50,7 +50,8 @@ func startProcess(of *site, name, program string, args ...string) (*process, err
 
 func (p *process) pid() int { return p.cmd.Process.Pid }
 
-// ready waits until a GET request to url gets status 200. It returns an error if the process ends or does not get ready.
+// ready waits until a GET request to url gets status 200. It returns an error if the process ends or does not get
+// ready.
 func (p *process) ready(ctx context.Context, url string) error {
 	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()

@@ -8,8 +8,8 @@ import (
 	"sync"
 )
 
-// maxIdle is the maximum number of idle connections of the floor. With the default of net/http, two, most calls under load
-// would open a connection.
+// maxIdle is the maximum number of idle connections of the floor. With the default of net/http, two, most calls under
+// load would open a connection.
 const maxIdle = 1024
 
 // NewProxy returns the floor: Go's reverse proxy in front of the URL target. The proxy reuses connections and buffers.

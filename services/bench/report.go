@@ -49,7 +49,7 @@ func writeAbout(out *bytes.Buffer, r *Results, a About) {
 		{"date", a.Date.Format(time.DateOnly)},
 		{"command", "`" + a.Command + "`"},
 		{"rounds", fmt.Sprintf("%d, interleaved, of %v a cell", a.Rounds, a.Duration)},
-		{"other programs", foreign(r)},
+		{"other programs", foreignLoad(r)},
 	} {
 		if row[1] != "" {
 			fmt.Fprintf(out, "| %s | %s |\n", row[0], row[1])
@@ -57,8 +57,8 @@ func writeAbout(out *bytes.Buffer, r *Results, a About) {
 	}
 }
 
-// foreign returns the sentence about the CPU time that other programs used.
-func foreign(r *Results) string {
+// foreignLoad returns the sentence about the CPU time that other programs used.
+func foreignLoad(r *Results) string {
 	disturbed, all := r.Disturbed()
 	if disturbed == 0 {
 		return fmt.Sprintf("had at most %.0f %% of the CPUs in each of %d measurements", 100*MaxForeign, all)

@@ -14,20 +14,21 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files")
 
-func about() bench.About {
+func aboutMachine() bench.About {
 	return bench.About{
 		CPU: "Example 9000", Cores: 2, Platform: "linux/amd64", Go: "go1.26.0", Commit: "0123456789ab",
 		Date: time.Date(2026, 5, 6, 7, 8, 9, 0, time.UTC), Command: `make bench ARGS="-rounds 2"`, Rounds: 2, Duration: 3 * time.Second,
 	}
 }
 
-// measured returns the results of two rounds of three cells. The last cell meets its target only with one caller.
-func measured() *bench.Results {
+// measuredResults returns the results of two rounds of three cells. The last cell meets its target only with one
+// caller.
+func measuredResults() *bench.Results {
 	var r bench.Results
 	for round := range 2 {
 		for _, n := range []int{1, 32} {
 			for i, cell := range []string{bench.Floor, "up", "apart"} {
-				s := sample(cell, n, round, 5000*n-(1000+500*round)*i*n)
+				s := newSample(cell, n, round, 5000*n-(1000+500*round)*i*n)
 				s.P50, s.P99 = 200*time.Microsecond, time.Duration(n)*time.Millisecond
 				s.CPU = []bench.ProcessCPU{{Process: "load", Used: 50 * time.Millisecond}, {Process: cell, Used: time.Duration(i+1) * 100 * time.Millisecond}}
 				r.Samples = append(r.Samples, s)
@@ -37,10 +38,10 @@ func measured() *bench.Results {
 	return &r
 }
 
-func TestReport(t *testing.T) {
+func TestReport_MatchesTheGoldenFile(t *testing.T) {
 	t.Parallel()
 	const file = "testdata/report.md"
-	got := string(bench.Report(measured(), about()))
+	got := string(bench.Report(measuredResults(), aboutMachine()))
 	if *update {
 		if err := os.WriteFile(file, []byte(got), 0o600); err != nil {
 			t.Fatal(err)
@@ -55,17 +56,17 @@ func TestReport(t *testing.T) {
 	}
 }
 
-func TestReportComparesWithAnotherCommit(t *testing.T) {
+func TestReport_ComparesWithAnotherCommit(t *testing.T) {
 	t.Parallel()
 	r := &bench.Results{}
 	for round := range 2 {
 		for i, cell := range []string{bench.Floor, "up", "up-base"} {
-			s := sample(cell, 1, round, 1000-100*i)
+			s := newSample(cell, 1, round, 1000-100*i)
 			s.CPU = []bench.ProcessCPU{{Process: "load", Used: time.Second}, {Process: "sluice", Used: time.Duration(1000-100*i) * time.Millisecond}, {Process: "echo", Used: time.Second}}
 			r.Samples = append(r.Samples, s)
 		}
 	}
-	in := about()
+	in := aboutMachine()
 	in.Base = "ba9876543210"
 	got := string(bench.Report(r, in))
 	for _, want := range []string{
@@ -79,13 +80,13 @@ func TestReportComparesWithAnotherCommit(t *testing.T) {
 	}
 }
 
-func TestReportSaysWhatIsNotToBeTrusted(t *testing.T) {
+func TestReport_NamesUnreliableResults(t *testing.T) {
 	t.Parallel()
-	r := measured()
+	r := measuredResults()
 	r.Samples[3].Foreign = 0.4
 	r.Samples = r.Samples[:7] // interrupted in the second round
 	r.Failures = []string{"apart with 256 callers in round 1: refused:\nthe rest of it"}
-	got := string(bench.Report(r, about()))
+	got := string(bench.Report(r, aboutMachine()))
 	for _, want := range []string{
 		"had more than 10 % of the CPUs in 1 of 7 measurements, also when repeated",
 		"\n## Not measured\n\n* apart with 256 callers in round 1: refused: the rest of it\n",

@@ -58,8 +58,8 @@ func (r *Results) Ratio(cell string, callers int) Spread {
 	return r.Against(cell, Floor, callers, Sample.Rate)
 }
 
-// Against returns a number of a cell divided by the same number of another cell, in the same round and with the same number
-// of callers.
+// Against returns a number of a cell divided by the same number of another cell, in the same round and with the same
+// number of callers.
 func (r *Results) Against(cell, other string, callers int, number func(Sample) float64) Spread {
 	others := make(map[int]float64)
 	for _, s := range r.of(other, callers) {
@@ -83,8 +83,8 @@ func (r *Results) Over(cell string, callers int, number func(Sample) float64) Sp
 	return Summarize(values)
 }
 
-// PerCall returns the CPU time per call of each process of a cell, in the order of Sample.CPU. The times are medians over
-// the rounds.
+// PerCall returns the CPU time per call of each process of a cell, in the order of Sample.CPU. The times are medians
+// over the rounds.
 func (r *Results) PerCall(cell string, callers int) []ProcessCPU {
 	var names []string
 	values := make(map[string][]float64)

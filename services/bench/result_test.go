@@ -10,22 +10,22 @@ import (
 	"github.com/sluice-mesh/sluice/services/bench"
 )
 
-// sample returns a sample of a cell that answered a number of calls in a second.
-func sample(cell string, callers, round, calls int) bench.Sample {
+// newSample returns a sample of a cell that answered a number of calls in a second.
+func newSample(cell string, callers, round, calls int) bench.Sample {
 	return bench.Sample{Cell: cell, Callers: callers, Round: round, Calls: calls, Elapsed: time.Second}
 }
 
-func TestRatioComparesWithinARound(t *testing.T) {
+func TestRatio_ComparesWithinARound(t *testing.T) {
 	t.Parallel()
 	results := bench.Results{Samples: []bench.Sample{
-		sample(bench.Floor, 1, 0, 1000), sample("up", 1, 0, 900),
+		newSample(bench.Floor, 1, 0, 1000), newSample("up", 1, 0, 900),
 		// In this round the machine is slower for both cells.
-		sample("up", 1, 1, 220), sample(bench.Floor, 1, 1, 200),
-		sample(bench.Floor, 1, 2, 500), sample("up", 1, 2, 500),
+		newSample("up", 1, 1, 220), newSample(bench.Floor, 1, 1, 200),
+		newSample(bench.Floor, 1, 2, 500), newSample("up", 1, 2, 500),
 		// A round that was interrupted before the floor was measured does not count.
-		sample("up", 1, 3, 5000),
+		newSample("up", 1, 3, 5000),
 		// Samples with another number of callers are compared separately.
-		sample(bench.Floor, 32, 0, 100), sample("up", 32, 0, 300),
+		newSample(bench.Floor, 32, 0, 100), newSample("up", 32, 0, 300),
 	}}
 	for name, tc := range map[string]struct {
 		cell    string
@@ -46,11 +46,11 @@ func TestRatioComparesWithinARound(t *testing.T) {
 	}
 }
 
-func TestPerCallIsTheMedianOfEachProcess(t *testing.T) {
+func TestPerCall_IsTheMedianOfEachProcess(t *testing.T) {
 	t.Parallel()
 	var results bench.Results
 	for round, used := range []time.Duration{10, 30, 20} {
-		s := sample("up", 1, round, 100)
+		s := newSample("up", 1, round, 100)
 		s.CPU = []bench.ProcessCPU{{Process: "load", Used: 100 * time.Microsecond}, {Process: "sluice", Used: used * time.Millisecond}}
 		results.Samples = append(results.Samples, s)
 	}
@@ -60,9 +60,9 @@ func TestPerCallIsTheMedianOfEachProcess(t *testing.T) {
 	}
 }
 
-func TestDisturbedCountsWhatHadForeignLoad(t *testing.T) {
+func TestDisturbed_CountsSamplesWithForeignLoad(t *testing.T) {
 	t.Parallel()
-	quiet, loud := sample("up", 1, 0, 1), sample("up", 1, 1, 1)
+	quiet, loud := newSample("up", 1, 0, 1), newSample("up", 1, 1, 1)
 	quiet.Foreign, loud.Foreign = bench.MaxForeign, bench.MaxForeign+0.01
 	results := bench.Results{Samples: []bench.Sample{quiet, loud, quiet}}
 	if disturbed, all := results.Disturbed(); disturbed != 1 || all != 3 {

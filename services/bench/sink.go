@@ -19,7 +19,7 @@ func startSink(ctx context.Context) (*sink, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listen for spans: %w", err)
 	}
-	s := &sink{lis: lis, server: grpc.NewServer(grpc.ForceServerCodec(unread{}), grpc.UnknownServiceHandler(swallow))}
+	s := &sink{lis: lis, server: grpc.NewServer(grpc.ForceServerCodec(discardCodec{}), grpc.UnknownServiceHandler(discardCall))}
 	go func() { _ = s.server.Serve(lis) }() // close ends it
 	return s, nil
 }
@@ -29,22 +29,22 @@ func (s *sink) url() string { return "http://" + s.lis.Addr().String() }
 
 func (s *sink) close() { s.server.Stop() }
 
-// swallow is the handler of every gRPC method. It receives one message and answers with an empty message.
-func swallow(_ any, stream grpc.ServerStream) error {
+// discardCall is the handler of every gRPC method. It receives one message and answers with an empty message.
+func discardCall(_ any, stream grpc.ServerStream) error {
 	if err := stream.RecvMsg(nil); err != nil {
 		return err
 	}
 	return stream.SendMsg(nil)
 }
 
-// unread is a codec that decodes nothing and encodes every message as an empty message.
-type unread struct{}
+// discardCodec is a codec that decodes nothing and encodes every message as an empty message.
+type discardCodec struct{}
 
 // Marshal implements encoding.Codec.
-func (unread) Marshal(any) ([]byte, error) { return nil, nil }
+func (discardCodec) Marshal(any) ([]byte, error) { return nil, nil }
 
 // Unmarshal implements encoding.Codec.
-func (unread) Unmarshal([]byte, any) error { return nil }
+func (discardCodec) Unmarshal([]byte, any) error { return nil }
 
 // Name implements encoding.Codec.
-func (unread) Name() string { return "unread" }
+func (discardCodec) Name() string { return "unread" }

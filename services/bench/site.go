@@ -21,8 +21,9 @@ const (
 	askedSuffix = "-asked"
 )
 
-// roles are the separate roles in the order of their start. The gateway is last, because it is ready only when all others
-// serve. The list is not imported, because `make bench-diff` builds this package with the code of earlier commits.
+// roles are the separate roles in the order of their start. The gateway is last, because it is ready only when all
+// others serve. The list is not imported, because `make bench-diff` builds this package with the code of earlier
+// commits.
 var roles = []string{"policy", "ratelimit", "approval", "wasmagent", "gateway"}
 
 // programs returns the mesh's programs that the sites of cells start.
@@ -85,7 +86,7 @@ func (s *sites) get(ctx context.Context, kind string, base bool) (*site, error) 
 		return known, nil
 	}
 	start := map[string]func(context.Context, *site) error{
-		siteEcho: s.startEcho, siteProxy: s.startProxy, siteLean: s.startLean, siteUp: s.startUp, siteApart: s.startApart, siteThv: s.startThv, siteVMCP: s.startVMCP,
+		siteEcho: s.startEcho, siteProxy: s.startProxy, siteLean: s.startLean, siteUp: s.startUp, siteApart: s.startSeparateRoles, siteThv: s.startThv, siteVMCP: s.startVMCP,
 	}[strings.TrimSuffix(kind, askedSuffix)]
 	made := &site{dir: filepath.Join(s.dir, id), bin: bin, asked: strings.HasSuffix(kind, askedSuffix)}
 	s.byID[id] = made // also if the start fails, so that close stops the processes that run
@@ -93,7 +94,7 @@ func (s *sites) get(ctx context.Context, kind string, base bool) (*site, error) 
 		return nil, err
 	}
 	if err := start(ctx, made); err != nil {
-		return nil, fmt.Errorf("%w: %s: %w", errSite, id, err)
+		return nil, fmt.Errorf("%w: %s: %w", errStart, id, err)
 	}
 	return made, nil
 }
@@ -155,8 +156,8 @@ func (s *sites) startUp(ctx context.Context, to *site) error {
 	return p.ready(ctx, "http://"+addrs[0]+"/readyz")
 }
 
-// startApart starts the roles in separate processes with mTLS.
-func (s *sites) startApart(ctx context.Context, to *site) error {
+// startSeparateRoles starts the roles in separate processes with mTLS.
+func (s *sites) startSeparateRoles(ctx context.Context, to *site) error {
 	addrs, err := freeAddrs(ctx, 2+len(roles))
 	if err != nil {
 		return err

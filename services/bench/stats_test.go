@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/bench"
 )
 
-func TestSummarize(t *testing.T) {
+func TestSummarize_ReturnsMedianAndRange(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		values []float64
@@ -31,7 +31,7 @@ func TestSummarize(t *testing.T) {
 	}
 }
 
-func TestSummarizeLeavesItsValuesAlone(t *testing.T) {
+func TestSummarize_DoesNotChangeItsArgument(t *testing.T) {
 	t.Parallel()
 	values := []float64{3, 1, 2}
 	bench.Summarize(values)
@@ -40,7 +40,7 @@ func TestSummarizeLeavesItsValuesAlone(t *testing.T) {
 	}
 }
 
-func TestPercentile(t *testing.T) {
+func TestPercentile_ReturnsTheNearestRank(t *testing.T) {
 	t.Parallel()
 	hundred := make([]time.Duration, 100)
 	for i := range hundred {
@@ -68,7 +68,7 @@ func TestPercentile(t *testing.T) {
 	}
 }
 
-func TestPercentileHasItsShareBelow(t *testing.T) {
+func TestPercentile_HasItsFractionBelow(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		values := rapid.SliceOfN(rapid.Int64Range(0, 50), 1, 60).Draw(t, "values")

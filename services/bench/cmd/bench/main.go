@@ -52,8 +52,8 @@ type options struct {
 	out string
 }
 
-// quickly contains the values that -quick sets for flags that are not set, by the name of the flag.
-var quickly = map[string]string{"rounds": "2", "duration": "500ms", "out": ""}
+// quickDefaults contains the values that -quick sets for flags that are not set, by the name of the flag.
+var quickDefaults = map[string]string{"rounds": "2", "duration": "500ms", "out": ""}
 
 func parse(args []string) (options, error) {
 	opts := options{Config: bench.Config{Callers: []int{1, 32, 256}}}
@@ -80,18 +80,18 @@ func parse(args []string) (options, error) {
 		return options{}, fmt.Errorf("unknown argument %q: this command takes only flags", flags.Arg(0))
 	}
 	if *quick {
-		hurry(flags)
+		setQuickDefaults(flags)
 	}
 	var err error
 	opts.Self, err = os.Executable()
 	return opts, err
 }
 
-// hurry sets the flags that are not set to the values of a quick run.
-func hurry(flags *flag.FlagSet) {
+// setQuickDefaults sets the flags that are not set to the values of a quick run.
+func setQuickDefaults(flags *flag.FlagSet) {
 	given := make(map[string]bool)
 	flags.Visit(func(f *flag.Flag) { given[f.Name] = true })
-	for name, value := range quickly {
+	for name, value := range quickDefaults {
 		if !given[name] {
 			_ = flags.Set(name, value) // the values are valid
 		}

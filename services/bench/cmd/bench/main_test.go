@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/bench"
 )
 
-func TestFlags(t *testing.T) {
+func TestParse_ReadsFlags(t *testing.T) {
 	t.Parallel()
 	standard := options{
 		Config: bench.Config{Rounds: 6, Duration: 3 * time.Second, Callers: []int{1, 32, 256}, Bin: "../bin", Peers: "../.cache/peers"},
@@ -42,7 +42,7 @@ func TestFlags(t *testing.T) {
 	}
 }
 
-func TestFlagsThatAreRefused(t *testing.T) {
+func TestParse_RefusesInvalidFlags(t *testing.T) {
 	t.Parallel()
 	for _, args := range [][]string{{"-callers", "1,many"}, {"-rounds", "x"}, {"page.md"}} {
 		if _, err := parse(args); err == nil {
@@ -51,7 +51,7 @@ func TestFlagsThatAreRefused(t *testing.T) {
 	}
 }
 
-func TestCommandRepeatsTheRun(t *testing.T) {
+func TestCommand_RepeatsTheRun(t *testing.T) {
 	t.Parallel()
 	for want, args := range map[string][]string{
 		"make bench":                         nil,

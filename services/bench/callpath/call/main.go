@@ -1,5 +1,5 @@
 // Command call makes one allowed call over HTTP through a mesh in its own process, and writes the coverage data of this
-// call to the folder that its argument names. It must be built with -cover; see command way.
+// call to the folder that its argument names. It must be built with -cover; see command callpath.
 package main
 
 import (

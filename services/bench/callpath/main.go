@@ -1,5 +1,5 @@
-// Command way counts the code that a reader must read to follow one allowed call over HTTP through the gateway: the
-// functions that run, by file. To find out which functions run, it builds command call with -cover and runs it.
+// Command callpath counts the code that a reader must read to follow one allowed call over HTTP through the gateway:
+// the functions that run, by file. To find out which functions run, it builds command call with -cover and runs it.
 package main
 
 import (
@@ -28,23 +28,24 @@ const (
 	module = "github.com/sluice-mesh/sluice/services/"
 	// gateway is the folder in the module whose code is counted.
 	gateway = "gateway"
-	// caller is the package of the program that makes the call. Its code is covered too, because Go writes coverage only
-	// if the main package is covered.
-	caller = "bench/way/call"
+	// caller is the package of the program that makes the call. Its code is covered too, because Go writes coverage
+	// only if the main package is covered.
+	caller = "bench/callpath/call"
 	// short is the maximum number of lines of a function that counts as short.
 	short = 7
 )
 
-// words are the packages whose functions a reader understands by their names, because they are not about calls but, for
-// example, about messages. They are counted separately.
-var words = map[string]bool{
+// leafPackages are the packages whose functions a reader understands by their names, because they are not about calls
+// but, for example, about messages. They are counted separately.
+var leafPackages = map[string]bool{
 	"gateway/internal/jsonrpc": true, "gateway/internal/mcp": true, "gateway/internal/meters": true, "gateway/internal/refusal": true,
 	"gateway/internal/limits": true, "gateway/internal/spans": true, "gateway/internal/bodyreader": true, "internal/redact": true, "gateway/internal/httpclient": true,
 	"gateway/internal/visibility": true,
 }
 
-// corridor are the packages that handle a call. For them, the methods that assign to fields of their receivers are counted.
-var corridor = map[string]bool{
+// callPackages are the packages that handle a call. For them, the methods that assign to fields of their receivers are
+// counted.
+var callPackages = map[string]bool{
 	"gateway/internal/mcpserver": true, "gateway/internal/protocol": true, "gateway/internal/protocol/v2025": true,
 	"gateway/internal/protocol/v2026": true, "gateway/internal/protocol/allservers": true, "gateway/internal/dispatch": true,
 	"gateway/internal/pipeline": true, "gateway/internal/approvals": true, "gateway/internal/attempt": true,
@@ -52,25 +53,25 @@ var corridor = map[string]bool{
 
 func main() {
 	if err := run(context.Background(), os.Stdout); err != nil {
-		fmt.Fprintln(os.Stderr, "way:", err)
+		fmt.Fprintln(os.Stderr, "callpath:", err)
 		os.Exit(1)
 	}
 }
 
 func run(ctx context.Context, out io.Writer) error {
-	profiles, err := covered(ctx)
+	profiles, err := coverProfiles(ctx)
 	if err != nil {
 		return err
 	}
-	src, err := read(gateway)
+	src, err := readSource(gateway)
 	if err != nil {
 		return err
 	}
 	var way, passing, apart []*function
 	for _, f := range src.functions {
 		switch {
-		case !ran(f, profiles[f.file]):
-		case words[path.Dir(f.file)]:
+		case !wasRun(f, profiles[f.file]):
+		case leafPackages[path.Dir(f.file)]:
 			apart = append(apart, f)
 		case f.lines() > short:
 			way = append(way, f)
@@ -105,8 +106,8 @@ an allowed call over HTTP, warm:
 	return err
 }
 
-// covered makes the call and returns the coverage profile of each file, by the file's path in the module.
-func covered(ctx context.Context) (map[string]*cover.Profile, error) {
+// coverProfiles makes the call and returns the coverage profile of each file, by the file's path in the module.
+func coverProfiles(ctx context.Context) (map[string]*cover.Profile, error) {
 	dir, err := os.MkdirTemp("", "sluice-way-")
 	if err != nil {
 		return nil, err
@@ -148,8 +149,8 @@ type function struct {
 
 func (f *function) lines() int { return f.last.Line - f.first.Line + 1 }
 
-// ran reports whether a part of a function ran, according to the profile of its file.
-func ran(f *function, p *cover.Profile) bool {
+// wasRun reports whether a part of a function ran, according to the profile of its file.
+func wasRun(f *function, p *cover.Profile) bool {
 	return p != nil && slices.ContainsFunc(p.Blocks, func(b cover.ProfileBlock) bool {
 		return b.Count > 0 && b.StartLine >= f.first.Line && b.EndLine <= f.last.Line
 	})
@@ -159,11 +160,11 @@ func ran(f *function, p *cover.Profile) bool {
 type source struct {
 	files, lines int
 	functions    []*function
-	// changing are the methods of the packages in corridor that assign to fields of their receivers.
+	// changing are the methods of the packages in callPackages that assign to fields of their receivers.
 	changing []*function
 }
 
-func read(root string) (*source, error) {
+func readSource(root string) (*source, error) {
 	src := new(source)
 	err := filepath.WalkDir(root, func(name string, d fs.DirEntry, err error) error {
 		switch {
@@ -191,9 +192,9 @@ func read(root string) (*source, error) {
 			if !ok || d.Body == nil {
 				continue
 			}
-			f := &function{file: file, name: nameOf(d), first: set.Position(d.Pos()), last: set.Position(d.End())}
+			f := &function{file: file, name: functionName(d), first: set.Position(d.Pos()), last: set.Position(d.End())}
 			src.functions = append(src.functions, f)
-			if corridor[path.Dir(file)] && changes(d) {
+			if callPackages[path.Dir(file)] && fieldAssignments(d) {
 				src.changing = append(src.changing, f)
 			}
 		}
@@ -202,8 +203,8 @@ func read(root string) (*source, error) {
 	return src, err
 }
 
-// nameOf returns the name of a function, or TYPE.NAME for a method.
-func nameOf(d *ast.FuncDecl) string {
+// functionName returns the name of a function, or TYPE.NAME for a method.
+func functionName(d *ast.FuncDecl) string {
 	if d.Recv == nil {
 		return d.Name.Name
 	}
@@ -220,8 +221,8 @@ func nameOf(d *ast.FuncDecl) string {
 	return d.Name.Name
 }
 
-// changes reports whether a method with a pointer receiver assigns to a field of its receiver.
-func changes(d *ast.FuncDecl) (found bool) {
+// fieldAssignments reports whether a method with a pointer receiver assigns to a field of its receiver.
+func fieldAssignments(d *ast.FuncDecl) (found bool) {
 	if d.Recv == nil || len(d.Recv.List[0].Names) == 0 {
 		return false
 	}
@@ -232,17 +233,17 @@ func changes(d *ast.FuncDecl) (found bool) {
 	ast.Inspect(d.Body, func(n ast.Node) bool {
 		switch n := n.(type) {
 		case *ast.AssignStmt:
-			found = found || n.Tok != token.DEFINE && slices.ContainsFunc(n.Lhs, func(e ast.Expr) bool { return isOf(e, self) })
+			found = found || n.Tok != token.DEFINE && slices.ContainsFunc(n.Lhs, func(e ast.Expr) bool { return isReceiver(e, self) })
 		case *ast.IncDecStmt:
-			found = found || isOf(n.X, self)
+			found = found || isReceiver(n.X, self)
 		}
 		return !found
 	})
 	return found
 }
 
-// isOf reports whether an expression selects a field of the variable self, or a part of such a field.
-func isOf(e ast.Expr, self string) bool {
+// isReceiver reports whether an expression selects a field of the variable self, or a part of such a field.
+func isReceiver(e ast.Expr, self string) bool {
 	for {
 		switch x := e.(type) {
 		case *ast.SelectorExpr:

@@ -1,4 +1,4 @@
-// Command house prints measurements of the code and of the documents, with the goal for each: the sizes of functions and
+// Command codestats prints measurements of the code and of the documents, with the goal for each: the sizes of functions and
 // files, the number of private functions with one caller, the packages without tests, and the numbers of words and of long
 // lines in documents.
 package main
@@ -28,7 +28,7 @@ const (
 
 func main() {
 	if err := run(".", os.Stdout); err != nil {
-		fmt.Fprintln(os.Stderr, "house:", err)
+		fmt.Fprintln(os.Stderr, "codestats:", err)
 		os.Exit(1)
 	}
 }
@@ -44,10 +44,10 @@ func run(top string, out io.Writer) error {
 		return err
 	}
 	rows := [][3]string{
-		{"function, lines: median / p95 / max", fmt.Sprintf("10 / %d / %d", longFunction, longestFunction), spread(code.functions)},
-		{fmt.Sprintf("functions over %d lines", longFunction), "0", over(code.functions, longFunction)},
-		{fmt.Sprintf("functions over %d lines", longestFunction), "0", over(code.functions, longestFunction)},
-		{"file, lines: median / p95 / max", "150 / 350 / 500", spread(code.files)},
+		{"function, lines: median / p95 / max", fmt.Sprintf("10 / %d / %d", longFunction, longestFunction), formatSizes(code.functions)},
+		{fmt.Sprintf("functions over %d lines", longFunction), "0", countOver(code.functions, longFunction)},
+		{fmt.Sprintf("functions over %d lines", longestFunction), "0", countOver(code.functions, longestFunction)},
+		{"file, lines: median / p95 / max", "150 / 350 / 500", formatSizes(code.files)},
 		{"private functions with one caller", "30 %", fmt.Sprintf("%d %% of %d", 100*code.once/max(1, code.private), code.private)},
 		{"packages without tests of their own", "0", fmt.Sprintf("%d %s", len(code.untested), strings.Join(code.untested, " "))},
 		{"documents, words", "30000", fmt.Sprint(docs.words)},
@@ -61,8 +61,8 @@ func run(top string, out io.Writer) error {
 	return nil
 }
 
-// spread returns the median, the 95th percentile and the maximum of sizes.
-func spread(sizes []int) string {
+// formatSizes returns the median, the 95th percentile and the maximum of sizes.
+func formatSizes(sizes []int) string {
 	if len(sizes) == 0 {
 		return "none"
 	}
@@ -70,7 +70,7 @@ func spread(sizes []int) string {
 	return fmt.Sprintf("%d / %d / %d", sizes[len(sizes)/2], sizes[len(sizes)*95/100], sizes[len(sizes)-1])
 }
 
-func over(sizes []int, most int) string {
+func countOver(sizes []int, most int) string {
 	n := 0
 	for _, size := range sizes {
 		if size > most {
