@@ -1,5 +1,5 @@
-// Package attempt carries one attempt at a call to policy, to the limiter and into the journal. Packages pipeline and
-// approvals use it.
+// Package attempt asks policy to decide on one attempt at a call, reserves its limits, and records it in the journal.
+// Packages pipeline and approvals use it.
 package attempt
 
 import (
@@ -18,7 +18,8 @@ type Attempt struct {
 
 	// Sent is the message that is sent: the received one, or the one that was approved.
 	Sent *jsonrpc.Message
-	// ID is the id of the decision. An attempt to use an approval has its own, which is the claim's id.
+	// ID is the id of the decision. An attempt to use an approval has another id, which is also the
+	// id of the claim.
 	ID string
 	// Definition is the digest of the tool's definition as the caller knows it; nil if it is not known.
 	Definition []byte
@@ -26,7 +27,7 @@ type Attempt struct {
 	Decision *policyv1.Decision
 	// Lease is the reservation; nil if nothing was reserved.
 	Lease *ratelimitv1.Lease
-	// Claim is the approval by which the call runs; nil for none.
+	// Claim is the approval with which the call runs; nil if it runs without one.
 	Claim *Claim
 	// HeldFor is how long the call was held open.
 	HeldFor time.Duration
@@ -45,9 +46,9 @@ type Claim struct {
 	Votes []*approvalv1.Vote
 }
 
-// WithClaim returns the attempt to use an approval: with an id of its own, and without a reservation.
-func (a Attempt) WithClaim(by *approvalv1.Approval) Attempt {
-	a.ID, a.Lease, a.Claim = NewID(), nil, &Claim{Approval: by, Attempt: by.GetAttempt()}
+// WithClaim returns an attempt to use an approval. It has a new id, and no reservation.
+func (a Attempt) WithClaim(claim *approvalv1.Approval) Attempt {
+	a.ID, a.Lease, a.Claim = NewID(), nil, &Claim{Approval: claim, Attempt: claim.GetAttempt()}
 	return a
 }
 
@@ -64,7 +65,7 @@ func (a Attempt) WithNewID() Attempt {
 	return a
 }
 
-// PolicyCall returns the call as policy and approvers judge it.
+// PolicyCall returns the call as policy and approvers judge it, with the digest of the tool's definition.
 func (a Attempt) PolicyCall(definition []byte) *policyv1.Call {
 	return &policyv1.Call{
 		Method: a.Sent.Method, Server: a.Server, Name: a.Name(), Ref: a.Sent.Ref,

@@ -38,8 +38,8 @@ type Call struct {
 	Message *jsonrpc.Message
 	// Received is when the last byte of the request arrived.
 	Received time.Time
-	// Timeout limits the server's work unless policy sets another limit. Patience is the clock that measures the
-	// timeout; nil for a timeout that is never paused.
+	// Timeout limits the server's work unless policy sets another limit. Deadline measures the timeout and can be
+	// paused; nil for a timeout that is never paused.
 	Timeout  time.Duration
 	Deadline *upstream.PausableDeadline
 	// MaxTimeout limits the server's total work if it reports progress, unless policy sets a limit. If it is not
@@ -47,27 +47,27 @@ type Call struct {
 	MaxTimeout time.Duration
 	// FromServer reports that the request is the server's own and goes to the client.
 	FromServer bool
-	// DeclaredCapabilities replaces, for the server, the client capabilities in the message. It is a raw JSON object; nil keeps those
-	// in the message. Mirrored are the headers that repeat arguments.
-	DeclaredCapabilities     []byte
-	ParamHeaders []upstream.Header
-	// Upstream sends the request, and Room is the memory budget of its answer.
+	// DeclaredCapabilities replaces, for the server, the client capabilities in the message. It is a raw JSON object;
+	// nil keeps those in the message. Mirrored are the headers that repeat arguments.
+	DeclaredCapabilities []byte
+	ParamHeaders         []upstream.Header
+	// Upstream sends the request, and Memory is the memory that its answer takes.
 	Upstream Forwarder
-	Memory     *limits.Memory
+	Memory   *limits.Memory
 	// Reply sends messages to the client before the answer; nil if that is not possible.
 	Reply Reply
 	// Hold limits how long the call is held open for approvers; nil uses the configured time.
 	Hold *time.Duration
 	// ApprovalID is the id of the approval for which the call waited in an earlier request; empty for none.
 	ApprovalID string
-	// Confirm asks the user at the agent; nil if the client cannot.
+	// Confirm asks the user of the agent to confirm the call; nil if the client cannot show forms.
 	Confirm Confirm
 	// Identity identifies the server behind the name. Approvals are bound to it.
 	Identity string
 	// Tools reads the server's list for the caller. If it is nil, no approval can be requested for the call.
 	Tools Tools
-	// HidesTools is true if policy hides tools of the server from the caller. Then the called tool must be in the list that
-	// the caller may see.
+	// HidesTools is true if policy hides tools of the server from the caller. Then the called tool must be in the list
+	// that the caller may see.
 	HidesTools bool
 }
 
@@ -109,7 +109,8 @@ const (
 // Confirm shows a text to the user at the agent and returns the answer. It returns when ctx is cancelled.
 type Confirm func(ctx context.Context, text string) Confirmation
 
-// Listing says whether a caller's list of a server has a tool.
+// Listing is the result of looking for a tool in a caller's list of a server. The zero value means that the list does
+// not have the tool.
 type Listing struct {
 	// Listed reports that the list has the tool.
 	Listed bool

@@ -45,12 +45,12 @@ type Journal interface {
 
 // Deps are the dependencies of a [Desk]. Every field is required.
 type Deps struct {
-	Policy  policyv1.PolicyServiceClient
-	Decisions    *decisioncache.Cache
-	Limiter ratelimitv1.RateLimitServiceClient
-	Journal Journal
-	Tracer  trace.Tracer
-	Log     *slog.Logger
+	Policy    policyv1.PolicyServiceClient
+	Decisions *decisioncache.Cache
+	Limiter   ratelimitv1.RateLimitServiceClient
+	Journal   Journal
+	Tracer    trace.Tracer
+	Log       *slog.Logger
 }
 
 // Desk asks policy about attempts, reserves their limits and records them. It is safe for concurrent use.

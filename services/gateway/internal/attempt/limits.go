@@ -97,17 +97,17 @@ func (d *Desk) Miscounting() bool { return d.instances.isSplit() }
 
 // limited returns the refusal of a call that a limit does not allow. An answer with neither a lease nor a refusal
 // refuses the call, too.
-func (a Attempt) limited(said *ratelimitv1.Refusal) *refusal.Refusal {
+func (a Attempt) limited(exceeded *ratelimitv1.Refusal) *refusal.Refusal {
 	refused := &refusal.Refusal{
-		Code:           said.GetCode(),
-		RetryAfter:     said.GetRetryAfter().AsDuration(),
+		Code:           exceeded.GetCode(),
+		RetryAfter:     exceeded.GetRetryAfter().AsDuration(),
 		PolicyRevision: a.Decision.GetPolicyRevision(),
 	}
 	if refused.Code == commonv1.Code_CODE_UNSPECIFIED {
 		refused.Code = commonv1.Code_CODE_LIMITER_UNAVAILABLE
 	}
 	limits := a.Decision.GetLimits()
-	if i := int(said.GetLimit()); said != nil && i >= 0 && i < len(limits) {
+	if i := int(exceeded.GetLimit()); exceeded != nil && i >= 0 && i < len(limits) {
 		l := limits[i]
 		refused.Rule, refused.SessionKey = l.GetRule(), l.GetSessionKey()
 		refused.Message = describe(l)

@@ -25,7 +25,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/quota"
 )
 
-// writeRecord writes a record, in a span of its own if the call's span is sampled. Otherwise it costs only that check.
+// writeRecord calls write for a record. If the span of the call is sampled, writeRecord starts a child span for it.
 func (d *Desk) writeRecord(ctx context.Context, name string, rec *journal.Record, write func(context.Context, *journal.Record) error) error {
 	if !trace.SpanFromContext(ctx).IsRecording() {
 		return write(ctx, rec)
@@ -39,7 +39,7 @@ func (d *Desk) writeRecord(ctx context.Context, name string, rec *journal.Record
 	return err
 }
 
-// newRecord returns an empty record, if possible a used one.
+// newRecord returns an empty record. It reuses a record that reuseRecord has cleared, if there is one.
 func (d *Desk) newRecord() *journal.Record {
 	if rec, ok := d.blanks.Get().(*journal.Record); ok {
 		return rec
@@ -47,7 +47,7 @@ func (d *Desk) newRecord() *journal.Record {
 	return new(journal.Record)
 }
 
-// reuseRecord clears a record and saves it for another call. The journal has copied what it needs.
+// reuseRecord clears a record and puts it into the pool. The journal has copied what it needs.
 func (d *Desk) reuseRecord(rec *journal.Record) {
 	*rec = journal.Record{}
 	d.blanks.Put(rec)
@@ -73,8 +73,8 @@ func (a Attempt) base(ctx context.Context, rec *journal.Record) *journal.Record 
 	for _, behind := range a.Principal.GetChain() {
 		rec.Chain = append(rec.Chain, Named(behind))
 	}
-	if by := a.Claim; by != nil {
-		rec.ApprovalID, rec.Attempt = by.GetId(), by.Attempt
+	if claim := a.Claim; claim != nil {
+		rec.ApprovalID, rec.Attempt = claim.GetId(), claim.Attempt
 	}
 	return rec
 }
@@ -114,10 +114,10 @@ func (d *Desk) intent(ctx context.Context, a Attempt, rec *journal.Record) *jour
 	rec.ArgumentsHMAC = d.arguments(a)
 	rec.Effect = effects[a.Decision.GetEffect()]
 	rec.Rule = rule(a.Decision.GetRule())
-	if by := a.Claim; by != nil {
-		rec.ApprovalDigest = hex.EncodeToString(by.GetDigest())
-		rec.Grant = by.GetGrantedBy()
-		for _, v := range by.Votes {
+	if claim := a.Claim; claim != nil {
+		rec.ApprovalDigest = hex.EncodeToString(claim.GetDigest())
+		rec.Grant = claim.GetGrantedBy()
+		for _, v := range claim.Votes {
 			rec.Votes = append(rec.Votes, journal.FromVote(v))
 		}
 	}
@@ -296,7 +296,7 @@ type Unjudged struct {
 	FromServer bool
 }
 
-// Record returns the record of such a request, with a new identifier.
+// Record returns the record of the request, with a new identifier.
 func (r Unjudged) Record(ctx context.Context) *journal.Record {
 	refused := refusal.Refusal{Code: r.Code, Message: r.Message}
 	rec := &journal.Record{

@@ -23,35 +23,35 @@ const (
 )
 
 // Memory is the buffer for one message. It grows with what arrives, because a peer may announce any length, and beyond
-// a first piece only within the budget. If the length is announced, the whole is allocated once a part has arrived. It
-// is for one goroutine; make one with [New].
+// a first piece only within the budget. If the length is announced, the whole is allocated once a part has arrived. A
+// Memory is for one goroutine. [New] creates it.
 type Memory struct {
-	ctx   context.Context //nolint:containedctx // it bounds every wait for room
-	budget  *limits.Memory
-	maxBytes  int  // the largest expected size of the message, in bytes
-	sized bool // the message announces this size
-	bytes []byte
-	stint gosched.Work
+	ctx      context.Context //nolint:containedctx // it bounds every wait for memory
+	budget   *limits.Memory
+	maxBytes int  // the largest expected size of the message, in bytes
+	sized    bool // the message announces this size
+	bytes    []byte
+	stint    gosched.Work
 }
 
-// New returns an empty buffer for a message of at most most bytes; the caller must not add more. The bytes count in
-// has; if that is nil, only small messages are accepted. Waiting for memory ends with ctx.
-func New(ctx context.Context, has *limits.Memory, most int) *Memory {
-	return &Memory{ctx: ctx, budget: has, maxBytes: most}
+// New returns an empty buffer for a message of at most maxBytes bytes; the caller must not add more. The bytes count in
+// memory; if memory is nil, only small messages are accepted. Waiting for memory ends with ctx.
+func New(ctx context.Context, memory *limits.Memory, maxBytes int) *Memory {
+	return &Memory{ctx: ctx, budget: memory, maxBytes: maxBytes}
 }
 
-// Body reads a body of at most limit bytes with this announced length; -1 means that none is announced. The result
-// counts in has.
-func Body(ctx context.Context, body io.ReadCloser, length int64, limit int, has *limits.Memory) ([]byte, error) {
+// Body reads a body of at most limit bytes with this announced length; -1 means that no length is announced. The result
+// counts in memory. Errors: [limits.ErrMemory], [ErrSlow], an error for a body that is too large, and those of body.
+func Body(ctx context.Context, body io.ReadCloser, length int64, limit int, memory *limits.Memory) ([]byte, error) {
 	if length > int64(limit) {
 		return nil, fmt.Errorf("the answer of %d bytes is larger than %d", length, limit)
 	}
 	if 0 <= length && length < limits.UncountedBytes { // most are small: they count nothing and need no pace
-		m := Memory{ctx: ctx, budget: has, maxBytes: int(length) + 1, sized: true}
+		m := Memory{ctx: ctx, budget: memory, maxBytes: int(length) + 1, sized: true}
 		err := m.readFrom(body)
 		return m.bytes, err
 	}
-	m := &Memory{ctx: ctx, budget: has, maxBytes: limit + 1, sized: length >= 0} // one byte more, to detect a body that is too long
+	m := &Memory{ctx: ctx, budget: memory, maxBytes: limit + 1, sized: length >= 0} // one byte more, to detect a body that is too long
 	if m.sized {
 		m.maxBytes = int(length) + 1
 		if err := m.reserve(min(m.maxBytes, limits.UncountedBytes)); err != nil {

@@ -8,10 +8,10 @@ import (
 )
 
 const (
-	// maxStall is how long a read may wait for a server that has begun a message that takes memory, and slowest how
-	// many bytes earn another second.
-	maxStall = 10 * time.Second
-	minBytesPerSecond  = 64 << 10
+	// maxStall is how long a read may wait for a server that has begun a message that takes memory. Each
+	// minBytesPerSecond bytes that arrive extend that by a second.
+	maxStall          = 10 * time.Second
+	minBytesPerSecond = 64 << 10
 )
 
 // ErrSlow means that a server was cut off because it sent a large message too slowly, while others may need the memory.

@@ -17,7 +17,7 @@ const pieceSize = 64 << 10
 // garbage collector is not kept busy by growing bodies. The zero value is ready. It is safe for concurrent use.
 type Pieces struct{ free sync.Pool }
 
-// ReadAll reads a body, at most one byte beyond the limit, after which the gate refuses it. claimed is the announced
+// ReadAll reads a body, at most one byte beyond the limit, after which the parser refuses it. claimed is the announced
 // length, or -1; it causes at most the allocation of a first piece.
 func (p *Pieces) ReadAll(r io.Reader, claimed int64, limit int) ([]byte, error) {
 	r = io.LimitReader(r, int64(limit)+1)

@@ -15,8 +15,8 @@ func (x *Exchange) AbilitiesFor(access visibility.Access) []mcp.Ability {
 	return x.FilterAbilities(x.Abilities(), access)
 }
 
-// Abilities returns the capabilities that the client declares. In sessions requests are sent to it on streams, so a
-// client that reads no streams has none.
+// Abilities returns the capabilities that the client declares. In sessions, requests are sent to the client
+// on streams, so Abilities returns nil for a client that reads no streams.
 func (x *Exchange) Abilities() []mcp.Ability {
 	if x.AsksOnStreams && !x.Sink.Accepts() {
 		return nil
@@ -24,35 +24,35 @@ func (x *Exchange) Abilities() []mcp.Ability {
 	return DeclaredAbilities(x.DeclaredCapabilities())
 }
 
-// DeclaredCapabilities returns the capabilities object that the client sends: in initialize, or in each request of 2026-07-28. A
-// caller without an MCP client has none.
-func (x *Exchange) DeclaredCapabilities() (has map[string]jsontext.Value) {
-	if !x.Sink.HasClient() || json.Unmarshal(x.ClientCapabilities, &has) != nil {
+// DeclaredCapabilities returns the capabilities object that the client sends: in initialize, or in each request of
+// 2026-07-28. A caller without an MCP client has none.
+func (x *Exchange) DeclaredCapabilities() (capabilities map[string]jsontext.Value) {
+	if !x.Sink.HasClient() || json.Unmarshal(x.ClientCapabilities, &capabilities) != nil {
 		return nil
 	}
-	return has
+	return capabilities
 }
 
 // AcceptsTasks reports whether a client with these capabilities accepts a task as an answer.
-func AcceptsTasks(has map[string]jsontext.Value) bool {
+func AcceptsTasks(capabilities map[string]jsontext.Value) bool {
 	var extensions map[string]jsontext.Value
-	return has["extensions"].Kind() == '{' && json.Unmarshal(has["extensions"], &extensions) == nil && extensions[mcp.ExtensionTasks].Kind() == '{'
+	return capabilities["extensions"].Kind() == '{' && json.Unmarshal(capabilities["extensions"], &extensions) == nil && extensions[mcp.ExtensionTasks].Kind() == '{'
 }
 
-// FilterAbilities returns those of the capabilities that are declared to the server: policy does not deny their methods to the
-// caller on that server. A gRPC server cannot send requests.
-func (x *Exchange) FilterAbilities(has []mcp.Ability, access visibility.Access) []mcp.Ability {
+// FilterAbilities returns the capabilities that are declared to the server: policy does not deny their methods to the
+// caller on that server. It returns nil for a gRPC server, which cannot send requests.
+func (x *Exchange) FilterAbilities(abilities []mcp.Ability, access visibility.Access) []mcp.Ability {
 	if x.Server.Upstream.Transport() == "grpc" {
 		return nil
 	}
-	return slices.DeleteFunc(slices.Clone(has), func(a mcp.Ability) bool { return !access.Has(a.Method) })
+	return slices.DeleteFunc(slices.Clone(abilities), func(a mcp.Ability) bool { return !access.Has(a.Method) })
 }
 
 // DeclaredAbilities returns the capabilities in a client's capabilities object.
-func DeclaredAbilities(has map[string]jsontext.Value) (out []mcp.Ability) {
+func DeclaredAbilities(capabilities map[string]jsontext.Value) (out []mcp.Ability) {
 	for _, a := range mcp.Abilities() {
 		var options map[string]jsontext.Value
-		if has[a.Capability].Kind() != '{' || json.Unmarshal(has[a.Capability], &options) != nil {
+		if capabilities[a.Capability].Kind() != '{' || json.Unmarshal(capabilities[a.Capability], &options) != nil {
 			continue
 		}
 		a.Options = slices.DeleteFunc(a.Options, func(o mcp.Option) bool {
@@ -64,8 +64,8 @@ func DeclaredAbilities(has map[string]jsontext.Value) (out []mcp.Ability) {
 }
 
 // MethodsOf returns the methods with which a server uses these capabilities.
-func MethodsOf(claims []mcp.Ability) (out []string) {
-	for _, a := range claims {
+func MethodsOf(abilities []mcp.Ability) (out []string) {
+	for _, a := range abilities {
 		out = append(out, a.Method)
 	}
 	return out

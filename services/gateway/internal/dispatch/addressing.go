@@ -20,13 +20,13 @@ type Addressing interface {
 	RenameRequest(req upstream.Request) ([]jsonrpc.Edit, error)
 	// Event returns the event to send on the client's stream for an event of the server's stream.
 	Event(upstream.Event) upstream.Event
-	// Forwards reports whether a notification is forwarded to the client if policy allows it. The gateway sends the others
-	// itself.
+	// Forwards reports whether a notification is forwarded to the client if policy allows it. The gateway itself sends
+	// the notifications that are not forwarded.
 	Forwards(notification string) bool
 	// IsSubscribed reports whether a message on the stream of a subscription belongs to the subscription.
 	IsSubscribed(m *jsonrpc.Answer) bool
-	// ListedDigest returns the digest of a tool's definition as the session has listed it; nil if the session has not listed the
-	// tool.
+	// ListedDigest returns the digest of a tool's definition as the session has listed it; nil if the session has not
+	// listed the tool.
 	ListedDigest(tool string) []byte
 	// Resumable returns the session in which a client may continue the stream of an answer.
 	Resumable(own *session.Session) *session.Session

@@ -46,7 +46,7 @@ type waitResult struct {
 	Result  struct {
 		Type       string        `json:"resultType,omitzero"`
 		Content    []textContent `json:"content"`
-		Structured approvalState      `json:"structuredContent"`
+		Structured approvalState `json:"structuredContent"`
 	} `json:"result"`
 }
 
@@ -62,9 +62,9 @@ func (x *Exchange) WaitForApproval(ctx context.Context) Response {
 	if err := json.Unmarshal(x.Message.Arguments.Of(x.Message.Raw), &args, json.RejectUnknownMembers(true)); err != nil || args.ID == "" {
 		return x.Refuse(ctx, &refusal.Refusal{Code: commonv1.Code_CODE_PARAMS_INVALID, Message: `give the approval's id, {"id": "…"}, and nothing else.`})
 	}
-	waiting, under := x.Session.BeginCall(ctx, jsonrpc.IDKey(x.ID()), nil)
-	defer under.End()
-	a, refused := x.Deps.Pipeline.WaitFor(waiting, approvals.WaitRequest{
+	waitCtx, tracked := x.Session.BeginCall(ctx, jsonrpc.IDKey(x.ID()), nil)
+	defer tracked.End()
+	a, refused := x.Deps.Pipeline.WaitFor(waitCtx, approvals.WaitRequest{
 		Principal: x.Acting(), Approval: args.ID, Client: x.ClientName, Reply: x.NewRelay(),
 	})
 	if refused != nil {

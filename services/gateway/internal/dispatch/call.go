@@ -27,54 +27,54 @@ const NotifyTimeout = 5 * time.Second
 
 // makeCall sends a request through the pipeline: tools/call, and every other method that needs a rule.
 func (x *Exchange) makeCall(ctx context.Context) Response {
-	out := x.NewRelay()
-	calling, under := x.Session.BeginCall(ctx, jsonrpc.IDKey(x.ID()), x.Deadline)
-	defer under.End()
-	defer out.Settle()
-	out.requestCtx = calling
-	call, of, judged := x.newCall(ctx, under, out)
-	call, refused := x.Era.Prepare(calling, call, under, of, judged)
+	relay := x.NewRelay()
+	callCtx, tracked := x.Session.BeginCall(ctx, jsonrpc.IDKey(x.ID()), x.Deadline)
+	defer tracked.End()
+	defer relay.Settle()
+	relay.requestCtx = callCtx
+	call, tools, policyKnown := x.newCall(ctx, tracked, relay)
+	call, refused := x.Era.Prepare(callCtx, call, tracked, tools, policyKnown)
 	if refused != nil {
 		return x.Refuse(ctx, refused)
 	}
-	result := x.Deps.Pipeline.Do(calling, call)
-	answer := x.newResponse(x.Uncancelled(ctx), result)
-	answer.Held = result.Held + x.Deadline.Paused()
-	answer.ID, answer.Decision = result.ID, result.Decision
-	answer.Unrecorded, answer.Detached = result.Unrecorded, result.StreamEnded
-	return answer
+	result := x.Deps.Pipeline.Do(callCtx, call)
+	response := x.newResponse(x.Uncancelled(ctx), result)
+	response.Held = result.Held + x.Deadline.Paused()
+	response.ID, response.Decision = result.ID, result.Decision
+	response.Unrecorded, response.Detached = result.Unrecorded, result.StreamEnded
+	return response
 }
 
-// newCall returns the request as the pipeline takes it, and what the server lists to the caller. judged reports whether
-// policy could say what the caller sees.
-func (x *Exchange) newCall(ctx context.Context, under *session.Call, out *Relay) (call attempt.Call, of Tools, judged bool) {
-	of, err := x.tools(ctx)
+// newCall returns the request as the pipeline takes it, and what the server lists to the caller. policyKnown reports
+// whether the policy service could say which tools the caller sees.
+func (x *Exchange) newCall(ctx context.Context, tracked *session.Call, relay *Relay) (call attempt.Call, tools Tools, policyKnown bool) {
+	tools, err := x.tools(ctx)
 	call = attempt.Call{
-		Principal:  x.Acting(),
-		Stale:      x.Stale || err != nil,
-		Revoked:    x.Revoked,
-		Server:     x.ServerName,
-		Message:    x.Message,
-		Received:   x.Received,
-		Timeout:    x.Timeout,
-		MaxTimeout: x.Server.MaxTimeout,
-		Deadline:   x.Deadline,
-		Transport:  x.Server.Upstream.Transport(),
-		Version:    x.Session.Version,
-		Client:     x.ClientName,
-		DeclaredCapabilities:       x.DeclaredToServer,
-		Upstream:   under,
-		Memory:       &x.Slot.Answer,
-		Reply:      out,
-		Identity:   x.Server.Identity,
-		Tools:      of,
-		HidesTools:      of.Hides,
-		Hold:       x.Hold,
+		Principal:            x.Acting(),
+		Stale:                x.Stale || err != nil,
+		Revoked:              x.Revoked,
+		Server:               x.ServerName,
+		Message:              x.Message,
+		Received:             x.Received,
+		Timeout:              x.Timeout,
+		MaxTimeout:           x.Server.MaxTimeout,
+		Deadline:             x.Deadline,
+		Transport:            x.Server.Upstream.Transport(),
+		Version:              x.Session.Version,
+		Client:               x.ClientName,
+		DeclaredCapabilities: x.DeclaredToServer,
+		Upstream:             tracked,
+		Memory:               &x.Slot.Answer,
+		Reply:                relay,
+		Identity:             x.Server.Identity,
+		Tools:                tools,
+		HidesTools:           tools.Hides,
+		Hold:                 x.Hold,
 	}
-	if x.Session.Client.Elicits && out.Accepts() {
-		call.Confirm = x.confirm(out)
+	if x.Session.Client.Elicits && relay.Accepts() {
+		call.Confirm = x.confirm(relay)
 	}
-	return call, of, err == nil
+	return call, tools, err == nil
 }
 
 // newResponse returns the response to a request that has gone through the pipeline.
@@ -120,7 +120,8 @@ func PolicyUnavailable() *refusal.Refusal {
 	return &refusal.Refusal{Code: commonv1.Code_CODE_POLICY_UNAVAILABLE}
 }
 
-// AskServer sends a request of the gateway in place of the client's, and returns the server's answer. It ends with ctx.
+// AskServer sends a request of the gateway in place of the client's, and returns the server's answer. It waits until
+// ctx ends, and at most the timeout of the server.
 func (x *Exchange) AskServer(ctx context.Context, own upstream.GatewayMessage, out *Relay) (*jsonrpc.Answer, *refusal.Refusal) {
 	ctx, cancel := context.WithTimeout(ctx, x.Timeout)
 	defer cancel()
@@ -145,7 +146,7 @@ func (x *Exchange) ServerFailed(ctx context.Context, answer upstream.Answer, err
 	return refused
 }
 
-// refusalOf returns the refusal of a request other than a call that got no usable answer.
+// refusalOf returns the refusal of a request that got no usable answer and did not go through the pipeline.
 func refusalOf(answer upstream.Answer, err error) *refusal.Refusal {
 	refused := &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_UNAVAILABLE}
 	if cause := upstream.CauseOf(err); cause != nil {
@@ -179,8 +180,8 @@ func refusalOf(answer upstream.Answer, err error) *refusal.Refusal {
 	return refused
 }
 
-// HandleNotification sends a notification to the server if the server may get it. A notification that neither needs no rule nor is
-// allowed by one is refused on record.
+// HandleNotification sends a notification to the server if the server may get it. A notification needs a rule that
+// allows it, unless MCP defines it as one that needs no rule. Otherwise its refusal is recorded.
 func (x *Exchange) HandleNotification(ctx context.Context) {
 	sent := false
 	if x.Message.Method == mcp.MethodCancelled { // a call that waits for an approver must not run afterwards

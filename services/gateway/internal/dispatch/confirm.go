@@ -12,18 +12,18 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 )
 
-// SupportsForms reports whether the client of an initialize can show a form to its user. An empty capability means that it
-// can, as in the revision that had no modes.
+// SupportsForms reports whether the client of an initialize can show a form to its user. An empty capability means that
+// it can, as in the revision that had no modes.
 func SupportsForms(initialize *jsonrpc.Message, version string) bool {
-	var has struct {
+	var capabilities struct {
 		Elicitation map[string]jsontext.Value `json:"elicitation"`
 	}
 	raw := initialize.Capabilities.Of(initialize.Raw)
-	if !mcp.HasFormElicitation(version) || json.Unmarshal(raw, &has) != nil || has.Elicitation == nil {
+	if !mcp.HasFormElicitation(version) || json.Unmarshal(raw, &capabilities) != nil || capabilities.Elicitation == nil {
 		return false
 	}
-	_, form := has.Elicitation["form"]
-	_, url := has.Elicitation["url"]
+	_, form := capabilities.Elicitation["form"]
+	_, url := capabilities.Elicitation["url"]
 	return form || !url
 }
 
@@ -79,7 +79,7 @@ func (x *Exchange) confirm(out *Relay) attempt.Confirm {
 		case <-ctx.Done():
 		}
 		select {
-		case m := <-question.Response(): // an answer that came at the same moment counts
+		case m := <-question.Response(): // an answer that arrived at the same moment counts
 			return confirmed(m.Result.Of(m.Raw))
 		default:
 			out.withdraw(id)

@@ -18,7 +18,7 @@ import (
 const (
 	// maxPages is how many pages of a list are read to find a tool.
 	maxPages = 100
-	// lookupInterval is how long a session does not list a server again to find a tool that was missing from the list.
+	// lookupInterval is how long a session waits before it lists a server again to find a tool that the list lacked.
 	lookupInterval = 30 * time.Second
 	// anyAge accepts a list of any age.
 	anyAge = math.MaxInt64
@@ -27,8 +27,8 @@ const (
 // errNotToolList means that a server's list of tools cannot be read.
 var errNotToolList = errors.New("the server's answer is no list of tools")
 
-// reportTools returns what the catalog knows about the tools in an answer that the session got. The knowledge is at most age
-// old.
+// reportTools reports the tools in an answer to the catalog, and returns what the catalog knows about them. The result
+// is at most age old.
 func (x *Exchange) reportTools(ctx context.Context, answer *jsonrpc.Answer, age time.Duration) (*toolreport.Response, error) {
 	version := x.Session.Version
 	if found := x.Server.Own().Last(); found != nil && x.Era.TranslatesRevisions() {
@@ -37,22 +37,22 @@ func (x *Exchange) reportTools(ctx context.Context, answer *jsonrpc.Answer, age 
 	return x.Deps.Catalogue.Report(ctx, toolreport.List{Server: x.ServerName, Version: version, Recipient: x.Principal}, answer, age)
 }
 
-// latestDiscovery returns the gateway's own list of the server; nil if it could not be got. It waits only if there is no
-// list yet.
-func latestDiscovery(ctx context.Context, of *discovery.Server) *discovery.Result {
-	if found := of.Last(); found != nil {
-		of.RefreshInBackground(discovery.Fresh)
+// latestDiscovery returns the gateway's own list of the server; nil if the server could not be listed.
+// latestDiscovery waits only if there is no list yet.
+func latestDiscovery(ctx context.Context, server *discovery.Server) *discovery.Result {
+	if found := server.Last(); found != nil {
+		server.RefreshInBackground(discovery.Fresh)
 		return found
 	}
-	found, err := of.Get(ctx, discovery.Fresh)
+	found, err := server.Get(ctx, discovery.Fresh)
 	if err != nil {
 		return nil
 	}
 	return found
 }
 
-// Known returns the digest of the called tool's definition: as this session has listed it or, if it has not, as the
-// gateway has; nil if neither has.
+// Known returns the digest of the called tool's definition as this session has listed it. If the session has not listed
+// the tool, Known returns the digest from the gateway's own list; nil if that lacks the tool too.
 func (x *Exchange) Known(ctx context.Context) []byte {
 	if digest := x.Addressing.ListedDigest(x.Message.Name); digest != nil {
 		return digest
@@ -63,9 +63,9 @@ func (x *Exchange) Known(ctx context.Context) []byte {
 	return nil
 }
 
-// Definition returns the digest of the called tool's definition: the known one or, if there is none or now is set, that
-// which the server lists to this session now. It is nil if the server does not list the tool, and if the message is not
-// a tools/call.
+// Definition returns the digest of the called tool's definition. That is the digest which [Exchange.Known] returns. If
+// there is none, or if now is set, Definition lists the server in this session and returns the digest of the listed
+// definition. It returns nil if the server does not list the tool, and if the message is not a tools/call.
 func (x *Exchange) Definition(ctx context.Context, now bool) ([]byte, error) {
 	if x.Message.Method != mcp.MethodToolsCall {
 		return nil, nil
@@ -83,8 +83,8 @@ func (x *Exchange) Definition(ctx context.Context, now bool) ([]byte, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, x.Timeout)
 	defer cancel()
-	has := x.Slot.Answer.Sibling()
-	defer has.Close()
+	memory := x.Slot.Answer.Sibling()
+	defer memory.Close()
 	var cursor string
 	given := make(map[string]bool)
 	for range maxPages {
@@ -92,8 +92,8 @@ func (x *Exchange) Definition(ctx context.Context, now bool) ([]byte, error) {
 			return nil, fmt.Errorf("%w: a page has a cursor that was given before", errNotToolList)
 		}
 		given[cursor] = true
-		has.Settle(0) // the memory of a page is released before the next page is read
-		answer, err := x.page(ctx, cursor, has)
+		memory.Settle(0) // the memory of a page is released before the next page is read
+		answer, err := x.page(ctx, cursor, memory)
 		if err != nil {
 			return nil, err
 		}
@@ -120,8 +120,8 @@ func (x *Exchange) Definition(ctx context.Context, now bool) ([]byte, error) {
 }
 
 // page requests one page of the server's list, for the gateway itself.
-func (x *Exchange) page(ctx context.Context, cursor string, has *limits.Memory) (*jsonrpc.Answer, error) {
-	answer, err := x.Session.Upstream.SendRequest(ctx, upstream.ListTools(cursor, x.AsClient), has, nil)
+func (x *Exchange) page(ctx context.Context, cursor string, memory *limits.Memory) (*jsonrpc.Answer, error) {
+	answer, err := x.Session.Upstream.SendRequest(ctx, upstream.ListTools(cursor, x.AsClient), memory, nil)
 	if err != nil {
 		return nil, err
 	}

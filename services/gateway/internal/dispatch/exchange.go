@@ -26,10 +26,10 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/visibility"
 )
 
-// Dispatcher carries out requests of callers to servers. It is safe for concurrent use.
+// Dispatcher carries out requests of callers to servers. [New] creates it. It is safe for concurrent use.
 type Dispatcher struct{ Deps Deps }
 
-// New returns a dispatcher.
+// New returns a dispatcher, or an error if a dependency is missing.
 func New(deps Deps) (*Dispatcher, error) {
 	if deps.Pipeline == nil || deps.Sessions == nil || deps.Visibility == nil || deps.Catalogue == nil || deps.Remembered == nil || deps.Panicked == nil ||
 		deps.Tracer == nil || deps.Meters == nil || deps.Propagator == nil || deps.Log == nil {
@@ -61,27 +61,32 @@ type Deps struct {
 	Log        *slog.Logger
 }
 
-// Exchange is one message of an authenticated caller to a server.
+// Exchange is one message of an authenticated caller to a server, while the message is handled. The protocols create
+// it (see protocol.Router.NewRequest); the zero value is not usable. One goroutine handles an Exchange. Only its Relay
+// and its Sink are used by several goroutines.
 type Exchange struct {
 	*Dispatcher
 	httpserver.Caller
 
 	// ClientCtx ends when the caller disconnects.
 	ClientCtx context.Context //nolint:containedctx // the caller's own
-	// Sink takes messages before the answer, and relay filters them.
+	// Sink sends the caller messages before the response, and relay filters what the server sends.
 	Sink  Sink
 	relay Relay
-	// ServerName is the configured name of the message's server, and target what is known of the server; empty for all servers
-	// together.
+	// ServerName is the configured name of the server; empty at the URL of all servers. Server is that server; nil at
+	// the URL of all servers.
 	ServerName string
 	Server     *servers.Server
 	// Timeout is the maximum duration of a request to the server.
 	Timeout time.Duration
+	// Message is the parsed message; nil before it is read.
 	Message *jsonrpc.Message
 	// Size is the size of the message in bytes; 0 before it is read.
-	Size     int
+	Size int
+	// Received is when the whole message had arrived.
 	Received time.Time
-	Session  *session.Session
+	// Session is the session of the message, or the state that takes its place; nil before it is found.
+	Session *session.Session
 	// Slot is the message's share of the quotas of requests and of memory.
 	Slot *limits.Slot
 	// Deadline is the clock of the server's timeout if the server may send requests to the client; otherwise nil.
@@ -90,7 +95,7 @@ type Exchange struct {
 	Hold *time.Duration
 	// ApprovalID is the id of the approval that a task has waited for; empty if there is none.
 	ApprovalID string
-	// Era is what depends on the family of the message's revision, and terms are the values that depend on it.
+	// Era does what the families of revisions do differently, and Terms are the values that depend on the revision.
 	Era Era
 	Terms
 	// Addressing is how the client addresses the server.

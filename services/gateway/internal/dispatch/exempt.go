@@ -22,8 +22,8 @@ func (x *Exchange) NeedsNoRule() bool {
 	return x.Message.Kind == jsonrpc.Response || mcp.NeedsNoRule(x.Message.Method) || x.Message.Method == mcp.MethodListen || x.Message.Method == mcp.MethodToolsCall && x.Message.Name == mcp.ToolApprovalWait || x.Era.IsOwnTask()
 }
 
-// Admit counts a message that needs no rule, under a method of a closed list. It returns nil, or the response to a
-// message whose sender has sent too many.
+// Admit counts a message that needs no rule, under a method of a closed list. It returns nil if the message is
+// admitted. Otherwise the caller has sent too many messages, and Admit returns the response.
 func (x *Exchange) Admit(ctx context.Context, method string) *Response {
 	refused := x.Deps.Pipeline.CountExempt(pipeline.ExemptMessage{Principal: x.Principal, Server: x.ServerName, Method: method, Bytes: len(x.Message.Raw)})
 	switch {
@@ -37,8 +37,8 @@ func (x *Exchange) Admit(ctx context.Context, method string) *Response {
 	}
 }
 
-// AnswerPing answers a ping. The answer does not depend on the server; a client learns from its calls whether the server is
-// available.
+// AnswerPing answers a ping. The answer does not depend on the server; a client learns from its calls whether the
+// server is available.
 func (x *Exchange) AnswerPing(ctx context.Context) Response {
 	if x.Stale {
 		return x.Refuse(ctx, PolicyUnavailable())
@@ -51,7 +51,7 @@ func (x *Exchange) WithClientID(answer *jsonrpc.Answer, edits []jsonrpc.Edit) []
 	return append(edits, jsonrpc.Edit{Span: answer.ID, With: x.ID()})
 }
 
-// CheckSize refuses a message that has more than maxPassing bytes; nil otherwise.
+// CheckSize returns the refusal of a message that has more than 64 KiB; nil for a smaller one.
 func (x *Exchange) CheckSize() *refusal.Refusal {
 	if len(x.Message.Raw) <= maxExemptBytes {
 		return nil

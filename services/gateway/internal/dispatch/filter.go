@@ -25,7 +25,7 @@ func identifierOf(field string) string {
 	}
 }
 
-// ignoresNames reports whether policy distinguishes no elements of a list by name for the caller.
+// ignoresNames reports whether policy treats all elements of a list alike for the caller, whatever their names are.
 func ignoresNames(access visibility.Access, field string) bool {
 	if field == "prompts" {
 		return access.PromptsAlike
@@ -33,8 +33,9 @@ func ignoresNames(access visibility.Access, field string) bool {
 	return access.ResourcesAlike
 }
 
-// FilterResult returns the edits of an answer for the client, and whether the answer was filtered. Of a list of prompts,
-// resources or templates the caller sees those that it may use. If no rule distinguishes them, policy is not asked.
+// FilterResult returns the edits of an answer for the client, and whether the answer was filtered. In a list of
+// prompts, resources or templates, the edits remove the elements that the caller may not use. If no rule distinguishes
+// the elements by name, the policy service is not asked.
 func (x *Exchange) FilterResult(ctx context.Context, answer *jsonrpc.Answer) (edits []jsonrpc.Edit, filtered bool, refused *refusal.Refusal) {
 	field := aggregate.FieldOf(x.Message.Method)
 	if field == "" || !answer.Result.Present() {
@@ -71,8 +72,8 @@ func (x *Exchange) listing(ctx context.Context, answer *jsonrpc.Answer, field st
 	return answer.Listing(field, identifierOf(field))
 }
 
-// mayReceiveUpdate reports whether the client may be notified of a change of the notification's resource. Other notifications
-// have none, so they pass.
+// mayReceiveUpdate reports whether the client may be notified of a change of the resource that the notification names.
+// It returns true for notifications that name no resource.
 func (x *Exchange) mayReceiveUpdate(m *jsonrpc.Answer) bool {
 	if m.Method != mcp.MethodResourceUpdated {
 		return true

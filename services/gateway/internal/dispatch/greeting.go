@@ -14,13 +14,13 @@ func (x *Exchange) RedactGreeting(answer *jsonrpc.Answer) (*jsonrpc.Answer, erro
 	if !answer.Result.Present() {
 		return answer, nil
 	}
-	var said, result map[string]jsontext.Value
-	if err := json.Unmarshal(answer.Result.Of(answer.Raw), &said); err != nil {
+	var declared, result map[string]jsontext.Value
+	if err := json.Unmarshal(answer.Result.Of(answer.Raw), &declared); err != nil {
 		return nil, err
 	}
 	result = make(map[string]jsontext.Value)
 	for _, key := range []string{"protocolVersion", "capabilities", "supportedVersions", "resultType", "ttlMs", "cacheScope"} {
-		if value, is := said[key]; is {
+		if value, is := declared[key]; is {
 			result[key] = value
 		}
 	}

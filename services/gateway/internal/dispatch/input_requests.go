@@ -20,11 +20,12 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/enum"
 )
 
-// CheckInputRequests decides on the requests in a server's answer: in a result of 2026-07-28 (Multi Round-Trip Requests), and in
-// the error with which a server of 2025-11-25 requires that a URL is opened first (Elicitation, URL Mode). Each is
-// decided and recorded as a request of the server. If one of them is denied, or the answer must not have any, the
-// client does not get the answer, because it cannot continue the request without them; what the server has done by then
-// is unknown. All revisions and methods are checked, because a client may act on such requests in any answer.
+// CheckInputRequests decides on the requests in a server's answer: in a result of 2026-07-28 (Multi Round-Trip
+// Requests), and in the error with which a server of 2025-11-25 requires that a URL is opened first (Elicitation, URL
+// Mode). Each request is decided and recorded as a request of the server. If one of the requests is denied, or if the
+// answer must not have requests, the client does not get the answer, because the client cannot continue without them.
+// What the server has done by then is unknown. All revisions and methods are checked, because a client may act on such
+// requests in any answer.
 func (x *Exchange) CheckInputRequests(ctx context.Context, answer *jsonrpc.Answer) *refusal.Refusal {
 	in := answer.InputRequests
 	asks := in.Present() && string(in.Of(answer.Raw)) != "null"
@@ -38,7 +39,7 @@ func (x *Exchange) CheckInputRequests(ctx context.Context, answer *jsonrpc.Answe
 	return &refusal.Refusal{ID: why.ID, Code: commonv1.Code_CODE_OUTCOME_UNKNOWN, Message: "the server has received the request, and its answer has a request for the client that is not allowed (" + enum.NameOrEmpty(why.Code) + "); whether it has done anything is not known."}
 }
 
-// checkInputRequests returns the refusal of a request in an answer; nil if all are allowed.
+// checkInputRequests returns the refusal of the first request in an answer that is not allowed; nil if all are allowed.
 func (x *Exchange) checkInputRequests(ctx context.Context, answer *jsonrpc.Answer, asks bool) *refusal.Refusal {
 	may := x.Session != nil
 	if asks {
@@ -79,8 +80,8 @@ func (x *Exchange) countAndDecide(ctx context.Context, m *jsonrpc.Message) *refu
 	return x.Decide(ctx, m, true)
 }
 
-// DecideServerRequest decides on a request that a server with sessions sends to a client without one. It returns nil if the request
-// is allowed, otherwise the answer to the server. id is the raw id that the server gave to the request.
+// DecideServerRequest decides on a request that a server with sessions sends to a client without one. It returns nil if
+// the request is allowed, otherwise the answer to the server. id is the raw id that the server gave to the request.
 func (x *Exchange) DecideServerRequest(ctx context.Context, id, raw []byte) *upstream.GatewayMessage {
 	m, err := jsonrpc.Parse(raw, x.Deps.Limits)
 	var why *refusal.Refusal
@@ -105,7 +106,8 @@ func (x *Exchange) DecideServerRequest(ctx context.Context, id, raw []byte) *ups
 	return new(upstream.Refused(id, code, text))
 }
 
-// checkServerRequest returns why the request must not be in an answer; nil if it may. Extensions have no such requests.
+// checkServerRequest returns why a request must not be in an answer; nil if it may be. Extensions define no requests
+// that may be in answers.
 func (x *Exchange) checkServerRequest(m *jsonrpc.Message) *question.Error {
 	if !mcp.AsksClient(m.Method) {
 		return &question.Error{Code: commonv1.Code_CODE_METHOD_DENIED, Method: true, Detail: "the method is not one that MCP lets servers send to clients"}
@@ -113,8 +115,8 @@ func (x *Exchange) checkServerRequest(m *jsonrpc.Message) *question.Error {
 	return x.Offer.Check(m)
 }
 
-// readInputRequests returns the requests in an answer, each with an id of the gateway. It returns false if they could be read
-// in more than one way.
+// readInputRequests returns the requests in an answer, each with an id of the gateway. It returns false if they could
+// be read in more than one way.
 func (x *Exchange) readInputRequests(answer *jsonrpc.Answer, asks bool) (out []*jsonrpc.Message, ok bool) {
 	var requests [][]byte
 	if asks {
@@ -123,14 +125,14 @@ func (x *Exchange) readInputRequests(answer *jsonrpc.Answer, asks bool) (out []*
 		}
 		ok = answer.Raw[answer.InputRequests.Start] == '{'
 	} else {
-		var said struct {
+		var fields struct {
 			Data struct {
 				Elicitations []jsontext.Value `json:"elicitations"`
 			} `json:"data"`
 		}
 		// Some readers ignore case, so two keys that differ only in case are refused.
-		err := json.Unmarshal(answer.Error.Of(answer.Raw), &said, json.MatchCaseInsensitiveNames(true))
-		for _, params := range said.Data.Elicitations {
+		err := json.Unmarshal(answer.Error.Of(answer.Raw), &fields, json.MatchCaseInsensitiveNames(true))
+		for _, params := range fields.Data.Elicitations {
 			if !isURLMode(params) {
 				return nil, false
 			}
@@ -148,12 +150,12 @@ func (x *Exchange) readInputRequests(answer *jsonrpc.Answer, asks bool) (out []*
 	return out, ok
 }
 
-// isURLMode reports whether an elicitation is by URL. Those that must be answered first all are.
+// isURLMode reports whether an elicitation is in URL mode. In an error, MCP allows no other mode.
 func isURLMode(params []byte) bool {
-	var has struct {
+	var fields struct {
 		Mode string `json:"mode"`
 	}
-	return json.Unmarshal(params, &has) == nil && has.Mode == "url"
+	return json.Unmarshal(params, &fields) == nil && fields.Mode == "url"
 }
 
 // maxElicitations is how many URLs a server may require to be opened first, because each is decided.
@@ -171,25 +173,27 @@ func (x *Exchange) refuseServerRequest(ctx context.Context, method string, code 
 	return out
 }
 
-// UnusableAnswer returns the refusal of an answer that must not go to the client. The server has carried out the request.
+// UnusableAnswer returns the refusal of an answer that must not go to the client. The server has carried out the
+// request.
 func (x *Exchange) UnusableAnswer(ctx context.Context, why string) *refusal.Refusal {
-	said := x.refuseServerRequest(ctx, "", commonv1.Code_CODE_METHOD_INVALID, why)
-	return &refusal.Refusal{ID: said.ID, Code: commonv1.Code_CODE_OUTCOME_UNKNOWN, Message: why}
+	recorded := x.refuseServerRequest(ctx, "", commonv1.Code_CODE_METHOD_INVALID, why)
+	return &refusal.Refusal{ID: recorded.ID, Code: commonv1.Code_CODE_OUTCOME_UNKNOWN, Message: why}
 }
 
 // Decide decides on and records a request that is part of another message. It returns nil if the request is allowed.
 func (x *Exchange) Decide(ctx context.Context, m *jsonrpc.Message, fromServer bool) *refusal.Refusal {
-	has := x.Slot.Answer.Sibling()
-	defer has.Close()
+	memory := x.Slot.Answer.Sibling()
+	defer memory.Close()
 	return x.Deps.Pipeline.Do(ctx, attempt.Call{
 		Principal: x.Acting(), Stale: x.Stale || x.Revoked(), Revoked: x.Revoked,
 		Server: x.ServerName, Message: m, Received: time.Now(), Timeout: x.Timeout, FromServer: fromServer,
 		Transport: x.Server.Upstream.Transport(), Version: x.Session.Version, Client: x.ClientName,
-		Upstream: discardForwarder{}, Memory: has, Identity: x.Server.Identity,
+		Upstream: discardForwarder{}, Memory: memory, Identity: x.Server.Identity,
 	}).Refusal
 }
 
-// discardForwarder is the forwarder of a request that is part of another message. It sends nothing.
+// discardForwarder is the forwarder of a request that is part of another message. It sends nothing, because the other
+// message carries the request.
 type discardForwarder struct{}
 
 // Forward implements [attempt.Forwarder].

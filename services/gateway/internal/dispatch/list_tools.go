@@ -15,8 +15,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/visibility"
 )
 
-// listTools answers tools/list without what the caller may not see. If a call may have to wait for an approval, the list
-// also has the gateway's own tool to wait with.
+// listTools answers tools/list with the tools that the caller may see. If a call may have to wait for an approval, the
+// list also has the gateway's own tool that waits for approvals.
 //
 // A list changes nothing at its server, so the request is cancelled when the caller disconnects.
 func (x *Exchange) listTools(ctx context.Context) Response {
@@ -49,8 +49,8 @@ func (x *Exchange) listTools(ctx context.Context) Response {
 	return x.Edited(ctx, answer, edits)
 }
 
-// fetchTools returns a page of the server's list. A caller to which policy can allow nothing gets the gateway's own list,
-// which is one page.
+// fetchTools returns a page of the server's list. If policy can allow the caller nothing, fetchTools returns the
+// gateway's own list, which is one page.
 func (x *Exchange) fetchTools(ctx context.Context, out *Relay) (*jsonrpc.Answer, *refusal.Refusal) {
 	access, err := x.Access(ctx)
 	switch {
@@ -72,7 +72,8 @@ func (x *Exchange) fetchTools(ctx context.Context, out *Relay) (*jsonrpc.Answer,
 	return list, nil
 }
 
-// Undiscovered returns the refusal of a message that needs the gateway's own list, if there is none.
+// Undiscovered returns the refusal of a message that needs the gateway's own list of the server, if the server could
+// not be listed.
 func (x *Exchange) Undiscovered(ctx context.Context, err error) *refusal.Refusal {
 	if errors.Is(err, toolreport.ErrNotReported) {
 		x.Deps.Log.WarnContext(ctx, "tool list not reported to the catalog", "server", x.ServerName, "error", err)
@@ -85,9 +86,9 @@ func (x *Exchange) Undiscovered(ctx context.Context, err error) *refusal.Refusal
 	return refused
 }
 
-// filterTools reports a page of a list to the catalog, asks policy what the caller may see of it, and remembers the visible
-// definitions. If a tool is not known as accepted, look tries once more: the gateway may not have listed the server in
-// the session's revision yet, or the catalog may have lost its records.
+// filterTools reports a page of a list to the catalog, asks policy what the caller may see of it, and remembers the
+// visible definitions. If a tool is not known as accepted, filterTools tries once more: the gateway may not have listed
+// the server in the session's revision yet, or the catalog may have lost its records.
 func (x *Exchange) filterTools(ctx context.Context, answer *jsonrpc.Answer) (*visibility.Tools, *refusal.Refusal) {
 	if latestDiscovery(ctx, x.Discovery) == nil { // see Definition: first use needs the whole list
 		x.Discovery.GetWithRetry(ctx)
@@ -111,15 +112,15 @@ func (x *Exchange) filterTools(ctx context.Context, answer *jsonrpc.Answer) (*vi
 	}
 }
 
-// mayBeOutdated reports whether the knowledge that a tool is not accepted may be outdated. If the server was never listed in
-// the session's revision, mayBeOld lists it.
+// mayBeOutdated reports whether the knowledge that a tool is not accepted may be outdated. If the server was never
+// listed in the session's revision, mayBeOld lists it.
 func (x *Exchange) mayBeOutdated(ctx context.Context, known *toolreport.Response) bool {
 	if x.Era.TranslatesRevisions() {
 		return time.Since(known.At) > servers.RenewAfter
 	}
-	if under := x.Server.Revision(x.Session.Version); under != nil && under.Last() == nil {
+	if revision := x.Server.Revision(x.Session.Version); revision != nil && revision.Last() == nil {
 		if found := x.Discovery.Last(); found == nil || found.Version != x.Session.Version {
-			_, err := under.Get(ctx, discovery.Fresh)
+			_, err := revision.Get(ctx, discovery.Fresh)
 			return err == nil
 		}
 	}
@@ -141,8 +142,8 @@ func Unfiltered(err error) *refusal.Refusal {
 	return PolicyUnavailable()
 }
 
-// MarkPrivate adds the edits that let caches store an answer for its caller only, because policy has decided for this
-// caller, and a filtered answer not at all (MCP 2026-07-28, Caching).
+// MarkPrivate adds the edits that let a cache use an answer for its caller only, because policy has decided for this
+// caller. A filtered answer must not be cached at all (MCP 2026-07-28, Caching).
 func MarkPrivate(answer *jsonrpc.Answer, edits []jsonrpc.Edit, filtered bool) []jsonrpc.Edit {
 	ttl, scope := answer.TTL, answer.CacheScope
 	switch {

@@ -11,8 +11,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// allowsVendorNotification decides on and records a server's notification with a method of its own. Without a rule none passes. If
-// no rule could allow it, it is dropped without a decision and a record, because servers may send many.
+// allowsVendorNotification reports whether a server's notification whose method MCP does not define may go to the
+// client. It decides on the notification and records the decision. If no rule could allow the notification, it is
+// dropped without a decision and a record, because servers may send many.
 func (x *Exchange) allowsVendorNotification(m *jsonrpc.Answer) bool {
 	ctx := x.ClientCtx
 	if m.Kind != jsonrpc.Notification || !mcp.IsVendorNotification(m.Method) || x.Session == nil || !x.Deps.Visibility.MayUse(ctx, x.Principal, x.ServerName, m.Method) {
@@ -31,18 +32,19 @@ func (x *Exchange) allowsVendorNotification(m *jsonrpc.Answer) bool {
 	return x.Decide(ctx, read, true) == nil
 }
 
-// sendVendorNotification decides on and records a client's notification with a method of its own, and sends it to the server if it
-// is allowed. Servers over gRPC and servers without sessions get none.
+// sendVendorNotification decides on a client's notification whose method MCP does not define, and records the decision.
+// If the notification is allowed, it is sent to the server. It is refused for gRPC servers and for servers without
+// sessions.
 func (x *Exchange) sendVendorNotification(ctx context.Context) {
 	if x.Server.Upstream.Transport() == "grpc" || x.Server.IsStateless() {
 		x.RefuseNotification(ctx, commonv1.Code_CODE_METHOD_DENIED)
 		return
 	}
-	has := x.Slot.Answer.Sibling()
-	defer has.Close()
+	memory := x.Slot.Answer.Sibling()
+	defer memory.Close()
 	x.Deps.Pipeline.Do(ctx, attempt.Call{
 		Principal: x.Acting(), Stale: x.Stale || x.Revoked(), Revoked: x.Revoked, Server: x.ServerName, Message: x.Message, Received: time.Now(), Timeout: NotifyTimeout,
-		Transport: x.Server.Upstream.Transport(), Version: x.Session.Version, Client: x.ClientName, Upstream: notifier{x.Session.Upstream}, Memory: has, Identity: x.Server.Identity,
+		Transport: x.Server.Upstream.Transport(), Version: x.Session.Version, Client: x.ClientName, Upstream: notifier{x.Session.Upstream}, Memory: memory, Identity: x.Server.Identity,
 	})
 }
 

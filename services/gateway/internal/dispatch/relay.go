@@ -17,7 +17,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/visibility"
 )
 
-// KeepAliveInterval is how often a silent stream gets a comment, so that the gateway notices a client that has disconnected.
+// KeepAliveInterval is how often a silent stream gets a comment, so that the gateway notices a client that has
+// disconnected.
 const KeepAliveInterval = 25 * time.Second
 
 // Relay forwards what a server sends before its answer to the client, as far as the client may get it. It is safe for
@@ -32,7 +33,8 @@ type Relay struct {
 	Subscription *upstream.Wanted
 }
 
-// NewRelay returns the relay to the stream of the exchange. It is used by one handler at a time.
+// NewRelay returns the relay to the stream of the exchange. The exchange has one relay, which one handler uses at a
+// time. The caller must call [Relay.Settle] when no more messages of the server are forwarded.
 func (x *Exchange) NewRelay() *Relay {
 	x.relay.x, x.relay.Sink, x.relay.requestCtx = x, x.Sink, x.ClientCtx
 	return &x.relay
@@ -60,8 +62,8 @@ func (o *Relay) Deliver(event upstream.Event) error {
 	return o.sendEvent(event, nil)
 }
 
-// parseMessage parses a message of a server, in a time slice of the caller if the message is large, and returns the message as
-// it is forwarded. It returns nil if there is no message.
+// parseMessage parses a message of a server, in a time slice of the caller if the message is large. It returns the
+// message, and the bytes to forward. It returns nil if there is no message.
 func (x *Exchange) parseMessage(raw []byte) (*jsonrpc.Answer, [][]byte, error) {
 	if raw == nil {
 		return nil, nil, nil
@@ -113,7 +115,7 @@ func (x *Exchange) mayReceive(notification string) bool {
 // SendMessage sends a message before the answer. An error means that the client can't get it.
 func (o *Relay) SendMessage(message ...[]byte) error { return o.sendEvent(upstream.Event{}, message) }
 
-// sendEvent sends a message as this event. It sends nothing if there is no message, id or retry time.
+// sendEvent sends a message as this event. It sends nothing if there is neither a message nor an id nor a retry time.
 func (o *Relay) sendEvent(event upstream.Event, message [][]byte) error {
 	event = o.x.Addressing.Event(event)
 	if session.IsReplayID(event.ID) { // it would be taken for an id of the gateway
@@ -143,8 +145,8 @@ func (o *Relay) Progress(n int) {
 	_ = o.SendMessage(message) // the client may have disconnected
 }
 
-// KeepOpen sends a comment every aliveEvery until ctx ends. It calls end if the client has disconnected or its token
-// was revoked.
+// KeepOpen sends a comment every [KeepAliveInterval] until ctx ends. It calls end if the client has disconnected or its
+// token was revoked.
 func (o *Relay) KeepOpen(ctx context.Context, end context.CancelFunc) {
 	tick := time.NewTicker(KeepAliveInterval)
 	defer tick.Stop()
@@ -178,8 +180,8 @@ func (x *Exchange) BeginAnswer() *session.ReplayStream {
 	return x.Resumable.Replay.Begin(x.ServerName, string(visibility.AppendCaller(nil, x.Principal, "")), x.Deps.Remembered.Open(&x.Slot.Owner))
 }
 
-// isSubscribedTo reports whether a notification is part of a subscription: a list, one of its resources, or a resource below
-// one.
+// isSubscribedTo reports whether a notification is part of a subscription: it concerns a list, a resource of the
+// subscription, or a resource whose URI continues the URI of that resource.
 func isSubscribedTo(m *jsonrpc.Answer, wants *upstream.Wanted) bool {
 	if wants == nil {
 		return true

@@ -46,8 +46,8 @@ func (x *Exchange) RefusedResponse(ctx context.Context, refused *refusal.Refusal
 	return out
 }
 
-// OwnResponse returns a response with a body of the gateway; with status 500 if err is set, because the body could not be
-// encoded.
+// OwnResponse returns a response with a body that the gateway has encoded. If err is set, the body could not be
+// encoded, and the response has HTTP status 500.
 func (x *Exchange) OwnResponse(ctx context.Context, body []byte, err error) Response {
 	if err != nil {
 		x.Deps.Log.ErrorContext(ctx, "answer could not be encoded", "error", err)
@@ -73,8 +73,8 @@ func (x *Exchange) Edited(ctx context.Context, a *jsonrpc.Answer, edits []jsonrp
 	return Response{Body: body, ErrorType: spans.Answer(trace.SpanFromContext(ctx), a)}
 }
 
-// addNameEdits adds the edits that replace the server's names by those that the client knows, in an answer to a method or in
-// a notification.
+// addNameEdits adds the edits that replace the server's names by those that the client knows, in an answer to a method
+// or in a notification.
 func (x *Exchange) addNameEdits(m *jsonrpc.Answer, method string, edits []jsonrpc.Edit) ([]jsonrpc.Edit, error) {
 	names, err := x.Addressing.Rename(method, m.Raw, edits)
 	return append(edits, names...), err

@@ -1,6 +1,7 @@
-// Package dispatch carries out requests of callers to one server, in whatever revision of MCP they came: it answers those
-// that need no rule, filters lists and results by what the caller may see, hands all others to the pipeline, and forwards
-// what the server sends before its answer. The protocols build an [Exchange] and get a [Response].
+// Package dispatch carries out requests of callers to one server, in whatever revision of MCP they came: it answers the
+// requests that need no rule, filters lists and results by what the caller may see, hands all other requests to the
+// pipeline, and forwards what the server sends before its answer. The protocols build an [Exchange] and get a
+// [Response].
 package dispatch
 
 import (
@@ -39,7 +40,7 @@ type Response struct {
 // Accepted returns the response to a notification, or to an answer of the client.
 func Accepted() Response { return Response{Status: http.StatusAccepted} }
 
-// Copy returns the body in one piece. If the body has more than most bytes, it returns nil and true. The memory of a
+// Copy returns the body in one piece. If the body has more than most bytes, Copy returns nil and true. The memory of a
 // [Response]'s body is used again once its message is done.
 func (r Response) Copy(most int) (whole []byte, tooLarge bool) {
 	if SizeOf(r.Body) > most {

@@ -25,12 +25,12 @@ import (
 // clientTimeout is how long a client, and the person who uses it, may take to answer a request of a server.
 const clientTimeout = 10 * time.Minute
 
-// serverRequests are the requests of a server that came on one stream to a client and have no answer yet. The zero value has
-// none. Only the goroutine that reads the stream may call its methods.
+// serverRequests are the requests of a server that arrived on one stream to a client and have no answer yet. The zero
+// value has none. Only the goroutine that reads the stream may call its methods.
 type serverRequests struct {
-	// ended is closed when the stream no longer waits for the requests; nil if there was none.
-	ended chan struct{}
-	running  sync.WaitGroup
+	// ended is closed when the stream no longer waits for the requests; nil before the first request.
+	ended   chan struct{}
+	running sync.WaitGroup
 }
 
 // start runs a request in a goroutine.
@@ -56,9 +56,9 @@ func (o *Relay) Settle() { o.serverRequests.cancelAll() }
 
 // serverRequest is one request of a server to the client.
 type serverRequest struct {
-	relay      *Relay
-	pending *session.ClientRequest
-	memory      *limits.Memory
+	relay    *Relay
+	pending  *session.ClientRequest
+	memory   *limits.Memory
 	id, raw  []byte
 	method   string
 	token    []byte // the progress token as raw JSON; nil if the request has none
@@ -67,8 +67,8 @@ type serverRequest struct {
 	waited time.Duration
 }
 
-// handleServerRequest handles a request of the server. If policy and the client's capabilities allow it, the request is sent to the
-// client, and the answer to the server. asked returns before that, unless it refuses the request.
+// handleServerRequest handles a request of the server. If policy and the client's capabilities allow the request, it is
+// sent to the client, and the client's answer is sent to the server. handleServerRequest does not wait for that.
 func (o *Relay) handleServerRequest(m *jsonrpc.Answer) {
 	x := o.x
 	a := &serverRequest{relay: o, memory: x.Slot.Answer.Sibling(), id: bytes.Clone(m.ID.Of(m.Raw)), raw: m.Raw, method: m.Method, received: time.Now()}
@@ -178,7 +178,7 @@ func (a *serverRequest) Forward(ctx context.Context, req upstream.Request, _ fun
 	case <-ctx.Done():
 	}
 	select {
-	case m := <-a.pending.Response(): // an answer that came at the same moment counts
+	case m := <-a.pending.Response(): // an answer that arrived at the same moment counts
 		return a.acceptResponse(ctx, m)
 	default:
 	}
@@ -202,7 +202,7 @@ func (a *serverRequest) send(req upstream.Request) error {
 	return a.relay.SendMessage(body...)
 }
 
-// acceptResponse returns a client's answer as the server is to get it.
+// acceptResponse returns a client's answer as it is sent to the server.
 func (a *serverRequest) acceptResponse(ctx context.Context, m *jsonrpc.Message) (upstream.Answer, error) {
 	answer, err := a.parseResponse(ctx, m)
 	if err != nil {
@@ -270,8 +270,8 @@ func errorForRefusal(why *refusal.Refusal) (code int, text string) {
 	}
 }
 
-// errorForInvalid returns the JSON-RPC error for a server that may not send its request. The text reveals nothing new, because
-// it follows from the capabilities that the gateway has declared to the server.
+// errorForInvalid returns the JSON-RPC error for a server that may not send its request. The text reveals nothing new,
+// because it follows from the capabilities that the gateway has declared to the server.
 func errorForInvalid(why *question.Error, refused *refusal.Refusal) (code int, text string) {
 	if why.Method {
 		return errorForRefusal(refused)

@@ -11,8 +11,8 @@ import (
 
 // Sink receives the messages that are sent to a caller before the response. It is safe for concurrent use.
 type Sink interface {
-	// HasClient reports whether an MCP client waits for the response. Otherwise requests of the server can't be answered,
-	// and the request can't be continued by another.
+	// HasClient reports whether an MCP client waits for the response. Otherwise requests of the server can't be
+	// answered, and the request can't be continued by another.
 	HasClient() bool
 	// Accepts reports whether the caller takes such messages.
 	Accepts() bool
@@ -43,7 +43,8 @@ var ErrNoStream = errors.New("the client reads no event stream")
 // MaxCallback is the maximum size of a message to a [Callback], in bytes.
 const MaxCallback = 7 << 20
 
-// Callback is the sink of a caller inside the gateway. The zero value accepts nothing. [NewCallback] returns another.
+// Callback is the sink of a caller inside the gateway. The zero value accepts no messages. [NewCallback] returns a
+// Callback that accepts messages. A Callback is safe for concurrent use.
 type Callback struct {
 	mu    sync.Mutex
 	event func(message []byte)

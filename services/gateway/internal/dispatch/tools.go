@@ -18,7 +18,8 @@ import (
 
 const (
 	// changedAfter is how old the gateway's own list may be when the server lists a definition to a session that is not
-	// the accepted one. A server whose definitions differ in each list makes the gateway list it no more often than this.
+	// the accepted one. A server whose definitions differ in each list makes the gateway list it no more often than
+	// this.
 	changedAfter = 2 * time.Second
 )
 
@@ -41,8 +42,8 @@ func (x *Exchange) tools(ctx context.Context) (Tools, error) {
 }
 
 // Listed reports whether the caller's list has the called tool: the list of this session, or what the caller sees of
-// the gateway's own. It takes the same steps if a tool is hidden as if it does not exist. Its spans are not part of the
-// call's trace, because the result serves all calls.
+// the gateway's own. Listed takes the same steps whether a tool is hidden or does not exist. Its spans are not part of
+// the call's trace, because the result is cached for all calls.
 func (t Tools) Listed(ctx context.Context) (attempt.Listing, error) {
 	if t.Addressing.ListedDigest(t.Message.Name) != nil {
 		return attempt.Listing{Listed: true}, nil

@@ -31,7 +31,8 @@ const (
 	ofServer
 )
 
-// reader returns the key for slots of reading: the person behind the caller, or the server if there is no caller.
+// reader returns the key under which processor slots are counted: the person behind the caller, or the server if there
+// is no caller.
 func (h *Owner) reader() accountKey {
 	if h.Accounts.Root() == (principal.Key{}) {
 		return accountKey{what: ofServer, server: h.Server}
@@ -54,20 +55,20 @@ func (h *Owner) keys() []accountKey {
 	return keys
 }
 
-// account is the use of one quota. It exists as long as a holding counts on it.
+// account is the use of one quota. It exists while a [Memory] counts on it.
 type account struct {
-	key    accountKey
+	key   accountKey
 	limit int
-	// bytes is the number of bytes, and by the number of holdings that take them.
+	// bytes is the number of bytes taken, and holders the number of [Memory] values that count on the account.
 	bytes, holders int
-	// waiting is the number of holdings that wait for more.
+	// waiting is the number of [Memory] values that wait to grow.
 	waiting int
-	// growing are the incomplete holdings; the one that began first is first.
+	// growing are the incomplete [Memory] values; the value that began to grow first is first.
 	growing []*Memory
 }
 
-// available returns how much may be taken after a holding has got more: the reserve is only for the holding that began
-// first.
+// available returns how many bytes may be taken in all after a [Memory] has grown. Only the Memory that began to grow
+// first may use the reserve.
 func (a *account) available(h *Memory, last int) int {
 	if len(a.growing) == 0 || a.growing[0] == h {
 		return a.limit
@@ -76,18 +77,20 @@ func (a *account) available(h *Memory, last int) int {
 }
 
 // isPrincipalOrPerson reports whether the account is of a principal or a person.
-func (a *account) isPrincipalOrPerson() bool { return a.key.what == ofPrincipal || a.key.what == ofPerson }
+func (a *account) isPrincipalOrPerson() bool {
+	return a.key.what == ofPrincipal || a.key.what == ofPerson
+}
 
-// isWaitedFor reports whether a holding of the account's principal or person waits.
+// isWaitedFor reports whether a [Memory] of the account's principal or person waits.
 func (a *account) isWaitedFor() bool {
 	return a.isPrincipalOrPerson() && a.waiting > 0
 }
 
 func byAge(a, b *Memory) int { return cmp.Compare(a.since, b.since) }
 
-// The functions below need the lock of the room.
+// The caller of each function below holds the lock of the budget.
 
-// joinAccounts makes a holding count on its accounts, except its server's.
+// joinAccounts makes a [Memory] count on its accounts, except on the account of its server.
 func (r *Budget) joinAccounts(h *Memory) {
 	if len(h.accounts) > 0 {
 		return
@@ -102,26 +105,26 @@ func (r *Budget) joinAccounts(h *Memory) {
 	}
 }
 
-// enter returns an account and counts one more holding on it.
-func (r *Budget) enter(of accountKey, limit int) *account {
-	a := r.accounts[of]
+// enter returns an account, and counts one more holder of it.
+func (r *Budget) enter(key accountKey, limit int) *account {
+	a := r.accounts[key]
 	if a == nil {
-		a = &account{key: of, limit: limit}
-		r.accounts[of] = a
+		a = &account{key: key, limit: limit}
+		r.accounts[key] = a
 	}
 	a.holders++
 	return a
 }
 
-// leave uncounts a holding from an account, and removes the account when it has none.
+// leave uncounts a holder of an account, and removes an account that has no holders.
 func (r *Budget) leave(a *account) {
 	if a.holders--; a.holders == 0 {
 		delete(r.accounts, a.key)
 	}
 }
 
-// startGrowth starts the growth of a holding, if it has not begun: the holding gets its sequence number and counts on its
-// server's account.
+// startGrowth starts the growth of a [Memory], if the growth has not begun. The Memory gets its sequence number, and
+// counts on the account of its server.
 func (r *Budget) startGrowth(h *Memory) {
 	if h.since > 0 {
 		return
@@ -139,7 +142,7 @@ func (r *Budget) startGrowth(h *Memory) {
 	}
 }
 
-// endGrowth ends a holding's growth, so that it no longer counts on its server's account.
+// endGrowth ends the growth of a [Memory], which then no longer counts on the account of its server.
 func (r *Budget) endGrowth(h *Memory) {
 	if h.since == 0 {
 		return
@@ -156,7 +159,7 @@ func (r *Budget) endGrowth(h *Memory) {
 	}
 }
 
-// set changes the size of a holding.
+// set changes the size of a [Memory].
 func (r *Budget) set(h *Memory, bytes int) {
 	if chargedBytes(bytes) > 0 {
 		r.joinAccounts(h)
@@ -174,7 +177,7 @@ func (r *Budget) set(h *Memory, bytes int) {
 	h.accounts = nil
 }
 
-// settle ends a holding's growth with this size, and grants waiters what became free.
+// settle ends the growth of a [Memory] with this size, and grants waiters the bytes that became free.
 func (r *Budget) settle(h *Memory, bytes int) {
 	before, grew := chargedBytes(h.bytes), h.since > 0
 	r.endGrowth(h)
@@ -184,9 +187,9 @@ func (r *Budget) settle(h *Memory, bytes int) {
 	}
 }
 
-// add enlarges a holding if there is memory for which no holding of its principal or persons waits. Accounts in had, on
-// which the bytes counted already, are not checked.
-func (r *Budget) add(h *Memory, bytes int, had []*account) bool {
+// add enlarges a [Memory] if its quotas allow that and no other Memory of its principal or persons waits. It does not
+// check the accounts in counted, on which the bytes count already.
+func (r *Budget) add(h *Memory, bytes int, counted []*account) bool {
 	if h.closed {
 		return false
 	}
@@ -195,7 +198,7 @@ func (r *Budget) add(h *Memory, bytes int, had []*account) bool {
 		r.joinAccounts(h)
 	}
 	for _, a := range h.accounts {
-		if more > 0 && !slices.Contains(had, a) && (a.bytes+more > a.available(h, r.limits.Last) || a.isWaitedFor()) {
+		if more > 0 && !slices.Contains(counted, a) && (a.bytes+more > a.available(h, r.limits.Last) || a.isWaitedFor()) {
 			r.set(h, h.bytes)
 			return false
 		}

@@ -1,6 +1,6 @@
-// Package limits bounds what each caller has in flight: the number of requests, and the memory that requests and answers
-// take until they are read. There is a quota for each principal, for each person behind principals and for each server,
-// and one budget for all. The package also bounds how many processors are used at once to read large messages.
+// Package limits bounds what each caller has in flight: the number of requests, and the memory that requests and
+// answers take until they are read. There is a quota for each principal, for each person behind principals and for each
+// server, and one budget for all. The package also bounds how many processors are used at once to read large messages.
 package limits
 
 import (
@@ -14,19 +14,21 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// PrincipalBytes is the quota of one principal, and Size the budget of all, in bytes. Half is the quota of all principals of one
-// person, and of one server for answers that are not complete.
+// PrincipalBytes is the quota of one principal, and TotalBytes the budget of all principals together, in bytes.
+// PersonBytes is the quota of all principals of one person. It is also the quota of one server for answers that are not
+// complete.
 const (
 	PrincipalBytes = 64 << 20
 	TotalBytes     = 4 * PrincipalBytes
 	PersonBytes    = TotalBytes / 2
 )
 
-// UncountedBytes is the size up to which a [Memory] does not count, in bytes, so that a small answer never waits for a large
-// one. The number of such holdings is limited by the requests in flight.
+// UncountedBytes is the size up to which a [Memory] does not count, in bytes, so that a small answer never waits for a
+// large one. The quota of requests in flight limits the number of small answers.
 const UncountedBytes = 64 << 10
 
-// ReserveBytes is the part of each quota that is reserved for the answer that began first, in bytes. No answer is larger.
+// ReserveBytes is the part of each quota that is reserved for the answer that began first, in bytes. No answer is
+// larger.
 const ReserveBytes = 17 << 20
 
 // ErrMemory means that there was not enough memory for an answer.
@@ -35,11 +37,11 @@ var ErrMemory = errors.New("no memory is left for the answer")
 // Quotas are budgets in bytes. All of them except Last must be positive.
 type Quotas struct {
 	// Principal is the quota of each principal with the agents made by it, Person that of all principals of one person,
-	// Server that of the incomplete answers of each server, and All the budget of all holdings.
+	// Server that of the incomplete answers of each server, and All the budget of everything together.
 	Principal, Person, Server, All int
-	// Last is the part of each quota that is reserved for the holding that began to grow first. It is as large as the
-	// largest holding, so that this holding becomes complete, and after it every other in turn. It is 0 if holdings
-	// never wait.
+	// Last is the part of each quota that is reserved for the [Memory] that began to grow first. It is at least the
+	// size of the largest answer, so that this answer becomes complete, and after it every other in turn. It is 0 if
+	// nothing waits for memory.
 	Last int
 }
 
@@ -53,7 +55,8 @@ func BodyQuotas() Quotas {
 	return Quotas{Principal: PrincipalBytes, Person: PersonBytes, Server: TotalBytes, All: TotalBytes}
 }
 
-// Budget is a memory budget that holdings share. It is safe for concurrent use.
+// Budget is a memory budget that requests or answers share, each with a [Memory]. [NewBudget] creates it. It is safe
+// for concurrent use.
 type Budget struct {
 	limits  Quotas
 	reading *fairqueue.Queue[accountKey]
@@ -64,24 +67,24 @@ type Budget struct {
 	begun    uint64
 }
 
-// NewBudget returns a budget with these limits. It returns an error if one of them is not positive, if Last exceeds a quota,
-// or if a quota exceeds All.
+// NewBudget returns a budget with these limits. It returns an error if one of them is not positive, if Last exceeds a
+// quota, or if a quota exceeds All.
 func NewBudget(l Quotas) (*Budget, error) {
 	if least := min(l.Principal, l.Person, l.Server, l.All); least <= 0 || l.Last < 0 || least < l.Last || l.All < max(l.Principal, l.Person, l.Server) {
-		return nil, errors.New("room: limits must be positive and at most All, and Last at most each of them")
+		return nil, errors.New("limits: quotas must be positive and at most All, and Last at most each of them")
 	}
 	return &Budget{limits: l, reading: fairqueue.NewForProcessor[accountKey](), accounts: make(map[accountKey]*account)}, nil
 }
 
-// waiter is a holding that waits for more memory. A waiter with zero bytes waits for earlier waiters of its principal
-// and persons.
+// waiter is a [Memory] that waits to grow. A waiter with zero bytes only waits for earlier waiters of its principal and
+// persons.
 type waiter struct {
-	memory *Memory
+	memory  *Memory
 	bytes   int
 	granted chan struct{}
-	// closed means that the holding was closed and got nothing.
+	// closed means that the Memory was closed before it grew.
 	closed bool
-	// accounts are those of the holding when it began to wait.
+	// accounts are those of the Memory when it began to wait.
 	accounts []*account
 }
 
@@ -107,35 +110,36 @@ func (w *waiter) result() error {
 	return nil
 }
 
-// Open returns an empty holding for a holder. It must be closed.
-func (r *Budget) Open(of *Owner) *Memory { return &Memory{budget: r, owner: of} }
+// Open returns an empty [Memory] of an owner. The caller must call [Memory.Close].
+func (r *Budget) Open(owner *Owner) *Memory { return &Memory{budget: r, owner: owner} }
 
-// A Holding is the memory that one request or answer takes. A nil Holding always stays empty. Its methods are safe for
-// concurrent use.
+// A Memory is the memory that one request or answer takes from a [Budget]. [Budget.Open] creates it. A nil Memory
+// always stays empty. Its methods are safe for concurrent use.
 type Memory struct {
 	budget *Budget
-	owner   *Owner
+	owner  *Owner
 
-	// The fields below are guarded by the room's lock. closed means that the holding may take nothing more, because it
-	// would not be given back.
+	// The lock of the budget guards the fields below. closed means that the Memory may not grow any more, because the
+	// bytes would not be given back.
 	closed bool
 	bytes  int
-	// since is the sequence number of when the holding began to grow; 0 if it is complete or empty.
+	// since is the sequence number of the growth; lower numbers began earlier. It is 0 if the Memory is complete or
+	// empty.
 	since uint64
-	// accounts are those on which the holding counts. While it grows, its server's is the last.
+	// accounts are those on which the bytes count. While the Memory grows, the account of its server is the last.
 	accounts []*account
 }
 
-// AccountsOf returns the accounts of the holding's caller if that is who. For any other principal, such as the gateway
-// itself, it returns accounts of the key alone.
-func (h *Memory) AccountsOf(who principal.Key) principal.Accounts {
-	if h == nil || h.owner.Accounts.Caller() != who {
-		return principal.AccountsOfKey(who)
+// AccountsOf returns the accounts of a caller. If the caller is not the owner of the Memory, for example because it is
+// the gateway itself, AccountsOf returns accounts that consist of the key alone.
+func (h *Memory) AccountsOf(caller principal.Key) principal.Accounts {
+	if h == nil || h.owner.Accounts.Caller() != caller {
+		return principal.AccountsOfKey(caller)
 	}
 	return h.owner.Accounts
 }
 
-// Sibling returns a new, empty holding of the same holder.
+// Sibling returns a new, empty Memory of the same owner.
 func (h *Memory) Sibling() *Memory {
 	if h == nil {
 		return nil
@@ -143,9 +147,9 @@ func (h *Memory) Sibling() *Memory {
 	return h.budget.Open(h.owner)
 }
 
-// Timeslice waits until the holder gets a slot for work that keeps a processor busy, or until ctx ends. The returned
-// function ends the slot. A goroutine with a slot must not take another. Errors are those of [fairqueue.Turns.Take], and
-// [ErrMemory] for a nil holding.
+// Timeslice waits until the owner gets a slot for work that keeps a processor busy, or until ctx ends. The returned
+// function ends the slot. A goroutine with a slot must not take another. Errors are those of [fairqueue.Queue.Acquire],
+// and [ErrMemory] for a nil Memory.
 func (h *Memory) Timeslice(ctx context.Context) (func(), error) {
 	if h == nil {
 		return nil, ErrMemory
@@ -153,7 +157,7 @@ func (h *Memory) Timeslice(ctx context.Context) (func(), error) {
 	return h.budget.reading.Acquire(ctx, h.owner.reader())
 }
 
-// TimesliceFor is [Holding.Timeslice] for reading this many bytes. Up to [UncountedBytes] bytes need no slot.
+// TimesliceFor is [Memory.Timeslice] for reading this many bytes. Up to [UncountedBytes] bytes need no slot.
 func (h *Memory) TimesliceFor(ctx context.Context, bytes int) (func(), error) {
 	if chargedBytes(bytes) == 0 {
 		return func() {}, nil
@@ -161,7 +165,7 @@ func (h *Memory) TimesliceFor(ctx context.Context, bytes int) (func(), error) {
 	return h.Timeslice(ctx)
 }
 
-// chargedBytes returns how many of the bytes count: zero up to [UncountedBytes], all of them above.
+// chargedBytes returns the bytes to charge: zero up to [UncountedBytes], all of them above.
 func chargedBytes(bytes int) int {
 	if bytes <= UncountedBytes {
 		return 0
@@ -169,9 +173,9 @@ func chargedBytes(bytes int) int {
 	return bytes
 }
 
-// Grow waits until the holding may have this many bytes in all. It returns [ErrMemory] when ctx ends, and at once if the
-// holding is closed or may never be so large. It may be called with larger and larger values: of the growing holdings,
-// the one that began first always becomes complete.
+// Grow waits until the Memory may have this many bytes in all. It returns [ErrMemory] when ctx ends, and at once if the
+// Memory is closed or the bytes exceed a quota. It may be called with larger and larger values: the Memory that began
+// to grow first always becomes complete.
 func (h *Memory) Grow(ctx context.Context, bytes int) error {
 	if chargedBytes(bytes) == 0 {
 		return nil
@@ -182,7 +186,7 @@ func (h *Memory) Grow(ctx context.Context, bytes int) error {
 	return h.budget.wait(ctx, &waiter{memory: h, bytes: bytes, granted: make(chan struct{})})
 }
 
-// maxMemory returns the largest size of one holding.
+// maxMemory returns the largest size of one [Memory], in bytes.
 func (l *Quotas) maxMemory() int {
 	least := min(l.Principal, l.Person, l.Server)
 	if l.Last > 0 {
@@ -201,7 +205,7 @@ func (h *Memory) Add(bytes int) bool {
 	return h.budget.add(h, bytes, nil)
 }
 
-// Settle gives back everything above this many bytes. The holding is complete then.
+// Settle gives back everything above this many bytes. Afterwards the Memory is complete.
 func (h *Memory) Settle(bytes int) {
 	if h == nil {
 		return
@@ -221,8 +225,7 @@ func (h *Memory) Drop(bytes int) {
 	h.budget.settle(h, max(0, h.bytes-bytes))
 }
 
-// Close gives everything back. After it the holding gets nothing, even from another goroutine that still receives for
-// it.
+// Close gives all bytes back. Afterwards the Memory cannot grow, even if another goroutine still receives the message.
 func (h *Memory) Close() {
 	if h == nil {
 		return
@@ -233,8 +236,8 @@ func (h *Memory) Close() {
 	h.budget.settle(h, 0)
 }
 
-// Transfer moves everything that the holding has to another one. If that counts on other accounts, there must be memory for
-// it at once. It reports whether there was.
+// Transfer moves all bytes to another Memory. If the other Memory counts on other accounts, their quotas must allow the
+// bytes at once. Transfer reports whether they did; otherwise the bytes are given back.
 func (h *Memory) Transfer(to *Memory) bool {
 	if h == nil {
 		return true
@@ -242,29 +245,29 @@ func (h *Memory) Transfer(to *Memory) bool {
 	h.budget.mu.Lock()
 	defer h.budget.mu.Unlock()
 	defer h.budget.grantWaiters()
-	bytes, had := h.bytes, h.accounts
+	bytes, accounts := h.bytes, h.accounts
 	h.budget.endGrowth(h)
 	h.budget.set(h, 0)
 	if to == nil || to.closed {
 		return chargedBytes(bytes) == 0
 	}
-	return h.budget.add(to, bytes, had)
+	return h.budget.add(to, bytes, accounts)
 }
 
-// Admit waits until no answer of a principal, or of a person behind it, waits for memory. It returns [ErrMemory] when ctx
-// or the patience ends. Requests that will have an answer must pass Admit first: otherwise a request would run whose
+// Admit waits until no answer of a principal, or of a person behind it, waits for memory. It returns [ErrMemory] when
+// ctx or the timeout ends. Requests that will have an answer must pass Admit first: otherwise a request would run whose
 // result could not be delivered.
-func (r *Budget) Admit(ctx context.Context, of *Owner, patience time.Duration) error {
+func (r *Budget) Admit(ctx context.Context, owner *Owner, timeout time.Duration) error {
 	r.mu.Lock()
-	waited := slices.ContainsFunc(of.keys(), func(k accountKey) bool { a := r.accounts[k]; return a != nil && a.waiting > 0 })
+	waited := slices.ContainsFunc(owner.keys(), func(k accountKey) bool { a := r.accounts[k]; return a != nil && a.waiting > 0 })
 	r.mu.Unlock()
 	if !waited {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	asks := &Owner{Accounts: of.Accounts} // no server sends for it yet
-	return r.wait(ctx, &waiter{memory: r.Open(asks), granted: make(chan struct{})})
+	requester := &Owner{Accounts: owner.Accounts} // no server sends an answer yet
+	return r.wait(ctx, &waiter{memory: r.Open(requester), granted: make(chan struct{})})
 }
 
 func (r *Budget) wait(ctx context.Context, w *waiter) error {
@@ -297,8 +300,8 @@ func (r *Budget) wait(ctx context.Context, w *waiter) error {
 	return ErrMemory
 }
 
-// grantWaiters grants the waiters that fit, in the order in which they began. A waiter is not overtaken by one that needs the
-// account that it waits for. The caller holds the lock.
+// grantWaiters grants the waiters that fit, in the order in which they began. A waiter is not overtaken by one that
+// needs the account that it waits for. The caller holds the lock.
 func (r *Budget) grantWaiters() {
 	if len(r.queue) == 0 {
 		return
@@ -324,7 +327,8 @@ func (r *Budget) grantWaiters() {
 	})
 }
 
-// canGrant reports whether a waiter can be granted, and marks the accounts that it waits for. The caller holds the lock.
+// canGrant reports whether a waiter can be granted, and marks the accounts that it waits for. The caller holds the
+// lock.
 func (r *Budget) canGrant(w *waiter, lacking map[*account]bool) bool {
 	more := chargedBytes(w.bytes) - chargedBytes(w.memory.bytes)
 	ok := true

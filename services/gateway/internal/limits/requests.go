@@ -18,13 +18,13 @@ const (
 	// principals of one person may have four times as many. Each request holds a connection to the gateway and one to a
 	// server.
 	maxRequests = 512
-	// maxPerServer is the maximum number of these requests at one server, so that a server that hangs does not take all of
-	// them.
+	// maxPerServer is the maximum number of these requests at one server, so that a server that hangs does not use up
+	// the quota.
 	maxPerServer = maxRequests / 2
 	// maxBytes is the maximum total size of the bodies of these requests, in bytes. Bytes count when they arrive; a
-	// length that a client only announces does not count. The maximum for all principals of one person is [PersonBytes],
-	// and for all principals together [TotalBytes]. For the latter, bodies of up to 64 KiB ([UncountedBytes]) do not count,
-	// and larger ones count in full.
+	// length that a client only announces does not count. The maximum for all principals of one person is
+	// [PersonBytes], and for all principals together [TotalBytes]. For the latter, bodies of up to 64 KiB
+	// ([UncountedBytes]) do not count, and larger ones count in full.
 	maxBytes = PrincipalBytes
 	// memoryTimeout is the maximum time for which a request waits while an answer to its principal waits for memory.
 	memoryTimeout = time.Second
@@ -42,42 +42,43 @@ type Requests struct {
 	bodies, answers *Budget
 
 	mu sync.Mutex
-	// requests counts the requests in flight, there the requests that were admitted to each server, and bytes the sizes
-	// of the bodies.
+	// requests counts the requests in flight, perServer the requests that were admitted to each server, and bytes the
+	// sizes of the bodies.
 	requests, perServer, bytes *quota.Tally
 }
 
-// NewRequests returns an empty load. Request bodies take memory from the budget bodies, and answers from the budget answers.
-// Both are required.
+// NewRequests returns a Requests that counts none yet. Request bodies take memory from the budget bodies, and answers
+// from the budget answers. Both are required.
 func NewRequests(bodies, answers *Budget) (*Requests, error) {
 	if bodies == nil || answers == nil {
 		return nil, errors.New("limits: memory budgets for bodies and answers are required")
 	}
 	return &Requests{
 		bodies: bodies, answers: answers,
-		requests: quota.NewTally("requests in flight", quota.For(maxRequests)),
-		perServer:    quota.NewTally("requests in flight to this server", quota.For(maxPerServer)),
-		bytes:    quota.NewTally("bytes of requests in flight", quota.Limits{Principal: maxBytes, Person: PersonBytes}),
+		requests:  quota.NewTally("requests in flight", quota.For(maxRequests)),
+		perServer: quota.NewTally("requests in flight to this server", quota.For(maxPerServer)),
+		bytes:     quota.NewTally("bytes of requests in flight", quota.Limits{Principal: maxBytes, Person: PersonBytes}),
 	}, nil
 }
 
-// Begin counts a request of a principal to a server. The caller must call [Place.End] when the request has ended.
+// Begin counts a request of a principal to a server. The caller must call [Slot.End] when the request has ended.
 // Errors: [ErrRequests].
-func (f *Requests) Begin(who *identityv1.Principal, server string) (*Slot, error) {
-	p := &Slot{requests: f, Owner: Owner{Accounts: principal.AccountsOf(who), Server: server}}
-	p.body, p.Answer = *f.bodies.Open(&p.Owner), *f.answers.Open(&p.Owner)
+func (f *Requests) Begin(caller *identityv1.Principal, server string) (*Slot, error) {
+	slot := &Slot{requests: f, Owner: Owner{Accounts: principal.AccountsOf(caller), Server: server}}
+	slot.body, slot.Answer = *f.bodies.Open(&slot.Owner), *f.answers.Open(&slot.Owner)
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if err := f.requests.Acquire(&p.Owner.Accounts, 1); err != nil {
+	if err := f.requests.Acquire(&slot.Owner.Accounts, 1); err != nil {
 		return nil, err
 	}
-	return p, nil
+	return slot, nil
 }
 
-// A Place holds the quota that one request uses.
+// A Slot is the quota that one request uses. [Requests.Begin] creates it. It is safe for concurrent use, except that
+// End is called once, as the last method.
 type Slot struct {
 	requests *Requests
-	// Owner is the holder of the request's memory.
+	// Owner is the owner of the request's memory.
 	Owner Owner
 	// bytes is the size of the body, as far as it has arrived.
 	bytes int
@@ -87,11 +88,12 @@ type Slot struct {
 	Answer, body Memory
 }
 
-// Reader returns a reader of r that counts each byte when it is read. If a quota is used up, its error is [ErrRequests].
+// Reader returns a reader of r that counts each byte when it is read. If a quota is used up, its error is
+// [ErrRequests].
 func (p *Slot) Reader(r io.Reader) io.Reader { return &countedBody{p, r} }
 
 type countedBody struct {
-	slot *Slot
+	slot  *Slot
 	inner io.Reader
 }
 
@@ -121,7 +123,7 @@ func (p *Slot) Reserve(n int) bool {
 
 // Admit counts the request at its server. It then waits up to a second until no answer to the principal, or to others
 // that work for the same person, waits for memory. Cancellations and answers to a server's requests must not be
-// admitted. Errors are [ErrServer], and those of [Room.Admit].
+// admitted. Errors are [ErrServer], and those of [Budget.Admit].
 func (p *Slot) Admit(ctx context.Context) error {
 	if err := p.admit(); err != nil {
 		return fmt.Errorf("%w: %w", ErrServer, err)

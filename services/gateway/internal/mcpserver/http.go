@@ -23,7 +23,7 @@ func (s *Server) post(w http.ResponseWriter, r *http.Request, c httpserver.Calle
 	to.Answer(resp)
 }
 
-// request returns the exchange of a request over HTTP.
+// request returns the [protocol.Request] for an HTTP request.
 func (s *Server) request(r *http.Request, c httpserver.Caller, to dispatch.Sink) *protocol.Request {
 	x := s.NewRequest(r.Context(), c, r.PathValue("server"), r.Header, to)
 	x.Cleanup = &x.OwnCleanup
@@ -37,8 +37,8 @@ func (s *Server) refuseHTTP(w http.ResponseWriter, r *http.Request, c httpserver
 }
 
 // listen opens a session's stream for the server's messages that belong to no request (MCP 2025-11-25, Transports,
-// Listening for Messages from the Server). A session has one: a client that has lost it opens another, and may continue
-// after the last event that it received.
+// Listening for Messages from the Server). A session has one such stream. A client that has lost the stream opens
+// another, and may continue after the last event that it received.
 func (s *Server) listen(w http.ResponseWriter, r *http.Request, c httpserver.Caller) {
 	to := sse.NewWriter(w, r.Header)
 	x := s.request(r, c, to)
@@ -46,8 +46,8 @@ func (s *Server) listen(w http.ResponseWriter, r *http.Request, c httpserver.Cal
 	m := v2025.New(x)
 	x.SetProtocol(m)
 	defer func() { x.End(dispatch.Response{}) }()
-	resp, has := m.Listen(r.Method)
-	if !has {
+	resp, exists := m.Listen(r.Method)
+	if !exists {
 		s.notAllowed(w, r)
 		return
 	}

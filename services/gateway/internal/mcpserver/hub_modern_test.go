@@ -16,8 +16,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// newModernHub starts a server of MCP with two servers: files, which speaks only 2026-07-28, and notes, which speaks only
-// revisions with sessions.
+// newModernHub starts a server of MCP with two servers: files, which speaks only 2026-07-28, and notes, which speaks
+// only revisions with sessions.
 func newModernHub(t *testing.T) *world {
 	t.Helper()
 	w := unbuilt(t, "http")

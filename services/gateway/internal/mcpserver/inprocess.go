@@ -18,18 +18,18 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
 )
 
-// Errors of [Edge.Do]. Compare with errors.Is.
+// Errors of [Server.Do]. Compare with errors.Is.
 var (
 	// ErrServer means that no server of that name is configured, or that policy hides it from the caller.
 	ErrServer = errors.New("no such server is configured, or policy hides it from the caller")
 	// ErrStopping means that the gateway is shutting down.
 	ErrStopping = errors.New("the gateway stops")
-	// ErrSession means that the session with the server was lost twice.
+	// ErrSession means that the session with the server was lost twice while one request was made.
 	ErrSession = errors.New("no session with the server could be kept")
 )
 
 const (
-	// initialize opens the sessions of principals for which services of the mesh make calls, and insideReady completes
+	// initialize opens the sessions of principals for which services of the mesh make calls, and initialized completes
 	// the initialization.
 	initialize  = `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"sluice-agent","version":"1"}}}`
 	initialized = `{"jsonrpc":"2.0","method":"notifications/initialized"}`
@@ -51,7 +51,7 @@ type Request struct {
 	Event func(message []byte)
 }
 
-// Response is the outcome of an errand.
+// Response is the outcome of a [Request].
 type Response struct {
 	// Answer is the JSON-RPC response that an MCP client would have got.
 	Answer []byte
@@ -64,53 +64,54 @@ type Response struct {
 	Decision *policyv1.Decision
 }
 
-// Do carries out an errand. It handles the message as one of an MCP client, from the caller's quota of requests to the
-// answer, in a session that the principal has with the server. Errors: [ErrServer], [ErrStopping], [ErrSession].
-func (s *Server) Do(ctx context.Context, errand Request) (Response, error) {
-	c := httpserver.Caller{Principal: errand.Principal, Revoked: func() bool { return false }}
-	if s.IsAbsent(ctx, c, errand.Server) {
+// Do carries out a request on behalf of a principal. It handles the message as one of an MCP client, from the caller's
+// quota of requests to the answer, in a session that the principal has with the server. Errors: [ErrServer],
+// [ErrStopping], [ErrSession].
+func (s *Server) Do(ctx context.Context, req Request) (Response, error) {
+	c := httpserver.Caller{Principal: req.Principal, Revoked: func() bool { return false }}
+	if s.IsAbsent(ctx, c, req.Server) {
 		return Response{}, ErrServer
 	}
 	if !s.Background.Begin() {
 		return Response{}, ErrStopping
 	}
 	defer s.Background.Done()
-	ask := func(handle, message string) protocol.InternalResponse {
-		x := s.NewRequest(ctx, c, errand.Server, sessionHeader(handle), dispatch.NewCallback(errand.Event))
-		x.Hold = errand.Hold
+	send := func(sessionID, message string) protocol.InternalResponse {
+		x := s.NewRequest(ctx, c, req.Server, sessionHeader(sessionID), dispatch.NewCallback(req.Event))
+		x.Hold = req.Hold
 		return x.Do([]byte(message))
 	}
-	key := protocol.SessionKey(c, errand.Server)
+	key := protocol.SessionKey(c, req.Server)
 	lost := ""
 	for range 2 {
-		handle, known := s.sessionIDs.Get(key)
-		if !known || handle == lost { // there is none yet, or it was closed because it was idle
-			opened := ask("", initialize)
-			if handle = opened.Session; handle == "" {
+		sessionID, known := s.sessionIDs.Get(key)
+		if !known || sessionID == lost { // there is none yet, or it was closed because it was idle
+			opened := send("", initialize)
+			if sessionID = opened.Session; sessionID == "" {
 				return responseOf(opened), nil
 			}
-			ask(handle, initialized)
-			if sess, done, err := s.Sessions.Use(handle, key); err == nil {
+			send(sessionID, initialized)
+			if sess, done, err := s.Sessions.Use(sessionID, key); err == nil {
 				if sess.Ready.Load() { // otherwise the next call opens another session
-					s.sessionIDs.Put(key, handle)
+					s.sessionIDs.Put(key, sessionID)
 				}
 				done()
 			}
 		}
-		came := ask(handle, string(errand.Message))
-		if came.Refusal == nil || came.Refusal.Code != commonv1.Code_CODE_SESSION_UNKNOWN {
-			return responseOf(came), nil
+		response := send(sessionID, string(req.Message))
+		if response.Refusal == nil || response.Refusal.Code != commonv1.Code_CODE_SESSION_UNKNOWN {
+			return responseOf(response), nil
 		}
-		lost = handle
+		lost = sessionID
 	}
 	return Response{}, ErrSession
 }
 
-// sessionHeader returns the headers of a message in a session; without a session if handle is empty.
-func sessionHeader(handle string) http.Header {
+// sessionHeader returns the headers of a message in a session; without a session if sessionID is empty.
+func sessionHeader(sessionID string) http.Header {
 	h := http.Header{"Content-Type": {"application/json"}}
-	if handle != "" {
-		h[mcp.HeaderSession] = []string{handle}
+	if sessionID != "" {
+		h[mcp.HeaderSession] = []string{sessionID}
 	}
 	return h
 }
@@ -123,6 +124,6 @@ func newSessionIDs() *lru.Cache[session.Key, string] {
 	return lru.New[session.Key](maxSessionIDs, maxSessionIDs, func(string) int { return 1 })
 }
 
-// Drain lets [Edge.Do] return [ErrStopping] from now on. It waits until the running errands and calls of tasks have
-// ended, or ctx has.
+// Drain lets [Server.Do] return [ErrStopping] from now on. It waits until the requests of [Server.Do] and the calls of
+// tasks that are under way have ended, or until ctx ends.
 func (s *Server) Drain(ctx context.Context) { s.Background.Drain(ctx) }

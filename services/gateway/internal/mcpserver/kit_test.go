@@ -49,8 +49,8 @@ const (
 	viewerToken   = "viewer-token-D3f4G5h6J7k8-A1b2C3d4"
 )
 
-// world is a server of MCP with fakes of everything around it, over pipes instead of a network, so that it works in a bubble of
-// synctest.
+// world is a server of MCP with fakes of everything around it, over pipes instead of a network, so that it works in a
+// bubble of synctest.
 type world struct {
 	policyv1.PolicyServiceClient
 	ratelimitv1.RateLimitServiceClient

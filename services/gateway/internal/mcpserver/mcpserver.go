@@ -59,14 +59,14 @@ type Deps struct {
 	Servers  map[string]servers.Config
 	// Catalogue receives the lists of servers.
 	Catalogue *toolreport.Reporter
-	// Room is the memory budget for answers until clients have read them.
+	// AnswerMemory is the memory budget for answers until clients have read them.
 	Room *limits.Budget
 	// Secret is a secret of this gateway that stays the same after a restart.
 	Secret []byte
 	// Admission counts a request that was refused before its caller was authenticated.
 	Admission func(code, peer string)
-	// Ready returns why the gateway is not ready; empty if it is. Degraded returns which services are unavailable although
-	// the gateway may be ready.
+	// Ready returns why the gateway is not ready; empty if it is. Degraded returns which services are unavailable
+	// although the gateway may be ready.
 	Ready, Degraded func() []string
 
 	Tracer     trace.Tracer
@@ -86,7 +86,7 @@ type Server struct {
 	sessionIDs *lru.Cache[session.Key, string]
 }
 
-// New returns a server.
+// New returns a server, or an error if a dependency is missing.
 func New(cfg Config, deps Deps) (*Server, error) {
 	if deps.Tokens == nil || deps.Policy == nil || deps.Revision == nil || deps.Pipeline == nil || deps.Sessions == nil || deps.Servers == nil || deps.Catalogue == nil || deps.Room == nil || len(deps.Secret) == 0 ||
 		deps.Admission == nil || deps.Ready == nil || deps.Degraded == nil || deps.Tracer == nil || deps.Meters == nil || deps.Propagator == nil || deps.Log == nil {
@@ -96,14 +96,14 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	load, err := limits.NewRequests(bodies, deps.Room)
+	inFlight, err := limits.NewRequests(bodies, deps.Room)
 	if err != nil {
 		return nil, err
 	}
-	all, changes := make(map[string]*servers.Server, len(deps.Servers)), new(broadcast.Broadcaster)
+	configured, changes := make(map[string]*servers.Server, len(deps.Servers)), new(broadcast.Broadcaster)
 	for name, server := range deps.Servers {
 		with := servers.Deps{Room: deps.Room, Catalogue: deps.Catalogue, Changed: changes.Notify}
-		if all[name], err = servers.New(name, server, with); err != nil {
+		if configured[name], err = servers.New(name, server, with); err != nil {
 			return nil, fmt.Errorf("server %s: %w", name, err)
 		}
 	}
@@ -115,18 +115,18 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	newest, err := v2026.New(deps.Secret)
+	modern, err := v2026.New(deps.Secret)
 	if err != nil {
 		return nil, err
 	}
 	parse := jsonrpc.DefaultLimits()
 	f := &protocol.Router{Deps: protocol.Deps{
-		Pipeline: deps.Pipeline, Sessions: deps.Sessions, Visibility: visible, Servers: all, InFlight: load, Changes: changes, Limits: parse,
+		Pipeline: deps.Pipeline, Sessions: deps.Sessions, Visibility: visible, Servers: configured, InFlight: inFlight, Changes: changes, Limits: parse,
 		TrustParent: cfg.TrustParent, Tracer: deps.Tracer, Propagator: deps.Propagator, Log: deps.Log,
 		Sessionful: func(x *protocol.Request) protocol.Handler { return v2025.New(x) },
-		Stateless:  newest.Handler,
+		Stateless:  modern.Handler,
 	}}
-	newest.Attach(f)
+	modern.Attach(f)
 	f.Dispatcher, err = dispatch.New(dispatch.Deps{
 		Pipeline: deps.Pipeline, Sessions: deps.Sessions, Visibility: visible, Catalogue: deps.Catalogue, Remembered: remembered,
 		Limits: parse, Version: cfg.Version, Panicked: f.LogPanic,
@@ -135,7 +135,7 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	e := &Server{Router: f, deps: deps, servers: all, sessionIDs: newSessionIDs()}
+	e := &Server{Router: f, deps: deps, servers: configured, sessionIDs: newSessionIDs()}
 	e.http, err = httpserver.New(cfg.HTTP, httpserver.Deps{
 		Tokens: deps.Tokens, Admission: deps.Admission, Panicked: f.LogPanic, Meters: deps.Meters, Log: deps.Log,
 	})

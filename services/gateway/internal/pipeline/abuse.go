@@ -66,16 +66,16 @@ func groupsOf(rec *journal.Record) map[group]int {
 // spend charges a refusal to all groups of its record. If one of them has no quota left, spend charges nothing and
 // returns false.
 func (a *abuse) spend(rec *journal.Record, now time.Time) bool {
-	all, room := groupsOf(rec), true
+	all, allowed := groupsOf(rec), true
 	for g, times := range all {
 		s := a.groups[g]
 		if s == nil || now.Sub(s.since) >= stretchTime {
 			s = s.next(now)
 			a.groups[g] = s
 		}
-		room = room && s.recorded < times*maxRefusals && s.bytes < times*maxBytes
+		allowed = allowed && s.recorded < times*maxRefusals && s.bytes < times*maxBytes
 	}
-	if !room {
+	if !allowed {
 		return false
 	}
 	size := journal.RefusalSize(rec)
@@ -94,22 +94,22 @@ type blamed struct {
 	server string // empty for the principal's own refusals
 }
 
-// blame returns to whom a recorded refusal counts.
+// blame returns the key under which a recorded refusal is counted.
 func blame(rec *journal.Record) blamed {
-	of := blamed{Key: principal.Key{Tenant: rec.Tenant, Subject: rec.Subject}}
+	out := blamed{Key: principal.Key{Tenant: rec.Tenant, Subject: rec.Subject}}
 	if rec.FromServer {
-		of.server = rec.Server
+		out.server = rec.Server
 	}
-	return of
+	return out
 }
 
-// blamedFor returns to whom a refusal of the call counts.
+// blamedFor returns the key under which a refusal of the call is counted.
 func blamedFor(c *attempt.Call) blamed {
-	of := blamed{Key: principal.Of(c.Principal)}
+	out := blamed{Key: principal.Of(c.Principal)}
 	if c.FromServer {
-		of.server = c.Server
+		out.server = c.Server
 	}
-	return of
+	return out
 }
 
 // stretch is a minute of refusals. A stretch of a principal uses rest and turn; a stretch of a group uses recorded
@@ -168,7 +168,7 @@ func restOf(rec *journal.Record, since time.Time) *journal.Record {
 	}
 }
 
-// summary appends the record of how many refusals followed the first one that was only counted, if any did.
+// summary appends the record that counts the refusals after the first uncounted one, unless there are none.
 func (s *stretch) summary(records []*journal.Record) []*journal.Record {
 	if s == nil || s.rest == nil || s.rest.Count == 0 {
 		return records

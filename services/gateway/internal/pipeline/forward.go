@@ -62,7 +62,7 @@ type sending struct {
 	context.Context //nolint:containedctx // this type is a context
 
 	values context.Context //nolint:containedctx // see above
-	until  time.Time       // zero if its time is stopped now and then
+	until  time.Time       // zero if a PausableDeadline measures the timeout
 }
 
 // Deadline implements context.Context.
@@ -79,30 +79,30 @@ func (c sending) Value(key any) any {
 
 // send is the only place that sends a judged request to a server.
 func (p *Pipeline) send(ctx context.Context, a attempt.Attempt) (upstream.Answer, error) {
-	timeout, most := a.Timeout, a.MaxTimeout
+	timeout, maxTimeout := a.Timeout, a.MaxTimeout
 	if d := a.Decision.GetTimeout(); d != nil { // it applies whatever progress the server reports
-		timeout, most = d.AsDuration(), 0
+		timeout, maxTimeout = d.AsDuration(), 0
 	}
-	events, patience := a.Events(), a.Deadline
-	if most > timeout && events != nil {
-		if patience == nil {
-			patience = new(upstream.PausableDeadline)
+	events, deadline := a.Events(), a.Deadline
+	if maxTimeout > timeout && events != nil {
+		if deadline == nil {
+			deadline = new(upstream.PausableDeadline)
 		}
-		events = extends(events, patience)
+		events = extends(events, deadline)
 	}
-	own, leave := context.WithCancelCause(p.stopCtx)
-	defer leave(nil)
-	on := sending{Context: own, values: ctx}
-	if patience != nil {
-		defer patience.Begin(timeout, most, leave)()
+	stopCtx, cancel := context.WithCancelCause(p.stopCtx)
+	defer cancel(nil)
+	sendCtx := sending{Context: stopCtx, values: ctx}
+	if deadline != nil {
+		defer deadline.Begin(timeout, maxTimeout, cancel)()
 	} else {
-		on.until = time.Now().Add(timeout)
-		defer time.AfterFunc(timeout, func() { leave(context.DeadlineExceeded) }).Stop()
+		sendCtx.until = time.Now().Add(timeout)
+		defer time.AfterFunc(timeout, func() { cancel(context.DeadlineExceeded) }).Stop()
 	}
 	if timeout <= 0 { // cancelled before the request is sent, so that the two do not race
-		leave(context.DeadlineExceeded)
+		cancel(context.DeadlineExceeded)
 	}
-	ctx, span := spans.Send(on, p.deps.Tracer, a.Sent, a.Place())
+	ctx, span := spans.Send(sendCtx, p.deps.Tracer, a.Sent, a.Place())
 	defer span.End()
 	req, err := Prepare(a.Sent, span.SpanContext(), a.DeclaredCapabilities)
 	if err != nil {
@@ -110,12 +110,12 @@ func (p *Pipeline) send(ctx context.Context, a attempt.Attempt) (upstream.Answer
 	}
 	req.Mirrored = a.ParamHeaders
 	req.Once = a.Claim != nil // people have approved sending the call once
-	req.Room, req.Leave = a.Memory, leave
+	req.Room, req.Leave = a.Memory, cancel
 	ctx = authn.OnBehalfOf(ctx, a.Principal) // sent only to services of the mesh, to no other server
 	// gofail: var gatewayBeforeSend struct{}
 	answer, err := a.Upstream.Forward(ctx, req, events)
 	if errors.Is(err, upstream.ErrTimeout) {
-		err = fmt.Errorf("%w: %w", tooLong(a, timeout, most, patience), err)
+		err = fmt.Errorf("%w: %w", tooLong(a, timeout, maxTimeout, deadline), err)
 	}
 	if err != nil {
 		spans.Failed(span, enum.NameOrEmpty(attempt.Code(err)))
@@ -126,42 +126,42 @@ func (p *Pipeline) send(ctx context.Context, a attempt.Attempt) (upstream.Answer
 }
 
 // extends returns a function that passes events on and restarts the server's time with each progress notification.
-func extends(events func([]byte), patience *upstream.PausableDeadline) func([]byte) {
+func extends(events func([]byte), deadline *upstream.PausableDeadline) func([]byte) {
 	return func(message []byte) {
 		if !bytes.Contains(message, []byte("progress")) {
 			events(message)
 			return
 		}
 		if m, err := jsonrpc.ReadAnswer(message, jsonrpc.AnswerLimits()); err == nil && m.Kind == jsonrpc.Notification && m.Method == mcp.MethodProgress {
-			patience.Progressed()
+			deadline.Progressed()
 		}
 		events(message)
 	}
 }
 
 // tooLong returns the error that names the timeout which a call has exceeded.
-func tooLong(a attempt.Attempt, timeout, most time.Duration, patience *upstream.PausableDeadline) error {
+func tooLong(a attempt.Attempt, timeout, maxTimeout time.Duration, deadline *upstream.PausableDeadline) error {
 	if a.FromServer {
 		return attempt.TimeoutError{}
 	}
 	if a.Decision.GetTimeout() != nil {
 		return attempt.TimeoutError{After: timeout, Key: "the timeout of rule " + a.Decision.GetRule().GetRule()}
 	}
-	if worked, all := patience.Worked(); all {
+	if worked, all := deadline.Worked(); all {
 		return attempt.TimeoutError{After: worked.Round(time.Second), Key: "servers." + a.Server + ".max_timeout"}
 	}
-	return attempt.TimeoutError{After: timeout, Key: "servers." + a.Server + ".timeout", Progress: most > timeout}
+	return attempt.TimeoutError{After: timeout, Key: "servers." + a.Server + ".timeout", Progress: maxTimeout > timeout}
 }
 
 // Prepare returns the request that is sent to the server for a judged message. The bytes are the same, except that
-// the project's own `_meta` keys are removed, a client's trace context is replaced by the gateway's, and claims, if
-// not nil, replace the client capabilities.
-func Prepare(m *jsonrpc.Message, span trace.SpanContext, claims []byte) (upstream.Request, error) {
+// the project's own `_meta` keys are removed, a client's trace context is replaced by the gateway's, and
+// capabilities, if not nil, replaces the client capabilities.
+func Prepare(m *jsonrpc.Message, span trace.SpanContext, capabilities []byte) (upstream.Request, error) {
 	parent := telemetry.TraceParent(span)
 	var carry jsonrpc.Trace
 	if m.Meta.TraceParent != "" {
 		carry.Parent = parent
 	}
-	sent, err := m.Outgoing(carry, claims)
+	sent, err := m.Outgoing(carry, capabilities)
 	return upstream.Request{Message: sent, TraceParent: parent}, err
 }

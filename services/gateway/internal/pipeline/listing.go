@@ -50,18 +50,18 @@ func definitionUnknown(err error) *refusal.Refusal {
 // time of writing a record, so the records of both have the same length: neither says that a tool exists or which
 // rule hides it.
 func (*Pipeline) mustBeListed(ctx context.Context, a attempt.Attempt) (attempt.Attempt, *refusal.Refusal) {
-	said, err := a.Tools.Listed(ctx)
+	listing, err := a.Tools.Listed(ctx)
 	switch {
 	case errors.Is(err, attempt.ErrUnlisted):
 		return a, &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_UNAVAILABLE}
 	case err != nil:
 		return a, &refusal.Refusal{Code: commonv1.Code_CODE_POLICY_UNAVAILABLE}
-	case said.Listed:
+	case listing.Listed:
 		return a, nil
 	}
 	a.Decision = &policyv1.Decision{
 		Effect: policyv1.Effect_EFFECT_DENY, Code: commonv1.Code_CODE_TOOL_UNKNOWN,
-		Hidden: true, PolicyRevision: said.Revision,
+		Hidden: true, PolicyRevision: listing.Revision,
 	}
 	return a, a.Denied(commonv1.Code_CODE_TOOL_UNKNOWN)
 }

@@ -38,8 +38,8 @@ type ExemptMessage struct {
 	Bytes int
 }
 
-// CountExempt counts a message that needs no rule. It refuses the message if its principal has sent too many messages or
-// bytes in this minute. The counts are recorded when the minute is over and when the gateway stops.
+// CountExempt counts a message that needs no rule. It refuses the message if its principal has sent too many messages
+// or bytes in this minute. The counts are recorded when the minute is over and when the gateway stops.
 func (p *Pipeline) CountExempt(m ExemptMessage) *refusal.Refusal {
 	err := p.exempt.note(m, time.Now())
 	if err == nil {
@@ -94,16 +94,16 @@ func (c *passed) note(m ExemptMessage, now time.Time) error {
 		c.messages.Release(&accounts, 1)
 		return err
 	}
-	who := principal.Of(m.Principal)
-	of := c.by[who]
-	if of == nil {
-		of = &minute{since: now, kinds: make(map[kind]*journal.Record)}
-		c.by[who] = of
+	caller := principal.Of(m.Principal)
+	current := c.by[caller]
+	if current == nil {
+		current = &minute{since: now, kinds: make(map[kind]*journal.Record)}
+		c.by[caller] = current
 	}
-	if now.Sub(of.since) >= stretchTime {
-		of.since = now
+	if now.Sub(current.since) >= stretchTime {
+		current.since = now
 	}
-	of.count(m, now)
+	current.count(m, now)
 	return nil
 }
 
@@ -134,13 +134,13 @@ func (o *minute) count(m ExemptMessage, now time.Time) {
 func (c *passed) ended(now time.Time, all bool) (records []*journal.Record) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for who, of := range c.by {
-		if all || now.Sub(of.counted) >= stretchTime {
-			records = slices.AppendSeq(records, maps.Values(of.kinds))
-			clear(of.kinds)
+	for caller, current := range c.by {
+		if all || now.Sub(current.counted) >= stretchTime {
+			records = slices.AppendSeq(records, maps.Values(current.kinds))
+			clear(current.kinds)
 		}
-		if len(of.kinds) == 0 && now.Sub(of.since) >= stretchTime {
-			delete(c.by, who)
+		if len(current.kinds) == 0 && now.Sub(current.since) >= stretchTime {
+			delete(c.by, caller)
 		}
 	}
 	return records

@@ -27,14 +27,14 @@ import (
 
 // Deps are the dependencies of a [Pipeline]. Every field is required.
 type Deps struct {
-	Policy  policyv1.PolicyServiceClient
-	Decisions    *decisioncache.Cache
-	Limiter ratelimitv1.RateLimitServiceClient
-	Journal attempt.Journal
-	Approvals  *approvals.Client
-	Tracer  trace.Tracer
-	Meters  *meters.Meters
-	Log     *slog.Logger
+	Policy    policyv1.PolicyServiceClient
+	Decisions *decisioncache.Cache
+	Limiter   ratelimitv1.RateLimitServiceClient
+	Journal   attempt.Journal
+	Approvals *approvals.Client
+	Tracer    trace.Tracer
+	Meters    *meters.Meters
+	Log       *slog.Logger
 }
 
 // Pipeline carries out calls. It is safe for concurrent use.
@@ -45,8 +45,8 @@ type Pipeline struct {
 	abuse     abuse
 	exempt    *passed
 	// stopCtx is cancelled by stop when calls in flight must end.
-	stopCtx  context.Context
-	stop context.CancelFunc
+	stopCtx context.Context
+	stop    context.CancelFunc
 }
 
 // New returns a pipeline, or an error if a dependency is missing.
@@ -67,7 +67,7 @@ func New(deps Deps) (*Pipeline, error) {
 	return p, nil
 }
 
-// Drain ends the holding of calls: they get their tickets.
+// Drain stops holding calls that wait for approvers. Each is refused with the id of its approval.
 func (p *Pipeline) Drain() { p.approvals.Drain() }
 
 // IsMiscounting reports whether limited calls are refused because two instances of the ratelimit role answer in turn.
@@ -117,8 +117,8 @@ type Result struct {
 	Decision *policyv1.Decision
 	// Held is how long the call was held open for approvers.
 	Held time.Duration
-	// StreamEnded reports that the server has ended the stream of its answer so that the client reconnects, but has given no
-	// event id to do so.
+	// StreamEnded reports that the server has ended the stream of its answer so that the client reconnects, but has
+	// given no event id to do so.
 	StreamEnded bool
 	// Unrecorded reports that the call ran and that its outcome could not be recorded yet.
 	Unrecorded bool
@@ -127,9 +127,9 @@ type Result struct {
 // Do carries out a call. It returns when the call has ended, even if ctx is cancelled before: in the protocol
 // revisions with sessions, a client that disconnects cancels neither the call nor its reservation.
 func (p *Pipeline) Do(ctx context.Context, call attempt.Call) Result {
-	gone := ctx                                                                         // cancelled when the caller disconnects; the call continues
-	ctx = trace.ContextWithSpan(context.WithoutCancel(ctx), trace.SpanFromContext(ctx)) // the span, where it is found at once
-	a, refused := p.admit(ctx, gone, attempt.New(&call))
+	callerCtx := ctx                                                                    // cancelled when the caller disconnects; the call continues
+	ctx = trace.ContextWithSpan(context.WithoutCancel(ctx), trace.SpanFromContext(ctx)) // keeps the span, which WithoutCancel would make slow to find
+	a, refused := p.admit(ctx, callerCtx, attempt.New(&call))
 	if refused != nil {
 		return p.refuse(ctx, a, refused)
 	}
@@ -147,12 +147,12 @@ func (p *Pipeline) Do(ctx context.Context, call attempt.Call) Result {
 }
 
 // admit lets policy decide on a call, requests an approval if policy requires one, and reserves limits. A principal
-// whose refusals are only counted waits for its slot.
-func (p *Pipeline) admit(ctx, gone context.Context, a attempt.Attempt) (_ attempt.Attempt, refused *refusal.Refusal) {
+// whose refusals are only counted waits until no other call of the same principal is judged.
+func (p *Pipeline) admit(ctx, callerCtx context.Context, a attempt.Attempt) (_ attempt.Attempt, refused *refusal.Refusal) {
 	if a.Stale {
 		return a, &refusal.Refusal{Code: commonv1.Code_CODE_POLICY_UNAVAILABLE}
 	}
-	turn, refused := p.abuse.waitTurn(gone, blamedFor(a.Call))
+	turn, refused := p.abuse.waitTurn(callerCtx, blamedFor(a.Call))
 	if refused != nil {
 		return a, refused
 	}
@@ -168,7 +168,7 @@ func (p *Pipeline) admit(ctx, gone context.Context, a attempt.Attempt) (_ attemp
 	switch {
 	case a.Asks():
 		turn.end(false) // approvers may take long
-		a, refused = p.approvals.RequestAndClaim(ctx, gone, a)
+		a, refused = p.approvals.RequestAndClaim(ctx, callerCtx, a)
 	default:
 		refused = p.approvals.CheckNotRequired(ctx, a)
 	}

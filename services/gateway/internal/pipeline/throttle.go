@@ -19,12 +19,12 @@ type turn struct {
 	ended bool
 }
 
-// waitTurn waits until no other call of the same principal is being judged. It waits only while that principal's refusals
-// are only counted, because it is not known in advance which calls are allowed; otherwise it returns nil at once. If
-// the caller disconnects while it waits, the call is refused unjudged.
-func (a *abuse) waitTurn(gone context.Context, who blamed) (*turn, *refusal.Refusal) {
+// waitTurn waits until no other call of the same principal is being judged. It waits only while that principal's
+// refusals are only counted, because it is not known in advance which calls are allowed; otherwise it returns nil at
+// once. If the caller disconnects while it waits, the call is refused unjudged.
+func (a *abuse) waitTurn(callerCtx context.Context, key blamed) (*turn, *refusal.Refusal) {
 	a.mu.Lock()
-	s := a.stretches[who]
+	s := a.stretches[key]
 	if s == nil || s.rest == nil || time.Since(s.since) >= stretchTime {
 		a.mu.Unlock()
 		return nil, nil
@@ -37,7 +37,7 @@ func (a *abuse) waitTurn(gone context.Context, who blamed) (*turn, *refusal.Refu
 	select {
 	case taken <- struct{}{}:
 		return &turn{taken: taken}, nil
-	case <-gone.Done():
+	case <-callerCtx.Done():
 		return nil, &refusal.Refusal{Code: commonv1.Code_CODE_ABUSE_LIMITED}
 	}
 }

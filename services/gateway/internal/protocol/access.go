@@ -14,7 +14,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/quota"
 )
 
-// MayReceive reports whether the caller may get what the server sends now.
+// MayReceive reports whether the caller may get what the server of the message sends now.
 func (x *Request) MayReceive(ctx context.Context) bool { return x.MayReceiveFrom(ctx, x.ServerName) }
 
 // MayReceiveFrom reports whether the caller may get what a server sends now.

@@ -11,12 +11,12 @@ type InternalResponse struct {
 	dispatch.Response
 
 	// Joined is the body in one piece; nil if there is none, or if it is too large.
-	Joined    []byte
+	Joined   []byte
 	TooLarge bool
 }
 
-// Do handles a message that no MCP client has sent: it comes from a service of the mesh on behalf of a principal,
-// or from a task.
+// Do handles a message that no MCP client has sent. A service of the mesh makes the call on behalf of a principal, or a
+// task makes it.
 func (x *Request) Do(message []byte) InternalResponse {
 	x.Cleanup = &x.OwnCleanup
 	var resp dispatch.Response
@@ -25,7 +25,7 @@ func (x *Request) Do(message []byte) InternalResponse {
 	return Copy(resp)
 }
 
-// Copy copies the body of a response, because the memory of the body is used again once the message is done.
+// Copy returns a response with a copy of the body, because the memory of the body is reused after the message is done.
 func Copy(resp dispatch.Response) InternalResponse {
 	out := InternalResponse{Response: resp}
 	out.Joined, out.TooLarge = resp.Copy(dispatch.MaxCallback)

@@ -51,11 +51,12 @@ type Deps struct {
 }
 
 // Router reads the messages of authenticated callers, and hands each to the protocol of its revision. It is safe for
-// concurrent use.
+// concurrent use. Set Deps before the first message; the zero value is not usable.
 type Router struct {
 	Deps
 
-	pieces     bodyreader.Pieces
+	pieces bodyreader.Pieces
+	// Background counts the requests that no client waits for.
 	Background Background
 }
 

@@ -11,8 +11,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/visibility"
 )
 
-// Protocol is what the two families of MCP revisions do differently with one message: those with sessions ([v2025]),
-// and 2026-07-28 ([v2026]). Differences that are only values for the rest of the gateway are in [Terms].
+// Protocol is what the two families of MCP revisions do differently with one message: those with sessions (package
+// v2025), and 2026-07-28 (package v2026). Differences that are only values for the rest of the gateway are in
+// [dispatch.Terms]. A Protocol belongs to one [Request].
 type Protocol interface {
 	// Route handles a message by its method.
 	Route(ctx context.Context) dispatch.Response
@@ -26,11 +27,12 @@ type Protocol interface {
 	OwnAnswer() func(context.Context) dispatch.Response
 	// DiscoveryOf returns the gateway's own discovery of a server in the revision in which the message is sent to it.
 	DiscoveryOf(*servers.Server) *discovery.Server
-	// ForMember returns the protocol of the message to one of the servers.
+	// ForMember returns the protocol of the message that is sent to one of the servers.
 	ForMember(*Request) Protocol
 	// Restore replaces what the gateway gave the client, such as the id of a task, by what the server reads.
 	Restore(ctx context.Context) *refusal.Refusal
-	// MemberKey finds out how the message is sent to its server, and returns the key of the member session for that.
+	// MemberKey finds out in which revision the message is sent to its server, and returns the key of the member
+	// session that it is sent in.
 	MemberKey(ctx context.Context, access visibility.Access) (member string, refused *refusal.Refusal)
 	// OpenMember sets how a new member session is opened with the server.
 	OpenMember(sess *session.Session, access visibility.Access)

@@ -23,7 +23,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/quota"
 )
 
-// End releases what a message has used, once it is answered with resp.
+// End releases what a message has used. It is called once, after the message is answered with resp.
 func (x *Request) End(resp dispatch.Response) {
 	if x.Slot != nil {
 		defer x.Slot.End()
@@ -38,7 +38,8 @@ func (x *Request) End(resp dispatch.Response) {
 	x.OwnCleanup.Run()
 }
 
-// NewRequest returns the exchange of a message to a server. Its client ends with ctx.
+// NewRequest returns the request for a message to a server; an empty name means all servers. ctx ends when the caller
+// disconnects.
 func (f *Router) NewRequest(ctx context.Context, c httpserver.Caller, server string, header http.Header, to dispatch.Sink) *Request {
 	x := &Request{Router: f, Header: header}
 	x.Exchange = dispatch.Exchange{Dispatcher: f.Dispatcher, Caller: c, ClientCtx: ctx, Sink: to, ServerName: server}
@@ -117,8 +118,8 @@ func (x *Request) Resolve() *refusal.Refusal {
 // IsToAll reports whether the message came to the URL of all servers.
 func (x *Request) IsToAll() bool { return x.ServerName == "" }
 
-// parseLimits returns the limits for parsing the message. At the URL of all servers ids may be twice as long, because the
-// ids of servers' requests get the names of the servers there.
+// parseLimits returns the limits for parsing the message. At the URL of all servers ids may be twice as long, because
+// the ids of servers' requests get the names of the servers there.
 func (x *Request) parseLimits() jsonrpc.Limits {
 	l := x.Limits
 	if x.IsToAll() {
@@ -140,9 +141,9 @@ func isJSON(h http.Header) bool {
 	return ok && !encoded && err == nil && kind == "application/json" && (!named || strings.EqualFold(charset, "utf-8"))
 }
 
-// checkMessage refuses a message that could be read in two ways, one of a revision that the gateway does not speak, and one
-// that needs no rule and is too large. The revision in the headers of initialize is ignored, because the revision is
-// agreed on in the body.
+// checkMessage refuses a message that could be read in two ways, one of a revision that the gateway does not speak, and
+// one that needs no rule and is too large. The revision in the headers of initialize is ignored, because the revision
+// is agreed on in the body.
 func (x *Request) checkMessage() *refusal.Refusal {
 	for name, lines := range x.Header {
 		if len(lines) > 1 && strings.HasPrefix(name, "Mcp-") { // one reader could take the first, and another the last
@@ -178,6 +179,7 @@ func TooMuchInFlight(err error) *refusal.Refusal {
 	return refusal.ProtocolError(commonv1.Code_CODE_ABUSE_LIMITED, message)
 }
 
+// Unreadable refuses a message whose body could not be read.
 func Unreadable() *refusal.Refusal {
 	return refusal.ProtocolError(commonv1.Code_CODE_JSON_INVALID, "the body could not be read.")
 }
@@ -191,6 +193,7 @@ func Unparsed(err error) *refusal.Refusal {
 	return refusal.ProtocolError(own.Code, fmt.Sprintf("%s (at byte %d).", own.Detail, own.Offset))
 }
 
+// UnknownSession refuses a message whose session does not exist or belongs to another caller.
 func UnknownSession() *refusal.Refusal {
 	return refusal.ProtocolError(commonv1.Code_CODE_SESSION_UNKNOWN, "")
 }
@@ -206,8 +209,8 @@ func (x *Request) Enter(sess *session.Session) {
 	x.Protocol.SetTerms(sess)
 }
 
-// SingleHeader returns a header that may be present only once, because two readers could choose different lines. It returns
-// false if the header is missing, empty or repeated.
+// SingleHeader returns the value of a header that may be present only once, because two readers could choose different
+// lines. It returns false if the header is missing, empty or repeated.
 func SingleHeader(h http.Header, name string) (string, bool) {
 	if lines := h[name]; len(lines) == 1 {
 		return lines[0], lines[0] != ""

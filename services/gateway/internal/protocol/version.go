@@ -12,7 +12,7 @@ import (
 )
 
 // MethodProbe is the method under which a client's probe for revisions is counted, whatever its real method is: clients
-// must not choose names in the record.
+// must not choose the method names in records.
 const MethodProbe = "probe"
 
 // UnsupportedVersion returns the refusal of a message of a revision that is not supported.

@@ -14,8 +14,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// RenewAfter is how old the gateway's own discovery may be if it lacks something that a client uses, because the server
-// may have changed since.
+// RenewAfter is how old the gateway's own discovery of a server may be if it lacks a tool or header that a client uses.
+// An older discovery is renewed, because the server may have changed since.
 const RenewAfter = 30 * time.Second
 
 // Stateless reports whether the server speaks 2026-07-28, which has no sessions, and whether that is known.
@@ -28,8 +28,8 @@ func (s *Server) Stateless() (speaks, known bool) {
 	return false, newest == nil || newest.RefusedRevision() || newest.TimedOut() && hasSessions(s.own.Last())
 }
 
-// AskStateless asks the server whether it speaks 2026-07-28. It returns an error if the server does not answer that. The
-// request continues for other callers after ctx ends.
+// AskStateless asks the server whether it speaks 2026-07-28. It returns an error if the server gives no usable answer.
+// The request continues for other callers after ctx ends.
 func (s *Server) AskStateless(ctx context.Context) (speaks bool, err error) {
 	newest := s.revisions[mcp.Modern]
 	newest.RefreshInBackground(discovery.Fresh)
@@ -68,13 +68,13 @@ func (s *Server) Versions() (out []string) {
 }
 
 // Open opens a session with the server. If the server has no sessions, the gateway provides one.
-func (s *Server) Open(ctx context.Context, who principal.Key, initialize upstream.GatewayMessage, memory *limits.Memory) (*upstream.Session, upstream.Answer, error) {
+func (s *Server) Open(ctx context.Context, caller principal.Key, initialize upstream.GatewayMessage, memory *limits.Memory) (*upstream.Session, upstream.Answer, error) {
 	known := s.own.Last() // before the server is asked, because this may change meanwhile
 	if known != nil && known.Version == mcp.Modern {
 		s.own.RefreshInBackground(RenewAfter) // the server may have sessions by now
-		return s.Upstream.Bridge(ctx, who, initialize, memory)
+		return s.Upstream.Bridge(ctx, caller, initialize, memory)
 	}
-	up, answer, err := s.Upstream.Open(ctx, who, initialize, memory)
+	up, answer, err := s.Upstream.Open(ctx, caller, initialize, memory)
 	if known != nil || !s.Upstream.CanBeModern() || !answer.IsUnknownRequest() {
 		return up, answer, err
 	}
@@ -85,7 +85,7 @@ func (s *Server) Open(ctx context.Context, who principal.Key, initialize upstrea
 		_ = up.Close(ctx) // an error changes nothing
 	}
 	memory.Settle(0)
-	return s.Upstream.Bridge(ctx, who, initialize, memory)
+	return s.Upstream.Bridge(ctx, caller, initialize, memory)
 }
 
 // Greeting returns what the gateway has discovered of a server, as an answer to initialize.

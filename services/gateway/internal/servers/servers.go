@@ -19,11 +19,12 @@ import (
 )
 
 const (
-	// revisionTimeout is how long a server may take to answer whether it speaks 2026-07-28, and to list what it offers in
-	// that revision. A client waits meanwhile.
+	// revisionTimeout is how long a server may take to answer whether it speaks 2026-07-28, and to list what it offers
+	// in that revision. A client waits meanwhile.
 	revisionTimeout = 10 * time.Second
-	// maxPrograms and maxOthers are how many servers are listed at once: programs that are started for it, and all others.
-	// A server that hangs occupies a slot for its timeout, once for each revision of MCP in which it has answered before.
+	// maxPrograms and maxOthers are how many servers are listed at once: programs that are started for it, and all
+	// others. A server that hangs occupies a slot for its timeout, once for each revision of MCP in which it has
+	// answered before.
 	maxPrograms = 4
 	maxOthers   = 32
 )
@@ -34,10 +35,10 @@ type Config struct {
 	Upstream *upstream.Server
 	// Timeout is the maximum duration of a request; greater than 0.
 	Timeout time.Duration
-	// MaxTimeout is the maximum duration of a request whose server reports progress. If it is below Timeout, progress does
-	// not extend a request.
+	// MaxTimeout is the maximum duration of a request whose server reports progress. If it is below Timeout, progress
+	// does not extend a request.
 	MaxTimeout time.Duration
-	// Identity identifies the program or URL that the configured name stands for. Approvals are bound to it.
+	// Identity identifies the program or URL that is configured under the server's name. Approvals are bound to it.
 	Identity string
 }
 
@@ -46,7 +47,7 @@ type Deps struct {
 	// Room is the memory budget for the server's lists while they are read.
 	Room      *limits.Budget
 	Catalogue *toolreport.Reporter
-	// Changed is called when the server's list of tools has changed. It must return at once.
+	// Changed is called when the server's list of tools has changed. It must not block.
 	Changed func()
 }
 
@@ -62,7 +63,8 @@ type Server struct {
 	used atomic.Int64
 }
 
-// New returns a server with a name of which nothing is known yet.
+// New returns a server with this configured name. Nothing has been discovered of it yet. It returns an error if
+// cfg.Upstream is nil.
 func New(name string, cfg Config, deps Deps) (*Server, error) {
 	if cfg.Upstream == nil {
 		return nil, errors.New("servers: a server needs an upstream")

@@ -103,8 +103,8 @@ func newServer(t *testing.T, s *transport) *servers.Server {
 	return out
 }
 
-// TestServer_FindsOutTheRevisions checks what is known of a server's revisions before and after it is asked, for servers
-// with sessions, without, with both, and for one that answers no request of 2026-07-28.
+// TestServer_FindsOutTheRevisions checks what is known of a server's revisions before and after it is asked, for
+// servers with sessions, without, with both, and for one that answers no request of 2026-07-28.
 func TestServer_FindsOutTheRevisions(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {

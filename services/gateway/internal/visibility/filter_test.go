@@ -94,8 +94,8 @@ func listOf(tb testing.TB, names ...string) *jsonrpc.Answer {
 	return a
 }
 
-// TestTools_ShowsWhatPolicyShowsOnce checks what a caller sees of a list with repeated, long, reserved, hidden and changed
-// tools, and which digests a session remembers of it.
+// TestTools_ShowsWhatPolicyShowsOnce checks what a caller sees of a list with repeated, long, reserved, hidden and
+// changed tools, and which digests a session remembers of it.
 func TestTools_ShowsWhatPolicyShowsOnce(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("l", 129)
@@ -115,7 +115,8 @@ func TestTools_ShowsWhatPolicyShowsOnce(t *testing.T) {
 	}
 }
 
-// TestTools_UnknownToolIsUnaccepted checks that a tool hidden by a rule is not taken for one whose definition is unknown.
+// TestTools_UnknownToolIsUnaccepted checks that a tool hidden by a rule is not taken for one whose definition is
+// unknown.
 func TestTools_UnknownToolIsUnaccepted(t *testing.T) {
 	t.Parallel()
 	for name, want := range map[string]bool{"hidden-a": false, "unknown-a": true, "changed-a": true, "a": false} {
@@ -148,8 +149,8 @@ func TestTools_AllPartsNeedOneRevision(t *testing.T) {
 	}
 }
 
-// TestNames_HidesNamesThatNoRequestCanUse checks that empty and long names are not visible, and that policy is not asked
-// about them.
+// TestNames_HidesNamesThatNoRequestCanUse checks that empty and long names are not visible, and that policy is not
+// asked about them.
 func TestNames_HidesNamesThatNoRequestCanUse(t *testing.T) {
 	t.Parallel()
 	f, long := new(filter), strings.Repeat("n", 4097)

@@ -7,8 +7,8 @@ import (
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 )
 
-// AppendKey appends a key that is the same for principals which policy can't distinguish on a server: policy sees
-// neither tokens nor owners, and the names of sessions and runs allow nothing.
+// AppendKey appends a key that is the same for principals which policy can't distinguish on a server. The key contains
+// no tokens and owners, which policy does not see, and no sessions and runs, because no rule allows anything by them.
 func AppendKey(dst []byte, p *identityv1.Principal, server string) []byte {
 	dst = appendJudged(AppendPart(dst, server), p)
 	for _, behind := range p.GetChain() {

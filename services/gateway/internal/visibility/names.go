@@ -11,8 +11,9 @@ import (
 // name can't be used in a request.
 const maxName = 4096
 
-// Names asks policy which of the names in the result of a list method the caller may see, such as the URIs in the result
-// of resources/list. A name that is empty or has more than 4096 bytes is not visible. Errors: [ErrPolicy], [ErrBusy].
+// Names asks policy which of the names in the result of a list method the caller may see, such as the URIs in the
+// result of resources/list. A name that is empty or has more than 4096 bytes is not visible. Errors: [ErrPolicy],
+// [ErrBusy].
 func (v *Visibility) Names(ctx context.Context, c Caller, method string, names []string) (map[string]bool, error) {
 	visible := make(map[string]bool, len(names))
 	var asked []string

@@ -69,8 +69,8 @@ type Tools struct {
 func (t *Tools) Hides(tool jsonrpc.Tool) bool { return !t.Visible[tool.Name] }
 
 // Digests returns the digests of the visible tools and of the changed ones. A session's calls are decided by what the
-// server lists to this session, whatever the server lists to others. A changed tool without a known digest gets a digest
-// that no definition has.
+// server lists to this session, whatever the server lists to others. A changed tool without a known digest gets a
+// digest that no definition has.
 func (t *Tools) Digests(known map[string][]byte) map[string][]byte {
 	if !t.partly {
 		return known

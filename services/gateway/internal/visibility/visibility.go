@@ -21,8 +21,9 @@ import (
 const (
 	// policyTimeout is how long the policy service may take to answer one request.
 	policyTimeout = 2 * time.Second
-	// maxCached is how many servers' answers are cached for one principal and those that act for it. maxOwners is for how
-	// many principals answers are cached. Above either limit, cached answers are dropped and policy is asked again.
+	// maxCached is how many servers' answers are cached for one principal and those that act for it. maxOwners is the
+	// number of principals for which answers are cached. Above either limit, cached answers are dropped and policy is
+	// asked again.
 	maxCached = 256
 	maxOwners = 10_000
 	// maxMethods is how many methods are cached for one caller on one server, because a server may invent methods.
@@ -41,18 +42,18 @@ var (
 
 // Access is what a caller may see and use on a server. The zero value allows nothing.
 type Access struct {
-	// MayCall reports whether some call could be allowed, at once or with an approval. If it is false, no request of the
-	// caller may reach the server.
+	// MayCall reports whether some call could be allowed, at once or with an approval. If it is false, no request of
+	// the caller may reach the server.
 	MayCall bool
 	// HidesNone reports whether no tool is hidden from the caller.
 	HidesNone bool
-	// PromptsAlike and ResourcesAlike report whether no rule distinguishes prompts, or resources, by name. Then lists of
-	// them are passed on without a filter.
+	// PromptsAlike and ResourcesAlike report whether no rule distinguishes prompts, or resources, by name. Then lists
+	// of them are passed on without a filter.
 	PromptsAlike, ResourcesAlike bool
 	// Methods are those of [mcp.OfferedMethods] that policy does not deny to the caller.
 	Methods []string
-	// Hidden reports whether a request to the server must be answered as if the server did not exist: the caller can use
-	// nothing of the server, policy hides something of it, and no list shows the caller a tool.
+	// Hidden reports whether a request to the server must be answered as if the server did not exist: the caller can
+	// use nothing of the server, policy hides something of it, and no list shows the caller a tool.
 	Hidden bool
 	// Revision is the policy revision of the answer, in hex.
 	Revision string
@@ -72,7 +73,8 @@ type methods struct {
 // Deps are the dependencies of a [Visibility]. Every field is required.
 type Deps struct {
 	Policy policyv1.PolicyServiceClient
-	// Revision returns the active policy revision; empty if none is known. A cached answer is used for its revision only.
+	// Revision returns the active policy revision; empty if none is known. A cached answer is used for its revision
+	// only.
 	Revision func() string
 	Log      *slog.Logger
 }

@@ -125,8 +125,8 @@ func BenchmarkAccess(b *testing.B) {
 	}
 }
 
-// TestMayUse_AsksOncePerMethodUpToALimit checks that the policy service is asked once about each method that a server or
-// client invents, and about at most 256. Case N2.
+// TestMayUse_AsksOncePerMethodUpToALimit checks that the policy service is asked once about each method that a server
+// or client invents, and about at most 256. Case N2.
 func TestMayUse_AsksOncePerMethodUpToALimit(t *testing.T) {
 	t.Parallel()
 	p := &policy{revision: "r", methods: []string{"notifications/x"}}

@@ -15,7 +15,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// aggregated is the addressing of one of many servers at one URL. The exchange's hub is the aggregate session.
+// aggregated is the addressing of one of many servers at one URL. The field Aggregate of the request is the
+// aggregate session.
 type aggregated struct{ *protocol.Request }
 
 func (aggregated) IsShared() bool { return true }
@@ -32,7 +33,8 @@ func (x aggregated) Rename(method string, raw []byte, others []jsonrpc.Edit) ([]
 	return editsOutside(names, others), err
 }
 
-// editsOutside returns those of the names that are not within others, because those remove the bytes of their spans.
+// editsOutside returns the edits in names that are not within an edit in others, because edits in others remove the
+// bytes of their spans.
 func editsOutside(names, others []jsonrpc.Edit) []jsonrpc.Edit {
 	holes := slices.Clone(others)
 	slices.SortFunc(holes, func(a, b jsonrpc.Edit) int { return cmp.Compare(a.Span.Start, b.Span.Start) })
@@ -51,7 +53,8 @@ func (x aggregated) RenameRequest(req upstream.Request) ([]jsonrpc.Edit, error) 
 	return append(edits, names...), err
 }
 
-// Event removes the id: the events of many servers have no order in which a client could continue them.
+// Event removes the id of the event, because the events of many servers have no common order. So a client cannot
+// continue the stream after one of them.
 func (aggregated) Event(e upstream.Event) upstream.Event {
 	e.ID, e.Retry = "", ""
 	return e

@@ -27,20 +27,20 @@ import (
 )
 
 const (
-	// DiscoveryTimeout is how long a list waits for the discovery of servers of which nothing is known, or only outdated
-	// results.
+	// DiscoveryTimeout is how long a list waits for the discovery of servers of which nothing is known, or only
+	// outdated results.
 	DiscoveryTimeout = 3 * time.Second
 	// maxGreeting is the maximum size of a server's greeting that is read for the aggregate, in bytes.
 	maxGreeting = 256 << 10
-	// gatherTimeout is how long one server may take to return all pages of a list, of which maxGatheredPages are read.
-	// maxGathering is how many servers are asked at once.
-	gatherTimeout     = 10 * time.Second
+	// gatherTimeout is how long one server may take to return all pages of a list. At most maxGatheredPages pages are
+	// read. At most MaxConcurrent servers are asked at once.
+	gatherTimeout    = 10 * time.Second
 	maxGatheredPages = 20
 	MaxConcurrent    = 8
-	// maxServerBytes is how much one server may add to a gathered list, in bytes. Each element counts as perGathered
-	// bytes more than its size.
-	maxServerBytes = 4 << 20
-	elementOverhead     = 64
+	// maxServerBytes is how much one server may add to a gathered list, in bytes. Each element counts elementOverhead
+	// bytes in addition to its size.
+	maxServerBytes  = 4 << 20
+	elementOverhead = 64
 )
 
 // Accessible is a server on which policy may allow the caller something.
@@ -48,8 +48,8 @@ type Accessible struct {
 	Member
 
 	Allowed visibility.Access
-	// Found is the last discovery of the server, however old; nil if there is none. greeting is the answer to initialize
-	// in it.
+	// Found is the last discovery of the server, however old; nil if there is none. greeting is the answer to
+	// initialize in it.
 	Found    *discovery.Result
 	greeting *jsonrpc.Answer
 	// part is what the server adds to a list, and memory its memory budget.
@@ -59,8 +59,8 @@ type Accessible struct {
 	unrecorded bool
 }
 
-// Accessible returns the servers on which policy may allow the caller something, sorted by name. It waits at most 3 s for
-// servers of which nothing is known.
+// Accessible returns the servers on which policy may allow the caller something, sorted by name. It waits at most 3 s
+// for servers of which nothing is known.
 func (x All) Accessible(ctx context.Context) ([]*Accessible, *refusal.Refusal) {
 	if err := x.Slot.Admit(ctx); err != nil {
 		return nil, dispatch.NotAdmitted(err)
@@ -91,18 +91,18 @@ func (x All) Accessible(ctx context.Context) ([]*Accessible, *refusal.Refusal) {
 	return out, nil
 }
 
-// discover sets what the gateway knows of the server. It does not start a program that is not in use. A server that does
-// not answer now is used as it was, because calls to it report the problem.
+// discover sets Found to the gateway's discovery of the server. It does not start a program that is not in use. If the
+// server does not answer now, its last discovery is used, because calls to the server report the problem.
 func (s *Accessible) discover(ctx context.Context) {
 	s.part.Missing = &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_UNAVAILABLE} // stays if the discovery panics
 	var err error
-	of := s.Protocol.DiscoveryOf(s.Server)
-	if s.Found = of.Last(); s.Found == nil || !s.Server.IsProgram() {
-		of.RefreshInBackground(discovery.Fresh) // continues for other callers if this caller disconnects
-		if _, err = of.Get(ctx, discovery.Fresh); err != nil {
+	source := s.Protocol.DiscoveryOf(s.Server)
+	if s.Found = source.Last(); s.Found == nil || !s.Server.IsProgram() {
+		source.RefreshInBackground(discovery.Fresh) // continues for other callers if this caller disconnects
+		if _, err = source.Get(ctx, discovery.Fresh); err != nil {
 			s.part.Missing = s.Undiscovered(ctx, err)
 		}
-		s.Found = of.Last()
+		s.Found = source.Last()
 	}
 	if s.Found == nil {
 		return
@@ -202,13 +202,13 @@ func (s *Accessible) selectTools(ctx context.Context) *refusal.Refusal {
 	return nil
 }
 
-// keepElements returns the edits that leave only the elements of an array.
+// keepElements returns the edits that remove everything except the elements of an array.
 func keepElements(raw []byte, array jsonrpc.Span) []jsonrpc.Edit {
 	return []jsonrpc.Edit{{Span: jsonrpc.Span{End: array.Start + 1}}, {Span: jsonrpc.Span{Start: array.End - 1, End: len(raw)}}}
 }
 
-// gatherList answers a list whose method needs a rule. Each server that has such a list is asked in the caller's name. A
-// server whose rules do not allow the list is left out.
+// gatherList answers a list whose method needs a rule. Each server that has such a list is asked in the caller's name.
+// A server whose rules do not allow the list is left out.
 func (x All) gatherList(ctx context.Context) dispatch.Response {
 	var params struct {
 		Cursor jsontext.Value `json:"cursor"`
@@ -226,14 +226,14 @@ func (x All) gatherList(ctx context.Context) dispatch.Response {
 	field := aggregate.FieldOf(x.Message.Method)
 	servers = slices.DeleteFunc(servers, func(s *Accessible) bool { return s.Found != nil && !s.Offers(aggregate.CapabilityOf(field)) })
 	var size atomic.Int64
-	places, all := make(chan struct{}, MaxConcurrent), sync.WaitGroup{}
+	slots, all := make(chan struct{}, MaxConcurrent), sync.WaitGroup{}
 	for _, s := range servers {
 		if s.Found == nil {
 			continue
 		}
-		places <- struct{}{}
+		slots <- struct{}{}
 		x.Go(&all, func() {
-			defer func() { <-places }()
+			defer func() { <-slots }()
 			s.part.Missing = &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_UNAVAILABLE} // stays if the request panics
 			s.memory = x.Slot.Answer.Sibling()
 			if s.part.Missing = s.gatherPages(ctx, field, &size); s.part.Missing != nil {
@@ -258,9 +258,9 @@ func (x All) gatherList(ctx context.Context) dispatch.Response {
 
 // Offers reports whether the server declared a capability.
 func (s *Accessible) Offers(capability string) bool {
-	var has map[string]jsontext.Value
-	err := json.Unmarshal(s.greeting.Capabilities.Of(s.greeting.Raw), &has)
-	return err == nil && has[capability].Kind() == '{'
+	var capabilities map[string]jsontext.Value
+	err := json.Unmarshal(s.greeting.Capabilities.Of(s.greeting.Raw), &capabilities)
+	return err == nil && capabilities[capability].Kind() == '{'
 }
 
 // isDenial reports whether a code means that policy denies something to the caller, which is not a fault of the server.
@@ -273,31 +273,31 @@ func isDenial(code commonv1.Code) bool {
 	}
 }
 
-// gatherPages requests the server's list page by page, each page as a request of the caller. It adds the size of the elements
-// to size, which is the total of all servers in bytes.
+// gatherPages requests the server's list page by page, each page as a request of the caller. It adds the size of the
+// elements to size, which is the total of all servers in bytes.
 func (s *Accessible) gatherPages(ctx context.Context, field string, size *atomic.Int64) *refusal.Refusal {
 	ctx, cancel := context.WithTimeout(ctx, gatherTimeout)
 	defer cancel()
 	// The server can't send requests to the client meanwhile, and the list does not wait for approvers.
 	s.ClientCtx, s.Sink, s.Cleanup, s.Hold = ctx, new(dispatch.Callback), &s.OwnCleanup, new(time.Duration)
 	defer s.OwnCleanup.Run()
-	until := time.Now().Add(gatherTimeout)
-	left, refused := s.Begin(ctx)
+	deadline := time.Now().Add(gatherTimeout)
+	release, refused := s.Begin(ctx)
 	if refused != nil {
 		return refused
 	}
-	defer left()
+	defer release()
 	given := make(map[string]bool)
 	for range maxGatheredPages {
-		if s.Timeout = min(s.Timeout, time.Until(until)); s.Timeout <= 0 || ctx.Err() != nil {
+		if s.Timeout = min(s.Timeout, time.Until(deadline)); s.Timeout <= 0 || ctx.Err() != nil {
 			return &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_TIMEOUT}
 		}
-		came := protocol.Copy(s.Protocol.Route(ctx))
-		s.unrecorded = s.unrecorded || came.Unrecorded
-		if came.Refusal != nil {
-			return came.Refusal
+		response := protocol.Copy(s.Protocol.Route(ctx))
+		s.unrecorded = s.unrecorded || response.Unrecorded
+		if response.Refusal != nil {
+			return response.Refusal
 		}
-		items, next, err := aggregate.Elements(came.Joined, field)
+		items, next, err := aggregate.Elements(response.Joined, field)
 		if err != nil {
 			return s.unreadableList(field, commonv1.Code_CODE_UPSTREAM_UNAVAILABLE, "the answer has no list")
 		}

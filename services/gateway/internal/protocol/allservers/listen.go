@@ -16,14 +16,14 @@ import (
 )
 
 const (
-	// MinRelistenDelay is how long after its end a server's stream is opened again. The delay doubles each time, up to
-	// relistenMost.
+	// MinRelistenDelay is how long after its end a server's stream is opened again for the first time. The delay
+	// doubles each time, up to MaxRelistenDelay.
 	MinRelistenDelay = time.Second
-	MaxRelistenDelay  = time.Minute
+	MaxRelistenDelay = time.Minute
 )
 
-// Listen forwards what the servers that the session has used send, until ctx or the client's stream ends. It also
-// notifies the client of lists that differ from those of which the client was last notified.
+// Listen forwards what the servers of the session send, until ctx or the client's stream ends. It also notifies the
+// client when a list has changed since the client was last notified.
 func (x All) Listen(ctx context.Context) dispatch.Response {
 	out := x.NewRelay()
 	ctx, cancel := context.WithCancel(ctx)
@@ -36,15 +36,15 @@ func (x All) Listen(ctx context.Context) dispatch.Response {
 	x.Session.Members.SetListState(cmp.Or(x.Session.Members.SetListState(""), x.ListState(ctx)))
 	tick := time.NewTicker(dispatch.KeepAliveInterval) // policy may have changed
 	defer tick.Stop()
-	for heard := make(map[string]bool); ; {
-		used, changed := x.Session.Members.Opened.Wait(), x.Changes.Wait()
+	for listening := make(map[string]bool); ; {
+		opened, changed := x.Session.Members.Opened.Wait(), x.Changes.Wait()
 		for server, id := range x.Session.Members.IDs() {
-			if heard[id] || !x.HasOpened(server, id) {
+			if listening[id] || !x.HasOpened(server, id) {
 				continue
 			}
-			heard[id] = true
-			y := x.ForServer(server)
-			x.Go(&all, func() { y.listen(ctx, cancel, id) })
+			listening[id] = true
+			member := x.ForServer(server)
+			x.Go(&all, func() { member.listen(ctx, cancel, id) })
 		}
 		if now := x.ListState(ctx); now != "" {
 			for _, method := range aggregate.ChangedLists(x.Session.Members.SetListState(now), now) {
@@ -56,7 +56,7 @@ func (x All) Listen(ctx context.Context) dispatch.Response {
 		select {
 		case <-ctx.Done():
 			return dispatch.Response{}
-		case <-used:
+		case <-opened:
 		case <-changed:
 		case <-tick.C:
 		}
@@ -126,7 +126,8 @@ func (x Member) listen(ctx context.Context, end context.CancelFunc, id string) {
 	}
 }
 
-// listenOnce forwards one stream of the server. It calls passed after each event, and end if the client has disconnected.
+// listenOnce forwards one stream of the server. It calls passed after each event, and end if the client has
+// disconnected.
 func (x Member) listenOnce(ctx context.Context, out *dispatch.Relay, passed func(), end context.CancelFunc) (err error) {
 	if !x.MayReceive(ctx) {
 		return dispatch.ErrStale

@@ -13,11 +13,11 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/visibility"
 )
 
-// Begin counts the message as a request to its server, and puts it into the member session with that server, until left
-// is called.
-func (x Member) Begin(ctx context.Context) (left func(), refused *refusal.Refusal) {
+// Begin counts the message as a request to its server, and puts the message into the member session with that server.
+// The caller must call release when the message is done.
+func (x Member) Begin(ctx context.Context) (release func(), refused *refusal.Refusal) {
 	x.Server.Touch()
-	has, err := x.InFlight.Begin(x.Principal, x.ServerName)
+	slot, err := x.InFlight.Begin(x.Principal, x.ServerName)
 	if err != nil {
 		full := protocol.TooMuchInFlight(err)
 		full.IsProtocolError = false // the client's own message was accepted
@@ -25,15 +25,15 @@ func (x Member) Begin(ctx context.Context) (left func(), refused *refusal.Refusa
 	}
 	done, refused := x.joinSession(ctx)
 	if refused != nil {
-		has.End()
+		slot.End()
 		return nil, refused
 	}
-	x.Slot = has
-	return func() { done(); has.End() }, nil
+	x.Slot = slot
+	return func() { done(); slot.End() }, nil
 }
 
-// joinSession puts the message into the member session with its server. If there is none yet, it creates one; the server's
-// own session is opened with the first request.
+// joinSession puts the message into the member session with its server. If there is none yet, it creates one; the
+// server's own session is opened with the first request.
 func (x Member) joinSession(ctx context.Context) (done func(), refused *refusal.Refusal) {
 	key := protocol.SessionKey(x.Caller, x.ServerName)
 	use := func(id string) error {
@@ -67,14 +67,14 @@ func (x Member) joinSession(ctx context.Context) (done func(), refused *refusal.
 	}
 }
 
-// newMember returns a member session of the aggregate session. Records name all of these by the digest of the aggregate
-// session.
+// newMember returns a member session of the aggregate session. Records contain the digest of the aggregate session
+// instead of the digest of the member session.
 func (x Member) newMember(key session.Key, access visibility.Access) *session.Session {
-	hub := x.Aggregate
+	parent := x.Aggregate
 	id, _ := session.NewID()
 	sess := &session.Session{
-		ID: id, Digest: hub.Digest, Key: key, Accounts: hub.Accounts, Hub: hub, Agent: hub.Agent, Version: hub.Version, Opened: time.Now(),
-		Client: session.Client{Name: hub.Client.Name, Version: hub.Client.Version, Elicits: hub.Client.Elicits},
+		ID: id, Digest: parent.Digest, Key: key, Accounts: parent.Accounts, Hub: parent, Agent: parent.Agent, Version: parent.Version, Opened: time.Now(),
+		Client: session.Client{Name: parent.Client.Name, Version: parent.Client.Version, Elicits: parent.Client.Elicits},
 	}
 	x.Protocol.OpenMember(sess, access)
 	return sess

@@ -1,6 +1,7 @@
-// Package allservers answers messages at /mcp, the URL of all servers, where the servers appear as one. A message there
-// names its server within its names. It is rewritten with the server's own names, and handled as a message to that
-// server, in a member session that belongs to the client's session. Lists of all servers are joined.
+// Package allservers answers messages at /mcp, the URL of all servers, where the servers appear as one. A message names
+// its server in a prefix of the names of tools, prompts and resources. It is rewritten with the server's own names, and
+// handled as a message to that server, in a member session that belongs to the client's session. Lists of all servers
+// are joined.
 package allservers
 
 import (
@@ -28,7 +29,7 @@ type All struct{ *protocol.Request }
 // New returns the message as one to all servers.
 func New(x *protocol.Request) All { return All{Request: x} }
 
-// Member is the message of a hub to one of the servers.
+// Member is a message to the URL of all servers, as it is sent to one of the servers.
 type Member struct{ *protocol.Request }
 
 // Route handles a message to all servers.
@@ -78,26 +79,27 @@ func (x All) toMember(ctx context.Context) dispatch.Response {
 	if why != nil {
 		return x.Refuse(ctx, why)
 	}
-	y, refused := x.rewriteFor(server, edits...)
+	member, refused := x.rewriteFor(server, edits...)
 	if refused != nil {
 		return x.Refuse(ctx, refused)
 	}
-	if large := y.CheckSize(); y.NeedsNoRule() && large != nil {
+	if large := member.CheckSize(); member.NeedsNoRule() && large != nil {
 		return x.Refuse(ctx, large)
 	}
-	if refused := y.Protocol.Restore(ctx); refused != nil {
-		return y.Refuse(ctx, refused)
+	if refused := member.Protocol.Restore(ctx); refused != nil {
+		return member.Refuse(ctx, refused)
 	}
-	spans.Message(trace.SpanFromContext(ctx), y.Message, y.Place())
-	left, why := y.Begin(ctx)
+	spans.Message(trace.SpanFromContext(ctx), member.Message, member.Place())
+	release, why := member.Begin(ctx)
 	if why != nil {
-		return y.Refuse(ctx, why)
+		return member.Refuse(ctx, why)
 	}
-	x.Cleanup.Add(left)
-	return y.Protocol.Route(ctx)
+	x.Cleanup.Add(release)
+	return member.Protocol.Route(ctx)
 }
 
-// resolveTarget returns the server that the request names, and the edits that replace the combined names by the server's own.
+// resolveTarget returns the server that the request names, and the edits that replace the combined names by the
+// server's own.
 func (x All) resolveTarget(ctx context.Context) (server string, edits []jsonrpc.Edit, why *refusal.Refusal) {
 	server, edits, err := aggregate.ResolveTarget(x.Message.Method, x.Message.Raw)
 	if err == nil && x.IsAbsent(ctx, x.Caller, server) {
@@ -132,23 +134,23 @@ func noServerNamed(method string, err error) *refusal.Refusal {
 	}
 }
 
-// ForServer returns the exchange of the same message with one of the servers.
+// ForServer returns the same message, addressed to one of the servers.
 func (x All) ForServer(server string) Member {
-	y := &protocol.Request{Router: x.Router, Header: x.Header, Cleanup: x.Cleanup, Aggregate: x.Session}
-	y.Exchange = dispatch.Exchange{
+	member := &protocol.Request{Router: x.Router, Header: x.Header, Cleanup: x.Cleanup, Aggregate: x.Session}
+	member.Exchange = dispatch.Exchange{
 		Dispatcher: x.Dispatcher, Caller: x.Caller, ClientCtx: x.ClientCtx, Sink: x.Sink, ServerName: server,
 		Message: x.Message, Received: x.Received, Session: x.Session, Slot: x.Slot, Terms: x.Terms,
 	}
-	if y.Server = x.Servers[server]; y.Server != nil { // a stored answer may belong to all servers together
-		y.Timeout, y.Discovery = y.Server.Timeout, y.Server.Own()
+	if member.Server = x.Servers[server]; member.Server != nil { // a stored answer may belong to all servers together
+		member.Timeout, member.Discovery = member.Server.Timeout, member.Server.Own()
 	}
-	y.Addressing = aggregated{y}
-	y.SetProtocol(x.Protocol.ForMember(y))
-	return Member{y}
+	member.Addressing = aggregated{member}
+	member.SetProtocol(x.Protocol.ForMember(member))
+	return Member{member}
 }
 
-// rewriteFor returns the exchange of the message with one of the servers, with these edits made to the message. The message is
-// parsed again, as strictly as any other.
+// rewriteFor returns the message, addressed to one of the servers, after these edits. The edited message is parsed as
+// strictly as a client's.
 func (x All) rewriteFor(server string, edits ...jsonrpc.Edit) (Member, *refusal.Refusal) {
 	raw, err := jsonrpc.ApplyEdits(x.Message.Raw, edits...)
 	if err != nil || !x.Slot.Reserve(len(raw)) {
@@ -159,24 +161,24 @@ func (x All) rewriteFor(server string, edits ...jsonrpc.Edit) (Member, *refusal.
 		return Member{}, protocol.Unreadable() // the caller has disconnected
 	}
 	defer end()
-	y := x.ForServer(server)
-	if y.Message, err = jsonrpc.Parse(raw, x.Limits); err != nil {
+	member := x.ForServer(server)
+	if member.Message, err = jsonrpc.Parse(raw, x.Limits); err != nil {
 		return Member{}, protocol.Unparsed(err)
 	}
-	return y, nil
+	return member, nil
 }
 
 // respond sends a client's answer to the server of the request. An answer that no request waits for is dropped.
 func (x All) respond(ctx context.Context) dispatch.Response {
 	server, id, ok := aggregate.SplitID(x.ID())
 	if _, configured := x.Servers[server]; ok && configured {
-		y, refused := x.rewriteFor(server, jsonrpc.Edit{Span: x.Message.ID, With: id})
+		member, refused := x.rewriteFor(server, jsonrpc.Edit{Span: x.Message.ID, With: id})
 		if refused != nil {
 			return x.Refuse(ctx, refused)
 		}
-		if done, open := y.useExistingSession(); open {
+		if done, open := member.useExistingSession(); open {
 			defer done()
-			return y.Protocol.Route(ctx)
+			return member.Protocol.Route(ctx)
 		}
 	}
 	if large := x.CheckSize(); large != nil {
@@ -210,13 +212,13 @@ func (x All) notify(ctx context.Context) dispatch.Response {
 		if _, configured := x.Servers[server]; !ok || !configured {
 			break
 		}
-		y, refused := x.rewriteFor(server, jsonrpc.Edit{Span: m.ProgressToken, With: token})
+		member, refused := x.rewriteFor(server, jsonrpc.Edit{Span: m.ProgressToken, With: token})
 		if refused != nil {
 			break // the server's own token is not valid
 		}
-		if done, open := y.useExistingSession(); open {
+		if done, open := member.useExistingSession(); open {
 			defer done()
-			y.HandleNotification(ctx)
+			member.HandleNotification(ctx)
 		}
 	}
 	return dispatch.Accepted()
@@ -227,15 +229,15 @@ func (x All) notifyAll(ctx context.Context) {
 	var all sync.WaitGroup
 	defer all.Wait()
 	for server := range x.Session.Members.IDs() {
-		y := x.ForServer(server)
+		member := x.ForServer(server)
 		x.Go(&all, func() {
-			done, open := y.useExistingSession()
+			done, open := member.useExistingSession()
 			if !open {
 				return
 			}
 			defer done()
-			if y.MayNotify() {
-				y.HandleNotification(ctx)
+			if member.MayNotify() {
+				member.HandleNotification(ctx)
 			}
 		})
 	}

@@ -23,8 +23,8 @@ const (
 	methodListen = "listen"
 )
 
-// Listen forwards the stream until it ends. has is false if there is no stream.
-func (x Message) Listen(method string) (resp dispatch.Response, has bool) {
+// Listen forwards the session's stream until the stream ends. exists is false if there is no stream.
+func (x Message) Listen(method string) (resp dispatch.Response, exists bool) {
 	ctx := x.ClientCtx
 	if refused := x.Resolve(); refused != nil {
 		return x.Refuse(ctx, refused), true
@@ -37,12 +37,12 @@ func (x Message) Listen(method string) (resp dispatch.Response, has bool) {
 	if x.Slot, err = x.InFlight.Begin(x.Principal, x.ServerName); err != nil {
 		return x.Refuse(ctx, protocol.TooMuchInFlight(err)), true
 	}
-	sess, used, err := x.Sessions.Use(id, protocol.SessionKey(x.Caller, x.ServerName))
+	sess, release, err := x.Sessions.Use(id, protocol.SessionKey(x.Caller, x.ServerName))
 	if err != nil {
 		return x.Refuse(ctx, protocol.UnknownSession()), true
 	}
-	used = sync.OnceFunc(used)
-	x.Release = used
+	release = sync.OnceFunc(release)
+	x.Release = release
 	x.Enter(sess)
 	if refused := x.Pipeline.CountExempt(pipeline.ExemptMessage{Principal: x.Principal, Server: x.ServerName, Method: methodListen}); refused != nil {
 		refused.IsProtocolError = true
@@ -50,15 +50,15 @@ func (x Message) Listen(method string) (resp dispatch.Response, has bool) {
 	}
 	after, resumes := protocol.SingleHeader(x.Header, headerLastEventID)
 	if resumes && session.IsReplayID(after) {
-		return x.resumeAnswer(after, used), true
+		return x.resumeAnswer(after, release), true
 	}
 	if len(x.Header[headerLastEventID]) > 0 && (!resumes || !sess.Events.Contains(after)) {
 		return x.Refuse(ctx, refusal.ProtocolError(commonv1.Code_CODE_HEADER_MISMATCH, "Last-Event-ID is no event of this session's.")), true
 	}
-	switch refused, has := x.endpoint().mayListen(ctx); {
+	switch refused, exists := x.endpoint().mayListen(ctx); {
 	case refused != nil:
 		return x.Refuse(ctx, refused), true
-	case !has:
+	case !exists:
 		return dispatch.Response{}, false
 	}
 	_, ctx, done, err := x.Sessions.Listen(ctx, id, protocol.SessionKey(x.Caller, x.ServerName), false)
@@ -66,14 +66,14 @@ func (x Message) Listen(method string) (resp dispatch.Response, has bool) {
 		return x.Refuse(x.ClientCtx, protocol.UnknownSession()), true
 	}
 	x.Cleanup.Add(done)
-	used() // a stream does not keep the session in use
+	release() // a stream does not keep the session in use
 	x.ClientCtx = ctx
 	return x.endpoint().listen(ctx, after)
 }
 
 // resumeAnswer continues the stream of an answer after the event with this id, until the answer. The messages were
 // decided and sent before, so they are sent again to the same session without a decision.
-func (x Message) resumeAnswer(after string, used func()) dispatch.Response {
+func (x Message) resumeAnswer(after string, release func()) dispatch.Response {
 	if x.Stale {
 		return x.Refuse(x.ClientCtx, refusal.ProtocolError(commonv1.Code_CODE_POLICY_UNAVAILABLE, ""))
 	}
@@ -86,7 +86,7 @@ func (x Message) resumeAnswer(after string, used func()) dispatch.Response {
 		return x.Refuse(x.ClientCtx, protocol.UnknownSession())
 	}
 	defer done()
-	used() // a stream does not keep the session in use
+	release() // a stream does not keep the session in use
 	out := x.NewRelay()
 	ctx, cancel := context.WithCancel(ctx)
 	var alive sync.WaitGroup
@@ -102,8 +102,9 @@ func (x Message) resumeAnswer(after string, used func()) dispatch.Response {
 	return dispatch.Response{Unrecorded: stream.IsUnrecorded()}
 }
 
-// mayListen refuses a stream if policy can't be asked. has is false if the caller may use nothing of the server.
-func (x Message) mayListen(ctx context.Context) (refused *refusal.Refusal, has bool) {
+// mayListen refuses a stream if the policy service can't be asked. exists is false if the caller may use nothing of the
+// server.
+func (x Message) mayListen(ctx context.Context) (refused *refusal.Refusal, exists bool) {
 	access, err := x.Access(ctx)
 	if err != nil {
 		return refusal.ProtocolError(commonv1.Code_CODE_POLICY_UNAVAILABLE, ""), true
@@ -113,7 +114,7 @@ func (x Message) mayListen(ctx context.Context) (refused *refusal.Refusal, has b
 
 // listen forwards what the server sends until its stream or the client's ends. It returns false if the server has no
 // stream.
-func (x Message) listen(ctx context.Context, after string) (resp dispatch.Response, has bool) {
+func (x Message) listen(ctx context.Context, after string) (resp dispatch.Response, exists bool) {
 	out := x.NewRelay()
 	defer out.Settle()
 	ctx, cancel := context.WithCancel(ctx)

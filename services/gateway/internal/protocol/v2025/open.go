@@ -72,15 +72,16 @@ func (x Message) open(ctx context.Context) dispatch.Response {
 	return out
 }
 
-// initializeServer returns the server's answer to initialize. If policy can allow the caller nothing, it is the answer that the
-// gateway itself got, and the session with the server is opened when that changes.
+// initializeServer returns the server's answer to initialize. If policy can allow the caller nothing, initializeServer
+// returns the answer that the server has given to the gateway itself. The session with the server is then opened when
+// policy allows the caller something.
 func (x Message) initializeServer(ctx context.Context, access visibility.Access) (*upstream.Session, upstream.Answer, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), x.Timeout)
 	defer cancel()
-	who := principal.Of(x.Principal)
+	caller := principal.Of(x.Principal)
 	client, clientVersion := x.Message.Client()
 	if access.MayCall {
-		return x.Server.Open(ctx, who, upstream.Initialize(x.Message.Version, client, clientVersion, x.AbilitiesFor(access)...), &x.Slot.Answer)
+		return x.Server.Open(ctx, caller, upstream.Initialize(x.Message.Version, client, clientVersion, x.AbilitiesFor(access)...), &x.Slot.Answer)
 	}
 	found, err := x.Server.Own().Get(ctx, discovery.Fresh)
 	if err != nil {
@@ -90,9 +91,9 @@ func (x Message) initializeServer(ctx context.Context, access visibility.Access)
 	if err != nil {
 		return nil, upstream.Answer{}, err
 	}
-	version, target := x.negotiatedVersion(greeting, access), x.Server
-	return target.Upstream.OpenLater(func(ctx context.Context, has *limits.Memory) (*upstream.Session, error) {
-		up, opened, err := target.Open(ctx, who, upstream.Initialize(version, client, clientVersion), has)
+	version, server := x.negotiatedVersion(greeting, access), x.Server
+	return server.Upstream.OpenLater(func(ctx context.Context, exists *limits.Memory) (*upstream.Session, error) {
+		up, opened, err := server.Open(ctx, caller, upstream.Initialize(version, client, clientVersion), exists)
 		if err != nil {
 			return nil, err
 		}
@@ -100,10 +101,11 @@ func (x Message) initializeServer(ctx context.Context, access visibility.Access)
 	}, nil), upstream.Answer{Message: greeting}, nil
 }
 
-// completeInitialize sends notifications/initialized if does accepts the server's revision. Otherwise it closes the session.
-func completeInitialize(ctx context.Context, up *upstream.Session, answer *jsonrpc.Answer, does func(version string) bool) error {
+// completeInitialize sends notifications/initialized if accepts returns true for the server's revision. Otherwise it
+// closes the session and returns [protocol.ErrVersion].
+func completeInitialize(ctx context.Context, up *upstream.Session, answer *jsonrpc.Answer, accepts func(version string) bool) error {
 	err := protocol.ErrVersion
-	if !answer.Error.Present() && does(jsonrpc.Unquote(answer.ProtocolVersion.Of(answer.Raw))) {
+	if !answer.Error.Present() && accepts(jsonrpc.Unquote(answer.ProtocolVersion.Of(answer.Raw))) {
 		err = up.SendNotification(ctx, upstream.Initialized())
 	}
 	if err != nil {
@@ -112,8 +114,8 @@ func completeInitialize(ctx context.Context, up *upstream.Session, answer *jsonr
 	return nil
 }
 
-// negotiatedVersion returns the revision of a session: the one that its server answered or, if the server was not asked for this
-// client, the one that the client asked for.
+// negotiatedVersion returns the revision of a session: the revision in the server's answer or, if the server was not
+// asked for this client, the revision in the client's request.
 func (x Message) negotiatedVersion(answer *jsonrpc.Answer, access visibility.Access) string {
 	if !access.MayCall && mcp.IsSupported(x.Message.Version) {
 		return x.Message.Version

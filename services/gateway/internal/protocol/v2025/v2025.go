@@ -28,7 +28,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// Message is a message of the revisions with sessions: 2024-11-05 to 2025-11-25.
+// Message is a message of the revisions with sessions, from 2024-11-05 to 2025-11-25. It implements [protocol.Handler].
+// [New] creates it. One goroutine handles a Message.
 type Message struct{ *protocol.Request }
 
 // endpoint is what differs between the URL of one server and the URL of all servers.
@@ -37,13 +38,14 @@ type endpoint interface {
 	open(ctx context.Context) dispatch.Response
 	// Route carries out a message in a session.
 	Route(ctx context.Context) dispatch.Response
-	// mayListen refuses a stream. has is false if there is none for the caller.
-	mayListen(ctx context.Context) (refused *refusal.Refusal, has bool)
-	// listen forwards the stream of a session after an event. has is false if there is none.
-	listen(ctx context.Context, after string) (resp dispatch.Response, has bool)
+	// mayListen refuses a stream. exists is false if there is no stream for the caller.
+	mayListen(ctx context.Context) (refused *refusal.Refusal, exists bool)
+	// listen forwards the events of a session's stream that follow the event with the id after; all events if after is
+	// empty. exists is false if there is no stream.
+	listen(ctx context.Context, after string) (resp dispatch.Response, exists bool)
 }
 
-// endpoint returns the endpoint to which the message came.
+// endpoint returns the endpoint to which the message was sent.
 func (x Message) endpoint() endpoint {
 	if x.IsToAll() {
 		return allServers{x}
@@ -164,7 +166,7 @@ func (x Message) Answer(ctx context.Context, result pipeline.Result) dispatch.Re
 		return x.RefusedResponse(ctx, refused)
 	}
 	if upstream.HasCode(result.Answer, mcp.CodeHeaderMismatch) && x.Server.IsStateless() {
-		x.Server.Own().RefreshInBackground(servers.RenewAfter) // other arguments may have to be in headers by now
+		x.Server.Own().RefreshInBackground(servers.RenewAfter) // the arguments that must be repeated in headers may have changed
 	}
 	edits, _, refused := x.FilterResult(ctx, result.Answer)
 	if refused != nil {
@@ -182,9 +184,9 @@ func (x Message) OwnAnswer() func(context.Context) dispatch.Response {
 	return nil
 }
 
-func (Message) DiscoveryOf(of *servers.Server) *discovery.Server { return of.Own() }
+func (Message) DiscoveryOf(server *servers.Server) *discovery.Server { return server.Own() }
 
-func (Message) ForMember(y *protocol.Request) protocol.Protocol { return Message{y} }
+func (Message) ForMember(member *protocol.Request) protocol.Protocol { return Message{member} }
 
 func (Message) Restore(context.Context) *refusal.Refusal { return nil }
 
@@ -193,16 +195,16 @@ func (x Message) MemberKey(context.Context, visibility.Access) (string, *refusal
 }
 
 func (x Message) OpenMember(sess *session.Session, access visibility.Access) {
-	hub, target, who := x.Aggregate, x.Server, principal.Of(x.Principal)
-	claims := x.FilterAbilities(hub.Members.Abilities, access)
+	parent, server, caller := x.Aggregate, x.Server, principal.Of(x.Principal)
+	abilities := x.FilterAbilities(parent.Members.Abilities, access)
 	if access.MayCall {
-		sess.Client.Offer = question.Offer{Abilities: claims, Revision: hub.Version, Aggregated: true}
+		sess.Client.Offer = question.Offer{Abilities: abilities, Revision: parent.Version, Aggregated: true}
 	}
-	sess.Upstream = target.Upstream.OpenLater(func(ctx context.Context, has *limits.Memory) (*upstream.Session, error) {
-		up, opened, err := target.Open(ctx, who, upstream.Initialize(hub.Version, hub.Client.Name, hub.Client.Version, claims...), has)
+	sess.Upstream = server.Upstream.OpenLater(func(ctx context.Context, exists *limits.Memory) (*upstream.Session, error) {
+		up, opened, err := server.Open(ctx, caller, upstream.Initialize(parent.Version, parent.Client.Name, parent.Client.Version, abilities...), exists)
 		if err != nil {
 			return nil, err
 		}
 		return up, completeInitialize(ctx, up, opened.Message, mcp.IsSupported)
-	}, hub.Members.Opened.Notify)
+	}, parent.Members.Opened.Notify)
 }

@@ -56,7 +56,7 @@ func (x *message) discoverAll(ctx context.Context) dispatch.Response {
 		return x.Refuse(ctx, refused)
 	}
 	greetings := allservers.Greetings(servers)
-	has, err := aggregate.Capabilities(greetings)
+	capabilities, err := aggregate.Capabilities(greetings)
 	if err != nil {
 		return x.Refuse(ctx, &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_UNAVAILABLE})
 	}
@@ -72,7 +72,7 @@ func (x *message) discoverAll(ctx context.Context) dispatch.Response {
 		Capabilities map[string]map[string]bool     `json:"capabilities"`
 		Instructions string                         `json:"instructions"`
 		Meta         map[string]dispatch.ServerInfo `json:"_meta"`
-	}{mcp.ResultComplete, 0, "private", x.SupportedVersions(), has, aggregate.Instructions(greetings), map[string]dispatch.ServerInfo{mcp.MetaServerInfo: x.Info()}}}, json.Deterministic(true))
+	}{mcp.ResultComplete, 0, "private", x.SupportedVersions(), capabilities, aggregate.Instructions(greetings), map[string]dispatch.ServerInfo{mcp.MetaServerInfo: x.Info()}}}, json.Deterministic(true))
 	return x.OwnResponse(ctx, body, err)
 }
 
@@ -87,14 +87,14 @@ func (x *message) OwnAnswer() func(context.Context) dispatch.Response {
 	}
 }
 
-func (*message) DiscoveryOf(of *servers.Server) *discovery.Server { return of.Discovery() }
+func (*message) DiscoveryOf(server *servers.Server) *discovery.Server { return server.Discovery() }
 
-func (x *message) ForMember(y *protocol.Request) protocol.Protocol {
-	return &message{Request: y, Protocol: x.Protocol}
+func (x *message) ForMember(member *protocol.Request) protocol.Protocol {
+	return &message{Request: member, Protocol: x.Protocol}
 }
 
-// MemberKey finds out how the message is sent to its server, and asks the server if that is not known. There are no tasks at
-// the URL of all servers, because a request about a task does not name its server.
+// MemberKey finds out in which revision the message is sent to its server, and asks the server if that is not known.
+// There are no tasks at the URL of all servers, because a request about a task does not name its server.
 func (x *message) MemberKey(ctx context.Context, access visibility.Access) (string, *refusal.Refusal) {
 	speaks, known := x.Server.Stateless()
 	if !known {
@@ -108,7 +108,7 @@ func (x *message) MemberKey(ctx context.Context, access visibility.Access) (stri
 	}
 	x.setTarget(speaks)
 	x.setCapabilities(access, x.FilterAbilities(x.Aggregate.Members.Abilities, access))
-	if x.translates { // another session is used if the server's revisions change, or what the server may ask of the client
+	if x.translates { // another session is used if the server's revisions or the declared capabilities change
 		return x.ServerName + capabilitySeparator + mcp.CapabilitiesJSON(x.capabilities), nil
 	}
 	return x.ServerName, nil
@@ -118,6 +118,6 @@ func (x *message) OpenMember(sess *session.Session, _ visibility.Access) {
 	sess.Upstream = x.Server.Upstream.OpenLater(x.upstreamOpener(), x.Aggregate.Members.Opened.Notify)
 }
 
-// capabilitySeparator separates, in the key of a member session through which requests of 2026-07-28 reach a server with
-// sessions, the server's name from the client's capabilities as the server knows them.
+// capabilitySeparator separates, in the key of a member session through which requests of 2026-07-28 reach a server
+// with sessions, the server's name from the client's capabilities as the server knows them.
 const capabilitySeparator = "|"

@@ -11,8 +11,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 )
 
-// roundTrip is one of the round trips in which a client without a session waits for an approval: each is held as long as a
-// call, and the next continues to wait (MCP 2026-07-28, Multi Round-Trip Requests). The zero value is the first.
+// roundTrip is one of the round trips in which a client without a session waits for an approval: each round trip is
+// held as long as a call, and the next one continues to wait (MCP 2026-07-28, Multi Round-Trip Requests). The zero
+// value is the first.
 type roundTrip struct {
 	// preceding is how many round trips preceded this one.
 	preceding int
@@ -23,15 +24,15 @@ type roundTrip struct {
 const (
 	// statePrefix begins a requestState of the gateway. The number of round trips, a dot, and the approval's id follow.
 	statePrefix = "sluice-leg."
-	// maxRoundTrips is how many round trips precede the ticket, because clients count them: the official Go SDK takes a third
-	// answer without requests for an error.
+	// maxRoundTrips is how many round trips precede the refusal that names the approval. Clients limit round trips: the
+	// official Go SDK treats a third answer without requests as an error.
 	maxRoundTrips = 2
 	// maxApproval is the maximum length of an approval's id, in bytes.
 	maxApproval = 128
 )
 
-// takeRequestState removes the gateway's requestState from the request, because the server has not given it. The state only names
-// an approval, which only the caller that requested it can use.
+// takeRequestState removes the gateway's requestState from the request, because the server has not issued it. The state
+// only names an approval, which only the caller that requested the approval can use.
 func (x *message) takeRequestState() *refusal.Refusal {
 	var state string
 	if at := x.Message.RequestState; !at.Present() || json.Unmarshal(at.Of(x.Message.Raw), &state) != nil || !strings.HasPrefix(state, statePrefix) {
@@ -55,9 +56,9 @@ func (x *message) takeRequestState() *refusal.Refusal {
 	return nil
 }
 
-// nextRoundTrip returns the requestState with which a call continues to wait for its approval after it was held. It returns
-// an empty string if the call is to get its ticket. A call with answers to its server always does, because clients
-// would repeat the request without these answers.
+// nextRoundTrip returns the requestState with which a call continues to wait for its approval after it was held. It
+// returns an empty string if the call is refused with the id of its approval. A call with inputResponses is always
+// refused that way, because clients would repeat the request without them.
 func (x *message) nextRoundTrip(result pipeline.Result) string {
 	waits := result.Refusal.Approval
 	if !x.Sink.HasClient() || x.Message.InputResponses.Present() || x.Message.RequestState.Present() || result.Held == 0 || x.roundTrip.preceding == maxRoundTrips ||

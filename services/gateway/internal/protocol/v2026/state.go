@@ -24,7 +24,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// Protocol is the protocol of 2026-07-28: what its messages share. It is safe for concurrent use.
+// Protocol is what all messages of 2026-07-28 share. [New] creates it. It is safe for concurrent use after
+// [Protocol.Attach].
 type Protocol struct {
 	front   *protocol.Router
 	states  stateIDs
@@ -43,7 +44,7 @@ func New(secret []byte) (*Protocol, error) {
 	return s, err
 }
 
-// Attach sets the front through which the protocol makes the calls of tasks. It is called once, before messages are
+// Attach sets the router through which the protocol makes the calls of tasks. It is called once, before messages are
 // handled.
 func (p *Protocol) Attach(front *protocol.Router) { p.front = front }
 
@@ -62,24 +63,24 @@ type stateIDs struct {
 
 func newStateIDs() stateIDs { return stateIDs{secret: []byte(rand.Text())} }
 
-func (s *stateIDs) idFor(of []byte) string {
+func (s *stateIDs) idFor(key []byte) string {
 	mac := hmac.New(sha256.New, s.secret)
-	mac.Write(of)
+	mac.Write(key)
 	return hex.EncodeToString(mac.Sum(nil))
 }
 
-// enterState puts the message into the state that takes the place of a session, which 2026-07-28 does not have: what the
-// gateway remembers of a caller on a server, for each set of attributes that policy distinguishes. No client can name
-// it, and creating it contacts no server. x.done releases it.
+// enterState puts the message into the state that takes the place of a session, which 2026-07-28 does not have: what
+// the gateway remembers of a caller on a server, for each set of attributes that policy distinguishes. No client can
+// name the state, and creating it contacts no server. x.releaseState releases it.
 func (x *message) enterState(ctx context.Context) *refusal.Refusal {
-	key, of := protocol.SessionKey(x.Caller, x.ServerName), visibility.AppendKey(nil, x.Principal, x.ServerName)
-	of = append(visibility.AppendPart(of, key.Tenant), 0)
-	of = append(visibility.AppendPart(of, key.Subject), 0)
+	key, identity := protocol.SessionKey(x.Caller, x.ServerName), visibility.AppendKey(nil, x.Principal, x.ServerName)
+	identity = append(visibility.AppendPart(identity, key.Tenant), 0)
+	identity = append(visibility.AppendPart(identity, key.Subject), 0)
 	if !x.endpoint().hasManyClients() {
 		name, version := x.Message.Client()
-		of = fmt.Appendf(of, "%q %q %s", name, version, mcp.CapabilitiesJSON(x.capabilities))
+		identity = fmt.Appendf(identity, "%q %q %s", name, version, mcp.CapabilitiesJSON(x.capabilities))
 	}
-	id := x.states.idFor(of)
+	id := x.states.idFor(identity)
 	x.states.mu.Lock()
 	defer x.states.mu.Unlock()
 	use := func() error {
@@ -109,12 +110,12 @@ func (x *message) enterState(ctx context.Context) *refusal.Refusal {
 
 // upstreamOpener returns the function that opens the upstream session for requests of 2026-07-28 to the server.
 func (x *message) upstreamOpener() func(context.Context, *limits.Memory) (*upstream.Session, error) {
-	who, open, by := principal.Of(x.Principal), x.Server.Upstream.Open, x.AsClient
+	caller, open, client := principal.Of(x.Principal), x.Server.Upstream.Open, x.AsClient
 	if x.translates {
 		open = x.Server.Upstream.Bridge
 	}
-	return func(ctx context.Context, has *limits.Memory) (*upstream.Session, error) {
-		up, _, err := open(ctx, who, upstream.Discover(by), has)
+	return func(ctx context.Context, memory *limits.Memory) (*upstream.Session, error) {
+		up, _, err := open(ctx, caller, upstream.Discover(client), memory)
 		return up, err
 	}
 }

@@ -50,10 +50,10 @@ func tooManySubscriptions() *refusal.Refusal {
 }
 
 // subscribe opens a stream of the changes that the client has subscribed to, as far as policy allows (MCP 2026-07-28,
-// Subscriptions). The gateway sends its own request with the client's id to the server. The stream ends with its
-// client, its token or the gateway.
+// Subscriptions). The gateway sends its own request with the client's id to the server. The stream ends when
+// the client disconnects, its token is revoked, or the gateway stops.
 func (x *message) subscribe(ctx context.Context) dispatch.Response {
-	asked, refused := x.readSubscription()
+	requested, refused := x.readSubscription()
 	if refused == nil && !x.access.MayCall {
 		refused = &refusal.Refusal{Code: commonv1.Code_CODE_METHOD_DENIED}
 	}
@@ -61,10 +61,10 @@ func (x *message) subscribe(ctx context.Context) dispatch.Response {
 		return x.Refuse(ctx, refused)
 	}
 	wants := upstream.Wanted{
-		Tools:     asked.Tools,
-		Prompts:   asked.Prompts && x.access.Has("prompts/list"),
-		Resources: asked.Resources && x.access.Has("resources/list"),
-		URIs:      allowedResources(ctx, x.Request, asked.URIs),
+		Tools:     requested.Tools,
+		Prompts:   requested.Prompts && x.access.Has("prompts/list"),
+		Resources: requested.Resources && x.access.Has("resources/list"),
+		URIs:      allowedResources(ctx, x.Request, requested.URIs),
 	}
 	_, listening, done, err := x.Sessions.Listen(ctx, x.Session.ID, x.Session.Key, true)
 	if err != nil {
@@ -75,9 +75,9 @@ func (x *message) subscribe(ctx context.Context) dispatch.Response {
 	return x.forward(listening, wants)
 }
 
-// allowedResources returns those of the resources of whose changes policy lets the client be notified. Each is decided as
-// resources/subscribe. Each also counts as a message that needs no rule; otherwise one message could cause a hundred
-// decisions.
+// allowedResources returns the URIs to whose changes policy lets the client subscribe. Each is decided as
+// resources/subscribe, and counted as a message that needs no rule. Otherwise one message could cause a hundred
+// decisions without being limited.
 func allowedResources(ctx context.Context, x *protocol.Request, uris []string) (out []string) {
 	for _, uri := range uris {
 		params, err := json.Marshal(map[string]string{"uri": uri})
@@ -124,9 +124,9 @@ func (x *message) forward(ctx context.Context, wants upstream.Wanted) dispatch.R
 	}
 	switch {
 	case err == nil && refused == nil:
-		came := x.Edited(ctx, answer.Message, answer.Message.Clean(nil))
-		came.Status = cmp.Or(came.Status, statusOf(answer.Message, answer.Status))
-		return came
+		response := x.Edited(ctx, answer.Message, answer.Message.Clean(nil))
+		response.Status = cmp.Or(response.Status, statusOf(answer.Message, answer.Status))
+		return response
 	case refused != nil && !out.IsOpen():
 		return x.Refuse(ctx, refused)
 	default:

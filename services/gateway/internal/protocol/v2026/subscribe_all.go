@@ -20,11 +20,11 @@ import (
 
 // subscribeAll opens a stream on which the servers send the changes that the client has subscribed to, as far as policy
 // allows (MCP 2026-07-28, Subscriptions). It subscribes at the servers of the named resources and, for changes of
-// lists, at the servers that the client uses: a client that only lists opens no sessions. The stream ends with its
-// client, its token or the gateway, or when the caller's state is evicted for another caller's.
+// lists, at the servers that the client uses: a client that only lists opens no sessions. The stream ends
+// when the client disconnects, its token is revoked, the gateway stops, or the caller's state is evicted.
 func (x *message) subscribeAll(ctx context.Context) dispatch.Response {
 	all := allservers.New(x.Request)
-	asked, refused := x.readSubscription()
+	requested, refused := x.readSubscription()
 	var servers []*allservers.Accessible
 	if refused == nil {
 		servers, refused = all.Accessible(ctx)
@@ -43,10 +43,10 @@ func (x *message) subscribeAll(ctx context.Context) dispatch.Response {
 	var streams sync.WaitGroup
 	defer streams.Wait()
 	defer end()
-	was := all.ListState(ctx) // before the client learns of its subscription and lists again
-	hears, granted := x.grantSubscription(ctx, servers, asked)
-	said, err := json.Marshal(granted)
-	if err != nil || out.SendMessage(fmt.Appendf(nil, `{"jsonrpc":"2.0","method":"%s","params":{"_meta":{"%s":%s},"notifications":%s}}`, mcp.MethodAcknowledged, mcp.MetaSubscription, x.ID(), said)) != nil {
+	before := all.ListState(ctx) // before the client learns of its subscription and lists again
+	subscriptions, granted := x.grantSubscription(ctx, servers, requested)
+	notifications, err := json.Marshal(granted)
+	if err != nil || out.SendMessage(fmt.Appendf(nil, `{"jsonrpc":"2.0","method":"%s","params":{"_meta":{"%s":%s},"notifications":%s}}`, mcp.MethodAcknowledged, mcp.MetaSubscription, x.ID(), notifications)) != nil {
 		return dispatch.Response{}
 	}
 	x.releaseState() // a stream does not keep the caller's state in use
@@ -55,7 +55,7 @@ func (x *message) subscribeAll(ctx context.Context) dispatch.Response {
 	defer tick.Stop()
 	for {
 		used, changed := x.Session.Members.Opened.Wait(), x.Changes.Wait()
-		hears = slices.DeleteFunc(hears, func(h *serverSubscription) bool {
+		subscriptions = slices.DeleteFunc(subscriptions, func(h *serverSubscription) bool {
 			begins := h.canBegin(x.Session.Members.IDs())
 			if begins {
 				all.Go(&streams, func() { h.run(ctx) })
@@ -63,13 +63,13 @@ func (x *message) subscribeAll(ctx context.Context) dispatch.Response {
 			return begins
 		})
 		if now := all.ListState(ctx); now != "" {
-			for _, method := range aggregate.ChangedLists(was, now) {
+			for _, method := range aggregate.ChangedLists(before, now) {
 				wants := map[string]bool{mcp.MethodToolsChanged: granted.Tools, mcp.MethodPromptsChanged: granted.Prompts, mcp.MethodResourcesChanged: granted.Resources}[method]
-				if wants && was != "" && out.SendMessage(fmt.Appendf(nil, `{"jsonrpc":"2.0","method":"%s","params":{"_meta":{"%s":%s}}}`, method, mcp.MetaSubscription, x.ID())) != nil {
+				if wants && before != "" && out.SendMessage(fmt.Appendf(nil, `{"jsonrpc":"2.0","method":"%s","params":{"_meta":{"%s":%s}}}`, method, mcp.MetaSubscription, x.ID())) != nil {
 					return dispatch.Response{}
 				}
 			}
-			was = now
+			before = now
 		}
 		select {
 		case <-ctx.Done():
@@ -81,11 +81,12 @@ func (x *message) subscribeAll(ctx context.Context) dispatch.Response {
 	}
 }
 
-// grantSubscription returns a hearing for each server, and the subscription of all together: what the server offers and policy
-// allows the caller. Each resource is decided. A server whose revision is not known in time is left out.
-func (x *message) grantSubscription(ctx context.Context, servers []*allservers.Accessible, asked notificationFilter) (hears []*serverSubscription, all notificationFilter) {
+// grantSubscription returns the subscription at each server, and the subscription at all of them together. Each
+// contains what the server offers and policy allows the caller. Each resource is decided. A server whose revision is
+// not known in time is left out.
+func (x *message) grantSubscription(ctx context.Context, servers []*allservers.Accessible, requested notificationFilter) (subscriptions []*serverSubscription, all notificationFilter) {
 	byServer := make(map[string][]string)
-	for _, uri := range asked.URIs {
+	for _, uri := range requested.URIs {
 		if server, own, ok := aggregate.SplitURI(uri); ok {
 			byServer[server] = append(byServer[server], own)
 		}
@@ -93,35 +94,35 @@ func (x *message) grantSubscription(ctx context.Context, servers []*allservers.A
 	ctx, cancel := context.WithTimeout(ctx, allservers.DiscoveryTimeout)
 	defer cancel()
 	var judging sync.WaitGroup
-	places := make(chan struct{}, allservers.MaxConcurrent)
+	slots := make(chan struct{}, allservers.MaxConcurrent)
 	for _, s := range servers {
 		h := &serverSubscription{all: allservers.New(x.Request), server: s.ServerName}
 		offers := func(capability string) bool { return s.Found == nil || s.Offers(capability) }
-		h.Prompts = asked.Prompts && offers("prompts") && s.Allowed.Has("prompts/list")
-		h.Resources = asked.Resources && offers("resources") && s.Allowed.Has("resources/list")
-		hears = append(hears, h)
+		h.Prompts = requested.Prompts && offers("prompts") && s.Allowed.Has("prompts/list")
+		h.Resources = requested.Resources && offers("resources") && s.Allowed.Has("resources/list")
+		subscriptions = append(subscriptions, h)
 		if uris := byServer[s.ServerName]; len(uris) > 0 && offers("resources") {
-			places <- struct{}{}
+			slots <- struct{}{}
 			allservers.New(x.Request).Go(&judging, func() {
-				defer func() { <-places }()
-				left, refused := s.Begin(ctx)
+				defer func() { <-slots }()
+				release, refused := s.Begin(ctx)
 				if refused != nil {
 					return
 				}
-				defer left()
+				defer release()
 				h.URIs = allowedResources(ctx, s.Request, uris)
 			})
 		}
 	}
 	judging.Wait()
-	all.Tools = asked.Tools
-	for _, h := range hears {
+	all.Tools = requested.Tools
+	for _, h := range subscriptions {
 		all.Prompts, all.Resources = all.Prompts || h.Prompts, all.Resources || h.Resources
 		for _, uri := range h.URIs {
 			all.URIs = append(all.URIs, aggregate.CombinedURI(h.server, uri))
 		}
 	}
-	return hears, all
+	return subscriptions, all
 }
 
 // serverSubscription is the subscription at one of the servers.
@@ -132,8 +133,8 @@ type serverSubscription struct {
 	server string
 }
 
-// canBegin reports whether to subscribe at the server now: for resources at once, and for its lists once the client uses
-// the server in one of the sessions, whose keys begin with the names of their servers.
+// canBegin reports whether to subscribe at the server now. A subscription to resources begins at once. A subscription
+// to lists begins when the client uses the server in one of the sessions, whose keys begin with the names of servers.
 func (h *serverSubscription) canBegin(sessions map[string]string) bool {
 	if len(h.URIs) > 0 {
 		return true
@@ -147,13 +148,13 @@ func (h *serverSubscription) canBegin(sessions map[string]string) bool {
 	return false
 }
 
-// run forwards what the server sends, on the stream of all. It opens a stream that has ended again, unless the server
-// has none.
+// run forwards what the server sends, on the client's stream. When the server's stream has ended, run opens it
+// again, unless the server offers no stream.
 func (h *serverSubscription) run(ctx context.Context) {
 	wait := allservers.MinRelistenDelay
-	for again := false; ; again = true {
+	for reopened := false; ; reopened = true {
 		begin := time.Now()
-		if !h.forwardOnce(ctx, again) {
+		if !h.forwardOnce(ctx, reopened) {
 			return
 		}
 		if wait = min(2*wait, allservers.MaxRelistenDelay); time.Since(begin) > allservers.MaxRelistenDelay { // the stream was not a short one
@@ -167,18 +168,19 @@ func (h *serverSubscription) run(ctx context.Context) {
 	}
 }
 
-// forwardOnce forwards one stream of the server, and reports whether it may be opened again. If again is set, the resources
-// are decided again, and the client is notified that they may have changed meanwhile.
-func (h *serverSubscription) forwardOnce(ctx context.Context, again bool) bool {
+// forwardOnce forwards one stream of the server, and reports whether the stream may be opened again. If reopened is
+// set, an earlier stream has ended: the resources are decided again, and the client is notified that they may have
+// changed.
+func (h *serverSubscription) forwardOnce(ctx context.Context, reopened bool) bool {
 	x := h.all.ForServer(h.server)
 	if !x.MayReceive(ctx) {
 		return true
 	}
-	left, refused := x.Begin(ctx)
+	release, refused := x.Begin(ctx)
 	if refused != nil {
 		return true
 	}
-	defer left()
+	defer release()
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	x.ClientCtx = ctx
@@ -186,12 +188,12 @@ func (h *serverSubscription) forwardOnce(ctx context.Context, again bool) bool {
 	wants := h.Wanted
 	out.Subscription = &wants
 	defer out.Settle()
-	if again {
+	if reopened {
 		wants.URIs = allowedResources(ctx, x.Request, h.URIs)
 		for _, uri := range wants.URIs {
-			told, err := json.Marshal(map[string]string{"uri": uri})
+			params, err := json.Marshal(map[string]string{"uri": uri})
 			if err == nil {
-				err = out.Deliver(upstream.Event{Message: fmt.Appendf(nil, `{"jsonrpc":"2.0","method":"%s","params":{"_meta":{"%s":%s},%s}`, mcp.MethodResourceUpdated, mcp.MetaSubscription, x.ID(), told[1:])})
+				err = out.Deliver(upstream.Event{Message: fmt.Appendf(nil, `{"jsonrpc":"2.0","method":"%s","params":{"_meta":{"%s":%s},%s}`, mcp.MethodResourceUpdated, mcp.MetaSubscription, x.ID(), params[1:])})
 			}
 			if err != nil {
 				return true

@@ -37,7 +37,7 @@ func (x *message) answerWithTask(ctx context.Context, why *refusal.Refusal) (dis
 		Owner: string(x.owner()), Server: x.ServerName, Header: make(http.Header), Message: x.Message.Raw,
 		Holder: limits.Owner{Accounts: x.Slot.Owner.Accounts, Server: x.ServerName},
 	}
-	for name, lines := range x.Header { // no credential: the call is made for the client that polls, by that client's own
+	for name, lines := range x.Header { // no credential is stored: the call is made with the credential of the client that polls
 		if name == "Content-Type" || name == "Accept" || name == "Traceparent" || strings.HasPrefix(name, "Mcp-") {
 			call.Header[name] = slices.Clone(lines)
 		}
@@ -67,7 +67,7 @@ func (x *message) advanceTask(ctx context.Context, t *tasks.Task) {
 		x.Request.Background.Done()
 		return
 	}
-	s, by := x.Protocol, x.Caller
+	s, caller := x.Protocol, x.Caller
 	go func() {
 		defer s.front.Background.Done()
 		defer cancel()
@@ -77,33 +77,33 @@ func (x *message) advanceTask(ctx context.Context, t *tasks.Task) {
 				t.End(tasks.Failed, tasks.Outcome{Error: outcomeNotStored})
 			}
 		}()
-		s.makeTaskCall(ctx, by, t, approval)
+		s.makeTaskCall(ctx, caller, t, approval)
 	}()
 }
 
-// outcomeNotStored is the outcome of a call that may have been made and whose answer is missing.
+// outcomeNotStored is the outcome of a task whose call may have been made, and whose answer is missing.
 var outcomeNotStored = jsontext.Value(`{"code":-32603,"message":"The answer of this call could not be stored. The gateway's record says whether the call was made."}`)
 
-// makeTaskCall makes the call of a task by its approval, for a caller who owns it.
-func (s *Protocol) makeTaskCall(ctx context.Context, by httpserver.Caller, t *tasks.Task, approval string) {
-	by.Stale = by.Stale || by.Revoked()
-	x := s.front.NewRequest(ctx, by, t.Server, t.Header, new(dispatch.Callback))
+// makeTaskCall makes the call of a task with its approval, for the caller that owns the task.
+func (s *Protocol) makeTaskCall(ctx context.Context, caller httpserver.Caller, t *tasks.Task, approval string) {
+	caller.Stale = caller.Stale || caller.Revoked()
+	x := s.front.NewRequest(ctx, caller, t.Server, t.Header, new(dispatch.Callback))
 	x.Hold, x.ApprovalID = new(time.Duration), approval
-	came := x.Do(t.Message)
-	if why := came.Refusal; why != nil && why.Retryable() { // nothing was sent, and the approval is still open
+	response := x.Do(t.Message)
+	if why := response.Refusal; why != nil && why.Retryable() { // nothing was sent, and the approval is still open
 		var expires time.Time
 		if why.Code == commonv1.Code_CODE_APPROVAL_PENDING && why.Approval != nil { // a new approval was requested
 			approval, expires = why.Approval.ID, why.Approval.Expires
 		}
 		if !t.Wait(approval, expires) {
-			s.withdraw(ctx, by, t, approval)
+			s.withdraw(ctx, caller, t, approval)
 		}
 		return
 	}
-	out := tasks.Outcome{Unrecorded: came.Unrecorded}
-	answer, err := jsonrpc.ReadAnswer(came.Joined, jsonrpc.AnswerLimits())
+	out := tasks.Outcome{Unrecorded: response.Unrecorded}
+	answer, err := jsonrpc.ReadAnswer(response.Joined, jsonrpc.AnswerLimits())
 	switch {
-	case err != nil || answer.Kind != jsonrpc.Response || !t.Reserve(len(came.Joined)):
+	case err != nil || answer.Kind != jsonrpc.Response || !t.Reserve(len(response.Joined)):
 		out.Error = outcomeNotStored
 		t.End(tasks.Failed, out)
 	case answer.Error.Present():
@@ -116,12 +116,12 @@ func (s *Protocol) makeTaskCall(ctx context.Context, by httpserver.Caller, t *ta
 }
 
 // withdraw ends the approval of a cancelled task, unless another task waits for it.
-func (s *Protocol) withdraw(ctx context.Context, by httpserver.Caller, t *tasks.Task, approval string) {
+func (s *Protocol) withdraw(ctx context.Context, caller httpserver.Caller, t *tasks.Task, approval string) {
 	if s.tasks.IsAwaited(approval, t) {
 		return
 	}
 	// An open approval runs nothing by itself.
-	if err := s.front.Pipeline.Withdraw(ctx, by.Principal, approval, "its task was cancelled"); err != nil {
+	if err := s.front.Pipeline.Withdraw(ctx, caller.Principal, approval, "its task was cancelled"); err != nil {
 		s.front.Log.WarnContext(ctx, "approval of a cancelled task was not ended", "approval_id", approval, "error", err)
 	}
 }

@@ -17,14 +17,14 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/visibility"
 )
 
-// owner is whose tasks the caller's tasks on the server are. Approvals are bound to the same.
+// owner returns the key of the caller to which its tasks on the server belong. Approvals are bound to the same key.
 func (x *message) owner() []byte {
 	return visibility.AppendCaller(nil, x.Principal, x.ServerName)
 }
 
-// rewriteTask adds the edits that give a task in an answer the id that its client uses, and that remove what must not go to a
-// client from the task's outcome. It refuses a task if the client does not accept tasks, and an outcome that has a
-// request for the client.
+// rewriteTask adds the edits that replace the id of a task in an answer by the id that the client uses. Further edits
+// remove from the task's outcome what must not go to a client. It refuses a task if the client does not accept tasks,
+// and an outcome that has a request for the client.
 func (x *message) rewriteTask(ctx context.Context, answer *jsonrpc.Answer, edits []jsonrpc.Edit) ([]jsonrpc.Edit, *refusal.Refusal) {
 	var id, kind string
 	_ = json.Unmarshal(answer.ResultType.Of(answer.Raw), &kind) // a non-string type is ignored
@@ -89,10 +89,10 @@ func (x *message) restoreTaskID() *refusal.Refusal {
 	if !ok {
 		return unknownTask()
 	}
-	as, err := json.Marshal(id)
+	encoded, err := json.Marshal(id)
 	var raw []byte
 	if err == nil {
-		raw, err = jsonrpc.ApplyEdits(x.Message.Raw, jsonrpc.Edit{Span: x.Message.TaskIDValue, With: as})
+		raw, err = jsonrpc.ApplyEdits(x.Message.Raw, jsonrpc.Edit{Span: x.Message.TaskIDValue, With: encoded})
 	}
 	m := x.Message
 	if err == nil {

@@ -35,15 +35,16 @@ type message struct {
 	*protocol.Request
 	*Protocol
 
-	// access is what policy may allow the caller on the server, and can the client's capabilities as the server knows them.
-	access visibility.Access
-	capabilities   []mcp.Ability
+	// access is what policy may allow the caller on the server. capabilities are the client's capabilities that are
+	// declared to the server.
+	access       visibility.Access
+	capabilities []mcp.Ability
 	// translates reports whether the server only speaks revisions with sessions, so that the gateway translates.
 	translates bool
 	// paramHeaders are the headers that repeat arguments.
 	paramHeaders []upstream.Header
-	// takesTasks reports whether the client accepts a task as an answer, toldTasks whether that is declared to the server,
-	// and asTask whether this call becomes a task if it waits for an approval.
+	// takesTasks reports whether the client accepts a task as an answer, declaresTasks whether that is declared to the
+	// server, and becomesTask whether this call becomes a task if it waits for an approval.
 	takesTasks, declaresTasks, becomesTask bool
 	// roundTrip is the round trip of a call that waits for an approval.
 	roundTrip roundTrip
@@ -51,7 +52,7 @@ type message struct {
 	releaseState func()
 }
 
-// Post handles a message of 2026-07-28. It is decided by its body; the headers must agree with the body.
+// Post handles a message of 2026-07-28. Policy decides on the body; the headers must agree with the body.
 func (x *message) Post(ctx context.Context) dispatch.Response {
 	x.SetProtocol(x)
 	x.Version, x.ResultType = mcp.Modern, mcp.ResultComplete
@@ -135,10 +136,10 @@ func (x *message) toServer(ctx context.Context) dispatch.Response {
 	if err != nil {
 		return x.Refuse(ctx, dispatch.PolicyUnavailable())
 	}
-	can := x.DeclaredCapabilities()
-	x.takesTasks = dispatch.AcceptsTasks(can)
+	capabilities := x.DeclaredCapabilities()
+	x.takesTasks = dispatch.AcceptsTasks(capabilities)
 	x.declaresTasks = x.takesTasks && !x.translates && access.Has(mcp.MethodTasksGet)
-	x.setCapabilities(access, x.FilterAbilities(dispatch.DeclaredAbilities(can), access))
+	x.setCapabilities(access, x.FilterAbilities(dispatch.DeclaredAbilities(capabilities), access))
 	if refused := x.enterState(ctx); refused != nil {
 		return x.Refuse(ctx, refused)
 	}
@@ -154,21 +155,21 @@ func (x *message) setTarget(speaks bool) {
 	}
 }
 
-// setCapabilities sets the terms that depend on what policy may allow the caller on the server, and on the client's capabilities
-// there.
-func (x *message) setCapabilities(access visibility.Access, can []mcp.Ability) {
-	x.access, x.capabilities = access, can
-	x.Offer = question.Offer{Abilities: can, Revision: mcp.Modern, Aggregated: x.Addressing.IsShared()}
-	x.AsClient = &upstream.Client{Claims: can}
+// setCapabilities sets the terms that depend on what policy may allow the caller on the server, and on the client's
+// capabilities there.
+func (x *message) setCapabilities(access visibility.Access, capabilities []mcp.Ability) {
+	x.access, x.capabilities = access, capabilities
+	x.Offer = question.Offer{Abilities: capabilities, Revision: mcp.Modern, Aggregated: x.Addressing.IsShared()}
+	x.AsClient = &upstream.Client{Claims: capabilities}
 	x.AsClient.Name, x.AsClient.Version = x.Message.Client()
-	x.DeclaredToServer = []byte(mcp.CapabilitiesJSON(can))
+	x.DeclaredToServer = []byte(mcp.CapabilitiesJSON(capabilities))
 	if x.declaresTasks {
-		x.DeclaredToServer = []byte(mcp.CapabilitiesJSON(can, mcp.ExtensionTasks))
+		x.DeclaredToServer = []byte(mcp.CapabilitiesJSON(capabilities, mcp.ExtensionTasks))
 	}
 }
 
-// isServerModern reports whether the server speaks 2026-07-28. If that is not known, the server is asked, which counts as a
-// probe.
+// isServerModern reports whether the server speaks 2026-07-28. If that is not known, the server is asked, which counts
+// as a probe.
 func (x *message) isServerModern(ctx context.Context) (bool, *dispatch.Response) {
 	speaks, known := x.Server.Stateless()
 	if !speaks && len(x.Header[mcp.HeaderSession]) > 0 { // a client with a session has agreed on another revision
@@ -187,14 +188,14 @@ func (x *message) isServerModern(ctx context.Context) (bool, *dispatch.Response)
 	return speaks, nil
 }
 
-// checkRequired refuses a message that lacks something that every request of 2026-07-28 has, or whose headers disagree with its
-// body.
+// checkRequired refuses a message that lacks a member which every request of 2026-07-28 must have. It also refuses a
+// message whose headers disagree with its body.
 func (x *message) checkRequired() *refusal.Refusal {
 	m := x.Message
 	version, _ := protocol.SingleHeader(x.Header, mcp.HeaderVersion)
 	method, _ := protocol.SingleHeader(x.Header, mcp.HeaderMethod)
 	name, named := mcp.NameHeader(m.Method, m.Name, m.URI, m.TaskID)
-	said, readable := mcp.DecodeHeader(x.Header.Get(mcp.HeaderName))
+	headerName, readable := mcp.DecodeHeader(x.Header.Get(mcp.HeaderName))
 	switch {
 	case m.Kind == jsonrpc.Response:
 		return refusal.ProtocolError(commonv1.Code_CODE_JSONRPC_INVALID, "answers come in inputResponses of the next request.")
@@ -208,7 +209,7 @@ func (x *message) checkRequired() *refusal.Refusal {
 		return refusal.ProtocolError(commonv1.Code_CODE_HEADER_MISMATCH, mcp.HeaderVersion+" does not say what params._meta does.")
 	case method != m.Method:
 		return refusal.ProtocolError(commonv1.Code_CODE_HEADER_MISMATCH, mcp.HeaderMethod+" does not say what the body does.")
-	case named && (!readable || said != name):
+	case named && (!readable || headerName != name):
 		return refusal.ProtocolError(commonv1.Code_CODE_HEADER_MISMATCH, mcp.HeaderName+" does not say what the body does.")
 	case mcp.IsRemoved(m.Method):
 		return refusal.ProtocolError(commonv1.Code_CODE_METHOD_DENIED, mcp.Modern+" has no such method.")
@@ -216,11 +217,11 @@ func (x *message) checkRequired() *refusal.Refusal {
 	return nil
 }
 
-// checkParamHeaders refuses a call whose headers disagree with its arguments. It refuses nothing if the tool is not in the
-// caller's list, so that the call is refused as one of an unknown tool.
-func (x *message) checkParamHeaders(ctx context.Context, of dispatch.Tools) *refusal.Refusal {
-	if of.Hides {
-		if listing, err := of.Listed(ctx); err != nil || !listing.Listed {
+// checkParamHeaders refuses a call whose headers disagree with its arguments. It refuses nothing if the tool is not in
+// the caller's list, so that the call is refused later, because its tool is unknown.
+func (x *message) checkParamHeaders(ctx context.Context, tools dispatch.Tools) *refusal.Refusal {
+	if tools.Hides {
+		if listing, err := tools.Listed(ctx); err != nil || !listing.Listed {
 			return nil
 		}
 	}
@@ -237,6 +238,7 @@ func (x *message) checkParamHeaders(ctx context.Context, of dispatch.Tools) *ref
 	return refusal.ProtocolError(commonv1.Code_CODE_HEADER_MISMATCH, err.Error()+".")
 }
 
+// Route implements [protocol.Protocol].
 func (x *message) Route(ctx context.Context) dispatch.Response {
 	if err := x.Slot.Admit(ctx); err != nil {
 		return x.Refuse(ctx, dispatch.NotAdmitted(err))
@@ -271,15 +273,15 @@ func (x *message) discover(ctx context.Context) dispatch.Response {
 	}
 	edits := answer.Clean(nil)
 	if at := answer.SupportedVersions; at.Present() {
-		var said []string
-		if err := json.Unmarshal(at.Of(answer.Raw), &said); err != nil {
+		var versions []string
+		if err := json.Unmarshal(at.Of(answer.Raw), &versions); err != nil {
 			x.Log.DebugContext(ctx, "supportedVersions of the server is not readable", "server", x.ServerName)
 		}
-		both, err := json.Marshal(slices.DeleteFunc(x.SupportedVersions(), func(version string) bool { return !slices.Contains(said, version) }))
+		common, err := json.Marshal(slices.DeleteFunc(x.SupportedVersions(), func(version string) bool { return !slices.Contains(versions, version) }))
 		if err != nil { // impossible: they are constants
-			both = []byte("[]")
+			common = []byte("[]")
 		}
-		edits = append(edits, jsonrpc.Edit{Span: at, With: both})
+		edits = append(edits, jsonrpc.Edit{Span: at, With: common})
 	}
 	if at := answer.Capabilities; at.Present() {
 		edits = append(editsOutside(edits, at), jsonrpc.Edit{Span: at, With: protocol.ServerCapabilities(answer, x.access, mcp.ExtensionTasks)})
@@ -337,15 +339,15 @@ func (x *message) IsOwnTask() bool {
 // SetTerms changes nothing, because the caller's state does not determine how a message is handled.
 func (*message) SetTerms(*session.Session) {}
 
-func (x *message) Prepare(ctx context.Context, call attempt.Call, under *session.Call, of dispatch.Tools, judged bool) (attempt.Call, *refusal.Refusal) {
-	if x.Message.Method == mcp.MethodToolsCall && judged {
-		if refused := x.checkParamHeaders(ctx, of); refused != nil {
+func (x *message) Prepare(ctx context.Context, call attempt.Call, tracked *session.Call, tools dispatch.Tools, policyKnown bool) (attempt.Call, *refusal.Refusal) {
+	if x.Message.Method == mcp.MethodToolsCall && policyKnown {
+		if refused := x.checkParamHeaders(ctx, tools); refused != nil {
 			return call, refused
 		}
 	}
 	call.ParamHeaders, call.ApprovalID = x.paramHeaders, cmp.Or(x.roundTrip.approval, x.ApprovalID)
-	under.CancelWith(ctx)
-	under.SetServerRequests(x.DecideServerRequest)
+	tracked.CancelWith(ctx)
+	tracked.SetServerRequests(x.DecideServerRequest)
 	if x.becomesTask = x.mayBeTask(); x.becomesTask { // the client gets the task at once
 		call.Hold = new(time.Duration)
 	}
@@ -366,7 +368,7 @@ func (x *message) Pending(ctx context.Context, result pipeline.Result) (dispatch
 }
 
 func (x *message) Answer(ctx context.Context, result pipeline.Result) dispatch.Response {
-	if !x.translates || !result.Answer.InputRequests.Present() { // otherwise mayAsk has decided on them
+	if !x.translates || !result.Answer.InputRequests.Present() { // otherwise DecideServerRequest has decided on them
 		if refused := x.CheckInputRequests(ctx, result.Answer); refused != nil {
 			return x.RefusedResponse(ctx, refused)
 		}
@@ -376,7 +378,7 @@ func (x *message) Answer(ctx context.Context, result pipeline.Result) dispatch.R
 		return x.Refuse(ctx, refused)
 	}
 	if upstream.HasCode(result.Answer, mcp.CodeHeaderMismatch) || upstream.HasCode(result.Answer, mcp.CodeVersionUnsupported) {
-		x.Discovery.RefreshInBackground(servers.RenewAfter) // other arguments may have to be in headers by now, or none
+		x.Discovery.RefreshInBackground(servers.RenewAfter) // the arguments that must be repeated in headers may have changed
 	}
 	if edits, refused = x.rewriteTask(ctx, result.Answer, dispatch.MarkPrivate(result.Answer, edits, filtered)); refused != nil {
 		return x.RefusedResponse(ctx, refused)
