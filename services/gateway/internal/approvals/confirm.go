@@ -19,7 +19,7 @@ const (
 	// maxShown is the maximum size of a call that is shown to the user at an agent, in bytes. Some clients cut longer
 	// texts, and users cannot confirm text that they do not see.
 	maxShown = 8 << 10
-	// answerTimeout limits how long an answer is passed to the approval service.
+	// answerTimeout limits the time for passing an answer to the approval service.
 	answerTimeout = 5 * askTimeout
 )
 

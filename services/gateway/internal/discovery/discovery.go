@@ -95,7 +95,7 @@ type Config struct {
 	// Version is the revision of MCP in which the server is asked. Empty means the newest revision with sessions or,
 	// for a server without sessions, the revision without sessions.
 	Version string
-	// Timeout limits how long the server is asked once.
+	// Timeout limits the time for asking the server once.
 	Timeout time.Duration
 }
 

@@ -18,7 +18,7 @@ import (
 )
 
 const (
-	// dialTimeout limits how long a connection is established.
+	// dialTimeout limits the time for establishing a connection.
 	dialTimeout = 5 * time.Second
 	// maxIdle is the maximum number of unused connections to one server. With net/http's default of two, most calls
 	// under load would open a new connection.

@@ -18,8 +18,8 @@ import (
 )
 
 const (
-	// headerTimeout limits how long the head of a request is read. readTimeout limits how long the whole request is
-	// read, including a body that is not used.
+	// headerTimeout limits the time for reading the head of a request. readTimeout limits the time for reading the whole
+	// request, including a body that is not used.
 	headerTimeout = 10 * time.Second
 	readTimeout   = 30 * time.Second
 	// idleTimeout is how long an unused client connection stays open.

@@ -252,7 +252,7 @@ func (b *stateless) sendCancellation(id []byte) {
 	_ = b.Notify(ctx, Cancelled(id).inTrace(ctx, nil)) // without this notification, the server only wastes time
 }
 
-// notifyTimeout limits how long a refusal or a cancellation is sent to a server.
+// notifyTimeout limits the time for sending a refusal or a cancellation to a server.
 const notifyTimeout = 5 * time.Second
 
 // cancelUnanswered cancels a request for which no client waits, unless the server has already answered it.

@@ -23,7 +23,7 @@ const (
 	maxDescriptors = 1 << 20 // bytes
 )
 
-// reflectTime limits how long a server is asked for its tools.
+// reflectTime limits the time for asking a server for its tools.
 const reflectTime = 10 * time.Second
 
 // toolsByReflection asks a server for its tools with gRPC server reflection (grpc.reflection.v1).
