@@ -16,7 +16,7 @@ import (
 // is another role. It is safe for concurrent use.
 type Manager struct {
 	client *Client
-	desk   *attempt.Desk
+	desk   *attempt.Client
 	log    *slog.Logger
 	// draining is cancelled by Drain and Stop. After that, no call is held.
 	draining context.Context
@@ -29,7 +29,7 @@ type Manager struct {
 }
 
 // New returns a clerk, or an error if a dependency is missing.
-func New(client *Client, desk *attempt.Desk, log *slog.Logger) (*Manager, error) {
+func New(client *Client, desk *attempt.Client, log *slog.Logger) (*Manager, error) {
 	if client == nil || desk == nil || log == nil {
 		return nil, errors.New("approvals: every dependency is required")
 	}

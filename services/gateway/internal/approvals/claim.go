@@ -39,11 +39,11 @@ type claimResult struct {
 // made, or if it is not known whether the claim was made.
 func (k *Manager) claim(ctx context.Context, a attempt.Attempt, by *approvalv1.Approval, decided *policyv1.DecideCallResponse, definition []byte) (attempt.Attempt, claimResult, *refusal.Refusal) {
 	a = a.WithClaim(by)
-	key, recorded := binding.LimitKey(by, attempt.Reserved(a.Decision.GetLimits())), ""
+	key, recorded := binding.LimitKey(by, attempt.LimitsOf(a.Decision.GetLimits())), ""
 	if a.Refusal() == nil && a.IsLimited() {
 		recorded = key
 	}
-	if err := k.desk.Claiming(ctx, a, recorded); err != nil {
+	if err := k.desk.RecordClaim(ctx, a, recorded); err != nil {
 		if !errors.Is(err, journal.ErrQuota) { // with ErrQuota nothing was written, so nothing has to be settled
 			a = k.recordUnclaimed(ctx, a)
 		}
@@ -61,7 +61,7 @@ func (k *Manager) claim(ctx context.Context, a attempt.Attempt, by *approvalv1.A
 		Definition: definition, ServerIdentity: a.Identity,
 		Attest: func(ctx context.Context, approval string, n int32) (*policyv1.DecideCallResponse, *refusal.Refusal) {
 			next, refused := k.desk.Attest(ctx, a, definition, approval, n)
-			if refused == nil && binding.LimitKey(by, attempt.Reserved(next.GetDecision().GetLimits())) != key {
+			if refused == nil && binding.LimitKey(by, attempt.LimitsOf(next.GetDecision().GetLimits())) != key {
 				refused = Unavailable() // the limits differ from the reserved limits
 			}
 			return next, refused
@@ -75,7 +75,7 @@ func (k *Manager) claim(ctx context.Context, a attempt.Attempt, by *approvalv1.A
 		return a, claimResult{err: err}, nil
 	case resp.GetClaimed() == nil:
 		if resp.GetRefusal().GetLeaseUnused() {
-			k.desk.GiveBack(ctx, a.Lease.GetId(), a.ID)
+			k.desk.ReleaseLease(ctx, a.Lease.GetId(), a.ID)
 		}
 		return k.recordUnclaimed(ctx, a), claimResult{refusal: resp.GetRefusal()}, nil
 	}
@@ -99,7 +99,7 @@ func (k *Manager) restoreStored(ctx context.Context, a attempt.Attempt, c *appro
 
 // recordUnclaimed records that a claim was not made, and returns the attempt without the claim.
 func (k *Manager) recordUnclaimed(ctx context.Context, a attempt.Attempt) attempt.Attempt {
-	k.desk.Settled(ctx, a)
+	k.desk.RecordSettled(ctx, a)
 	return a.WithoutClaim()
 }
 

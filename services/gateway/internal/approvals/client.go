@@ -249,7 +249,7 @@ func (w *Client) hold(ctx context.Context, q Request, initial Result) (result Re
 		result.Approval = answer.approval
 	}
 	if answer.answer == attempt.Declined && result.Approval.GetState() != denied {
-		return result, declinedRefusal(result.Approval)
+		return result, refusalAtAgent(result.Approval)
 	}
 	return result, nil
 }

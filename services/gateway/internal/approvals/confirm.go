@@ -116,9 +116,9 @@ func (w *Client) callText(ctx context.Context, a *approvalv1.Approval) string {
 	return text
 }
 
-// declinedRefusal returns the refusal of a call that the user at the agent has declined. The user's answer counts,
+// refusalAtAgent returns the refusal of a call that the user at the agent has declined. The user's answer counts,
 // however approvers decide.
-func declinedRefusal(a *approvalv1.Approval) *refusal.Refusal {
+func refusalAtAgent(a *approvalv1.Approval) *refusal.Refusal {
 	return &refusal.Refusal{
 		Code: commonv1.Code_CODE_APPROVAL_DENIED, Message: "declined at the agent. Do not make the same call again.",
 		Approval: approvalTicket(a), Rule: a.GetRule(), PolicyRevision: a.GetPolicyRevision(),

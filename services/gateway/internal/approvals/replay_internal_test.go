@@ -159,7 +159,7 @@ func runReplay(t *testing.T, j *journal.Journal, h *recordingService) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	desk, err := attempt.NewDesk(attempt.Deps{
+	desk, err := attempt.NewClient(attempt.Deps{
 		Policy: policy, Decisions: decisions, Limiter: recordingLimiter{hears: h}, Journal: j, Tracer: tracing.NewTracerProvider().Tracer("test"), Log: log,
 	})
 	if err != nil {

@@ -44,7 +44,7 @@ func (k *Manager) RenewClaim(ctx context.Context, a attempt.Attempt) (stop func(
 // claim first. It works in the background.
 func (k *Manager) ReleaseUnsent(ctx context.Context, a attempt.Attempt, reason string) Reported {
 	if a.Claim == nil {
-		k.desk.GiveBack(ctx, a.Lease.GetId(), a.ID)
+		k.desk.ReleaseLease(ctx, a.Lease.GetId(), a.ID)
 		return nil
 	}
 	return k.reportInBackground(ctx, a, outcomeReport{reason: reason, class: journal.ResultNeverSent, lease: a.Lease.GetId()})
@@ -73,7 +73,7 @@ func (k *Manager) reportInBackground(ctx context.Context, a attempt.Attempt, n o
 			return
 		}
 		// gofail: var gatewayAfterComplete struct{}
-		k.desk.Settled(ctx, a)
+		k.desk.RecordSettled(ctx, a)
 	})
 	return done
 }
@@ -101,7 +101,7 @@ func (k *Manager) sendReport(ctx context.Context, n outcomeReport) error {
 		var lease string
 		lease, err = k.client.ReleaseClaim(ctx, n.approval, n.claim, n.reason)
 		if err == nil && (lease == n.lease || n.lease == anyLease) {
-			k.desk.GiveBack(ctx, lease, n.claim)
+			k.desk.ReleaseLease(ctx, lease, n.claim)
 		}
 	} else {
 		err = k.client.CompleteClaim(ctx, n.approval, n.claim, outcomes[n.class])

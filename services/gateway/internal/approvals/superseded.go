@@ -18,7 +18,7 @@ func (k *Manager) CheckNotRequired(ctx context.Context, a attempt.Attempt) *refu
 	refused := a.Refusal()
 	switch {
 	case refused == nil && !a.Allows():
-		return a.Changed()
+		return a.PolicyChanged()
 	case refused == nil:
 		if refused = k.RefuseIfEnded(ctx, a); refused != nil {
 			return refused
@@ -55,7 +55,7 @@ func (k *Manager) cancelSuperseded(ctx context.Context, a attempt.Attempt) *refu
 		}
 	}
 	if denied == nil && !a.Allows() {
-		return a.Changed()
+		return a.PolicyChanged()
 	}
 	return denied
 }

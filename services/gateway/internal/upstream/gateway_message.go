@@ -179,8 +179,8 @@ func newGatewayMessage(text string) GatewayMessage {
 	return GatewayMessage{m}
 }
 
-// cleanClientText returns the allowed characters of a client's text, cut to most bytes. It returns "unknown" if there
-// are none.
+// cleanClientText returns the allowed characters of a client's text, cut to most bytes. It returns "unknown" if the text
+// contains no allowed character.
 func cleanClientText(text string, most int) string {
 	allowed := strings.Map(func(r rune) rune {
 		switch {
