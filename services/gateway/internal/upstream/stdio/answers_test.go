@@ -24,7 +24,7 @@ func (s session) raw(line string) (upstream.Answer, time.Duration, error) {
 	return answer, time.Since(begin), err
 }
 
-// Case U2. Case A. Checks that an answer that cannot be used ends its call at once, with the reason.
+// Case U2. Checks that an answer that cannot be used ends its call at once, with the reason.
 func TestRequest_UnusableAnswerEndsItsCallAtOnce(t *testing.T) {
 	t.Parallel()
 	const pair = "the message contains half of a surrogate pair"
@@ -76,7 +76,7 @@ func TestRequest_UnusableAnswerEndsItsCallAtOnce(t *testing.T) {
 	}
 }
 
-// Case A. Checks that unusual forms that some servers write are accepted, and repaired before they are read.
+// Checks that unusual forms that some servers write are accepted, and repaired before they are read.
 func TestRequest_UnusualFormsOfAnswersAreRepaired(t *testing.T) {
 	t.Parallel()
 	const want = `{"content":[{"type":"text","text":"a"}]}`
@@ -113,7 +113,7 @@ func TestRequest_UnusualFormsOfAnswersAreRepaired(t *testing.T) {
 	})
 }
 
-// Case U2. Case A. Checks that an error without an id does not end a call if other calls are in flight, or if a request
+// Case U2. Checks that an error without an id does not end a call if other calls are in flight, or if a request
 // of another principal may have caused the error.
 func TestRequest_ErrorWithoutIDEndsOnlyASingleCall(t *testing.T) {
 	t.Parallel()

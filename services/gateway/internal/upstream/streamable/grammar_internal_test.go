@@ -33,7 +33,7 @@ type event struct {
 	wait           int64
 }
 
-// Case J. Checks that a stream is read according to the grammar of the HTML Standard, wherever its pieces end.
+// Checks that a stream is read according to the grammar of the HTML Standard, wherever its pieces end.
 func TestEventReader_FollowsTheHTMLStandard(t *testing.T) {
 	t.Parallel()
 	const lines = "id: 1|data: a|data:  b|data:c|| |:comment|data|event: ping|data: x||event|data: y||id|data: z||id: 2|retry: 70|retry: 7x||data: unfinished|"
@@ -60,7 +60,7 @@ func TestEventReader_FollowsTheHTMLStandard(t *testing.T) {
 	}
 }
 
-// Case J. Checks that a byte order mark inside the stream belongs to its line, and that a long line is complete.
+// Checks that a byte order mark inside the stream belongs to its line, and that a long line is complete.
 func TestEventReader_ReadsByteOrderMarksAndLongLines(t *testing.T) {
 	t.Parallel()
 	e := newEvents(t, strings.NewReader("data: \ufeffa\n\ufeffdata: b\n\n"))
@@ -76,7 +76,7 @@ func TestEventReader_ReadsByteOrderMarksAndLongLines(t *testing.T) {
 	}
 }
 
-// Case J. Checks that an event whose blank line ends with CR is returned at once, whether or not an LF follows.
+// Checks that an event whose blank line ends with CR is returned at once, whether or not an LF follows.
 func TestEventReader_DoesNotWaitAfterCR(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -234,7 +234,7 @@ func TestLegacy_AnswersReachTheirRequests(t *testing.T) {
 	}
 }
 
-// Case P. Checks that messages are posted only to the host of the configured address.
+// Checks that messages are posted only to the host of the configured address.
 func TestLegacy_EndpointMustBeOnTheSameHost(t *testing.T) {
 	t.Parallel()
 	stranger := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("a stranger was reached") }))

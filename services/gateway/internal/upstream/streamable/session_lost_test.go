@@ -19,7 +19,7 @@ func unknownAs(status int) webReply {
 	return plain(status, "application/json", `{"jsonrpc":"2.0","id":null,"error":{"code":-32000,"message":"Bad Request: no valid session ID provided"}}`)
 }
 
-// Case U3. Case C. Checks that the gateway finds out that a session is lost if a server answers requests of an unknown
+// Case U3. Checks that the gateway finds out that a session is lost if a server answers requests of an unknown
 // session with another status than 404. The request is sent once, and nothing more is sent in the session.
 func TestRequest_LostSessionIsNoticedByAnyStatus(t *testing.T) {
 	t.Parallel()
@@ -71,7 +71,7 @@ func TestRequest_LostSessionIsNoticedByAnyStatus(t *testing.T) {
 	}
 }
 
-// Case U3. Case C. Checks that the gateway checks at most once a minute whether a session is lost, whatever its client
+// Case U3. Checks that the gateway checks at most once a minute whether a session is lost, whatever its client
 // sends.
 func TestRequest_ProbesOnceAMinute(t *testing.T) {
 	t.Parallel()
@@ -89,7 +89,7 @@ func TestRequest_ProbesOnceAMinute(t *testing.T) {
 	}
 }
 
-// Case U3. Case G. Checks that cookies that a server sets in a session are sent back only in that session.
+// Case U3. Checks that cookies that a server sets in a session are sent back only in that session.
 func TestCookies_AreSentOnlyInTheirSession(t *testing.T) {
 	t.Parallel()
 	sets := func(lines ...string) webReply {
@@ -144,7 +144,7 @@ func TestCookies_AreSentOnlyInTheirSession(t *testing.T) {
 	}
 }
 
-// Case U3. Case G. Checks that a session's cookies are added to the configured cookie, change with the session, and are
+// Case U3. Checks that a session's cookies are added to the configured cookie, change with the session, and are
 // redacted from answers.
 func TestCookies_AreRedactedFromAnswers(t *testing.T) {
 	t.Parallel()
@@ -181,7 +181,7 @@ func TestCookies_AreRedactedFromAnswers(t *testing.T) {
 	}
 }
 
-// Case U3. Case C. Checks that a request that may be sent only once is not sent again after a 404, but that a new
+// Case U3. Checks that a request that may be sent only once is not sent again after a 404, but that a new
 // session is opened for later requests.
 func TestRequest_SentOnceOpensANewSessionAfterward(t *testing.T) {
 	t.Parallel()
