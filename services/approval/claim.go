@@ -22,9 +22,9 @@ const defaultLease = time.Minute
 
 // ClaimApproval implements approvalv1.ApprovalServiceServer.
 func (s *Service) ClaimApproval(ctx context.Context, req *approvalv1.ClaimApprovalRequest) (*approvalv1.ClaimApprovalResponse, error) {
-	who := authn.CallerOf(ctx).Principal
+	principal := authn.CallerOf(ctx).Principal
 	statement, err := s.decisions.accept(decisionUse{
-		signed: req.GetSignedDecision(), unsigned: req.GetDecision(), principal: who, approval: req.GetApprovalId(), attempt: req.GetAttempt(),
+		signed: req.GetSignedDecision(), unsigned: req.GetDecision(), principal: principal, approval: req.GetApprovalId(), attempt: req.GetAttempt(),
 		identity: req.GetServerIdentity(), definition: req.GetDefinitionDigest(),
 	})
 	if err != nil {
@@ -32,11 +32,11 @@ func (s *Service) ClaimApproval(ctx context.Context, req *approvalv1.ClaimApprov
 	}
 	var resp *approvalv1.ClaimApprovalResponse
 	err = s.store.Do(ctx, func(ctx context.Context, tx *store.Tx) error {
-		r, err := tx.Get(ctx, who.GetTenant(), req.GetApprovalId())
+		r, err := tx.Get(ctx, principal.GetTenant(), req.GetApprovalId())
 		if err != nil {
 			return err
 		}
-		if !bytes.Equal(store.RequesterDigest(who), store.RequesterDigest(r.Approval.GetRequester())) {
+		if !bytes.Equal(store.RequesterDigest(principal), store.RequesterDigest(r.Approval.GetRequester())) {
 			return store.ErrNotFound
 		}
 		if err := checkCallOf(statement, r); err != nil {

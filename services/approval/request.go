@@ -28,20 +28,20 @@ import (
 
 // RequestApproval implements approvalv1.ApprovalServiceServer.
 func (s *Service) RequestApproval(ctx context.Context, req *approvalv1.RequestApprovalRequest) (*approvalv1.RequestApprovalResponse, error) {
-	who, d := authn.CallerOf(ctx).Principal, req.GetDecision()
+	principal, d := authn.CallerOf(ctx).Principal, req.GetDecision()
 	switch {
 	case d.GetEffect() != policyv1.Effect_EFFECT_REQUIRE_APPROVAL || d.GetApproval() == nil:
 		return nil, toStatus(errNotAsked)
 	case !allowsSelfVote(req):
 		return nil, toStatus(errConfirmation)
 	}
-	word := req.GetSelfVote()
-	ask := approvalRequest{service: s, principal: who, canConfirm: req.GetCanConfirm(), question: lifecycle.OpenRequest{
-		ID: uuid.NewString(), DecisionID: req.GetDecisionId(), Requester: who, Decision: d, Times: s.defaultTimes(),
+	selfVote := req.GetSelfVote()
+	ask := approvalRequest{service: s, principal: principal, canConfirm: req.GetCanConfirm(), question: lifecycle.OpenRequest{
+		ID: uuid.NewString(), DecisionID: req.GetDecisionId(), Requester: principal, Decision: d, Times: s.defaultTimes(),
 		TraceParent: telemetry.TraceParent(trace.SpanContextFromContext(ctx)),
 	}}
 	statement, err := s.decisions.accept(decisionUse{
-		signed: req.GetSignedDecision(), unsigned: d, principal: who, approval: word.GetApprovalId(),
+		signed: req.GetSignedDecision(), unsigned: d, principal: principal, approval: selfVote.GetApprovalId(),
 		identity: req.GetBound().GetServerIdentity(), definition: req.GetBound().GetCall().GetDefinitionDigest(),
 	})
 	if err != nil {
@@ -54,8 +54,8 @@ func (s *Service) RequestApproval(ctx context.Context, req *approvalv1.RequestAp
 		return nil, toStatus(err)
 	}
 	var resp *approvalv1.RequestApprovalResponse
-	if word != nil {
-		resp, err = ask.recordSelfVote(ctx, word)
+	if selfVote != nil {
+		resp, err = ask.recordSelfVote(ctx, selfVote)
 	} else {
 		resp, err = ask.inTransaction(ctx, ask.attachOrOpen)
 	}
@@ -109,14 +109,14 @@ func (a *approvalRequest) bindCall(ctx context.Context, call *approvalv1.BoundCa
 	if err != nil {
 		return errors.Join(errParams, err)
 	}
-	kept := proto.CloneOf(call)
-	kept.Call.ParamsJson = params
-	alike, err1 := binding.DigestIgnoringDefinition(a.principal, kept.GetCall())
-	bare, err2 := binding.EssentialDigest(a.principal, kept)
+	boundCall := proto.CloneOf(call)
+	boundCall.Call.ParamsJson = params
+	alike, err1 := binding.DigestIgnoringDefinition(a.principal, boundCall.GetCall())
+	bare, err2 := binding.EssentialDigest(a.principal, boundCall)
 	if err := errors.Join(err1, err2); err != nil {
 		return errors.Join(errParams, err)
 	}
-	a.question.Call, a.question.Digest, a.question.Alike, a.question.Bare = kept, digest[:], alike[:], bare[:]
+	a.question.Call, a.question.Digest, a.question.Alike, a.question.Bare = boundCall, digest[:], alike[:], bare[:]
 	return nil
 }
 
@@ -165,19 +165,19 @@ func (a *approvalRequest) openUnlessDenied(ctx context.Context, tx *store.Tx) (*
 // attach updates the existing approval of the call to the current decision of policy. It asks approvers again if the
 // terms changed. The response says whether the person at the agent can be asked.
 func (a *approvalRequest) attach(ctx context.Context, tx *store.Tx, r *lifecycle.Record) (*approvalv1.RequestApprovalResponse, error) {
-	again := r.UpdateDecision(a.question.Decision, a.service.defaultTimes(), tx.Now)
-	if !again && !a.mayConfirm(r) {
+	askedAgain := r.UpdateDecision(a.question.Decision, a.service.defaultTimes(), tx.Now)
+	if !askedAgain && !a.mayConfirm(r) {
 		return askedResponse(r, false), nil
 	}
 	full, err := a.service.checkRequestRate(ctx, tx, a.principal)
 	switch {
 	case err != nil:
 		return nil, err
-	case full != nil && again: // the approval keeps its old terms; they can't be used, because policy decides again at the claim
+	case full != nil && askedAgain: // the approval keeps its old terms; they can't be used, because policy decides again at the claim
 		return refusalResponse(full), nil
 	case full != nil: // only approvers are asked
 		return askedResponse(r, false), nil
-	case again:
+	case askedAgain:
 		err = tx.Save(ctx, r)
 	default:
 		err = tx.CountRequest(ctx, a.principal)

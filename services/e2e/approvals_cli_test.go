@@ -59,7 +59,7 @@ func TestApprovalsCLI_RepeatedAndLateVotesNameTheEarlierOne(t *testing.T) {
 	for _, vote := range []string{"approve", "deny"} {
 		for _, more := range [][]string{nil, {"-o", "json"}} {
 			late := f.runApprovals(t, benToken, append([]string{vote, id}, more...)...)
-			checkCommand(t, late, 1, late.Stderr, "sluice: nothing was decided: "+id+" is denied since ")
+			checkCommand(t, late, 1, late.Stderr, "sluice: nothing was decided: "+id+" has been denied since ")
 		}
 	}
 }
@@ -99,7 +99,7 @@ func TestApprovalsCLI_LargeViewIsShownAndApprovedWhole(t *testing.T) {
 		t.Errorf("%d characters of the text are shown, want all %d", n, 3<<20)
 	}
 	approved := f.runApprovals(t, anaToken, "approve", id)
-	if approved.Code != 0 || !strings.Contains(approved.Stdout, id+" is approved: the call runs once, when its caller makes it again or still waits for it, before ") {
+	if approved.Code != 0 || !strings.Contains(approved.Stdout, id+" is approved: the call runs once if its caller still waits for it or makes it again before ") {
 		t.Fatalf("exit code %d: %s", approved.Code, approved.Stderr)
 	}
 	if resp := c.Call("send", arguments); resp.IsError(t) || len(f.upstream.Calls("send")) != 1 {
@@ -137,7 +137,7 @@ func TestCLI_RefusedTokenErrorNamesThePermittedRoles(t *testing.T) {
 		}
 		ran := sluice(tt.token, append(tt.args, "--data", t.TempDir())...)
 		checkCommand(t, ran, 1, ran.Stderr, "sluice: ", tt.want)
-		if strings.Contains(ran.Stderr, "/sluice.") || strings.Contains(ran.Stderr, "stays so") {
+		if strings.Contains(ran.Stderr, "/sluice.") || strings.Contains(ran.Stderr, "was not cancelled") {
 			t.Errorf("%v: the error shows internal names: %s", tt.args, ran.Stderr)
 		}
 	}

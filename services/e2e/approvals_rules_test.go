@@ -157,7 +157,7 @@ func TestApprovalsCLI_CancelsApproval(t *testing.T) {
 	next := f.awaitOnePending(t)
 	checkCommand(t, f.runApprovalsJSON(t, "deny", next, "--yes"), 0, "")
 	ran = f.runApprovals(t, stack.OperatorToken, "cancel", next)
-	checkCommand(t, ran, 1, ran.Stderr, next+" is denied and stays so: the approval has ended")
+	checkCommand(t, ran, 1, ran.Stderr, next+" is denied and was not cancelled: the approval has ended")
 	shown := f.runApprovals(t, stack.OperatorToken, "show", id)
 	checkCommand(t, shown, 0, shown.Stdout, "cancelled  operator  no longer needed")
 }

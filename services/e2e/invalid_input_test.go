@@ -140,7 +140,7 @@ func TestCLI_InvalidCommandLinesAreReported(t *testing.T) {
 		{"a mesh that is not there", "sluice", []string{"status", "--data", "nowhere"}, 1, "no operator token: "},
 		{"nothing to lint", "sluice", []string{"policy", "lint"}, 2, "requires at least 1 arg(s)"},
 		{"a policy that is missing", "sluice", []string{"policy", "lint", "nowhere.yaml"}, 1, "sluice: the policy nowhere.yaml does not exist: name a file or a folder with policy documents"},
-		{"distributed roles, started as one", "sluice", []string{"up", "--config", "distributed.yaml"}, 1, "roles: start each role by its own program, or take `roles` out to run them in one process"},
+		{"distributed roles, started as one", "sluice", []string{"up", "--config", "distributed.yaml"}, 1, "`roles`, which is for roles in separate processes: start each role by its own program, or remove `roles` to run them in one process"},
 		{"a role without certificates", "policy", []string{"--config", "distributed.yaml"}, 1, "policy: tls.dir is not set: roles in separate processes need certificates; make them with `sluice certs`"},
 		{"a role whose certificates are missing", "policy", []string{"--config", "nocerts.yaml"}, 1, "nowhere/ca.pem: no such file or directory (make it with `sluice certs --dir "},
 		{"people without certificates", "sluice", []string{"status", "--config", "distributed.yaml"}, 1, "set tls.dir to the folder with ca.pem"},

@@ -114,7 +114,7 @@ func (t *tool) firstSteps(f *config.File, found addresses) string {
 		{"call demo create_note --arg title=a --arg body=b", "runs four times a minute"},
 		{"approvals list", "lists calls that wait for a person, such as a refund"},
 		{"decisions tail", "prints what happened, and why"},
-		{"policy explain --server demo --tool delete_note", "says why a call is denied"},
+		{"policy explain --server demo --tool delete_note", "says why policy denies a call"},
 	} {
 		fmt.Fprintf(&b, "  %s %-52s # %s\n", command, step[0], step[1])
 	}

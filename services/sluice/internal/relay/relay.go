@@ -157,11 +157,11 @@ func (r *Relay) forward(ctx context.Context, line []byte, m *message) {
 		r.cfg.Log.WarnContext(ctx, "a message of the client was not delivered to the mesh", "mcp_method", m.Method, "error", err)
 		return
 	}
-	said, own := errors.AsType[*rpcError](err)
+	rpcErr, own := errors.AsType[*rpcError](err)
 	if !own {
-		said = &rpcError{raw: internalError(err)}
+		rpcErr = &rpcError{raw: internalError(err)}
 	}
-	r.write(fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"error":%s}`, m.ID, said.raw))
+	r.write(fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"error":%s}`, m.ID, rpcErr.raw))
 }
 
 // currentSession returns the current session. Before that, it stores the message if the message opens a session.
