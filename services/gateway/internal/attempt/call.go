@@ -48,7 +48,8 @@ type Call struct {
 	// FromServer reports that the request is the server's own and goes to the client.
 	FromServer bool
 	// DeclaredCapabilities replaces, for the server, the client capabilities in the message. It is a raw JSON object;
-	// nil keeps those in the message. Mirrored are the headers that repeat arguments.
+	// nil keeps those in the message. ParamHeaders are the HTTP headers that repeat
+	// arguments (MCP 2026-07-28, Transports).
 	DeclaredCapabilities []byte
 	ParamHeaders         []upstream.Header
 	// Upstream sends the request, and Memory is the memory that its answer takes.

@@ -7,8 +7,8 @@ import (
 )
 
 const (
-	// splitFor is how long limited calls are refused after two instances of the ratelimit role answered in turn.
-	splitFor = time.Minute
+	// splitDuration is how long limited calls are refused after two instances of the ratelimit role answered in turn.
+	splitDuration = time.Minute
 	// maxInstances is how many earlier instances are remembered. Each restart of the role adds one.
 	maxInstances = 16
 )
@@ -25,10 +25,10 @@ type instances struct {
 	until   time.Time
 }
 
-// split records that instance answered a request sent at asked, and reports whether two instances have answered in
+// observe records that instance answered a request sent at asked, and reports whether two instances have answered in
 // turn within splitFor. Late answers of a replaced instance do not count. An empty instance is a role of an earlier
 // version, which cannot be distinguished from others.
-func (i *instances) split(instance string, asked time.Time) bool {
+func (i *instances) observe(instance string, asked time.Time) bool {
 	if instance == "" {
 		return false
 	}
@@ -39,7 +39,7 @@ func (i *instances) split(instance string, asked time.Time) bool {
 	switch {
 	case instance == i.current, known && asked.Before(i.since):
 	case known:
-		i.until = now.Add(splitFor)
+		i.until = now.Add(splitDuration)
 		i.current, i.since = instance, now
 	default:
 		i.earlier = append(i.earlier, instance)

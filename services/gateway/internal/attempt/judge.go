@@ -11,9 +11,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 )
 
-// Judge sets the decision of a call. It uses the cached decision on an equal call if that is still valid; otherwise
-// it asks policy.
-func (d *Desk) Judge(ctx context.Context, a Attempt) (Attempt, *refusal.Refusal) {
+// Judge returns the attempt with the decision of policy. It uses the cached decision on an equal call if that is still
+// valid. Otherwise it asks the policy service.
+func (d *Client) Judge(ctx context.Context, a Attempt) (Attempt, *refusal.Refusal) {
 	question := decisioncache.Query{Principal: a.Principal, Method: a.Sent.Method, Server: a.Server, Name: a.Name(), Ref: a.Sent.Ref, Definition: a.Definition}
 	if decision := d.deps.Decisions.Get(ctx, question); decision != nil {
 		a.Decision = decision
@@ -28,13 +28,13 @@ func (d *Desk) Judge(ctx context.Context, a Attempt) (Attempt, *refusal.Refusal)
 
 // Attest asks policy about a call of a tool with this definition, without the cache. The decision is signed for the
 // approval service: for an approval and its attempt, or for none if approval is empty.
-func (d *Desk) Attest(ctx context.Context, a Attempt, definition []byte, approval string, n int32) (*policyv1.DecideCallResponse, *refusal.Refusal) {
+func (d *Client) Attest(ctx context.Context, a Attempt, definition []byte, approval string, n int32) (*policyv1.DecideCallResponse, *refusal.Refusal) {
 	return d.decide(ctx, a, &policyv1.DecideCallRequest{
 		Call: a.PolicyCall(definition), Attest: &policyv1.Attest{ServerIdentity: a.Identity, ApprovalId: approval, Attempt: n},
 	})
 }
 
-func (d *Desk) decide(ctx context.Context, a Attempt, req *policyv1.DecideCallRequest) (*policyv1.DecideCallResponse, *refusal.Refusal) {
+func (d *Client) decide(ctx context.Context, a Attempt, req *policyv1.DecideCallRequest) (*policyv1.DecideCallResponse, *refusal.Refusal) {
 	ctx, cancel := context.WithTimeout(authn.OnBehalfOf(ctx, a.Principal), peerTimeout)
 	defer cancel()
 	resp, err := d.deps.Policy.DecideCall(ctx, req)
@@ -85,7 +85,7 @@ func (a Attempt) Denied(code commonv1.Code) *refusal.Refusal {
 	return refused
 }
 
-// Denies reports whether policy denies the call; a refusal of this gateway alone does not count.
+// Denies reports whether policy denies the call. It returns false if only this gateway refuses the call.
 func (a Attempt) Denies() bool {
 	return a.Decision.GetEffect() == policyv1.Effect_EFFECT_DENY || a.Decision.GetHidden()
 }
@@ -95,13 +95,13 @@ func (a Attempt) Allows() bool {
 	return a.Decision.GetEffect() == policyv1.Effect_EFFECT_ALLOW && a.Refusal() == nil
 }
 
-// Asks reports whether policy requires an approval.
-func (a Attempt) Asks() bool {
+// NeedsApproval reports whether policy requires an approval.
+func (a Attempt) NeedsApproval() bool {
 	return a.Decision.GetEffect() == policyv1.Effect_EFFECT_REQUIRE_APPROVAL && a.Refusal() == nil
 }
 
-// Changed returns the refusal of a call on which policy has just changed its decision.
-func (a Attempt) Changed() *refusal.Refusal {
+// PolicyChanged returns the refusal of a call on which policy has just changed its decision.
+func (a Attempt) PolicyChanged() *refusal.Refusal {
 	if refused := a.Refusal(); refused != nil {
 		return refused
 	}

@@ -27,18 +27,18 @@ const Miscounted = "two ratelimit roles answer in turn and each counts for itsel
 func (a Attempt) IsLimited() bool { return len(a.Decision.GetLimits()) > 0 }
 
 // Reserve reserves all limits of a call, or none, under an idempotency key.
-func (d *Desk) Reserve(ctx context.Context, a Attempt, key string) (Attempt, *refusal.Refusal) {
+func (d *Client) Reserve(ctx context.Context, a Attempt, key string) (Attempt, *refusal.Refusal) {
 	ctx, cancel := context.WithTimeout(authn.OnBehalfOf(ctx, a.Principal), peerTimeout)
 	defer cancel()
 	asked := time.Now()
 	resp, err := d.deps.Limiter.ReserveLimits(ctx, &ratelimitv1.ReserveLimitsRequest{
-		IdempotencyKey: key, Limits: Reserved(a.Decision.GetLimits()), Lease: durationpb.New(leaseTime),
+		IdempotencyKey: key, Limits: LimitsOf(a.Decision.GetLimits()), Lease: durationpb.New(leaseTime),
 	})
 	if err != nil {
-		return a, d.uncounted(ctx, a, err)
+		return a, d.notReserved(ctx, a, err)
 	}
 	a.Lease = resp.GetLease()
-	if d.instances.split(resp.GetInstance(), asked) {
+	if d.instances.observe(resp.GetInstance(), asked) {
 		return a, d.miscounted(ctx, a)
 	}
 	if a.Lease != nil {
@@ -47,8 +47,8 @@ func (d *Desk) Reserve(ctx context.Context, a Attempt, key string) (Attempt, *re
 	return a, a.limited(resp.GetRefusal())
 }
 
-// Reserved returns the limits of a decision in the form in which they are reserved.
-func Reserved(limits []*policyv1.RuleLimit) []*ratelimitv1.Limit {
+// LimitsOf returns the limits of a decision in the form in which they are reserved.
+func LimitsOf(limits []*policyv1.RuleLimit) []*ratelimitv1.Limit {
 	out := make([]*ratelimitv1.Limit, len(limits))
 	for i, l := range limits {
 		out[i] = l.GetLimit()
@@ -62,9 +62,10 @@ func isUnknown(l *policyv1.RuleLimit) bool {
 	return l.GetLimit().GetKind() == ratelimitv1.LimitKind_LIMIT_KIND_CONCURRENCY || l.GetSettle() != ""
 }
 
-// uncounted returns the refusal of a call whose limits cannot be reserved. It returns nil if the limiter is unavailable
-// and every limit is configured to let calls pass in that case. A limiter that answers with an error has refused.
-func (d *Desk) uncounted(ctx context.Context, a Attempt, err error) *refusal.Refusal {
+// notReserved returns the refusal of a call whose limits cannot be reserved. It returns nil if the limiter is
+// unavailable and every limit is configured to let calls pass in that case. A limiter that answers with an error has
+// refused.
+func (d *Client) notReserved(ctx context.Context, a Attempt, err error) *refusal.Refusal {
 	d.deps.Log.WarnContext(ctx, "limits were not reserved", "decision_id", a.ID, "error", err)
 	code := status.Code(err)
 	away := code == codes.Unavailable || code == codes.DeadlineExceeded
@@ -81,9 +82,9 @@ func (d *Desk) uncounted(ctx context.Context, a Attempt, err error) *refusal.Ref
 
 // miscounted refuses a call whose limits two instances count separately. Rules that let calls pass while the limiter is
 // unavailable do not apply, because the limiter is available.
-func (d *Desk) miscounted(ctx context.Context, a Attempt) *refusal.Refusal {
+func (d *Client) miscounted(ctx context.Context, a Attempt) *refusal.Refusal {
 	d.deps.Log.WarnContext(ctx, Miscounted, "decision_id", a.ID)
-	d.GiveBack(ctx, a.Lease.GetId(), a.ID)
+	d.ReleaseLease(ctx, a.Lease.GetId(), a.ID)
 	refused := &refusal.Refusal{Code: commonv1.Code_CODE_LIMITER_UNAVAILABLE, Message: Miscounted + ".", PolicyRevision: a.Decision.GetPolicyRevision()}
 	if limits := a.Decision.GetLimits(); len(limits) > 0 {
 		refused.Rule = limits[0].GetRule()
@@ -91,9 +92,9 @@ func (d *Desk) miscounted(ctx context.Context, a Attempt) *refusal.Refusal {
 	return refused
 }
 
-// Miscounting reports whether limited calls are refused now, because two instances of the ratelimit role answer
+// IsMiscounting reports whether limited calls are refused now, because two instances of the ratelimit role answer
 // alternately and each of them counts only its own calls.
-func (d *Desk) Miscounting() bool { return d.instances.isSplit() }
+func (d *Client) IsMiscounting() bool { return d.instances.isSplit() }
 
 // limited returns the refusal of a call that a limit does not allow. An answer with neither a lease nor a refusal
 // refuses the call, too.
@@ -131,8 +132,8 @@ func describe(l *policyv1.RuleLimit) string {
 	return "at most " + l.GetLimit().GetMax() + " calls in " + l.GetLimit().GetWindow().AsDuration().String() + " " + of + "."
 }
 
-// GiveBack gives back the reservation of a call that was provably never sent. An empty lease is ignored.
-func (d *Desk) GiveBack(ctx context.Context, lease, decisionID string) {
+// ReleaseLease gives back the reservation of a call that was provably never sent. An empty lease is ignored.
+func (d *Client) ReleaseLease(ctx context.Context, lease, decisionID string) {
 	if lease == "" {
 		return
 	}

@@ -26,7 +26,7 @@ import (
 )
 
 // writeRecord calls write for a record. If the span of the call is sampled, writeRecord starts a child span for it.
-func (d *Desk) writeRecord(ctx context.Context, name string, rec *journal.Record, write func(context.Context, *journal.Record) error) error {
+func (d *Client) writeRecord(ctx context.Context, name string, rec *journal.Record, write func(context.Context, *journal.Record) error) error {
 	if !trace.SpanFromContext(ctx).IsRecording() {
 		return write(ctx, rec)
 	}
@@ -40,7 +40,7 @@ func (d *Desk) writeRecord(ctx context.Context, name string, rec *journal.Record
 }
 
 // newRecord returns an empty record. It reuses a record that reuseRecord has cleared, if there is one.
-func (d *Desk) newRecord() *journal.Record {
+func (d *Client) newRecord() *journal.Record {
 	if rec, ok := d.blanks.Get().(*journal.Record); ok {
 		return rec
 	}
@@ -48,7 +48,7 @@ func (d *Desk) newRecord() *journal.Record {
 }
 
 // reuseRecord clears a record and puts it into the pool. The journal has copied what it needs.
-func (d *Desk) reuseRecord(rec *journal.Record) {
+func (d *Client) reuseRecord(rec *journal.Record) {
 	*rec = journal.Record{}
 	d.blanks.Put(rec)
 }
@@ -89,7 +89,7 @@ func (a Attempt) describe(rec *journal.Record) {
 
 // arguments returns the keyed digest of a tool call's arguments, or of the params of another method; empty if there
 // are none. Only the first record of a call has it.
-func (d *Desk) arguments(a Attempt) string {
+func (d *Client) arguments(a Attempt) string {
 	args := a.Sent.Arguments
 	if a.Sent.Method != mcp.MethodToolsCall {
 		args = a.Sent.Params
@@ -108,7 +108,7 @@ func Named(p *identityv1.Principal) journal.Principal {
 }
 
 // intent fills in the record of a call that is about to be sent.
-func (d *Desk) intent(ctx context.Context, a Attempt, rec *journal.Record) *journal.Record {
+func (d *Client) intent(ctx context.Context, a Attempt, rec *journal.Record) *journal.Record {
 	a.base(ctx, rec)
 	a.describe(rec)
 	rec.ArgumentsHMAC = d.arguments(a)
@@ -139,7 +139,7 @@ func (d *Desk) intent(ctx context.Context, a Attempt, rec *journal.Record) *jour
 
 // RefusalRecord returns the record of a refused call. It contains the actual reason, even if the caller's answer does
 // not.
-func (d *Desk) RefusalRecord(ctx context.Context, a Attempt, refused *refusal.Refusal) *journal.Record {
+func (d *Client) RefusalRecord(ctx context.Context, a Attempt, refused *refusal.Refusal) *journal.Record {
 	rec := a.base(ctx, new(journal.Record))
 	if !a.Decision.GetHidden() { // the record of a hidden tool looks like that of a missing one
 		a.describe(rec)
@@ -196,61 +196,61 @@ func class(a upstream.Answer, err error) journal.ResultClass {
 	}
 }
 
-// Intent records that a call is about to be sent. If it fails, the call must not be sent.
-func (d *Desk) Intent(ctx context.Context, a Attempt) error {
+// RecordIntent records that a call is about to be sent. If it fails, the call must not be sent.
+func (d *Client) RecordIntent(ctx context.Context, a Attempt) error {
 	rec := d.newRecord()
 	defer d.reuseRecord(rec)
 	return d.writeRecord(ctx, spans.JournalIntent, d.intent(ctx, a, rec), d.deps.Journal.Intent)
 }
 
-// Claiming records that an approval is about to be claimed, and the idempotency key under which its limits are
+// RecordClaim records that an approval is about to be claimed, and the idempotency key under which its limits are
 // reserved; an empty key means that none are. If it fails, the approval must not be claimed.
-func (d *Desk) Claiming(ctx context.Context, a Attempt, key string) error {
+func (d *Client) RecordClaim(ctx context.Context, a Attempt, key string) error {
 	rec := d.intent(ctx, a, new(journal.Record))
 	rec.IdempotencyKey = key
 	return d.writeRecord(ctx, spans.JournalClaim, rec, d.deps.Journal.Claim)
 }
 
-// Outcome records the outcome of a sent call and returns its class. An error means that the outcome is not on record
-// yet.
-func (d *Desk) Outcome(ctx context.Context, a Attempt, answer upstream.Answer, err error) (journal.ResultClass, error) {
+// RecordOutcome records the outcome of a sent call and returns its class. An error means that the outcome is not on
+// record yet.
+func (d *Client) RecordOutcome(ctx context.Context, a Attempt, answer upstream.Answer, err error) (journal.ResultClass, error) {
 	rec := d.newRecord()
 	defer d.reuseRecord(rec)
 	a.outcome(ctx, answer, err, rec)
 	return rec.ResultClass, d.writeRecord(ctx, spans.JournalOutcome, rec, d.deps.Journal.Outcome)
 }
 
-// Settled records that nothing is left to report to the approval service about an approved call.
-func (d *Desk) Settled(ctx context.Context, a Attempt) {
+// RecordSettled records that nothing is left to report to the approval service about an approved call.
+func (d *Client) RecordSettled(ctx context.Context, a Attempt) {
 	d.WriteSettled(ctx, a.base(ctx, new(journal.Record)))
 }
 
-// WriteSettled does what [Desk.Settled] does for a call of which only a record exists.
-func (d *Desk) WriteSettled(ctx context.Context, rec *journal.Record) {
+// WriteSettled does what [Desk.RecordSettled] does for a call of which only a record exists.
+func (d *Client) WriteSettled(ctx context.Context, rec *journal.Record) {
 	if err := d.deps.Journal.Settled(ctx, rec); err != nil && !errors.Is(err, journal.ErrClosed) {
 		d.deps.Log.WarnContext(ctx, "settled call not recorded", "decision_id", rec.DecisionID, "error", err)
 	}
 }
 
 // WriteRefusal records a refusal. It logs a failure.
-func (d *Desk) WriteRefusal(ctx context.Context, rec *journal.Record) {
+func (d *Client) WriteRefusal(ctx context.Context, rec *journal.Record) {
 	if err := d.writeRecord(context.WithoutCancel(ctx), spans.JournalRefusal, rec, d.deps.Journal.Refusal); err != nil {
 		d.deps.Log.ErrorContext(ctx, "refusal not recorded", "decision_id", rec.DecisionID, "error", err)
 	}
 }
 
 // WriteOutcome records the outcome of a call of which only a record exists.
-func (d *Desk) WriteOutcome(ctx context.Context, rec *journal.Record) error {
+func (d *Client) WriteOutcome(ctx context.Context, rec *journal.Record) error {
 	return d.deps.Journal.Outcome(ctx, rec)
 }
 
 // WritePassed records how many messages that need no rule arrived.
-func (d *Desk) WritePassed(ctx context.Context, rec *journal.Record) error {
+func (d *Client) WritePassed(ctx context.Context, rec *journal.Record) error {
 	return d.deps.Journal.Passed(ctx, rec)
 }
 
 // NotSent returns the refusal of a call that is not sent because its intent or claim could not be recorded.
-func (d *Desk) NotSent(ctx context.Context, a Attempt, err error) *refusal.Refusal {
+func (d *Client) NotSent(ctx context.Context, a Attempt, err error) *refusal.Refusal {
 	if errors.Is(err, journal.ErrQuota) {
 		d.deps.Log.WarnContext(ctx, "a principal has used up its quota of the journal; its call is not sent", "decision_id", a.ID, "error", err)
 		refused := &refusal.Refusal{

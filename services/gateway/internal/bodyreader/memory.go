@@ -74,7 +74,7 @@ func (m *Memory) reserve(n int) error {
 	if need <= had {
 		return nil
 	}
-	size := max(need, min(max(m.next(had), leastMemory), m.maxBytes))
+	size := max(need, min(max(m.nextCapacity(had), leastMemory), m.maxBytes))
 	if err := m.budget.Grow(m.ctx, size); err != nil {
 		return err
 	}
@@ -87,8 +87,8 @@ func (m *Memory) reserve(n int) error {
 	return nil
 }
 
-// next returns the next capacity for a buffer that is full.
-func (m *Memory) next(had int) int {
+// nextCapacity returns the next capacity for a buffer that is full.
+func (m *Memory) nextCapacity(had int) int {
 	switch {
 	case !m.sized || had < limits.UncountedBytes:
 		return 2 * had
@@ -102,8 +102,8 @@ func (m *Memory) next(had int) int {
 // Bytes returns the message so far. It is valid until the next call that changes it.
 func (m *Memory) Bytes() []byte { return m.bytes }
 
-// Cut keeps the first n bytes.
-func (m *Memory) Cut(n int) { m.bytes = m.bytes[:n] }
+// Truncate keeps the first n bytes.
+func (m *Memory) Truncate(n int) { m.bytes = m.bytes[:n] }
 
 // Add appends a part. Errors are those of waiting for memory.
 func (m *Memory) Add(part []byte) error {

@@ -9,8 +9,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/limits"
 )
 
-// X3: an answer with an announced length is allocated once, beyond its first piece.
-func TestX3ALargeAnswerTakesMemoryOnce(t *testing.T) {
+// Case X3. An answer with an announced length is allocated once, beyond its first piece.
+func TestBody_LargeAnswerIsAllocatedOnce(t *testing.T) {
 	const size = 15 << 20
 	text := make([]byte, size)
 	r, err := limits.NewBudget(limits.AnswerQuotas())

@@ -12,11 +12,11 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/bodyreader"
 )
 
-// sender is a server's end of a body.
-type sender struct{ *io.PipeWriter }
+// bodySender is a server's end of a body.
+type bodySender struct{ *io.PipeWriter }
 
 // send sends this many bytes, one piece per second, and reports whether they were accepted.
-func (s sender) send(bytes, piece int) bool {
+func (s bodySender) send(bytes, piece int) bool {
 	for ; bytes > 0; bytes -= piece {
 		if _, err := io.WriteString(s, strings.Repeat("x", min(bytes, piece))); err != nil {
 			return false
@@ -26,22 +26,22 @@ func (s sender) send(bytes, piece int) bool {
 	return true
 }
 
-// X3: a server that is too slow with a message that takes memory is soon cut off. A server that keeps the pace, or
+// Case X3. A server that is too slow with a message that takes memory is soon cut off. A server that keeps the pace, or
 // takes no memory, may take any time.
-func TestX3SlowServersAreCutOff(t *testing.T) {
+func TestPace_ClosesSlowServers(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		held bool
-		send func(sender) bool
+		send func(bodySender) bool
 		// whole means that everything is read; otherwise the server is cut off within that time.
 		whole  bool
 		within time.Duration
 	}{
-		"a byte a second":            {true, func(s sender) bool { return s.send(1<<10, 1) }, false, 11 * time.Second},
-		"32 KiB a second":            {true, func(s sender) bool { return s.send(8<<20, 32<<10) }, false, 21 * time.Second},
-		"64 KiB a second":            {true, func(s sender) bool { return s.send(8<<20, 64<<10) }, true, 0},
-		"much, and then nothing":     {true, func(s sender) bool { return s.send(15<<20, 1<<20) && s.send(100, 1) }, false, 26 * time.Second},
-		"a byte a second, of little": {false, func(s sender) bool { return s.send(1<<10, 1) }, true, 0},
+		"a byte a second":            {true, func(s bodySender) bool { return s.send(1<<10, 1) }, false, 11 * time.Second},
+		"32 KiB a second":            {true, func(s bodySender) bool { return s.send(8<<20, 32<<10) }, false, 21 * time.Second},
+		"64 KiB a second":            {true, func(s bodySender) bool { return s.send(8<<20, 64<<10) }, true, 0},
+		"much, and then nothing":     {true, func(s bodySender) bool { return s.send(15<<20, 1<<20) && s.send(100, 1) }, false, 26 * time.Second},
+		"a byte a second, of little": {false, func(s bodySender) bool { return s.send(1<<10, 1) }, true, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -50,7 +50,7 @@ func TestX3SlowServersAreCutOff(t *testing.T) {
 				var sending sync.WaitGroup
 				defer sending.Wait()
 				sending.Go(func() {
-					if tt.send(sender{w}) {
+					if tt.send(bodySender{w}) {
 						_ = w.Close()
 					}
 				})
@@ -67,8 +67,8 @@ func TestX3SlowServersAreCutOff(t *testing.T) {
 	}
 }
 
-// X3: the time in which the gateway does not read does not count.
-func TestX3AServerIsNotBlamedForItsReader(t *testing.T) {
+// Case X3. The time in which the gateway does not read does not count.
+func TestPace_IgnoresTheTimeOfTheReader(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		body, w := io.Pipe()

@@ -9,7 +9,7 @@ import (
 	"testing/iotest"
 )
 
-func TestABodyIsReadAsAWhole(t *testing.T) {
+func TestReadAll_ReturnsTheWholeBody(t *testing.T) {
 	t.Parallel()
 	const limit = 4 << 20
 	body := make([]byte, limit+2)
@@ -35,7 +35,7 @@ func TestABodyIsReadAsAWhole(t *testing.T) {
 }
 
 // A body that ends too early is refused, whatever its length.
-func TestABodyThatIsCutIsNone(t *testing.T) {
+func TestReadAll_FailsForATruncatedBody(t *testing.T) {
 	t.Parallel()
 	var p Pieces
 	for _, size := range []int{0, 1, pieceSize, pieceSize + 1} {
@@ -48,8 +48,8 @@ func TestABodyThatIsCutIsNone(t *testing.T) {
 	}
 }
 
-// X3: a large body is allocated once, so that bodies do not keep the garbage collector busy.
-func TestX3ALargeBodyTakesMemoryOnce(t *testing.T) {
+// Case X3. A large body is allocated once, so that bodies do not keep the garbage collector busy.
+func TestReadAll_LargeBodyIsAllocatedOnce(t *testing.T) {
 	const size = 3 << 20
 	body := make([]byte, size)
 	var p Pieces

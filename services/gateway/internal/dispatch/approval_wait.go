@@ -65,7 +65,7 @@ func (x *Exchange) WaitForApproval(ctx context.Context) Response {
 	waitCtx, tracked := x.Session.BeginCall(ctx, jsonrpc.IDKey(x.ID()), nil)
 	defer tracked.End()
 	a, refused := x.Deps.Pipeline.WaitFor(waitCtx, approvals.WaitRequest{
-		Principal: x.Acting(), Approval: args.ID, Client: x.ClientName, Reply: x.NewRelay(),
+		Principal: x.ActingPrincipal(), Approval: args.ID, Client: x.ClientName, Reply: x.NewRelay(),
 	})
 	if refused != nil {
 		return x.Refuse(ctx, refused)

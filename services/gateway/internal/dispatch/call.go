@@ -50,7 +50,7 @@ func (x *Exchange) makeCall(ctx context.Context) Response {
 func (x *Exchange) newCall(ctx context.Context, tracked *session.Call, relay *Relay) (call attempt.Call, tools Tools, policyKnown bool) {
 	tools, err := x.tools(ctx)
 	call = attempt.Call{
-		Principal:            x.Acting(),
+		Principal:            x.ActingPrincipal(),
 		Stale:                x.Stale || err != nil,
 		Revoked:              x.Revoked,
 		Server:               x.ServerName,
@@ -227,6 +227,6 @@ func (x *Exchange) sendNotification(ctx context.Context, own upstream.GatewayMes
 // RefuseNotification records the refusal of a notification, which has no answer.
 func (x *Exchange) RefuseNotification(ctx context.Context, code commonv1.Code) {
 	x.Deps.Pipeline.RecordRefusal(ctx, attempt.Unjudged{
-		Principal: x.Acting(), Server: x.ServerName, Method: x.Message.Method, Code: code, Bytes: len(x.Message.Raw),
+		Principal: x.ActingPrincipal(), Server: x.ServerName, Method: x.Message.Method, Code: code, Bytes: len(x.Message.Raw),
 	})
 }

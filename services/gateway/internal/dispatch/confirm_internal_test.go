@@ -8,7 +8,7 @@ import (
 )
 
 // A client that can't show forms is not asked.
-func TestElicits(t *testing.T) {
+func TestSupportsForms_ReadsTheCapability(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		capabilities, version string
@@ -40,8 +40,8 @@ func TestElicits(t *testing.T) {
 	}
 }
 
-// A3: only a form that says so confirms.
-func TestA3OnlyAFormThatSaysSoConfirms(t *testing.T) {
+// Case A3. Only a form that says so confirms.
+func TestConfirm_NeedsATickedForm(t *testing.T) {
 	t.Parallel()
 	for result, want := range map[string]attempt.Confirmation{
 		`{"action":"accept","content":{"run":true}}`:             attempt.Confirmed,

@@ -34,14 +34,14 @@ func (c client) Write(p []byte) (int, error) {
 	return c.ResponseRecorder.Write(p)
 }
 
-// A3: an answer counts even if the call stops being held at the same moment. Otherwise a declined call would run.
-func TestA3AnAnswerThatHasComeCounts(t *testing.T) {
+// Case A3. An answer counts even if the call stops being held at the same moment. Otherwise a declined call would run.
+func TestConfirm_AnswerAtTheLastMomentCounts(t *testing.T) {
 	t.Parallel()
 	for range 50 {
 		ctx, cancel := context.WithCancel(t.Context())
-		x := asking(t)
+		x := newFormExchange(t)
 		x.Sink = eventStream(client{httptest.NewRecorder(), func(id string) {
-			x.Session.ClientRequests.Deliver(gone(t), clientsAnswer(t, id, `{"action":"decline"}`))
+			x.Session.ClientRequests.Deliver(disconnectedContext(t), newClientAnswer(t, id, `{"action":"decline"}`))
 			cancel()
 		}})
 		if got := dispatch.ConfirmOf(x, x.NewRelay())(ctx, "pay"); got != attempt.Declined {
@@ -50,16 +50,16 @@ func TestA3AnAnswerThatHasComeCounts(t *testing.T) {
 	}
 }
 
-// gone returns the context of an answer whose client has disconnected.
-func gone(t *testing.T) context.Context {
+// disconnectedContext returns the context of an answer whose client has disconnected.
+func disconnectedContext(t *testing.T) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	return ctx
 }
 
-// clientsAnswer returns a client's answer with this result.
-func clientsAnswer(t *testing.T, id, result string) *jsonrpc.Message {
+// newClientAnswer returns a client's answer with this result.
+func newClientAnswer(t *testing.T, id, result string) *jsonrpc.Message {
 	t.Helper()
 	m, err := jsonrpc.Parse([]byte(`{"jsonrpc":"2.0","id":"`+id+`","result":`+result+`}`), jsonrpc.DefaultLimits())
 	if err != nil {
@@ -78,8 +78,8 @@ func newExchange(ctx context.Context, sink dispatch.Sink) *dispatch.Exchange {
 	return x
 }
 
-// asking returns the exchange of a client that can show a form to its user.
-func asking(t *testing.T) *dispatch.Exchange {
+// newFormExchange returns the exchange of a client that can show a form to its user.
+func newFormExchange(t *testing.T) *dispatch.Exchange {
 	t.Helper()
 	x := newExchange(t.Context(), nil)
 	x.Session, x.Message = &session.Session{Client: session.Client{Elicits: true}}, new(jsonrpc.Message)
@@ -91,13 +91,13 @@ func eventStream(w http.ResponseWriter) *sse.Writer {
 	return sse.NewWriter(w, http.Header{"Accept": {"application/json, text/event-stream"}})
 }
 
-// A3: the text says what each answer does, and shows the call as it is, even if the client renders Markdown: nothing is
-// hidden, fetched or rendered.
-func TestA3WhatIsAskedIsShownAsItIs(t *testing.T) {
+// Case A3. The text says what each answer does, and shows the call as it is, even if the client renders Markdown:
+// nothing is hidden, fetched or rendered.
+func TestConfirm_ShowsTheCallVerbatim(t *testing.T) {
 	t.Parallel()
-	x, body := asking(t), httptest.NewRecorder()
+	x, body := newFormExchange(t), httptest.NewRecorder()
 	x.Sink = eventStream(client{body, func(id string) {
-		x.Session.ClientRequests.Deliver(gone(t), clientsAnswer(t, id, `{"action":"accept","content":{"run":true}}`))
+		x.Session.ClientRequests.Deliver(disconnectedContext(t), newClientAnswer(t, id, `{"action":"accept","content":{"run":true}}`))
 	}})
 	text := "call  pay refund\nwhy   **safe**\n\n{\n  \"a\": \"<!--\",\n  \"to\": \"eve\",\n  \"z\": \"--> ![](https://eve.example/x)\"\n}"
 	if got := dispatch.ConfirmOf(x, x.NewRelay())(t.Context(), text); got != attempt.Confirmed {

@@ -108,8 +108,8 @@ func (x *Exchange) ID() []byte { return x.Message.ID.Of(x.Message.Raw) }
 // RawID implements [Replayable].
 func (x *Exchange) RawID() []byte { return x.ID() }
 
-// Acting returns the principal with the session and the run of the message.
-func (x *Exchange) Acting() *identityv1.Principal {
+// ActingPrincipal returns the principal with the session and the run of the message.
+func (x *Exchange) ActingPrincipal() *identityv1.Principal {
 	p := proto.CloneOf(x.Principal)
 	p.Session, p.Run = x.Place().Session, x.Message.Meta.Run
 	return p

@@ -28,9 +28,9 @@ func identifierOf(field string) string {
 // ignoresNames reports whether policy treats all elements of a list alike for the caller, whatever their names are.
 func ignoresNames(access visibility.Access, field string) bool {
 	if field == "prompts" {
-		return access.PromptsAlike
+		return access.PromptNamesIgnored
 	}
-	return access.ResourcesAlike
+	return access.ResourceNamesIgnored
 }
 
 // FilterResult returns the edits of an answer for the client, and whether the answer was filtered. In a list of
@@ -79,7 +79,7 @@ func (x *Exchange) mayReceiveUpdate(m *jsonrpc.Answer) bool {
 		return true
 	}
 	access, err := x.Access(x.Uncancelled(x.ClientCtx))
-	if err != nil || access.ResourcesAlike {
+	if err != nil || access.ResourceNamesIgnored {
 		return err == nil
 	}
 	var about struct {
@@ -88,5 +88,5 @@ func (x *Exchange) mayReceiveUpdate(m *jsonrpc.Answer) bool {
 	if err := json.Unmarshal(m.Params.Of(m.Raw), &about); err != nil {
 		return false
 	}
-	return x.Deps.Visibility.MayKnow(x.Uncancelled(x.ClientCtx), x.Viewer(), m.Method, about.URI)
+	return x.Deps.Visibility.MayNotify(x.Uncancelled(x.ClientCtx), x.Viewer(), m.Method, about.URI)
 }

@@ -168,7 +168,7 @@ func inputID() []byte { return []byte(`"sluice-` + rand.Text() + `"`) }
 func (x *Exchange) refuseServerRequest(ctx context.Context, method string, code commonv1.Code, why string) *refusal.Refusal {
 	out := &refusal.Refusal{Code: code, Message: why}
 	out.ID = x.Deps.Pipeline.RecordRefusal(ctx, attempt.Unjudged{
-		Principal: x.Acting(), Server: x.ServerName, Method: method, Code: code, Message: why, FromServer: true,
+		Principal: x.ActingPrincipal(), Server: x.ServerName, Method: method, Code: code, Message: why, FromServer: true,
 	})
 	return out
 }
@@ -185,7 +185,7 @@ func (x *Exchange) Decide(ctx context.Context, m *jsonrpc.Message, fromServer bo
 	memory := x.Slot.Answer.Sibling()
 	defer memory.Close()
 	return x.Deps.Pipeline.Do(ctx, attempt.Call{
-		Principal: x.Acting(), Stale: x.Stale || x.Revoked(), Revoked: x.Revoked,
+		Principal: x.ActingPrincipal(), Stale: x.Stale || x.Revoked(), Revoked: x.Revoked,
 		Server: x.ServerName, Message: m, Received: time.Now(), Timeout: x.Timeout, FromServer: fromServer,
 		Transport: x.Server.Upstream.Transport(), Version: x.Session.Version, Client: x.ClientName,
 		Upstream: discardForwarder{}, Memory: memory, Identity: x.Server.Identity,

@@ -41,7 +41,7 @@ func sseEvents(stream string) (events []string, other bool) {
 	return events, other || data != nil
 }
 
-// U1: each message of a server becomes one event of the type message, with the same content.
+// Case U1. Each message of a server becomes one event of the type message, with the same content.
 func FuzzAMessageStaysInItsEvent(f *testing.F) {
 	for _, seed := range []string{
 		`{"jsonrpc":"2.0","method":"notifications/progress","params":{"data":"x"}}`,
@@ -57,7 +57,7 @@ func FuzzAMessageStaysInItsEvent(f *testing.F) {
 		if m, err := jsonrpc.ReadAnswer(message, jsonrpc.AnswerLimits()); err != nil || m.Kind != jsonrpc.Notification || m.Method != mcp.MethodProgress {
 			t.Skip("no such message goes through")
 		}
-		rec, out := answering(t.Context(), t)
+		rec, out := newStreamRelay(t.Context(), t)
 		const before, after = `{"jsonrpc":"2.0","method":"notifications/progress","params":{"n":1}}`, `{"jsonrpc":"2.0","method":"notifications/progress","params":{"n":2}}`
 		for _, m := range []string{before, string(message), after} {
 			out.Event([]byte(m))
@@ -80,13 +80,13 @@ func FuzzAMessageStaysInItsEvent(f *testing.F) {
 	})
 }
 
-// X1: a large message before the answer is parsed in a time slice of its caller.
-func TestX1LargeEventsAreReadInTurns(t *testing.T) {
+// Case X1. A large message before the answer is parsed in a time slice of its caller.
+func TestRelay_LargeEventsWaitForTimeslices(t *testing.T) {
 	t.Parallel()
 	gone, cancel := context.WithCancel(t.Context()) // a wait for a time slice fails at once
 	cancel()
 	for size, want := range map[int]bool{100: true, limits.UncountedBytes + 1: false} {
-		rec, out := answering(gone, t)
+		rec, out := newStreamRelay(gone, t)
 		out.Event([]byte(`{"jsonrpc":"2.0","method":"notifications/progress"}` + strings.Repeat(" ", size)))
 		if got := rec.Body.Len() > 0; got != want {
 			t.Errorf("a message of %d bytes was read without a turn: %t, want %t", size, got, want)
@@ -94,8 +94,8 @@ func TestX1LargeEventsAreReadInTurns(t *testing.T) {
 	}
 }
 
-// answering returns the response to a caller that reads event streams, and its relay.
-func answering(ctx context.Context, t *testing.T) (*httptest.ResponseRecorder, *dispatch.Relay) {
+// newStreamRelay returns the response to a caller that reads event streams, and its relay.
+func newStreamRelay(ctx context.Context, t *testing.T) (*httptest.ResponseRecorder, *dispatch.Relay) {
 	t.Helper()
 	all, err := limits.NewBudget(limits.AnswerQuotas())
 	if err != nil {

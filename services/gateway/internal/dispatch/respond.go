@@ -19,7 +19,7 @@ import (
 func (x *Exchange) Refuse(ctx context.Context, refused *refusal.Refusal) Response {
 	record := attempt.Unjudged{Principal: x.Principal, Server: spans.Clip(x.ServerName), Code: refused.Code, Message: refused.Message, Bytes: x.Size}
 	if x.Message != nil && x.Message.Kind != jsonrpc.Invalid {
-		record.Principal, record.Method, record.Name, record.Bytes = x.Acting(), x.Message.Method, jsonrpc.RecordName(x.Message), len(x.Message.Raw)
+		record.Principal, record.Method, record.Name, record.Bytes = x.ActingPrincipal(), x.Message.Method, jsonrpc.RecordName(x.Message), len(x.Message.Raw)
 	}
 	refused.ID = x.Deps.Pipeline.RecordRefusal(ctx, record)
 	return x.RefusedResponse(ctx, refused)

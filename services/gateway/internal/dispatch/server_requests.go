@@ -131,7 +131,7 @@ func (a *serverRequest) run() {
 	}
 	a.token = m.Meta.ProgressToken.Of(m.Raw)
 	result := x.Deps.Pipeline.Do(ctx, attempt.Call{
-		Principal: x.Acting(), Stale: x.Stale || x.Revoked(), Revoked: x.Revoked,
+		Principal: x.ActingPrincipal(), Stale: x.Stale || x.Revoked(), Revoked: x.Revoked,
 		Server: x.ServerName, Message: m, Received: a.received, Timeout: clientTimeout, FromServer: true,
 		Transport: "http", Version: x.Session.Version, Client: x.Session.Client.Name,
 		Upstream: a, Memory: a.memory, Identity: x.Server.Identity,
@@ -245,7 +245,7 @@ func (a *serverRequest) record(ctx context.Context, code commonv1.Code, why stri
 	x := a.relay.x
 	refused := &refusal.Refusal{Code: code, Message: why}
 	refused.ID = x.Deps.Pipeline.RecordRefusal(ctx, attempt.Unjudged{
-		Principal: x.Acting(), Server: x.ServerName, Method: a.method, Code: code, Message: why, Bytes: len(a.raw), FromServer: true,
+		Principal: x.ActingPrincipal(), Server: x.ServerName, Method: a.method, Code: code, Message: why, Bytes: len(a.raw), FromServer: true,
 	})
 	return refused
 }

@@ -88,7 +88,7 @@ type waiter struct {
 	accounts []*account
 }
 
-// countWaiter and leave count the waiter on the accounts of its holding.
+// countWaiter counts the waiter on the accounts of its [Memory]. uncountWaiter undoes that.
 func (w *waiter) countWaiter() {
 	w.accounts = slices.Clone(w.memory.accounts)
 	for _, a := range w.accounts {

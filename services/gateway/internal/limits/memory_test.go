@@ -20,38 +20,38 @@ import (
 
 const mib = 1 << 20
 
-// holder returns a holder without a person.
-func holder(name string) *limits.Owner {
-	return of(&identityv1.Principal{Tenant: "acme", Subject: name})
+// newOwner returns an owner without a person.
+func newOwner(name string) *limits.Owner {
+	return ownerFor(&identityv1.Principal{Tenant: "acme", Subject: name})
 }
 
-func of(p *identityv1.Principal) *limits.Owner {
+func ownerFor(p *identityv1.Principal) *limits.Owner {
 	return &limits.Owner{Accounts: principal.AccountsOf(p)}
 }
 
-// works returns a holder that works for a person.
-func works(h *limits.Owner, owner string) *limits.Owner {
+// ownerOfPerson returns an owner that works for a person.
+func ownerOfPerson(h *limits.Owner, owner string) *limits.Owner {
 	who := h.Accounts.Caller()
 	return &limits.Owner{Accounts: principal.AccountsOf(&identityv1.Principal{Tenant: who.Tenant, Subject: who.Subject, Owner: owner}), Server: h.Server}
 }
 
-// from returns a holder for the answers of a server.
-func from(h *limits.Owner, server string) *limits.Owner {
+// ownerAtServer returns an owner for the answers of a server.
+func ownerAtServer(h *limits.Owner, server string) *limits.Owner {
 	return &limits.Owner{Accounts: h.Accounts, Server: server}
 }
 
 var (
-	ana = holder("ana")
-	ben = holder("ben")
-	cat = holder("cat")
+	ana = newOwner("ana")
+	ben = newOwner("ben")
+	cat = newOwner("cat")
 )
 
-// newRoom has 4 MiB for each of two principals, and no reserve.
-func newRoom(t testing.TB) *limits.Budget {
-	return limited(t, limits.Quotas{Principal: 4 * mib, Person: 6 * mib, Server: 8 * mib, All: 8 * mib})
+// newBudget has 4 MiB for each of two principals, and no reserve.
+func newBudget(t testing.TB) *limits.Budget {
+	return newBudgetWith(t, limits.Quotas{Principal: 4 * mib, Person: 6 * mib, Server: 8 * mib, All: 8 * mib})
 }
 
-func limited(t testing.TB, l limits.Quotas) *limits.Budget {
+func newBudgetWith(t testing.TB, l limits.Quotas) *limits.Budget {
 	t.Helper()
 	r, err := limits.NewBudget(l)
 	if err != nil {
@@ -60,7 +60,7 @@ func limited(t testing.TB, l limits.Quotas) *limits.Budget {
 	return r
 }
 
-func TestThereIsRoomForSomebody(t *testing.T) {
+func TestGrow_OneAnswerAlwaysFits(t *testing.T) {
 	t.Parallel()
 	for _, l := range []limits.Quotas{
 		{}, {Principal: 1, Person: 1, Server: 1}, {Principal: 2, Person: 2, Server: 2, All: 1}, {Principal: 2, Person: 3, Server: 1, All: 2},
@@ -71,7 +71,7 @@ func TestThereIsRoomForSomebody(t *testing.T) {
 		}
 	}
 	for _, l := range []limits.Quotas{limits.AnswerQuotas(), limits.BodyQuotas()} {
-		limited(t, l)
+		newBudgetWith(t, l)
 	}
 	var none *limits.Memory
 	none.Settle(0)
@@ -80,29 +80,29 @@ func TestThereIsRoomForSomebody(t *testing.T) {
 	if none.Grow(t.Context(), limits.UncountedBytes) != nil || none.Grow(t.Context(), limits.UncountedBytes+1) == nil || none.Add(1) || none.Sibling() != nil {
 		t.Error("a nil holding got memory")
 	}
-	if r := newRoom(t); r.Open(ana).Transfer(nil) != true || !errors.Is(r.Open(ana).Grow(t.Context(), 4*mib+1), limits.ErrMemory) {
+	if r := newBudget(t); r.Open(ana).Transfer(nil) != true || !errors.Is(r.Open(ana).Grow(t.Context(), 4*mib+1), limits.ErrMemory) {
 		t.Error("an empty holding has memory, or a quota has no limit")
 	}
-	if r := limited(t, limits.AnswerQuotas()); !errors.Is(r.Open(ana).Grow(t.Context(), limits.ReserveBytes+1), limits.ErrMemory) {
+	if r := newBudgetWith(t, limits.AnswerQuotas()); !errors.Is(r.Open(ana).Grow(t.Context(), limits.ReserveBytes+1), limits.ErrMemory) {
 		t.Error("a holding may grow larger than the reserve")
 	}
 }
 
-// grown reports whether a holding may grow within a second.
-func grown(t *testing.T, h *limits.Memory, bytes int) bool {
+// canGrow reports whether a Memory may grow within a second.
+func canGrow(t *testing.T, h *limits.Memory, bytes int) bool {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
 	return h.Grow(ctx, bytes) == nil
 }
 
-// X3: waiters are granted in order, and a large answer is not overtaken forever.
-func TestX3WhoCameFirstIsServedFirst(t *testing.T) {
+// Case X3. Waiters are granted in order, and a large answer is not overtaken forever.
+func TestGrow_GrantsInOrder(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		r := newRoom(t)
+		r := newBudget(t)
 		first := r.Open(ana)
-		if !grown(t, first, 3*mib) {
+		if !canGrow(t, first, 3*mib) {
 			t.Fatal("the budget is too small")
 		}
 		order := make(chan int, 2)
@@ -126,22 +126,22 @@ func TestX3WhoCameFirstIsServedFirst(t *testing.T) {
 	})
 }
 
-// X3: the reserve of each quota is for the holding that began first, and when that is complete, for the next. So of
-// many holdings that each have a part and wait for more, all become complete.
-func TestX3WhoBeganFirstEnds(t *testing.T) {
+// Case X3. The reserve of each quota is for the Memory that began first, and when that is complete, for the next. So of
+// many Memories that each have a part and wait for more, all become complete.
+func TestGrow_FirstAnswerBecomesComplete(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		r := limited(t, limits.Quotas{Principal: 4 * mib, Person: 4 * mib, Server: 4 * mib, All: 4 * mib, Last: 2 * mib})
+		r := newBudgetWith(t, limits.Quotas{Principal: 4 * mib, Person: 4 * mib, Server: 4 * mib, All: 4 * mib, Last: 2 * mib})
 		var all [3]*limits.Memory
 		for i := range all {
-			if all[i] = r.Open(ana); grown(t, all[i], mib) != (i < 2) {
+			if all[i] = r.Open(ana); canGrow(t, all[i], mib) != (i < 2) {
 				t.Fatalf("the reserve is not only for the first, or too small: at holding %d", i+1)
 			}
 		}
-		if grown(t, all[1], 2*mib) || all[2].Sibling().Add(mib) {
+		if canGrow(t, all[1], 2*mib) || all[2].Sibling().Add(mib) {
 			t.Error("a later one took the reserve of the first")
 		}
-		if !grown(t, all[0], 2*mib) {
+		if !canGrow(t, all[0], 2*mib) {
 			t.Error("the first gets no memory")
 		}
 		later := make(chan bool)
@@ -155,18 +155,18 @@ func TestX3WhoBeganFirstEnds(t *testing.T) {
 	})
 }
 
-// X3: however answers grow, all of them become complete.
-func TestX3NobodyWaitsForEver(t *testing.T) {
+// Case X3. However answers grow, all of them become complete.
+func TestGrow_FailsWhenItsContextEnds(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {
 		answers := rapid.SliceOfN(rapid.Custom(drawAnswer), 1, 40).Draw(rt, "answers")
 		synctest.Test(t, func(t *testing.T) {
-			r := limited(t, limits.Quotas{Principal: 4 * mib, Person: 6 * mib, Server: 5 * mib, All: 8 * mib, Last: 2 * mib})
+			r := newBudgetWith(t, limits.Quotas{Principal: 4 * mib, Person: 6 * mib, Server: 5 * mib, All: 8 * mib, Last: 2 * mib})
 			var growing sync.WaitGroup
 			var late atomic.Int32
 			for _, a := range answers {
 				growing.Go(func() {
-					if !a.comes(t.Context(), r) {
+					if !a.completes(t.Context(), r) {
 						late.Add(1)
 					}
 				})
@@ -182,24 +182,24 @@ func TestX3NobodyWaitsForEver(t *testing.T) {
 	})
 }
 
-// drawn is an answer as it arrives; times are in seconds.
-type drawn struct {
+// arrivingAnswer is an answer as it arrives; times are in seconds.
+type arrivingAnswer struct {
 	of                  *limits.Owner
 	size, step          int
 	begins, pause, read int
 }
 
-func drawAnswer(rt *rapid.T) drawn {
-	of := works(holder(rapid.SampledFrom([]string{"a", "b", "c", "d"}).Draw(rt, "principal")), rapid.SampledFrom([]string{"x", "y"}).Draw(rt, "person"))
-	return drawn{
-		of:   from(of, rapid.SampledFrom([]string{"one", "two"}).Draw(rt, "server")),
+func drawAnswer(rt *rapid.T) arrivingAnswer {
+	of := ownerOfPerson(newOwner(rapid.SampledFrom([]string{"a", "b", "c", "d"}).Draw(rt, "principal")), rapid.SampledFrom([]string{"x", "y"}).Draw(rt, "person"))
+	return arrivingAnswer{
+		of:   ownerAtServer(of, rapid.SampledFrom([]string{"one", "two"}).Draw(rt, "server")),
 		size: rapid.IntRange(limits.UncountedBytes, 2*mib).Draw(rt, "size"), step: rapid.IntRange(limits.UncountedBytes, mib).Draw(rt, "step"),
 		begins: rapid.IntRange(0, 5).Draw(rt, "begins"), pause: rapid.IntRange(0, 5).Draw(rt, "pause"), read: rapid.IntRange(0, 5).Draw(rt, "read"),
 	}
 }
 
-// comes reports whether the answer became complete within an hour.
-func (a drawn) comes(ctx context.Context, r *limits.Budget) bool {
+// completes reports whether the answer became complete within an hour.
+func (a arrivingAnswer) completes(ctx context.Context, r *limits.Budget) bool {
 	ctx, cancel := context.WithTimeout(ctx, time.Hour)
 	defer cancel()
 	time.Sleep(time.Duration(a.begins) * time.Second)
@@ -219,34 +219,34 @@ func (a drawn) comes(ctx context.Context, r *limits.Budget) bool {
 	return true
 }
 
-// X3: a caller is not admitted while an answer of its own waits for its quota, or one of another principal of the same
-// person for that person's. Waiting answers of others don't matter.
-func TestX3NobodyIsLetInWhoseAnswersWait(t *testing.T) {
+// Case X3. A caller is not admitted while an answer of its own waits for its quota, or one of another principal of the
+// same person for that person's. Waiting answers of others don't matter.
+func TestAdmit_WaitsWhileAnswersWait(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		r := newRoom(t)
+		r := newBudget(t)
 		admitted := func(of *limits.Owner) bool { return r.Admit(t.Context(), of, time.Second) == nil }
 		hold := r.Open(ana)
-		if !admitted(ana) || !grown(t, hold, 4*mib) || !admitted(ana) {
+		if !admitted(ana) || !canGrow(t, hold, 4*mib) || !admitted(ana) {
 			t.Error("a full quota must not prevent admission")
 		}
 		go func() { _ = r.Open(ana).Grow(t.Context(), mib) }()
 		synctest.Wait()
-		agent := works(holder("agent"), "ana")
+		agent := ownerOfPerson(newOwner("agent"), "ana")
 		if admitted(ana) || !admitted(ben) || !admitted(agent) {
 			t.Error("a caller with waiting answers is admitted, or another one is not")
 		}
-		if !grown(t, r.Open(agent), 2*mib) {
+		if !canGrow(t, r.Open(agent), 2*mib) {
 			t.Error("the agent gets no memory")
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		go func() { _ = r.Open(agent).Grow(ctx, mib) }()
 		synctest.Wait()
-		if admitted(agent) || admitted(works(holder("another"), "ana")) || !admitted(ben) {
+		if admitted(agent) || admitted(ownerOfPerson(newOwner("another"), "ana")) || !admitted(ben) {
 			t.Error("an agent of a person with waiting answers is admitted, or another principal is not")
 		}
 		cancel()
-		if !grown(t, r.Open(ben), 2*mib) {
+		if !canGrow(t, r.Open(ben), 2*mib) {
 			t.Error("ben gets no memory")
 		}
 		go func() { _ = r.Open(cat).Grow(t.Context(), mib) }()
@@ -262,9 +262,9 @@ func TestX3NobodyIsLetInWhoseAnswersWait(t *testing.T) {
 	})
 }
 
-func TestHoldingsChangeHands(t *testing.T) {
+func TestTransfer_MovesBytes(t *testing.T) {
 	t.Parallel()
-	r := newRoom(t)
+	r := newBudget(t)
 	line, answer, others := r.Open(ana), r.Open(ana), r.Open(ben)
 	if line.Grow(t.Context(), 4*mib) != nil || !line.Transfer(answer) || line.Grow(expired(), mib) == nil {
 		t.Fatal("moved memory is counted twice, or not at all")
@@ -278,13 +278,13 @@ func TestHoldingsChangeHands(t *testing.T) {
 	}
 }
 
-// A holding can pass what it has to another one of the same holder, even if others wait.
-func TestWhatIsThereChangesHands(t *testing.T) {
+// A Memory can pass what it has to another one of the same owner, even if others wait.
+func TestTransfer_MovesBytesThatAreThere(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		r := limited(t, limits.Quotas{Principal: 4 * mib, Person: 4 * mib, Server: 4 * mib, All: 4 * mib, Last: 2 * mib})
+		r := newBudgetWith(t, limits.Quotas{Principal: 4 * mib, Person: 4 * mib, Server: 4 * mib, All: 4 * mib, Last: 2 * mib})
 		line, answer, next := r.Open(ana), r.Open(ana), r.Open(ana)
-		if !r.Open(ana).Add(2*mib) || !grown(t, line, 2*mib) {
+		if !r.Open(ana).Add(2*mib) || !canGrow(t, line, 2*mib) {
 			t.Fatal("the budget is too small")
 		}
 		ctx, cancel := context.WithCancel(t.Context())
@@ -303,10 +303,10 @@ func expired() context.Context {
 	return ctx
 }
 
-// X3: whatever comes and goes, the budget is never exceeded, and in the end nothing is held.
-func TestX3NothingIsLeftBehind(t *testing.T) {
+// Case X3. Whatever comes and goes, the budget is never exceeded, and in the end nothing is held.
+func TestClose_LeavesNoAccounts(t *testing.T) {
 	t.Parallel()
-	r := newRoom(t)
+	r := newBudget(t)
 	var held [2]atomic.Int64
 	var all sync.WaitGroup
 	for i := range 16 {
@@ -315,7 +315,7 @@ func TestX3NothingIsLeftBehind(t *testing.T) {
 			rng := rand.New(rand.NewPCG(1, uint64(i)))
 			for range 300 {
 				ctx, cancel := context.WithTimeout(t.Context(), time.Duration(rng.IntN(2000))*time.Microsecond)
-				h, bytes := r.Open([]*limits.Owner{from(ana, "s"), from(ben, "s")}[who]), limits.UncountedBytes+1+rng.IntN(4*mib-limits.UncountedBytes)
+				h, bytes := r.Open([]*limits.Owner{ownerAtServer(ana, "s"), ownerAtServer(ben, "s")}[who]), limits.UncountedBytes+1+rng.IntN(4*mib-limits.UncountedBytes)
 				if h.Grow(ctx, bytes) == nil {
 					if now := held[who].Add(int64(bytes)); now > 4*mib {
 						t.Errorf("%d bytes are held", now)
@@ -331,18 +331,18 @@ func TestX3NothingIsLeftBehind(t *testing.T) {
 		})
 	}
 	all.Wait()
-	for _, of := range []*limits.Owner{from(ana, "s"), from(ben, "s")} {
+	for _, of := range []*limits.Owner{ownerAtServer(ana, "s"), ownerAtServer(ben, "s")} {
 		if err := r.Open(of).Grow(expired(), 4*mib); err != nil {
 			t.Errorf("after all have ended, %v gets no memory", of)
 		}
 	}
 }
 
-// X1: large messages are read in slots, of which one principal gets only a part; small ones need no slot.
-func TestX1WhatIsLargeIsReadInTurns(t *testing.T) {
+// Case X1. Large messages are read in slots, of which one principal gets only a part; small ones need no slot.
+func TestTimeslice_LargeMessagesTakeTurns(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		r := newRoom(t)
+		r := newBudget(t)
 		var ends []func()
 		for range runtime.GOMAXPROCS(0) { // a quarter of the processors, at least one, is taken
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -374,22 +374,22 @@ func TestX1WhatIsLargeIsReadInTurns(t *testing.T) {
 	})
 }
 
-// X3: a request that waits for admission takes nothing of its server's quota: other answers of that server get all of
-// it.
-func TestX3WhoWaitsToBeLetInKeepsNoServersRoom(t *testing.T) {
+// Case X3. A request that waits for admission takes nothing of its server's quota: other answers of that server get all
+// of it.
+func TestAdmission_QueuedCallerHoldsNoServerMemory(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		r := limited(t, limits.Quotas{Principal: 8 * mib, Person: 8 * mib, Server: 4 * mib, All: 32 * mib, Last: 4 * mib})
+		r := newBudgetWith(t, limits.Quotas{Principal: 8 * mib, Person: 8 * mib, Server: 4 * mib, All: 32 * mib, Last: 4 * mib})
 		var full []*limits.Memory
 		for range 2 { // the second one waits
-			h := r.Open(from(ana, "other"))
+			h := r.Open(ownerAtServer(ana, "other"))
 			full = append(full, h)
 			go func() { _ = h.Grow(t.Context(), 4*mib) }()
 			synctest.Wait()
 		}
-		go func() { _ = r.Admit(t.Context(), from(ana, "s"), time.Hour) }()
+		go func() { _ = r.Admit(t.Context(), ownerAtServer(ana, "s"), time.Hour) }()
 		synctest.Wait()
-		if err := r.Open(from(ben, "s")).Grow(expired(), 2*mib); err != nil {
+		if err := r.Open(ownerAtServer(ben, "s")).Grow(expired(), 2*mib); err != nil {
 			t.Error("ben has to wait for a request of ana's that has not been admitted")
 		}
 		for _, h := range full {
@@ -399,9 +399,9 @@ func TestX3WhoWaitsToBeLetInKeepsNoServersRoom(t *testing.T) {
 	})
 }
 
-// Small holdings, which are the most frequent ones, cost next to nothing.
+// Small Memories, which are the most frequent ones, cost next to nothing.
 func BenchmarkSmall(b *testing.B) {
-	r := limited(b, limits.AnswerQuotas())
+	r := newBudgetWith(b, limits.AnswerQuotas())
 	b.ReportAllocs()
 	for b.Loop() {
 		h := r.Open(ana)
@@ -413,12 +413,12 @@ func BenchmarkSmall(b *testing.B) {
 	}
 }
 
-// X3: the reader of a server's answers may find the waiting call at the moment when the call ends. What it takes then
-// would never be given back.
-func TestX3WhatIsClosedTakesNothing(t *testing.T) {
+// Case X3. The reader of a server's answers may find the waiting call at the moment when the call ends. What it takes
+// then would never be given back.
+func TestClose_ClosedMemoryTakesNothing(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		r := newRoom(t)
+		r := newBudget(t)
 		closed, other := r.Open(ana), r.Open(ben)
 		closed.Close()
 		if closed.Add(1) || closed.Add(mib) {

@@ -9,8 +9,9 @@ import (
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 )
 
-// N2: the agents of one person, with those that they have made, may have as many requests in flight as four principals.
-func TestN2OnePersonsAgentsHaveAShareOfTheRequests(t *testing.T) {
+// Case N2. The agents of one person, with those that they have made, may have as many requests in flight as four
+// principals.
+func TestBegin_PersonsAgentsShareAQuota(t *testing.T) {
 	t.Parallel()
 	bodies, err := NewBudget(BodyQuotas())
 	if err != nil {
@@ -56,9 +57,9 @@ func TestN2OnePersonsAgentsHaveAShareOfTheRequests(t *testing.T) {
 	}
 }
 
-// N2: one server gets at most half of what a principal may have in flight, so that a server that hangs leaves the rest
-// to others. Messages that need no admission still pass.
-func TestN2AServerHasAShareOfAPrincipalsRequests(t *testing.T) {
+// Case N2. One server gets at most half of what a principal may have in flight, so that a server that hangs leaves the
+// rest to others. Messages that need no admission still pass.
+func TestAdmit_RequestsAtOneServerAreLimited(t *testing.T) {
 	t.Parallel()
 	bodies, err := NewBudget(BodyQuotas())
 	if err != nil {
@@ -106,7 +107,7 @@ func TestN2AServerHasAShareOfAPrincipalsRequests(t *testing.T) {
 
 // Requests of an agent count against the principal that made it: that principal with its agents may have no more than
 // one principal, at one server and in all.
-func TestEnter_AgentsHaveTheShareOfTheirMaker(t *testing.T) {
+func TestBegin_AgentsShareTheQuotaOfTheirMaker(t *testing.T) {
 	t.Parallel()
 	bodies, err := NewBudget(BodyQuotas())
 	if err != nil {

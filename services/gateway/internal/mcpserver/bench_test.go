@@ -15,9 +15,9 @@ import (
 // BenchmarkCall measures an allowed tools/call from its headers to its answer, without connections, and with services
 // that answer at once.
 func BenchmarkCall(b *testing.B) {
-	w := unbuilt(b, "")
+	w := prepareTestGateway(b, "")
 	w.sampler = sdktrace.NeverSample() // like most traces
-	w.revision, w.standing.PolicyRevision = "r1", "r1"
+	w.revision, w.access.PolicyRevision = "r1", "r1"
 	w.build()
 	session := w.connect().Get("Mcp-Session-Id")
 	var same upstream.Answer
@@ -48,7 +48,7 @@ func BenchmarkCall(b *testing.B) {
 		if to.status != http.StatusOK {
 			b.Fatalf("status %d", to.status)
 		}
-		w.records, w.decided, w.judged = w.records[:0], w.decided[:0], w.judged[:0]
+		w.records, w.principals, w.digests = w.records[:0], w.principals[:0], w.digests[:0]
 	}
 }
 

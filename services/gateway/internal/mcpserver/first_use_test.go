@@ -12,11 +12,11 @@ import (
 
 // The gateway could not list a server itself, and then the server lists its tools to a session. The gateway lists the
 // server again before it answers the session, because only a whole list is accepted at first use.
-func TestFirstUse_GatewayListsAServerAgainThatAnswersASession(t *testing.T) {
+func TestFirstUse_ListsTheServerAgainWhenASessionGetsAnswers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
-		there := switched(w)
+		w := newTestGateway(t)
+		there := switchAvailability(w)
 		got := w.do("POST", "/mcp/files", initialize, nil)
 		h := http.Header{"Mcp-Session-Id": got.header["Mcp-Session-Id"]}
 		w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {

@@ -33,8 +33,8 @@ func endsWithin(t *testing.T, c net.Conn, limit time.Duration) {
 	}
 }
 
-// N2: a connection that sends its request slowly is closed, with and without a token.
-func TestN2SlowRequestsAreCutOff(t *testing.T) {
+// Case N2. A connection that sends its request slowly is closed, with and without a token.
+func TestConnections_SlowRequestsAreClosed(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
 		name, begin string
@@ -42,20 +42,20 @@ func TestN2SlowRequestsAreCutOff(t *testing.T) {
 	}{
 		{"says nothing", "", 11 * time.Second},
 		{"a head without end", "POST /mcp/files HTTP/1.1\r\nHost: localhost\r\nX-A: ", 11 * time.Second},
-		{"a body without end, without a token", head("", "", 10), 31 * time.Second},
-		{"a body without end, with a wrong token", head(strings.Repeat("x", 40), "", 10), 31 * time.Second},
-		{"a body without end, for another host", strings.Replace(head("", "", 10), "localhost", "evil.example", 1), 31 * time.Second},
-		{"a body without end, for no server", strings.Replace(head(anaToken, "", 10), "/mcp/files", "/mcp/none", 1), 31 * time.Second},
-		{"a body without end, of another type", strings.Replace(head(anaToken, "", 10), "application/json", "text/plain", 1), 31 * time.Second},
-		{"a body without end, with a good token", head(anaToken, "", 10) + "{", 31 * time.Second},
+		{"a body without end, without a token", requestHead("", "", 10), 31 * time.Second},
+		{"a body without end, with a wrong token", requestHead(strings.Repeat("x", 40), "", 10), 31 * time.Second},
+		{"a body without end, for another host", strings.Replace(requestHead("", "", 10), "localhost", "evil.example", 1), 31 * time.Second},
+		{"a body without end, for no server", strings.Replace(requestHead(anaToken, "", 10), "/mcp/files", "/mcp/none", 1), 31 * time.Second},
+		{"a body without end, of another type", strings.Replace(requestHead(anaToken, "", 10), "application/json", "text/plain", 1), 31 * time.Second},
+		{"a body without end, with a good token", requestHead(anaToken, "", 10) + "{", 31 * time.Second},
 		{"a body where none belongs", "GET /healthz HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\n", 31 * time.Second},
-		{"a body of a terabyte", head(anaToken, "", 1<<40) + "{", 31 * time.Second},
+		{"a body of a terabyte", requestHead(anaToken, "", 1<<40) + "{", 31 * time.Second},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t)
+				w := newTestGateway(t)
 				c := w.dial()
 				defer c.Close()
 				go func() {
@@ -71,11 +71,11 @@ func TestN2SlowRequestsAreCutOff(t *testing.T) {
 	}
 }
 
-// N2: an idle connection is closed.
-func TestN2IdleConnectionsAreClosed(t *testing.T) {
+// Case N2. An idle connection is closed.
+func TestConnections_IdleOnesAreClosed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
+		w := newTestGateway(t)
 		c := w.dial()
 		defer c.Close()
 		go fmt.Fprint(c, "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
@@ -83,8 +83,8 @@ func TestN2IdleConnectionsAreClosed(t *testing.T) {
 	})
 }
 
-// N2: a client that does not read is disconnected. It delays neither the server's answer nor the record.
-func TestN2ClientsThatDoNotReadAreCutOff(t *testing.T) {
+// Case N2. A client that does not read is disconnected. It delays neither the server's answer nor the record.
+func TestConnections_ClosedWhenTheClientDoesNotRead(t *testing.T) {
 	t.Parallel()
 	progress := []byte(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":1,"progress":1,"message":"` + strings.Repeat("x", 8<<10) + `"}}`)
 	tests := []struct {
@@ -105,16 +105,16 @@ func TestN2ClientsThatDoNotReadAreCutOff(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t)
+				w := newTestGateway(t)
 				id := w.connect().Get("Mcp-Session-Id")
 				w.request = tt.do
 				c := w.dial()
 				defer c.Close()
-				if _, err := fmt.Fprint(c, head(anaToken, id, len(toolCall))+toolCall); err != nil {
+				if _, err := fmt.Fprint(c, requestHead(anaToken, id, len(toolCall))+toolCall); err != nil {
 					t.Fatal(err)
 				}
 				time.Sleep(30 * time.Second) // the client reads nothing
-				if n := len(w.of(journal.KindOutcome)); n != 1 {
+				if n := len(w.recordsOf(journal.KindOutcome)); n != 1 {
 					t.Errorf("%d outcomes are on record after 30 s", n)
 				}
 				for _, st := range w.sessions.List("acme") {
@@ -130,18 +130,19 @@ func TestN2ClientsThatDoNotReadAreCutOff(t *testing.T) {
 	}
 }
 
-// N2: a client that sends many requests and reads no responses is disconnected, even if the responses have no body.
-func TestN2PipeliningWithoutReading(t *testing.T) {
+// Case N2. A client that sends many requests and reads no responses is disconnected, even if the responses have no
+// body.
+func TestConnections_PipeliningWithoutReadingIsBounded(t *testing.T) {
 	t.Parallel()
 	const nothing = `{"jsonrpc":"2.0","id":9,"result":{}}` // is answered with 202
 	for name, request := range map[string]func(session string) string{
-		"answers with a body":    func(string) string { return head("", "", 0) },
-		"answers without a body": func(session string) string { return head(anaToken, session, len(nothing)) + nothing },
+		"answers with a body":    func(string) string { return requestHead("", "", 0) },
+		"answers without a body": func(session string) string { return requestHead(anaToken, session, len(nothing)) + nothing },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t)
+				w := newTestGateway(t)
 				text := request(w.connect().Get("Mcp-Session-Id"))
 				c := w.dial()
 				defer c.Close()
@@ -161,21 +162,21 @@ func TestN2PipeliningWithoutReading(t *testing.T) {
 	}
 }
 
-// busy reports whether a caller was refused, on record, because it has too many requests in flight.
-func (w *world) busy(got reply) bool {
-	records := w.of(journal.KindRefusal)
+// isInFlightRefusal reports whether a caller was refused, on record, because it has too many requests in flight.
+func (w *testGateway) isInFlightRefusal(got httpResponse) bool {
+	records := w.recordsOf(journal.KindRefusal)
 	return got.status == 429 && got.code() == "abuse_limited" && strings.Contains(got.body, "in flight") &&
 		len(records) > 0 && records[len(records)-1].Code == "abuse_limited" && records[len(records)-1].Subject == "ana"
 }
 
 const ping = `{"jsonrpc":"2.0","id":1,"method":"ping"}`
 
-// N2: the number of one principal's requests that wait for a slow server is limited, and other principals are not
+// Case N2. The number of one principal's requests that wait for a slow server is limited, and other principals are not
 // affected.
-func TestN2RequestsInFlightAreBounded(t *testing.T) {
+func TestRequestsInFlight_CountIsBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
+		w := newTestGateway(t)
 		anas := w.connect()
 		ben := http.Header{"Authorization": {"Bearer " + benToken}}
 		ben.Set("Mcp-Session-Id", w.do("POST", "/mcp/files", initialize, ben).header.Get("Mcp-Session-Id"))
@@ -209,23 +210,23 @@ func TestN2RequestsInFlightAreBounded(t *testing.T) {
 	})
 }
 
-// N2: the memory of one principal's requests is limited, whatever lengths they declare.
-func TestN2BytesInFlightAreBounded(t *testing.T) {
+// Case N2. The memory of one principal's requests is limited, whatever lengths they declare.
+func TestRequestsInFlight_BytesAreBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
+		w := newTestGateway(t)
 		h := w.connect()
 		const size = 4 << 20
 		withheld := []byte(strings.Repeat(" ", size-1))
 		for range 16 {
 			c := w.dial()
 			defer c.Close()
-			if _, err := fmt.Fprintf(c, "%s%s", head(anaToken, "", size), withheld); err != nil {
+			if _, err := fmt.Fprintf(c, "%s%s", requestHead(anaToken, "", size), withheld); err != nil {
 				t.Fatal(err)
 			}
 		}
 		synctest.Wait() // until the gateway has read the bytes
-		if got := w.do("POST", "/mcp/files", ping, h); got.status != 429 || !w.busy(got) {
+		if got := w.do("POST", "/mcp/files", ping, h); got.status != 429 || !w.isInFlightRefusal(got) {
 			t.Errorf("64 MiB are held, and one request more: %d %s", got.status, got.body)
 		}
 		time.Sleep(31 * time.Second) // the connections are closed
@@ -235,22 +236,22 @@ func TestN2BytesInFlightAreBounded(t *testing.T) {
 	})
 }
 
-// N2: the agents of one person together have the quota of two agents, so others keep theirs.
-func TestN2OnePersonsAgentsHaveAShareOfTheBodies(t *testing.T) {
+// Case N2. The agents of one person together have the quota of two agents, so others keep theirs.
+func TestRequestsInFlight_BytesOfOnePersonAreBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
+		w := newTestGateway(t)
 		const size = 4 << 20
 		withheld := []byte(strings.Repeat(" ", size-1))
 		for i := range 3 {
 			for range 16 {
 				c := w.dial()
 				defer c.Close()
-				go fmt.Fprintf(c, "%s%s", head(agentToken(i), "", size), withheld)
+				go fmt.Fprintf(c, "%s%s", requestHead(agentToken(i), "", size), withheld)
 				synctest.Wait()
 			}
 		}
-		if n := len(w.of(journal.KindRefusal)); n != 16 {
+		if n := len(w.recordsOf(journal.KindRefusal)); n != 16 {
 			t.Errorf("%d requests of the third agent were refused, want 16", n)
 		}
 		large := strings.Replace(ping, `"ping"`, `"ping","x":"`+strings.Repeat("x", size/2)+`"`, 1)
@@ -262,10 +263,10 @@ func TestN2OnePersonsAgentsHaveAShareOfTheBodies(t *testing.T) {
 }
 
 // The time limits for requests do not end a long call, nor the next one on its connection.
-func TestALongCallIsNotCutOff(t *testing.T) {
+func TestConnections_LongCallIsNotClosed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
+		w := newTestGateway(t)
 		h := w.connect()
 		w.request = func(ctx context.Context, r upstream.Request, events func([]byte)) (upstream.Answer, error) {
 			for range 5 {
@@ -284,23 +285,23 @@ func TestALongCallIsNotCutOff(t *testing.T) {
 }
 
 // When a client disconnects, its call continues, and its outcome is recorded.
-func TestACallOutlivesItsClient(t *testing.T) {
+func TestCall_EndsAfterItsClientHasDisconnected(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
+		w := newTestGateway(t)
 		id := w.connect().Get("Mcp-Session-Id")
 		w.request = func(ctx context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
 			time.Sleep(10 * time.Second)
 			return answer(r, `{}`), ctx.Err()
 		}
 		c := w.dial()
-		if _, err := fmt.Fprint(c, head(anaToken, id, len(toolCall))+toolCall); err != nil {
+		if _, err := fmt.Fprint(c, requestHead(anaToken, id, len(toolCall))+toolCall); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Second)
 		c.Close()
 		time.Sleep(10 * time.Second)
-		if out := w.of(journal.KindOutcome); len(out) != 1 || out[0].ResultClass != journal.ResultOK {
+		if out := w.recordsOf(journal.KindOutcome); len(out) != 1 || out[0].ResultClass != journal.ResultOK {
 			t.Errorf("%+v", out)
 		}
 	})

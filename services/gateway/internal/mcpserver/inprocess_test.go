@@ -17,30 +17,30 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-func inside() *identityv1.Principal {
+func internalPrincipal() *identityv1.Principal {
 	return &identityv1.Principal{
 		Tenant: "acme", Subject: "agent:acme/a1", Owner: "ana", Role: authv1.TokenRole_TOKEN_ROLE_AGENT,
 		Chain: []*identityv1.Principal{{Tenant: "acme", Subject: "ana", Role: authv1.TokenRole_TOKEN_ROLE_AGENT}},
 	}
 }
 
-func errand(message string) mcpserver.Request {
-	return mcpserver.Request{Principal: inside(), Server: "files", Message: []byte(message)}
+func internalRequest(message string) mcpserver.Request {
+	return mcpserver.Request{Principal: internalPrincipal(), Server: "files", Message: []byte(message)}
 }
 
-// An errand is handled like a message of an MCP client: it is decided and recorded for its principal, in one session of
-// that principal.
-func TestErrandsTakeTheWayOfCalls(t *testing.T) {
+// A request of a service of the mesh is handled like a message of an MCP client: it is decided and recorded for its
+// principal, in one session of that principal.
+func TestServerDo_TakesTheStepsOfAClientsCall(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
+		w := newTestGateway(t)
 		for range 2 {
-			done, err := w.mcp.Do(t.Context(), errand(toolCall))
+			done, err := w.mcp.Do(t.Context(), internalRequest(toolCall))
 			if err != nil || done.Refusal != nil || done.ID == "" || done.Decision.GetEffect() != policyv1.Effect_EFFECT_ALLOW || !strings.Contains(string(done.Answer), `"content":[]`) {
 				t.Fatalf("%+v, %v", done, err)
 			}
 		}
-		intents := w.of(journal.KindIntent)
+		intents := w.recordsOf(journal.KindIntent)
 		if len(intents) != 2 || intents[0].Subject != "agent:acme/a1" || len(intents[0].Chain) != 1 || intents[0].Chain[0].Subject != "ana" {
 			t.Errorf("recorded is %+v", intents)
 		}
@@ -52,18 +52,18 @@ func TestErrandsTakeTheWayOfCalls(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if done, err := w.mcp.Do(t.Context(), errand(toolCall)); err != nil || done.Refusal != nil || len(w.opened) != 2 {
+		if done, err := w.mcp.Do(t.Context(), internalRequest(toolCall)); err != nil || done.Refusal != nil || len(w.opened) != 2 {
 			t.Errorf("behind its session's end: %+v, %v, and %d were opened", done, err, len(w.opened))
 		}
 	})
 }
 
-func TestErrandsThatAreNotRun(t *testing.T) {
+func TestServerDo_ReturnsErrorsWhenNotRun(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
+		w := newTestGateway(t)
 		w.decision = &policyv1.Decision{Effect: policyv1.Effect_EFFECT_DENY, Code: commonv1.Code_CODE_DENIED_BY_RULE, Message: "by people alone"}
-		done, err := w.mcp.Do(t.Context(), errand(toolCall))
+		done, err := w.mcp.Do(t.Context(), internalRequest(toolCall))
 		if err != nil || done.Refusal == nil || done.Refusal.IsProtocolError || done.Refusal.Code != commonv1.Code_CODE_DENIED_BY_RULE || done.Refusal.ID == "" || !strings.Contains(string(done.Answer), "by people alone") {
 			t.Errorf("denied: %+v, %v", done, err)
 		}
@@ -71,34 +71,34 @@ func TestErrandsThatAreNotRun(t *testing.T) {
 			`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"a","arguments":{"x":1,"x":2}}}`: commonv1.Code_CODE_JSON_DUPLICATE_KEY,
 			`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"","arguments":{}}}`:             commonv1.Code_CODE_TOOL_NAME_INVALID,
 		} {
-			done, err := w.mcp.Do(t.Context(), errand(text))
+			done, err := w.mcp.Do(t.Context(), internalRequest(text))
 			if err != nil || !done.Refusal.IsProtocolError || done.Refusal.Code != code {
 				t.Errorf("%s: %+v, %v, want %v", text, done, err, code)
 			}
 		}
-		away := errand(toolCall)
+		away := internalRequest(toolCall)
 		away.Server = "nowhere"
 		if _, err := w.mcp.Do(t.Context(), away); !errors.Is(err, mcpserver.ErrServer) {
 			t.Errorf("a server that is not there: %v", err)
 		}
-		if n := len(w.of(journal.KindIntent)); n != 0 {
+		if n := len(w.recordsOf(journal.KindIntent)); n != 0 {
 			t.Errorf("%d intents are on record", n)
 		}
 	})
 }
 
 // Messages that the server sends before its answer arrive in order, and the answer last.
-func TestErrandsHearProgress(t *testing.T) {
+func TestServerDo_ForwardsProgress(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
+		w := newTestGateway(t)
 		w.request = func(_ context.Context, r upstream.Request, events func([]byte)) (upstream.Answer, error) {
 			events([]byte(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":1,"progress":1}}`))
 			events([]byte("{\"jsonrpc\":\"2.0\",\n\"method\":\"notifications/message\",\"params\":{\"level\":\"info\",\"data\":\"a\\n\\nb\"}}"))
 			return answer(r, "{\"content\":[{\"type\":\"text\",\"text\":\"event: message\\ndata: x\"}]}"), nil
 		}
 		var heard []string
-		asked := errand(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"a","_meta":{"progressToken":1}}}`)
+		asked := internalRequest(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"a","_meta":{"progressToken":1}}}`)
 		asked.Event = func(message []byte) { heard = append(heard, string(message)) }
 		done, err := w.mcp.Do(t.Context(), asked)
 		if err != nil || len(heard) != 2 || !strings.Contains(heard[0], "notifications/progress") || !strings.Contains(string(done.Answer), `event: message\ndata: x`) {
@@ -107,11 +107,11 @@ func TestErrandsHearProgress(t *testing.T) {
 	})
 }
 
-// Drain waits for the running errands, and refuses others.
-func TestAStopWaitsForErrands(t *testing.T) {
+// Drain waits for the running requests, and refuses others.
+func TestServerDrain_WaitsForRunningRequests(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
+		w := newTestGateway(t)
 		release := make(chan struct{})
 		w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
 			<-release
@@ -119,7 +119,7 @@ func TestAStopWaitsForErrands(t *testing.T) {
 		}
 		answered, drained := make(chan error, 1), make(chan struct{})
 		go func() {
-			_, err := w.mcp.Do(t.Context(), errand(toolCall))
+			_, err := w.mcp.Do(t.Context(), internalRequest(toolCall))
 			answered <- err
 		}()
 		synctest.Wait()
@@ -133,7 +133,7 @@ func TestAStopWaitsForErrands(t *testing.T) {
 			t.Error("the stop does not wait")
 		default:
 		}
-		if _, err := w.mcp.Do(t.Context(), errand(toolCall)); !errors.Is(err, mcpserver.ErrStopping) {
+		if _, err := w.mcp.Do(t.Context(), internalRequest(toolCall)); !errors.Is(err, mcpserver.ErrStopping) {
 			t.Errorf("another errand: %v", err)
 		}
 		close(release)
@@ -144,11 +144,11 @@ func TestAStopWaitsForErrands(t *testing.T) {
 	})
 }
 
-// I6: a session of an errand can't be used by an MCP client, not even by the agent's creator.
-func TestI6SessionsInsideAreNobodyElses(t *testing.T) {
+// Case I6. A session of an errand can't be used by an MCP client, not even by the agent's creator.
+func TestServerDo_SessionsAreNotSharedBetweenCallers(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	if _, err := w.mcp.Do(t.Context(), errand(toolCall)); err != nil {
+	w := newTestGateway(t)
+	if _, err := w.mcp.Do(t.Context(), internalRequest(toolCall)); err != nil {
 		t.Fatal(err)
 	}
 	for _, state := range w.sessions.List("acme") {

@@ -11,9 +11,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// U1, T4: each request in a server's answer is decided as a request of the server, and the client does not get an
+// Cases U1, T4. Each request in a server's answer is decided as a request of the server, and the client does not get an
 // answer with a request that is denied.
-func TestU1AServerAsksInItsAnswer(t *testing.T) {
+func TestInputRequests_AreDecidedAndRecorded(t *testing.T) {
 	t.Parallel()
 	const sampling, form = `"s":{"method":"sampling/createMessage","params":{"messages":[],"maxTokens":9007199254740993}}`, `"f":{"method":"elicitation/create","params":{"message":"m","requestedSchema":{}}}`
 	for _, tt := range []struct {
@@ -34,7 +34,7 @@ func TestU1AServerAsksInItsAnswer(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				w := newModernWorld(t, tt.open...)
+				w := newModernGateway(t, tt.open...)
 				result := `{"resultType":"input_required","inputRequests":{` + tt.asks + `},"requestState":"z"}`
 				w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
 					return answer(r, result), nil
@@ -44,12 +44,12 @@ func TestU1AServerAsksInItsAnswer(t *testing.T) {
 					t.Errorf("the client got %s", got.body)
 				}
 				judged := 0
-				for _, r := range w.of(journal.KindOutcome) {
+				for _, r := range w.recordsOf(journal.KindOutcome) {
 					if r.FromServer {
 						judged++
 					}
 				}
-				if refused := w.of(journal.KindRefusal); judged != tt.judged || tt.code != "" && (len(refused) != 1 || !refused[0].FromServer || refused[0].Code != tt.code) {
+				if refused := w.recordsOf(journal.KindRefusal); judged != tt.judged || tt.code != "" && (len(refused) != 1 || !refused[0].FromServer || refused[0].Code != tt.code) {
 					t.Errorf("%d are on record as asked, want %d; refused: %+v", judged, tt.judged, refused)
 				}
 			})
@@ -57,11 +57,11 @@ func TestU1AServerAsksInItsAnswer(t *testing.T) {
 	}
 }
 
-// U1: requests in another form are not let through: the client does not get the answer.
-func TestU1AnAnswerThatAsksIsReadOneWay(t *testing.T) {
+// Case U1. Requests in another form are not let through: the client does not get the answer.
+func TestInputRequests_AmbiguousAnswersAreRefused(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newModernWorld(t, everything...)
+		w := newModernGateway(t, everything...)
 		for _, result := range []string{
 			`{"resultType":"input_required","inputRequests":[{"method":"sampling/createMessage"}]}`,
 			`{"inputRequests":"x"}`,
@@ -82,14 +82,14 @@ func TestU1AnAnswerThatAsksIsReadOneWay(t *testing.T) {
 	})
 }
 
-// U1: if an answer must not have requests, the client does not get an answer that has some: in the revisions with
+// Case U1. If an answer must not have requests, the client does not get an answer that has some: in the revisions with
 // sessions, whose clients may act on it, and in answers to the gateway's own requests. A client's answers to such
 // requests are refused.
-func TestU1AnswersThatAskNothingAskNothing(t *testing.T) {
+func TestInputRequests_AnswersWithoutThemPass(t *testing.T) {
 	t.Parallel()
 	const asks = `"inputRequests":{"a":{"method":"elicitation/create","params":{"message":"m"}}}`
 	synctest.Test(t, func(t *testing.T) {
-		w := newModernWorld(t, everything...)
+		w := newModernGateway(t, everything...)
 		w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
 			return answer(r, `{"tools":[],"supportedVersions":["2026-07-28"],`+asks+`}`), nil
 		}
@@ -108,8 +108,8 @@ func TestU1AnswersThatAskNothingAskNothing(t *testing.T) {
 		}
 	})
 	synctest.Test(t, func(t *testing.T) {
-		w := newModernWorld(t)
-		w.standing = &policyv1.CheckServerResponse{HidesNone: true}
+		w := newModernGateway(t)
+		w.access = &policyv1.CheckServerResponse{HidesNone: true}
 		w.open = func(r upstream.Request) (upstream.Answer, error) {
 			return answer(r, strings.Replace(discovered, "{", "{"+asks+",", 1)), nil
 		}
@@ -118,9 +118,9 @@ func TestU1AnswersThatAskNothingAskNothing(t *testing.T) {
 		}
 	})
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
-		w.standing.Methods = everything
-		h := w.connectAs(strings.Replace(able, `"form":{}`, `"form":{},"url":{}`, 1))
+		w := newTestGateway(t)
+		w.access.Methods = everything
+		h := w.connectAs(strings.Replace(initializeWithAll, `"form":{}`, `"form":{},"url":{}`, 1))
 		w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
 			return answer(r, `{"content":[],"tools":[],`+asks+`}`), nil
 		}
@@ -132,10 +132,10 @@ func TestU1AnswersThatAskNothingAskNothing(t *testing.T) {
 		w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
 			return raw(`{"jsonrpc":"2.0","id":` + string(r.ID()) + `,"error":{"code":-32042,"message":"open","data":{"elicitations":[{"mode":"url","elicitationId":"e","url":"https://x.example","message":"m"}]}}}`), nil
 		}
-		if got := w.do("POST", "/mcp/files", toolCall, h); !strings.Contains(got.body, "https://x.example") || len(w.of(journal.KindOutcome)) == 0 {
+		if got := w.do("POST", "/mcp/files", toolCall, h); !strings.Contains(got.body, "https://x.example") || len(w.recordsOf(journal.KindOutcome)) == 0 {
 			t.Errorf("an address that may be asked for: %s", got.body)
 		}
-		if last := w.of(journal.KindIntent); last[len(last)-1].Method != "elicitation/create" || !last[len(last)-1].FromServer {
+		if last := w.recordsOf(journal.KindIntent); last[len(last)-1].Method != "elicitation/create" || !last[len(last)-1].FromServer {
 			t.Errorf("on record is %+v", last[len(last)-1])
 		}
 		quiet := w.connectAs(initialize) // a client that has declared no elicitation by URL
@@ -156,8 +156,8 @@ func TestU1AnswersThatAskNothingAskNothing(t *testing.T) {
 		if got := w.do("POST", "/mcp/files", toolCall, h); got.code() != "outcome_unknown" || strings.Contains(got.body, "https://x.example") {
 			t.Errorf("one that is read in two ways: %s", got.body)
 		}
-		sent := len(w.of(journal.KindIntent))
-		if got := w.do("POST", "/mcp/files", strings.Replace(toolCall, `"name"`, `"inputResponses":{},"name"`, 1), h); got.code() != "method_denied" || len(w.of(journal.KindIntent)) != sent {
+		sent := len(w.recordsOf(journal.KindIntent))
+		if got := w.do("POST", "/mcp/files", strings.Replace(toolCall, `"name"`, `"inputResponses":{},"name"`, 1), h); got.code() != "method_denied" || len(w.recordsOf(journal.KindIntent)) != sent {
 			t.Errorf("what is answered in a session: %s", got.body)
 		}
 		w.open = func(r upstream.Request) (upstream.Answer, error) {
@@ -169,11 +169,11 @@ func TestU1AnswersThatAskNothingAskNothing(t *testing.T) {
 	})
 }
 
-// U1: a server's request on a stream without a session reaches no client, and its refusal is recorded.
-func TestU1NobodyIsAskedOnAStreamWithoutASession(t *testing.T) {
+// Case U1. A server's request on a stream without a session reaches no client, and its refusal is recorded.
+func TestInputRequests_RequestsOnModernStreamsAreRefused(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newModernWorld(t, everything...)
+		w := newModernGateway(t, everything...)
 		w.request = func(_ context.Context, r upstream.Request, events func([]byte)) (upstream.Answer, error) {
 			events([]byte(sample))
 			events([]byte(`{"jsonrpc":"2.0","id":8,"method":"vendor/ask","params":{}}`))
@@ -183,22 +183,22 @@ func TestU1NobodyIsAskedOnAStreamWithoutASession(t *testing.T) {
 		if strings.Contains(got.body, "sampling") || strings.Contains(got.body, "vendor") || !strings.Contains(got.body, `"content":[]`) {
 			t.Errorf("the client got %s", got.body)
 		}
-		if refused := w.of(journal.KindRefusal); len(refused) != 2 || !refused[0].FromServer {
+		if refused := w.recordsOf(journal.KindRefusal); len(refused) != 2 || !refused[0].FromServer {
 			t.Errorf("on record: %+v", refused)
 		}
 	})
 }
 
 // A client's answers to a server's requests are sent only to a server that may send requests.
-func TestAnswersGoWhereTheServerMayAsk(t *testing.T) {
+func TestInputResponses_NeedAServerThatMayAsk(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newModernWorld(t)
+		w := newModernGateway(t)
 		answers := `"name":"safe","inputResponses":{"s":{"action":"accept"}},"requestState":"z"`
 		if got := w.doModern("tools/call", "safe", answers); got.code() != "method_denied" {
 			t.Errorf("where it may ask nothing: %s", got.body)
 		}
-		w.standing.Methods = everything
+		w.access.Methods = everything
 		if got := w.doModern("tools/call", "safe", answers); got.code() != "" || got.status != 200 {
 			t.Errorf("where it may: %s", got.body)
 		}

@@ -16,9 +16,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-type book world
+type fakeJournal testGateway
 
-func (b *book) write(kind journal.Kind, r *journal.Record) {
+func (b *fakeJournal) write(kind journal.Kind, r *journal.Record) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	rec := *r
@@ -26,111 +26,111 @@ func (b *book) write(kind journal.Kind, r *journal.Record) {
 	b.records = append(b.records, rec)
 }
 
-func (b *book) Intent(_ context.Context, r *journal.Record) error {
+func (b *fakeJournal) Intent(_ context.Context, r *journal.Record) error {
 	b.write(journal.KindIntent, r)
 	return nil
 }
 
-func (b *book) Outcome(_ context.Context, r *journal.Record) error {
+func (b *fakeJournal) Outcome(_ context.Context, r *journal.Record) error {
 	b.write(journal.KindOutcome, r)
 	return b.outcome
 }
 
-func (b *book) Refusal(_ context.Context, r *journal.Record) error {
+func (b *fakeJournal) Refusal(_ context.Context, r *journal.Record) error {
 	b.write(journal.KindRefusal, r)
 	return nil
 }
 
-func (b *book) Claim(_ context.Context, r *journal.Record) error {
+func (b *fakeJournal) Claim(_ context.Context, r *journal.Record) error {
 	b.write(journal.KindClaim, r)
 	return nil
 }
 
-func (b *book) Settled(_ context.Context, r *journal.Record) error {
+func (b *fakeJournal) Settled(_ context.Context, r *journal.Record) error {
 	b.write(journal.KindSettled, r)
 	return nil
 }
 
-func (b *book) Passed(_ context.Context, r *journal.Record) error {
+func (b *fakeJournal) Passed(_ context.Context, r *journal.Record) error {
 	b.write(journal.KindPassed, r)
 	return nil
 }
 
-func (*book) HMAC([]byte) string { return "x" }
+func (*fakeJournal) HMAC([]byte) string { return "x" }
 
-// people is an approval service with one approval, a-1, of ana. The zero value has none.
-type people struct {
+// fakeApprovals is an approval service with one approval, a-1, of ana. The zero value has none.
+type fakeApprovals struct {
 	approvalv1.ApprovalServiceClient
 
 	approval *approvalv1.Approval
-	// moves are the approvals that a watch sends.
-	moves chan *approvalv1.Approval
+	// updates are the approvals that a watch sends.
+	updates chan *approvalv1.Approval
 	// cancelled are the ids of the approvals that were cancelled.
 	cancelled []string
-	// words are the requests with a vote of the agent's user.
-	words chan *approvalv1.RequestApprovalRequest
-	// claimed answers a claim; nil fails with an error that leaves the outcome open.
-	claimed func(*approvalv1.ClaimApprovalRequest) *approvalv1.ClaimApprovalResponse
+	// votes are the requests with a vote of the agent's user.
+	votes chan *approvalv1.RequestApprovalRequest
+	// answerClaim answers a claim; nil fails with an error that leaves the outcome open.
+	answerClaim func(*approvalv1.ClaimApprovalRequest) *approvalv1.ClaimApprovalResponse
 }
 
-func (p *people) GetApproval(ctx context.Context, req *approvalv1.GetApprovalRequest, _ ...grpc.CallOption) (*approvalv1.GetApprovalResponse, error) {
+func (p *fakeApprovals) GetApproval(ctx context.Context, req *approvalv1.GetApprovalRequest, _ ...grpc.CallOption) (*approvalv1.GetApprovalResponse, error) {
 	if p.approval == nil || req.GetApprovalId() != p.approval.GetId() || authn.PrincipalOf(ctx).GetSubject() != "ana" {
 		return nil, grpcstatus.Error(codes.NotFound, "APPROVAL_UNKNOWN")
 	}
 	return &approvalv1.GetApprovalResponse{Approval: p.approval, View: &approvalv1.View{Server: "files", Name: "pay", Params: "{}"}}, nil
 }
 
-func (p *people) RequestApproval(_ context.Context, req *approvalv1.RequestApprovalRequest, _ ...grpc.CallOption) (*approvalv1.RequestApprovalResponse, error) {
+func (p *fakeApprovals) RequestApproval(_ context.Context, req *approvalv1.RequestApprovalRequest, _ ...grpc.CallOption) (*approvalv1.RequestApprovalResponse, error) {
 	if req.GetSelfVote() != nil {
-		p.words <- req
+		p.votes <- req
 	}
 	return &approvalv1.RequestApprovalResponse{Result: &approvalv1.RequestApprovalResponse_Asked{Asked: &approvalv1.Asked{Approval: p.approval, Confirm: req.GetCanConfirm()}}}, nil
 }
 
-func (p *people) ClaimApproval(_ context.Context, req *approvalv1.ClaimApprovalRequest, _ ...grpc.CallOption) (*approvalv1.ClaimApprovalResponse, error) {
-	if p.claimed != nil {
-		return p.claimed(req), nil
+func (p *fakeApprovals) ClaimApproval(_ context.Context, req *approvalv1.ClaimApprovalRequest, _ ...grpc.CallOption) (*approvalv1.ClaimApprovalResponse, error) {
+	if p.answerClaim != nil {
+		return p.answerClaim(req), nil
 	}
 	return nil, grpcstatus.Error(codes.Internal, "x")
 }
 
-func (*people) CompleteClaim(context.Context, *approvalv1.CompleteClaimRequest, ...grpc.CallOption) (*approvalv1.CompleteClaimResponse, error) {
+func (*fakeApprovals) CompleteClaim(context.Context, *approvalv1.CompleteClaimRequest, ...grpc.CallOption) (*approvalv1.CompleteClaimResponse, error) {
 	return nil, grpcstatus.Error(codes.Internal, "x")
 }
 
-func (*people) ReleaseClaim(context.Context, *approvalv1.ReleaseClaimRequest, ...grpc.CallOption) (*approvalv1.ReleaseClaimResponse, error) {
+func (*fakeApprovals) ReleaseClaim(context.Context, *approvalv1.ReleaseClaimRequest, ...grpc.CallOption) (*approvalv1.ReleaseClaimResponse, error) {
 	return nil, grpcstatus.Error(codes.Internal, "x")
 }
 
-func (p *people) CancelApproval(_ context.Context, req *approvalv1.CancelApprovalRequest, _ ...grpc.CallOption) (*approvalv1.CancelApprovalResponse, error) {
+func (p *fakeApprovals) CancelApproval(_ context.Context, req *approvalv1.CancelApprovalRequest, _ ...grpc.CallOption) (*approvalv1.CancelApprovalResponse, error) {
 	p.cancelled = append(p.cancelled, req.GetApprovalId())
 	return new(approvalv1.CancelApprovalResponse), nil
 }
 
-func (p *people) WatchApprovals(ctx context.Context, _ *approvalv1.WatchApprovalsRequest, _ ...grpc.CallOption) (grpc.ServerStreamingClient[approvalv1.WatchApprovalsResponse], error) {
-	return &watch{ctx: ctx, moves: p.moves}, nil
+func (p *fakeApprovals) WatchApprovals(ctx context.Context, _ *approvalv1.WatchApprovalsRequest, _ ...grpc.CallOption) (grpc.ServerStreamingClient[approvalv1.WatchApprovalsResponse], error) {
+	return &approvalStream{ctx: ctx, updates: p.updates}, nil
 }
 
-type watch struct {
+type approvalStream struct {
 	grpc.ClientStream
 
-	ctx   context.Context //nolint:containedctx // the stream's own
-	moves chan *approvalv1.Approval
+	ctx     context.Context //nolint:containedctx // the stream's own
+	updates chan *approvalv1.Approval
 }
 
-func (s *watch) Recv() (*approvalv1.WatchApprovalsResponse, error) {
+func (s *approvalStream) Recv() (*approvalv1.WatchApprovalsResponse, error) {
 	select {
 	case <-s.ctx.Done():
 		return nil, s.ctx.Err()
-	case a := <-s.moves:
+	case a := <-s.updates:
 		return &approvalv1.WatchApprovalsResponse{Approval: a}, nil
 	}
 }
 
-// server is the transport to the world's server, and conn an upstream session.
+// server is the transport to the gateway's fake server, and conn an upstream session.
 type (
-	server world
-	conn   world
+	server testGateway
+	conn   testGateway
 )
 
 func (s *server) Kind() string                { return cmp.Or(s.kind, "test") }
@@ -141,9 +141,9 @@ func (s *server) Open(_ context.Context, who principal.Key, r upstream.Request) 
 	if who.Tenant != "acme" && who.Subject != "system:catalogue" || who.Subject == "" {
 		s.t.Errorf("a session was opened for %+v", who)
 	}
-	if who.Subject == "system:catalogue" && s.own != nil {
-		a, err := s.own(r)
-		return (*ownConn)(s), a, err
+	if who.Subject == "system:catalogue" && s.answerDiscovery != nil {
+		a, err := s.answerDiscovery(r)
+		return (*discoveryConn)(s), a, err
 	}
 	s.mu.Lock()
 	s.opened = append(s.opened, r)
@@ -180,18 +180,18 @@ func (c *conn) Close(context.Context) error {
 	return nil
 }
 
-// ownConn is an upstream session of the gateway's own discovery.
-type ownConn world
+// discoveryConn is an upstream session of the gateway's own discovery.
+type discoveryConn testGateway
 
-func (c *ownConn) Request(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
-	return c.own(r)
+func (c *discoveryConn) Request(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+	return c.answerDiscovery(r)
 }
 
-func (*ownConn) Notify(context.Context, upstream.Request) error { return nil }
+func (*discoveryConn) Notify(context.Context, upstream.Request) error { return nil }
 
-func (*ownConn) Listen(context.Context, upstream.Listener) error { return upstream.ErrNoStream }
+func (*discoveryConn) Listen(context.Context, upstream.Listener) error { return upstream.ErrNoStream }
 
-func (*ownConn) Close(context.Context) error { return nil }
+func (*discoveryConn) Close(context.Context) error { return nil }
 
 // answer returns a server's answer with this raw result.
 func answer(r upstream.Request, result string) upstream.Answer {

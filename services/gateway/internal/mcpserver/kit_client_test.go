@@ -12,16 +12,16 @@ import (
 	"sync"
 )
 
-// reply is the HTTP response that a client gets.
-type reply struct {
+// httpResponse is the HTTP response that a client gets.
+type httpResponse struct {
 	status  int
 	header  http.Header
 	body    string
 	trailer http.Header
 }
 
-// code returns the code of the decision in a reply; empty if there is none.
-func (r reply) code() string {
+// code returns the code of the decision in a response; empty if there is none.
+func (r httpResponse) code() string {
 	var m struct {
 		Result struct {
 			Meta map[string]struct{ Code string } `json:"_meta"`
@@ -38,7 +38,7 @@ func (r reply) code() string {
 }
 
 // do sends a request as ana. The given headers are added, or replace the default ones.
-func (w *world) do(method, path, body string, header http.Header) reply {
+func (w *testGateway) do(method, path, body string, header http.Header) httpResponse {
 	w.t.Helper()
 	req, err := http.NewRequestWithContext(w.t.Context(), method, "http://localhost"+path, strings.NewReader(body))
 	if err != nil {
@@ -63,19 +63,19 @@ func (w *world) do(method, path, body string, header http.Header) reply {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	return reply{status: resp.StatusCode, header: resp.Header, body: string(got), trailer: resp.Trailer}
+	return httpResponse{status: resp.StatusCode, header: resp.Header, body: string(got), trailer: resp.Trailer}
 }
 
 const initialize = `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{"sampling":{}},"clientInfo":{"name":"c","version":"1"}}}`
 
 // connect opens a session and returns the headers of its requests.
-func (w *world) connect() http.Header {
+func (w *testGateway) connect() http.Header {
 	w.t.Helper()
 	return w.connectAs(initialize)
 }
 
 // connectAs opens a session with this initialize.
-func (w *world) connectAs(initialize string) http.Header {
+func (w *testGateway) connectAs(initialize string) http.Header {
 	w.t.Helper()
 	got := w.do("POST", w.path, initialize, nil)
 	id := got.header.Get("Mcp-Session-Id")
@@ -88,7 +88,7 @@ func (w *world) connectAs(initialize string) http.Header {
 const toolCall = `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"safe"}}`
 
 // dial returns a plain connection, to which a test writes raw bytes.
-func (w *world) dial() net.Conn {
+func (w *testGateway) dial() net.Conn {
 	w.t.Helper()
 	c, err := w.lis.DialContext(w.t.Context(), "", "")
 	if err != nil {
@@ -97,8 +97,8 @@ func (w *world) dial() net.Conn {
 	return c
 }
 
-// head returns the head of a POST with this token, session and content length.
-func head(token, session string, length int) string {
+// requestHead returns the head of a POST with this token, session and content length.
+func requestHead(token, session string, length int) string {
 	out := "POST /mcp/files HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nAccept: text/event-stream, application/json\r\n"
 	if token != "" {
 		out += "Authorization: Bearer " + token + "\r\n"
@@ -120,16 +120,18 @@ func status(c net.Conn) (int, error) {
 	return resp.StatusCode, err
 }
 
-// pipes is a listener whose connections are pipes inside the process.
-type pipes struct {
+// pipeListener is a listener whose connections are pipes inside the process.
+type pipeListener struct {
 	conns chan net.Conn
 	done  chan struct{}
 	once  sync.Once
 }
 
-func newPipes() *pipes { return &pipes{conns: make(chan net.Conn), done: make(chan struct{})} }
+func newPipeListener() *pipeListener {
+	return &pipeListener{conns: make(chan net.Conn), done: make(chan struct{})}
+}
 
-func (p *pipes) Accept() (net.Conn, error) {
+func (p *pipeListener) Accept() (net.Conn, error) {
 	select {
 	case c := <-p.conns:
 		return c, nil
@@ -138,14 +140,14 @@ func (p *pipes) Accept() (net.Conn, error) {
 	}
 }
 
-func (p *pipes) Close() error {
+func (p *pipeListener) Close() error {
 	p.once.Do(func() { close(p.done) })
 	return nil
 }
 
-func (*pipes) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 1} }
+func (*pipeListener) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 1} }
 
-func (p *pipes) DialContext(ctx context.Context, _, _ string) (net.Conn, error) {
+func (p *pipeListener) DialContext(ctx context.Context, _, _ string) (net.Conn, error) {
 	ours, theirs := net.Pipe()
 	select {
 	case p.conns <- theirs:

@@ -49,9 +49,9 @@ const (
 	viewerToken   = "viewer-token-D3f4G5h6J7k8-A1b2C3d4"
 )
 
-// world is a server of MCP with fakes of everything around it, over pipes instead of a network, so that it works in a
-// bubble of synctest.
-type world struct {
+// testGateway is a server of MCP with fakes of everything around it, over pipes instead of a network, so that it works
+// in a bubble of synctest.
+type testGateway struct {
 	policyv1.PolicyServiceClient
 	ratelimitv1.RateLimitServiceClient
 
@@ -60,7 +60,7 @@ type world struct {
 	pipe     *pipeline.Pipeline
 	sessions *session.Store
 	mcp      *mcpserver.Server
-	lis      *pipes
+	lis      *pipeListener
 	client   *http.Client
 	// known receives the tool lists of servers.
 	known toolreporttest.Catalog
@@ -68,65 +68,66 @@ type world struct {
 	// kind is the transport of the server.
 	kind string
 	// path is the URL path of the server. The field after it is a second server, named notes; nil if there is none.
-	path   string
-	beside *world
-	// most is how many sessions a principal may have.
-	most int
+	path  string
+	notes *testGateway
+	// maxSessions is how many sessions a principal may have.
+	maxSessions int
 
 	// The fields below set what the fakes do.
-	standing *policyv1.CheckServerResponse
+	access   *policyv1.CheckServerResponse
 	revision string
 	filter   func(*policyv1.FilterToolsRequest) (*policyv1.FilterToolsResponse, error)
-	// silent are the notifications of MCP that policy denies, and lets the other methods that policy allows.
-	silent, lets []string
-	// hides reports which names of prompts and resources are hidden; nil fails the request to policy.
-	hides func(name string) bool
-	open  func(upstream.Request) (upstream.Answer, error)
-	// own answers the gateway's own sessions; nil answers them like all others.
-	own      func(upstream.Request) (upstream.Answer, error)
-	request  func(context.Context, upstream.Request, func([]byte)) (upstream.Answer, error)
-	listen   func(context.Context, upstream.Listener) error
-	people   people
-	spans    *tracetest.SpanRecorder
-	sampler  sdktrace.Sampler
-	decision *policyv1.Decision
-	outcome  error
-	notify   error
-	notReady []string
-	degraded []string
+	// deniedNotifications are the notifications of MCP that policy denies, and lets the other methods that policy
+	// allows.
+	deniedNotifications, allowedMethods []string
+	// hidesName reports which names of prompts and resources are hidden; nil fails the request to policy.
+	hidesName func(name string) bool
+	open      func(upstream.Request) (upstream.Answer, error)
+	// answerDiscovery answers the gateway's own sessions; nil answers them like all others.
+	answerDiscovery func(upstream.Request) (upstream.Answer, error)
+	request         func(context.Context, upstream.Request, func([]byte)) (upstream.Answer, error)
+	listen          func(context.Context, upstream.Listener) error
+	people          fakeApprovals
+	spans           *tracetest.SpanRecorder
+	sampler         sdktrace.Sampler
+	decision        *policyv1.Decision
+	outcome         error
+	notify          error
+	notReady        []string
+	degraded        []string
 
-	mu         sync.Mutex
-	records    []journal.Record
-	admissions []string
-	decided    []*identityv1.Principal
-	named      []*policyv1.FilterNamesRequest
-	naming     func(context.Context) // called before names are filtered; may be nil
-	judged     [][]byte              // the definition digests of the decided calls
-	opened     []upstream.Request
-	notified   []upstream.Request
-	closed     int
-	log        bytes.Buffer
+	mu           sync.Mutex
+	records      []journal.Record
+	admissions   []string
+	principals   []*identityv1.Principal
+	nameRequests []*policyv1.FilterNamesRequest
+	beforeNames  func(context.Context) // called before names are filtered; may be nil
+	digests      [][]byte              // the definition digests of the decided calls
+	opened       []upstream.Request
+	notified     []upstream.Request
+	closed       int
+	log          bytes.Buffer
 }
 
-// newWorld starts a server of MCP with a server that answers everything. It must be called inside a bubble of synctest.
-func newWorld(t *testing.T) *world {
+// newTestGateway starts a gateway with a server that answers everything. It must be called inside a synctest bubble.
+func newTestGateway(t *testing.T) *testGateway {
 	t.Helper()
-	return newWorldOver(t, "")
+	return newTestGatewayWithTransport(t, "")
 }
 
-// newWorldOver is newWorld with a server that is reached by this transport.
-func newWorldOver(t *testing.T, kind string) *world {
+// newTestGatewayWithTransport is newTestGateway with a server that is reached by this transport.
+func newTestGatewayWithTransport(t *testing.T, kind string) *testGateway {
 	t.Helper()
-	w := unbuilt(t, kind)
+	w := prepareTestGateway(t, kind)
 	w.build()
 	return w
 }
 
-// unbuilt returns a world that is not started yet.
-func unbuilt(t testing.TB, kind string) *world {
+// prepareTestGateway returns a gateway that is not started yet.
+func prepareTestGateway(t testing.TB, kind string) *testGateway {
 	t.Helper()
-	w := &world{t: t, kind: kind, path: "/mcp/files", most: 2, lis: newPipes(), decision: &policyv1.Decision{Effect: policyv1.Effect_EFFECT_ALLOW}, sampler: sdktrace.AlwaysSample()}
-	w.standing = &policyv1.CheckServerResponse{CouldAllow: true, HidesNone: true, PromptsAlike: true, ResourcesAlike: true}
+	w := &testGateway{t: t, kind: kind, path: "/mcp/files", maxSessions: 2, lis: newPipeListener(), decision: &policyv1.Decision{Effect: policyv1.Effect_EFFECT_ALLOW}, sampler: sdktrace.AlwaysSample()}
+	w.access = &policyv1.CheckServerResponse{CouldAllow: true, HidesNone: true, PromptsAlike: true, ResourcesAlike: true}
 	w.filter = func(r *policyv1.FilterToolsRequest) (*policyv1.FilterToolsResponse, error) {
 		resp := new(policyv1.FilterToolsResponse)
 		for _, tool := range r.GetTools() {
@@ -137,7 +138,7 @@ func unbuilt(t testing.TB, kind string) *world {
 	w.open = func(r upstream.Request) (upstream.Answer, error) {
 		return answer(r, `{"protocolVersion":"2025-11-25","capabilities":{"tools":{"listChanged":true},"logging":{}},"serverInfo":{"name":"x","version":"1"}}`), nil
 	}
-	w.own = func(r upstream.Request) (upstream.Answer, error) {
+	w.answerDiscovery = func(r upstream.Request) (upstream.Answer, error) {
 		if r.Method() == "initialize" {
 			return answer(r, `{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"x","version":"1"}}`), nil
 		}
@@ -149,7 +150,7 @@ func unbuilt(t testing.TB, kind string) *world {
 	return w
 }
 
-func (w *world) build() {
+func (w *testGateway) build() {
 	w.t.Helper()
 	var err error
 	must := func(err error) {
@@ -161,13 +162,13 @@ func (w *world) build() {
 	w.tokens, err = authn.NewTokens([]*identityv1.TokenRecord{
 		token("ana", anaToken, authv1.TokenRole_TOKEN_ROLE_AGENT), token("ben", benToken, authv1.TokenRole_TOKEN_ROLE_AGENT),
 		token("op", operatorToken, authv1.TokenRole_TOKEN_ROLE_OPERATOR),
-		worksFor("olga", token("agent-0", agentToken(0), authv1.TokenRole_TOKEN_ROLE_AGENT)), worksFor("olga", token("agent-1", agentToken(1), authv1.TokenRole_TOKEN_ROLE_AGENT)),
-		worksFor("olga", token("agent-2", agentToken(2), authv1.TokenRole_TOKEN_ROLE_AGENT)),
+		withOwner("olga", token("agent-0", agentToken(0), authv1.TokenRole_TOKEN_ROLE_AGENT)), withOwner("olga", token("agent-1", agentToken(1), authv1.TokenRole_TOKEN_ROLE_AGENT)),
+		withOwner("olga", token("agent-2", agentToken(2), authv1.TokenRole_TOKEN_ROLE_AGENT)),
 		token("app", approverToken, authv1.TokenRole_TOKEN_ROLE_APPROVER), token("view", viewerToken, authv1.TokenRole_TOKEN_ROLE_VIEWER),
 	})
 	must(err)
-	log := slog.New(slog.NewTextHandler((*logbook)(w), &slog.HandlerOptions{Level: slog.LevelDebug}))
-	w.sessions, err = session.NewStore(session.Config{Idle: time.Hour, MaxPerPrincipal: w.most, Ended: func(*session.Session) {}}, log)
+	log := slog.New(slog.NewTextHandler((*logWriter)(w), &slog.HandlerOptions{Level: slog.LevelDebug}))
+	w.sessions, err = session.NewStore(session.Config{Idle: time.Hour, MaxPerPrincipal: w.maxSessions, Ended: func(*session.Session) {}}, log)
 	must(err)
 	w.spans = tracetest.NewSpanRecorder()
 	tracer := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(w.spans), sdktrace.WithSampler(w.sampler)).Tracer("test")
@@ -177,7 +178,7 @@ func (w *world) build() {
 	must(err)
 	decisions, err := decisioncache.New(decisioncache.Deps{Policy: w, Meters: counts, Log: log}, false)
 	must(err)
-	pipe, err := pipeline.New(pipeline.Deps{Policy: w, Decisions: decisions, Limiter: w, Journal: (*book)(w), Approvals: waiter, Tracer: tracer, Meters: counts, Log: log})
+	pipe, err := pipeline.New(pipeline.Deps{Policy: w, Decisions: decisions, Limiter: w, Journal: (*fakeJournal)(w), Approvals: waiter, Tracer: tracer, Meters: counts, Log: log})
 	must(err)
 	w.pipe = pipe
 	reporter, err := toolreport.New(&w.known, log)
@@ -185,7 +186,7 @@ func (w *world) build() {
 	answers, err := limits.NewBudget(limits.AnswerQuotas())
 	must(err)
 	targets := make(map[string]servers.Config)
-	for name, of := range map[string]*world{"files": w, "notes": w.beside} {
+	for name, of := range map[string]*testGateway{"files": w, "notes": w.notes} {
 		if of != nil {
 			up, err := upstream.New((*server)(of), counts)
 			must(err)
@@ -193,7 +194,7 @@ func (w *world) build() {
 		}
 	}
 	e, err := mcpserver.New(mcpserver.Config{HTTP: httpserver.Config{Hosts: []string{"mcp.example"}, Origins: []string{"https://app.example"}}}, mcpserver.Deps{
-		Tokens: w.tokens, Policy: w, Revision: func() string { return w.revision }, Pipeline: pipe, Sessions: w.sessions, Catalogue: reporter, Room: answers, Secret: []byte("s"),
+		Tokens: w.tokens, Policy: w, Revision: func() string { return w.revision }, Pipeline: pipe, Sessions: w.sessions, Catalogue: reporter, AnswerMemory: answers, Secret: []byte("s"),
 		Servers:   targets,
 		Admission: w.admit, Ready: func() []string { return w.notReady }, Degraded: func() []string { return w.degraded },
 		Tracer: tracer, Meters: counts, Propagator: propagation.TraceContext{}, Log: log,
@@ -221,93 +222,93 @@ func token(name, secret string, role authv1.TokenRole) *identityv1.TokenRecord {
 	return &identityv1.TokenRecord{Sha256: hash[:], Token: &identityv1.Token{Name: name, Tenant: "acme", Subject: name, Agent: "dev", Role: role}}
 }
 
-// worksFor sets the owner of a token. agentToken returns the text of one of the tokens that olga owns.
-func worksFor(owner string, t *identityv1.TokenRecord) *identityv1.TokenRecord {
+// withOwner sets the owner of a token. agentToken returns the text of one of the tokens that olga owns.
+func withOwner(owner string, t *identityv1.TokenRecord) *identityv1.TokenRecord {
 	t.Token.Owner = owner
 	return t
 }
 
 func agentToken(i int) string { return fmt.Sprintf("agent-token-%d-M1n2B3v4C5x6-A1b2C3d4", i) }
 
-func (w *world) admit(code, peer string) {
+func (w *testGateway) admit(code, peer string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.admissions = append(w.admissions, code+" from "+peer)
 }
 
-// of returns the records of a kind.
-func (w *world) of(kind journal.Kind) []journal.Record {
+// recordsOf returns the records of a kind.
+func (w *testGateway) recordsOf(kind journal.Kind) []journal.Record {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return slices.DeleteFunc(slices.Clone(w.records), func(r journal.Record) bool { return r.Kind != kind })
 }
 
-func (w *world) logged() string {
+func (w *testGateway) logged() string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.log.String()
 }
 
-func (w *world) DecideCall(ctx context.Context, r *policyv1.DecideCallRequest, _ ...grpc.CallOption) (*policyv1.DecideCallResponse, error) {
+func (w *testGateway) DecideCall(ctx context.Context, r *policyv1.DecideCallRequest, _ ...grpc.CallOption) (*policyv1.DecideCallResponse, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.judged = append(w.judged, r.GetCall().GetDefinitionDigest())
-	w.decided = append(w.decided, authn.PrincipalOf(ctx))
+	w.digests = append(w.digests, r.GetCall().GetDefinitionDigest())
+	w.principals = append(w.principals, authn.PrincipalOf(ctx))
 	return &policyv1.DecideCallResponse{Decision: w.decision}, nil
 }
 
-func (w *world) FilterTools(_ context.Context, r *policyv1.FilterToolsRequest, _ ...grpc.CallOption) (*policyv1.FilterToolsResponse, error) {
+func (w *testGateway) FilterTools(_ context.Context, r *policyv1.FilterToolsRequest, _ ...grpc.CallOption) (*policyv1.FilterToolsResponse, error) {
 	return w.filter(r)
 }
 
-func (w *world) FilterNames(ctx context.Context, r *policyv1.FilterNamesRequest, _ ...grpc.CallOption) (*policyv1.FilterNamesResponse, error) {
-	if w.naming != nil {
-		w.naming(ctx)
+func (w *testGateway) FilterNames(ctx context.Context, r *policyv1.FilterNamesRequest, _ ...grpc.CallOption) (*policyv1.FilterNamesResponse, error) {
+	if w.beforeNames != nil {
+		w.beforeNames(ctx)
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.named = append(w.named, r)
-	if w.hides == nil {
+	w.nameRequests = append(w.nameRequests, r)
+	if w.hidesName == nil {
 		return nil, errBoom
 	}
 	resp := new(policyv1.FilterNamesResponse)
 	for _, name := range r.GetNames() {
-		resp.Visible = append(resp.Visible, !w.hides(name))
+		resp.Visible = append(resp.Visible, !w.hidesName(name))
 	}
 	return resp, nil
 }
 
-func (w *world) CheckServer(_ context.Context, req *policyv1.CheckServerRequest, _ ...grpc.CallOption) (*policyv1.CheckServerResponse, error) {
+func (w *testGateway) CheckServer(_ context.Context, req *policyv1.CheckServerRequest, _ ...grpc.CallOption) (*policyv1.CheckServerResponse, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.standing == nil {
+	if w.access == nil {
 		return nil, errBoom
 	}
-	said := proto.CloneOf(w.standing)
+	said := proto.CloneOf(w.access)
 	for _, method := range req.GetMethods() {
-		if slices.Contains(mcpmethod.Notifications(), method) && !slices.Contains(w.silent, method) || slices.Contains(w.lets, method) {
+		if slices.Contains(mcpmethod.Notifications(), method) && !slices.Contains(w.deniedNotifications, method) || slices.Contains(w.allowedMethods, method) {
 			said.Methods = append(said.Methods, method)
 		}
 	}
 	return said, nil
 }
 
-// judgedBy returns the definition digests with which calls were decided.
-func (w *world) judgedBy() [][]byte {
+// decidedDigests returns the definition digests with which calls were decided.
+func (w *testGateway) decidedDigests() [][]byte {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return slices.Clone(w.judged)
+	return slices.Clone(w.digests)
 }
 
-// stands sets what policy answers about what callers may use.
-func (w *world) stands(said *policyv1.CheckServerResponse) {
+// setAccess sets what policy answers about what callers may use.
+func (w *testGateway) setAccess(said *policyv1.CheckServerResponse) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.standing = said
+	w.access = said
 }
 
-// pipelineRuns runs the pipeline, which records what it counts, until stop is called.
-func (w *world) pipelineRuns() (stop func()) {
+// runPipeline runs the pipeline, which records what it counts, until stop is called.
+func (w *testGateway) runPipeline() (stop func()) {
 	ctx, cancel := context.WithCancel(w.t.Context())
 	done := make(chan struct{})
 	go func() {
@@ -320,9 +321,9 @@ func (w *world) pipelineRuns() (stop func()) {
 	}
 }
 
-type logbook world
+type logWriter testGateway
 
-func (l *logbook) Write(p []byte) (int, error) {
+func (l *logWriter) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.log.Write(p)

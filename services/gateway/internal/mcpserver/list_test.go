@@ -18,11 +18,11 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// X1: a list is cancelled at the server when its caller disconnects.
-func TestX1AListEndsWithItsCaller(t *testing.T) {
+// Case X1. A list is cancelled at the server when its caller disconnects.
+func TestList_EndsWhenTheCallerDisconnects(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
+		w := newTestGateway(t)
 		id := w.connect().Get("Mcp-Session-Id")
 		ended := make(chan error, 1)
 		w.request = func(ctx context.Context, _ upstream.Request, _ func([]byte)) (upstream.Answer, error) {
@@ -31,7 +31,7 @@ func TestX1AListEndsWithItsCaller(t *testing.T) {
 			return upstream.Answer{}, upstream.ErrNoAnswer
 		}
 		c := w.dial()
-		if _, err := fmt.Fprint(c, head(anaToken, id, len(toolsList))+toolsList); err != nil {
+		if _, err := fmt.Fprint(c, requestHead(anaToken, id, len(toolsList))+toolsList); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Second)
@@ -43,11 +43,12 @@ func TestX1AListEndsWithItsCaller(t *testing.T) {
 	})
 }
 
-// X1: at most two lists of one principal are filtered at once. Neither its calls nor the lists of others wait for them.
-func TestX1ListsTakeTurns(t *testing.T) {
+// Case X1. At most two lists of one principal are filtered at once. Neither its calls nor the lists of others wait for
+// them.
+func TestList_FilteringIsLimitedForOneCaller(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
+		w := newTestGateway(t)
 		var working, most atomic.Int32
 		release := make(chan struct{})
 		filter := w.filter
@@ -89,8 +90,9 @@ func TestX1ListsTakeTurns(t *testing.T) {
 	})
 }
 
-// X1: a request that waits for policy to filter a list holds no processing slot, so other lists are read meanwhile.
-func TestX1NoTurnIsHeldWhilePolicyIsAsked(t *testing.T) {
+// Case X1. A request that waits for policy to filter a list holds no processing slot, so other lists are read
+// meanwhile.
+func TestList_NoTimesliceIsHeldWhilePolicyIsAsked(t *testing.T) {
 	t.Parallel()
 	for name, standing := range map[string]*policyv1.CheckServerResponse{
 		"of a server": {CouldAllow: true, HidesNone: true}, "of the gateway's own": {CouldAllow: true},
@@ -98,12 +100,12 @@ func TestX1NoTurnIsHeldWhilePolicyIsAsked(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t)
+				w := newTestGateway(t)
 				w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
 					return answer(r, `{"tools":[{"name":"a"}],"content":[]}`), nil
 				}
 				ana := w.connect()
-				w.standing = standing
+				w.access = standing
 				release, asked, filter := make(chan struct{}), 0, w.filter
 				w.filter = func(r *policyv1.FilterToolsRequest) (*policyv1.FilterToolsResponse, error) {
 					if asked++; asked == 1 {
@@ -111,7 +113,7 @@ func TestX1NoTurnIsHeldWhilePolicyIsAsked(t *testing.T) {
 					}
 					return filter(r)
 				}
-				first := make(chan reply, 1)
+				first := make(chan httpResponse, 1)
 				body := toolsList
 				if !standing.GetHidesNone() {
 					body = toolCall
@@ -121,7 +123,7 @@ func TestX1NoTurnIsHeldWhilePolicyIsAsked(t *testing.T) {
 				if asked != 1 {
 					t.Fatal("policy was not asked")
 				}
-				done := make(chan reply, 1)
+				done := make(chan httpResponse, 1)
 				go func() { done <- w.do("POST", "/mcp/files", toolsList, ana) }()
 				synctest.Wait()
 				select {
@@ -139,9 +141,9 @@ func TestX1NoTurnIsHeldWhilePolicyIsAsked(t *testing.T) {
 	}
 }
 
-// X1: policy filters a long list in parts, and other requests are served between them. A list whose parts are decided
-// by two revisions is refused.
-func TestX1ALongListIsJudgedInParts(t *testing.T) {
+// Case X1. Policy filters a long list in parts, and other requests are served between them. A list whose parts are
+// decided by two revisions is refused.
+func TestList_LongOneIsFilteredInParts(t *testing.T) {
 	t.Parallel()
 	const listed, part = 1100, 512
 	tools := make([]string, listed)
@@ -151,7 +153,7 @@ func TestX1ALongListIsJudgedInParts(t *testing.T) {
 	for name, change := range map[string]bool{"by one revision": false, "by two": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t)
+			w := newTestGateway(t)
 			w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
 				return answer(r, `{"tools":[`+strings.Join(tools, ",")+`]}`), nil
 			}
@@ -182,9 +184,9 @@ func TestX1ALongListIsJudgedInParts(t *testing.T) {
 	}
 }
 
-// T1: if a server lists another definition to one session, the calls of that session are decided by that definition,
-// and those of other sessions are not. The same holds for a list that can be read in two ways.
-func TestT1ASessionIsJudgedByWhatItWasShown(t *testing.T) {
+// Case T1. If a server lists another definition to one session, the calls of that session are decided by that
+// definition, and those of other sessions are not. The same holds for a list that can be read in two ways.
+func TestCall_IsDecidedByTheDefinitionThatItsSessionListed(t *testing.T) {
 	t.Parallel()
 	const good, bad = `{"name":"safe"}`, `{"name":"safe","description":"sends it to us"}`
 	for name, tt := range map[string]struct {
@@ -197,9 +199,9 @@ func TestT1ASessionIsJudgedByWhatItWasShown(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t)
-				w.standing.Methods = everything
-				w.own = func(r upstream.Request) (upstream.Answer, error) {
+				w := newTestGateway(t)
+				w.access.Methods = everything
+				w.answerDiscovery = func(r upstream.Request) (upstream.Answer, error) {
 					if r.Method() == "initialize" {
 						return w.open(r)
 					}
@@ -230,7 +232,7 @@ func TestT1ASessionIsJudgedByWhatItWasShown(t *testing.T) {
 				}
 				w.do("POST", "/mcp/files", toolCall, h)
 				w.do("POST", "/mcp/files", toolCall, ben)
-				if got := w.judgedBy(); len(got) != 2 || !bytes.Equal(got[0], tt.want) || !bytes.Equal(got[1], toolreporttest.Digest(good)) {
+				if got := w.decidedDigests(); len(got) != 2 || !bytes.Equal(got[0], tt.want) || !bytes.Equal(got[1], toolreporttest.Digest(good)) {
 					t.Errorf("calls are judged by %x", got)
 				}
 			})

@@ -17,11 +17,11 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// saying returns a world whose server sends these events on its stream, and then nothing more.
-func saying(t *testing.T, open []string, events ...upstream.Event) *world {
+// newEventGateway returns a gateway whose server sends these events on its stream, and then nothing more.
+func newEventGateway(t *testing.T, open []string, events ...upstream.Event) *testGateway {
 	t.Helper()
-	w := newWorld(t)
-	w.standing = &policyv1.CheckServerResponse{CouldAllow: true, HidesNone: true, PromptsAlike: true, ResourcesAlike: true, Methods: open}
+	w := newTestGateway(t)
+	w.access = &policyv1.CheckServerResponse{CouldAllow: true, HidesNone: true, PromptsAlike: true, ResourcesAlike: true, Methods: open}
 	w.listen = func(ctx context.Context, to upstream.Listener) error {
 		to.Opened()
 		for _, event := range events {
@@ -35,13 +35,13 @@ func saying(t *testing.T, open []string, events ...upstream.Event) *world {
 	return w
 }
 
-// note returns a notification of a server.
-func note(method string) upstream.Event {
+// notificationEvent returns a notification of a server.
+func notificationEvent(method string) upstream.Event {
 	return upstream.Event{Message: []byte(`{"jsonrpc":"2.0","method":"` + method + `","params":{"x":1.50}}`)}
 }
 
-// hear opens the stream of a session, and returns its lines. The channel is closed at the end of the stream.
-func (w *world) hear(h http.Header) (lines <-chan string, hangUp func()) {
+// openStream opens the stream of a session, and returns its lines. The channel is closed at the end of the stream.
+func (w *testGateway) openStream(h http.Header) (lines <-chan string, hangUp func()) {
 	w.t.Helper()
 	ctx, cancel := context.WithCancel(w.t.Context())
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://localhost"+w.path, nil)
@@ -72,8 +72,8 @@ func (w *world) hear(h http.Header) (lines <-chan string, hangUp func()) {
 	return out, cancel
 }
 
-// heard returns the lines that have arrived by now.
-func heard(lines <-chan string) (out []string) {
+// readLines returns the lines that have arrived by now.
+func readLines(lines <-chan string) (out []string) {
 	synctest.Wait()
 	for {
 		select {
@@ -88,13 +88,13 @@ func heard(lines <-chan string) (out []string) {
 	}
 }
 
-// T4: on its stream a client gets the notifications for methods that it may call or answer, and log messages, byte for
-// byte.
-func TestT4AClientHearsWhatItMay(t *testing.T) {
+// Case T4. On its stream a client gets the notifications for methods that it may call or answer, and log messages, byte
+// for byte.
+func TestStream_ForwardsWhatPolicyAllows(t *testing.T) {
 	t.Parallel()
 	said := []upstream.Event{
-		note("notifications/tools/list_changed"), note("notifications/prompts/list_changed"), note("notifications/resources/list_changed"),
-		note("notifications/resources/updated"), note("notifications/elicitation/complete"), note("notifications/message"), note("notifications/other"), note("x/y"),
+		notificationEvent("notifications/tools/list_changed"), notificationEvent("notifications/prompts/list_changed"), notificationEvent("notifications/resources/list_changed"),
+		notificationEvent("notifications/resources/updated"), notificationEvent("notifications/elicitation/complete"), notificationEvent("notifications/message"), notificationEvent("notifications/other"), notificationEvent("x/y"),
 		{Message: []byte(`{"jsonrpc":"2.0","method":"notifications/message","params":{"_meta":{"dev.sluice/decision":1}}}`)},
 	}
 	text := func(i int) string { return string(said[i].Message) }
@@ -111,14 +111,14 @@ func TestT4AClientHearsWhatItMay(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				w := saying(t, tt.open, said...)
-				lines, _ := w.hear(w.connectAs(able))
+				w := newEventGateway(t, tt.open, said...)
+				lines, _ := w.openStream(w.connectAs(initializeWithAll))
 				var want []string
 				for _, i := range tt.want {
 					want = append(want, "event: message", "data: "+text(i), "")
 				}
 				want = append(want, "event: message", `data: {"jsonrpc":"2.0","method":"notifications/message","params":{"_meta":{}}}`, "")
-				if got := heard(lines); strings.Join(got, "\n") != strings.Join(want, "\n") {
+				if got := readLines(lines); strings.Join(got, "\n") != strings.Join(want, "\n") {
 					t.Errorf("heard\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 				}
 			})
@@ -127,12 +127,12 @@ func TestT4AClientHearsWhatItMay(t *testing.T) {
 }
 
 // A silent stream gets comments, and a client can continue the stream after an event that it received.
-func TestAStreamIsGoneOnWith(t *testing.T) {
+func TestStream_ContinuesAfterLastEventID(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		event := note("notifications/message")
+		event := notificationEvent("notifications/message")
 		event.ID = "one"
-		w := saying(t, nil, upstream.Event{ID: "zero", Retry: "500"}, event)
+		w := newEventGateway(t, nil, upstream.Event{ID: "zero", Retry: "500"}, event)
 		var after []string
 		listen := w.listen
 		w.listen = func(ctx context.Context, to upstream.Listener) error {
@@ -140,19 +140,19 @@ func TestAStreamIsGoneOnWith(t *testing.T) {
 			return listen(ctx, to)
 		}
 		h := w.connect()
-		lines, hangUp := w.hear(h)
+		lines, hangUp := w.openStream(h)
 		want := "id: zero\nretry: 500\ndata: \n\nid: one\nevent: message\ndata: " + string(event.Message) + "\n"
-		if got := strings.Join(heard(lines), "\n"); got != want {
+		if got := strings.Join(readLines(lines), "\n"); got != want {
 			t.Errorf("heard %q, want %q", got, want)
 		}
 		time.Sleep(26 * time.Second)
-		if got := heard(lines); len(got) != 2 || got[0] != ": alive" {
+		if got := readLines(lines); len(got) != 2 || got[0] != ": alive" {
 			t.Errorf("then heard %q", got)
 		}
 		hangUp()
 		h.Set("Last-Event-ID", "one")
 		h["Last-Event-Id"] = []string{"one"}
-		w.hear(h)
+		w.openStream(h)
 		if len(after) != 2 || after[0] != "" || after[1] != "one" {
 			t.Errorf("the server was asked for what is behind %q", after)
 		}
@@ -170,22 +170,22 @@ func TestAStreamIsGoneOnWith(t *testing.T) {
 }
 
 // A server sends requests on its stream as on that of a call: those that policy allows and the client can answer.
-func TestAServerAsksOnItsStream(t *testing.T) {
+func TestStream_CarriesServerRequests(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := saying(t, []string{"roots/list"}, upstream.Event{Message: []byte(`{"jsonrpc":"2.0","id":7,"method":"roots/list"}`)}, upstream.Event{Message: []byte(sample)})
-		h := w.connectAs(able)
-		lines, hangUp := w.hear(h)
-		if got := heard(lines); len(got) != 3 || got[1] != `data: {"jsonrpc":"2.0","id":7,"method":"roots/list"}` {
+		w := newEventGateway(t, []string{"roots/list"}, upstream.Event{Message: []byte(`{"jsonrpc":"2.0","id":7,"method":"roots/list"}`)}, upstream.Event{Message: []byte(sample)})
+		h := w.connectAs(initializeWithAll)
+		lines, hangUp := w.openStream(h)
+		if got := readLines(lines); len(got) != 3 || got[1] != `data: {"jsonrpc":"2.0","id":7,"method":"roots/list"}` {
 			t.Errorf("heard %q", got)
 		}
 		w.do("POST", "/mcp/files", `{"jsonrpc":"2.0","id":7,"result":{"roots":[]}}`, h)
-		got := w.told(2)
+		got := w.serverMessages(2)
 		// The second request has the id of the first.
 		if !strings.Contains(got[0], `"id":7,"error":{"code":-31403`) || got[1] != `{"jsonrpc":"2.0","id":7,"result":{"roots":[]}}` {
 			t.Errorf("the server got %q", got)
 		}
-		if intents := w.of(journal.KindIntent); len(intents) != 1 || intents[0].Method != "roots/list" || !intents[0].FromServer {
+		if intents := w.recordsOf(journal.KindIntent); len(intents) != 1 || intents[0].Method != "roots/list" || !intents[0].FromServer {
 			t.Errorf("on record is %+v", intents)
 		}
 		hangUp()
@@ -194,14 +194,14 @@ func TestAServerAsksOnItsStream(t *testing.T) {
 
 // If a server sends a request on its session's stream and answers a call only after that, the call's timeout is paused,
 // as with a request on the call's stream.
-func TestAServerThatAsksOnItsStreamWaitsForItsClient(t *testing.T) {
+func TestStream_ServerRequestPausesTheTimeoutOfCalls(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := saying(t, []string{"roots/list"})
+		w := newEventGateway(t, []string{"roots/list"})
 		called := make(chan struct{})
 		w.request = func(ctx context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
 			close(called)
-			w.told(1)
+			w.serverMessages(1)
 			if ctx.Err() != nil {
 				return upstream.Answer{}, upstream.ErrTimeout
 			}
@@ -214,8 +214,8 @@ func TestAServerThatAsksOnItsStreamWaitsForItsClient(t *testing.T) {
 			<-ctx.Done()
 			return ctx.Err()
 		}
-		h := w.connectAs(able)
-		_, hangUp := w.hear(h)
+		h := w.connectAs(initializeWithAll)
+		_, hangUp := w.openStream(h)
 		go func() {
 			time.Sleep(5 * time.Minute)
 			w.do("POST", "/mcp/files", `{"jsonrpc":"2.0","id":7,"result":{"roots":[]}}`, h)
@@ -228,14 +228,14 @@ func TestAServerThatAsksOnItsStreamWaitsForItsClient(t *testing.T) {
 }
 
 // A server's request is answered with an error when its stream ends.
-func TestAStreamsEndEndsWhatWasAsked(t *testing.T) {
+func TestStream_EndCancelsServerRequests(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := saying(t, []string{"roots/list"}, upstream.Event{Message: []byte(`{"jsonrpc":"2.0","id":7,"method":"roots/list"}`)})
-		lines, hangUp := w.hear(w.connectAs(able))
-		heard(lines)
+		w := newEventGateway(t, []string{"roots/list"}, upstream.Event{Message: []byte(`{"jsonrpc":"2.0","id":7,"method":"roots/list"}`)})
+		lines, hangUp := w.openStream(w.connectAs(initializeWithAll))
+		readLines(lines)
 		hangUp()
-		if got := w.told(1); !strings.Contains(got[0], `"id":7,"error":{"code":-32603`) {
+		if got := w.serverMessages(1); !strings.Contains(got[0], `"id":7,"error":{"code":-32603`) {
 			t.Errorf("the server got %q", got)
 		}
 	})
@@ -243,41 +243,41 @@ func TestAStreamsEndEndsWhatWasAsked(t *testing.T) {
 
 // A session has one stream: a second one replaces the first. A stream ends with its session, and after its token was
 // revoked.
-func TestAStreamEnds(t *testing.T) {
+func TestStream_EndsWithTokenAndSession(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := saying(t, nil)
+		w := newEventGateway(t, nil)
 		h := w.connect()
-		first, _ := w.hear(h)
-		second, _ := w.hear(h)
-		if got := heard(first); len(got) != 1 || got[0] != "END" {
+		first, _ := w.openStream(h)
+		second, _ := w.openStream(h)
+		if got := readLines(first); len(got) != 1 || got[0] != "END" {
 			t.Errorf("the first goes on: %q", got)
 		}
-		if got := heard(second); len(got) != 0 {
+		if got := readLines(second); len(got) != 0 {
 			t.Errorf("the second: %q", got)
 		}
 		if got := w.do("DELETE", "/mcp/files", "", h); got.status != http.StatusNoContent {
 			t.Fatalf("the end of the session: %d", got.status)
 		}
-		if got := heard(second); len(got) != 1 || got[0] != "END" {
+		if got := readLines(second); len(got) != 1 || got[0] != "END" {
 			t.Errorf("it outlives its session: %q", got)
 		}
-		third, _ := w.hear(w.connect())
+		third, _ := w.openStream(w.connect())
 		if err := w.tokens.Replace([]*identityv1.TokenRecord{token("ben", benToken, authv1.TokenRole_TOKEN_ROLE_AGENT)}); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(26 * time.Second)
-		if got := heard(third); len(got) != 1 || got[0] != "END" {
+		if got := readLines(third); len(got) != 1 || got[0] != "END" {
 			t.Errorf("it outlives its token: %q", got)
 		}
 	})
 }
 
 // A client that may not have a stream gets none, with a status that clients understand.
-func TestWhoGetsNoStream(t *testing.T) {
+func TestStream_IsRefusedWithoutASession(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := saying(t, nil)
+		w := newEventGateway(t, nil)
 		h := w.connect()
 		events := func(more http.Header) http.Header {
 			out := http.Header{"Mcp-Session-Id": h["Mcp-Session-Id"], "Accept": {"text/event-stream"}}
@@ -305,15 +305,15 @@ func TestWhoGetsNoStream(t *testing.T) {
 				t.Errorf("%s: %d %s", name, got.status, got.body)
 			}
 		}
-		w.standing = &policyv1.CheckServerResponse{HidesNone: true}
+		w.access = &policyv1.CheckServerResponse{HidesNone: true}
 		if got := w.do("GET", "/mcp/files", "", events(nil)); got.status != 405 {
 			t.Errorf("nothing is in reach: %d", got.status)
 		}
-		w.standing = nil
+		w.access = nil
 		if got := w.do("GET", "/mcp/files", "", events(nil)); got.status != 503 || got.code() != "policy_unavailable" {
 			t.Errorf("policy is away: %d %s", got.status, got.body)
 		}
-		w.standing, w.listen = &policyv1.CheckServerResponse{CouldAllow: true}, nil
+		w.access, w.listen = &policyv1.CheckServerResponse{CouldAllow: true}, nil
 		if got := w.do("GET", "/mcp/files", "", events(nil)); got.status != 405 {
 			t.Errorf("the server has none: %d", got.status)
 		}
@@ -321,14 +321,14 @@ func TestWhoGetsNoStream(t *testing.T) {
 }
 
 // A change of a client's roots is sent to a server that may ask for the roots.
-func TestRootsChange(t *testing.T) {
+func TestRootsChanged_ReachesServersThatMayListRoots(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := saying(t, []string{"roots/list"})
+		w := newEventGateway(t, []string{"roots/list"})
 		for name, tt := range map[string]struct {
 			initialize string
 			want       int
-		}{"may": {able, 1}, "may not": {initialize, 0}} {
+		}{"may": {initializeWithAll, 1}, "may not": {initialize, 0}} {
 			w.notified = nil
 			w.do("POST", "/mcp/files", `{"jsonrpc":"2.0","method":"notifications/roots/list_changed","params":{"x":1}}`, w.connectAs(tt.initialize))
 			if len(w.notified) != tt.want || tt.want > 0 && string(w.notified[0].Body()) != `{"jsonrpc":"2.0","method":"notifications/roots/list_changed"}` {

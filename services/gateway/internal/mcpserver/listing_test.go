@@ -11,14 +11,14 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// X9: if something is hidden, a tool that is not in the caller's list is unknown, whatever policy would decide. A tool
-// that the server has added is found after 30 s, and the server is not asked more often than that.
-func TestX9WhatIsNotListedIsUnknown(t *testing.T) {
+// Case X9. If something is hidden, a tool that is not in the caller's list is unknown, whatever policy would decide. A
+// tool that the server has added is found after 30 s, and the server is not asked more often than that.
+func TestCall_UnlistedToolIsUnknown(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
-		w.own = nil
-		w.standing = &policyv1.CheckServerResponse{CouldAllow: true}
+		w := newTestGateway(t)
+		w.answerDiscovery = nil
+		w.access = &policyv1.CheckServerResponse{CouldAllow: true}
 		lists, tools := 0, `{"name":"safe"},{"name":"secret-a"}`
 		w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
 			if r.Method() == "tools/list" {
@@ -41,24 +41,24 @@ func TestX9WhatIsNotListedIsUnknown(t *testing.T) {
 		if a, b := code("secret-a"), code("fresh"); a != "tool_unknown" || b != "" {
 			t.Errorf("later: secret-a %q, fresh %q", a, b)
 		}
-		if lists != 2 || len(w.decided) != 6 {
-			t.Errorf("the server was asked %d times, policy decided %d times", lists, len(w.decided))
+		if lists != 2 || len(w.principals) != 6 {
+			t.Errorf("the server was asked %d times, policy decided %d times", lists, len(w.principals))
 		}
-		w.standing = nil
+		w.access = nil
 		if got := code("safe"); got != "policy_unavailable" {
 			t.Errorf("without policy: %q", got)
 		}
 	})
 }
 
-// X9: if the server's list is not available, a tool that the session has not listed is refused, hidden or not.
-func TestX9WithoutAListNothingIsCalled(t *testing.T) {
+// Case X9. If the server's list is not available, a tool that the session has not listed is refused, hidden or not.
+func TestCall_IsRefusedWhenTheServerCannotBeListed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
-		w.own = nil
+		w := newTestGateway(t)
+		w.answerDiscovery = nil
 		h := w.connect()
-		w.standing = &policyv1.CheckServerResponse{CouldAllow: true}
+		w.access = &policyv1.CheckServerResponse{CouldAllow: true}
 		w.open = func(upstream.Request) (upstream.Answer, error) { return upstream.Answer{}, upstream.ErrNeverSent }
 		for _, tool := range []string{"safe", "secret-a", "absent"} {
 			if got := w.do("POST", "/mcp/files", strings.Replace(toolCall, "safe", tool, 1), h); got.code() != "upstream_unavailable" {

@@ -60,7 +60,7 @@ type Deps struct {
 	// Catalogue receives the lists of servers.
 	Catalogue *toolreport.Reporter
 	// AnswerMemory is the memory budget for answers until clients have read them.
-	Room *limits.Budget
+	AnswerMemory *limits.Budget
 	// Secret is a secret of this gateway that stays the same after a restart.
 	Secret []byte
 	// Admission counts a request that was refused before its caller was authenticated.
@@ -88,7 +88,7 @@ type Server struct {
 
 // New returns a server, or an error if a dependency is missing.
 func New(cfg Config, deps Deps) (*Server, error) {
-	if deps.Tokens == nil || deps.Policy == nil || deps.Revision == nil || deps.Pipeline == nil || deps.Sessions == nil || deps.Servers == nil || deps.Catalogue == nil || deps.Room == nil || len(deps.Secret) == 0 ||
+	if deps.Tokens == nil || deps.Policy == nil || deps.Revision == nil || deps.Pipeline == nil || deps.Sessions == nil || deps.Servers == nil || deps.Catalogue == nil || deps.AnswerMemory == nil || len(deps.Secret) == 0 ||
 		deps.Admission == nil || deps.Ready == nil || deps.Degraded == nil || deps.Tracer == nil || deps.Meters == nil || deps.Propagator == nil || deps.Log == nil {
 		return nil, errors.New("mcpserver: every dependency is required")
 	}
@@ -96,13 +96,13 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	inFlight, err := limits.NewRequests(bodies, deps.Room)
+	inFlight, err := limits.NewRequests(bodies, deps.AnswerMemory)
 	if err != nil {
 		return nil, err
 	}
 	configured, changes := make(map[string]*servers.Server, len(deps.Servers)), new(broadcast.Broadcaster)
 	for name, server := range deps.Servers {
-		with := servers.Deps{Room: deps.Room, Catalogue: deps.Catalogue, Changed: changes.Notify}
+		with := servers.Deps{Memory: deps.AnswerMemory, Catalogue: deps.Catalogue, Changed: changes.Notify}
 		if configured[name], err = servers.New(name, server, with); err != nil {
 			return nil, fmt.Errorf("server %s: %w", name, err)
 		}

@@ -19,7 +19,7 @@ import (
 
 var errBoom = errors.New("boom")
 
-func TestNewRefusesWhatIsMissing(t *testing.T) {
+func TestNew_FailsWhenADependencyIsMissing(t *testing.T) {
 	t.Parallel()
 	if e, err := mcpserver.New(mcpserver.Config{}, mcpserver.Deps{}); err == nil || e != nil {
 		t.Error("a server without dependencies")
@@ -27,10 +27,10 @@ func TestNewRefusesWhatIsMissing(t *testing.T) {
 }
 
 // Health probes may name any host and have no token. They get only the state.
-func TestHealth(t *testing.T) {
+func TestHandler_ReportsHealth(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
+		w := newTestGateway(t)
 		foreign := http.Header{"Host": {"10.0.0.7"}, "Authorization": nil}
 		tests := []struct {
 			method, path string
@@ -57,10 +57,10 @@ func TestHealth(t *testing.T) {
 }
 
 // Unused paths and methods do not exist; common probes get a helpful answer.
-func TestOtherPathsAndMethods(t *testing.T) {
+func TestHandler_RefusesOtherPathsAndMethods(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
+		w := newTestGateway(t)
 		for _, tt := range []struct {
 			method, path string
 			status       int
@@ -73,17 +73,17 @@ func TestOtherPathsAndMethods(t *testing.T) {
 				t.Errorf("%s %s: %d, allowed is %q", tt.method, tt.path, got.status, got.header.Get("Allow"))
 			}
 		}
-		if len(w.opened) != 0 || len(w.of(journal.KindRefusal)) != 0 {
+		if len(w.opened) != 0 || len(w.recordsOf(journal.KindRefusal)) != 0 {
 			t.Error("something happened")
 		}
 	})
 }
 
-// N1, I1: requests that are refused before authentication are counted by peer, and not recorded one by one.
-func TestWhoIsNobodyIsCounted(t *testing.T) {
+// Cases N1, I1. Requests that are refused before authentication are counted by peer, and not recorded one by one.
+func TestAdmission_UnauthenticatedRequestsAreCounted(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
+		w := newTestGateway(t)
 		tests := []struct {
 			name   string
 			header http.Header
@@ -125,16 +125,16 @@ func TestWhoIsNobodyIsCounted(t *testing.T) {
 		if diff := cmp.Diff(want, w.admissions); diff != "" {
 			t.Errorf("counted (-want +got):\n%s", diff)
 		}
-		if n := len(w.of(journal.KindRefusal)); n != 0 {
+		if n := len(w.recordsOf(journal.KindRefusal)); n != 0 {
 			t.Errorf("%d records of unauthenticated requests", n)
 		}
 	})
 }
 
-func TestAcceptedSites(t *testing.T) {
+func TestAdmission_OriginMustBeAccepted(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
+		w := newTestGateway(t)
 		for _, h := range []http.Header{
 			{"Host": {"localhost"}}, {"Host": {"LOCALHOST:80"}}, {"Host": {"127.0.0.1:8080"}}, {"Host": {"[::1]"}}, {"Host": {"[::1]:80"}},
 			{"Host": {"mcp.example"}}, {"Host": {"MCP.example:443"}},
@@ -149,10 +149,10 @@ func TestAcceptedSites(t *testing.T) {
 
 // Each refusal of an authenticated caller has one record with its code, the id that the caller got and the trace that
 // the caller began. Nothing reaches a server.
-func TestRefusalsOfIdentifiedCallersAreOnRecord(t *testing.T) {
+func TestRefusals_OfAuthenticatedCallersAreRecorded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
+		w := newTestGateway(t)
 		open := w.connect()
 		id := open.Get("Mcp-Session-Id")
 		traced := `,"_meta":{"traceparent":"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}`
@@ -179,9 +179,9 @@ func TestRefusalsOfIdentifiedCallersAreOnRecord(t *testing.T) {
 			{"a traced one", "/mcp/files", `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"safe"` + traced + `}}`, nil, 400, "session_required", true},
 		}
 		for _, tt := range tests {
-			before := len(w.of(journal.KindRefusal))
+			before := len(w.recordsOf(journal.KindRefusal))
 			got := w.do("POST", tt.path, tt.body, tt.header)
-			records := w.of(journal.KindRefusal)
+			records := w.recordsOf(journal.KindRefusal)
 			if got.status != tt.status || got.code() != tt.code || len(records) != before+1 {
 				t.Errorf("%s: %d %s, %d new records", tt.name, got.status, got.body, len(records)-before)
 				continue
@@ -191,17 +191,17 @@ func TestRefusalsOfIdentifiedCallersAreOnRecord(t *testing.T) {
 				t.Errorf("%s: recorded as %+v", tt.name, rec)
 			}
 		}
-		if len(w.opened) != 1 || len(w.of(journal.KindIntent)) != 0 {
+		if len(w.opened) != 1 || len(w.recordsOf(journal.KindIntent)) != 0 {
 			t.Error("something reached the server")
 		}
 	})
 }
 
 // A notification that no rule allows is recorded, and its sender learns nothing of the refusal.
-func TestNotifications(t *testing.T) {
+func TestNotifications_AreForwardedOrRefused(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
+		w := newTestGateway(t)
 		h := w.connect()
 		for _, body := range []string{
 			`{"jsonrpc":"2.0","method":"notifications/roots/list_changed"}`,
@@ -225,14 +225,14 @@ func TestNotifications(t *testing.T) {
 		if diff := cmp.Diff(want, sent); diff != "" {
 			t.Errorf("sent on (-want +got):\n%s", diff)
 		}
-		if records := w.of(journal.KindRefusal); len(records) != 1 || records[0].Code != "method_denied" || records[0].Session == "" {
+		if records := w.recordsOf(journal.KindRefusal); len(records) != 1 || records[0].Code != "method_denied" || records[0].Session == "" {
 			t.Errorf("%+v", records)
 		}
 	})
 }
 
 // Tools that policy does not call visible are hidden, and a list that policy does not filter is refused.
-func TestListsShowWhatPolicyCallsVisible(t *testing.T) {
+func TestList_ShowsVisibleTools(t *testing.T) {
 	t.Parallel()
 	const (
 		list = `{"tools":[{"name":"a"},{"name":"secret-b"},{"name":"c"}]}`
@@ -269,7 +269,7 @@ func TestListsShowWhatPolicyCallsVisible(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t)
+				w := newTestGateway(t)
 				if tt.filter != nil {
 					w.filter = tt.filter
 				}
@@ -280,7 +280,7 @@ func TestListsShowWhatPolicyCallsVisible(t *testing.T) {
 				if got.status != 200 || got.code() != tt.code || tt.code == "" && got.body != `{"jsonrpc":"2.0","id":1,"result":`+tt.want+`}` {
 					t.Errorf("%d %s", got.status, got.body)
 				}
-				if records := w.of(journal.KindRefusal); (tt.code != "") != (len(records) == 1) {
+				if records := w.recordsOf(journal.KindRefusal); (tt.code != "") != (len(records) == 1) {
 					t.Errorf("%d records", len(records))
 				}
 			})
@@ -289,10 +289,10 @@ func TestListsShowWhatPolicyCallsVisible(t *testing.T) {
 }
 
 // An answer to a call whose outcome is not on record yet is marked, as JSON and as an event stream.
-func TestUnrecordedOutcomesAreMarked(t *testing.T) {
+func TestCall_UnrecordedOutcomeIsMarked(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
+		w := newTestGateway(t)
 		h := w.connect()
 		if got := w.do("POST", "/mcp/files", toolCall, h); got.header.Get("Sluice-Outcome") != "" {
 			t.Error("an answer is marked without need")
@@ -316,10 +316,10 @@ func TestUnrecordedOutcomesAreMarked(t *testing.T) {
 	})
 }
 
-func TestResume_StreamOfAnAnswerThatTheGatewayMakesItselfCanBeContinued(t *testing.T) {
+func TestResume_OwnAnswersCanBeContinued(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
+		w := newTestGateway(t)
 		h := w.connect()
 		h["Accept"] = []string{"text/event-stream"}
 		if got := w.do("POST", "/mcp/files", `{"jsonrpc":"2.0","id":1,"method":"ping"}`, h); !strings.HasPrefix(got.body, "id: sluice-1-0\nretry: 1000\n") {
@@ -329,10 +329,10 @@ func TestResume_StreamOfAnAnswerThatTheGatewayMakesItselfCanBeContinued(t *testi
 }
 
 // A client that reads no event streams gets only the answer.
-func TestEventsGoToThoseWhoReadThem(t *testing.T) {
+func TestEvents_ReachClientsThatAcceptStreams(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
+		w := newTestGateway(t)
 		h := w.connect()
 		w.request = func(_ context.Context, r upstream.Request, events func([]byte)) (upstream.Answer, error) {
 			events([]byte(`{"jsonrpc":"2.0","method":"notifications/message","params":{"_meta":{"dev.sluice/decision":{}}}}`))
@@ -352,13 +352,13 @@ func TestEventsGoToThoseWhoReadThem(t *testing.T) {
 	})
 }
 
-// S1: text of a server, which may repeat text of a client, is only logged at level debug.
-func TestS1TheLogQuotesNoServer(t *testing.T) {
+// Case S1. Text of a server, which may repeat text of a client, is only logged at level debug.
+func TestLog_QuotesNoServer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const canary = "canary-7f3a"
 		quoting := fmt.Errorf(`%w: it wrote last: "%s"`, upstream.ErrNoAnswer, canary)
-		w := newWorld(t)
+		w := newTestGateway(t)
 		h := w.connect()
 		w.notify = quoting
 		w.open = func(upstream.Request) (upstream.Answer, error) { return upstream.Answer{}, quoting }
@@ -382,15 +382,15 @@ func TestS1TheLogQuotesNoServer(t *testing.T) {
 }
 
 // A panic is logged as an error, and other requests continue to work.
-func TestAPanicIsLogged(t *testing.T) {
+func TestLog_HasPanics(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
+		w := newTestGateway(t)
 		id := w.connect().Get("Mcp-Session-Id")
 		w.request = func(context.Context, upstream.Request, func([]byte)) (upstream.Answer, error) { panic("of the test") }
 		c := w.dial()
 		defer c.Close()
-		if _, err := fmt.Fprint(c, head(anaToken, id, len(toolCall))+toolCall); err != nil {
+		if _, err := fmt.Fprint(c, requestHead(anaToken, id, len(toolCall))+toolCall); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := status(c); err == nil {

@@ -20,9 +20,9 @@ var asked = map[string]struct{ name, params string }{
 	"resources/read": {"note://plan", `"uri":"note://plan"`},
 }
 
-// waitsBy returns the world's one approval, of a request with this method.
-func waitsBy(method string, state approvalv1.ApprovalState) *approvalv1.Approval {
-	a := standing(state)
+// newApproval returns the gateway's one approval, of a request with this method.
+func newApproval(method string, state approvalv1.ApprovalState) *approvalv1.Approval {
+	a := newWaitApproval(state)
 	a.Method = method
 	if state == approvalv1.ApprovalState_APPROVAL_STATE_DENIED {
 		a.Code = commonv1.Code_CODE_APPROVAL_DENIED
@@ -30,8 +30,8 @@ func waitsBy(method string, state approvalv1.ApprovalState) *approvalv1.Approval
 	return a
 }
 
-// eachAsked runs story for each method in asked.
-func eachAsked(t *testing.T, story func(t *testing.T, method, name, params string)) {
+// forEachMethod runs story for each method in asked.
+func forEachMethod(t *testing.T, story func(t *testing.T, method, name, params string)) {
 	t.Helper()
 	t.Parallel()
 	for method, of := range asked {
@@ -43,10 +43,10 @@ func eachAsked(t *testing.T, story func(t *testing.T, method, name, params strin
 }
 
 // Without a session all these methods wait for approvals in round trips, and none becomes a task.
-func TestOtherMethodsWaitInLegs(t *testing.T) {
-	eachAsked(t, func(t *testing.T, method, name, params string) {
-		w := newLegsWorld(t, approvalv1.ApprovalState_APPROVAL_STATE_PENDING)
-		w.people.approval = waitsBy(method, approvalv1.ApprovalState_APPROVAL_STATE_PENDING)
+func TestOtherMethods_WaitInRoundTrips(t *testing.T) {
+	forEachMethod(t, func(t *testing.T, method, name, params string) {
+		w := newRoundTripGateway(t, approvalv1.ApprovalState_APPROVAL_STATE_PENDING)
+		w.people.approval = newApproval(method, approvalv1.ApprovalState_APPROVAL_STATE_PENDING)
 		w.people.approval.Terms = w.decision.GetApproval()
 		begin := time.Now()
 		for n, state := range []string{"", "sluice-leg.1.a-1", "sluice-leg.2.a-1"} {
@@ -69,11 +69,11 @@ func TestOtherMethodsWaitInLegs(t *testing.T) {
 }
 
 // In a session a request is held, and then refused with a JSON-RPC error. So is a request that an approver has denied.
-func TestOtherMethodsWaitInSessions(t *testing.T) {
-	eachAsked(t, func(t *testing.T, method, _, params string) {
-		w := newWorld(t)
+func TestOtherMethods_WaitInSessions(t *testing.T) {
+	forEachMethod(t, func(t *testing.T, method, _, params string) {
+		w := newTestGateway(t)
 		w.decision = &policyv1.Decision{Effect: policyv1.Effect_EFFECT_REQUIRE_APPROVAL, Approval: &policyv1.ApprovalTerms{Quorum: 1}}
-		w.people = people{approval: waitsBy(method, approvalv1.ApprovalState_APPROVAL_STATE_PENDING), moves: make(chan *approvalv1.Approval, 1)}
+		w.people = fakeApprovals{approval: newApproval(method, approvalv1.ApprovalState_APPROVAL_STATE_PENDING), updates: make(chan *approvalv1.Approval, 1)}
 		w.request = func(context.Context, upstream.Request, func([]byte)) (upstream.Answer, error) {
 			t.Error("it reached the server")
 			return upstream.Answer{}, errBoom
@@ -83,21 +83,21 @@ func TestOtherMethodsWaitInSessions(t *testing.T) {
 		if got := w.do("POST", "/mcp/files", request, h); time.Since(begin) != 35*time.Second || !strings.Contains(got.body, `"error":{"code":-31403`) || !strings.Contains(got.body, `"code":"approval_pending"`) || !strings.Contains(got.body, `"approval":{"id":"a-1"`) {
 			t.Errorf("after %v: %s", time.Since(begin), got.body)
 		}
-		w.people.moves <- waitsBy(method, approvalv1.ApprovalState_APPROVAL_STATE_DENIED)
+		w.people.updates <- newApproval(method, approvalv1.ApprovalState_APPROVAL_STATE_DENIED)
 		if got := w.do("POST", "/mcp/files", request, h); time.Since(begin) != 35*time.Second || !strings.Contains(got.body, `"code":"approval_denied"`) || !strings.Contains(got.body, "denied by ben: too much") {
 			t.Errorf("denied, after %v: %s", time.Since(begin), got.body)
 		}
 	})
 }
 
-// A1, A2: the server gets the request as it was approved, once.
-func TestA2OtherMethodsRunAsTheyWereApproved(t *testing.T) {
-	eachAsked(t, func(t *testing.T, method, _, params string) {
-		w := newWorld(t)
+// Cases A1, A2. The server gets the request as it was approved, once.
+func TestOtherMethods_RunAsApproved(t *testing.T) {
+	forEachMethod(t, func(t *testing.T, method, _, params string) {
+		w := newTestGateway(t)
 		w.decision = &policyv1.Decision{Effect: policyv1.Effect_EFFECT_REQUIRE_APPROVAL, Approval: &policyv1.ApprovalTerms{Quorum: 1}}
-		w.people = people{approval: waitsBy(method, approvalv1.ApprovalState_APPROVAL_STATE_APPROVED)}
+		w.people = fakeApprovals{approval: newApproval(method, approvalv1.ApprovalState_APPROVAL_STATE_APPROVED)}
 		claims := 0
-		w.people.claimed = func(req *approvalv1.ClaimApprovalRequest) *approvalv1.ClaimApprovalResponse {
+		w.people.answerClaim = func(req *approvalv1.ClaimApprovalRequest) *approvalv1.ClaimApprovalResponse {
 			if claims++; claims > 1 || len(req.GetDefinitionDigest()) > 0 {
 				used := &approvalv1.Refusal{Code: commonv1.Code_CODE_APPROVAL_USED, Approval: w.people.approval}
 				return &approvalv1.ClaimApprovalResponse{Result: &approvalv1.ClaimApprovalResponse_Refusal{Refusal: used}}
@@ -125,16 +125,16 @@ func TestA2OtherMethodsRunAsTheyWereApproved(t *testing.T) {
 }
 
 // No other method waits for an approval, whatever policy says, because its client could not wait in some revision.
-func TestNobodyIsAskedAboutOtherMethods(t *testing.T) {
+func TestOtherMethods_AreNotConfirmedByForm(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newLegsWorld(t, approvalv1.ApprovalState_APPROVAL_STATE_APPROVED)
+		w := newRoundTripGateway(t, approvalv1.ApprovalState_APPROVAL_STATE_APPROVED)
 		for method, params := range map[string]string{"resources/list": "", "prompts/list": "", "acme/read": ""} {
 			if got := w.doModern(method, "", params); !strings.Contains(got.body, `"code":"approval_unavailable"`) {
 				t.Errorf("%s: %s", method, got.body)
 			}
 		}
-		in := newWorld(t)
+		in := newTestGateway(t)
 		in.decision, in.people, in.request = w.decision, w.people, w.request
 		h := in.connect()
 		for method, params := range map[string]string{"resources/subscribe": `"uri":"x:y"`, "completion/complete": `"ref":{"type":"ref/prompt","name":"x"}`, "logging/setLevel": `"level":"info"`} {

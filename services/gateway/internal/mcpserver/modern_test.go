@@ -18,19 +18,19 @@ import (
 // everything are the methods that a policy without denials allows.
 var everything = []string{"prompts/list", "resources/list", "resources/subscribe", "completion/complete", "logging/setLevel", "sampling/createMessage", "elicitation/create", "roots/list"}
 
-// newModernWorld returns a world whose server speaks only 2026-07-28, and whose policy allows these methods. It must be
-// called inside a bubble of synctest.
-func newModernWorld(t *testing.T, open ...string) *world {
+// newModernGateway returns a gateway whose server speaks only 2026-07-28, and whose policy allows these methods. It
+// must be called inside a synctest bubble.
+func newModernGateway(t *testing.T, open ...string) *testGateway {
 	t.Helper()
-	w := newWorldOver(t, "http")
-	w.standing = &policyv1.CheckServerResponse{CouldAllow: true, HidesNone: true, PromptsAlike: true, ResourcesAlike: true, Methods: open}
+	w := newTestGatewayWithTransport(t, "http")
+	w.access = &policyv1.CheckServerResponse{CouldAllow: true, HidesNone: true, PromptsAlike: true, ResourcesAlike: true, Methods: open}
 	w.open = func(r upstream.Request) (upstream.Answer, error) {
 		if r.Method() != "server/discover" {
 			return raw(`{"jsonrpc":"2.0","id":` + string(r.ID()) + `,"error":{"code":-32601,"message":"no"}}`), nil
 		}
 		return answer(r, discovered), nil
 	}
-	w.own = func(r upstream.Request) (upstream.Answer, error) {
+	w.answerDiscovery = func(r upstream.Request) (upstream.Answer, error) {
 		if r.Method() != "tools/list" {
 			return w.open(r)
 		}
@@ -55,7 +55,7 @@ func modern(method, name, params string) (body string, head http.Header) {
 }
 
 // doModern sends a request of 2026-07-28.
-func (w *world) doModern(method, name, params string) reply {
+func (w *testGateway) doModern(method, name, params string) httpResponse {
 	w.t.Helper()
 	body, head := modern(method, name, params)
 	return w.do("POST", "/mcp/files", body, head)
@@ -63,10 +63,10 @@ func (w *world) doModern(method, name, params string) reply {
 
 // A call without a session reaches its server as it was decided, except for the capabilities that policy denies. The
 // client gets the server's answer and status.
-func TestACallWithoutASession(t *testing.T) {
+func TestModern_CallNeedsNoSession(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newModernWorld(t, "sampling/createMessage")
+		w := newModernGateway(t, "sampling/createMessage")
 		var got []upstream.Request
 		w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
 			got = append(got, r)
@@ -84,7 +84,7 @@ func TestACallWithoutASession(t *testing.T) {
 		if len(got) != 1 || string(got[0].Body()) != want {
 			t.Fatalf("the server got %s, want %s", got[0].Body(), want)
 		}
-		intent := w.of(journal.KindIntent)
+		intent := w.recordsOf(journal.KindIntent)
 		if len(intent) != 1 || intent[0].Session != "" {
 			t.Errorf("on record: %+v", intent)
 		}
@@ -99,11 +99,11 @@ func TestACallWithoutASession(t *testing.T) {
 	})
 }
 
-// T1: the headers decide nothing, and a message whose headers disagree with its body is refused.
-func TestT1AHeadSaysWhatItsBodyDoes(t *testing.T) {
+// Case T1. The headers decide nothing, and a message whose headers disagree with its body is refused.
+func TestModern_HeadersMustAgreeWithTheBody(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newModernWorld(t, everything...)
+		w := newModernGateway(t, everything...)
 		called := 0
 		w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
 			called++
@@ -160,10 +160,10 @@ func TestT1AHeadSaysWhatItsBodyDoes(t *testing.T) {
 
 // The client gets those of the server's features that policy allows, cacheable for this caller only. The server is not
 // asked if policy can allow the caller nothing.
-func TestDiscovery(t *testing.T) {
+func TestModern_ServerDiscoverIsFiltered(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newModernWorld(t, "prompts/list")
+		w := newModernGateway(t, "prompts/list")
 		w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
 			if r.Method() == "server/discover" {
 				return answer(r, discovered), nil
@@ -178,7 +178,7 @@ func TestDiscovery(t *testing.T) {
 			t.Errorf("the list is %s", got.body)
 		}
 		opened := len(w.opened)
-		w.standing = &policyv1.CheckServerResponse{HidesNone: true}
+		w.access = &policyv1.CheckServerResponse{HidesNone: true}
 		w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
 			t.Errorf("the server was asked %s", r.Body())
 			return answer(r, `{}`), nil
@@ -199,12 +199,12 @@ func TestDiscovery(t *testing.T) {
 	})
 }
 
-// X9: headers reveal nothing of a hidden tool.
-func TestX9AHeadTellsNothingOfHiddenTools(t *testing.T) {
+// Case X9. Headers reveal nothing of a hidden tool.
+func TestModern_HeaderErrorsRevealNoHiddenTools(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newModernWorld(t)
-		w.standing.HidesNone = false
+		w := newModernGateway(t)
+		w.access.HidesNone = false
 		w.filter = func(r *policyv1.FilterToolsRequest) (*policyv1.FilterToolsResponse, error) {
 			resp := new(policyv1.FilterToolsResponse)
 			for _, tool := range r.GetTools() {
@@ -221,10 +221,10 @@ func TestX9AHeadTellsNothingOfHiddenTools(t *testing.T) {
 }
 
 // The methods of 2026-07-28 are refused in other revisions.
-func TestMethodsWithoutSessionsHaveOneWay(t *testing.T) {
+func TestModern_RemovedMethodsAreRefused(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorldOver(t, "http")
+		w := newTestGatewayWithTransport(t, "http")
 		h := w.connect()
 		for _, method := range []string{"server/discover", "subscriptions/listen"} {
 			body, _ := modern(method, "", "")
@@ -234,17 +234,17 @@ func TestMethodsWithoutSessionsHaveOneWay(t *testing.T) {
 				}
 			}
 		}
-		if got := w.of(journal.KindIntent); len(got) != 0 {
+		if got := w.recordsOf(journal.KindIntent); len(got) != 0 {
 			t.Errorf("on record: %+v", got)
 		}
 	})
 }
 
 // An answer with a ttlMs and without a cacheScope becomes private.
-func TestCachesKeepAnswersForTheirCallers(t *testing.T) {
+func TestModern_AnswersArePrivateToCaches(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newModernWorld(t)
+		w := newModernGateway(t)
 		for result, want := range map[string]string{
 			`{"contents":[],"ttlMs":60000}`:                       `{"contents":[],"ttlMs":60000,"cacheScope":"private"}`,
 			`{"cacheScope":"public","contents":[],"ttlMs":60000}`: `{"cacheScope":"private","contents":[],"ttlMs":60000}`,
@@ -267,13 +267,13 @@ func TestCachesKeepAnswersForTheirCallers(t *testing.T) {
 }
 
 // A client of an older revision gets a session with a server that has none.
-func TestOlderClientsHaveSessionsWithServersThatHaveNone(t *testing.T) {
+func TestSession_IsProvidedForStatelessServers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newModernWorld(t)
-		w.standing = &policyv1.CheckServerResponse{HidesNone: true}
+		w := newModernGateway(t)
+		w.access = &policyv1.CheckServerResponse{HidesNone: true}
 		for _, reach := range []bool{false, true} {
-			w.standing.CouldAllow = reach
+			w.access.CouldAllow = reach
 			if got := w.do("POST", "/mcp/files", initialize, nil); got.status != 200 || !strings.Contains(got.body, `"protocolVersion":"2025-11-25"`) || !strings.Contains(got.body, `"capabilities":{"tools":{`) || got.header.Get("Mcp-Session-Id") == "" {
 				t.Errorf("reach %t: %d %s", reach, got.status, got.body)
 			}
@@ -283,14 +283,14 @@ func TestOlderClientsHaveSessionsWithServersThatHaveNone(t *testing.T) {
 
 // A server's revision may become known while the server is being asked for a session: the client gets its session all
 // the same.
-func TestAServerGetsKnownWhileItIsAsked(t *testing.T) {
+func TestModern_ServerIsProbedOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newModernWorld(t)
+		w := newModernGateway(t)
 		refuses := w.open
 		w.open = func(r upstream.Request) (upstream.Answer, error) {
 			if r.Method() == "initialize" {
-				w.standing.CouldAllow = false // a caller that may use nothing is answered from the discovery
+				w.access.CouldAllow = false // a caller that may use nothing is answered from the discovery
 				if got := w.do("POST", "/mcp/files", initialize, http.Header{"Authorization": {"Bearer " + benToken}}); got.status != 200 {
 					t.Errorf("%d %s", got.status, got.body)
 				}
@@ -305,10 +305,10 @@ func TestAServerGetsKnownWhileItIsAsked(t *testing.T) {
 
 // A server that speaks both families, and answers initialize with a temporary error, is not taken for one that only
 // speaks 2026-07-28: its other clients are served once it has recovered.
-func TestAFaultHidesNoRevision(t *testing.T) {
+func TestModern_FaultDoesNotHideTheRevision(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newModernWorld(t)
+		w := newModernGateway(t)
 		modern, status := w.open, 503
 		w.open = func(r upstream.Request) (upstream.Answer, error) {
 			if r.Method() == "server/discover" {
@@ -334,11 +334,11 @@ func TestAFaultHidesNoRevision(t *testing.T) {
 	})
 }
 
-// X1: when a client disconnects, its call is cancelled at the server; that it was sent is on record.
-func TestX1WhoHangsUpEndsTheCall(t *testing.T) {
+// Case X1. When a client disconnects, its call is cancelled at the server; that it was sent is on record.
+func TestModern_DisconnectCancelsTheCall(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newModernWorld(t)
+		w := newModernGateway(t)
 		ended := make(chan error, 1)
 		w.request = func(ctx context.Context, r upstream.Request, events func([]byte)) (upstream.Answer, error) {
 			events([]byte(`{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":1}}`))
@@ -347,7 +347,7 @@ func TestX1WhoHangsUpEndsTheCall(t *testing.T) {
 			return upstream.Answer{}, fmt.Errorf("%w: %w", upstream.ErrNoAnswer, context.Cause(ctx))
 		}
 		body, head := modern("tools/call", "safe", `"name":"safe"`)
-		next, hangUp := w.streaming(head, body)
+		next, hangUp := w.callStreamUntil(head, body)
 		if got := next(); !strings.Contains(got, "notifications/message") {
 			t.Fatalf("the client got %s", got)
 		}
@@ -357,7 +357,7 @@ func TestX1WhoHangsUpEndsTheCall(t *testing.T) {
 			t.Errorf("it ended after %v: %v", time.Since(before), err)
 		}
 		synctest.Wait()
-		if got := w.of(journal.KindOutcome); len(got) != 1 {
+		if got := w.recordsOf(journal.KindOutcome); len(got) != 1 {
 			t.Errorf("on record: %+v", got)
 		}
 	})
@@ -365,12 +365,12 @@ func TestX1WhoHangsUpEndsTheCall(t *testing.T) {
 
 // A server that does not speak 2026-07-28 is probed once for many clients, and reached through a session. The probes
 // are not recorded as refusals.
-func TestAServerWithSessionsIsSpokenToWithoutThem(t *testing.T) {
+func TestModern_RequestsReachServersWithSessions(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorldOver(t, "http")
-		own, asked := w.own, 0
-		w.own = func(r upstream.Request) (upstream.Answer, error) {
+		w := newTestGatewayWithTransport(t, "http")
+		own, asked := w.answerDiscovery, 0
+		w.answerDiscovery = func(r upstream.Request) (upstream.Answer, error) {
 			if r.Method() == "server/discover" {
 				asked++
 				return upstream.Answer{}, fmt.Errorf("%w: %w", upstream.ErrNoAnswer, upstream.ErrRevision)
@@ -397,8 +397,8 @@ func TestAServerWithSessionsIsSpokenToWithoutThem(t *testing.T) {
 		if call := w.doModern("tools/call", "safe", `"name":"safe","arguments":{"n":12345678901234567}`); call.status != 200 || !strings.Contains(call.body, `"result":{"resultType":"complete","content":[]}`) {
 			t.Errorf("a call: %d %s", call.status, call.body)
 		}
-		if asked != 1 || len(w.of(journal.KindRefusal)) != 0 || len(w.opened) != 1 || w.opened[0].Method() != "initialize" {
-			t.Errorf("the server was asked %d times, %d sessions were opened, and %d refusals are on record", asked, len(w.opened), len(w.of(journal.KindRefusal)))
+		if asked != 1 || len(w.recordsOf(journal.KindRefusal)) != 0 || len(w.opened) != 1 || w.opened[0].Method() != "initialize" {
+			t.Errorf("the server was asked %d times, %d sessions were opened, and %d refusals are on record", asked, len(w.opened), len(w.recordsOf(journal.KindRefusal)))
 		}
 		if want := `"params":{"_meta":{},"name":"safe","arguments":{"n":12345678901234567}}`; len(got) != 2 || !strings.Contains(got[1], want) {
 			t.Errorf("the server got %q", got)
@@ -406,11 +406,11 @@ func TestAServerWithSessionsIsSpokenToWithoutThem(t *testing.T) {
 	})
 }
 
-// S1: callers without sessions share no state, and a client can't name the state.
-func TestS1WithoutASessionCallersShareNothing(t *testing.T) {
+// Case S1. Callers without sessions share no state, and a client can't name the state.
+func TestModern_CallersShareNoState(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newModernWorld(t)
+		w := newModernGateway(t)
 		w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
 			return answer(r, `{"tools":[{"name":"safe"}],"nextCursor":"c-1"}`), nil
 		}
@@ -432,29 +432,29 @@ func TestS1WithoutASessionCallersShareNothing(t *testing.T) {
 	})
 }
 
-// S1: another caller can't evict a caller's state, however many clients it has. The state declares the client's
+// Case S1. Another caller can't evict a caller's state, however many clients it has. The state declares the client's
 // capabilities to the server even if the first request was refused.
-func TestS1NobodyEndsWhatStandsForAnother(t *testing.T) {
+func TestModern_StateCannotBeEndedByAnotherCaller(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorldOver(t, "http")
-		own := w.own
-		w.own = func(r upstream.Request) (upstream.Answer, error) {
+		w := newTestGatewayWithTransport(t, "http")
+		own := w.answerDiscovery
+		w.answerDiscovery = func(r upstream.Request) (upstream.Answer, error) {
 			if r.Method() == "server/discover" {
 				return upstream.Answer{}, fmt.Errorf("%w: %w", upstream.ErrNoAnswer, upstream.ErrRevision)
 			}
 			return own(r)
 		}
-		discover := func(token, client string) reply {
+		discover := func(token, client string) httpResponse {
 			body, head := modern("server/discover", "", "")
 			head["Authorization"] = []string{"Bearer " + token}
 			return w.do("POST", "/mcp/files", strings.Replace(body, `"name":"c"`, `"name":"`+client+`"`, 1), head)
 		}
-		w.stands(nil)
+		w.setAccess(nil)
 		if got := discover(benToken, "c"); got.code() != "policy_unavailable" {
 			t.Errorf("without policy: %d %s", got.status, got.body)
 		}
-		w.stands(&policyv1.CheckServerResponse{CouldAllow: true, HidesNone: true, PromptsAlike: true, ResourcesAlike: true, Methods: []string{"sampling/createMessage"}})
+		w.setAccess(&policyv1.CheckServerResponse{CouldAllow: true, HidesNone: true, PromptsAlike: true, ResourcesAlike: true, Methods: []string{"sampling/createMessage"}})
 		if got := discover(benToken, "c"); got.status != 200 || len(w.opened) != 1 || !strings.Contains(string(w.opened[0].Body()), `"capabilities":{"sampling":{}}`) {
 			t.Fatalf("%d %s, opened %d", got.status, got.body, len(w.opened))
 		}

@@ -14,8 +14,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// named is what policy answers if rules distinguish prompts and resources by name.
-func named() *policyv1.CheckServerResponse {
+// distinguishNames is what policy answers if rules distinguish prompts and resources by name.
+func distinguishNames() *policyv1.CheckServerResponse {
 	return &policyv1.CheckServerResponse{CouldAllow: true, HidesNone: true, Methods: everyMethod()}
 }
 
@@ -49,36 +49,36 @@ var namedLists = []struct{ name, method, result, want string }{
 
 func listing(method string) string { return `{"jsonrpc":"2.0","id":1,"method":"` + method + `"}` }
 
-// T4: a list shows what the caller may use, and is otherwise the server's, byte for byte.
-func TestT4AListShowsWhatMayBeUsed(t *testing.T) {
+// Case T4. A list shows what the caller may use, and is otherwise the server's, byte for byte.
+func TestNames_ListShowsWhatMayBeUsed(t *testing.T) {
 	t.Parallel()
 	for _, tt := range namedLists {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t)
-				w.hides = isSecret
+				w := newTestGateway(t)
+				w.hidesName = isSecret
 				w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
 					return answer(r, tt.result), nil
 				}
 				h := w.connect()
-				w.stands(named())
+				w.setAccess(distinguishNames())
 				if got, want := w.do("POST", w.path, listing(tt.method), h).body, `{"jsonrpc":"2.0","id":1,"result":`+tt.want+`}`; got != want {
 					t.Errorf("the client got\n%s\nwant\n%s", got, want)
 				}
-				for _, asked := range w.named {
+				for _, asked := range w.nameRequests {
 					if asked.GetServer() != "files" || asked.GetMethod() != tt.method {
 						t.Errorf("policy was asked about %s of %s", asked.GetMethod(), asked.GetServer())
 					}
 				}
-				if out := w.of(journal.KindOutcome); len(out) != 1 || len(w.of(journal.KindRefusal)) != 0 {
+				if out := w.recordsOf(journal.KindOutcome); len(out) != 1 || len(w.recordsOf(journal.KindRefusal)) != 0 {
 					t.Errorf("on record: %+v", out)
 				}
 			})
 			synctest.Test(t, func(t *testing.T) {
-				w := newModernWorld(t)
-				w.hides = isSecret
-				w.stands(named())
+				w := newModernGateway(t)
+				w.hidesName = isSecret
+				w.setAccess(distinguishNames())
 				w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
 					return answer(r, strings.TrimSuffix(tt.result, "}")+`,"ttlMs":60000,"cacheScope":"public"}`), nil
 				}
@@ -92,10 +92,10 @@ func TestT4AListShowsWhatMayBeUsed(t *testing.T) {
 }
 
 // If no rule distinguishes names, policy is not asked, and the list is not changed.
-func TestListsThatAreAlikePassAsTheyAre(t *testing.T) {
+func TestNames_ListPassesWhenNoRuleDistinguishes(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newModernWorld(t)
+		w := newModernGateway(t)
 		for _, tt := range namedLists {
 			w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
 				return answer(r, strings.ReplaceAll(strings.TrimSuffix(tt.result, "}"), "dev.sluice/x", "x")+`,"ttlMs":60000}`), nil
@@ -105,20 +105,20 @@ func TestListsThatAreAlikePassAsTheyAre(t *testing.T) {
 				t.Errorf("%s: the client got\n%s\nwant\n%s", tt.name, got.body, want)
 			}
 		}
-		prompts := named()
+		prompts := distinguishNames()
 		prompts.ResourcesAlike = true
-		w.stands(prompts)
+		w.setAccess(prompts)
 		if got := w.doModern("resources/list", "", ""); got.code() != "" {
 			t.Errorf("if rules distinguish only prompts, resources are %s", got.body)
 		}
-		if len(w.named) != 0 {
-			t.Errorf("policy was asked %d times", len(w.named))
+		if len(w.nameRequests) != 0 {
+			t.Errorf("policy was asked %d times", len(w.nameRequests))
 		}
 	})
 }
 
-// T4: a list that policy does not filter, or that can be read in two ways, is not shown.
-func TestT4AListThatNobodyHasJudgedIsNotShown(t *testing.T) {
+// Case T4. A list that policy does not filter, or that can be read in two ways, is not shown.
+func TestNames_ListIsRefusedWithoutPolicy(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct{ result, code string }{
 		"policy says nothing":                {`{"prompts":[{"name":"a"}]}`, "policy_unavailable"},
@@ -130,9 +130,9 @@ func TestT4AListThatNobodyHasJudgedIsNotShown(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t)
+				w := newTestGateway(t)
 				h := w.connect()
-				w.stands(named())
+				w.setAccess(distinguishNames())
 				w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
 					return answer(r, tt.result), nil
 				}
@@ -143,16 +143,16 @@ func TestT4AListThatNobodyHasJudgedIsNotShown(t *testing.T) {
 		})
 	}
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
+		w := newTestGateway(t)
 		h := w.connect()
 		w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
-			w.stands(nil)
+			w.setAccess(nil)
 			return answer(r, `{"prompts":[{"name":"a"}]}`), nil
 		}
 		if got := w.do("POST", w.path, listing("prompts/list"), h); got.code() != "policy_unavailable" {
 			t.Errorf("while policy is unavailable: %s", got.body)
 		}
-		w.stands(named())
+		w.setAccess(distinguishNames())
 		w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
 			return raw(`{"jsonrpc":"2.0","id":` + string(r.ID()) + `,"error":{"code":-32601,"message":"no"}}`), nil
 		}
@@ -163,13 +163,13 @@ func TestT4AListThatNobodyHasJudgedIsNotShown(t *testing.T) {
 }
 
 // A long list is filtered in parts, each name once.
-func TestALongListIsJudgedInParts(t *testing.T) {
+func TestNames_LongListIsFilteredInParts(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
-		w.hides = isSecret
+		w := newTestGateway(t)
+		w.hidesName = isSecret
 		h := w.connect()
-		w.stands(named())
+		w.setAccess(distinguishNames())
 		var prompts, want []string
 		for i := range 1100 {
 			prompts = append(prompts, fmt.Sprintf(`{"name":"p%d"}`, i), `{"name":"secret"}`)
@@ -182,7 +182,7 @@ func TestALongListIsJudgedInParts(t *testing.T) {
 			t.Errorf("the client got %s", got)
 		}
 		var asked []int
-		for _, r := range w.named {
+		for _, r := range w.nameRequests {
 			asked = append(asked, len(r.GetNames()))
 		}
 		if !slices.Equal(asked, []int{512, 512, 77}) {
@@ -191,20 +191,20 @@ func TestALongListIsJudgedInParts(t *testing.T) {
 	})
 }
 
-// T4: at the URL of all servers, lists show what the caller may use of each server, with combined names.
-func TestT4ListsOfManyServersShowWhatMayBeUsed(t *testing.T) {
+// Case T4. At the URL of all servers, lists show what the caller may use of each server, with combined names.
+func TestNames_ListsOfAllServersShowWhatMayBeUsed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newHub(t)
-		w.hides = isSecret
+		w := newAllServers(t)
+		w.hidesName = isSecret
 		result := ""
-		for _, server := range []*world{w, w.beside} {
+		for _, server := range []*testGateway{w, w.notes} {
 			server.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
 				return answer(r, result), nil
 			}
 		}
-		h := w.connectAs(able)
-		w.stands(named())
+		h := w.connectAs(initializeWithAll)
+		w.setAccess(distinguishNames())
 		for _, tt := range []struct{ method, result, want string }{
 			{"prompts/list", `{"prompts":[{"name":"secret"},{"name":"a"},{"name":"secret"}]}`, `{"prompts":[{"name":"files__a"},{"name":"notes__a"}]}`},
 			{
@@ -218,7 +218,7 @@ func TestT4ListsOfManyServersShowWhatMayBeUsed(t *testing.T) {
 				t.Errorf("the client got\n%s\nwant\n%s", got, want)
 			}
 		}
-		for _, r := range w.named {
+		for _, r := range w.nameRequests {
 			if slices.ContainsFunc(r.GetNames(), func(name string) bool { return strings.Contains(name, r.GetServer()) }) {
 				t.Errorf("policy was asked about %v", r)
 			}
@@ -226,18 +226,18 @@ func TestT4ListsOfManyServersShowWhatMayBeUsed(t *testing.T) {
 	})
 }
 
-// T4: a client is notified of the change of a resource only if policy shows it that URI.
-func TestT4ChangesOfResourcesAreJudgedByTheirURI(t *testing.T) {
+// Case T4. A client is notified of the change of a resource only if policy shows it that URI.
+func TestNames_ResourceUpdatesAreDecidedByURI(t *testing.T) {
 	t.Parallel()
 	update := func(uri string) upstream.Event {
 		return upstream.Event{Message: []byte(`{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":"` + uri + `"}}`)}
 	}
 	long := strings.Repeat("l", 4097)
-	said := []upstream.Event{update("file:///a"), update("file:///secret"), update(`file:\/\/\/\u0073ecret`), note("notifications/resources/updated"), update(long), update("file:///b"), note("notifications/message")}
-	hears := func(t *testing.T, w *world, want ...string) {
+	said := []upstream.Event{update("file:///a"), update("file:///secret"), update(`file:\/\/\/\u0073ecret`), notificationEvent("notifications/resources/updated"), update(long), update("file:///b"), notificationEvent("notifications/message")}
+	hears := func(t *testing.T, w *testGateway, want ...string) {
 		t.Helper()
-		lines, _ := w.hear(w.connectAs(able))
-		got := slices.DeleteFunc(heard(lines), func(line string) bool { return !strings.HasPrefix(line, "data: ") })
+		lines, _ := w.openStream(w.connectAs(initializeWithAll))
+		got := slices.DeleteFunc(readLines(lines), func(line string) bool { return !strings.HasPrefix(line, "data: ") })
 		for i := range want {
 			want[i] = "data: " + want[i]
 		}
@@ -247,30 +247,30 @@ func TestT4ChangesOfResourcesAreJudgedByTheirURI(t *testing.T) {
 	}
 	last := string(said[6].Message)
 	synctest.Test(t, func(t *testing.T) {
-		w := saying(t, everyMethod(), said...)
-		w.stands(named())
-		w.hides = isSecret
+		w := newEventGateway(t, everyMethod(), said...)
+		w.setAccess(distinguishNames())
+		w.hidesName = isSecret
 		hears(t, w, string(said[0].Message), string(said[5].Message), last)
 	})
 	synctest.Test(t, func(t *testing.T) {
-		w := saying(t, everyMethod(), said...)
-		w.stands(named()) // policy does not answer which names are hidden
+		w := newEventGateway(t, everyMethod(), said...)
+		w.setAccess(distinguishNames()) // policy does not answer which names are hidden
 		hears(t, w, last)
 	})
 }
 
 // At the URL of all servers, a client is notified of changed lists when the policy changes and distinguishes names. A
 // list of tools that was read meanwhile does not suppress that.
-func TestANewPolicyChangesListsOfNames(t *testing.T) {
+func TestNames_NewPolicyNotifiesOfChangedLists(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newHub(t)
-		h := w.connectAs(able)
-		lines, hangUp := w.hear(h)
+		w := newAllServers(t)
+		h := w.connectAs(initializeWithAll)
+		lines, hangUp := w.openStream(h)
 		defer hangUp()
 		lists := func() (out []string) {
 			time.Sleep(time.Minute)
-			for _, line := range heard(lines) {
+			for _, line := range readLines(lines) {
 				if _, kind, is := strings.Cut(line, `"method":"notifications/`); is {
 					out = append(out, strings.TrimSuffix(kind, `/list_changed"}`))
 				}
@@ -290,16 +290,16 @@ func TestANewPolicyChangesListsOfNames(t *testing.T) {
 			{"3", true, false, []string{"tools", "prompts", "resources"}},
 			{"4", true, false, []string{"tools", "resources"}},
 		} {
-			said := named()
+			said := distinguishNames()
 			said.PolicyRevision, said.PromptsAlike, said.ResourcesAlike = tt.revision, tt.prompts, tt.resources
-			w.stands(said)
+			w.setAccess(said)
 			if got := lists(); !slices.Equal(got, tt.want) {
 				t.Errorf("revision %s: heard of %q, want %q", tt.revision, got, tt.want)
 			}
 		}
-		said := named()
+		said := distinguishNames()
 		said.PolicyRevision = "5"
-		w.stands(said)
+		w.setAccess(said)
 		w.do("POST", w.path, listing("tools/list"), h)
 		if got := lists(); !slices.Equal(got, []string{"prompts", "resources"}) {
 			t.Errorf("after the list of tools was read: heard of %q", got)

@@ -11,9 +11,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// T4: a server's notification reaches a client if MCP defines it and policy does not deny it. One with another method
-// reaches the client only if a rule allows it, and is decided and recorded.
-func TestT4ServersNotifications(t *testing.T) {
+// Case T4. A server's notification reaches a client if MCP defines it and policy does not deny it. One with another
+// method reaches the client only if a rule allows it, and is decided and recorded.
+func TestVendorNotifications_OfServersNeedARule(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		method       string
@@ -36,9 +36,9 @@ func TestT4ServersNotifications(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t)
-				w.silent, w.lets = tt.silent, tt.lets
-				w.standing.Methods = []string{"prompts/list"}
+				w := newTestGateway(t)
+				w.deniedNotifications, w.allowedMethods = tt.silent, tt.lets
+				w.access.Methods = []string{"prompts/list"}
 				h := w.connect()
 				w.request = func(_ context.Context, r upstream.Request, events func([]byte)) (upstream.Answer, error) {
 					w.mu.Lock()
@@ -63,13 +63,13 @@ func TestT4ServersNotifications(t *testing.T) {
 	}
 }
 
-// T4: a client's notification with a method that MCP does not define is sent to the server as it was decided, if policy
-// allows it. Otherwise its refusal is recorded.
-func TestT4ClientsNotifications(t *testing.T) {
+// Case T4. A client's notification with a method that MCP does not define is sent to the server as it was decided, if
+// policy allows it. Otherwise its refusal is recorded.
+func TestVendorNotifications_OfClientsNeedARule(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
-		w.lets = []string{"notifications/x"}
+		w := newTestGateway(t)
+		w.allowedMethods = []string{"notifications/x"}
 		h := w.connect()
 		note := func(method string) {
 			t.Helper()

@@ -23,10 +23,10 @@ import (
 
 // Capabilities of the client that policy denies are not declared to the server, and those of the server whose use
 // policy denies are not declared to the client.
-func TestInitialize(t *testing.T) {
+func TestInitialize_OpensASession(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
+		w := newTestGateway(t)
 		got := w.do("POST", "/mcp/files", initialize, nil)
 		if want := `{"jsonrpc":"2.0","id":0,"result":{"protocolVersion":"2025-11-25","capabilities":{"tools":{"listChanged":true}},"serverInfo":{"name":"x","version":"1"}}}`; got.body != want {
 			t.Errorf("the client got %s", got.body)
@@ -45,7 +45,7 @@ func TestInitialize(t *testing.T) {
 
 // A server's feature is declared to a caller if policy does not deny its method, together with its known options. A
 // feature that the server does not have, or does not declare as MCP defines it, is not declared.
-func TestFeaturesAreToldToThoseWhoMayUseThem(t *testing.T) {
+func TestInitialize_CapabilitiesAreFiltered(t *testing.T) {
 	t.Parallel()
 	const all = `{"logging":{},"prompts":{"listChanged":true},"resources":{"subscribe":true},"completions":{},"tasks":{},"tools":{},"experimental":{"x":{}}}`
 	for name, tt := range map[string]struct {
@@ -63,8 +63,8 @@ func TestFeaturesAreToldToThoseWhoMayUseThem(t *testing.T) {
 		"a feature that is not known": {all, []string{"tasks/list"}, `{"tools":{}}`},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			w := newWorld(t)
-			w.standing = &policyv1.CheckServerResponse{CouldAllow: true, HidesNone: true, PromptsAlike: true, ResourcesAlike: true, Methods: tt.methods}
+			w := newTestGateway(t)
+			w.access = &policyv1.CheckServerResponse{CouldAllow: true, HidesNone: true, PromptsAlike: true, ResourcesAlike: true, Methods: tt.methods}
 			w.open = func(r upstream.Request) (upstream.Answer, error) {
 				return answer(r, `{"protocolVersion":"2025-11-25","capabilities":`+tt.has+`}`), nil
 			}
@@ -76,7 +76,7 @@ func TestFeaturesAreToldToThoseWhoMayUseThem(t *testing.T) {
 	}
 }
 
-func TestVersionNegotiation(t *testing.T) {
+func TestInitialize_NegotiatesTheRevision(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
 		name, asked, sent, answered string
@@ -95,7 +95,7 @@ func TestVersionNegotiation(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t)
+				w := newTestGateway(t)
 				w.open = func(r upstream.Request) (upstream.Answer, error) {
 					return answer(r, `{"protocolVersion":"`+tt.answered+`","capabilities":{}}`), nil
 				}
@@ -106,7 +106,7 @@ func TestVersionNegotiation(t *testing.T) {
 				if sent := string(w.opened[0].Body()); !strings.Contains(sent, `"protocolVersion":"`+tt.sent+`"`) {
 					t.Errorf("the server got %s", sent)
 				}
-				if records := w.of(journal.KindRefusal); tt.code != "" && (w.closed != 1 || len(records) != 1 || records[0].Code != tt.code || !strings.Contains(got.body, records[0].DecisionID)) {
+				if records := w.recordsOf(journal.KindRefusal); tt.code != "" && (w.closed != 1 || len(records) != 1 || records[0].Code != tt.code || !strings.Contains(got.body, records[0].DecisionID)) {
 					t.Errorf("the server's session was ended %d times, records %+v", w.closed, records)
 				}
 			})
@@ -115,7 +115,7 @@ func TestVersionNegotiation(t *testing.T) {
 }
 
 // A server that does not open its session leaves no session at the gateway.
-func TestASessionThatIsNotOpened(t *testing.T) {
+func TestInitialize_RefusedByTheServerOpensNoSession(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
 		name string
@@ -132,7 +132,7 @@ func TestASessionThatIsNotOpened(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t)
+				w := newTestGateway(t)
 				w.open = tt.open
 				got := w.do("POST", "/mcp/files", initialize, nil)
 				if got.status != 200 || got.code() != tt.want && got.body != tt.want || got.header.Get("Mcp-Session-Id") != "" || w.sessions.Len() != 0 {
@@ -143,11 +143,11 @@ func TestASessionThatIsNotOpened(t *testing.T) {
 	}
 }
 
-// U1: keys that only the gateway may use are removed, even within values that the gateway replaces.
-func TestU1OurKeysInCapabilities(t *testing.T) {
+// Case U1. Keys that only the gateway may use are removed, even within values that the gateway replaces.
+func TestInitialize_OwnKeysAreRemovedFromCapabilities(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
+		w := newTestGateway(t)
 		w.open = func(r upstream.Request) (upstream.Answer, error) {
 			return answer(r, `{"protocolVersion":"2025-11-25","_meta":{"dev.sluice/x":1},"capabilities":{"tools":{},"_meta":{"dev.sluice/x":1},"x":{"_meta":{"a":1,"dev.sluice/y":1}}}}`), nil
 		}
@@ -158,11 +158,11 @@ func TestU1OurKeysInCapabilities(t *testing.T) {
 	})
 }
 
-// N2: initialize is limited to 64 KiB.
-func TestN2InitializeIsSmall(t *testing.T) {
+// Case N2. Initialize is limited to 64 KiB.
+func TestInitialize_SizeIsBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
+		w := newTestGateway(t)
 		padded := func(size int) string { return initialize + strings.Repeat(" ", size-len(initialize)) }
 		if got := w.do("POST", "/mcp/files", padded(64<<10), nil); got.header.Get("Mcp-Session-Id") == "" {
 			t.Errorf("%d %s", got.status, got.body)
@@ -171,7 +171,7 @@ func TestN2InitializeIsSmall(t *testing.T) {
 		if got.status != 400 || got.code() != "body_too_large" || !strings.Contains(got.body, "65536") {
 			t.Errorf("%d %s", got.status, got.body)
 		}
-		if records := w.of(journal.KindRefusal); len(records) != 1 || records[0].Code != "body_too_large" || records[0].Method != "initialize" {
+		if records := w.recordsOf(journal.KindRefusal); len(records) != 1 || records[0].Code != "body_too_large" || records[0].Method != "initialize" {
 			t.Errorf("%+v", records)
 		}
 		if len(w.opened) != 1 {
@@ -181,16 +181,16 @@ func TestN2InitializeIsSmall(t *testing.T) {
 }
 
 // The limit counts sessions that are open and those being opened, and a refusal because of it is recorded.
-func TestTooManySessions(t *testing.T) {
+func TestInitialize_SessionsAreLimited(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
+		w := newTestGateway(t)
 		slow := w.open
 		w.open = func(r upstream.Request) (upstream.Answer, error) {
 			time.Sleep(10 * time.Second)
 			return slow(r)
 		}
-		replies := make(chan reply, 10)
+		replies := make(chan httpResponse, 10)
 		for range cap(replies) {
 			go func() { replies <- w.do("POST", "/mcp/files", initialize, nil) }()
 		}
@@ -208,7 +208,7 @@ func TestTooManySessions(t *testing.T) {
 		if opened != 2 || refused != 8 || len(w.opened) != 2 || w.sessions.Len() != 2 {
 			t.Errorf("%d sessions were opened, %d refused, %d asked of the server, want 2, 8, 2", opened, refused, len(w.opened))
 		}
-		if records := w.of(journal.KindRefusal); len(records) != 8 || records[0].Code != "too_many_sessions" || records[0].Method != "initialize" {
+		if records := w.recordsOf(journal.KindRefusal); len(records) != 8 || records[0].Code != "too_many_sessions" || records[0].Method != "initialize" {
 			t.Errorf("%d records", len(records))
 		}
 		if got := w.do("POST", "/mcp/files", initialize, nil); got.header.Get("Mcp-Session-Id") == "" || w.sessions.Len() != 2 {
@@ -217,10 +217,10 @@ func TestTooManySessions(t *testing.T) {
 	})
 }
 
-func TestEndingASession(t *testing.T) {
+func TestSession_IsEndedByDelete(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
+		w := newTestGateway(t)
 		h := w.connect()
 		if got := w.do("DELETE", "/mcp/files", "", http.Header{"Mcp-Session-Id": h["Mcp-Session-Id"], "Authorization": {"Bearer " + benToken}}); got.status != 404 {
 			t.Errorf("another caller ended it: %d", got.status)
@@ -242,10 +242,10 @@ func TestEndingASession(t *testing.T) {
 }
 
 // If the list of valid tokens may be outdated, a token can open, list and call nothing.
-func TestStaleTokens(t *testing.T) {
+func TestStaleToken_IsRefused(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
+		w := newTestGateway(t)
 		h := w.connect()
 		w.tokens.Confirm()
 		time.Sleep(5 * time.Second)
@@ -259,7 +259,7 @@ func TestStaleTokens(t *testing.T) {
 		if got := w.do("POST", "/mcp/files", toolCall, http.Header{"Authorization": {"Bearer " + strings.Repeat("x", 40)}}); got.status != 503 || got.code() != "policy_unavailable" {
 			t.Errorf("a token that was not known before: %d %s", got.status, got.body)
 		}
-		if len(w.opened) != 1 || len(w.of(journal.KindIntent)) != 0 {
+		if len(w.opened) != 1 || len(w.recordsOf(journal.KindIntent)) != 0 {
 			t.Error("something reached the server")
 		}
 		w.tokens.Confirm()
@@ -269,12 +269,12 @@ func TestStaleTokens(t *testing.T) {
 	})
 }
 
-// I2: the principal is the one that the token names now, with this session and run, whatever the message declares. A
-// token that changes after the session was opened takes effect.
-func TestI2TheCallerIsWhoItsTokenSays(t *testing.T) {
+// Case I2. The principal is the one that the token names now, with this session and run, whatever the message declares.
+// A token that changes after the session was opened takes effect.
+func TestCaller_IsTheTokensPrincipal(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
+		w := newTestGateway(t)
 		h := w.connect()
 		const forged = `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"safe","_meta":{"dev.sluice/run":"r1","subject":"root","dev.sluice/principal":"root","io.modelcontextprotocol/clientInfo":{"name":"root"}}}}`
 		w.do("POST", "/mcp/files", forged, h)
@@ -289,16 +289,16 @@ func TestI2TheCallerIsWhoItsTokenSays(t *testing.T) {
 			{Tenant: "acme", Subject: "ana", Agent: "dev", Role: authv1.TokenRole_TOKEN_ROLE_AGENT, TokenId: "ana", Session: digest, Run: "r1"},
 			{Tenant: "acme", Subject: "ana", Agent: "dev", Role: authv1.TokenRole_TOKEN_ROLE_AGENT, TokenId: "ana", Session: digest, Groups: []string{"suspended"}},
 		}
-		if diff := cmp.Diff(want, w.decided, protocmp.Transform()); diff != "" {
+		if diff := cmp.Diff(want, w.principals, protocmp.Transform()); diff != "" {
 			t.Errorf("policy was asked on behalf of (-want +got):\n%s", diff)
 		}
 		if err := w.tokens.Replace(nil); err != nil {
 			t.Fatal(err)
 		}
-		if got := w.do("POST", "/mcp/files", toolCall, h); got.status != 401 || len(w.decided) != 2 {
+		if got := w.do("POST", "/mcp/files", toolCall, h); got.status != 401 || len(w.principals) != 2 {
 			t.Errorf("a revoked token goes on: %d %s", got.status, got.body)
 		}
-		for _, r := range w.of(journal.KindIntent) {
+		for _, r := range w.recordsOf(journal.KindIntent) {
 			if r.Subject != "ana" || r.Session != digest {
 				t.Errorf("recorded as %+v", r)
 			}
@@ -307,10 +307,10 @@ func TestI2TheCallerIsWhoItsTokenSays(t *testing.T) {
 }
 
 // Requests of one session run concurrently, and each gets its own answer.
-func TestRequestsOfOneSessionKeepApart(t *testing.T) {
+func TestSession_ConcurrentRequestsGetTheirAnswers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
+		w := newTestGateway(t)
 		h := w.connect()
 		done := make(chan error, 20)
 		for i := range cap(done) {
@@ -332,10 +332,10 @@ func TestRequestsOfOneSessionKeepApart(t *testing.T) {
 }
 
 // The span names the error that the client gets.
-func TestAVersionThatIsNotSpokenIsToldAsItIsMeasured(t *testing.T) {
+func TestInitialize_UnsupportedRevisionIsMeasured(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
+		w := newTestGateway(t)
 		got := w.do("POST", "/mcp/files", toolsList, http.Header{"Mcp-Protocol-Version": {"2031-01-01"}})
 		synctest.Wait()
 		ended := w.spans.Ended()
@@ -352,14 +352,14 @@ func TestAVersionThatIsNotSpokenIsToldAsItIsMeasured(t *testing.T) {
 	})
 }
 
-// X9: a caller that may use nothing of a server gets nothing that the server declares about itself, in both families of
-// revisions.
-func TestX9ACallerThatCanUseNothingReadsNothingOfTheServer(t *testing.T) {
+// Case X9. A caller that may use nothing of a server gets nothing that the server declares about itself, in both
+// families of revisions.
+func TestInitialize_RevealsNothingWhenNothingIsAllowed(t *testing.T) {
 	t.Parallel()
 	const said = `"serverInfo":{"name":"payroll","title":"Payroll","version":"9.8.7"},"instructions":"The key is in notes.","_meta":{"io.modelcontextprotocol/serverInfo":{"name":"payroll","version":"9.8.7"}}`
-	reads := func(t *testing.T, w *world, modernClient bool) {
+	reads := func(t *testing.T, w *testGateway, modernClient bool) {
 		t.Helper()
-		w.standing = &policyv1.CheckServerResponse{HidesNone: true}
+		w.access = &policyv1.CheckServerResponse{HidesNone: true}
 		got := w.do("POST", "/mcp/files", initialize, nil)
 		if modernClient {
 			got = w.doModern("server/discover", "", "")
@@ -377,7 +377,7 @@ func TestX9ACallerThatCanUseNothingReadsNothingOfTheServer(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				w := newModernWorld(t)
+				w := newModernGateway(t)
 				w.open = func(r upstream.Request) (upstream.Answer, error) {
 					if r.Method() != "server/discover" {
 						return raw(`{"jsonrpc":"2.0","id":` + string(r.ID()) + `,"error":{"code":-32601,"message":"no"}}`), nil
@@ -387,8 +387,8 @@ func TestX9ACallerThatCanUseNothingReadsNothingOfTheServer(t *testing.T) {
 				reads(t, w, isModern)
 			})
 			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t)
-				w.own = func(r upstream.Request) (upstream.Answer, error) {
+				w := newTestGateway(t)
+				w.answerDiscovery = func(r upstream.Request) (upstream.Answer, error) {
 					if r.Method() == "tools/list" {
 						return answer(r, `{"tools":[]}`), nil
 					}

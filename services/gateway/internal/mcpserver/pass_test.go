@@ -19,13 +19,13 @@ import (
 
 const list = `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`
 
-// X4: messages that need no rule are limited by number for each principal, and their counts are recorded for each
+// Case X4. Messages that need no rule are limited by number for each principal, and their counts are recorded for each
 // minute.
-func TestX4WhatPassesIsLimitedAndOnRecord(t *testing.T) {
+func TestExempt_MessagesAreLimitedAndRecorded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
-		run := w.pipelineRuns()
+		w := newTestGateway(t)
+		run := w.runPipeline()
 		h := w.connect()
 		passed := 0
 		for range 11_000 {
@@ -51,7 +51,7 @@ func TestX4WhatPassesIsLimitedAndOnRecord(t *testing.T) {
 		}
 		run()
 		got := make(map[string]int64)
-		for _, r := range w.of(journal.KindPassed) {
+		for _, r := range w.recordsOf(journal.KindPassed) {
 			got[r.Subject+" "+r.Server+" "+r.Method] += r.Count
 		}
 		want := map[string]int64{"ana files initialize": 1, "ana files ping": 10_000, "ben files initialize": 1}
@@ -61,11 +61,11 @@ func TestX4WhatPassesIsLimitedAndOnRecord(t *testing.T) {
 	})
 }
 
-// X4: a message that needs no rule is limited to 64 KiB.
-func TestX4WhatPassesIsSmall(t *testing.T) {
+// Case X4. A message that needs no rule is limited to 64 KiB.
+func TestExempt_MessageSizeIsBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
+		w := newTestGateway(t)
 		h := w.connect()
 		fill := strings.Repeat("x", 64<<10)
 		for _, body := range []string{
@@ -84,30 +84,30 @@ func TestX4WhatPassesIsSmall(t *testing.T) {
 	})
 }
 
-// X4: if policy cannot be asked what the caller may use, nothing passes.
-func TestX4NothingPassesWithoutPolicy(t *testing.T) {
+// Case X4. If policy cannot be asked what the caller may use, nothing passes.
+func TestExempt_NothingPassesWithoutPolicy(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
+		w := newTestGateway(t)
 		h := w.connect()
-		w.standing = nil
+		w.access = nil
 		for _, body := range []string{initialize, list} {
 			if got := w.do("POST", "/mcp/files", body, h); got.status != 200 || got.code() != "policy_unavailable" {
 				t.Errorf("%s: %d %s", body, got.status, got.body)
 			}
 		}
 		w.do("POST", "/mcp/files", `{"jsonrpc":"2.0","method":"notifications/initialized"}`, h)
-		if records := w.of(journal.KindRefusal); len(w.opened) != 1 || len(w.notified) != 0 || len(records) != 3 {
+		if records := w.recordsOf(journal.KindRefusal); len(w.opened) != 1 || len(w.notified) != 0 || len(records) != 3 {
 			t.Errorf("%d sessions, %d notifications, %d records", len(w.opened), len(w.notified), len(records))
 		}
 	})
 }
 
-// X4: a cursor that the server has not given in this session is refused.
-func TestX4CursorsAreTheServers(t *testing.T) {
+// Case X4. A cursor that the server has not given in this session is refused.
+func TestExempt_CursorMustBeTheServers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
+		w := newTestGateway(t)
 		var asked []string
 		w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
 			asked = append(asked, strings.SplitAfter(string(r.Body()), `"params":`)[1])
@@ -138,11 +138,11 @@ func TestX4CursorsAreTheServers(t *testing.T) {
 	})
 }
 
-// X4: a cancellation is sent to the server only if the server has the call.
-func TestX4OnlyWhatWasSentIsCancelled(t *testing.T) {
+// Case X4. A cancellation is sent to the server only if the server has the call.
+func TestExempt_OnlySentRequestsAreCancelled(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
+		w := newTestGateway(t)
 		h := w.connect()
 		arrived, release := make(chan struct{}), make(chan struct{})
 		w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
@@ -170,14 +170,14 @@ func TestX4OnlyWhatWasSentIsCancelled(t *testing.T) {
 	})
 }
 
-// X4: a caller to which policy can allow nothing gets the server's greeting and list from the gateway's own discovery,
-// which is made once for all callers. A server that can't be reached is asked again after a while.
-func TestX4TheGatewaysOwnDiscovery(t *testing.T) {
+// Case X4. A caller to which policy can allow nothing gets the server's greeting and list from the gateway's own
+// discovery, which is made once for all callers. A server that can't be reached is asked again after a while.
+func TestExempt_DiscoveryAnswersCallersWithoutAccess(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
-		w.own = nil
-		w.standing = &policyv1.CheckServerResponse{HidesNone: true}
+		w := newTestGateway(t)
+		w.answerDiscovery = nil
+		w.access = &policyv1.CheckServerResponse{HidesNone: true}
 		w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
 			if strings.Contains(string(r.Body()), "cursor") {
 				return answer(r, `{"tools":[{"name":"b","_meta":{"dev.sluice/x":1}},{"name":"secret-c"}]}`), nil

@@ -24,11 +24,11 @@ var newer = []struct {
 
 // A probe for an unsupported revision is answered with the supported ones. No refusal is recorded, only how often the
 // client probed.
-func TestProbesAreAnswered(t *testing.T) {
+func TestProbe_IsAnswered(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
-		run := w.pipelineRuns()
+		w := newTestGateway(t)
+		run := w.runPipeline()
 		for _, tt := range newer {
 			got := w.do("POST", "/mcp/files", tt.body, tt.header)
 			if got.status != 400 || got.code() != "protocol_version" ||
@@ -38,49 +38,49 @@ func TestProbesAreAnswered(t *testing.T) {
 			}
 		}
 		run()
-		if refused := w.of(journal.KindRefusal); len(refused) != 0 {
+		if refused := w.recordsOf(journal.KindRefusal); len(refused) != 0 {
 			t.Errorf("%d refusals are on record, the first is %+v", len(refused), refused[0])
 		}
 		got := make(map[string]int64)
-		for _, r := range w.of(journal.KindPassed) {
+		for _, r := range w.recordsOf(journal.KindPassed) {
 			got[r.Subject+" "+r.Server+" "+r.Method] = r.Count
 		}
 		if diff := cmp.Diff(map[string]int64{"ana files probe": int64(len(newer))}, got); diff != "" {
 			t.Errorf("on record (-want +got):\n%s", diff)
 		}
-		if len(w.opened) != 0 || len(w.decided) != 0 {
+		if len(w.opened) != 0 || len(w.principals) != 0 {
 			t.Error("something was asked of the server, or of policy")
 		}
 	})
 }
 
 // The revision is agreed on in the body of initialize, whatever its headers contain.
-func TestInitializeAgreesOnARevision(t *testing.T) {
+func TestProbe_InitializeAgreesOnARevision(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
+		w := newTestGateway(t)
 		got := w.do("POST", "/mcp/files", strings.Replace(initialize, "2025-11-25", "2031-01-01", 1), http.Header{"Mcp-Protocol-Version": {"2031-01-01"}})
 		if got.status != 200 || got.header.Get("Mcp-Session-Id") == "" || !strings.Contains(got.body, `"protocolVersion":"2025-11-25"`) {
 			t.Errorf("%d %s", got.status, got.body)
 		}
-		if refused := w.of(journal.KindRefusal); len(refused) != 0 {
+		if refused := w.recordsOf(journal.KindRefusal); len(refused) != 0 {
 			t.Errorf("on record: %+v", refused)
 		}
 	})
 }
 
-// X4: too many probes are refused, on record, like all messages that need no rule.
-func TestX4ProbesAreLimited(t *testing.T) {
+// Case X4. Too many probes are refused, on record, like all messages that need no rule.
+func TestProbe_IsLimited(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
+		w := newTestGateway(t)
 		for range 10_000 {
 			if got := w.do("POST", "/mcp/files", newer[0].body, newer[0].header); got.code() != "protocol_version" {
 				t.Fatalf("%d %s", got.status, got.body)
 			}
 		}
 		got := w.do("POST", "/mcp/files", newer[0].body, newer[0].header)
-		if refused := w.of(journal.KindRefusal); got.code() != "abuse_limited" || len(refused) != 1 || refused[0].Code != "abuse_limited" || refused[0].Method != "server/discover" {
+		if refused := w.recordsOf(journal.KindRefusal); got.code() != "abuse_limited" || len(refused) != 1 || refused[0].Code != "abuse_limited" || refused[0].Method != "server/discover" {
 			t.Errorf("%d %s, on record %+v", got.status, got.body, refused)
 		}
 	})

@@ -17,18 +17,18 @@ const (
 	urlStart    = formStart + `,"mode":"url","elicitationId":"e"`
 )
 
-// askCase is a request of a server: what its client has declared, the request from its method on, and whether the
-// client gets it.
-type askCase struct {
+// serverRequestCase is a request of a server: what its client has declared, the request from its method on, and whether
+// the client gets it.
+type serverRequestCase struct {
 	name, offers, question string
 	asked                  bool
 }
 
-// asksOfAnyRevision returns requests that have the same outcome in 2025-11-25 and 2026-07-28.
-func asksOfAnyRevision() []askCase {
+// serverRequestCases returns requests that have the same outcome in 2025-11-25 and 2026-07-28.
+func serverRequestCases() []serverRequestCase {
 	const bare, context, tools = `"sampling":{}`, `"sampling":{"context":{}}`, `"sampling":{"tools":{}}`
 	const form, url, both = `"elicitation":{"form":{}}`, `"elicitation":{"url":{}}`, `"elicitation":{"form":{},"url":{}}`
-	return []askCase{
+	return []serverRequestCase{
 		{"the context of one server", bare, sampleStart + `,"includeContext":"thisServer"}`, false},
 		{"the context of all servers", bare, sampleStart + `,"includeContext":"allServers"}`, false},
 		{"the context where tools were offered", tools, sampleStart + `,"includeContext":"allServers"}`, false},
@@ -80,33 +80,33 @@ func asksOfAnyRevision() []askCase {
 	}
 }
 
-// inSession lets the server send the request in a session, and returns what the server got.
-func (tt askCase) inSession(t *testing.T, named, spoken string) (told string, records []journal.Record) {
+// sendInSession lets the server send the request in a session, and returns what the server got.
+func (tt serverRequestCase) sendInSession(t *testing.T, named, spoken string) (told string, records []journal.Record) {
 	t.Helper()
-	var w *world
-	w = asking(t, everything, func(_ context.Context, say func(string)) {
+	var w *testGateway
+	w = newServerRequestGateway(t, everything, func(_ context.Context, say func(string)) {
 		say(`{"jsonrpc":"2.0","id":7,"method":` + tt.question + `}`)
-		w.told(1)
+		w.serverMessages(1)
 	})
 	w.open = func(r upstream.Request) (upstream.Answer, error) {
 		return answer(r, `{"protocolVersion":"`+spoken+`","capabilities":{"tools":{}},"serverInfo":{"name":"x","version":"1"}}`), nil
 	}
 	h := w.connectAs(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"` + named + `","capabilities":{` + tt.offers + `},"clientInfo":{"name":"c","version":"1"}}}`)
-	next := w.stream(h, toolCall)
+	next := w.callStream(h, toolCall)
 	if strings.Contains(next(), `"id":7`) {
 		w.do("POST", "/mcp/files", `{"jsonrpc":"2.0","id":7,"result":{"answered":true}}`, h)
 	}
-	return w.told(1)[0], w.of(journal.KindRefusal)
+	return w.serverMessages(1)[0], w.recordsOf(journal.KindRefusal)
 }
 
-// U1: in a session, a server may request what its client has declared. Otherwise it gets an error with the reason.
-func TestU1AQuestionIsReadAgainstWhatWasOffered(t *testing.T) {
+// Case U1. In a session, a server may request what its client has declared. Otherwise it gets an error with the reason.
+func TestServerRequest_IsCheckedAgainstTheOffer(t *testing.T) {
 	t.Parallel()
-	for _, tt := range asksOfAnyRevision() {
+	for _, tt := range serverRequestCases() {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				told, records := tt.inSession(t, "2025-11-25", "2025-11-25")
+				told, records := tt.sendInSession(t, "2025-11-25", "2025-11-25")
 				if tt.asked != strings.Contains(told, `"answered":true`) {
 					t.Errorf("the server got %s", told)
 				}
@@ -118,32 +118,32 @@ func TestU1AQuestionIsReadAgainstWhatWasOffered(t *testing.T) {
 	}
 }
 
-// U1: a request may have what its revision defines. A server gains nothing by speaking an older revision than its
+// Case U1. A request may have what its revision defines. A server gains nothing by speaking an older revision than its
 // client named.
-func TestU1AQuestionIsOfItsRevision(t *testing.T) {
+func TestServerRequest_IsCheckedAgainstTheRevision(t *testing.T) {
 	t.Parallel()
 	const both, sampling = `"elicitation":{"form":{},"url":{}}`, `"sampling":{"tools":{}}`
 	thisServer := sampleStart + `,"includeContext":"thisServer"}`
 	for _, tt := range []struct {
-		askCase
+		serverRequestCase
 
 		named, spoken string
 	}{
-		{askCase{"context of a client that could not have offered it", sampling, thisServer, true}, "2025-06-18", "2025-06-18"},
-		{askCase{"context of the first revision", sampling, thisServer, true}, "2024-11-05", "2024-11-05"},
-		{askCase{"context after a step back", sampling, thisServer, false}, "2025-11-25", "2025-06-18"},
-		{askCase{"context after a step back from a newer revision", sampling, thisServer, false}, "2027-01-01", "2025-03-26"},
-		{askCase{"context of all servers under a variant of the key", sampling, sampleStart + `,"INCLUDECONTEXT":"allServers"}`, false}, "2025-06-18", "2025-06-18"},
-		{askCase{"tools before they were", sampling, sampleStart + `,"tools":[]}`, false}, "2025-06-18", "2025-06-18"},
-		{askCase{"an address before there were modes", both, urlStart + `,"url":"https://a.example/x"}`, false}, "2025-06-18", "2025-06-18"},
-		{askCase{"a form before there were modes", both, formStart + `,"requestedSchema":{}}`, true}, "2025-06-18", "2025-06-18"},
-		{askCase{"a form before there were forms", both, formStart + `,"requestedSchema":{}}`, false}, "2025-03-26", "2025-03-26"},
-		{askCase{"a form after a step back", both, formStart + `,"requestedSchema":{}}`, false}, "2025-11-25", "2024-11-05"},
+		{serverRequestCase{"context of a client that could not have offered it", sampling, thisServer, true}, "2025-06-18", "2025-06-18"},
+		{serverRequestCase{"context of the first revision", sampling, thisServer, true}, "2024-11-05", "2024-11-05"},
+		{serverRequestCase{"context after a step back", sampling, thisServer, false}, "2025-11-25", "2025-06-18"},
+		{serverRequestCase{"context after a step back from a newer revision", sampling, thisServer, false}, "2027-01-01", "2025-03-26"},
+		{serverRequestCase{"context of all servers under a variant of the key", sampling, sampleStart + `,"INCLUDECONTEXT":"allServers"}`, false}, "2025-06-18", "2025-06-18"},
+		{serverRequestCase{"tools before they were", sampling, sampleStart + `,"tools":[]}`, false}, "2025-06-18", "2025-06-18"},
+		{serverRequestCase{"an address before there were modes", both, urlStart + `,"url":"https://a.example/x"}`, false}, "2025-06-18", "2025-06-18"},
+		{serverRequestCase{"a form before there were modes", both, formStart + `,"requestedSchema":{}}`, true}, "2025-06-18", "2025-06-18"},
+		{serverRequestCase{"a form before there were forms", both, formStart + `,"requestedSchema":{}}`, false}, "2025-03-26", "2025-03-26"},
+		{serverRequestCase{"a form after a step back", both, formStart + `,"requestedSchema":{}}`, false}, "2025-11-25", "2024-11-05"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				if told, _ := tt.inSession(t, tt.named, tt.spoken); tt.asked != strings.Contains(told, `"answered":true`) {
+				if told, _ := tt.sendInSession(t, tt.named, tt.spoken); tt.asked != strings.Contains(told, `"answered":true`) {
 					t.Errorf("the server got %s", told)
 				}
 			})
@@ -151,17 +151,17 @@ func TestU1AQuestionIsOfItsRevision(t *testing.T) {
 	}
 }
 
-// U1: the same holds for requests in an answer of 2026-07-28, and for those of a server with sessions to a client
+// Case U1. The same holds for requests in an answer of 2026-07-28, and for those of a server with sessions to a client
 // without.
-func TestU1AQuestionInAnAnswerIsReadAgainstWhatWasOffered(t *testing.T) {
+func TestInputRequests_AreCheckedAgainstTheOffer(t *testing.T) {
 	t.Parallel()
-	for _, tt := range asksOfAnyRevision() {
+	for _, tt := range serverRequestCases() {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			request, head := modern("tools/call", "safe", `"name":"safe"`)
 			request = strings.Replace(request, `"sampling":{},"elicitation":{"form":{}}`, tt.offers, 1)
 			synctest.Test(t, func(t *testing.T) {
-				w := newModernWorld(t, everything...)
+				w := newModernGateway(t, everything...)
 				w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
 					return answer(r, `{"resultType":"input_required","inputRequests":{"q":{"method":`+tt.question+`}},"requestState":"z"}`), nil
 				}
@@ -170,19 +170,19 @@ func TestU1AQuestionInAnAnswerIsReadAgainstWhatWasOffered(t *testing.T) {
 				}
 			})
 			synctest.Test(t, func(t *testing.T) {
-				w := newModernHub(t)
+				w := newModernAllServers(t)
 				told := ""
-				w.beside.request = func(_ context.Context, r upstream.Request, events func([]byte)) (upstream.Answer, error) {
+				w.notes.request = func(_ context.Context, r upstream.Request, events func([]byte)) (upstream.Answer, error) {
 					events([]byte(`{"jsonrpc":"2.0","id":7,"method":` + tt.question + `}`))
 					for range 1000 { // until the server has an answer, or the client has the request
 						time.Sleep(time.Millisecond)
-						w.beside.mu.Lock()
-						for _, r := range w.beside.notified {
+						w.notes.mu.Lock()
+						for _, r := range w.notes.notified {
 							if strings.Contains(string(r.Body()), `"id":7`) {
 								told = string(r.Body())
 							}
 						}
-						w.beside.mu.Unlock()
+						w.notes.mu.Unlock()
 						if told != "" {
 							return answer(r, `{"content":[]}`), nil
 						}
@@ -198,12 +198,12 @@ func TestU1AQuestionInAnAnswerIsReadAgainstWhatWasOffered(t *testing.T) {
 	}
 }
 
-// U1: URLs that a server requires to be opened first must be URLs, and the client must have declared that it can open
-// them.
-func TestU1AnAddressToOpenFirstIsReadAgainstWhatWasOffered(t *testing.T) {
+// Case U1. URLs that a server requires to be opened first must be URLs, and the client must have declared that it can
+// open them.
+func TestURLElicitationError_IsCheckedAgainstTheOffer(t *testing.T) {
 	t.Parallel()
 	const both = `"elicitation":{"form":{},"url":{}}`
-	for _, tt := range []askCase{
+	for _, tt := range []serverRequestCase{
 		{"as it was offered", both, `{"mode":"url","elicitationId":"e","message":"m","url":"https://a.example"}`, true},
 		{"not offered", `"elicitation":{"form":{}}`, `{"mode":"url","elicitationId":"e","message":"m","url":"https://a.example"}`, false},
 		{"a form", both, `{"message":"m","requestedSchema":{}}`, false},
@@ -213,12 +213,12 @@ func TestU1AnAddressToOpenFirstIsReadAgainstWhatWasOffered(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t)
-				w.standing.Methods = everything
+				w := newTestGateway(t)
+				w.access.Methods = everything
 				w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
 					return raw(`{"jsonrpc":"2.0","id":` + string(r.ID()) + `,"error":{"code":-32042,"message":"open","data":{"elicitations":[` + tt.question + `]}}}`), nil
 				}
-				h := w.connectAs(strings.Replace(able, `"elicitation":{"form":{}}`, tt.offers, 1))
+				h := w.connectAs(strings.Replace(initializeWithAll, `"elicitation":{"form":{}}`, tt.offers, 1))
 				if got := w.do("POST", "/mcp/files", toolCall, h); tt.asked != strings.Contains(got.body, "a.example") {
 					t.Errorf("the client got %s", got.body)
 				}
@@ -227,21 +227,21 @@ func TestU1AnAddressToOpenFirstIsReadAgainstWhatWasOffered(t *testing.T) {
 	}
 }
 
-// U1: at the URL of all servers no server gets the context of the others, because its own context would be that of all
-// servers.
-func TestU1NoServerGetsTheContextOfAll(t *testing.T) {
+// Case U1. At the URL of all servers no server gets the context of the others, because its own context would be that of
+// all servers.
+func TestAllServers_SamplingContextIsNotOffered(t *testing.T) {
 	t.Parallel()
 	for _, value := range []string{"thisServer", "allServers"} {
 		for _, revision := range []string{"2025-11-25", "2025-06-18"} {
 			t.Run(value+" "+revision, func(t *testing.T) {
 				t.Parallel()
 				synctest.Test(t, func(t *testing.T) {
-					w := newHub(t)
+					w := newAllServers(t)
 					w.request = func(_ context.Context, r upstream.Request, events func([]byte)) (upstream.Answer, error) {
 						events([]byte(`{"jsonrpc":"2.0","id":7,"method":` + sampleStart + `,"includeContext":"` + value + `"}}`))
 						return answer(r, `{"content":[]}`), nil
 					}
-					next := w.stream(w.connectAs(strings.Replace(strings.Replace(able, `"tools":{}`, `"context":{}`, 1), "2025-11-25", revision, 1)), strings.Replace(toolCall, "safe", "files__safe", 1))
+					next := w.callStream(w.connectAs(strings.Replace(strings.Replace(initializeWithAll, `"tools":{}`, `"context":{}`, 1), "2025-11-25", revision, 1)), strings.Replace(toolCall, "safe", "files__safe", 1))
 					if got := next(); !strings.Contains(got, `"includeContext":"none"`) {
 						t.Errorf("the client got %s", got)
 					}
@@ -250,7 +250,7 @@ func TestU1NoServerGetsTheContextOfAll(t *testing.T) {
 		}
 	}
 	synctest.Test(t, func(t *testing.T) {
-		w := newModernHub(t)
+		w := newModernAllServers(t)
 		w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
 			return answer(r, `{"resultType":"input_required","inputRequests":{"q":{"method":`+sampleStart+`,"includeContext":"allServers"}}}}`), nil
 		}
@@ -261,13 +261,13 @@ func TestU1NoServerGetsTheContextOfAll(t *testing.T) {
 	})
 }
 
-// U1: at the URL of all servers each text that a server shows names the server.
-func TestU1EachServerSpeaksInItsOwnName(t *testing.T) {
+// Case U1. At the URL of all servers each text that a server shows names the server.
+func TestAllServers_FormsNameTheirServer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newHub(t)
-		w.standing.Methods = append(w.standing.Methods, "notifications/message", "notifications/elicitation/complete")
-		w.own = func(r upstream.Request) (upstream.Answer, error) {
+		w := newAllServers(t)
+		w.access.Methods = append(w.access.Methods, "notifications/message", "notifications/elicitation/complete")
+		w.answerDiscovery = func(r upstream.Request) (upstream.Answer, error) {
 			if r.Method() == "initialize" {
 				return w.open(r)
 			}
@@ -286,14 +286,14 @@ func TestU1EachServerSpeaksInItsOwnName(t *testing.T) {
 			}
 			return answer(r, `{"content":[]}`), nil
 		}
-		h := w.connectAs(strings.Replace(able, `"form":{}`, `"form":{},"url":{}`, 1))
+		h := w.connectAs(strings.Replace(initializeWithAll, `"form":{}`, `"form":{},"url":{}`, 1))
 		list := w.do("POST", "/mcp", `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`, h).body
 		for _, want := range []string{`"title":"files: notes: Read"`, `"title":"files: Read\nfiles: notes"`} {
 			if !strings.Contains(list, want) {
 				t.Errorf("no %s in %s", want, list)
 			}
 		}
-		next := w.stream(h, strings.Replace(toolCall, "safe", "files__safe", 1))
+		next := w.callStream(h, strings.Replace(toolCall, "safe", "files__safe", 1))
 		got := ""
 		for message := next(); message != ""; message = next() {
 			got += message + "\n"

@@ -13,8 +13,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// comesBack opens a stream after the event with this id.
-func (w *world) comesBack(h http.Header, last string) reply {
+// resumeStream opens a stream after the event with this id.
+func (w *testGateway) resumeStream(h http.Header, last string) httpResponse {
 	w.t.Helper()
 	back := http.Header{"Accept": {"text/event-stream"}, "Last-Event-Id": {last}}
 	maps.Copy(back, h)
@@ -22,10 +22,10 @@ func (w *world) comesBack(h http.Header, last string) reply {
 }
 
 // A client that has lost the stream of an answer gets the rest and the answer, but only in its own session.
-func TestALostAnswerIsGoneOnWith(t *testing.T) {
+func TestResume_LostAnswerIsContinued(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
+		w := newTestGateway(t)
 		h := w.connect()
 		w.request = func(_ context.Context, r upstream.Request, events func([]byte)) (upstream.Answer, error) {
 			for range 3 {
@@ -51,15 +51,15 @@ func TestALostAnswerIsGoneOnWith(t *testing.T) {
 		_ = resp.Body.Close()
 		time.Sleep(time.Second)
 		other := w.connect()
-		if got := w.comesBack(other, "sluice-1-1"); got.status != http.StatusBadRequest || strings.Contains(got.body, "progress") {
+		if got := w.resumeStream(other, "sluice-1-1"); got.status != http.StatusBadRequest || strings.Contains(got.body, "progress") {
 			t.Errorf("another session got %d %s", got.status, got.body)
 		}
-		got := w.comesBack(h, "sluice-1-1")
+		got := w.resumeStream(h, "sluice-1-1")
 		if got.status != http.StatusOK || strings.Contains(got.body, "id: sluice-1-1\n") || strings.Count(got.body, "notifications/progress") != 2 ||
 			!strings.HasSuffix(got.body, `data: {"jsonrpc":"2.0","id":1,"result":{"late":true}}`+"\n\n") {
 			t.Errorf("it got %d %s", got.status, got.body)
 		}
-		if got := w.comesBack(h, "sluice-1-9"); got.status != http.StatusBadRequest {
+		if got := w.resumeStream(h, "sluice-1-9"); got.status != http.StatusBadRequest {
 			t.Errorf("an event that was not: %d %s", got.status, got.body)
 		}
 	})
@@ -67,10 +67,10 @@ func TestALostAnswerIsGoneOnWith(t *testing.T) {
 
 // If a server ends the stream of its answer so that the client reconnects, and the server can't resume the stream, the
 // client reconnects to the gateway, which answers what is known.
-func TestAServerThatLeavesIsComeBackTo(t *testing.T) {
+func TestResume_ClientReconnectsWhenTheServerDetaches(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
+		w := newTestGateway(t)
 		h := w.connect()
 		w.request = func(context.Context, upstream.Request, func([]byte)) (upstream.Answer, error) {
 			return upstream.Answer{}, upstream.ErrStreamEnded
@@ -79,7 +79,7 @@ func TestAServerThatLeavesIsComeBackTo(t *testing.T) {
 		if first.status != http.StatusOK || first.body != "id: sluice-1-0\nretry: 1000\ndata: \n\n" {
 			t.Errorf("its stream is %d %q", first.status, first.body)
 		}
-		if got := w.comesBack(h, "sluice-1-0"); !strings.Contains(got.body, `"code":"outcome_unknown"`) {
+		if got := w.resumeStream(h, "sluice-1-0"); !strings.Contains(got.body, `"code":"outcome_unknown"`) {
 			t.Errorf("it came back to %d %s", got.status, got.body)
 		}
 	})

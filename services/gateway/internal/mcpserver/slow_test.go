@@ -13,16 +13,16 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// X3: if there is no answer because the server was too slow or memory was short, the caller gets that reason, and the
-// record has it too.
-func TestX3CallersAreToldWhyThereIsNoAnswer(t *testing.T) {
+// Case X3. If there is no answer because the server was too slow or memory was short, the caller gets that reason, and
+// the record has it too.
+func TestUnreadAnswer_RefusalNamesTheReason(t *testing.T) {
 	t.Parallel()
 	for why, said := range map[error]string{bodyreader.ErrSlow: "too slowly", limits.ErrMemory: "no memory"} {
 		for body, code := range map[string]string{toolCall: "outcome_unknown", toolsList: "upstream_unavailable"} {
 			t.Run(said+" for "+code, func(t *testing.T) {
 				t.Parallel()
 				synctest.Test(t, func(t *testing.T) {
-					w := newWorld(t)
+					w := newTestGateway(t)
 					h := w.connect()
 					w.request = func(context.Context, upstream.Request, func([]byte)) (upstream.Answer, error) {
 						return upstream.Answer{Status: 200}, fmt.Errorf("%w: %w", upstream.ErrNoAnswer, why)
@@ -30,7 +30,7 @@ func TestX3CallersAreToldWhyThereIsNoAnswer(t *testing.T) {
 					if got := w.do("POST", "/mcp/files", body, h); got.code() != code || !strings.Contains(got.body, said) {
 						t.Errorf("%d %s", got.status, got.body)
 					}
-					records := append(w.of(journal.KindOutcome), w.of(journal.KindRefusal)...)
+					records := append(w.recordsOf(journal.KindOutcome), w.recordsOf(journal.KindRefusal)...)
 					if len(records) != 1 || !strings.Contains(records[0].Message, said) {
 						t.Errorf("on record is %+v", records)
 					}

@@ -12,12 +12,12 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// T4: a subscription has the notifications for methods that policy allows, and the resources that policy lets the
+// Case T4. A subscription has the notifications for methods that policy allows, and the resources that policy lets the
 // caller subscribe to.
-func TestT4ASubscriptionBringsWhatItMay(t *testing.T) {
+func TestSubscription_ForwardsWhatPolicyAllows(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newModernWorld(t, "prompts/list", "resources/subscribe")
+		w := newModernGateway(t, "prompts/list", "resources/subscribe")
 		asked := make(chan string, 1)
 		w.request = func(ctx context.Context, r upstream.Request, events func([]byte)) (upstream.Answer, error) {
 			asked <- string(r.Body())
@@ -31,7 +31,7 @@ func TestT4ASubscriptionBringsWhatItMay(t *testing.T) {
 			return upstream.Answer{}, fmt.Errorf("%w: %w", upstream.ErrNoAnswer, ctx.Err())
 		}
 		body, head := modern("subscriptions/listen", "", `"notifications":{"toolsListChanged":true,"promptsListChanged":true,"resourcesListChanged":true,"resourceSubscriptions":["file:///a"]}`)
-		next, hangUp := w.streaming(head, body)
+		next, hangUp := w.callStreamUntil(head, body)
 		defer hangUp()
 		if got := <-asked; !strings.HasPrefix(got, `{"jsonrpc":"2.0","id":7,`) || !strings.Contains(got, `"clientCapabilities":{},`) && !strings.Contains(got, `clientCapabilities":{}`) ||
 			!strings.HasSuffix(got, `"notifications":{"toolsListChanged":true,"promptsListChanged":true,"resourcesListChanged":false,"resourceSubscriptions":["file:///a"]}}}`) {
@@ -42,7 +42,7 @@ func TestT4ASubscriptionBringsWhatItMay(t *testing.T) {
 				t.Errorf("the client got %s, want %s", got, want)
 			}
 		}
-		if got := w.of(journal.KindIntent); len(got) != 1 || got[0].Method != "resources/subscribe" || got[0].Tool != "file:///a" {
+		if got := w.recordsOf(journal.KindIntent); len(got) != 1 || got[0].Method != "resources/subscribe" || got[0].Tool != "file:///a" {
 			t.Errorf("on record: %+v", got)
 		}
 		w.sessions.CloseStreams()
@@ -52,11 +52,11 @@ func TestT4ASubscriptionBringsWhatItMay(t *testing.T) {
 	})
 }
 
-// A3: a resource that policy denies is not subscribed to, and a client whose token was revoked gets nothing more.
-func TestA3ASubscriptionIsJudged(t *testing.T) {
+// Case A3. A resource that policy denies is not subscribed to, and a client whose token was revoked gets nothing more.
+func TestSubscription_ResourcesAreDecided(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newModernWorld(t, everything...)
+		w := newModernGateway(t, everything...)
 		w.decision = &policyv1.Decision{Effect: policyv1.Effect_EFFECT_DENY}
 		asked, say := make(chan string, 1), make(chan string)
 		w.request = func(ctx context.Context, r upstream.Request, events func([]byte)) (upstream.Answer, error) {
@@ -75,7 +75,7 @@ func TestA3ASubscriptionIsJudged(t *testing.T) {
 			say <- "subscriptions/acknowledged"
 			say <- "resources/updated"
 		}()
-		next, hangUp := w.streaming(head, body)
+		next, hangUp := w.callStreamUntil(head, body)
 		defer hangUp()
 		if got := <-asked; !strings.Contains(got, `"resourceSubscriptions":[]`) {
 			t.Errorf("the server got %s", got)
@@ -92,12 +92,12 @@ func TestA3ASubscriptionIsJudged(t *testing.T) {
 	})
 }
 
-// X4: each resource of a subscription counts as a message that needs no rule, so subscriptions can't cause more
+// Case X4. Each resource of a subscription counts as a message that needs no rule, so subscriptions can't cause more
 // decisions than that limit.
-func TestX4SubscriptionsAreLimited(t *testing.T) {
+func TestSubscription_CountIsLimited(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newModernWorld(t, everything...)
+		w := newModernGateway(t, everything...)
 		w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
 			return answer(r, `{}`), nil
 		}
@@ -105,7 +105,7 @@ func TestX4SubscriptionsAreLimited(t *testing.T) {
 		for range 120 {
 			w.do("POST", "/mcp/files", body, head)
 		}
-		if n := len(w.of(journal.KindIntent)); n == 0 || n > 10_000 {
+		if n := len(w.recordsOf(journal.KindIntent)); n == 0 || n > 10_000 {
 			t.Errorf("%d were judged in a minute", n)
 		}
 	})

@@ -17,8 +17,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// tasked sends a request of a client that accepts tasks.
-func (w *world) tasked(method, name, params string, header ...http.Header) reply {
+// doWithTasks sends a request of a client that accepts tasks.
+func (w *testGateway) doWithTasks(method, name, params string, header ...http.Header) httpResponse {
 	w.t.Helper()
 	body, head := modern(method, name, params)
 	for _, more := range header {
@@ -27,15 +27,15 @@ func (w *world) tasked(method, name, params string, header ...http.Header) reply
 	return w.do("POST", "/mcp/files", strings.Replace(body, `"tasks":{}`, `"extensions":{"io.modelcontextprotocol/tasks":{}}`, 1), head)
 }
 
-// aboutTask sends a request about a task.
-func (w *world) aboutTask(method, id string, header ...http.Header) reply {
+// doTaskRequest sends a request about a task.
+func (w *testGateway) doTaskRequest(method, id string, header ...http.Header) httpResponse {
 	w.t.Helper()
-	return w.tasked(method, id, `"taskId":"`+id+`"`, header...)
+	return w.doWithTasks(method, id, `"taskId":"`+id+`"`, header...)
 }
 
 var ofTask = regexp.MustCompile(`"taskId":"([^"]+)"`)
 
-func taskOf(t *testing.T, got reply) string {
+func taskOf(t *testing.T, got httpResponse) string {
 	t.Helper()
 	id := ofTask.FindStringSubmatch(got.body)
 	if id == nil {
@@ -48,14 +48,14 @@ var asBen = http.Header{"Authorization": {"Bearer " + benToken}}
 
 // A call that waits for an approval is answered with a task at once if the client accepts tasks, and nothing is sent to
 // the server. The decision ends the task.
-func TestACallThatWaitsIsATask(t *testing.T) {
+func TestTask_IsMadeWhenACallWaits(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newLegsWorld(t, approvalv1.ApprovalState_APPROVAL_STATE_PENDING)
+		w := newRoundTripGateway(t, approvalv1.ApprovalState_APPROVAL_STATE_PENDING)
 		w.people.approval.DecideBefore.Seconds = time.Now().Add(time.Minute).Unix()
 		w.people.approval.ExecuteBefore = nil
 		begin := time.Now()
-		got := w.tasked("tools/call", "safe", `"name":"safe"`)
+		got := w.doWithTasks("tools/call", "safe", `"name":"safe"`)
 		if want := `"result":{"resultType":"task","taskId":"sluice-task.`; got.status != http.StatusOK || !strings.Contains(got.body, want) || !time.Now().Equal(begin) {
 			t.Fatalf("answered %d %s", got.status, got.body)
 		}
@@ -65,37 +65,37 @@ func TestACallThatWaitsIsATask(t *testing.T) {
 				t.Errorf("the task lacks %s: %s", want, got.body)
 			}
 		}
-		if got := w.aboutTask("tasks/get", id); !strings.Contains(got.body, `{"resultType":"complete","taskId":"`+id+`","status":"working","statusMessage":"A person must`) {
+		if got := w.doTaskRequest("tasks/get", id); !strings.Contains(got.body, `{"resultType":"complete","taskId":"`+id+`","status":"working","statusMessage":"A person must`) {
 			t.Errorf("while it waits: %s", got.body)
 		}
-		w.people.approval = standing(approvalv1.ApprovalState_APPROVAL_STATE_DENIED)
+		w.people.approval = newWaitApproval(approvalv1.ApprovalState_APPROVAL_STATE_DENIED)
 		w.people.approval.Code = commonv1.Code_CODE_APPROVAL_DENIED
-		w.aboutTask("tasks/get", id)
+		w.doTaskRequest("tasks/get", id)
 		synctest.Wait()
-		if got := w.aboutTask("tasks/get", id); !strings.Contains(got.body, `"status":"completed"`) || !strings.Contains(got.body, `"result":{"resultType":"complete","content":[{"type":"text","text":"Not executed: denied by ben`) {
+		if got := w.doTaskRequest("tasks/get", id); !strings.Contains(got.body, `"status":"completed"`) || !strings.Contains(got.body, `"result":{"resultType":"complete","content":[{"type":"text","text":"Not executed: denied by ben`) {
 			t.Errorf("denied: %s", got.body)
 		}
 		time.Sleep(15*time.Minute + time.Second)
-		if got := w.aboutTask("tasks/get", id); got.status != http.StatusBadRequest || !strings.Contains(got.body, `"code":-32602`) {
+		if got := w.doTaskRequest("tasks/get", id); got.status != http.StatusBadRequest || !strings.Contains(got.body, `"code":-32602`) {
 			t.Errorf("beyond its time: %d %s", got.status, got.body)
 		}
 	})
 }
 
-// A client that does not declare in each request that it accepts tasks gets none. Nor does a call with answers, or one
-// that already waits in round trips.
-func TestWhoTakesNoTaskGetsNone(t *testing.T) {
+// A client that does not declare in each request that it accepts tasks gets no task. Neither does a call with
+// inputResponses, or one that already waits in round trips.
+func TestTask_NeedsAClientThatAcceptsTasks(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newLegsWorld(t, approvalv1.ApprovalState_APPROVAL_STATE_PENDING)
-		w.standing.Methods = []string{"sampling/createMessage"}
-		id := taskOf(t, w.tasked("tools/call", "safe", `"name":"safe"`))
-		for what, got := range map[string]reply{
+		w := newRoundTripGateway(t, approvalv1.ApprovalState_APPROVAL_STATE_PENDING)
+		w.access.Methods = []string{"sampling/createMessage"}
+		id := taskOf(t, w.doWithTasks("tools/call", "safe", `"name":"safe"`))
+		for what, got := range map[string]httpResponse{
 			"not said":    w.doModern("tools/call", "safe", `"name":"safe"`),
-			"an answer":   w.tasked("tools/call", "safe", `"name":"safe","inputResponses":{}`),
-			"in its leg":  w.tasked("tools/call", "safe", `"name":"safe","requestState":"sluice-leg.1.a-1"`),
-			"a state":     w.tasked("tools/call", "safe", `"name":"safe","requestState":"of the server"`),
-			"a large one": w.tasked("tools/call", "safe", `"name":"safe","arguments":{"x":"`+strings.Repeat("x", 1<<20)+`"}`),
+			"an answer":   w.doWithTasks("tools/call", "safe", `"name":"safe","inputResponses":{}`),
+			"in its leg":  w.doWithTasks("tools/call", "safe", `"name":"safe","requestState":"sluice-leg.1.a-1"`),
+			"a state":     w.doWithTasks("tools/call", "safe", `"name":"safe","requestState":"of the server"`),
+			"a large one": w.doWithTasks("tools/call", "safe", `"name":"safe","arguments":{"x":"`+strings.Repeat("x", 1<<20)+`"}`),
 		} {
 			if strings.Contains(got.body, `"taskId"`) || !strings.Contains(got.body, `"code":"approval_pending"`) {
 				t.Errorf("%s: %s", what, got.body)
@@ -108,67 +108,67 @@ func TestWhoTakesNoTaskGetsNone(t *testing.T) {
 	})
 }
 
-// I4, A3: only its caller can use a task, and other ids are no tasks.
-func TestI4TasksAreTheirCallersAlone(t *testing.T) {
+// Cases I4, A3. Only its caller can use a task, and other ids are no tasks.
+func TestTask_BelongsToItsCaller(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newLegsWorld(t, approvalv1.ApprovalState_APPROVAL_STATE_PENDING)
-		id := taskOf(t, w.tasked("tools/call", "safe", `"name":"safe"`))
+		w := newRoundTripGateway(t, approvalv1.ApprovalState_APPROVAL_STATE_PENDING)
+		id := taskOf(t, w.doWithTasks("tools/call", "safe", `"name":"safe"`))
 		for _, method := range []string{"tasks/get", "tasks/update", "tasks/cancel"} {
-			for what, got := range map[string]reply{
-				"another's":   w.aboutTask(method, id, asBen),
-				"unknown":     w.aboutTask(method, "sluice-task.ABC"),
-				"of a server": w.aboutTask(method, "t-1"),
+			for what, got := range map[string]httpResponse{
+				"another's":   w.doTaskRequest(method, id, asBen),
+				"unknown":     w.doTaskRequest(method, "sluice-task.ABC"),
+				"of a server": w.doTaskRequest(method, "t-1"),
 			} {
 				if got.status != http.StatusBadRequest || !strings.Contains(got.body, `"code":-32602`) || !strings.Contains(got.body, "no such task of yours") {
 					t.Errorf("%s of %s: %d %s", method, what, got.status, got.body)
 				}
 			}
 		}
-		if got := w.aboutTask("tasks/update", id); !strings.Contains(got.body, `"result":{"resultType":"complete"}`) {
+		if got := w.doTaskRequest("tasks/update", id); !strings.Contains(got.body, `"result":{"resultType":"complete"}`) {
 			t.Errorf("an answer to nothing: %s", got.body)
 		}
-		if got := w.aboutTask("tasks/list", id); got.status != http.StatusNotFound {
+		if got := w.doTaskRequest("tasks/list", id); got.status != http.StatusNotFound {
 			t.Errorf("a method that tasks do not have: %d %s", got.status, got.body)
 		}
-		if got := w.aboutTask("tasks/get", id); !strings.Contains(got.body, `"status":"working"`) {
+		if got := w.doTaskRequest("tasks/get", id); !strings.Contains(got.body, `"status":"working"`) {
 			t.Errorf("it did not outlive that: %s", got.body)
 		}
 	})
 }
 
-// N2: a caller has a quota of 64 tasks. Beyond it, calls get tickets.
-func TestN2TasksHaveAShare(t *testing.T) {
+// Case N2. A caller has a quota of 64 tasks. Further calls are refused with the id of their approval.
+func TestTask_MemoryIsLimited(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newLegsWorld(t, approvalv1.ApprovalState_APPROVAL_STATE_PENDING)
+		w := newRoundTripGateway(t, approvalv1.ApprovalState_APPROVAL_STATE_PENDING)
 		var ids []string
 		for range 64 {
-			ids = append(ids, taskOf(t, w.tasked("tools/call", "safe", `"name":"safe"`)))
+			ids = append(ids, taskOf(t, w.doWithTasks("tools/call", "safe", `"name":"safe"`)))
 		}
-		if got := w.tasked("tools/call", "safe", `"name":"safe"`); strings.Contains(got.body, `"taskId"`) || !strings.Contains(got.body, `"isError":true`) {
+		if got := w.doWithTasks("tools/call", "safe", `"name":"safe"`); strings.Contains(got.body, `"taskId"`) || !strings.Contains(got.body, `"isError":true`) {
 			t.Errorf("one more: %s", got.body)
 		}
-		w.people.approval = standing(approvalv1.ApprovalState_APPROVAL_STATE_DENIED)
+		w.people.approval = newWaitApproval(approvalv1.ApprovalState_APPROVAL_STATE_DENIED)
 		w.people.approval.Code = commonv1.Code_CODE_APPROVAL_DENIED
 		for range 2 { // the first request ends the task, the second reports the end and frees its place
-			w.aboutTask("tasks/get", ids[7])
+			w.doTaskRequest("tasks/get", ids[7])
 			synctest.Wait()
 		}
-		w.people.approval = standing(approvalv1.ApprovalState_APPROVAL_STATE_PENDING)
-		taskOf(t, w.tasked("tools/call", "safe", `"name":"safe"`))
-		if got := w.aboutTask("tasks/get", ids[7]); got.status != http.StatusBadRequest {
+		w.people.approval = newWaitApproval(approvalv1.ApprovalState_APPROVAL_STATE_PENDING)
+		taskOf(t, w.doWithTasks("tools/call", "safe", `"name":"safe"`))
+		if got := w.doTaskRequest("tasks/get", ids[7]); got.status != http.StatusBadRequest {
 			t.Errorf("what has ended did not make way: %s", got.body)
 		}
 	})
 }
 
-// I4: a server's task gets an id that is bound to its caller. The server gets its own id, only from that caller, and so
-// do policy and the record.
-func TestI4ServersTasksAreBoundToTheirCallers(t *testing.T) {
+// Case I4. A server's task gets an id that is bound to its caller. The server gets its own id, only from that caller,
+// and so do policy and the record.
+func TestTask_OfAServerIsBoundToItsCaller(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newModernWorld(t, "tasks/get")
+		w := newModernGateway(t, "tasks/get")
 		var got []upstream.Request
 		w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
 			got = append(got, r)
@@ -177,15 +177,15 @@ func TestI4ServersTasksAreBoundToTheirCallers(t *testing.T) {
 			}
 			return answer(r, `{"resultType":"complete","taskId":"ä.1","status":"completed","result":{"taskId":"ä.1"}}`), nil
 		}
-		first := w.tasked("tools/call", "safe", `"name":"safe"`)
+		first := w.doWithTasks("tools/call", "safe", `"name":"safe"`)
 		id := taskOf(t, first)
-		if again := taskOf(t, w.tasked("tools/call", "safe", `"name":"safe"`)); again != id || strings.Contains(first.body, "ä.1") {
+		if again := taskOf(t, w.doWithTasks("tools/call", "safe", `"name":"safe"`)); again != id || strings.Contains(first.body, "ä.1") {
 			t.Fatalf("the client got %s, and %s", first.body, again)
 		}
 		if told := string(got[0].Body()); !strings.Contains(told, `"extensions":{"io.modelcontextprotocol/tasks":{}}`) {
 			t.Errorf("the server got %s", told)
 		}
-		later := w.aboutTask("tasks/get", id)
+		later := w.doTaskRequest("tasks/get", id)
 		if want := `{"resultType":"complete","taskId":"` + id + `","status":"completed","result":{"taskId":"ä.1"}}`; !strings.Contains(later.body, want) {
 			t.Errorf("later the client got %s", later.body)
 		}
@@ -193,9 +193,9 @@ func TestI4ServersTasksAreBoundToTheirCallers(t *testing.T) {
 			t.Errorf("the server got %s", last.Body())
 		}
 		before := len(got)
-		for what, answered := range map[string]reply{
-			"another's":    w.aboutTask("tasks/get", id, asBen),
-			"the server's": w.aboutTask("tasks/get", "ä.1", http.Header{"Mcp-Name": {"=?base64?" + base64.StdEncoding.EncodeToString([]byte("ä.1")) + "?="}}),
+		for what, answered := range map[string]httpResponse{
+			"another's":    w.doTaskRequest("tasks/get", id, asBen),
+			"the server's": w.doTaskRequest("tasks/get", "ä.1", http.Header{"Mcp-Name": {"=?base64?" + base64.StdEncoding.EncodeToString([]byte("ä.1")) + "?="}}),
 		} {
 			if answered.status != http.StatusBadRequest || !strings.Contains(answered.body, `"code":-32602`) || len(got) != before {
 				t.Errorf("%s: %d %s", what, answered.status, answered.body)
@@ -205,10 +205,10 @@ func TestI4ServersTasksAreBoundToTheirCallers(t *testing.T) {
 }
 
 // If policy denies a caller tasks/get, servers do not learn that its client accepts tasks.
-func TestServersHearOfTasksWherePolicyAllows(t *testing.T) {
+func TestTask_CapabilityIsDeclaredWhenPolicyAllows(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newModernWorld(t)
+		w := newModernGateway(t)
 		var told string
 		w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
 			if r.Method() == "server/discover" {
@@ -217,18 +217,18 @@ func TestServersHearOfTasksWherePolicyAllows(t *testing.T) {
 			told = string(r.Body())
 			return answer(r, `{"content":[],"resultType":"complete","taskId":"a tool's own"}`), nil
 		}
-		if got := w.tasked("tools/call", "safe", `"name":"safe"`); strings.Contains(told, "tasks") || !strings.Contains(got.body, `"taskId":"a tool's own"`) {
+		if got := w.doWithTasks("tools/call", "safe", `"name":"safe"`); strings.Contains(told, "tasks") || !strings.Contains(got.body, `"taskId":"a tool's own"`) {
 			t.Errorf("the server got %s, and the client got %s", told, got.body)
 		}
-		if got := w.tasked("server/discover", "", ""); !strings.Contains(got.body, `"extensions":{"io.modelcontextprotocol/tasks":{}}`) {
+		if got := w.doWithTasks("server/discover", "", ""); !strings.Contains(got.body, `"extensions":{"io.modelcontextprotocol/tasks":{}}`) {
 			t.Errorf("what is offered: %s", got.body)
 		}
 	})
 }
 
-// U1: a server may answer with a task only if the request declared that the client accepts tasks. The outcome of a task
-// is checked like any other answer.
-func TestU1AnswersAboutTasks(t *testing.T) {
+// Case U1. A server may answer with a task only if the request declared that the client accepts tasks. The outcome of a
+// task is checked like any other answer.
+func TestTask_AnswersAreChecked(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		takes  bool
@@ -246,7 +246,7 @@ func TestU1AnswersAboutTasks(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				w := newModernWorld(t, "tasks/get")
+				w := newModernGateway(t, "tasks/get")
 				first := true
 				w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
 					if r.Method() == "tasks/get" || !strings.Contains(tt.answer, "complete") {
@@ -255,13 +255,15 @@ func TestU1AnswersAboutTasks(t *testing.T) {
 					first = false
 					return answer(r, `{"resultType":"task","taskId":"t"}`), nil
 				}
-				ask := w.tasked
+				ask := w.doWithTasks
 				if !tt.takes {
-					ask = func(method, name, params string, _ ...http.Header) reply { return w.doModern(method, name, params) }
+					ask = func(method, name, params string, _ ...http.Header) httpResponse {
+						return w.doModern(method, name, params)
+					}
 				}
 				got := ask("tools/call", "safe", `"name":"safe"`)
 				if !first {
-					got = w.aboutTask("tasks/get", taskOf(t, got))
+					got = w.doTaskRequest("tasks/get", taskOf(t, got))
 				}
 				if !strings.Contains(got.body, tt.says) {
 					t.Errorf("the client got %s", got.body)
@@ -271,31 +273,31 @@ func TestU1AnswersAboutTasks(t *testing.T) {
 	}
 }
 
-// X4, X5: requests about tasks that need no rule are limited in size and to a closed list of methods.
-func TestX5RequestsAboutTasksAreFew(t *testing.T) {
+// Cases X4, X5. Requests about tasks that need no rule are limited in size and to a closed list of methods.
+func TestTask_RequestsAreLimited(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newLegsWorld(t, approvalv1.ApprovalState_APPROVAL_STATE_PENDING)
-		id := taskOf(t, w.tasked("tools/call", "safe", `"name":"safe"`))
-		if got := w.tasked("tasks/get", id, `"taskId":"`+id+`","x":"`+strings.Repeat("x", 1<<20)+`"`); got.code() != "body_too_large" {
+		w := newRoundTripGateway(t, approvalv1.ApprovalState_APPROVAL_STATE_PENDING)
+		id := taskOf(t, w.doWithTasks("tools/call", "safe", `"name":"safe"`))
+		if got := w.doWithTasks("tasks/get", id, `"taskId":"`+id+`","x":"`+strings.Repeat("x", 1<<20)+`"`); got.code() != "body_too_large" {
 			t.Errorf("a large one: %s", got.body)
 		}
 		for _, method := range []string{"tasks/x", "tasks/list", "tasks/result"} {
-			if got := w.aboutTask(method, id); got.status < 400 || strings.Contains(got.body, `"status"`) {
+			if got := w.doTaskRequest(method, id); got.status < 400 || strings.Contains(got.body, `"status"`) {
 				t.Errorf("%s: %d %s", method, got.status, got.body)
 			}
 		}
 	})
 }
 
-// approves sets the approval to approved, and the decision to allow.
-func (w *world) approves() {
-	w.people.approval = standing(approvalv1.ApprovalState_APPROVAL_STATE_APPROVED)
+// approve sets the approval to approved, and the decision to allow.
+func (w *testGateway) approve() {
+	w.people.approval = newWaitApproval(approvalv1.ApprovalState_APPROVAL_STATE_APPROVED)
 	w.decision = &policyv1.Decision{Effect: policyv1.Effect_EFFECT_ALLOW}
 }
 
 // A failure while the call of a task is made ends only the task, or lets the task wait again.
-func TestACallOfATaskMayFail(t *testing.T) {
+func TestTask_CallMayFail(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		request func() (upstream.Answer, error)
@@ -310,37 +312,37 @@ func TestACallOfATaskMayFail(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				w := newLegsWorld(t, approvalv1.ApprovalState_APPROVAL_STATE_PENDING)
-				id := taskOf(t, w.tasked("tools/call", "safe", `"name":"safe"`))
-				w.approves()
+				w := newRoundTripGateway(t, approvalv1.ApprovalState_APPROVAL_STATE_PENDING)
+				id := taskOf(t, w.doWithTasks("tools/call", "safe", `"name":"safe"`))
+				w.approve()
 				if tt.away {
 					w.decision = nil
 				}
 				w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
 					if r.Method() == "tools/list" {
-						return w.own(r)
+						return w.answerDiscovery(r)
 					}
 					return tt.request()
 				}
-				w.aboutTask("tasks/get", id)
+				w.doTaskRequest("tasks/get", id)
 				synctest.Wait()
 				time.Sleep(time.Minute)
 				synctest.Wait()
 				w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
 					if r.Method() == "tools/list" {
-						return w.own(r)
+						return w.answerDiscovery(r)
 					}
 					return answer(r, `{"content":[],"late":true,"resultType":"complete"}`), nil
 				}
-				if got := w.aboutTask("tasks/get", id); !strings.Contains(got.body, tt.says) {
+				if got := w.doTaskRequest("tasks/get", id); !strings.Contains(got.body, tt.says) {
 					t.Errorf("it is %s", got.body)
 				}
 				synctest.Wait()
 				if strings.Contains(tt.says, "working") {
-					w.approves()
-					w.aboutTask("tasks/get", id)
+					w.approve()
+					w.doTaskRequest("tasks/get", id)
 					synctest.Wait()
-					if got := w.aboutTask("tasks/get", id); !strings.Contains(got.body, `"late":true`) {
+					if got := w.doTaskRequest("tasks/get", id); !strings.Contains(got.body, `"late":true`) {
 						t.Errorf("later it is %s", got.body)
 					}
 				}
@@ -351,58 +353,58 @@ func TestACallOfATaskMayFail(t *testing.T) {
 
 // A task that is cancelled before its call is sent sends nothing; after that, it reports the call's outcome. An
 // approval is not ended while another task waits for it.
-func TestCancelledTasks(t *testing.T) {
+func TestTask_IsCancelled(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newLegsWorld(t, approvalv1.ApprovalState_APPROVAL_STATE_PENDING)
-		first, second := taskOf(t, w.tasked("tools/call", "safe", `"name":"safe"`)), taskOf(t, w.tasked("tools/call", "safe", `"name":"safe"`))
-		w.aboutTask("tasks/cancel", first)
-		if got := w.aboutTask("tasks/get", first); !strings.Contains(got.body, `"status":"cancelled"`) || len(w.people.cancelled) != 0 {
+		w := newRoundTripGateway(t, approvalv1.ApprovalState_APPROVAL_STATE_PENDING)
+		first, second := taskOf(t, w.doWithTasks("tools/call", "safe", `"name":"safe"`)), taskOf(t, w.doWithTasks("tools/call", "safe", `"name":"safe"`))
+		w.doTaskRequest("tasks/cancel", first)
+		if got := w.doTaskRequest("tasks/get", first); !strings.Contains(got.body, `"status":"cancelled"`) || len(w.people.cancelled) != 0 {
 			t.Errorf("one of two: %s, and %q", got.body, w.people.cancelled)
 		}
-		w.aboutTask("tasks/cancel", second)
+		w.doTaskRequest("tasks/cancel", second)
 		if len(w.people.cancelled) != 1 {
 			t.Errorf("the other: %q", w.people.cancelled)
 		}
-		third := taskOf(t, w.tasked("tools/call", "safe", `"name":"safe"`))
-		w.approves()
+		third := taskOf(t, w.doWithTasks("tools/call", "safe", `"name":"safe"`))
+		w.approve()
 		made := make(chan struct{})
 		w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
 			if r.Method() == "tools/list" {
-				return w.own(r)
+				return w.answerDiscovery(r)
 			}
 			<-made
 			return answer(r, `{"content":[],"paid":true,"resultType":"complete"}`), nil
 		}
-		w.aboutTask("tasks/get", third)
+		w.doTaskRequest("tasks/get", third)
 		synctest.Wait()
-		w.aboutTask("tasks/cancel", third)
-		if got := w.aboutTask("tasks/get", third); !strings.Contains(got.body, `"status":"working"`) {
+		w.doTaskRequest("tasks/cancel", third)
+		if got := w.doTaskRequest("tasks/get", third); !strings.Contains(got.body, `"status":"working"`) {
 			t.Errorf("while it is made: %s", got.body)
 		}
 		close(made)
 		synctest.Wait()
-		if got := w.aboutTask("tasks/get", third); !strings.Contains(got.body, `"status":"completed"`) || !strings.Contains(got.body, `"paid":true`) {
+		if got := w.doTaskRequest("tasks/get", third); !strings.Contains(got.body, `"status":"completed"`) || !strings.Contains(got.body, `"paid":true`) {
 			t.Errorf("what was made: %s", got.body)
 		}
 	})
 }
 
-// A call that ends before an approval is requested uses no place of a task.
-func TestPlacesOfTasksAreGivenBack(t *testing.T) {
+// A call that ends before an approval is requested uses none of the quota of tasks.
+func TestTask_QuotaIsReleased(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newLegsWorld(t, approvalv1.ApprovalState_APPROVAL_STATE_PENDING)
+		w := newRoundTripGateway(t, approvalv1.ApprovalState_APPROVAL_STATE_PENDING)
 		for range 100 {
-			if got := w.tasked("tools/call", "region", `"name":"region","arguments":{"r":"eu"}`, http.Header{"Mcp-Param-Region": {"us"}}); !strings.Contains(got.body, "-32020") {
+			if got := w.doWithTasks("tools/call", "region", `"name":"region","arguments":{"r":"eu"}`, http.Header{"Mcp-Param-Region": {"us"}}); !strings.Contains(got.body, "-32020") {
 				t.Fatalf("another region: %s", got.body)
 			}
 		}
 		w.decision = &policyv1.Decision{Effect: policyv1.Effect_EFFECT_DENY}
 		for range 100 {
-			w.tasked("tools/call", "safe", `"name":"safe"`)
+			w.doWithTasks("tools/call", "safe", `"name":"safe"`)
 		}
 		w.decision = &policyv1.Decision{Effect: policyv1.Effect_EFFECT_REQUIRE_APPROVAL, Approval: &policyv1.ApprovalTerms{Quorum: 1}}
-		taskOf(t, w.tasked("tools/call", "safe", `"name":"safe"`))
+		taskOf(t, w.doWithTasks("tools/call", "safe", `"name":"safe"`))
 	})
 }

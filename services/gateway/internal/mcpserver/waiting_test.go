@@ -18,8 +18,8 @@ import (
 
 const toolsList = `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`
 
-// asksFor returns a policy under which calls of these tools need an approval, and all other tools are hidden.
-func asksFor(names ...string) func(*policyv1.FilterToolsRequest) (*policyv1.FilterToolsResponse, error) {
+// requireApproval returns a policy under which calls of these tools need an approval, and all other tools are hidden.
+func requireApproval(names ...string) func(*policyv1.FilterToolsRequest) (*policyv1.FilterToolsResponse, error) {
 	return func(r *policyv1.FilterToolsRequest) (*policyv1.FilterToolsResponse, error) {
 		resp := new(policyv1.FilterToolsResponse)
 		for _, tool := range r.GetTools() {
@@ -34,14 +34,14 @@ func asksFor(names ...string) func(*policyv1.FilterToolsRequest) (*policyv1.Filt
 }
 
 // Some servers end their lists with a null or empty cursor.
-func TestTheToolToWaitWithIsListedOnTheLastPage(t *testing.T) {
+func TestWaitTool_IsListedOnTheLastPage(t *testing.T) {
 	t.Parallel()
 	for cursor, last := range map[string]bool{`""`: true, `null`: true, `"x"`: false, `" "`: false} {
 		t.Run(cursor, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t)
-				w.filter = asksFor("a")
+				w := newTestGateway(t)
+				w.filter = requireApproval("a")
 				h := w.connect()
 				w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
 					return answer(r, `{"tools":[{"name":"a"}],"nextCursor":`+cursor+`}`), nil
@@ -56,7 +56,7 @@ func TestTheToolToWaitWithIsListedOnTheLastPage(t *testing.T) {
 
 // A caller that may have to wait for an approval sees the tool to wait with once, after the server's tools. A server's
 // own tool of that name is hidden.
-func TestTheToolToWaitWithIsListedWhereSomethingWaits(t *testing.T) {
+func TestWaitTool_IsListedWhenACallMayWait(t *testing.T) {
 	t.Parallel()
 	const own = `{"name":"sluice_approval_wait","title":`
 	for name, tt := range map[string]struct {
@@ -66,17 +66,17 @@ func TestTheToolToWaitWithIsListedWhereSomethingWaits(t *testing.T) {
 		want []string
 	}{
 		"nothing waits":            {nil, []string{`[{"name":"a"}]`}, []string{`[{"name":"a"}]`}},
-		"one waits":                {asksFor("a"), []string{`[ {"name":"a"} , {"name":"b"} ]`}, []string{`[ {"name":"a"} ,` + own}},
-		"what waits is hidden":     {asksFor("c"), []string{`[{"name":"a"}]`}, []string{`[]`}},
-		"the server has the name":  {asksFor("a", "sluice_approval_wait"), []string{`[{"name":"sluice_approval_wait"},{"name":"a"}]`}, []string{`[{"name":"a"},` + own}},
-		"only the server's waits":  {asksFor("sluice_approval_wait"), []string{`[{"name":"sluice_approval_wait"}]`}, []string{`[]`}},
-		"on the last page":         {asksFor("a"), []string{`[{"name":"a"}]`, `[{"name":"b"}]`}, []string{`[{"name":"a"}]`, `[` + own}},
-		"a last page with nothing": {asksFor("a"), []string{`[{"name":"a"}]`, `[]`}, []string{`[{"name":"a"}]`, `[` + own}},
+		"one waits":                {requireApproval("a"), []string{`[ {"name":"a"} , {"name":"b"} ]`}, []string{`[ {"name":"a"} ,` + own}},
+		"what waits is hidden":     {requireApproval("c"), []string{`[{"name":"a"}]`}, []string{`[]`}},
+		"the server has the name":  {requireApproval("a", "sluice_approval_wait"), []string{`[{"name":"sluice_approval_wait"},{"name":"a"}]`}, []string{`[{"name":"a"},` + own}},
+		"only the server's waits":  {requireApproval("sluice_approval_wait"), []string{`[{"name":"sluice_approval_wait"}]`}, []string{`[]`}},
+		"on the last page":         {requireApproval("a"), []string{`[{"name":"a"}]`, `[{"name":"b"}]`}, []string{`[{"name":"a"}]`, `[` + own}},
+		"a last page with nothing": {requireApproval("a"), []string{`[{"name":"a"}]`, `[]`}, []string{`[{"name":"a"}]`, `[` + own}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t)
+				w := newTestGateway(t)
 				if tt.policy != nil {
 					w.filter = tt.policy
 				}
@@ -109,7 +109,7 @@ func waitCall(arguments string) string {
 
 const patient = `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"patient one","version":"1"}}}`
 
-func standing(state approvalv1.ApprovalState) *approvalv1.Approval {
+func newWaitApproval(state approvalv1.ApprovalState) *approvalv1.Approval {
 	a := &approvalv1.Approval{
 		Id: "a-1", Name: "pay", State: state, DecideBefore: timestamppb.New(time.Unix(1, 0)), ExecuteBefore: timestamppb.New(time.Unix(2, 0)),
 	}
@@ -121,7 +121,7 @@ func standing(state approvalv1.ApprovalState) *approvalv1.Approval {
 }
 
 // The tool waits as long as a call is held, returns the state of the approval, and reaches no server.
-func TestWaitingForAnApproval(t *testing.T) {
+func TestWaitTool_WaitsForAnApproval(t *testing.T) {
 	t.Parallel()
 	const (
 		waits    = approvalv1.ApprovalState_APPROVAL_STATE_PENDING
@@ -145,14 +145,14 @@ func TestWaitingForAnApproval(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t)
-				w.people = people{approval: standing(tt.now), moves: make(chan *approvalv1.Approval, 1)}
+				w := newTestGateway(t)
+				w.people = fakeApprovals{approval: newWaitApproval(tt.now), updates: make(chan *approvalv1.Approval, 1)}
 				w.request = func(context.Context, upstream.Request, func([]byte)) (upstream.Answer, error) {
 					t.Error("it reached the server")
 					return upstream.Answer{}, errBoom
 				}
 				if tt.then != waits {
-					time.AfterFunc(12*time.Second, func() { w.people.moves <- standing(tt.then) })
+					time.AfterFunc(12*time.Second, func() { w.people.updates <- newWaitApproval(tt.then) })
 				}
 				h, begin := w.connectAs(tt.client), time.Now()
 				got := w.do("POST", "/mcp/files", waitCall(`{"id":"a-1"}`), h)
@@ -170,12 +170,12 @@ func TestWaitingForAnApproval(t *testing.T) {
 	}
 }
 
-// I4: another caller's approval is unknown, and the tool accepts no argument but an id.
-func TestI4WaitingForWhatIsNotOnesOwn(t *testing.T) {
+// Case I4. Another caller's approval is unknown, and the tool accepts no argument but an id.
+func TestWaitTool_RefusesApprovalsOfOthers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
-		w.people = people{approval: standing(approvalv1.ApprovalState_APPROVAL_STATE_PENDING)}
+		w := newTestGateway(t)
+		w.people = fakeApprovals{approval: newWaitApproval(approvalv1.ApprovalState_APPROVAL_STATE_PENDING)}
 		ana := w.connectAs(patient)
 		for arguments, code := range map[string]string{
 			`{"id":"a-2"}`: "approval_expired", `{}`: "params_invalid", `{"id":""}`: "params_invalid", `{"id":7}`: "params_invalid",

@@ -22,9 +22,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// approving returns a world in which calls need an approval and have one limit.
-func approving() *world {
-	w := newWorld()
+// newApprovalPipeline returns a pipeline in which calls need an approval and have one limit.
+func newApprovalPipeline() *testPipeline {
+	w := newTestPipeline()
 	d := limited(policyv1.OnLimiterError_ON_LIMITER_ERROR_DENY)
 	d.Effect, d.Approval = policyv1.Effect_EFFECT_REQUIRE_APPROVAL, &policyv1.ApprovalTerms{Quorum: 1}
 	w.decide = decides(d)
@@ -33,26 +33,26 @@ func approving() *world {
 	w.people.claimed = func(*approvalv1.ClaimApprovalRequest) (*approvalv1.ClaimApprovalResponse, error) {
 		return &approvalv1.ClaimApprovalResponse{Result: &approvalv1.ClaimApprovalResponse_Claimed{Claimed: &approvalv1.Claimed{
 			Votes:    []*approvalv1.Vote{{Subject: "carol", Verdict: approvalv1.Verdict_VERDICT_APPROVE, Channel: approvalv1.VoteChannel_VOTE_CHANNEL_TOKEN}},
-			Approval: in(approved), Bound: &approvalv1.BoundCall{Call: &policyv1.Call{ParamsJson: `{"name":"safe","arguments":{"stored":1.50}}`}},
+			Approval: approvalIn(approved), Bound: &approvalv1.BoundCall{Call: &policyv1.Call{ParamsJson: `{"name":"safe","arguments":{"stored":1.50}}`}},
 		}}}, nil
 	}
 	return w
 }
 
-// refusesClaim returns a function that refuses a claim.
-func refusesClaim(r *approvalv1.Refusal) func(*approvalv1.ClaimApprovalRequest) (*approvalv1.ClaimApprovalResponse, error) {
+// refuseClaim returns a function that refuses a claim.
+func refuseClaim(r *approvalv1.Refusal) func(*approvalv1.ClaimApprovalRequest) (*approvalv1.ClaimApprovalResponse, error) {
 	return func(*approvalv1.ClaimApprovalRequest) (*approvalv1.ClaimApprovalResponse, error) {
 		return &approvalv1.ClaimApprovalResponse{Result: &approvalv1.ClaimApprovalResponse_Refusal{Refusal: r}}, nil
 	}
 }
 
-// asking returns a call for that world.
-func (w *world) asking(t *testing.T) attempt.Call {
+// newApprovalCall returns a call for that pipeline.
+func (w *testPipeline) newApprovalCall(t *testing.T) attempt.Call {
 	t.Helper()
 	c := w.call(t)
 	c.Identity = "http x"
 	c.Revoked = func() bool { return false }
-	c.Tools = defines(func(_ context.Context, now bool) ([]byte, error) {
+	c.Tools = definitionFunc(func(_ context.Context, now bool) ([]byte, error) {
 		if now {
 			w.step("list")
 		}
@@ -62,9 +62,9 @@ func (w *world) asking(t *testing.T) attempt.Call {
 }
 
 // do carries the call out and waits until everything is reported.
-func (w *world) do(t *testing.T, change ...func(*attempt.Call)) pipeline.Result {
+func (w *testPipeline) do(t *testing.T, change ...func(*attempt.Call)) pipeline.Result {
 	t.Helper()
-	c := w.asking(t)
+	c := w.newApprovalCall(t)
 	for _, f := range change {
 		f(&c)
 	}
@@ -74,10 +74,10 @@ func (w *world) do(t *testing.T, change ...func(*attempt.Call)) pipeline.Result 
 }
 
 // The approved call is the one that runs. The steps have a fixed order, and each is on record.
-func TestAnApprovedCallRunsAsItWasApproved(t *testing.T) {
+func TestApproval_CallRunsAsApproved(t *testing.T) {
 	t.Parallel()
-	w := approving()
-	w.people.asked = asks(in(approved))
+	w := newApprovalPipeline()
+	w.people.asked = answerStates(approvalIn(approved))
 	if got := w.do(t); got.Refusal != nil || got.Answer == nil {
 		t.Fatalf("%+v", got.Refusal)
 	}
@@ -88,7 +88,7 @@ func TestAnApprovedCallRunsAsItWasApproved(t *testing.T) {
 	if got := string(w.sent[0].Body()); got != `{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"safe","arguments":{"stored":1.50}}}` {
 		t.Errorf("sent %s", got)
 	}
-	claim, intent, outcome := w.of(journal.KindClaim)[0], w.of(journal.KindIntent)[0], w.of(journal.KindOutcome)[0]
+	claim, intent, outcome := w.recordsOf(journal.KindClaim)[0], w.recordsOf(journal.KindIntent)[0], w.recordsOf(journal.KindOutcome)[0]
 	if claim.DecisionID != intent.DecisionID || intent.DecisionID != outcome.DecisionID || intent.ApprovalID != "a-1" || intent.Attempt != 1 ||
 		intent.ApprovalDigest != "ab" || claim.IdempotencyKey == "" || claim.LimitLeaseID != "" || intent.LimitLeaseID != "lease" {
 		t.Errorf("claim %+v\nintent %+v\noutcome %+v", claim, intent, outcome)
@@ -102,7 +102,7 @@ func TestAnApprovedCallRunsAsItWasApproved(t *testing.T) {
 }
 
 // A held call continues as soon as approvers have decided; a caller that asks for progress gets it.
-func TestACallIsHeldUntilPeopleHaveDecided(t *testing.T) {
+func TestApproval_CallIsHeldUntilDecided(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		decided *approvalv1.Approval
@@ -111,15 +111,15 @@ func TestACallIsHeldUntilPeopleHaveDecided(t *testing.T) {
 		took    time.Duration
 		reports int
 	}{
-		"approved":       {in(approved), 25 * time.Second, commonv1.Code_CODE_UNSPECIFIED, 25 * time.Second, 2},
-		"denied":         {in(denied), time.Second, commonv1.Code_CODE_APPROVAL_DENIED, time.Second, 0},
+		"approved":       {approvalIn(approved), 25 * time.Second, commonv1.Code_CODE_UNSPECIFIED, 25 * time.Second, 2},
+		"denied":         {approvalIn(denied), time.Second, commonv1.Code_CODE_APPROVAL_DENIED, time.Second, 0},
 		"nobody decides": {nil, 0, commonv1.Code_CODE_APPROVAL_PENDING, 45 * time.Second, 4},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				w := approving()
-				w.people.asked = asks(in(pending))
+				w := newApprovalPipeline()
+				w.people.asked = answerStates(approvalIn(pending))
 				w.people.watched = make(chan *approvalv1.Approval, 1)
 				if tt.decided != nil {
 					time.AfterFunc(tt.after, func() { w.people.watched <- tt.decided })
@@ -151,7 +151,7 @@ func codeOf(r *refusal.Refusal) commonv1.Code {
 }
 
 // If the caller disconnects or the gateway stops, the hold ends, and the call does not run by itself later.
-func TestAHeldCallIsLetGo(t *testing.T) {
+func TestApproval_HeldCallIsReleased(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]func(p *pipeline.Pipeline, hangUp func()){
 		"the caller hangs up": func(_ *pipeline.Pipeline, hangUp func()) { hangUp() },
@@ -160,14 +160,14 @@ func TestAHeldCallIsLetGo(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				w := approving()
-				w.people.asked = asks(in(pending))
+				w := newApprovalPipeline()
+				w.people.asked = answerStates(approvalIn(pending))
 				p := w.pipeline(t)
 				ctx, hangUp := context.WithCancel(t.Context())
 				defer hangUp()
 				time.AfterFunc(time.Second, func() { end(p, hangUp) })
 				begin := time.Now()
-				got := p.Do(ctx, w.asking(t))
+				got := p.Do(ctx, w.newApprovalCall(t))
 				if took := time.Since(begin); took != time.Second || codeOf(got.Refusal) != commonv1.Code_CODE_APPROVAL_PENDING || w.count("send") != 0 {
 					t.Errorf("after %v: %v, %v", took, got.Refusal, w.steps)
 				}
@@ -176,19 +176,19 @@ func TestAHeldCallIsLetGo(t *testing.T) {
 	}
 }
 
-// A4: a call that is refused when it would run is not sent, and the refusal says why.
-func TestA4WhatIsRefusedAtTheClaim(t *testing.T) {
+// Case A4. A call that is refused when it would run is not sent, and the refusal says why.
+func TestApproval_ClaimMayBeRefused(t *testing.T) {
 	t.Parallel()
 	deny := allow()
 	deny.Effect, deny.Code = policyv1.Effect_EFFECT_DENY, commonv1.Code_CODE_DENIED_BY_RULE
 	for name, tt := range map[string]struct {
-		given func(*world)
+		given func(*testPipeline)
 		call  func(*attempt.Call)
 		code  commonv1.Code
 		steps []string
 	}{
 		"policy denies by now": {
-			func(w *world) {
+			func(w *testPipeline) {
 				first := w.decide
 				w.decide = func(ctx context.Context, r *policyv1.DecideCallRequest) (*policyv1.DecideCallResponse, error) {
 					if w.count("ask") == 0 {
@@ -196,12 +196,12 @@ func TestA4WhatIsRefusedAtTheClaim(t *testing.T) {
 					}
 					return &policyv1.DecideCallResponse{Decision: deny}, nil
 				}
-				w.people.claimed = refusesClaim(&approvalv1.Refusal{Code: commonv1.Code_CODE_DENIED_BY_RULE, Approval: in(denied)})
+				w.people.claimed = refuseClaim(&approvalv1.Refusal{Code: commonv1.Code_CODE_DENIED_BY_RULE, Approval: approvalIn(denied)})
 			}, nil, commonv1.Code_CODE_DENIED_BY_RULE,
 			[]string{"decide", "decide", "ask", "list", "decide", "claim", "take", "settled"},
 		},
 		"policy denies by now, the claim is given all the same": {
-			func(w *world) {
+			func(w *testPipeline) {
 				first := w.decide
 				w.decide = func(ctx context.Context, r *policyv1.DecideCallRequest) (*policyv1.DecideCallResponse, error) {
 					if w.count("ask") == 0 {
@@ -213,14 +213,14 @@ func TestA4WhatIsRefusedAtTheClaim(t *testing.T) {
 			[]string{"decide", "decide", "ask", "list", "decide", "claim", "take", "release", "settled"},
 		},
 		"used by another, the reservation unused": {
-			func(w *world) {
-				w.people.claimed = refusesClaim(&approvalv1.Refusal{Code: commonv1.Code_CODE_APPROVAL_USED, LeaseUnused: true})
+			func(w *testPipeline) {
+				w.people.claimed = refuseClaim(&approvalv1.Refusal{Code: commonv1.Code_CODE_APPROVAL_USED, LeaseUnused: true})
 			}, nil, commonv1.Code_CODE_APPROVAL_USED,
 			[]string{"decide", "decide", "ask", "list", "decide", "claim", "reserve", "take", "settle", "settled"},
 		},
 		"used by another, the reservation its": {
-			func(w *world) {
-				w.people.claimed = refusesClaim(&approvalv1.Refusal{Code: commonv1.Code_CODE_APPROVAL_USED})
+			func(w *testPipeline) {
+				w.people.claimed = refuseClaim(&approvalv1.Refusal{Code: commonv1.Code_CODE_APPROVAL_USED})
 			}, nil, commonv1.Code_CODE_APPROVAL_USED,
 			[]string{"decide", "decide", "ask", "list", "decide", "claim", "reserve", "take", "settled"},
 		},
@@ -229,27 +229,27 @@ func TestA4WhatIsRefusedAtTheClaim(t *testing.T) {
 			[]string{"decide", "decide", "ask"},
 		},
 		"the claim can't be recorded": {
-			func(w *world) { w.broken[journal.KindClaim] = errBoom }, nil, commonv1.Code_CODE_AUDIT_UNAVAILABLE,
+			func(w *testPipeline) { w.broken[journal.KindClaim] = errBoom }, nil, commonv1.Code_CODE_AUDIT_UNAVAILABLE,
 			[]string{"decide", "decide", "ask", "list", "decide", "claim", "settled"},
 		},
 		"X5 the caller has its share of the journal": {
-			func(w *world) { w.broken[journal.KindClaim] = journal.ErrQuota }, nil, commonv1.Code_CODE_ABUSE_LIMITED,
+			func(w *testPipeline) { w.broken[journal.KindClaim] = journal.ErrQuota }, nil, commonv1.Code_CODE_ABUSE_LIMITED,
 			[]string{"decide", "decide", "ask", "list", "decide", "claim"},
 		},
 		"the intent can't be recorded": {
-			func(w *world) { w.broken[journal.KindIntent] = errBoom }, nil, commonv1.Code_CODE_AUDIT_UNAVAILABLE,
+			func(w *testPipeline) { w.broken[journal.KindIntent] = errBoom }, nil, commonv1.Code_CODE_AUDIT_UNAVAILABLE,
 			[]string{"decide", "decide", "ask", "list", "decide", "claim", "reserve", "take", "intent", "release", "settle", "settled"},
 		},
 		"nothing is said": {
-			func(w *world) { w.people.claimed = refusesClaim(nil) }, nil, commonv1.Code_CODE_APPROVAL_UNAVAILABLE,
+			func(w *testPipeline) { w.people.claimed = refuseClaim(nil) }, nil, commonv1.Code_CODE_APPROVAL_UNAVAILABLE,
 			[]string{"decide", "decide", "ask", "list", "decide", "claim", "reserve", "take", "settled"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				w := approving()
-				w.people.asked = asks(in(approved))
+				w := newApprovalPipeline()
+				w.people.asked = answerStates(approvalIn(approved))
 				if tt.given != nil {
 					tt.given(w)
 				}
@@ -278,12 +278,12 @@ func TestDo_LostClaimIsFollowedByAnotherLookAtTheApproval(t *testing.T) {
 		"another attempt": func(*approvalv1.ClaimApprovalRequest) (*approvalv1.ClaimApprovalResponse, error) {
 			return nil, status.Error(codes.Aborted, "ATTEMPT_CHANGED")
 		},
-		"other terms": refusesClaim(&approvalv1.Refusal{Code: commonv1.Code_CODE_APPROVAL_PENDING, LeaseUnused: true}),
+		"other terms": refuseClaim(&approvalv1.Refusal{Code: commonv1.Code_CODE_APPROVAL_PENDING, LeaseUnused: true}),
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := approving()
-			w.people.asked = asks(until(approved))
+			w := newApprovalPipeline()
+			w.people.asked = answerStates(approvalUntil(approved))
 			asking := w.decide
 			w.decide = func(ctx context.Context, r *policyv1.DecideCallRequest) (*policyv1.DecideCallResponse, error) {
 				if w.count("ask") == 1 { // by then policy allows the call without an approval
@@ -303,19 +303,19 @@ func TestDo_LostClaimIsFollowedByAnotherLookAtTheApproval(t *testing.T) {
 			if got := w.do(t); got.Refusal != nil || w.count("send") != 1 {
 				t.Errorf("%+v, %v", got.Refusal, w.steps)
 			}
-			if intents := w.of(journal.KindIntent); len(claims) != 1 || w.count("cancel") != 1 || len(intents) != 1 || intents[0].DecisionID == claims[0] {
+			if intents := w.recordsOf(journal.KindIntent); len(claims) != 1 || w.count("cancel") != 1 || len(intents) != 1 || intents[0].DecisionID == claims[0] {
 				t.Errorf("claims %v, intents %+v, %v", claims, intents, w.steps)
 			}
-			if open := len(w.of(journal.KindClaim)) - len(w.of(journal.KindSettled)); open != 0 {
+			if open := len(w.recordsOf(journal.KindClaim)) - len(w.recordsOf(journal.KindSettled)); open != 0 {
 				t.Errorf("%d claims are left open", open)
 			}
 		})
 	}
 }
 
-// U1: the outcome of an approved call is reported as far as it is known. If the call was never sent, the claim is
+// Case U1. The outcome of an approved call is reported as far as it is known. If the call was never sent, the claim is
 // given back first and then the limits.
-func TestU1WhatCameOfAnApprovedCallIsTold(t *testing.T) {
+func TestApproval_OutcomeIsReported(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		answer func(context.Context, upstream.Request) (upstream.Answer, error)
@@ -334,8 +334,8 @@ func TestU1WhatCameOfAnApprovedCallIsTold(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := approving()
-			w.people.asked = asks(in(approved))
+			w := newApprovalPipeline()
+			w.people.asked = answerStates(approvalIn(approved))
 			w.answer = tt.answer
 			w.do(t)
 			if diff := cmp.Diff(tt.told, w.people.told); diff != "" {
@@ -350,11 +350,11 @@ func TestU1WhatCameOfAnApprovedCallIsTold(t *testing.T) {
 
 // If the answer to a claim is lost, the same claim is made again. If that fails too, the claim is given back, because
 // it may exist.
-func TestALostClaimIsGivenBack(t *testing.T) {
+func TestApproval_LostClaimReleasesItsLimits(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := approving()
-		w.people.asked = asks(in(approved))
+		w := newApprovalPipeline()
+		w.people.asked = answerStates(approvalIn(approved))
 		var claims []string
 		w.people.claimed = func(r *approvalv1.ClaimApprovalRequest) (*approvalv1.ClaimApprovalResponse, error) {
 			claims = append(claims, r.GetClaimId())
@@ -371,7 +371,7 @@ func TestALostClaimIsGivenBack(t *testing.T) {
 }
 
 // A call that names an approval gets its state, and requests no new approval.
-func TestACallThatNamesItsApprovalIsToldOfIt(t *testing.T) {
+func TestApproval_CallThatNamesItGetsItsState(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		id    string
@@ -379,13 +379,13 @@ func TestACallThatNamesItsApprovalIsToldOfIt(t *testing.T) {
 		code  commonv1.Code
 		asks  int
 	}{
-		"one that was denied":     {"a-1", in(denied), commonv1.Code_CODE_APPROVAL_DENIED, 0},
-		"one that is approved":    {"a-1", in(approved), commonv1.Code_CODE_UNSPECIFIED, 1},
-		"one that there is not":   {"a-2", in(approved), commonv1.Code_CODE_APPROVAL_EXPIRED, 0},
-		"none: it asks by itself": {"", in(denied), commonv1.Code_CODE_APPROVAL_DENIED, 1},
+		"one that was denied":     {"a-1", approvalIn(denied), commonv1.Code_CODE_APPROVAL_DENIED, 0},
+		"one that is approved":    {"a-1", approvalIn(approved), commonv1.Code_CODE_UNSPECIFIED, 1},
+		"one that there is not":   {"a-2", approvalIn(approved), commonv1.Code_CODE_APPROVAL_EXPIRED, 0},
+		"none: it asks by itself": {"", approvalIn(denied), commonv1.Code_CODE_APPROVAL_DENIED, 1},
 	} {
-		w := approving()
-		w.people.asked = asks(tt.state)
+		w := newApprovalPipeline()
+		w.people.asked = answerStates(tt.state)
 		got := w.do(t, func(c *attempt.Call) {
 			meta := ""
 			if tt.id != "" {
@@ -399,18 +399,18 @@ func TestACallThatNamesItsApprovalIsToldOfIt(t *testing.T) {
 	}
 }
 
-// N2: only a limited number of calls of one principal is held. The others get their tickets at once, and calls of
+// Case N2. Only a limited number of calls of one principal is held. The others get their tickets at once, and calls of
 // other principals are still held.
-func TestN2OnePrincipalHoldsAFewCalls(t *testing.T) {
+func TestApproval_HeldCallsAreLimited(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := approving()
-		w.people.asked = asks(in(pending))
+		w := newApprovalPipeline()
+		w.people.asked = answerStates(approvalIn(pending))
 		p := w.pipeline(t)
 		took := make(chan time.Duration, 100)
 		for i := range 20 {
 			go func() {
-				c := w.asking(t)
+				c := w.newApprovalCall(t)
 				if i == 19 {
 					c.Principal = caller("ben")
 					c.Principal.Chain = nil // otherwise it would be an agent of the same creator and share its quota

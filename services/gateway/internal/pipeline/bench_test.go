@@ -18,12 +18,12 @@ func BenchmarkAnAllowedCall(b *testing.B) {
 	exported := sdkmetric.NewMeterProvider(sdkmetric.WithReader(sdkmetric.NewManualReader())).Meter("test")
 	for name, meter := range map[string]metric.Meter{"nothing exported": noop.Meter{}, "exported": exported} {
 		b.Run(name, func(b *testing.B) {
-			w := newWorld()
+			w := newTestPipeline()
 			w.meter = meter
 			answer := result(upstream.Request{Message: parse(b, safeCall)}, `{"content":[]}`)
 			w.answer = func(context.Context, upstream.Request) (upstream.Answer, error) { return answer, nil }
 			p, call := w.pipeline(b), w.call(b)
-			server, err := upstream.New(over{w}, w.meters(b))
+			server, err := upstream.New(benchTransport{w}, w.meters(b))
 			if err != nil {
 				b.Fatal(err)
 			}
@@ -41,19 +41,19 @@ func BenchmarkAnAllowedCall(b *testing.B) {
 	}
 }
 
-// over is a transport to the world's server.
-type over struct{ world *world }
+// benchTransport is a transport to the gateway's fake server.
+type benchTransport struct{ world *testPipeline }
 
-func (over) Kind() string                  { return "http" }
-func (over) ToolsChanged() <-chan struct{} { return nil }
-func (over) Close() error                  { return nil }
+func (benchTransport) Kind() string                  { return "http" }
+func (benchTransport) ToolsChanged() <-chan struct{} { return nil }
+func (benchTransport) Close() error                  { return nil }
 
-func (o over) Open(context.Context, principal.Key, upstream.Request) (upstream.Conn, upstream.Answer, error) {
+func (o benchTransport) Open(context.Context, principal.Key, upstream.Request) (upstream.Conn, upstream.Answer, error) {
 	return conn(o), upstream.Answer{}, nil
 }
 
 // conn is a session with that server.
-type conn over
+type conn benchTransport
 
 func (c conn) Request(ctx context.Context, r upstream.Request, events func([]byte)) (upstream.Answer, error) {
 	return c.world.Forward(ctx, r, events)

@@ -16,25 +16,25 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/attempt"
 )
 
-// confirmable returns a world in which the user at the agent may confirm.
-func confirmable() *world {
-	w := approving()
-	waits := in(pending)
+// newConfirmPipeline returns a pipeline in which the user at the agent may confirm.
+func newConfirmPipeline() *testPipeline {
+	w := newApprovalPipeline()
+	waits := approvalIn(pending)
 	waits.Terms = &policyv1.ApprovalTerms{Quorum: 1, SelfConfirm: true}
-	w.people.asked = asks(waits, in(approved))
+	w.people.asked = answerStates(waits, approvalIn(approved))
 	w.people.view = &approvalv1.View{Server: "pay", Name: "refund", Params: `{"sum":12.50}`}
 	return w
 }
 
-// four returns an approval that needs two votes.
-func four() *approvalv1.Approval {
-	waits := in(pending)
+// approvalWithTwoVotes returns an approval that needs two votes.
+func approvalWithTwoVotes() *approvalv1.Approval {
+	waits := approvalIn(pending)
 	waits.Terms = &policyv1.ApprovalTerms{Quorum: 2, SelfConfirm: true}
 	return waits
 }
 
-// says returns a function that answers after a time, and records the text that it was shown.
-func says(answer attempt.Confirmation, after time.Duration, shown *[]string) attempt.Confirm {
+// answerForm returns a function that answers after a time, and records the text that it was shown.
+func answerForm(answer attempt.Confirmation, after time.Duration, shown *[]string) attempt.Confirm {
 	return func(ctx context.Context, text string) attempt.Confirmation {
 		*shown = append(*shown, text)
 		select {
@@ -47,7 +47,7 @@ func says(answer attempt.Confirmation, after time.Duration, shown *[]string) att
 }
 
 // The answer of the user at the agent counts if the terms allow it. Approvers may decide meanwhile.
-func TestWhoeverSitsAtTheAgentIsAsked(t *testing.T) {
+func TestConfirm_AsksTheUser(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		answer    attempt.Confirmation
@@ -61,21 +61,21 @@ func TestWhoeverSitsAtTheAgentIsAsked(t *testing.T) {
 		"declined":                {attempt.Declined, time.Second, nil, []approvalv1.Verdict{approvalv1.Verdict_VERDICT_DENY}, commonv1.Code_CODE_APPROVAL_DENIED, time.Second},
 		"closed":                  {attempt.Unanswered, time.Second, nil, nil, commonv1.Code_CODE_APPROVAL_PENDING, 45 * time.Second},
 		"no answer in time":       {attempt.Confirmed, time.Hour, nil, nil, commonv1.Code_CODE_APPROVAL_PENDING, 45 * time.Second},
-		"another person approves": {attempt.Confirmed, time.Hour, in(approved), nil, 0, 3 * time.Second},
-		"another person denies":   {attempt.Confirmed, time.Hour, in(denied), nil, commonv1.Code_CODE_APPROVAL_DENIED, 3 * time.Second},
-		"closed, and approved":    {attempt.Unanswered, time.Second, in(approved), nil, 0, 3 * time.Second},
+		"another person approves": {attempt.Confirmed, time.Hour, approvalIn(approved), nil, 0, 3 * time.Second},
+		"another person denies":   {attempt.Confirmed, time.Hour, approvalIn(denied), nil, commonv1.Code_CODE_APPROVAL_DENIED, 3 * time.Second},
+		"closed, and approved":    {attempt.Unanswered, time.Second, approvalIn(approved), nil, 0, 3 * time.Second},
 		"no answer at all":        {attempt.Unanswered, time.Hour, nil, nil, commonv1.Code_CODE_APPROVAL_PENDING, 45 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				w := confirmable()
+				w := newConfirmPipeline()
 				if tt.elsewhere != nil {
 					time.AfterFunc(3*time.Second, func() { w.people.watched <- tt.elsewhere })
 				}
 				var shown []string
 				begin := time.Now()
-				got := w.do(t, func(c *attempt.Call) { c.Confirm = says(tt.answer, tt.after, &shown) })
+				got := w.do(t, func(c *attempt.Call) { c.Confirm = answerForm(tt.answer, tt.after, &shown) })
 				if took := time.Since(begin); took != tt.took || codeOf(got.Refusal) != tt.code || w.count("send") == 1 != (tt.code == 0) {
 					t.Errorf("after %v: %v, %v", took, got.Refusal, w.steps)
 				}
@@ -90,15 +90,15 @@ func TestWhoeverSitsAtTheAgentIsAsked(t *testing.T) {
 	}
 }
 
-// X8: if the approval service does not allow it, the user at the agent is not asked: the call waits only for
+// Case X8. If the approval service does not allow it, the user at the agent is not asked: the call waits only for
 // approvers.
-func TestX8NobodyIsAskedAtTheAgentWithoutEnd(t *testing.T) {
+func TestConfirm_FormsAreLimited(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := confirmable()
+		w := newConfirmPipeline()
 		w.people.tooOften = true
 		var shown []string
-		got := w.do(t, func(c *attempt.Call) { c.Confirm = says(attempt.Declined, 0, &shown) })
+		got := w.do(t, func(c *attempt.Call) { c.Confirm = answerForm(attempt.Declined, 0, &shown) })
 		if codeOf(got.Refusal) != commonv1.Code_CODE_APPROVAL_PENDING || len(shown) != 0 || len(w.people.said) != 0 {
 			t.Errorf("%v, shown %q, passed on %v", got.Refusal, shown, w.people.said)
 		}
@@ -107,13 +107,13 @@ func TestX8NobodyIsAskedAtTheAgentWithoutEnd(t *testing.T) {
 
 // A user who has confirmed does not get the refusal that a person must approve, even if the watch is slower than the
 // end of the hold.
-func TestACallThatIsConfirmedAtTheLastMomentRuns(t *testing.T) {
+func TestConfirm_LateConfirmationCounts(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := confirmable()
+		w := newConfirmPipeline()
 		w.people.silent = true
 		var shown []string
-		got := w.do(t, func(c *attempt.Call) { c.Confirm = says(attempt.Confirmed, 44*time.Second, &shown) })
+		got := w.do(t, func(c *attempt.Call) { c.Confirm = answerForm(attempt.Confirmed, 44*time.Second, &shown) })
 		if got.Refusal != nil || w.count("send") != 1 {
 			t.Errorf("%v, %v", got.Refusal, w.steps)
 		}
@@ -122,13 +122,14 @@ func TestACallThatIsConfirmedAtTheLastMomentRuns(t *testing.T) {
 
 // The user at the agent does not see the identity of the server, because an agent that knows it could call the server
 // directly.
-func TestA3WhatStandsBehindAServerIsNotShownAtTheAgent(t *testing.T) {
+// Case A3.
+func TestConfirm_FormHidesTheServersIdentity(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := confirmable()
+		w := newConfirmPipeline()
 		w.people.view.ServerIdentity = "http http://10.0.0.7/mcp?key=secret"
 		var shown []string
-		w.do(t, func(c *attempt.Call) { c.Confirm = says(attempt.Confirmed, 0, &shown) })
+		w.do(t, func(c *attempt.Call) { c.Confirm = answerForm(attempt.Confirmed, 0, &shown) })
 		if len(shown) != 1 || strings.Contains(shown[0], "10.0.0.7") || !strings.Contains(shown[0], "pay refund") {
 			t.Errorf("shown %q", shown)
 		}
@@ -139,23 +140,23 @@ func TestA3WhatStandsBehindAServerIsNotShownAtTheAgent(t *testing.T) {
 }
 
 // The user at the agent is not asked if the call cannot be shown completely, or if the decision is not the user's.
-func TestNobodyAtTheAgentIsAsked(t *testing.T) {
+func TestConfirm_IsNotAskedWhenImpossible(t *testing.T) {
 	t.Parallel()
-	for name, change := range map[string]func(w *world){
-		"the terms do not say so":  func(w *world) { w.people.asked = asks(in(pending)) },
-		"there is nothing to show": func(w *world) { w.people.view = nil },
-		"it has more than a part":  func(w *world) { w.people.view.NextOffset = 1 },
-		"it is long":               func(w *world) { w.people.view.Params = strings.Repeat("x", 8<<10) },
-		"four eyes decide":         func(w *world) { w.people.asked = asks(four(), in(approved)) },
-		"it is approved already":   func(w *world) { w.people.asked = asks(in(approved)) },
+	for name, change := range map[string]func(w *testPipeline){
+		"the terms do not say so":  func(w *testPipeline) { w.people.asked = answerStates(approvalIn(pending)) },
+		"there is nothing to show": func(w *testPipeline) { w.people.view = nil },
+		"it has more than a part":  func(w *testPipeline) { w.people.view.NextOffset = 1 },
+		"it is long":               func(w *testPipeline) { w.people.view.Params = strings.Repeat("x", 8<<10) },
+		"four eyes decide":         func(w *testPipeline) { w.people.asked = answerStates(approvalWithTwoVotes(), approvalIn(approved)) },
+		"it is approved already":   func(w *testPipeline) { w.people.asked = answerStates(approvalIn(approved)) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				w := confirmable()
+				w := newConfirmPipeline()
 				change(w)
 				var shown []string
-				w.do(t, func(c *attempt.Call) { c.Confirm = says(attempt.Confirmed, 0, &shown) })
+				w.do(t, func(c *attempt.Call) { c.Confirm = answerForm(attempt.Confirmed, 0, &shown) })
 				if len(shown) != 0 || len(w.people.said) != 0 {
 					t.Errorf("shown %q, said %v", shown, w.people.said)
 				}
@@ -164,9 +165,9 @@ func TestNobodyAtTheAgentIsAsked(t *testing.T) {
 	}
 }
 
-// A3: if an answer is lost, nothing runs: neither after a confirmation that was not accepted, nor after a declined
+// Case A3. If an answer is lost, nothing runs: neither after a confirmation that was not accepted, nor after a declined
 // call that others approve.
-func TestA3AWordThatGetsLost(t *testing.T) {
+func TestConfirm_LostVoteAllowsNothing(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		answer attempt.Confirmation
@@ -178,13 +179,13 @@ func TestA3AWordThatGetsLost(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				w := confirmable()
+				w := newConfirmPipeline()
 				w.people.lost = errors.New("lost")
 				if tt.answer == attempt.Declined {
-					time.AfterFunc(3*time.Second, func() { w.people.watched <- in(approved) })
+					time.AfterFunc(3*time.Second, func() { w.people.watched <- approvalIn(approved) })
 				}
 				var shown []string
-				got := w.do(t, func(c *attempt.Call) { c.Confirm = says(tt.answer, time.Second, &shown) })
+				got := w.do(t, func(c *attempt.Call) { c.Confirm = answerForm(tt.answer, time.Second, &shown) })
 				if codeOf(got.Refusal) != tt.code || w.count("send") != 0 {
 					t.Errorf("%v, %v", got.Refusal, w.steps)
 				}

@@ -19,7 +19,7 @@ import (
 
 // deniedBy returns an approval that a vote has denied.
 func deniedBy(v *approvalv1.Vote) *approvalv1.Approval {
-	a := proto.CloneOf(in(denied))
+	a := proto.CloneOf(approvalIn(denied))
 	v = proto.CloneOf(v)
 	v.Verdict = approvalv1.Verdict_VERDICT_DENY
 	a.Votes = []*approvalv1.Vote{{Subject: "eve", Verdict: approvalv1.Verdict_VERDICT_APPROVE, Comment: "fine"}, v}
@@ -27,15 +27,15 @@ func deniedBy(v *approvalv1.Vote) *approvalv1.Approval {
 	return a
 }
 
-// turnsDown returns a function that refuses an approval request.
-func turnsDown(r *approvalv1.Refusal) func() (*approvalv1.RequestApprovalResponse, error) {
+// refuseRequest returns a function that refuses an approval request.
+func refuseRequest(r *approvalv1.Refusal) func() (*approvalv1.RequestApprovalResponse, error) {
 	return func() (*approvalv1.RequestApprovalResponse, error) {
 		return &approvalv1.RequestApprovalResponse{Result: &approvalv1.RequestApprovalResponse_Refusal{Refusal: r}}, nil
 	}
 }
 
 // A denial says who denied the call and why, how long that lasts, and not to try again.
-func TestWhatADenialSays(t *testing.T) {
+func TestDenial_MessageHasItsReason(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		vote *approvalv1.Vote
@@ -70,16 +70,16 @@ func TestWhatADenialSays(t *testing.T) {
 					if tt.left > 0 {
 						a.DeniedUntil = timestamppb.New(time.Now().Add(tt.left))
 					}
-					w := approving()
+					w := newApprovalPipeline()
 					w.people.watched <- a
-					w.people.asked = turnsDown(&approvalv1.Refusal{
+					w.people.asked = refuseRequest(&approvalv1.Refusal{
 						Code: commonv1.Code_CODE_APPROVAL_DENIED, Message: tt.vote.GetComment(), RetryAfter: durationpb.New(tt.left), Approval: a,
 					})
 					if held {
-						w.people.asked = asks(in(pending))
+						w.people.asked = answerStates(approvalIn(pending))
 					}
 					got := w.do(t)
-					saysForGood(t, got, tt.want)
+					checkPermanent(t, got, tt.want)
 					if until := got.Refusal.Approval.DeniedUntil; until.IsZero() != (tt.left == 0) || tt.left > 0 && !until.Equal(a.GetDeniedUntil().AsTime()) {
 						t.Errorf("programs get %s", until)
 					}
@@ -89,8 +89,8 @@ func TestWhatADenialSays(t *testing.T) {
 	}
 }
 
-// saysForGood checks the text of a refusal that must not be retried.
-func saysForGood(t *testing.T, got pipeline.Result, want string) {
+// checkPermanent checks the text of a refusal that must not be retried.
+func checkPermanent(t *testing.T, got pipeline.Result, want string) {
 	t.Helper()
 	if got.Refusal == nil || got.Refusal.Text() != want {
 		t.Fatalf("it says %q, want %q", got.Refusal.Text(), want)
@@ -102,10 +102,10 @@ func saysForGood(t *testing.T, got pipeline.Result, want string) {
 }
 
 // A caller with too many waiting calls gets the limit, its configuration key, and what to do.
-func TestTooManyPendingSaysWhatToDo(t *testing.T) {
+func TestApproval_TooManyPendingIsExplained(t *testing.T) {
 	t.Parallel()
-	w := approving()
-	w.people.asked = turnsDown(&approvalv1.Refusal{Code: commonv1.Code_CODE_TOO_MANY_PENDING})
+	w := newApprovalPipeline()
+	w.people.asked = refuseRequest(&approvalv1.Refusal{Code: commonv1.Code_CODE_TOO_MANY_PENDING})
 	got := w.do(t)
 	want := "Not executed: 5 calls of this caller, or of those it works for, wait for approval already, which is the limit (approvals.max_pending). " +
 		"Wait for one of them with sluice_approval_wait, or until people have decided, and then make this call again."

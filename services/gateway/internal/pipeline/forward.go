@@ -25,7 +25,7 @@ func (p *Pipeline) forward(ctx context.Context, a attempt.Attempt) Result {
 	defer p.approvals.RenewClaim(ctx, a)()
 	answer, err := p.send(ctx, a)
 	// gofail: var gatewayAfterSend struct{}
-	class, unrecorded := p.desk.Outcome(ctx, a, answer, err)
+	class, unrecorded := p.attempts.RecordOutcome(ctx, a, answer, err)
 	result := Result{Answer: answer.Message, Status: answer.Status, ID: a.ID, Decision: a.Decision, Held: a.HeldFor}
 	if err != nil {
 		result.StreamEnded = errors.Is(err, upstream.ErrStreamEnded)
@@ -56,9 +56,9 @@ func (p *Pipeline) forward(ctx context.Context, a attempt.Attempt) Result {
 	return result
 }
 
-// sending is the context of a request that is under way. It is cancelled with the pipeline or when its time is up,
+// sendContext is the context of a request that is under way. It is cancelled with the pipeline or when its time is up,
 // but not with its caller. It has the caller's values.
-type sending struct {
+type sendContext struct {
 	context.Context //nolint:containedctx // this type is a context
 
 	values context.Context //nolint:containedctx // see above
@@ -66,11 +66,11 @@ type sending struct {
 }
 
 // Deadline implements context.Context.
-func (c sending) Deadline() (time.Time, bool) { return c.until, !c.until.IsZero() }
+func (c sendContext) Deadline() (time.Time, bool) { return c.until, !c.until.IsZero() }
 
 // Value implements context.Context. The values of the cancelling context come first, so that contexts derived from
 // this one find how they are cancelled.
-func (c sending) Value(key any) any {
+func (c sendContext) Value(key any) any {
 	if own := c.Context.Value(key); own != nil {
 		return own
 	}
@@ -88,11 +88,11 @@ func (p *Pipeline) send(ctx context.Context, a attempt.Attempt) (upstream.Answer
 		if deadline == nil {
 			deadline = new(upstream.PausableDeadline)
 		}
-		events = extends(events, deadline)
+		events = extendOnProgress(events, deadline)
 	}
 	stopCtx, cancel := context.WithCancelCause(p.stopCtx)
 	defer cancel(nil)
-	sendCtx := sending{Context: stopCtx, values: ctx}
+	sendCtx := sendContext{Context: stopCtx, values: ctx}
 	if deadline != nil {
 		defer deadline.Begin(timeout, maxTimeout, cancel)()
 	} else {
@@ -115,7 +115,7 @@ func (p *Pipeline) send(ctx context.Context, a attempt.Attempt) (upstream.Answer
 	// gofail: var gatewayBeforeSend struct{}
 	answer, err := a.Upstream.Forward(ctx, req, events)
 	if errors.Is(err, upstream.ErrTimeout) {
-		err = fmt.Errorf("%w: %w", tooLong(a, timeout, maxTimeout, deadline), err)
+		err = fmt.Errorf("%w: %w", timeoutError(a, timeout, maxTimeout, deadline), err)
 	}
 	if err != nil {
 		spans.Failed(span, enum.NameOrEmpty(attempt.Code(err)))
@@ -125,8 +125,9 @@ func (p *Pipeline) send(ctx context.Context, a attempt.Attempt) (upstream.Answer
 	return answer, err
 }
 
-// extends returns a function that passes events on and restarts the server's time with each progress notification.
-func extends(events func([]byte), deadline *upstream.PausableDeadline) func([]byte) {
+// extendOnProgress returns a function that passes events on and restarts the server's time with each progress
+// notification.
+func extendOnProgress(events func([]byte), deadline *upstream.PausableDeadline) func([]byte) {
 	return func(message []byte) {
 		if !bytes.Contains(message, []byte("progress")) {
 			events(message)
@@ -139,8 +140,8 @@ func extends(events func([]byte), deadline *upstream.PausableDeadline) func([]by
 	}
 }
 
-// tooLong returns the error that names the timeout which a call has exceeded.
-func tooLong(a attempt.Attempt, timeout, maxTimeout time.Duration, deadline *upstream.PausableDeadline) error {
+// timeoutError returns the error that names the timeout which a call has exceeded.
+func timeoutError(a attempt.Attempt, timeout, maxTimeout time.Duration, deadline *upstream.PausableDeadline) error {
 	if a.FromServer {
 		return attempt.TimeoutError{}
 	}

@@ -20,9 +20,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// R2: the limits of a sent call are spent, whatever the answer is. They are given back only if the call was provably
-// never sent.
-func TestR2OnlyWhatNeverLeftIsGivenBack(t *testing.T) {
+// Case R2. The limits of a sent call are spent, whatever the answer is. They are given back only if the call was
+// provably never sent.
+func TestForward_OnlyUnsentCallsAreGivenBack(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
 		name   string
@@ -42,7 +42,7 @@ func TestR2OnlyWhatNeverLeftIsGivenBack(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld()
+			w := newTestPipeline()
 			w.decide = decides(limited(policyv1.OnLimiterError_ON_LIMITER_ERROR_DENY))
 			w.answer = func(context.Context, upstream.Request) (upstream.Answer, error) {
 				return upstream.Answer{Status: tt.status}, tt.err
@@ -51,7 +51,7 @@ func TestR2OnlyWhatNeverLeftIsGivenBack(t *testing.T) {
 			if got == nil || got.Code != tt.code || got.Text() != tt.text {
 				t.Fatalf("%+v", got)
 			}
-			if outcome := w.of(journal.KindOutcome); len(outcome) != 1 || outcome[0].ResultClass != tt.class || outcome[0].DecisionID != got.ID ||
+			if outcome := w.recordsOf(journal.KindOutcome); len(outcome) != 1 || outcome[0].ResultClass != tt.class || outcome[0].DecisionID != got.ID ||
 				outcome[0].UpstreamStatus != tt.status || outcome[0].Message != tt.text || strings.Contains(outcome[0].Message, "boom") {
 				t.Errorf("outcome %+v", outcome)
 			}
@@ -61,7 +61,7 @@ func TestR2OnlyWhatNeverLeftIsGivenBack(t *testing.T) {
 			if tt.back && (w.settled[0].GetLeaseId() != "lease" || w.settled[0].GetSettlement() != ratelimitv1.Settlement_SETTLEMENT_NEVER_SENT) {
 				t.Errorf("settled %v", w.settled[0])
 			}
-			if n := len(w.of(journal.KindRefusal)); n != 0 {
+			if n := len(w.recordsOf(journal.KindRefusal)); n != 0 {
 				t.Errorf("a call that has an intent has %d records of a refusal", n)
 			}
 		})
@@ -69,9 +69,9 @@ func TestR2OnlyWhatNeverLeftIsGivenBack(t *testing.T) {
 }
 
 // If the intent cannot be recorded, the call is not sent, and its reservation is given back.
-func TestWithoutAnIntentTheReservationIsGivenBack(t *testing.T) {
+func TestForward_ReservationIsReleasedWithoutAnIntent(t *testing.T) {
 	t.Parallel()
-	w := newWorld()
+	w := newTestPipeline()
 	w.decide = decides(limited(policyv1.OnLimiterError_ON_LIMITER_ERROR_DENY))
 	w.broken[journal.KindIntent] = errBoom
 	w.pipeline(t).Do(t.Context(), w.call(t))
@@ -81,31 +81,31 @@ func TestWithoutAnIntentTheReservationIsGivenBack(t *testing.T) {
 }
 
 // The caller gets the answer even if the outcome cannot be recorded.
-func TestAnAnswerGoesOutThoughItsOutcomeIsNotRecorded(t *testing.T) {
+func TestForward_AnswerIsReturnedWhenItsOutcomeIsNotRecorded(t *testing.T) {
 	t.Parallel()
-	w := newWorld()
+	w := newTestPipeline()
 	w.broken[journal.KindOutcome] = errBoom
 	if got := w.pipeline(t).Do(t.Context(), w.call(t)); got.Answer == nil || !got.Unrecorded {
 		t.Errorf("%+v", got)
 	}
 }
 
-func TestOutcomesAreClassified(t *testing.T) {
+func TestForward_OutcomesAreClassified(t *testing.T) {
 	t.Parallel()
 	for raw, want := range map[string]journal.ResultClass{
 		`{"content":[]}`: journal.ResultOK, `{"isError":true,"content":[]}`: journal.ResultToolError, `{"isError":"true"}`: journal.ResultOK,
 	} {
-		w := newWorld()
+		w := newTestPipeline()
 		w.answer = func(_ context.Context, r upstream.Request) (upstream.Answer, error) { return result(r, raw), nil }
 		w.pipeline(t).Do(t.Context(), w.call(t))
-		if got := w.of(journal.KindOutcome)[0].ResultClass; got != want {
+		if got := w.recordsOf(journal.KindOutcome)[0].ResultClass; got != want {
 			t.Errorf("%s is %s, want %s", raw, got, want)
 		}
 	}
 }
 
 // The server gets the time that policy sets, otherwise the server's own.
-func TestTheServerGetsItsTime(t *testing.T) {
+func TestForward_ServerGetsItsTimeout(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		policy *durationpb.Duration
@@ -119,7 +119,7 @@ func TestTheServerGetsItsTime(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				w := newWorld()
+				w := newTestPipeline()
 				d := allow()
 				d.Timeout = tt.policy
 				w.decide = decides(d)
@@ -144,10 +144,10 @@ func TestTheServerGetsItsTime(t *testing.T) {
 }
 
 // Leaving a call ends the wait for its answer, with a cause.
-func TestACallThatIsLeftEnds(t *testing.T) {
+func TestForward_DisconnectedCallEnds(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
+		w := newTestPipeline()
 		w.answer = func(ctx context.Context, r upstream.Request) (upstream.Answer, error) {
 			r.Leave(upstream.ErrCancelled)
 			if synctest.Wait(); !errors.Is(context.Cause(ctx), upstream.ErrCancelled) {
@@ -164,10 +164,10 @@ func TestACallThatIsLeftEnds(t *testing.T) {
 }
 
 // Stopping the pipeline cancels calls that are with their servers; their outcomes are recorded.
-func TestStopCutsCallsOff(t *testing.T) {
+func TestStop_CancelsCalls(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
+		w := newTestPipeline()
 		w.answer = func(ctx context.Context, _ upstream.Request) (upstream.Answer, error) {
 			<-ctx.Done()
 			return upstream.Answer{}, fmt.Errorf("%w: %w", upstream.ErrNoAnswer, ctx.Err())
@@ -176,16 +176,16 @@ func TestStopCutsCallsOff(t *testing.T) {
 		time.AfterFunc(time.Second, p.Stop)
 		begin := time.Now()
 		got := p.Do(t.Context(), w.call(t))
-		if took := time.Since(begin); took != time.Second || got.Refusal.Code != commonv1.Code_CODE_OUTCOME_UNKNOWN || len(w.of(journal.KindOutcome)) != 1 {
+		if took := time.Since(begin); took != time.Second || got.Refusal.Code != commonv1.Code_CODE_OUTCOME_UNKNOWN || len(w.recordsOf(journal.KindOutcome)) != 1 {
 			t.Errorf("after %v %+v, %v", took, got.Refusal, w.steps)
 		}
 	})
 }
 
 // Concurrent calls are independent: each caller gets its own answer, and each call has its own intent and outcome.
-func TestCallsKeepApart(t *testing.T) {
+func TestDo_ConcurrentCallsAreIndependent(t *testing.T) {
 	t.Parallel()
-	w := newWorld()
+	w := newTestPipeline()
 	w.answer = func(_ context.Context, r upstream.Request) (upstream.Answer, error) {
 		return result(r, `{"echo":`+string(r.ID())+`}`), nil
 	}
@@ -204,7 +204,7 @@ func TestCallsKeepApart(t *testing.T) {
 			t.Error("a caller got another's answer")
 		}
 	}
-	intents, outcomes := w.of(journal.KindIntent), w.of(journal.KindOutcome)
+	intents, outcomes := w.recordsOf(journal.KindIntent), w.recordsOf(journal.KindOutcome)
 	ids := func(records []journal.Record) []string {
 		var out []string
 		for _, r := range records {

@@ -15,15 +15,15 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// givesBroken answers with the claim of a call whose stored params are invalid.
-func givesBroken(*approvalv1.ClaimApprovalRequest) (*approvalv1.ClaimApprovalResponse, error) {
+// claimBrokenCall answers with the claim of a call whose stored params are invalid.
+func claimBrokenCall(*approvalv1.ClaimApprovalRequest) (*approvalv1.ClaimApprovalResponse, error) {
 	return &approvalv1.ClaimApprovalResponse{Result: &approvalv1.ClaimApprovalResponse_Claimed{Claimed: &approvalv1.Claimed{
-		Approval: in(approved), Bound: &approvalv1.BoundCall{Call: &policyv1.Call{ParamsJson: `{"name":`}},
+		Approval: approvalIn(approved), Bound: &approvalv1.BoundCall{Call: &policyv1.Call{ParamsJson: `{"name":`}},
 	}}}, nil
 }
 
-// denying returns a decision that denies by a rule.
-func denying() *policyv1.Decision {
+// denyDecision returns a decision that denies by a rule.
+func denyDecision() *policyv1.Decision {
 	d := allow()
 	d.Effect, d.Code, d.Message = policyv1.Effect_EFFECT_DENY, commonv1.Code_CODE_DENIED_BY_RULE, "not any more"
 	return d
@@ -32,17 +32,17 @@ func denying() *policyv1.Decision {
 // A lost claim is on record with an id of its own, which the refusal of the call has too.
 func TestDo_RefusalHasTheIDOfItsLostClaim(t *testing.T) {
 	t.Parallel()
-	used := refusesClaim(&approvalv1.Refusal{Code: commonv1.Code_CODE_APPROVAL_USED, LeaseUnused: true})
+	used := refuseClaim(&approvalv1.Refusal{Code: commonv1.Code_CODE_APPROVAL_USED, LeaseUnused: true})
 	for name, claimed := range map[string]func(*approvalv1.ClaimApprovalRequest) (*approvalv1.ClaimApprovalResponse, error){
-		"it is refused": used, "what is stored is broken": givesBroken,
+		"it is refused": used, "what is stored is broken": claimBrokenCall,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				w := approving()
-				w.people.asked, w.people.claimed = asks(in(approved)), claimed
+				w := newApprovalPipeline()
+				w.people.asked, w.people.claimed = answerStates(approvalIn(approved)), claimed
 				got := w.do(t)
-				claims, settled := w.of(journal.KindClaim), w.of(journal.KindSettled)
+				claims, settled := w.recordsOf(journal.KindClaim), w.recordsOf(journal.KindSettled)
 				if got.Refusal == nil || len(claims) != 1 || len(settled) != 1 || got.Refusal.ID != claims[0].DecisionID || settled[0].DecisionID != claims[0].DecisionID {
 					t.Errorf("%+v\nclaims %+v\nsettled %+v", got.Refusal, claims, settled)
 				}
@@ -52,12 +52,12 @@ func TestDo_RefusalHasTheIDOfItsLostClaim(t *testing.T) {
 }
 
 // A denied call ends its approval even if its tool's definition cannot be read.
-func TestADenialNeedsNoList(t *testing.T) {
+func TestDo_DenialNeedsNoList(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w, p := ticketed(t, denying())
-		c := w.asking(t)
-		c.Tools = defines(func(context.Context, bool) ([]byte, error) { return nil, errBoom })
+		w, p := newPendingCall(t, denyDecision())
+		c := w.newApprovalCall(t)
+		c.Tools = definitionFunc(func(context.Context, bool) ([]byte, error) { return nil, errBoom })
 		got := p.Do(t.Context(), c)
 		if got.Refusal.Text() != "Denied by policy: not any more" || w.count("cancel") != 1 {
 			t.Errorf("%+v, %v", got.Refusal, w.steps)
@@ -66,11 +66,11 @@ func TestADenialNeedsNoList(t *testing.T) {
 }
 
 // A stored call that cannot be read does not run: the claim is given back.
-func TestABrokenStoredCallIsGivenBack(t *testing.T) {
+func TestApproval_BrokenStoredCallIsReleased(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := approving()
-		w.people.asked, w.people.claimed = asks(in(approved)), givesBroken
+		w := newApprovalPipeline()
+		w.people.asked, w.people.claimed = answerStates(approvalIn(approved)), claimBrokenCall
 		got := w.do(t, func(c *attempt.Call) { c.Client = "x" })
 		if codeOf(got.Refusal) != commonv1.Code_CODE_APPROVAL_UNAVAILABLE || w.count("send") != 0 || len(w.people.released) != 1 {
 			t.Errorf("%+v, %v, given back %v", got.Refusal, w.steps, w.people.released)
@@ -80,10 +80,10 @@ func TestABrokenStoredCallIsGivenBack(t *testing.T) {
 
 // Policy is also asked about the answer of the user at the agent. A call that the user declines is refused and
 // recorded with policy's last decision.
-func TestARefusalAtTheAgentIsOfPolicysLastDecision(t *testing.T) {
+func TestConfirm_RefusalHasTheLastDecision(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := confirmable()
+		w := newConfirmPipeline()
 		asking := w.decide
 		w.decide = func(ctx context.Context, r *policyv1.DecideCallRequest) (*policyv1.DecideCallResponse, error) {
 			resp, err := asking(ctx, r)
@@ -94,19 +94,19 @@ func TestARefusalAtTheAgentIsOfPolicysLastDecision(t *testing.T) {
 			return resp, err
 		}
 		var shown []string
-		got := w.do(t, func(c *attempt.Call) { c.Confirm = says(attempt.Declined, time.Second, &shown) })
-		if refusals := w.of(journal.KindRefusal); codeOf(got.Refusal) != commonv1.Code_CODE_APPROVAL_DENIED || len(refusals) != 1 || refusals[0].PolicyRevision != "later" {
+		got := w.do(t, func(c *attempt.Call) { c.Confirm = answerForm(attempt.Declined, time.Second, &shown) })
+		if refusals := w.recordsOf(journal.KindRefusal); codeOf(got.Refusal) != commonv1.Code_CODE_APPROVAL_DENIED || len(refusals) != 1 || refusals[0].PolicyRevision != "later" {
 			t.Errorf("%+v, recorded %+v", got.Refusal, refusals)
 		}
 	})
 }
 
-// A4: if policy answers a request for a signed decision without a decision, the call is refused, even if it was
+// Case A4. If policy answers a request for a signed decision without a decision, the call is refused, even if it was
 // approved and policy would allow it a moment later.
-func TestA4NoDecisionIsARefusal(t *testing.T) {
+func TestDo_MissingDecisionIsARefusal(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w, p := ticketed(t, nil)
+		w, p := newPendingCall(t, nil)
 		asks := allow()
 		asks.Effect, asks.Approval = policyv1.Effect_EFFECT_REQUIRE_APPROVAL, &policyv1.ApprovalTerms{Quorum: 1}
 		w.decide = func(_ context.Context, r *policyv1.DecideCallRequest) (*policyv1.DecideCallResponse, error) {
@@ -119,11 +119,11 @@ func TestA4NoDecisionIsARefusal(t *testing.T) {
 				return &policyv1.DecideCallResponse{Decision: allow()}, nil
 			}
 		}
-		got := p.Do(t.Context(), w.asking(t))
+		got := p.Do(t.Context(), w.newApprovalCall(t))
 		if codeOf(got.Refusal) != commonv1.Code_CODE_POLICY_UNAVAILABLE || w.count("claim") != 0 || w.count("send") != 0 {
 			t.Errorf("%+v, %v", got.Refusal, w.steps)
 		}
-		if records := w.of(journal.KindRefusal); len(records) != 1 || records[0].Effect != "deny" {
+		if records := w.recordsOf(journal.KindRefusal); len(records) != 1 || records[0].Effect != "deny" {
 			t.Errorf("on record are %+v", records)
 		}
 	})

@@ -12,8 +12,8 @@ import (
 	ratelimitv1 "github.com/sluice-mesh/sluice/gen/sluice/ratelimit/v1"
 )
 
-// answeredBy makes the limiter grant each reservation, with the instances in this order.
-func (w *world) answeredBy(instances ...string) {
+// setInstances makes the limiter grant each reservation, with the instances in this order.
+func (w *testPipeline) setInstances(instances ...string) {
 	w.decide = decides(limited(policyv1.OnLimiterError_ON_LIMITER_ERROR_ALLOW))
 	next := 0
 	w.reserve = func(context.Context, *ratelimitv1.ReserveLimitsRequest) (*ratelimitv1.ReserveLimitsResponse, error) {
@@ -42,8 +42,8 @@ func TestLimits_TwoInstancesThatAnswerInTurnCountNothing(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				w := newWorld()
-				w.answeredBy(tt.instances...)
+				w := newTestPipeline()
+				w.setInstances(tt.instances...)
 				p := w.pipeline(t)
 				var passed strings.Builder
 				refused := 0
@@ -78,8 +78,8 @@ func TestLimits_TwoInstancesThatAnswerInTurnCountNothing(t *testing.T) {
 func TestLimits_LateAnswerOfAnInstanceThatHasGone(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
-		w.answeredBy("a")
+		w := newTestPipeline()
+		w.setInstances("a")
 		grant := w.reserve
 		late := make(chan struct{})
 		slow := true
@@ -100,7 +100,7 @@ func TestLimits_LateAnswerOfAnInstanceThatHasGone(t *testing.T) {
 		synctest.Wait()
 		do()
 		time.Sleep(time.Millisecond)
-		w.answeredBy("b")
+		w.setInstances("b")
 		do()
 		time.Sleep(time.Millisecond)
 		close(late)

@@ -28,8 +28,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// world contains everything around a pipeline, controlled by a test. It records the steps in their order.
-type world struct {
+// testPipeline contains everything around a pipeline, controlled by a test. It records the steps in their order.
+type testPipeline struct {
 	policyv1.PolicyServiceClient
 	ratelimitv1.RateLimitServiceClient
 
@@ -37,7 +37,7 @@ type world struct {
 	reserve func(context.Context, *ratelimitv1.ReserveLimitsRequest) (*ratelimitv1.ReserveLimitsResponse, error)
 	answer  func(context.Context, upstream.Request) (upstream.Answer, error)
 	// people is the approval service, and hold is how long calls wait for it.
-	people people
+	people fakeApprovals
 	hold   time.Duration
 	// meter records metrics; nil records none.
 	meter metric.Meter
@@ -51,9 +51,9 @@ type world struct {
 	settled []*ratelimitv1.SettleLeaseRequest
 }
 
-// newWorld returns a world in which everything is allowed and answered.
-func newWorld() *world {
-	return &world{
+// newTestPipeline returns a pipeline in which everything is allowed and answered.
+func newTestPipeline() *testPipeline {
+	return &testPipeline{
 		decide: func(context.Context, *policyv1.DecideCallRequest) (*policyv1.DecideCallResponse, error) {
 			return &policyv1.DecideCallResponse{Decision: allow()}, nil
 		},
@@ -68,10 +68,10 @@ func newWorld() *world {
 }
 
 // pipeline returns the pipeline to test.
-func (w *world) pipeline(t testing.TB) *pipeline.Pipeline {
+func (w *testPipeline) pipeline(t testing.TB) *pipeline.Pipeline {
 	t.Helper()
 	p, err := pipeline.New(pipeline.Deps{
-		Policy: w, Decisions: w.kept(t), Limiter: w, Journal: (*book)(w), Approvals: w.waiter(t), Log: slog.New(slog.DiscardHandler),
+		Policy: w, Decisions: w.kept(t), Limiter: w, Journal: (*fakeJournal)(w), Approvals: w.approvalsClient(t), Log: slog.New(slog.DiscardHandler),
 		Tracer: sdktrace.NewTracerProvider(sdktrace.WithSampler(sdktrace.NeverSample())).Tracer("test"), Meters: w.meters(t),
 	})
 	if err != nil {
@@ -81,7 +81,7 @@ func (w *world) pipeline(t testing.TB) *pipeline.Pipeline {
 }
 
 // kept returns a cache of decisions that stays empty, because it has no lease.
-func (w *world) kept(t testing.TB) *decisioncache.Cache {
+func (w *testPipeline) kept(t testing.TB) *decisioncache.Cache {
 	t.Helper()
 	k, err := decisioncache.New(decisioncache.Deps{Policy: w, Meters: w.meters(t), Log: slog.New(slog.DiscardHandler)}, false)
 	if err != nil {
@@ -90,7 +90,7 @@ func (w *world) kept(t testing.TB) *decisioncache.Cache {
 	return k
 }
 
-func (w *world) meters(t testing.TB) *meters.Meters {
+func (w *testPipeline) meters(t testing.TB) *meters.Meters {
 	t.Helper()
 	if w.meter == nil {
 		w.meter = noop.Meter{}
@@ -102,14 +102,14 @@ func (w *world) meters(t testing.TB) *meters.Meters {
 	return m
 }
 
-func (w *world) step(name string) {
+func (w *testPipeline) step(name string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.steps = append(w.steps, name)
 }
 
 // count returns how often a step occurred.
-func (w *world) count(name string) int {
+func (w *testPipeline) count(name string) int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	n := 0
@@ -121,24 +121,24 @@ func (w *world) count(name string) int {
 	return n
 }
 
-// of returns the records of a kind.
-func (w *world) of(kind journal.Kind) []journal.Record {
+// recordsOf returns the records of a kind.
+func (w *testPipeline) recordsOf(kind journal.Kind) []journal.Record {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return slices.DeleteFunc(slices.Clone(w.records), func(r journal.Record) bool { return r.Kind != kind })
 }
 
-func (w *world) DecideCall(ctx context.Context, r *policyv1.DecideCallRequest, _ ...grpc.CallOption) (*policyv1.DecideCallResponse, error) {
+func (w *testPipeline) DecideCall(ctx context.Context, r *policyv1.DecideCallRequest, _ ...grpc.CallOption) (*policyv1.DecideCallResponse, error) {
 	w.step("decide")
 	return w.decide(ctx, r)
 }
 
-func (w *world) ReserveLimits(ctx context.Context, r *ratelimitv1.ReserveLimitsRequest, _ ...grpc.CallOption) (*ratelimitv1.ReserveLimitsResponse, error) {
+func (w *testPipeline) ReserveLimits(ctx context.Context, r *ratelimitv1.ReserveLimitsRequest, _ ...grpc.CallOption) (*ratelimitv1.ReserveLimitsResponse, error) {
 	w.step("reserve")
 	return w.reserve(ctx, r)
 }
 
-func (w *world) SettleLease(_ context.Context, r *ratelimitv1.SettleLeaseRequest, _ ...grpc.CallOption) (*ratelimitv1.SettleLeaseResponse, error) {
+func (w *testPipeline) SettleLease(_ context.Context, r *ratelimitv1.SettleLeaseRequest, _ ...grpc.CallOption) (*ratelimitv1.SettleLeaseResponse, error) {
 	w.step("settle")
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -146,7 +146,7 @@ func (w *world) SettleLease(_ context.Context, r *ratelimitv1.SettleLeaseRequest
 	return &ratelimitv1.SettleLeaseResponse{Settled: true}, nil
 }
 
-func (w *world) Forward(ctx context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+func (w *testPipeline) Forward(ctx context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
 	w.step("send")
 	w.mu.Lock()
 	w.sent = append(w.sent, r)
@@ -154,11 +154,11 @@ func (w *world) Forward(ctx context.Context, r upstream.Request, _ func([]byte))
 	return w.answer(ctx, r)
 }
 
-// book is the world as a journal.
-type book world
+// fakeJournal is the world as a journal.
+type fakeJournal testPipeline
 
-func (b *book) write(kind journal.Kind, r *journal.Record) error {
-	w := (*world)(b)
+func (b *fakeJournal) write(kind journal.Kind, r *journal.Record) error {
+	w := (*testPipeline)(b)
 	w.step(string(kind))
 	if err := w.broken[kind]; err != nil {
 		return err
@@ -171,31 +171,31 @@ func (b *book) write(kind journal.Kind, r *journal.Record) error {
 	return nil
 }
 
-func (b *book) Claim(_ context.Context, r *journal.Record) error {
+func (b *fakeJournal) Claim(_ context.Context, r *journal.Record) error {
 	return b.write(journal.KindClaim, r)
 }
 
-func (b *book) Settled(_ context.Context, r *journal.Record) error {
+func (b *fakeJournal) Settled(_ context.Context, r *journal.Record) error {
 	return b.write(journal.KindSettled, r)
 }
 
-func (b *book) Intent(_ context.Context, r *journal.Record) error {
+func (b *fakeJournal) Intent(_ context.Context, r *journal.Record) error {
 	return b.write(journal.KindIntent, r)
 }
 
-func (b *book) Outcome(_ context.Context, r *journal.Record) error {
+func (b *fakeJournal) Outcome(_ context.Context, r *journal.Record) error {
 	return b.write(journal.KindOutcome, r)
 }
 
-func (b *book) Refusal(_ context.Context, r *journal.Record) error {
+func (b *fakeJournal) Refusal(_ context.Context, r *journal.Record) error {
 	return b.write(journal.KindRefusal, r)
 }
 
-func (b *book) Passed(_ context.Context, r *journal.Record) error {
+func (b *fakeJournal) Passed(_ context.Context, r *journal.Record) error {
 	return b.write(journal.KindPassed, r)
 }
 
-func (*book) HMAC(raw []byte) string { return "hmac of " + string(raw) }
+func (*fakeJournal) HMAC(raw []byte) string { return "hmac of " + string(raw) }
 
 func allow() *policyv1.Decision {
 	return &policyv1.Decision{
@@ -262,7 +262,7 @@ func parse(t testing.TB, raw string) *jsonrpc.Message {
 }
 
 // call returns a call of the tool safe in this world.
-func (w *world) call(t testing.TB) attempt.Call {
+func (w *testPipeline) call(t testing.TB) attempt.Call {
 	t.Helper()
 	return attempt.Call{
 		Principal: caller("ana"), Server: "files", Message: parse(t, safeCall),
@@ -270,15 +270,15 @@ func (w *world) call(t testing.TB) attempt.Call {
 	}
 }
 
-// defines returns the definition that a server lists for the called tool.
-type defines func(ctx context.Context, now bool) ([]byte, error)
+// definitionFunc returns the definition that a server lists for the called tool.
+type definitionFunc func(ctx context.Context, now bool) ([]byte, error)
 
 // Known implements attempt.Tools: no definition is known before the server is asked.
-func (defines) Known(context.Context) []byte { return nil }
+func (definitionFunc) Known(context.Context) []byte { return nil }
 
-func (d defines) Definition(ctx context.Context, now bool) ([]byte, error) { return d(ctx, now) }
+func (d definitionFunc) Definition(ctx context.Context, now bool) ([]byte, error) { return d(ctx, now) }
 
-func (defines) Listed(context.Context) (attempt.Listing, error) {
+func (definitionFunc) Listed(context.Context) (attempt.Listing, error) {
 	return attempt.Listing{Listed: true}, nil
 }
 

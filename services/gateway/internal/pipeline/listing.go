@@ -20,7 +20,7 @@ func (p *Pipeline) judge(ctx context.Context, a attempt.Attempt) (attempt.Attemp
 	if calls {
 		a.Definition = a.Tools.Known(ctx)
 	}
-	a, refused := p.desk.Judge(ctx, a)
+	a, refused := p.attempts.Judge(ctx, a)
 	d := a.Decision
 	if refused != nil || !calls || a.Definition != nil || d.GetHidden() || d.GetCode() != commonv1.Code_CODE_TOOL_UNKNOWN {
 		return a, refused
@@ -34,7 +34,7 @@ func (p *Pipeline) judge(ctx context.Context, a attempt.Attempt) (attempt.Attemp
 		return a, nil
 	}
 	a.Definition = definition
-	return p.desk.Judge(ctx, a)
+	return p.attempts.Judge(ctx, a)
 }
 
 // definitionUnknown returns the refusal of a call whose tool definition is not known.

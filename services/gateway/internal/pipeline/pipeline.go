@@ -40,10 +40,10 @@ type Deps struct {
 // Pipeline carries out calls. It is safe for concurrent use.
 type Pipeline struct {
 	deps      Deps
-	desk      *attempt.Desk
+	attempts  *attempt.Client
 	approvals *approvals.Manager
-	abuse     abuse
-	exempt    *passed
+	refusals  refusalCounter
+	exempt    *exemptCounter
 	// stopCtx is cancelled by stop when calls in flight must end.
 	stopCtx context.Context
 	stop    context.CancelFunc
@@ -54,7 +54,7 @@ func New(deps Deps) (*Pipeline, error) {
 	if deps.Meters == nil || deps.Log == nil {
 		return nil, errors.New("pipeline: every dependency is required")
 	}
-	desk, err := attempt.NewDesk(attempt.Deps{Policy: deps.Policy, Decisions: deps.Decisions, Limiter: deps.Limiter, Journal: deps.Journal, Tracer: deps.Tracer, Log: deps.Log})
+	desk, err := attempt.NewClient(attempt.Deps{Policy: deps.Policy, Decisions: deps.Decisions, Limiter: deps.Limiter, Journal: deps.Journal, Tracer: deps.Tracer, Log: deps.Log})
 	if err != nil {
 		return nil, err
 	}
@@ -62,7 +62,7 @@ func New(deps Deps) (*Pipeline, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Pipeline{deps: deps, desk: desk, approvals: approved, abuse: newAbuse(), exempt: newPassed()}
+	p := &Pipeline{deps: deps, attempts: desk, approvals: approved, refusals: newRefusalCounter(), exempt: newExemptCounter()}
 	p.stopCtx, p.stop = context.WithCancel(context.Background())
 	return p, nil
 }
@@ -71,7 +71,7 @@ func New(deps Deps) (*Pipeline, error) {
 func (p *Pipeline) Drain() { p.approvals.Drain() }
 
 // IsMiscounting reports whether limited calls are refused because two instances of the ratelimit role answer in turn.
-func (p *Pipeline) IsMiscounting() bool { return p.desk.Miscounting() }
+func (p *Pipeline) IsMiscounting() bool { return p.attempts.IsMiscounting() }
 
 // Stop cancels the calls that are with their servers, and later ones. Their outcomes are recorded as unknown, and
 // their callers are answered. Stop does not wait for that.
@@ -133,9 +133,9 @@ func (p *Pipeline) Do(ctx context.Context, call attempt.Call) Result {
 	if refused != nil {
 		return p.refuse(ctx, a, refused)
 	}
-	if err := p.desk.Intent(ctx, a); err != nil {
+	if err := p.attempts.RecordIntent(ctx, a); err != nil {
 		p.approvals.ReleaseUnsent(ctx, a, "its intent could not be recorded")
-		return p.refuse(ctx, a, p.desk.NotSent(ctx, a, err))
+		return p.refuse(ctx, a, p.attempts.NotSent(ctx, a, err))
 	}
 	span := trace.SpanFromContext(ctx)
 	spans.Decision(span, a.ID, "", a.Decision, a.Lease)
@@ -152,7 +152,7 @@ func (p *Pipeline) admit(ctx, callerCtx context.Context, a attempt.Attempt) (_ a
 	if a.Stale {
 		return a, &refusal.Refusal{Code: commonv1.Code_CODE_POLICY_UNAVAILABLE}
 	}
-	turn, refused := p.abuse.waitTurn(callerCtx, blamedFor(a.Call))
+	turn, refused := p.refusals.waitTurn(callerCtx, offenderOfCall(a.Call))
 	if refused != nil {
 		return a, refused
 	}
@@ -166,21 +166,21 @@ func (p *Pipeline) admit(ctx, callerCtx context.Context, a attempt.Attempt) (_ a
 		return a, refused
 	}
 	switch {
-	case a.Asks():
+	case a.NeedsApproval():
 		turn.end(false) // approvers may take long
 		a, refused = p.approvals.RequestAndClaim(ctx, callerCtx, a)
 	default:
 		refused = p.approvals.CheckNotRequired(ctx, a)
 	}
 	if refused == nil && a.Claim == nil && a.IsLimited() { // a claim has reserved its limits
-		a, refused = p.desk.Reserve(ctx, a, a.ID)
+		a, refused = p.attempts.Reserve(ctx, a, a.ID)
 	}
 	return a, refused
 }
 
 // refuse records a refusal and returns it as the result.
 func (p *Pipeline) refuse(ctx context.Context, a attempt.Attempt, refused *refusal.Refusal) Result {
-	refused.ID = p.recordRefusal(ctx, p.desk.RefusalRecord(ctx, a, refused))
+	refused.ID = p.recordRefusal(ctx, p.attempts.RefusalRecord(ctx, a, refused))
 	span := trace.SpanFromContext(ctx)
 	spans.Decision(span, refused.ID, enum.NameOrEmpty(refused.Code), a.Decision, a.Lease)
 	if asked := refused.Approval; asked != nil {

@@ -29,10 +29,10 @@ import (
 
 var errBoom = errors.New("boom")
 
-func TestNewRefusesWhatIsMissing(t *testing.T) {
+func TestNew_FailsWhenADependencyIsMissing(t *testing.T) {
 	t.Parallel()
-	w := newWorld()
-	whole := pipeline.Deps{Policy: w, Decisions: w.kept(t), Limiter: w, Journal: (*book)(w), Approvals: w.waiter(t), Log: slog.New(slog.DiscardHandler), Tracer: noop.NewTracerProvider().Tracer(""), Meters: w.meters(t)}
+	w := newTestPipeline()
+	whole := pipeline.Deps{Policy: w, Decisions: w.kept(t), Limiter: w, Journal: (*fakeJournal)(w), Approvals: w.approvalsClient(t), Log: slog.New(slog.DiscardHandler), Tracer: noop.NewTracerProvider().Tracer(""), Meters: w.meters(t)}
 	if _, err := pipeline.New(whole); err != nil {
 		t.Fatal(err)
 	}
@@ -55,9 +55,9 @@ func TestNewRefusesWhatIsMissing(t *testing.T) {
 }
 
 // The steps of an allowed call have a fixed order: verify, decide, reserve, record, send, record.
-func TestACallThatIsAllowed(t *testing.T) {
+func TestDo_AllowedCallRuns(t *testing.T) {
 	t.Parallel()
-	w := newWorld()
+	w := newTestPipeline()
 	w.decide = func(ctx context.Context, r *policyv1.DecideCallRequest) (*policyv1.DecideCallResponse, error) {
 		want := &policyv1.Call{Method: "tools/call", Server: "files", Name: "safe", ParamsJson: `{"name":"safe","arguments":{"path":"/srv"}}`}
 		if got := r.GetCall(); got.String() != want.String() {
@@ -103,9 +103,9 @@ func TestACallThatIsAllowed(t *testing.T) {
 }
 
 // A call without limits needs no request to the limiter.
-func TestACallWithoutLimitsIsNotCounted(t *testing.T) {
+func TestDo_CallWithoutLimitsReservesNothing(t *testing.T) {
 	t.Parallel()
-	w := newWorld()
+	w := newTestPipeline()
 	if got := w.pipeline(t).Do(t.Context(), w.call(t)); got.Refusal != nil {
 		t.Fatalf("%+v", got.Refusal)
 	}
@@ -120,8 +120,8 @@ func hang[Req, Resp any](ctx context.Context, _ *Req) (*Resp, error) {
 	return nil, status.FromContextError(ctx.Err()).Err()
 }
 
-func with(change func(*policyv1.Decision)) func(*world) {
-	return func(w *world) {
+func with(change func(*policyv1.Decision)) func(*testPipeline) {
+	return func(w *testPipeline) {
 		d := limited(policyv1.OnLimiterError_ON_LIMITER_ERROR_DENY)
 		change(d)
 		w.decide = decides(d)
@@ -131,16 +131,16 @@ func with(change func(*policyv1.Decision)) func(*world) {
 // refusedCases are calls that must not be sent, whatever is missing, broken or not understood.
 var refusedCases = []struct {
 	name  string
-	given func(*world)
+	given func(*testPipeline)
 	code  commonv1.Code
 }{
-	{"policy is away", func(w *world) {
+	{"policy is away", func(w *testPipeline) {
 		w.decide = func(context.Context, *policyv1.DecideCallRequest) (*policyv1.DecideCallResponse, error) {
 			return nil, errBoom
 		}
 	}, commonv1.Code_CODE_POLICY_UNAVAILABLE},
-	{"policy hangs", func(w *world) { w.decide = hang[policyv1.DecideCallRequest, policyv1.DecideCallResponse] }, commonv1.Code_CODE_POLICY_UNAVAILABLE},
-	{"policy says nothing", func(w *world) { w.decide = decides(nil) }, commonv1.Code_CODE_POLICY_UNAVAILABLE},
+	{"policy hangs", func(w *testPipeline) { w.decide = hang[policyv1.DecideCallRequest, policyv1.DecideCallResponse] }, commonv1.Code_CODE_POLICY_UNAVAILABLE},
+	{"policy says nothing", func(w *testPipeline) { w.decide = decides(nil) }, commonv1.Code_CODE_POLICY_UNAVAILABLE},
 	{"no effect", with(func(d *policyv1.Decision) { d.Effect = policyv1.Effect_EFFECT_UNSPECIFIED }), commonv1.Code_CODE_POLICY_UNAVAILABLE},
 	{"an effect of the future", with(func(d *policyv1.Decision) { d.Effect = 99 }), commonv1.Code_CODE_POLICY_UNAVAILABLE},
 	{"denied", with(func(d *policyv1.Decision) {
@@ -156,72 +156,72 @@ var refusedCases = []struct {
 		d.Limits[0].Limit.Kind = ratelimitv1.LimitKind_LIMIT_KIND_CONCURRENCY
 	}), commonv1.Code_CODE_POLICY_UNAVAILABLE},
 	{"a limit that must be settled", with(func(d *policyv1.Decision) { d.Limits[0].Settle = "/total" }), commonv1.Code_CODE_POLICY_UNAVAILABLE},
-	{"the limiter refuses", func(w *world) {
+	{"the limiter refuses", func(w *testPipeline) {
 		with(func(*policyv1.Decision) {})(w)
-		w.reserve = refuses(&ratelimitv1.Refusal{Code: commonv1.Code_CODE_RATE_LIMITED, RetryAfter: durationpb.New(time.Second)})
+		w.reserve = refuseReservation(&ratelimitv1.Refusal{Code: commonv1.Code_CODE_RATE_LIMITED, RetryAfter: durationpb.New(time.Second)})
 	}, commonv1.Code_CODE_RATE_LIMITED},
-	{"the limiter refuses without a code", func(w *world) {
+	{"the limiter refuses without a code", func(w *testPipeline) {
 		with(func(*policyv1.Decision) {})(w)
-		w.reserve = refuses(&ratelimitv1.Refusal{Limit: -7})
+		w.reserve = refuseReservation(&ratelimitv1.Refusal{Limit: -7})
 	}, commonv1.Code_CODE_LIMITER_UNAVAILABLE},
-	{"the limiter refuses for a limit that there is not", func(w *world) {
+	{"the limiter refuses for a limit that there is not", func(w *testPipeline) {
 		with(func(*policyv1.Decision) {})(w)
-		w.reserve = refuses(&ratelimitv1.Refusal{Code: commonv1.Code_CODE_RATE_LIMITED, Limit: 99})
+		w.reserve = refuseReservation(&ratelimitv1.Refusal{Code: commonv1.Code_CODE_RATE_LIMITED, Limit: 99})
 	}, commonv1.Code_CODE_RATE_LIMITED},
-	{"the limiter says nothing", func(w *world) {
+	{"the limiter says nothing", func(w *testPipeline) {
 		with(func(*policyv1.Decision) {})(w)
 		w.reserve = func(context.Context, *ratelimitv1.ReserveLimitsRequest) (*ratelimitv1.ReserveLimitsResponse, error) {
 			return &ratelimitv1.ReserveLimitsResponse{}, nil
 		}
 	}, commonv1.Code_CODE_LIMITER_UNAVAILABLE},
-	{"the limiter hangs", func(w *world) {
+	{"the limiter hangs", func(w *testPipeline) {
 		with(func(*policyv1.Decision) {})(w)
 		w.reserve = hang[ratelimitv1.ReserveLimitsRequest, ratelimitv1.ReserveLimitsResponse]
 	}, commonv1.Code_CODE_LIMITER_UNAVAILABLE},
-	{"one of two limits may not go uncounted", func(w *world) {
+	{"one of two limits may not go uncounted", func(w *testPipeline) {
 		with(func(d *policyv1.Decision) {
 			d.Limits = []*policyv1.RuleLimit{limit(policyv1.OnLimiterError_ON_LIMITER_ERROR_ALLOW), limit(policyv1.OnLimiterError_ON_LIMITER_ERROR_UNSPECIFIED)}
 		})(w)
-		w.reserve = fails(codes.Unavailable)
+		w.reserve = failReservation(codes.Unavailable)
 	}, commonv1.Code_CODE_LIMITER_UNAVAILABLE},
-	{"the limiter can't count this kind", func(w *world) {
-		w.decide, w.reserve = decides(limited(policyv1.OnLimiterError_ON_LIMITER_ERROR_ALLOW)), fails(codes.Unimplemented)
+	{"the limiter can't count this kind", func(w *testPipeline) {
+		w.decide, w.reserve = decides(limited(policyv1.OnLimiterError_ON_LIMITER_ERROR_ALLOW)), failReservation(codes.Unimplemented)
 	}, commonv1.Code_CODE_LIMITER_UNAVAILABLE},
-	{"the limiter is full", func(w *world) {
-		w.decide, w.reserve = decides(limited(policyv1.OnLimiterError_ON_LIMITER_ERROR_ALLOW)), fails(codes.ResourceExhausted)
+	{"the limiter is full", func(w *testPipeline) {
+		w.decide, w.reserve = decides(limited(policyv1.OnLimiterError_ON_LIMITER_ERROR_ALLOW)), failReservation(codes.ResourceExhausted)
 	}, commonv1.Code_CODE_LIMITER_UNAVAILABLE},
-	{"the limiter takes the question for wrong", func(w *world) {
-		w.decide, w.reserve = decides(limited(policyv1.OnLimiterError_ON_LIMITER_ERROR_ALLOW)), fails(codes.InvalidArgument)
+	{"the limiter takes the question for wrong", func(w *testPipeline) {
+		w.decide, w.reserve = decides(limited(policyv1.OnLimiterError_ON_LIMITER_ERROR_ALLOW)), failReservation(codes.InvalidArgument)
 	}, commonv1.Code_CODE_LIMITER_UNAVAILABLE},
-	{"the intent can't be recorded", func(w *world) {
+	{"the intent can't be recorded", func(w *testPipeline) {
 		with(func(*policyv1.Decision) {})(w)
 		w.broken[journal.KindIntent] = errBoom
 	}, commonv1.Code_CODE_AUDIT_UNAVAILABLE},
-	{"X5 the caller has its share of the journal", func(w *world) {
+	{"X5 the caller has its share of the journal", func(w *testPipeline) {
 		with(func(*policyv1.Decision) {})(w)
 		w.broken[journal.KindIntent] = fmt.Errorf("x: %w", journal.ErrQuota)
 	}, commonv1.Code_CODE_ABUSE_LIMITED},
 }
 
-func refuses(r *ratelimitv1.Refusal) func(context.Context, *ratelimitv1.ReserveLimitsRequest) (*ratelimitv1.ReserveLimitsResponse, error) {
+func refuseReservation(r *ratelimitv1.Refusal) func(context.Context, *ratelimitv1.ReserveLimitsRequest) (*ratelimitv1.ReserveLimitsResponse, error) {
 	return func(context.Context, *ratelimitv1.ReserveLimitsRequest) (*ratelimitv1.ReserveLimitsResponse, error) {
 		return &ratelimitv1.ReserveLimitsResponse{Result: &ratelimitv1.ReserveLimitsResponse_Refusal{Refusal: r}}, nil
 	}
 }
 
-func fails(code codes.Code) func(context.Context, *ratelimitv1.ReserveLimitsRequest) (*ratelimitv1.ReserveLimitsResponse, error) {
+func failReservation(code codes.Code) func(context.Context, *ratelimitv1.ReserveLimitsRequest) (*ratelimitv1.ReserveLimitsResponse, error) {
 	return func(context.Context, *ratelimitv1.ReserveLimitsRequest) (*ratelimitv1.ReserveLimitsResponse, error) {
 		return nil, status.Error(code, "x")
 	}
 }
 
-func TestWhateverIsMissingTheCallIsRefused(t *testing.T) {
+func TestDo_RefusesWhenAServiceIsUnavailable(t *testing.T) {
 	t.Parallel()
 	for _, tt := range refusedCases {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				w := newWorld()
+				w := newTestPipeline()
 				tt.given(w)
 				begin := time.Now()
 				got := w.pipeline(t).Do(t.Context(), w.call(t))
@@ -231,11 +231,11 @@ func TestWhateverIsMissingTheCallIsRefused(t *testing.T) {
 				if took := time.Since(begin); took > 2*time.Second {
 					t.Errorf("it took %v", took)
 				}
-				records := w.of(journal.KindRefusal)
+				records := w.recordsOf(journal.KindRefusal)
 				if len(records) != 1 || records[0].Code != enum.NameOrEmpty(tt.code) || records[0].DecisionID != got.Refusal.ID || got.Refusal.ID == "" {
 					t.Errorf("records %+v", records)
 				}
-				if w.count("send") != 0 || len(w.of(journal.KindIntent)) != 0 {
+				if w.count("send") != 0 || len(w.recordsOf(journal.KindIntent)) != 0 {
 					t.Errorf("steps %v", w.steps)
 				}
 			})
@@ -243,9 +243,9 @@ func TestWhateverIsMissingTheCallIsRefused(t *testing.T) {
 	}
 }
 
-func TestARefusalThatCanNotBeRecordedIsARefusal(t *testing.T) {
+func TestDo_UnrecordedRefusalIsARefusal(t *testing.T) {
 	t.Parallel()
-	w := newWorld()
+	w := newTestPipeline()
 	w.decide = decides(nil)
 	w.broken[journal.KindRefusal] = errBoom
 	if got := w.pipeline(t).Do(t.Context(), w.call(t)); got.Refusal == nil || w.count("send") != 0 {
@@ -254,9 +254,9 @@ func TestARefusalThatCanNotBeRecordedIsARefusal(t *testing.T) {
 }
 
 // A call with a token that may be revoked is refused, and no service is asked about it.
-func TestAStaleTokenIsRefused(t *testing.T) {
+func TestDo_StaleTokenIsRefused(t *testing.T) {
 	t.Parallel()
-	w := newWorld()
+	w := newTestPipeline()
 	call := w.call(t)
 	call.Stale = true
 	if got := w.pipeline(t).Do(t.Context(), call); got.Refusal == nil || got.Refusal.Code != commonv1.Code_CODE_POLICY_UNAVAILABLE {
@@ -268,9 +268,9 @@ func TestAStaleTokenIsRefused(t *testing.T) {
 }
 
 // A hidden tool is answered like a missing one; only the record shows the difference.
-func TestAHiddenToolIsToldFromAMissingOneInTheRecordAlone(t *testing.T) {
+func TestDo_HiddenToolLooksMissingExceptInItsRecord(t *testing.T) {
 	t.Parallel()
-	w := newWorld()
+	w := newTestPipeline()
 	with(func(d *policyv1.Decision) {
 		d.Effect, d.Hidden, d.Message = policyv1.Effect_EFFECT_DENY, true, "because it is secret"
 	})(w)
@@ -278,22 +278,22 @@ func TestAHiddenToolIsToldFromAMissingOneInTheRecordAlone(t *testing.T) {
 	if got.Rule != nil || got.Message != "" || got.Code != commonv1.Code_CODE_TOOL_UNKNOWN {
 		t.Errorf("the caller gets %+v", got)
 	}
-	if rec := w.of(journal.KindRefusal)[0]; !rec.Hidden || rec.Rule.Rule != "tools.safe" {
+	if rec := w.recordsOf(journal.KindRefusal)[0]; !rec.Hidden || rec.Rule.Rule != "tools.safe" {
 		t.Errorf("the record says %+v", rec)
 	}
 }
 
 // If every limit says so, calls pass while the limiter is unavailable.
-func TestLimitsThatMayGoUncounted(t *testing.T) {
+func TestLimits_MayAllowCallsUncounted(t *testing.T) {
 	t.Parallel()
 	for name, reserve := range map[string]func(context.Context, *ratelimitv1.ReserveLimitsRequest) (*ratelimitv1.ReserveLimitsResponse, error){
-		"the limiter is away": fails(codes.Unavailable),
+		"the limiter is away": failReservation(codes.Unavailable),
 		"the limiter hangs":   hang[ratelimitv1.ReserveLimitsRequest, ratelimitv1.ReserveLimitsResponse],
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				w := newWorld()
+				w := newTestPipeline()
 				w.decide, w.reserve = decides(limited(policyv1.OnLimiterError_ON_LIMITER_ERROR_ALLOW)), reserve
 				if got := w.pipeline(t).Do(t.Context(), w.call(t)); got.Refusal != nil || w.count("send") != 1 {
 					t.Errorf("%+v", got)
@@ -303,20 +303,20 @@ func TestLimitsThatMayGoUncounted(t *testing.T) {
 	}
 }
 
-// R2: disconnecting cancels nothing, neither the call nor its reservation. A caller must not be able to avoid a limit
-// that way.
-func TestR2HangingUpChangesNothing(t *testing.T) {
+// Case R2. Disconnecting cancels nothing, neither the call nor its reservation. A caller must not be able to avoid a
+// limit that way.
+func TestDo_DisconnectChangesNothing(t *testing.T) {
 	t.Parallel()
-	for name, given := range map[string]func(*world, context.CancelFunc){
-		"before anything": func(_ *world, cancel context.CancelFunc) { cancel() },
-		"while policy decides": func(w *world, cancel context.CancelFunc) {
+	for name, given := range map[string]func(*testPipeline, context.CancelFunc){
+		"before anything": func(_ *testPipeline, cancel context.CancelFunc) { cancel() },
+		"while policy decides": func(w *testPipeline, cancel context.CancelFunc) {
 			decide := w.decide
 			w.decide = func(ctx context.Context, r *policyv1.DecideCallRequest) (*policyv1.DecideCallResponse, error) {
 				cancel()
 				return decide(ctx, r)
 			}
 		},
-		"while the server works": func(w *world, cancel context.CancelFunc) {
+		"while the server works": func(w *testPipeline, cancel context.CancelFunc) {
 			answer := w.answer
 			w.answer = func(ctx context.Context, r upstream.Request) (upstream.Answer, error) {
 				cancel()
@@ -326,7 +326,7 @@ func TestR2HangingUpChangesNothing(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld()
+			w := newTestPipeline()
 			answer := w.answer
 			w.decide = func(ctx context.Context, _ *policyv1.DecideCallRequest) (*policyv1.DecideCallResponse, error) {
 				return &policyv1.DecideCallResponse{Decision: limited(policyv1.OnLimiterError_ON_LIMITER_ERROR_ALLOW)}, ctx.Err()
@@ -350,7 +350,7 @@ func TestR2HangingUpChangesNothing(t *testing.T) {
 			if diff := cmp.Diff([]string{"decide", "reserve", "intent", "send", "outcome"}, w.steps); diff != "" {
 				t.Errorf("steps (-want +got):\n%s", diff)
 			}
-			if intents := w.of(journal.KindIntent); len(intents) != 1 || intents[0].ReservedAt.IsZero() {
+			if intents := w.recordsOf(journal.KindIntent); len(intents) != 1 || intents[0].ReservedAt.IsZero() {
 				t.Errorf("the call was not counted: %+v", intents)
 			}
 		})

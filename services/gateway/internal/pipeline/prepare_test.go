@@ -20,7 +20,7 @@ func startSpan(t testing.TB) (context.Context, trace.SpanContext) {
 }
 
 // The sent message has the same bytes as the judged one, except for the project's own keys and the trace context.
-func TestPrepareSendsWhatWasJudged(t *testing.T) {
+func TestPrepare_SendsTheJudgedBytes(t *testing.T) {
 	t.Parallel()
 	_, span := startSpan(t)
 	ours := "00-" + span.TraceID().String() + "-" + span.SpanID().String() + "-01"
@@ -63,7 +63,7 @@ func TestPrepareSendsWhatWasJudged(t *testing.T) {
 }
 
 // A message of maximum size is not too large after Prepare has added to it.
-func TestPrepareTakesWhatTheGateTook(t *testing.T) {
+func TestPrepare_AcceptsParsedMessages(t *testing.T) {
 	t.Parallel()
 	_, span := startSpan(t)
 	frame := `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x","_meta":{"traceparent":"x"},"arguments":{"a":""}}}`
@@ -73,7 +73,7 @@ func TestPrepareTakesWhatTheGateTook(t *testing.T) {
 	}
 }
 
-func TestPrepareWithoutATrace(t *testing.T) {
+func TestPrepare_WithoutATrace(t *testing.T) {
 	t.Parallel()
 	got, err := pipeline.Prepare(parse(t, `{"jsonrpc":"2.0","id":1,"method":"ping","params":{"_meta":{"traceparent":"x"}}}`), trace.SpanContext{}, nil)
 	if err != nil || got.TraceParent != "" || strings.Contains(string(got.Body()), "traceparent") {

@@ -12,11 +12,11 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// progressing is a server that reports progress at these times after the call, and never answers.
-type progressing []time.Duration
+// progressServer is a server that reports progress at these times after the call, and never answers.
+type progressServer []time.Duration
 
 // Forward implements attempt.Forwarder.
-func (p progressing) Forward(ctx context.Context, _ upstream.Request, events func([]byte)) (upstream.Answer, error) {
+func (p progressServer) Forward(ctx context.Context, _ upstream.Request, events func([]byte)) (upstream.Answer, error) {
 	begin := time.Now()
 	for _, at := range p {
 		select {
@@ -31,12 +31,12 @@ func (p progressing) Forward(ctx context.Context, _ upstream.Request, events fun
 	return upstream.Answer{}, upstream.ErrTimeout
 }
 
-// saying is a server that sends many messages, but no progress.
-type saying struct{ progressing }
+// messageServer is a server that sends many messages, but no progress.
+type messageServer struct{ progressServer }
 
 // Forward implements attempt.Forwarder.
-func (s saying) Forward(ctx context.Context, r upstream.Request, events func([]byte)) (upstream.Answer, error) {
-	return s.progressing.Forward(ctx, r, func([]byte) {
+func (s messageServer) Forward(ctx context.Context, r upstream.Request, events func([]byte)) (upstream.Answer, error) {
+	return s.progressServer.Forward(ctx, r, func([]byte) {
 		events([]byte(`{"jsonrpc":"2.0","method":"notifications/message","params":{"data":"notifications/progress"}}`))
 		events([]byte(`{"jsonrpc":"2.0","id":1,"method":"ping"}`))
 	})
@@ -46,7 +46,7 @@ func (s saying) Forward(ctx context.Context, r upstream.Request, events func([]b
 // rule's timeout is not extended.
 func TestDo_ProgressExtendsACall(t *testing.T) {
 	t.Parallel()
-	every := func(d time.Duration, n int) (all progressing) {
+	every := func(d time.Duration, n int) (all progressServer) {
 		for i := range n {
 			all = append(all, time.Duration(i+1)*d)
 		}
@@ -67,12 +67,12 @@ func TestDo_ProgressExtendsACall(t *testing.T) {
 		"too late":                   {every(61*time.Second, 3), nil, 10 * time.Minute, time.Minute, "(servers.files.timeout)"},
 		"where it changes nothing":   {every(50*time.Second, 3), nil, time.Minute, time.Minute, "within 1m0s (servers.files.timeout); whether"},
 		"where a rule says the time": {every(time.Second, 100), durationpb.New(5 * time.Second), 10 * time.Minute, 5 * time.Second, "within 5s (the timeout of rule "},
-		"other messages":             {saying{every(50*time.Second, 3)}, nil, 10 * time.Minute, time.Minute, "(servers.files.timeout)"},
+		"other messages":             {messageServer{every(50*time.Second, 3)}, nil, 10 * time.Minute, time.Minute, "(servers.files.timeout)"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				w := newWorld()
+				w := newTestPipeline()
 				d := allow()
 				d.Timeout = tt.rule
 				w.decide = decides(d)

@@ -14,7 +14,7 @@ import (
 )
 
 // The journal records everything that a decision says about a limit.
-func TestLimitsAreRecordedWhole(t *testing.T) {
+func TestLimits_AreRecordedInFull(t *testing.T) {
 	t.Parallel()
 	said := &policyv1.RuleLimit{
 		Rule: &policyv1.RuleRef{Document: "doc", Rule: "rule"},

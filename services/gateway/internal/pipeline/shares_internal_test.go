@@ -20,13 +20,13 @@ func agentOf(i int) *identityv1.Principal {
 }
 
 // Agents share the quota of messages in a minute with the principal that made them.
-func TestPass_AgentsHaveTheMessagesOfTheirMaker(t *testing.T) {
+func TestCountExempt_AgentsShareTheQuotaOfTheirMaker(t *testing.T) {
 	t.Parallel()
-	c, now := newPassed(), time.Now()
+	c, now := newExemptCounter(), time.Now()
 	send := func(p *identityv1.Principal) error {
-		return c.note(ExemptMessage{Principal: p, Server: "s", Method: "ping", Bytes: 1}, now)
+		return c.count(ExemptMessage{Principal: p, Server: "s", Method: "ping", Bytes: 1}, now)
 	}
-	for i := range maxPassed {
+	for i := range maxExempt {
 		if err := send(agentOf(i % 50)); err != nil {
 			t.Fatalf("message %d: %v", i, err)
 		}
@@ -41,7 +41,7 @@ func TestPass_AgentsHaveTheMessagesOfTheirMaker(t *testing.T) {
 			t.Errorf("%s of %s: %v", p.GetSubject(), p.GetTenant(), err)
 		}
 	}
-	now = now.Add(stretchTime)
+	now = now.Add(windowTime)
 	if err := send(bot); err != nil {
 		t.Errorf("a minute later: %v", err)
 	}
@@ -49,15 +49,15 @@ func TestPass_AgentsHaveTheMessagesOfTheirMaker(t *testing.T) {
 
 // Agents share the quota of recorded refusals with the principal that made them, so that they cannot push out the
 // refusals of others.
-func TestRefusals_OfAgentsHaveTheRoomOfTheirMaker(t *testing.T) {
+func TestRefusals_AgentsShareTheQuotaOfTheirMaker(t *testing.T) {
 	t.Parallel()
-	a, now, recorded := newAbuse(), time.Now(), 0
+	a, now, recorded := newRefusalCounter(), time.Now(), 0
 	refuse := func(p *identityv1.Principal) bool {
 		rec := &journal.Record{DecisionID: attempt.NewID(), Principal: attempt.Named(p)}
 		for _, behind := range p.GetChain() {
 			rec.Chain = append(rec.Chain, attempt.Named(behind))
 		}
-		id, _ := a.note(rec, now)
+		id, _ := a.count(rec, now)
 		return id == rec.DecisionID
 	}
 	for i := range 3 * maxRefusals {

@@ -16,23 +16,25 @@ import (
 )
 
 // The span of a call contains the id of its approval and how long it was held.
-func TestTheSpanNamesTheApproval(t *testing.T) {
+func TestDo_SpanNamesTheApproval(t *testing.T) {
 	t.Parallel()
-	call := func(ctx context.Context, t *testing.T, w *world, p *pipeline.Pipeline) { p.Do(ctx, w.asking(t)) }
-	wait := func(ctx context.Context, _ *testing.T, _ *world, p *pipeline.Pipeline) {
+	call := func(ctx context.Context, t *testing.T, w *testPipeline, p *pipeline.Pipeline) {
+		p.Do(ctx, w.newApprovalCall(t))
+	}
+	wait := func(ctx context.Context, _ *testing.T, _ *testPipeline, p *pipeline.Pipeline) {
 		p.WaitFor(ctx, approvals.WaitRequest{Principal: caller("ana"), Approval: "a-1"})
 	}
 	for name, tt := range map[string]struct {
 		state *approvalv1.Approval
 		then  *approvalv1.Approval
-		do    func(context.Context, *testing.T, *world, *pipeline.Pipeline)
+		do    func(context.Context, *testing.T, *testPipeline, *pipeline.Pipeline)
 		want  map[string]string
 	}{
-		"approved already":   {in(approved), nil, call, map[string]string{"sluice.approval.id": "a-1"}},
-		"approved meanwhile": {in(pending), in(approved), call, map[string]string{"sluice.approval.id": "a-1", "sluice.approval.wait": "25"}},
-		"a ticket":           {in(pending), nil, call, map[string]string{"sluice.approval.id": "a-1", "sluice.approval.wait": "45"}},
-		"waited for":         {in(pending), in(denied), wait, map[string]string{"sluice.approval.id": "a-1", "sluice.approval.wait": "25"}},
-		"no approval": {nil, nil, func(ctx context.Context, t *testing.T, w *world, p *pipeline.Pipeline) {
+		"approved already":   {approvalIn(approved), nil, call, map[string]string{"sluice.approval.id": "a-1"}},
+		"approved meanwhile": {approvalIn(pending), approvalIn(approved), call, map[string]string{"sluice.approval.id": "a-1", "sluice.approval.wait": "25"}},
+		"a ticket":           {approvalIn(pending), nil, call, map[string]string{"sluice.approval.id": "a-1", "sluice.approval.wait": "45"}},
+		"waited for":         {approvalIn(pending), approvalIn(denied), wait, map[string]string{"sluice.approval.id": "a-1", "sluice.approval.wait": "25"}},
+		"no approval": {nil, nil, func(ctx context.Context, t *testing.T, w *testPipeline, p *pipeline.Pipeline) {
 			w.decide = decides(allow())
 			p.Do(ctx, w.call(t))
 		}, map[string]string{}},
@@ -40,9 +42,9 @@ func TestTheSpanNamesTheApproval(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				w := approving()
+				w := newApprovalPipeline()
 				w.people.watched = make(chan *approvalv1.Approval, 1)
-				w.people.asked = asks(tt.state)
+				w.people.asked = answerStates(tt.state)
 				if tt.then != nil {
 					time.AfterFunc(25*time.Second, func() { w.people.watched <- tt.then })
 				}

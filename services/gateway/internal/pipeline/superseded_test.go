@@ -21,30 +21,30 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// until returns an approval in a state, with times.
-func until(state approvalv1.ApprovalState) *approvalv1.Approval {
-	a := in(state)
+// approvalUntil returns an approval in a state, with times.
+func approvalUntil(state approvalv1.ApprovalState) *approvalv1.Approval {
+	a := approvalIn(state)
 	a.DecideBefore = timestamppb.New(time.Now().Add(15 * time.Minute))
 	return a
 }
 
-// ticketed returns a world in which a call got a ticket and was approved, and policy now decides d. The steps until
-// then are removed.
-func ticketed(t *testing.T, d *policyv1.Decision) (*world, *pipeline.Pipeline) {
+// newPendingCall returns a pipeline in which a call got a ticket and was approved, and policy now decides d. The steps
+// until then are removed.
+func newPendingCall(t *testing.T, d *policyv1.Decision) (*testPipeline, *pipeline.Pipeline) {
 	t.Helper()
-	w := approving()
+	w := newApprovalPipeline()
 	w.hold = 0
-	w.people.asked = asks(until(pending))
+	w.people.asked = answerStates(approvalUntil(pending))
 	p := w.pipeline(t)
-	if got := p.Do(t.Context(), w.asking(t)); codeOf(got.Refusal) != commonv1.Code_CODE_APPROVAL_PENDING {
+	if got := p.Do(t.Context(), w.newApprovalCall(t)); codeOf(got.Refusal) != commonv1.Code_CODE_APPROVAL_PENDING {
 		t.Fatalf("no ticket: %+v", got.Refusal)
 	}
-	w.people.asked, w.decide = asks(until(approved)), decides(d)
+	w.people.asked, w.decide = answerStates(approvalUntil(approved)), decides(d)
 	w.steps, w.records = nil, nil
 	return w, p
 }
 
-func allowed() *policyv1.Decision {
+func allowDecision() *policyv1.Decision {
 	d := allow()
 	d.Limits = []*policyv1.RuleLimit{limit(0)}
 	return d
@@ -57,14 +57,14 @@ var errEnded = status.Error(codes.FailedPrecondition, "NOT_PENDING")
 // runs by its votes. If the approval cannot be ended, the call is not sent.
 func TestDo_AllowedCallEndsItsUnclaimedApproval(t *testing.T) {
 	t.Parallel()
-	isIn := func(state approvalv1.ApprovalState) func(*world) {
-		return func(w *world) { w.people.asked = asks(until(state)) }
+	isIn := func(state approvalv1.ApprovalState) func(*testPipeline) {
+		return func(w *testPipeline) { w.people.asked = answerStates(approvalUntil(state)) }
 	}
 	ends := []string{"decide", "get", "cancel"}
 	looks := ends[:2]
 	runs := []string{"reserve", "intent", "send", "outcome"}
 	for name, tt := range map[string]struct {
-		given func(*world)
+		given func(*testPipeline)
 		steps []string
 		code  commonv1.Code
 	}{
@@ -73,16 +73,16 @@ func TestDo_AllowedCallEndsItsUnclaimedApproval(t *testing.T) {
 		"it is claimed":  {isIn(approvalv1.ApprovalState_APPROVAL_STATE_CLAIMED), slices.Concat(looks, runs), 0},
 		"it has run":     {isIn(approvalv1.ApprovalState_APPROVAL_STATE_DONE), slices.Concat(looks, runs), 0},
 		"it is denied":   {isIn(denied), slices.Concat(looks, runs), 0},
-		"it was removed": {func(w *world) {
+		"it was removed": {func(w *testPipeline) {
 			w.people.cancel = func(int) error { return status.Error(codes.NotFound, "APPROVAL_UNKNOWN") }
 		}, slices.Concat(ends, runs), 0},
-		"it is claimed in this moment": {func(w *world) {
+		"it is claimed in this moment": {func(w *testPipeline) {
 			w.people.cancel = func(int) error {
 				isIn(approvalv1.ApprovalState_APPROVAL_STATE_CLAIMED)(w)
 				return errEnded
 			}
 		}, slices.Concat(ends, []string{"get"}, runs), 0},
-		"it is decided in this moment": {func(w *world) {
+		"it is decided in this moment": {func(w *testPipeline) {
 			w.people.cancel = func(n int) error {
 				if n == 1 {
 					return errEnded
@@ -90,22 +90,22 @@ func TestDo_AllowedCallEndsItsUnclaimedApproval(t *testing.T) {
 				return nil
 			}
 		}, slices.Concat(ends, []string{"get", "cancel"}, runs), 0},
-		"it changes all the time": {func(w *world) { w.people.cancel = func(int) error { return errEnded } }, nil, commonv1.Code_CODE_APPROVAL_UNAVAILABLE},
-		"the service is away": {func(w *world) {
+		"it changes all the time": {func(w *testPipeline) { w.people.cancel = func(int) error { return errEnded } }, nil, commonv1.Code_CODE_APPROVAL_UNAVAILABLE},
+		"the service is away": {func(w *testPipeline) {
 			w.people.asked = func() (*approvalv1.RequestApprovalResponse, error) { return nil, errAway }
 		}, slices.Concat(looks, []string{"refusal"}), commonv1.Code_CODE_APPROVAL_UNAVAILABLE},
-		"the service is away since": {func(w *world) { w.people.cancel = func(int) error { return errAway } }, slices.Concat(ends, []string{"refusal"}), commonv1.Code_CODE_APPROVAL_UNAVAILABLE},
+		"the service is away since": {func(w *testPipeline) { w.people.cancel = func(int) error { return errAway } }, slices.Concat(ends, []string{"refusal"}), commonv1.Code_CODE_APPROVAL_UNAVAILABLE},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				w, p := ticketed(t, allowed())
+				w, p := newPendingCall(t, allowDecision())
 				if tt.given != nil {
 					tt.given(w)
 				}
-				got := p.Do(t.Context(), w.asking(t))
+				got := p.Do(t.Context(), w.newApprovalCall(t))
 				p.Wait(t.Context())
-				if codeOf(got.Refusal) != tt.code || w.count("send") == 1 != (tt.code == 0) || len(w.of(journal.KindClaim)) != 0 {
+				if codeOf(got.Refusal) != tt.code || w.count("send") == 1 != (tt.code == 0) || len(w.recordsOf(journal.KindClaim)) != 0 {
 					t.Fatalf("%+v, %v", got.Refusal, w.steps)
 				}
 				if diff := cmp.Diff(tt.steps, w.steps); diff != "" && tt.steps != nil {
@@ -130,9 +130,9 @@ func TestDo_AllowedCallThatNamesItsApprovalRunsOnce(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				w, p := ticketed(t, allowed())
-				w.people.asked = asks(until(state))
-				c := w.asking(t)
+				w, p := newPendingCall(t, allowDecision())
+				w.people.asked = answerStates(approvalUntil(state))
+				c := w.newApprovalCall(t)
 				c.ApprovalID = "a-1"
 				if got := p.Do(t.Context(), c); got.Refusal != nil || w.count("send") != 1 || w.count("cancel") != 1 {
 					t.Fatalf("%+v, %v", got.Refusal, w.steps)
@@ -149,9 +149,9 @@ func TestDo_AllowedCallThatNamesItsApprovalRunsOnce(t *testing.T) {
 func TestDo_AllowedCallIsHeldToItsLimitsAfterItsApprovalEnded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w, p := ticketed(t, allowed())
-		w.reserve = refuses(nil)
-		got := p.Do(t.Context(), w.asking(t))
+		w, p := newPendingCall(t, allowDecision())
+		w.reserve = refuseReservation(nil)
+		got := p.Do(t.Context(), w.newApprovalCall(t))
 		if got.Refusal == nil || w.count("cancel") != 1 || w.count("send") != 0 {
 			t.Errorf("%+v, %v", got.Refusal, w.steps)
 		}
@@ -164,22 +164,24 @@ func TestDo_DeniedCallEndsItsUnclaimedApproval(t *testing.T) {
 	deny := allow()
 	deny.Effect, deny.Code, deny.Message = policyv1.Effect_EFFECT_DENY, commonv1.Code_CODE_DENIED_BY_RULE, "not any more"
 	for name, tt := range map[string]struct {
-		given func(*world)
+		given func(*testPipeline)
 		steps []string
 	}{
-		"it is approved": {func(*world) {}, []string{"decide", "get", "cancel", "refusal"}},
-		"it has run":     {func(w *world) { w.people.asked = asks(until(approvalv1.ApprovalState_APPROVAL_STATE_DONE)) }, []string{"decide", "get", "refusal"}},
-		"the service is away": {func(w *world) {
+		"it is approved": {func(*testPipeline) {}, []string{"decide", "get", "cancel", "refusal"}},
+		"it has run": {func(w *testPipeline) {
+			w.people.asked = answerStates(approvalUntil(approvalv1.ApprovalState_APPROVAL_STATE_DONE))
+		}, []string{"decide", "get", "refusal"}},
+		"the service is away": {func(w *testPipeline) {
 			w.people.asked = func() (*approvalv1.RequestApprovalResponse, error) { return nil, errAway }
 		}, []string{"decide", "get", "refusal"}},
-		"the service is away since": {func(w *world) { w.people.cancel = func(int) error { return errAway } }, []string{"decide", "get", "cancel", "refusal"}},
+		"the service is away since": {func(w *testPipeline) { w.people.cancel = func(int) error { return errAway } }, []string{"decide", "get", "cancel", "refusal"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				w, p := ticketed(t, deny)
+				w, p := newPendingCall(t, deny)
 				tt.given(w)
-				got := p.Do(t.Context(), w.asking(t))
+				got := p.Do(t.Context(), w.newApprovalCall(t))
 				p.Wait(t.Context())
 				if got.Refusal.Text() != "Denied by policy: not any more" {
 					t.Errorf("%+v, %v", got.Refusal, w.steps)
@@ -196,7 +198,7 @@ func TestDo_DeniedCallEndsItsUnclaimedApproval(t *testing.T) {
 }
 
 // Only an equal call finds the approval, until it expires. For other calls the approval service is not asked.
-func TestOtherCallsMeetNoApproval(t *testing.T) {
+func TestApproval_OtherCallsDoNotUseIt(t *testing.T) {
 	t.Parallel()
 	message := func(params string) func(*testing.T, *attempt.Call) {
 		return func(t *testing.T, c *attempt.Call) {
@@ -228,9 +230,9 @@ func TestOtherCallsMeetNoApproval(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				w, p := ticketed(t, allow())
+				w, p := newPendingCall(t, allow())
 				time.Sleep(tt.later)
-				c := w.asking(t)
+				c := w.newApprovalCall(t)
 				if tt.change != nil {
 					tt.change(t, &c)
 				}
@@ -245,13 +247,13 @@ func TestOtherCallsMeetNoApproval(t *testing.T) {
 }
 
 // An approval that has ended is forgotten: it is read once.
-func TestAnEndedApprovalIsForgotten(t *testing.T) {
+func TestApproval_EndedOneIsForgotten(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w, p := ticketed(t, allow())
-		w.people.asked = asks(until(approvalv1.ApprovalState_APPROVAL_STATE_DONE))
+		w, p := newPendingCall(t, allow())
+		w.people.asked = answerStates(approvalUntil(approvalv1.ApprovalState_APPROVAL_STATE_DONE))
 		for range 3 {
-			if got := p.Do(t.Context(), w.asking(t)); got.Refusal != nil {
+			if got := p.Do(t.Context(), w.newApprovalCall(t)); got.Refusal != nil {
 				t.Errorf("%+v", got.Refusal)
 			}
 		}

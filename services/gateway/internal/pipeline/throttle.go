@@ -8,10 +8,10 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 )
 
-// refusalPace is how long a principal's next call waits after a refused one, once the principal's refusals are only
+// refusalDelay is how long a principal's next call waits after a refused one, once the principal's refusals are only
 // counted. It limits the principal and its agents to 200 policy requests a second. At most 512 of its calls wait, as
 // many as it may have in flight, so an allowed call passes within three seconds.
-const refusalPace = 5 * time.Millisecond
+const refusalDelay = 5 * time.Millisecond
 
 // turn is a principal's slot for having a call judged. A nil turn belongs to a call that needs no slot.
 type turn struct {
@@ -22,10 +22,10 @@ type turn struct {
 // waitTurn waits until no other call of the same principal is being judged. It waits only while that principal's
 // refusals are only counted, because it is not known in advance which calls are allowed; otherwise it returns nil at
 // once. If the caller disconnects while it waits, the call is refused unjudged.
-func (a *abuse) waitTurn(callerCtx context.Context, key blamed) (*turn, *refusal.Refusal) {
+func (a *refusalCounter) waitTurn(callerCtx context.Context, key offender) (*turn, *refusal.Refusal) {
 	a.mu.Lock()
-	s := a.stretches[key]
-	if s == nil || s.rest == nil || time.Since(s.since) >= stretchTime {
+	s := a.windows[key]
+	if s == nil || s.overflow == nil || time.Since(s.since) >= windowTime {
 		a.mu.Unlock()
 		return nil, nil
 	}
@@ -53,7 +53,7 @@ func (t *turn) end(refused bool) {
 
 func (t *turn) free(refused bool) {
 	if refused {
-		time.AfterFunc(refusalPace, func() { <-t.taken }) // delays the next call, not this answer
+		time.AfterFunc(refusalDelay, func() { <-t.taken }) // delays the next call, not this answer
 		return
 	}
 	<-t.taken

@@ -13,13 +13,13 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// R11: a principal that is refused continuously causes at most 200 policy requests a second after 1,000 refusals in a
-// minute, whatever it sends. Its allowed calls pass soon, and those of others at once.
-func TestR11WhoIsRefusedWithoutEndIsThrottled(t *testing.T) {
+// Case R11. A principal that is refused continuously causes at most 200 policy requests a second after 1,000 refusals
+// in a minute, whatever it sends. Its allowed calls pass soon, and those of others at once.
+func TestThrottle_DelaysAfterManyRefusals(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
-		denies(w)
+		w := newTestPipeline()
+		denyAllExceptBen(w)
 		var asked atomic.Int64
 		decide := w.decide
 		w.decide = func(ctx context.Context, r *policyv1.DecideCallRequest) (*policyv1.DecideCallResponse, error) {
@@ -63,12 +63,12 @@ func TestR11WhoIsRefusedWithoutEndIsThrottled(t *testing.T) {
 	})
 }
 
-// R11: a call whose caller disconnects while it waits for its slot is not judged, and its refusal is counted.
-func TestR11WhoHangsUpInTheQueueIsNotJudged(t *testing.T) {
+// Case R11. A call whose caller disconnects while it waits for its slot is not judged, and its refusal is counted.
+func TestThrottle_DisconnectedCallIsNotJudged(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
-		denies(w)
+		w := newTestPipeline()
+		denyAllExceptBen(w)
 		p := w.pipeline(t)
 		stop := run(t, p)
 		for range recordedOneByOne + 1 {
@@ -85,7 +85,7 @@ func TestR11WhoHangsUpInTheQueueIsNotJudged(t *testing.T) {
 			t.Errorf("got %+v", got)
 		}
 		stop()
-		if n := counted(t, w.of(journal.KindRefusal), nil); n != recordedOneByOne+3 {
+		if n := countRefusals(t, w.recordsOf(journal.KindRefusal), nil); n != recordedOneByOne+3 {
 			t.Errorf("%d refusals are on record", n)
 		}
 	})

@@ -25,7 +25,7 @@ type Request struct {
 	// many servers, the OwnCleanup of the client's request.
 	Cleanup    *Cleanup
 	OwnCleanup Cleanup
-	// Aggregate is the aggregate session to which this exchange with one server belongs; nil if there is none.
+	// Aggregate is the aggregate session to which this message to one server belongs; nil if there is none.
 	Aggregate *session.Session
 	// Protocol does what the families of revisions do differently.
 	Protocol Protocol

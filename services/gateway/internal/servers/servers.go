@@ -44,8 +44,8 @@ type Config struct {
 
 // Deps are the dependencies of a [Server]. Every field is required.
 type Deps struct {
-	// Room is the memory budget for the server's lists while they are read.
-	Room      *limits.Budget
+	// Memory is the memory budget for the server's lists while they are read.
+	Memory    *limits.Budget
 	Catalogue *toolreport.Reporter
 	// Changed is called when the server's list of tools has changed. It must not block.
 	Changed func()
@@ -71,7 +71,7 @@ func New(name string, cfg Config, deps Deps) (*Server, error) {
 	}
 	s := &Server{Config: cfg, revisions: make(map[string]*discovery.Server)}
 	view := discovery.Config{Name: name, Timeout: cfg.Timeout}
-	with := discovery.Deps{Server: cfg.Upstream, Room: deps.Room, Catalogue: deps.Catalogue, Changed: deps.Changed}
+	with := discovery.Deps{Server: cfg.Upstream, Room: deps.Memory, Catalogue: deps.Catalogue, Changed: deps.Changed}
 	var err error
 	if s.own, err = discovery.New(view, with); err != nil {
 		return nil, err

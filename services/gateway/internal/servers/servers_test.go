@@ -96,7 +96,7 @@ func newServer(t *testing.T, s *transport) *servers.Server {
 	if err != nil {
 		t.Fatal(err)
 	}
-	out, err := servers.New("files", servers.Config{Upstream: up, Timeout: time.Minute}, servers.Deps{Room: memory, Catalogue: reporter, Changed: func() {}})
+	out, err := servers.New("files", servers.Config{Upstream: up, Timeout: time.Minute}, servers.Deps{Memory: memory, Catalogue: reporter, Changed: func() {}})
 	if err != nil {
 		t.Fatal(err)
 	}

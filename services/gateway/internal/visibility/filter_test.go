@@ -163,11 +163,11 @@ func TestNames_HidesNamesThatNoRequestCanUse(t *testing.T) {
 		t.Errorf("policy was asked %d times, %v", f.asked, err)
 	}
 	for name, want := range map[string]bool{"a": true, "hidden-b": false, "": false, long: false} {
-		if v.MayKnow(t.Context(), caller(), "notifications/resources/updated", name) != want {
+		if v.MayNotify(t.Context(), caller(), "notifications/resources/updated", name) != want {
 			t.Errorf("the caller may know of %.20q: %t", name, !want)
 		}
 	}
-	if newFilter(t, &filter{away: true}).MayKnow(t.Context(), caller(), "notifications/resources/updated", "a") {
+	if newFilter(t, &filter{away: true}).MayNotify(t.Context(), caller(), "notifications/resources/updated", "a") {
 		t.Error("without policy the caller may know of a resource")
 	}
 }

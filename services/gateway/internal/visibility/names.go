@@ -48,9 +48,9 @@ func (v *Visibility) Names(ctx context.Context, c Caller, method string, names [
 	return visible, nil
 }
 
-// MayKnow reports whether a notification that names a resource or prompt may go to the caller. It returns false if the
-// name is empty or has more than 4096 bytes, or if the policy service can't be asked.
-func (v *Visibility) MayKnow(ctx context.Context, c Caller, notification, name string) bool {
+// MayNotify reports whether a notification that names a resource or prompt may go to the caller. It returns false if
+// the name is empty or has more than 4096 bytes, or if the policy service can't be asked.
+func (v *Visibility) MayNotify(ctx context.Context, c Caller, notification, name string) bool {
 	if name == "" || len(name) > maxName {
 		return false
 	}

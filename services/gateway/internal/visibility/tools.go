@@ -61,8 +61,8 @@ type Tools struct {
 	// Changed are the tools whose definition differs from the accepted one.
 	Changed map[string]bool
 
-	// partly reports whether a tool is not visible.
-	partly bool
+	// hidesSome reports whether a tool is not visible.
+	hidesSome bool
 }
 
 // Hides reports whether the caller may not see a tool.
@@ -72,7 +72,7 @@ func (t *Tools) Hides(tool jsonrpc.Tool) bool { return !t.Visible[tool.Name] }
 // server lists to this session, whatever the server lists to others. A changed tool without a known digest gets a
 // digest that no definition has.
 func (t *Tools) Digests(known map[string][]byte) map[string][]byte {
-	if !t.partly {
+	if !t.hidesSome {
 		return known
 	}
 	out := make(map[string][]byte, len(known))
@@ -139,7 +139,7 @@ func (t *Tools) add(tool *policyv1.ToolVisibility, unique bool) {
 	visible, code := tool.GetVisible() && unique, tool.GetCode()
 	changed := !visible && code == commonv1.Code_CODE_TOOL_CHANGED
 	t.Visible[tool.GetName()] = visible
-	t.partly = t.partly || !visible
+	t.hidesSome = t.hidesSome || !visible
 	if changed {
 		t.Changed[tool.GetName()] = true
 	}

@@ -47,9 +47,9 @@ type Access struct {
 	MayCall bool
 	// HidesNone reports whether no tool is hidden from the caller.
 	HidesNone bool
-	// PromptsAlike and ResourcesAlike report whether no rule distinguishes prompts, or resources, by name. Then lists
-	// of them are passed on without a filter.
-	PromptsAlike, ResourcesAlike bool
+	// PromptNamesIgnored and ResourcesAlike report whether no rule distinguishes prompts, or resources, by name. Then
+	// lists of them are passed on without a filter.
+	PromptNamesIgnored, ResourceNamesIgnored bool
 	// Methods are those of [mcp.OfferedMethods] that policy does not deny to the caller.
 	Methods []string
 	// Hidden reports whether a request to the server must be answered as if the server did not exist: the caller can
@@ -120,7 +120,7 @@ func (v *Visibility) Access(ctx context.Context, p *identityv1.Principal, server
 	}
 	access := Access{
 		MayCall: resp.GetCouldAllow(), HidesNone: resp.GetHidesNone(), Methods: resp.GetMethods(), Revision: resp.GetPolicyRevision(),
-		PromptsAlike: resp.GetPromptsAlike(), ResourcesAlike: resp.GetResourcesAlike(),
+		PromptNamesIgnored: resp.GetPromptsAlike(), ResourceNamesIgnored: resp.GetResourcesAlike(),
 	}
 	access.Hidden = !access.MayCall && !access.HidesNone && !resp.GetCouldList()
 	access.extra = &methods{allowed: make(map[string]bool)}

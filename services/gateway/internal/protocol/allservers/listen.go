@@ -84,7 +84,7 @@ func (x All) ListState(ctx context.Context) string {
 		if access.MayCall {
 			servers = append(servers, aggregate.ServerLists{
 				Server: server, Changes: x.Protocol.DiscoveryOf(x.Servers[server]).Changes(), Methods: access.Methods,
-				PromptNamesIgnored: access.PromptsAlike, ResourceNamesIgnored: access.ResourcesAlike, Revision: access.Revision,
+				PromptNamesIgnored: access.PromptNamesIgnored, ResourceNamesIgnored: access.ResourceNamesIgnored, Revision: access.Revision,
 			})
 		}
 	}

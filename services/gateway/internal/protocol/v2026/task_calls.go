@@ -57,7 +57,7 @@ func (x *message) advanceTask(ctx context.Context, t *tasks.Task) {
 	if !waits {
 		return
 	}
-	a, refused := x.Pipeline.Approval(ctx, x.Acting(), approval)
+	a, refused := x.Pipeline.Approval(ctx, x.ActingPrincipal(), approval)
 	if refused != nil && refused.Retryable() || a.GetState() == approvalv1.ApprovalState_APPROVAL_STATE_PENDING || !x.Request.Background.Begin() {
 		return // a gateway that is stopping makes no more calls of tasks
 	}

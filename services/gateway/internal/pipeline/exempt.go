@@ -17,10 +17,10 @@ import (
 )
 
 const (
-	// maxPassed is how many messages that need no rule one principal and the agents made by it may send in a minute,
+	// maxExempt is how many messages that need no rule one principal and the agents made by it may send in a minute,
 	// and maxPassedBytes is their total size. All principals of one person together may send four times as many.
-	maxPassed      = 10_000
-	maxPassedBytes = 64 << 20
+	maxExempt      = 10_000
+	maxExemptBytes = 64 << 20
 	// maxKinds is how many pairs of server and method are counted separately for one principal in a minute, so that
 	// such messages cannot fill the journal. The rest are counted under the server "*".
 	maxKinds = 64
@@ -41,18 +41,18 @@ type ExemptMessage struct {
 // CountExempt counts a message that needs no rule. It refuses the message if its principal has sent too many messages
 // or bytes in this minute. The counts are recorded when the minute is over and when the gateway stops.
 func (p *Pipeline) CountExempt(m ExemptMessage) *refusal.Refusal {
-	err := p.exempt.note(m, time.Now())
+	err := p.exempt.count(m, time.Now())
 	if err == nil {
 		return nil
 	}
 	return &refusal.Refusal{
 		Code:    commonv1.Code_CODE_ABUSE_LIMITED,
-		Message: "this caller sends too many messages: " + quota.Reason(err) + "; wait a minute.", RetryAfter: stretchTime,
+		Message: "this caller sends too many messages: " + quota.Reason(err) + "; wait a minute.", RetryAfter: windowTime,
 	}
 }
 
-// passed counts the messages that need no rule, by principal. It is safe for concurrent use.
-type passed struct {
+// exemptCounter counts the messages that need no rule, by principal. It is safe for concurrent use.
+type exemptCounter struct {
 	mu sync.Mutex
 	by map[principal.Key]*minute
 	// since is when the minute of the tallies began; messages and bytes count what arrived in it.
@@ -60,29 +60,29 @@ type passed struct {
 	messages, bytes *quota.Tally
 }
 
-func newPassed() *passed { return &passed{by: make(map[principal.Key]*minute)} }
+func newExemptCounter() *exemptCounter { return &exemptCounter{by: make(map[principal.Key]*minute)} }
 
 // begin starts a new minute of the tallies when the current one is over.
-func (c *passed) begin(now time.Time) {
-	if c.messages != nil && now.Sub(c.since) < stretchTime {
+func (c *exemptCounter) begin(now time.Time) {
+	if c.messages != nil && now.Sub(c.since) < windowTime {
 		return
 	}
 	c.since = now
-	c.messages, c.bytes = quota.NewTally("messages in this minute", quota.For(maxPassed)), quota.NewTally("bytes of messages in this minute", quota.For(maxPassedBytes))
+	c.messages, c.bytes = quota.NewTally("messages in this minute", quota.For(maxExempt)), quota.NewTally("bytes of messages in this minute", quota.For(maxExemptBytes))
 }
 
 // minute counts one principal's messages of a minute until they are recorded.
 type minute struct {
 	since time.Time
 	// kinds are the records to write, and counted is when the first of their messages arrived.
-	kinds   map[kind]*journal.Record
+	kinds   map[recordKey]*journal.Record
 	counted time.Time
 }
 
-type kind struct{ server, method string }
+type recordKey struct{ server, method string }
 
-// note counts a message. It returns a [*quota.FullError] if the message may not pass.
-func (c *passed) note(m ExemptMessage, now time.Time) error {
+// count counts a message. It returns a [*quota.FullError] if the message may not pass.
+func (c *exemptCounter) count(m ExemptMessage, now time.Time) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.begin(now)
@@ -97,10 +97,10 @@ func (c *passed) note(m ExemptMessage, now time.Time) error {
 	caller := principal.Of(m.Principal)
 	current := c.by[caller]
 	if current == nil {
-		current = &minute{since: now, kinds: make(map[kind]*journal.Record)}
+		current = &minute{since: now, kinds: make(map[recordKey]*journal.Record)}
 		c.by[caller] = current
 	}
-	if now.Sub(current.since) >= stretchTime {
+	if now.Sub(current.since) >= windowTime {
 		current.since = now
 	}
 	current.count(m, now)
@@ -112,7 +112,7 @@ func (o *minute) count(m ExemptMessage, now time.Time) {
 	if len(o.kinds) == 0 {
 		o.counted = now
 	}
-	at := kind{m.Server, m.Method}
+	at := recordKey{m.Server, m.Method}
 	if o.kinds[at] == nil && len(o.kinds) >= maxKinds {
 		at.server = otherServers
 	}
@@ -130,26 +130,26 @@ func (o *minute) count(m ExemptMessage, now time.Time) {
 	rec.RequestBytes += int64(m.Bytes)
 }
 
-// ended removes and returns the records of the minutes that are over, or of all if all is set.
-func (c *passed) ended(now time.Time, all bool) (records []*journal.Record) {
+// takeEnded removes and returns the records of the minutes that are over, or of all if all is set.
+func (c *exemptCounter) takeEnded(now time.Time, all bool) (records []*journal.Record) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for caller, current := range c.by {
-		if all || now.Sub(current.counted) >= stretchTime {
+		if all || now.Sub(current.counted) >= windowTime {
 			records = slices.AppendSeq(records, maps.Values(current.kinds))
 			clear(current.kinds)
 		}
-		if len(current.kinds) == 0 && now.Sub(current.since) >= stretchTime {
+		if len(current.kinds) == 0 && now.Sub(current.since) >= windowTime {
 			delete(c.by, caller)
 		}
 	}
 	return records
 }
 
-// recordPassed records the counts of the minutes that are over, or of all if all is set.
-func (p *Pipeline) recordPassed(ctx context.Context, now time.Time, all bool) {
-	for _, rec := range p.exempt.ended(now, all) {
-		if err := p.desk.WritePassed(context.WithoutCancel(ctx), rec); err != nil {
+// recordExempt records the counts of the minutes that are over, or of all if all is set.
+func (p *Pipeline) recordExempt(ctx context.Context, now time.Time, all bool) {
+	for _, rec := range p.exempt.takeEnded(now, all) {
+		if err := p.attempts.WritePassed(context.WithoutCancel(ctx), rec); err != nil {
 			p.deps.Log.ErrorContext(ctx, "messages that passed are not on record", "subject", rec.Subject, "mcp_method", rec.Method, "count", rec.Count, "error", err)
 		}
 	}

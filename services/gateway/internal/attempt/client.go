@@ -43,7 +43,7 @@ type Journal interface {
 	HMAC(b []byte) string
 }
 
-// Deps are the dependencies of a [Desk]. Every field is required.
+// Deps are the dependencies of a [Client]. Every field is required.
 type Deps struct {
 	Policy    policyv1.PolicyServiceClient
 	Decisions *decisioncache.Cache
@@ -53,8 +53,9 @@ type Deps struct {
 	Log       *slog.Logger
 }
 
-// Desk asks policy about attempts, reserves their limits and records them. It is safe for concurrent use.
-type Desk struct {
+// Client asks the policy service about attempts, reserves their limits and records them. [NewClient] creates it. It is
+// safe for concurrent use.
+type Client struct {
 	deps Deps
 	// blanks are unused records. Calls take them to avoid allocations.
 	blanks sync.Pool
@@ -62,12 +63,12 @@ type Desk struct {
 	instances instances
 }
 
-// NewDesk returns a desk, or an error if a dependency is missing.
-func NewDesk(deps Deps) (*Desk, error) {
+// NewClient returns a client, or an error if a dependency is missing.
+func NewClient(deps Deps) (*Client, error) {
 	if deps.Policy == nil || deps.Decisions == nil || deps.Limiter == nil || deps.Journal == nil || deps.Tracer == nil || deps.Log == nil {
 		return nil, errors.New("attempt: every dependency is required")
 	}
-	return &Desk{deps: deps}, nil
+	return &Client{deps: deps}, nil
 }
 
 // NewID returns the identifier of a decision: a UUIDv7, which sorts by time.

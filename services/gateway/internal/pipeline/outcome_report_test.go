@@ -15,32 +15,32 @@ import (
 
 // An equal call right after the answer of an approved one requests a new approval: the approval service already knows
 // that the first call has run.
-func TestTheSameCallRightAfterTheAnswerAsksAnew(t *testing.T) {
+func TestApproval_RepeatedCallAfterTheAnswerNeedsAnother(t *testing.T) {
 	t.Parallel()
 	for range 100 {
 		synctest.Test(t, func(t *testing.T) {
-			w := approving()
+			w := newApprovalPipeline()
 			w.hold = 0
 			var ran atomic.Bool
 			w.people.completing = func() { ran.Store(true) }
 			w.people.asked = func() (*approvalv1.RequestApprovalResponse, error) {
 				switch {
 				case ran.Load():
-					return asks(in(pending))()
+					return answerStates(approvalIn(pending))()
 				case w.count("take") > 0: // the approval is still claimed
-					a := in(approvalv1.ApprovalState_APPROVAL_STATE_CLAIMED)
+					a := approvalIn(approvalv1.ApprovalState_APPROVAL_STATE_CLAIMED)
 					a.Code = commonv1.Code_CODE_APPROVAL_USED
-					return asks(a)()
+					return answerStates(a)()
 				default:
-					return asks(in(approved))()
+					return answerStates(approvalIn(approved))()
 				}
 			}
 			p := w.pipeline(t)
 			defer p.Wait(t.Context())
-			if got := p.Do(t.Context(), w.asking(t)); got.Refusal != nil {
+			if got := p.Do(t.Context(), w.newApprovalCall(t)); got.Refusal != nil {
 				t.Fatalf("the approved call: %+v", got.Refusal)
 			}
-			if got := p.Do(t.Context(), w.asking(t)); codeOf(got.Refusal) != commonv1.Code_CODE_APPROVAL_PENDING {
+			if got := p.Do(t.Context(), w.newApprovalCall(t)); codeOf(got.Refusal) != commonv1.Code_CODE_APPROVAL_PENDING {
 				t.Fatalf("the same call again: %+v", got.Refusal)
 			}
 		})
@@ -49,15 +49,15 @@ func TestTheSameCallRightAfterTheAnswerAsksAnew(t *testing.T) {
 
 // An approval service that receives the outcome of a call slowly delays the call's answer by at most 200 ms, and
 // still receives the outcome.
-func TestASlowApprovalServiceHoldsNoAnswer(t *testing.T) {
+func TestApproval_SlowServiceDelaysNoAnswer(t *testing.T) {
 	t.Parallel()
 	for slow, want := range map[time.Duration]time.Duration{0: 0, 150 * time.Millisecond: 150 * time.Millisecond, time.Minute: 200 * time.Millisecond} {
 		synctest.Test(t, func(t *testing.T) {
-			w := approving()
-			w.people.asked = asks(in(approved))
+			w := newApprovalPipeline()
+			w.people.asked = answerStates(approvalIn(approved))
 			w.people.completing = func() { time.Sleep(slow) }
 			p, begin := w.pipeline(t), time.Now()
-			got := p.Do(t.Context(), w.asking(t))
+			got := p.Do(t.Context(), w.newApprovalCall(t))
 			if took := time.Since(begin); got.Refusal != nil || took != want {
 				t.Errorf("slow by %v: answered after %v, %+v", slow, took, got.Refusal)
 			}
@@ -70,24 +70,24 @@ func TestASlowApprovalServiceHoldsNoAnswer(t *testing.T) {
 }
 
 // A claim is renewed while its call runs, however long that takes, and no longer.
-func TestAClaimIsRenewedWhileItsCallRuns(t *testing.T) {
+func TestApproval_ClaimIsRenewedWhileItsCallRuns(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const runs = 3 * time.Minute
-		w := approving()
-		w.people.asked = asks(in(approved))
+		w := newApprovalPipeline()
+		w.people.asked = answerStates(approvalIn(approved))
 		w.answer = func(_ context.Context, r upstream.Request) (upstream.Answer, error) {
 			time.Sleep(runs)
 			return result(r, `{"content":[]}`), nil
 		}
-		p, c := w.pipeline(t), w.asking(t)
+		p, c := w.pipeline(t), w.newApprovalCall(t)
 		c.Timeout = time.Hour
 		if got := p.Do(t.Context(), c); got.Refusal != nil {
 			t.Fatalf("%+v", got.Refusal)
 		}
 		p.Wait(t.Context())
 		time.Sleep(runs)
-		id := w.of(journal.KindIntent)[0].DecisionID
+		id := w.recordsOf(journal.KindIntent)[0].DecisionID
 		for _, r := range w.people.renewed {
 			if r.GetApprovalId() != "a-1" || r.GetClaimId() != id || r.GetHolder() != "gw" || r.GetLease().AsDuration() != time.Minute {
 				t.Errorf("renewed %v", r)

@@ -18,7 +18,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// everyMethod returns the methods that policy allows in a world of two servers.
+// everyMethod returns the methods that policy allows in a gateway of two servers.
 func everyMethod() []string {
 	return []string{
 		"completion/complete", "prompts/list", "resources/list", "resources/subscribe", "logging/setLevel",
@@ -26,26 +26,26 @@ func everyMethod() []string {
 	}
 }
 
-// newHub starts a server of MCP with two servers, files and notes, whose clients reach both at one URL.
-func newHub(t *testing.T) *world {
+// newAllServers starts a gateway with two servers, files and notes, whose clients reach both at one URL.
+func newAllServers(t *testing.T) *testGateway {
 	t.Helper()
-	w := unbuilt(t, "")
-	w.path, w.most, w.beside = "/mcp", 10, unbuilt(t, "")
-	w.standing = &policyv1.CheckServerResponse{CouldAllow: true, HidesNone: true, PromptsAlike: true, ResourcesAlike: true, Methods: everyMethod()}
-	for _, server := range []*world{w, w.beside} {
-		server.own = func(r upstream.Request) (upstream.Answer, error) {
+	w := prepareTestGateway(t, "")
+	w.path, w.maxSessions, w.notes = "/mcp", 10, prepareTestGateway(t, "")
+	w.access = &policyv1.CheckServerResponse{CouldAllow: true, HidesNone: true, PromptsAlike: true, ResourcesAlike: true, Methods: everyMethod()}
+	for _, server := range []*testGateway{w, w.notes} {
+		server.answerDiscovery = func(r upstream.Request) (upstream.Answer, error) {
 			if r.Method() == "initialize" {
 				return answer(r, `{"protocolVersion":"2025-11-25","capabilities":{"tools":{},"prompts":{"listChanged":true},"resources":{"subscribe":true},"logging":{},"tasks":{}},"serverInfo":{"name":"x","version":"1"},"instructions":" Mind\nthe gap. "}`), nil
 			}
-			return answer(r, sound("safe", "pay")), nil
+			return answer(r, toolList("safe", "pay")), nil
 		}
 	}
 	w.build()
 	return w
 }
 
-// sound returns a list of tools that is valid in MCP.
-func sound(names ...string) string {
+// toolList returns a list of tools that is valid in MCP.
+func toolList(names ...string) string {
 	var tools []string
 	for _, name := range names {
 		tools = append(tools, `{"name":"`+name+`","inputSchema":{"type":"object"}}`)
@@ -53,8 +53,8 @@ func sound(names ...string) string {
 	return `{"tools":[` + strings.Join(tools, ",") + `]}`
 }
 
-// sentTo appends the requests that a server gets in the sessions of clients to got.
-func sentTo(w *world, got *[]string) {
+// recordRequests appends the requests that a server gets in the sessions of clients to got.
+func recordRequests(w *testGateway, got *[]string) {
 	before := w.request
 	w.request = func(ctx context.Context, r upstream.Request, events func([]byte)) (upstream.Answer, error) {
 		*got = append(*got, string(r.Body()))
@@ -64,14 +64,14 @@ func sentTo(w *world, got *[]string) {
 
 // One aggregate session serves all servers: the gateway greets in their place, and a server is not contacted before it
 // is called. It gets the client's own bytes except for the names.
-func TestManyServersAreOne(t *testing.T) {
+func TestAllServers_AppearAsOneServer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newHub(t)
+		w := newAllServers(t)
 		var files, notes []string
-		sentTo(w, &files)
-		sentTo(w.beside, &notes)
-		greeting := w.do("POST", "/mcp", able, nil)
+		recordRequests(w, &files)
+		recordRequests(w.notes, &notes)
+		greeting := w.do("POST", "/mcp", initializeWithAll, nil)
 		want := `{"jsonrpc":"2.0","id":0,"result":{"protocolVersion":"2025-11-25","capabilities":{"prompts":{"listChanged":true},"resources":{"subscribe":true},"tools":{"listChanged":true}},` +
 			`"serverInfo":{"name":"sluice","title":"Sluice","version":""},"instructions":"Tools and prompts are called <server>__<name> here, and URIs begin with mcp.<server>+.\n\nfiles says:\n> Mind\n> the gap.\n\nnotes says:\n> Mind\n> the gap."}}`
 		if diff := cmp.Diff(want, greeting.body); diff != "" {
@@ -79,10 +79,10 @@ func TestManyServersAreOne(t *testing.T) {
 		}
 		h := http.Header{"Mcp-Session-Id": {greeting.header.Get("Mcp-Session-Id")}}
 		list := w.do("POST", "/mcp", `{"jsonrpc":"2.0","id":"l","method":"tools/list"}`, h)
-		if want := `{"jsonrpc":"2.0","id":"l","result":` + sound("files__safe", "files__pay", "notes__safe", "notes__pay") + `}`; list.body != want {
+		if want := `{"jsonrpc":"2.0","id":"l","result":` + toolList("files__safe", "files__pay", "notes__safe", "notes__pay") + `}`; list.body != want {
 			t.Errorf("it lists %s", list.body)
 		}
-		if len(w.opened)+len(w.beside.opened) != 0 {
+		if len(w.opened)+len(w.notes.opened) != 0 {
 			t.Error("a server heard of a session that was not used")
 		}
 		call := func(name string) string {
@@ -94,10 +94,10 @@ func TestManyServersAreOne(t *testing.T) {
 		if len(files) != 0 || !slices.Equal(notes, []string{call("safe")}) {
 			t.Errorf("files got %s, notes %s", files, notes)
 		}
-		if told := string(w.beside.opened[0].Body()); !strings.Contains(told, `"name":"c"`) || !strings.Contains(told, `"capabilities":{"elicitation":{"form":{}},"roots":{"listChanged":true},"sampling":{"tools":{}}}`) {
+		if told := string(w.notes.opened[0].Body()); !strings.Contains(told, `"name":"c"`) || !strings.Contains(told, `"capabilities":{"elicitation":{"form":{}},"roots":{"listChanged":true},"sampling":{"tools":{}}}`) {
 			t.Errorf("notes got %s", told)
 		}
-		for _, r := range w.of(journal.KindIntent) {
+		for _, r := range w.recordsOf(journal.KindIntent) {
 			if r.Server != "notes" || r.Tool != "safe" || r.Session == "" {
 				t.Errorf("on record as %+v", r)
 			}
@@ -106,8 +106,8 @@ func TestManyServersAreOne(t *testing.T) {
 			t.Errorf("its end: %d", got.status)
 		}
 		synctest.Wait()
-		if w.beside.closed != 1 || w.closed != 0 || w.sessions.Len() != 0 {
-			t.Errorf("notes was ended %d times, files %d, %d sessions are left", w.beside.closed, w.closed, w.sessions.Len())
+		if w.notes.closed != 1 || w.closed != 0 || w.sessions.Len() != 0 {
+			t.Errorf("notes was ended %d times, files %d, %d sessions are left", w.notes.closed, w.closed, w.sessions.Len())
 		}
 		if got := w.do("POST", "/mcp", call("notes__safe"), h); got.status != 404 {
 			t.Errorf("a call after its end: %d %s", got.status, got.body)
@@ -116,11 +116,11 @@ func TestManyServersAreOne(t *testing.T) {
 }
 
 // A message that names no server, or no single one, is sent nowhere. It is answered with the reason, and recorded.
-func TestWhatIsForNoServerGoesNowhere(t *testing.T) {
+func TestAllServers_RefusesMessagesThatNameNoServer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newHub(t)
-		h := w.connectAs(able)
+		w := newAllServers(t)
+		h := w.connectAs(initializeWithAll)
 		for name, tt := range map[string]struct{ method, params, code, says string }{
 			"a tool of no server":          {"tools/call", `{"name":"safe"}`, "tool_unknown", "tools are called <server>__<tool> here"},
 			"a tool of another":            {"tools/call", `{"name":"none__safe"}`, "tool_unknown", `there is no server \"none\" here`},
@@ -133,16 +133,16 @@ func TestWhatIsForNoServerGoesNowhere(t *testing.T) {
 			"what servers ask":             {"sampling/createMessage", `{"uri":"mcp.files+x"}`, "method_denied", "send it to /mcp/<server>"},
 			"a cursor":                     {"tools/list", `{"cursor":"x"}`, "params_invalid", "the cursor was not given"},
 		} {
-			before := len(w.of(journal.KindRefusal))
+			before := len(w.recordsOf(journal.KindRefusal))
 			got := w.do("POST", "/mcp", fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"method":"%s","params":%s}`, tt.method, tt.params), h)
 			if got.status != 200 || got.code() != tt.code || !strings.Contains(got.body, tt.says) {
 				t.Errorf("%s: %d %s", name, got.status, got.body)
 			}
-			if records := w.of(journal.KindRefusal); len(records) != before+1 || records[before].Code != tt.code || records[before].Server != "" {
+			if records := w.recordsOf(journal.KindRefusal); len(records) != before+1 || records[before].Code != tt.code || records[before].Server != "" {
 				t.Errorf("%s: on record as %+v", name, records[before:])
 			}
 		}
-		if got := w.do("POST", "/mcp", `{"jsonrpc":"2.0","method":"notifications/message"}`, h); got.status != 202 || len(w.of(journal.KindRefusal)) != 11 {
+		if got := w.do("POST", "/mcp", `{"jsonrpc":"2.0","method":"notifications/message"}`, h); got.status != 202 || len(w.recordsOf(journal.KindRefusal)) != 11 {
 			t.Errorf("a notification that no client has: %d", got.status)
 		}
 		if got := w.do("POST", "/mcp", toolCall, http.Header{"Mcp-Session-Id": h["Mcp-Session-Id"], "Authorization": {"Bearer " + benToken}}); got.status != 404 {
@@ -151,29 +151,29 @@ func TestWhatIsForNoServerGoesNowhere(t *testing.T) {
 		if got := w.do("POST", "/mcp/files", toolCall, h); got.status != 404 {
 			t.Errorf("the session at one of its servers: %d %s", got.status, got.body)
 		}
-		if len(w.opened)+len(w.beside.opened) != 0 {
+		if len(w.opened)+len(w.notes.opened) != 0 {
 			t.Error("something reached a server")
 		}
 	})
 }
 
-// U1: two servers send requests with the same id and progress token, and each gets the answer to its own.
-func TestU1ManyServersAskByTheirNames(t *testing.T) {
+// Case U1. Two servers send requests with the same id and progress token, and each gets the answer to its own.
+func TestAllServers_ServerRequestsHaveCombinedIDs(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newHub(t)
-		for _, server := range []*world{w, w.beside} {
+		w := newAllServers(t)
+		for _, server := range []*testGateway{w, w.notes} {
 			before := server.request
 			server.request = func(ctx context.Context, r upstream.Request, events func([]byte)) (upstream.Answer, error) {
 				events([]byte(sample))
-				server.told(3) // notifications/initialized, progress and the answer
+				server.serverMessages(3) // notifications/initialized, progress and the answer
 				return before(ctx, r, events)
 			}
 		}
-		h := w.connectAs(able)
+		h := w.connectAs(initializeWithAll)
 		var next []func() string
 		for i, server := range []string{"files", "notes"} {
-			next = append(next, w.stream(h, strings.Replace(strings.Replace(toolCall, "safe", server+"__safe", 1), `"id":1`, fmt.Sprintf(`"id":%d`, i+1), 1)))
+			next = append(next, w.callStream(h, strings.Replace(strings.Replace(toolCall, "safe", server+"__safe", 1), `"id":1`, fmt.Sprintf(`"id":%d`, i+1), 1)))
 			want := strings.NewReplacer(`"id":7`, `"id":"`+server+`:7"`, `"progressToken":"p"`, `"progressToken":"`+server+`:\"p\""`).Replace(sample)
 			if got := next[i](); got != want {
 				t.Errorf("the client got %s", got)
@@ -190,21 +190,21 @@ func TestU1ManyServersAskByTheirNames(t *testing.T) {
 				t.Errorf("%s: %d %s", body, got.status, got.body)
 			}
 		}
-		for i, server := range []*world{w, w.beside} {
+		for i, server := range []*testGateway{w, w.notes} {
 			name := []string{"files", "notes"}[i]
 			want := []string{
 				`{"jsonrpc":"2.0","method":"notifications/initialized"}`,
 				fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":"p","progress":%d}}`, i+1),
 				`{"jsonrpc":"2.0","id":7,"result":{"of":"` + name + `"}}`,
 			}
-			if diff := cmp.Diff(want, server.told(3)); diff != "" {
+			if diff := cmp.Diff(want, server.serverMessages(3)); diff != "" {
 				t.Errorf("%s got (-want +got):\n%s", name, diff)
 			}
 			if got := next[i](); !strings.Contains(got, `"content":[]`) {
 				t.Errorf("the call of %s was answered %s", name, got)
 			}
 		}
-		if n := len(w.of(journal.KindRefusal)); n != 0 {
+		if n := len(w.recordsOf(journal.KindRefusal)); n != 0 {
 			t.Errorf("%d refusals", n)
 		}
 	})
@@ -212,21 +212,21 @@ func TestU1ManyServersAskByTheirNames(t *testing.T) {
 
 // A call that the client cancels is cancelled at its server, and a change of the client's roots is sent to the servers
 // that the session has used.
-func TestManyServersHearNotifications(t *testing.T) {
+func TestAllServers_NotificationsReachMembers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newHub(t)
-		w.beside.request = func(context.Context, upstream.Request, func([]byte)) (upstream.Answer, error) {
-			w.beside.told(3)
+		w := newAllServers(t)
+		w.notes.request = func(context.Context, upstream.Request, func([]byte)) (upstream.Answer, error) {
+			w.notes.serverMessages(3)
 			return upstream.Answer{}, upstream.ErrNoAnswer
 		}
-		h := w.connectAs(able)
+		h := w.connectAs(initializeWithAll)
 		ended := make(chan struct{})
 		go func() {
 			defer close(ended)
 			w.do("POST", "/mcp", strings.Replace(toolCall, "safe", "notes__safe", 1), h)
 		}()
-		w.beside.told(1)
+		w.notes.serverMessages(1)
 		for _, body := range []string{
 			`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":2,"reason":"x"}}`,
 			`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1,"reason":"x"}}`,
@@ -242,26 +242,26 @@ func TestManyServersHearNotifications(t *testing.T) {
 			`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`,
 			`{"jsonrpc":"2.0","method":"notifications/roots/list_changed"}`,
 		}
-		if diff := cmp.Diff(want, w.beside.told(3)); diff != "" || len(w.notified) != 0 {
+		if diff := cmp.Diff(want, w.notes.serverMessages(3)); diff != "" || len(w.notified) != 0 {
 			t.Errorf("notes got (-want +got):\n%s, files %v", diff, w.notified)
 		}
 	})
 }
 
-// T4: the stream of all has the messages of the servers that the session has used, without the ids of their events, as
-// far as the caller may get them.
-func TestT4ManyServersSayOnOneStream(t *testing.T) {
+// Case T4. The stream of all has the messages of the servers that the session has used, without the ids of their
+// events, as far as the caller may get them.
+func TestAllServers_StreamsAreJoined(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newHub(t)
-		say, changed, own := make(chan string), new(atomic.Bool), w.own
-		w.own = func(r upstream.Request) (upstream.Answer, error) {
+		w := newAllServers(t)
+		say, changed, own := make(chan string), new(atomic.Bool), w.answerDiscovery
+		w.answerDiscovery = func(r upstream.Request) (upstream.Answer, error) {
 			if changed.Load() && r.Method() == "tools/list" {
-				return answer(r, sound("new")), nil
+				return answer(r, toolList("new")), nil
 			}
 			return own(r)
 		}
-		w.beside.listen = func(ctx context.Context, to upstream.Listener) error {
+		w.notes.listen = func(ctx context.Context, to upstream.Listener) error {
 			to.Opened()
 			for {
 				select {
@@ -274,8 +274,8 @@ func TestT4ManyServersSayOnOneStream(t *testing.T) {
 				}
 			}
 		}
-		h := w.connectAs(able)
-		lines, hangUp := w.hear(h)
+		h := w.connectAs(initializeWithAll)
+		lines, hangUp := w.openStream(h)
 		for _, server := range []string{"files", "notes"} {
 			w.do("POST", "/mcp", strings.Replace(toolCall, "safe", server+"__safe", 1), h)
 		}
@@ -289,19 +289,19 @@ func TestT4ManyServersSayOnOneStream(t *testing.T) {
 			"event: message", `data: {"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":"mcp.notes+a:b"}}`, "",
 			"event: message", `data: {"jsonrpc":"2.0","method":"notifications/message","params":{"x":1.50,"logger":"notes"}}`, "",
 		}
-		if diff := cmp.Diff(want, heard(lines)); diff != "" {
+		if diff := cmp.Diff(want, readLines(lines)); diff != "" {
 			t.Errorf("heard (-want +got):\n%s", diff)
 		}
 		changed.Store(true)
 		time.Sleep(6 * time.Minute) // by then the next request lists the server again
 		w.do("POST", "/mcp", `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`, h)
-		got := slices.DeleteFunc(heard(lines), func(line string) bool { return line == "" || strings.HasPrefix(line, ":") })
+		got := slices.DeleteFunc(readLines(lines), func(line string) bool { return line == "" || strings.HasPrefix(line, ":") })
 		if diff := cmp.Diff([]string{"event: message", `data: {"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`}, got); diff != "" {
 			t.Errorf("of a list that has changed was heard (-want +got):\n%s", diff)
 		}
-		w.stands(&policyv1.CheckServerResponse{HidesNone: true})
+		w.setAccess(&policyv1.CheckServerResponse{HidesNone: true})
 		say <- `{"jsonrpc":"2.0","method":"notifications/message","params":{"x":2}}`
-		if got := heard(lines); len(got) != 0 {
+		if got := readLines(lines); len(got) != 0 {
 			t.Errorf("a caller that may use nothing gets %q", got)
 		}
 		hangUp()
@@ -312,19 +312,19 @@ func TestT4ManyServersSayOnOneStream(t *testing.T) {
 
 // A client is notified of the changes since its last list when it opens its stream, and of all lists if a server has
 // become known.
-func TestNothingIsLostBetweenAListAndAStream(t *testing.T) {
+func TestAllServers_ChangeBetweenListAndStreamIsNotified(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newHub(t)
-		there := switched(w.beside)
-		h := w.connectAs(able)
+		w := newAllServers(t)
+		there := switchAvailability(w.notes)
+		h := w.connectAs(initializeWithAll)
 		w.do("POST", "/mcp", `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`, h)
 		there.Store(true)
 		time.Sleep(time.Minute)
-		w.connectAs(able) // the greeting of another client makes the gateway list the server
-		lines, hangUp := w.hear(h)
+		w.connectAs(initializeWithAll) // the greeting of another client makes the gateway list the server
+		lines, hangUp := w.openStream(h)
 		defer hangUp()
-		got := slices.DeleteFunc(heard(lines), func(line string) bool { return !strings.HasPrefix(line, "data: ") })
+		got := slices.DeleteFunc(readLines(lines), func(line string) bool { return !strings.HasPrefix(line, "data: ") })
 		want := []string{
 			`data: {"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`, `data: {"jsonrpc":"2.0","method":"notifications/prompts/list_changed"}`,
 			`data: {"jsonrpc":"2.0","method":"notifications/resources/list_changed"}`,
@@ -332,9 +332,9 @@ func TestNothingIsLostBetweenAListAndAStream(t *testing.T) {
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("heard (-want +got):\n%s", diff)
 		}
-		w.stands(&policyv1.CheckServerResponse{CouldAllow: true, HidesNone: true, PromptsAlike: true, ResourcesAlike: true, Methods: everyMethod(), PolicyRevision: "next"})
+		w.setAccess(&policyv1.CheckServerResponse{CouldAllow: true, HidesNone: true, PromptsAlike: true, ResourcesAlike: true, Methods: everyMethod(), PolicyRevision: "next"})
 		time.Sleep(time.Minute)
-		got = slices.DeleteFunc(heard(lines), func(line string) bool { return !strings.HasPrefix(line, "data: ") })
+		got = slices.DeleteFunc(readLines(lines), func(line string) bool { return !strings.HasPrefix(line, "data: ") })
 		if diff := cmp.Diff(want[:1], got); diff != "" {
 			t.Errorf("of another policy was heard (-want +got):\n%s", diff)
 		}
@@ -342,14 +342,14 @@ func TestNothingIsLostBetweenAListAndAStream(t *testing.T) {
 }
 
 // A member session lives as long as its aggregate session, which counts as one session.
-func TestMembersLastAsLongAsTheirHub(t *testing.T) {
+func TestAllServers_MembersEndWithTheAggregateSession(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newHub(t)
+		w := newAllServers(t)
 		ctx, cancel := context.WithCancel(t.Context())
 		swept := make(chan error)
 		go func() { swept <- w.sessions.Run(ctx) }()
-		h := w.connectAs(able)
+		h := w.connectAs(initializeWithAll)
 		call := strings.Replace(toolCall, "safe", "notes__safe", 1)
 		w.do("POST", "/mcp", call, h)
 		for range 4 { // the aggregate session is not idle, though its member session is
@@ -357,44 +357,44 @@ func TestMembersLastAsLongAsTheirHub(t *testing.T) {
 			w.do("POST", "/mcp", `{"jsonrpc":"2.0","id":1,"method":"ping"}`, h)
 		}
 		w.do("POST", "/mcp", call, h)
-		if n := w.sessions.Len(); n != 1 || len(w.beside.opened) != 1 {
-			t.Errorf("%d sessions, of which notes has heard %d times", n, len(w.beside.opened))
+		if n := w.sessions.Len(); n != 1 || len(w.notes.opened) != 1 {
+			t.Errorf("%d sessions, of which notes has heard %d times", n, len(w.notes.opened))
 		}
 		time.Sleep(2 * time.Hour)
 		synctest.Wait()
-		if n := w.sessions.Len(); n != 0 || w.beside.closed != 1 {
-			t.Errorf("%d sessions are left, notes was told %d times", n, w.beside.closed)
+		if n := w.sessions.Len(); n != 0 || w.notes.closed != 1 {
+			t.Errorf("%d sessions are left, notes was told %d times", n, w.notes.closed)
 		}
 		cancel()
 		<-swept
 	})
 }
 
-// A4: a call is decided by the definition that the client was shown, whatever the server lists by then.
-func TestA4AHubHoldsToWhatItHasShown(t *testing.T) {
+// Case A4. A call is decided by the definition that the client was shown, even if the server lists another one by then.
+func TestAllServers_CallsAreDecidedByTheListedDefinition(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newHub(t)
-		changed, own := new(atomic.Bool), w.beside.own
-		w.beside.own = func(r upstream.Request) (upstream.Answer, error) {
+		w := newAllServers(t)
+		changed, own := new(atomic.Bool), w.notes.answerDiscovery
+		w.notes.answerDiscovery = func(r upstream.Request) (upstream.Answer, error) {
 			if changed.Load() && r.Method() == "tools/list" {
 				return answer(r, `{"tools":[{"name":"safe","description":"other","inputSchema":{"type":"object"}}]}`), nil
 			}
 			return own(r)
 		}
-		h := w.connectAs(able)
+		h := w.connectAs(initializeWithAll)
 		list := `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`
 		call := strings.Replace(toolCall, "safe", "notes__safe", 1)
 		w.do("POST", "/mcp", list, h)
 		w.do("POST", "/mcp", call, h)
 		changed.Store(true)
 		time.Sleep(6 * time.Minute)
-		other := w.connectAs(able) // makes the gateway list the server again
+		other := w.connectAs(initializeWithAll) // makes the gateway list the server again
 		w.do("POST", "/mcp", list, other)
 		w.do("POST", "/mcp", call, h)
 		w.do("POST", "/mcp", call, other)
 		var digests []string
-		for _, d := range w.judgedBy() {
+		for _, d := range w.decidedDigests() {
 			digests = append(digests, fmt.Sprintf("%x", d))
 		}
 		if len(digests) != 3 || digests[0] == "" || digests[0] != digests[1] || digests[1] == digests[2] {

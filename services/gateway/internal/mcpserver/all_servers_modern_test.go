@@ -16,43 +16,43 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// newModernHub starts a server of MCP with two servers: files, which speaks only 2026-07-28, and notes, which speaks
+// newModernAllServers starts a gateway with two servers: files, which speaks only 2026-07-28, and notes, which speaks
 // only revisions with sessions.
-func newModernHub(t *testing.T) *world {
+func newModernAllServers(t *testing.T) *testGateway {
 	t.Helper()
-	w := unbuilt(t, "http")
-	w.path, w.most, w.beside = "/mcp", 10, unbuilt(t, "http")
-	w.standing = &policyv1.CheckServerResponse{CouldAllow: true, HidesNone: true, PromptsAlike: true, ResourcesAlike: true, Methods: everyMethod()}
+	w := prepareTestGateway(t, "http")
+	w.path, w.maxSessions, w.notes = "/mcp", 10, prepareTestGateway(t, "http")
+	w.access = &policyv1.CheckServerResponse{CouldAllow: true, HidesNone: true, PromptsAlike: true, ResourcesAlike: true, Methods: everyMethod()}
 	w.open = func(r upstream.Request) (upstream.Answer, error) {
 		if r.Method() != "server/discover" {
 			return raw(`{"jsonrpc":"2.0","id":` + string(r.ID()) + `,"error":{"code":-32601,"message":"no"}}`), nil
 		}
 		return answer(r, `{"supportedVersions":["2026-07-28"],"capabilities":{"tools":{"listChanged":true},"prompts":{},"resources":{"subscribe":true}},"resultType":"complete"}`), nil
 	}
-	w.own = func(r upstream.Request) (upstream.Answer, error) {
+	w.answerDiscovery = func(r upstream.Request) (upstream.Answer, error) {
 		if r.Method() != "tools/list" {
 			return w.open(r)
 		}
 		return answer(r, `{"tools":[{"name":"safe","inputSchema":{"type":"object","properties":{"r":{"type":"string","x-mcp-header":"Region"}}}}]}`), nil
 	}
-	w.beside.open = func(r upstream.Request) (upstream.Answer, error) {
+	w.notes.open = func(r upstream.Request) (upstream.Answer, error) {
 		if r.Method() == "server/discover" {
 			return raw(`{"jsonrpc":"2.0","id":` + string(r.ID()) + `,"error":{"code":-32601,"message":"no"}}`), upstream.ErrRevision
 		}
 		return answer(r, `{"protocolVersion":"2025-11-25","capabilities":{"tools":{},"resources":{"subscribe":true}},"serverInfo":{"name":"x","version":"1"},"instructions":"Mind."}`), nil
 	}
-	w.beside.own = func(r upstream.Request) (upstream.Answer, error) {
+	w.notes.answerDiscovery = func(r upstream.Request) (upstream.Answer, error) {
 		if r.Method() != "tools/list" {
-			return w.beside.open(r)
+			return w.notes.open(r)
 		}
-		return answer(r, sound("safe")), nil
+		return answer(r, toolList("safe")), nil
 	}
 	w.build()
 	return w
 }
 
-// doJoint sends a request of 2026-07-28 to the URL of both servers.
-func (w *world) doJoint(method, name, params string) reply {
+// doAllServers sends a request of 2026-07-28 to the URL of both servers.
+func (w *testGateway) doAllServers(method, name, params string) httpResponse {
 	w.t.Helper()
 	body, head := modern(method, name, params)
 	return w.do("POST", "/mcp", body, head)
@@ -60,31 +60,31 @@ func (w *world) doJoint(method, name, params string) reply {
 
 // A client without a session reaches servers of both families of revisions at one URL: it discovers them together,
 // lists their tools, and calls each by the combined names, which the headers contain too.
-func TestManyServersWithoutASession(t *testing.T) {
+func TestAllServers_ModernClientNeedsNoSession(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newModernHub(t)
+		w := newModernAllServers(t)
 		var files, notes []string
 		var mirrored []upstream.Header
-		sentTo(w, &files)
+		recordRequests(w, &files)
 		before := w.request
 		w.request = func(ctx context.Context, r upstream.Request, events func([]byte)) (upstream.Answer, error) {
 			mirrored = append(mirrored, r.Mirrored...)
 			return before(ctx, r, events)
 		}
-		sentTo(w.beside, &notes)
+		recordRequests(w.notes, &notes)
 		want := `{"jsonrpc":"2.0","id":7,"result":{"resultType":"complete","ttlMs":0,"cacheScope":"private","supportedVersions":["2026-07-28","2025-11-25","2025-06-18","2025-03-26","2024-11-05"],` +
 			`"capabilities":{"prompts":{},"resources":{"subscribe":true},"tools":{"listChanged":true}},` +
 			`"instructions":"Tools and prompts are called <server>__<name> here, and URIs begin with mcp.<server>+.\n\nnotes says:\n> Mind.",` +
 			`"_meta":{"io.modelcontextprotocol/serverInfo":{"name":"sluice","title":"Sluice","version":""}}}}`
-		if diff := cmp.Diff(want, w.doJoint("server/discover", "", "").body); diff != "" {
+		if diff := cmp.Diff(want, w.doAllServers("server/discover", "", "").body); diff != "" {
 			t.Errorf("they greet (-want +got):\n%s", diff)
 		}
-		list := w.doJoint("tools/list", "", "")
+		list := w.doAllServers("tools/list", "", "")
 		if !strings.HasPrefix(list.body, `{"jsonrpc":"2.0","id":7,"result":{"resultType":"complete","ttlMs":0,"cacheScope":"private","tools":[{"name":"files__safe",`) || !strings.Contains(list.body, `{"name":"notes__safe"`) {
 			t.Errorf("they list %s", list.body)
 		}
-		if len(w.opened)+len(w.beside.opened) != 0 {
+		if len(w.opened)+len(w.notes.opened) != 0 {
 			t.Error("a server heard of a client that has only looked")
 		}
 		body, head := modern("tools/call", "files__safe", `"name":"files__safe","arguments":{"r":"eu","n":12345678901234567}`)
@@ -92,7 +92,7 @@ func TestManyServersWithoutASession(t *testing.T) {
 		if got := w.do("POST", "/mcp", body, head); got.status != 200 || got.body != `{"jsonrpc":"2.0","id":7,"result":{"content":[]}}` {
 			t.Errorf("a call of files: %d %s", got.status, got.body)
 		}
-		if got := w.doJoint("tools/call", "notes__safe", `"name":"notes__safe"`); got.status != 200 || !strings.Contains(got.body, `"resultType":"complete"`) {
+		if got := w.doAllServers("tools/call", "notes__safe", `"name":"notes__safe"`); got.status != 200 || !strings.Contains(got.body, `"resultType":"complete"`) {
 			t.Errorf("a call of notes: %d %s", got.status, got.body)
 		}
 		if len(files) != 1 || !strings.Contains(files[0], `"name":"safe","arguments":{"r":"eu","n":12345678901234567}`) || len(mirrored) != 1 || mirrored[0].Value != "eu" {
@@ -101,7 +101,7 @@ func TestManyServersWithoutASession(t *testing.T) {
 		if len(notes) != 1 || !strings.Contains(notes[0], `"name":"safe"`) || strings.Contains(notes[0], "io.modelcontextprotocol") {
 			t.Errorf("notes got %s", notes)
 		}
-		for i, r := range w.of(journal.KindIntent) {
+		for i, r := range w.recordsOf(journal.KindIntent) {
 			if r.Server != []string{"files", "notes"}[i] || r.Tool != "safe" || r.Session != "" {
 				t.Errorf("on record as %+v", r)
 			}
@@ -109,13 +109,13 @@ func TestManyServersWithoutASession(t *testing.T) {
 	})
 }
 
-// T1: at the URL of many servers the headers must agree with the body, with the combined names.
-func TestT1AHeadOfManyServers(t *testing.T) {
+// Case T1. At the URL of many servers the headers must agree with the body, with the combined names.
+func TestAllServers_HeadersMustAgreeWithTheBody(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newModernHub(t)
+		w := newModernAllServers(t)
 		var files []string
-		sentTo(w, &files)
+		recordRequests(w, &files)
 		for name, tt := range map[string]struct {
 			change func(http.Header)
 			status int
@@ -136,7 +136,7 @@ func TestT1AHeadOfManyServers(t *testing.T) {
 			}
 		}
 		for name, want := range map[string]string{"nobody__safe": "there is no server", "safe": "tools are called"} {
-			if got := w.doJoint("tools/call", name, `"name":"`+name+`"`); got.status != 200 || !strings.Contains(got.body, want) {
+			if got := w.doAllServers("tools/call", name, `"name":"`+name+`"`); got.status != 200 || !strings.Contains(got.body, want) {
 				t.Errorf("%s: %d %s", name, got.status, got.body)
 			}
 		}
@@ -146,18 +146,18 @@ func TestT1AHeadOfManyServers(t *testing.T) {
 				t.Errorf("%s: %d %s", method, got.status, got.body)
 			}
 		}
-		if len(files) != 0 || len(w.of(journal.KindIntent)) != 0 {
+		if len(files) != 0 || len(w.recordsOf(journal.KindIntent)) != 0 {
 			t.Errorf("files got %s", files)
 		}
 	})
 }
 
-// U1: requests in the answers of servers of both families name their server, and the client's answers go to the server
-// that has sent the request, under the server's own names.
-func TestU1ManyServersAskInTheirAnswers(t *testing.T) {
+// Case U1. Requests in the answers of servers of both families name their server, and the client's answers go to the
+// server that has sent the request, under the server's own names.
+func TestAllServers_InputRequestsAreDecided(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newModernHub(t)
+		w := newModernAllServers(t)
 		var files []string
 		w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
 			if files = append(files, string(r.Body())); len(files) > 1 {
@@ -166,20 +166,20 @@ func TestU1ManyServersAskInTheirAnswers(t *testing.T) {
 			return answer(r, `{"resultType":"input_required","inputRequests":{"f":{"method":"elicitation/create","params":{"message":"who?","requestedSchema":{}}}},"requestState":"z"}`), nil
 		}
 		said := make(chan string, 1)
-		w.beside.request = func(_ context.Context, r upstream.Request, events func([]byte)) (upstream.Answer, error) {
+		w.notes.request = func(_ context.Context, r upstream.Request, events func([]byte)) (upstream.Answer, error) {
 			events([]byte(`{"jsonrpc":"2.0","id":3,"method":"elicitation/create","params":{"message":"why?","requestedSchema":{"type":"object","properties":{}}}}`))
-			said <- w.beside.told(2)[1]
+			said <- w.notes.serverMessages(2)[1]
 			return answer(r, `{"content":[]}`), nil
 		}
-		got := w.doJoint("tools/call", "files__safe", `"name":"files__safe"`)
+		got := w.doAllServers("tools/call", "files__safe", `"name":"files__safe"`)
 		if !strings.Contains(got.body, `"message":"files asks: who?"`) || !strings.Contains(got.body, `"requestState":"z"`) {
 			t.Errorf("files asks %s", got.body)
 		}
-		got = w.doJoint("tools/call", "files__safe", `"name":"files__safe","requestState":"z","inputResponses":{"f":{"action":"accept","content":{}}}`)
+		got = w.doAllServers("tools/call", "files__safe", `"name":"files__safe","requestState":"z","inputResponses":{"f":{"action":"accept","content":{}}}`)
 		if !strings.Contains(got.body, `"uri":"mcp.files+file:///a"`) || len(files) != 2 || !strings.Contains(files[1], `"inputResponses":{"f":{"action":"accept","content":{}}}`) {
 			t.Errorf("it answers %s to %s", got.body, files)
 		}
-		got = w.doJoint("tools/call", "notes__safe", `"name":"notes__safe"`)
+		got = w.doAllServers("tools/call", "notes__safe", `"name":"notes__safe"`)
 		if !strings.Contains(got.body, `"message":"notes asks: why?"`) || !strings.Contains(got.body, `"resultType":"input_required"`) {
 			t.Errorf("notes asks %s", got.body)
 		}
@@ -189,7 +189,7 @@ func TestU1ManyServersAskInTheirAnswers(t *testing.T) {
 			return text
 		}
 		state, key := between(`"requestState":"`), between(`"inputRequests":{"`)
-		got = w.doJoint("tools/call", "notes__safe", `"name":"notes__safe","requestState":"`+state+`","inputResponses":{"`+key+`":{"action":"accept","content":{}}}`)
+		got = w.doAllServers("tools/call", "notes__safe", `"name":"notes__safe","requestState":"`+state+`","inputResponses":{"`+key+`":{"action":"accept","content":{}}}`)
 		if told := <-said; !strings.Contains(told, `"action":"accept"`) || !strings.Contains(got.body, `"resultType":"complete"`) {
 			t.Errorf("notes got %s, and answers %s", told, got.body)
 		}
@@ -197,12 +197,12 @@ func TestU1ManyServersAskInTheirAnswers(t *testing.T) {
 }
 
 // Calls to many servers wait for approvals in round trips; there are no tasks.
-func TestManyServersWaitInLegs(t *testing.T) {
+func TestAllServers_CallWaitsInRoundTrips(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newModernHub(t)
+		w := newModernAllServers(t)
 		w.decision = &policyv1.Decision{Effect: policyv1.Effect_EFFECT_REQUIRE_APPROVAL, Approval: &policyv1.ApprovalTerms{Quorum: 1}}
-		w.people = people{approval: standing(approvalv1.ApprovalState_APPROVAL_STATE_PENDING), moves: make(chan *approvalv1.Approval, 1)}
+		w.people = fakeApprovals{approval: newWaitApproval(approvalv1.ApprovalState_APPROVAL_STATE_PENDING), updates: make(chan *approvalv1.Approval, 1)}
 		w.people.approval.Terms = w.decision.GetApproval()
 		for _, state := range []string{"", `"requestState":"sluice-leg.1.a-1",`} {
 			body, head := modern("tools/call", "files__safe", state+`"name":"files__safe"`)
@@ -215,10 +215,10 @@ func TestManyServersWaitInLegs(t *testing.T) {
 }
 
 // A list is joined from servers of both families, and each is asked in its own revision.
-func TestListsOfBothEras(t *testing.T) {
+func TestAllServers_ListsHaveServersOfBothEras(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newModernHub(t)
+		w := newModernAllServers(t)
 		var files, notes []string
 		w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
 			files = append(files, string(r.Body()))
@@ -227,7 +227,7 @@ func TestListsOfBothEras(t *testing.T) {
 			}
 			return answer(r, `{"resultType":"complete","prompts":[{"name":"p"}],"ttlMs":60000,"cacheScope":"public"}`), nil
 		}
-		w.beside.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+		w.notes.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
 			notes = append(notes, string(r.Body()))
 			return answer(r, `{"resources":[{"name":"a","uri":"file:///a"}]}`), nil
 		}
@@ -235,10 +235,10 @@ func TestListsOfBothEras(t *testing.T) {
 			"prompts/list":   `"resultType":"complete","ttlMs":0,"cacheScope":"private","prompts":[{"name":"files__p"}]}}`,
 			"resources/list": `"resultType":"complete","ttlMs":0,"cacheScope":"private","resources":[{"name":"notes: a","uri":"mcp.notes+file:///a"}]}}`,
 		} {
-			if got := w.doJoint(method, "", ""); got.status != 200 || !strings.HasSuffix(got.body, want) {
+			if got := w.doAllServers(method, "", ""); got.status != 200 || !strings.HasSuffix(got.body, want) {
 				t.Errorf("%s: %d %s", method, got.status, got.body)
 			}
-			if got := w.doJoint(method, "", `"requestState":"sluice-leg.1.a-1"`); got.code() != "params_invalid" {
+			if got := w.doAllServers(method, "", `"requestState":"sluice-leg.1.a-1"`); got.code() != "params_invalid" {
 				t.Errorf("%s with what goes on: %s", method, got.body)
 			}
 		}
@@ -248,12 +248,12 @@ func TestListsOfBothEras(t *testing.T) {
 	})
 }
 
-// T4: one subscription gets the changes of resources of many servers, under combined names, after each resource was
-// decided, and the changes of lists that the gateway finds.
-func TestT4ManyServersSayWhatIsSubscribedTo(t *testing.T) {
+// Case T4. One subscription gets the changes of resources of many servers, under combined names, after each resource
+// was decided, and the changes of lists that the gateway finds.
+func TestAllServers_SubscriptionForwardsWhatItNames(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newModernHub(t)
+		w := newModernAllServers(t)
 		asked := make(chan string, 4)
 		w.request = func(ctx context.Context, r upstream.Request, events func([]byte)) (upstream.Answer, error) {
 			asked <- string(r.Body())
@@ -270,7 +270,7 @@ func TestT4ManyServersSayWhatIsSubscribedTo(t *testing.T) {
 			return upstream.Answer{}, fmt.Errorf("%w: %w", upstream.ErrNoAnswer, ctx.Err())
 		}
 		body, head := modern("subscriptions/listen", "", `"notifications":{"toolsListChanged":true,"resourceSubscriptions":["mcp.files+file:///a","mcp.none+file:///a","file:///a","files+file:///a","mcp.files+"]}`)
-		next, hangUp := w.streaming(head, body)
+		next, hangUp := w.callStreamUntil(head, body)
 		defer hangUp()
 		for _, want := range []string{
 			`{"jsonrpc":"2.0","method":"notifications/subscriptions/acknowledged","params":{"_meta":{"io.modelcontextprotocol/subscriptionId":7},"notifications":{"toolsListChanged":true,"resourceSubscriptions":["mcp.files+file:///a"]}}}`,
@@ -283,14 +283,14 @@ func TestT4ManyServersSayWhatIsSubscribedTo(t *testing.T) {
 		if got := <-asked; !strings.HasSuffix(got, `"notifications":{"toolsListChanged":false,"promptsListChanged":false,"resourcesListChanged":false,"resourceSubscriptions":["file:///a"]}}}`) {
 			t.Errorf("files got %s", got)
 		}
-		if got := w.of(journal.KindIntent); len(got) != 1 || got[0].Method != "resources/subscribe" || got[0].Tool != "file:///a" || got[0].Server != "files" {
+		if got := w.recordsOf(journal.KindIntent); len(got) != 1 || got[0].Method != "resources/subscribe" || got[0].Tool != "file:///a" || got[0].Server != "files" {
 			t.Errorf("on record: %+v", got)
 		}
-		w.stands(&policyv1.CheckServerResponse{CouldAllow: true, PromptsAlike: true, ResourcesAlike: true, Methods: everyMethod(), PolicyRevision: "another"})
+		w.setAccess(&policyv1.CheckServerResponse{CouldAllow: true, PromptsAlike: true, ResourcesAlike: true, Methods: everyMethod(), PolicyRevision: "another"})
 		if got := next(); got != `{"jsonrpc":"2.0","method":"notifications/tools/list_changed","params":{"_meta":{"io.modelcontextprotocol/subscriptionId":7}}}` {
 			t.Errorf("of a change of lists the client got %s", got)
 		}
-		if len(w.beside.opened) != 0 {
+		if len(w.notes.opened) != 0 {
 			t.Error("notes heard of who wants nothing of it")
 		}
 		w.sessions.CloseStreams()
@@ -300,24 +300,24 @@ func TestT4ManyServersSayWhatIsSubscribedTo(t *testing.T) {
 	})
 }
 
-// S1: the state of a client with many servers is not shared with another caller, nor with a client that has other
+// Case S1. The state of a client with many servers is not shared with another caller, nor with a client that has other
 // capabilities.
-func TestS1WhatStandsForManyServers(t *testing.T) {
+func TestAllServers_StateIsNotSharedBetweenCallers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newModernHub(t)
+		w := newModernAllServers(t)
 		for range 2 {
-			w.doJoint("tools/call", "notes__safe", `"name":"notes__safe"`)
+			w.doAllServers("tools/call", "notes__safe", `"name":"notes__safe"`)
 		}
 		body, head := modern("tools/call", "notes__safe", `"name":"notes__safe"`)
 		w.do("POST", "/mcp", strings.Replace(body, `"sampling":{},`, "", 1), head)
 		head = head.Clone()
 		head["Authorization"] = []string{"Bearer " + benToken}
 		w.do("POST", "/mcp", body, head)
-		if len(w.beside.opened) != 3 {
-			t.Errorf("notes has %d sessions, want one of each of three clients", len(w.beside.opened))
+		if len(w.notes.opened) != 3 {
+			t.Errorf("notes has %d sessions, want one of each of three clients", len(w.notes.opened))
 		}
-		told := string(w.beside.opened[1].Body())
+		told := string(w.notes.opened[1].Body())
 		if strings.Contains(told, "sampling") || !strings.Contains(told, "elicitation") {
 			t.Errorf("for the second client it got %s", told)
 		}

@@ -17,7 +17,7 @@ import (
 )
 
 // Servers that hang or are unavailable are named in the list, and do not affect the others.
-func TestAServerThatIsAwayIsNamed(t *testing.T) {
+func TestAllServers_ListNamesUnavailableServers(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		own    func(upstream.Request) (upstream.Answer, error)
@@ -39,10 +39,10 @@ func TestAServerThatIsAwayIsNamed(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				w := newHub(t)
-				w.beside.own = tt.own
+				w := newAllServers(t)
+				w.notes.answerDiscovery = tt.own
 				begin := time.Now()
-				h := w.connectAs(able)
+				h := w.connectAs(initializeWithAll)
 				got := w.do("POST", "/mcp", `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`, h)
 				if took := time.Since(begin); took > 2*tt.within {
 					t.Errorf("it took %v", took)
@@ -62,10 +62,10 @@ func TestAServerThatIsAwayIsNamed(t *testing.T) {
 }
 
 // A list whose method needs a rule is requested from each server, page by page, in the caller's name.
-func TestListsOfManyServers(t *testing.T) {
+func TestAllServers_ListsAreJoined(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newHub(t)
+		w := newAllServers(t)
 		w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
 			if strings.Contains(string(r.Body()), `"cursor":"2"`) {
 				return answer(r, `{"prompts":[ {"name":"q"} ]}`), nil
@@ -75,10 +75,10 @@ func TestListsOfManyServers(t *testing.T) {
 			}
 			return answer(r, `{"prompts":[{"name":"p","_meta":{"dev.sluice/x":1,"y":2}}],"nextCursor":"2"}`), nil
 		}
-		w.beside.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+		w.notes.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
 			return answer(r, `{"prompts":[{"name":"p"}]}`), nil
 		}
-		h := w.connectAs(able)
+		h := w.connectAs(initializeWithAll)
 		ask := func(method string) string {
 			return w.do("POST", "/mcp", `{"jsonrpc":"2.0","id":1,"method":"`+method+`"}`, h).body
 		}
@@ -86,10 +86,10 @@ func TestListsOfManyServers(t *testing.T) {
 		if got := ask("prompts/list"); got != want {
 			t.Errorf("prompts are %s", got)
 		}
-		if n := len(w.of(journal.KindIntent)); n != 4 {
+		if n := len(w.recordsOf(journal.KindIntent)); n != 4 {
 			t.Errorf("%d intents of 4 pages", n)
 		}
-		w.beside.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+		w.notes.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
 			return raw(`{"jsonrpc":"2.0","id":` + string(r.ID()) + `,"error":{"code":-32601,"message":"no"}}`), nil
 		}
 		w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
@@ -107,32 +107,32 @@ func TestListsOfManyServers(t *testing.T) {
 }
 
 // The joined list is valid even if a server adds nothing to it. An element that clients could refuse is left out.
-func TestAListOfManyServersIsOne(t *testing.T) {
+func TestAllServers_ListIsOnePage(t *testing.T) {
 	t.Parallel()
 	broken := `{"tools":[{"name":"safe","inputSchema":{"type":"object"}},{"name":"x"},{"name":"y","inputSchema":true},{"inputSchema":{}}]}`
 	for name, tt := range map[string]struct{ files, notes, want string }{
-		"the first is empty":  {sound(), sound("a"), sound("notes__a")},
-		"the last is empty":   {sound("a"), sound(), sound("files__a")},
-		"both are empty":      {sound(), sound(), sound()},
-		"the first is hidden": {sound("secret"), sound("a", "secret"), sound("notes__a")},
-		"one is broken": {broken, sound("a"), strings.TrimSuffix(sound("files__safe", "notes__a"), "}") + `,"_meta":{"dev.sluice/leftOut":[` +
+		"the first is empty":  {toolList(), toolList("a"), toolList("notes__a")},
+		"the last is empty":   {toolList("a"), toolList(), toolList("files__a")},
+		"both are empty":      {toolList(), toolList(), toolList()},
+		"the first is hidden": {toolList("secret"), toolList("a", "secret"), toolList("notes__a")},
+		"one is broken": {broken, toolList("a"), strings.TrimSuffix(toolList("files__safe", "notes__a"), "}") + `,"_meta":{"dev.sluice/leftOut":[` +
 			`{"server":"files","name":"x","why":"it is not a valid tool: inputSchema is missing"},{"server":"files","name":"y","why":"it is not a valid tool: inputSchema is not an object"}]}}`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				w := newHub(t)
-				for server, list := range map[*world]string{w: tt.files, w.beside: tt.notes} {
-					own := server.own
-					server.own = func(r upstream.Request) (upstream.Answer, error) {
+				w := newAllServers(t)
+				for server, list := range map[*testGateway]string{w: tt.files, w.notes: tt.notes} {
+					own := server.answerDiscovery
+					server.answerDiscovery = func(r upstream.Request) (upstream.Answer, error) {
 						if r.Method() == "tools/list" {
 							return answer(r, list), nil
 						}
 						return own(r)
 					}
 				}
-				w.standing.HidesNone = false
-				h := w.connectAs(able)
+				w.access.HidesNone = false
+				h := w.connectAs(initializeWithAll)
 				if got := w.do("POST", "/mcp/", `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`, h); got.body != `{"jsonrpc":"2.0","id":1,"result":`+tt.want+`}` {
 					t.Errorf("it lists %s", got.body)
 				}
@@ -141,10 +141,10 @@ func TestAListOfManyServersIsOne(t *testing.T) {
 	}
 }
 
-// switched makes a server unavailable until the returned value is true.
-func switched(w *world) *atomic.Bool {
-	there, own := new(atomic.Bool), w.own
-	w.own = func(r upstream.Request) (upstream.Answer, error) {
+// switchAvailability makes a server unavailable until the returned value is true.
+func switchAvailability(w *testGateway) *atomic.Bool {
+	there, own := new(atomic.Bool), w.answerDiscovery
+	w.answerDiscovery = func(r upstream.Request) (upstream.Answer, error) {
 		if !there.Load() {
 			return upstream.Answer{}, upstream.ErrNeverSent
 		}
@@ -155,15 +155,15 @@ func switched(w *world) *atomic.Bool {
 
 // The features of an unavailable server are declared from the start. Once it has been listed, it is listed as it was
 // while it is unavailable, and the client is notified of changes only.
-func TestAServerComesBack(t *testing.T) {
+func TestAllServers_ListHasAServerThatIsAvailableAgain(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newHub(t)
-		there := switched(w.beside)
-		w.own = func(r upstream.Request) (upstream.Answer, error) {
-			return answer(r, map[string]string{"initialize": `{"protocolVersion":"2025-11-25","capabilities":{}}`, "tools/list": sound("safe")}[r.Method()]), nil
+		w := newAllServers(t)
+		there := switchAvailability(w.notes)
+		w.answerDiscovery = func(r upstream.Request) (upstream.Answer, error) {
+			return answer(r, map[string]string{"initialize": `{"protocolVersion":"2025-11-25","capabilities":{}}`, "tools/list": toolList("safe")}[r.Method()]), nil
 		}
-		greeting := w.do("POST", "/mcp", able, nil)
+		greeting := w.do("POST", "/mcp", initializeWithAll, nil)
 		if !strings.Contains(greeting.body, `"prompts":{"listChanged":true},"resources":{"listChanged":true,"subscribe":true}`) || strings.Contains(greeting.body, "logging") {
 			t.Errorf("it greets %s", greeting.body)
 		}
@@ -177,19 +177,19 @@ func TestAServerComesBack(t *testing.T) {
 		there.Store(true)
 		time.Sleep(time.Minute)
 		list() // the server is listed now; no change between this list and the stream is lost
-		lines, hangUp := w.hear(h)
+		lines, hangUp := w.openStream(h)
 		defer hangUp()
 		synctest.Wait()
 		if got := list(); !strings.Contains(got, "notes__safe") || strings.Contains(got, "unavailable") {
 			t.Errorf("once it is back it lists %s", got)
 		}
-		heard(lines)
+		readLines(lines)
 		there.Store(false)
 		time.Sleep(10 * time.Minute)
 		if got := list(); !strings.Contains(got, "notes__safe") || !strings.Contains(got, `"dev.sluice/unavailable":[{"server":"notes"`) {
 			t.Errorf("while it is away again it lists %s", got)
 		}
-		if got := slices.DeleteFunc(heard(lines), func(line string) bool { return line == "" || strings.HasPrefix(line, ":") }); len(got) != 0 {
+		if got := slices.DeleteFunc(readLines(lines), func(line string) bool { return line == "" || strings.HasPrefix(line, ":") }); len(got) != 0 {
 			t.Errorf("of what has not changed was heard %q", got)
 		}
 	})
@@ -197,12 +197,12 @@ func TestAServerComesBack(t *testing.T) {
 
 // A gathered list ends in time: a server that answers slowly with page after page is named as unavailable, and elements
 // that are not valid are left out.
-func TestAListOfManyServersEnds(t *testing.T) {
+func TestAllServers_ListEndsWhenAServerRepeatsACursor(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newHub(t)
+		w := newAllServers(t)
 		pages := 0
-		w.beside.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+		w.notes.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
 			pages++
 			time.Sleep(3 * time.Second)
 			return answer(r, fmt.Sprintf(`{"prompts":[{"name":"p%d"}],"nextCursor":"%d"}`, pages, pages)), nil
@@ -210,7 +210,7 @@ func TestAListOfManyServersEnds(t *testing.T) {
 		w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
 			return answer(r, `{"prompts":[{"name":"p"},{"title":"no name"},7]}`), nil
 		}
-		h := w.connectAs(able)
+		h := w.connectAs(initializeWithAll)
 		begin := time.Now()
 		body := `{"jsonrpc":"2.0","id":1,"method":"prompts/list","params":{"_meta":{"dev.sluice/run":"r-1"}}}`
 		got := w.do("POST", "/mcp", body, h)
@@ -220,7 +220,7 @@ func TestAListOfManyServersEnds(t *testing.T) {
 		if took := time.Since(begin); got.body != want || took > 15*time.Second {
 			t.Errorf("after %v: %s", took, got.body)
 		}
-		for _, r := range w.of(journal.KindIntent) {
+		for _, r := range w.recordsOf(journal.KindIntent) {
 			if r.Run != "r-1" {
 				t.Errorf("a page of the run %q", r.Run)
 			}
@@ -232,21 +232,21 @@ func TestAListOfManyServersEnds(t *testing.T) {
 }
 
 // A program that is not in use is not started for a list.
-func TestAListStartsNoProgram(t *testing.T) {
+func TestAllServers_ListStartsNoProgram(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := unbuilt(t, "")
-		w.path, w.most, w.beside = "/mcp", 10, unbuilt(t, "stdio")
+		w := prepareTestGateway(t, "")
+		w.path, w.maxSessions, w.notes = "/mcp", 10, prepareTestGateway(t, "stdio")
 		var asked atomic.Int32
-		w.beside.own = func(r upstream.Request) (upstream.Answer, error) {
+		w.notes.answerDiscovery = func(r upstream.Request) (upstream.Answer, error) {
 			asked.Add(1)
 			if r.Method() == "initialize" {
 				return answer(r, `{"protocolVersion":"2025-11-25","capabilities":{"tools":{}}}`), nil
 			}
-			return answer(r, sound("safe")), nil
+			return answer(r, toolList("safe")), nil
 		}
 		w.build()
-		h := w.connectAs(able)
+		h := w.connectAs(initializeWithAll)
 		before := asked.Load()
 		for range 3 {
 			time.Sleep(10 * time.Minute)
@@ -261,21 +261,21 @@ func TestAListStartsNoProgram(t *testing.T) {
 	})
 }
 
-// U1: a server that sends too many names only spoils its own answer, and from one that lists pages without end only 20
-// are read.
-func TestU1AServerSaysNamesWithoutAnEnd(t *testing.T) {
+// Case U1. A server that sends too many names only spoils its own answer, and from one that lists pages without end
+// only 20 are read.
+func TestAllServers_LongNamesAreBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newHub(t)
+		w := newAllServers(t)
 		pages := 0
-		w.beside.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+		w.notes.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
 			if r.Method() == "tools/call" {
 				return answer(r, `{"content":[`+strings.TrimSuffix(strings.Repeat(`{"uri":"a"},`, 30_001), ",")+`]}`), nil
 			}
 			pages++
 			return answer(r, fmt.Sprintf(`{"prompts":[{"name":"p"}],"nextCursor":"%d"}`, pages)), nil
 		}
-		h := w.connectAs(able)
+		h := w.connectAs(initializeWithAll)
 		if got := w.do("POST", "/mcp", strings.Replace(toolCall, "safe", "notes__safe", 1), h); got.code() != "outcome_unknown" || !strings.Contains(got.body, "more than 30000 names and titles") || !strings.Contains(got.body, "use the URL of the server") {
 			t.Errorf("its answer: %d, %.500s", got.status, got.body)
 		}
@@ -286,18 +286,18 @@ func TestU1AServerSaysNamesWithoutAnEnd(t *testing.T) {
 	})
 }
 
-func TestGather_EndsWithItsClient(t *testing.T) {
+func TestAllServers_GatheringEndsWhenTheClientDisconnects(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newHub(t)
-		w.standing.PromptsAlike = false
+		w := newAllServers(t)
+		w.access.PromptsAlike = false
 		w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
 			return answer(r, `{"prompts":[{"name":"p"}]}`), nil
 		}
-		h := w.connectAs(able)
+		h := w.connectAs(initializeWithAll)
 		ctx, cancel := context.WithCancel(t.Context())
 		begin, took := time.Now(), make(chan time.Duration, 2)
-		w.naming = func(ctx context.Context) {
+		w.beforeNames = func(ctx context.Context) {
 			<-ctx.Done()
 			took <- time.Since(begin)
 		}
@@ -321,18 +321,18 @@ func TestGather_EndsWithItsClient(t *testing.T) {
 }
 
 // A server with a greeting that is too large is left out.
-func TestAGreetingHasABound(t *testing.T) {
+func TestAllServers_GreetingSizeIsBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newHub(t)
-		own := w.beside.own
-		w.beside.own = func(r upstream.Request) (upstream.Answer, error) {
+		w := newAllServers(t)
+		own := w.notes.answerDiscovery
+		w.notes.answerDiscovery = func(r upstream.Request) (upstream.Answer, error) {
 			if r.Method() == "initialize" {
 				return answer(r, `{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"instructions":"`+strings.Repeat("x", 300<<10)+`"}`), nil
 			}
 			return own(r)
 		}
-		h := w.connectAs(able)
+		h := w.connectAs(initializeWithAll)
 		got := w.do("POST", "/mcp", `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`, h)
 		if !strings.Contains(got.body, "files__safe") || !strings.HasSuffix(got.body, `"_meta":{"dev.sluice/unavailable":[{"server":"notes","code":"body_too_large"}]}}}`) {
 			t.Errorf("it lists %s", got.body)

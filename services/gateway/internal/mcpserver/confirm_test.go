@@ -20,14 +20,14 @@ const attended = `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"proto
 
 const payCall = `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"pay"}}`
 
-// confirmable returns a world whose calls need an approval, which the agent's user may give.
-func confirmable(t *testing.T) *world {
+// newConfirmGateway returns a gateway whose calls need an approval, which the agent's user may give.
+func newConfirmGateway(t *testing.T) *testGateway {
 	t.Helper()
-	w := newWorld(t)
+	w := newTestGateway(t)
 	w.decision = &policyv1.Decision{Effect: policyv1.Effect_EFFECT_REQUIRE_APPROVAL, Approval: &policyv1.ApprovalTerms{Quorum: 1, SelfConfirm: true}}
-	waits := standing(approvalv1.ApprovalState_APPROVAL_STATE_PENDING)
+	waits := newWaitApproval(approvalv1.ApprovalState_APPROVAL_STATE_PENDING)
 	waits.Terms = w.decision.GetApproval()
-	w.people = people{approval: waits, moves: make(chan *approvalv1.Approval, 1), words: make(chan *approvalv1.RequestApprovalRequest, 9)}
+	w.people = fakeApprovals{approval: waits, updates: make(chan *approvalv1.Approval, 1), votes: make(chan *approvalv1.RequestApprovalRequest, 9)}
 	w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
 		return answer(r, `{"tools":[{"name":"pay"}]}`), nil
 	}
@@ -36,9 +36,9 @@ func confirmable(t *testing.T) *world {
 
 var asksPerson = regexp.MustCompile(`"id":"(sluice-[A-Z0-9]+)","method":"elicitation/create"`)
 
-// asked makes a call, and returns the id of the confirmation that its client gets, and a function that reads the rest
-// of the response.
-func (w *world) asked(h http.Header) (id string, rest func() string) {
+// callAndReadForm makes a call, and returns the id of the confirmation that its client gets, and a function that reads
+// the rest of the response.
+func (w *testGateway) callAndReadForm(h http.Header) (id string, rest func() string) {
 	w.t.Helper()
 	req, err := http.NewRequestWithContext(w.t.Context(), http.MethodPost, "http://localhost/mcp/files", strings.NewReader(payCall))
 	if err != nil {
@@ -71,16 +71,16 @@ func (w *world) asked(h http.Header) (id string, rest func() string) {
 	}
 }
 
-// A3: only the session that was asked can answer, and only once. Other answers are accepted with 202 and have no
+// Case A3. Only the session that was asked can answer, and only once. Other answers are accepted with 202 and have no
 // effect.
-func TestA3NobodyElseAnswersAQuestion(t *testing.T) {
+func TestConfirmationForm_IsAnsweredOnlyInItsSession(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := confirmable(t)
+		w := newConfirmGateway(t)
 		own, other := w.connectAs(attended), w.connectAs(attended)
 		ben := http.Header{"Authorization": {"Bearer " + benToken}}
 		ben.Set("Mcp-Session-Id", w.do("POST", "/mcp/files", attended, ben).header.Get("Mcp-Session-Id"))
-		id, rest := w.asked(own)
+		id, rest := w.callAndReadForm(own)
 		say := func(h http.Header, id, result string) {
 			t.Helper()
 			if got := w.do("POST", "/mcp/files", `{"jsonrpc":"2.0","id":`+id+`,"result":`+result+`}`, h); got.status != http.StatusAccepted || got.body != "" {
@@ -97,15 +97,15 @@ func TestA3NobodyElseAnswersAQuestion(t *testing.T) {
 		if got := w.do("POST", "/mcp/files", `{"jsonrpc":"2.0","id":"`+id+`","result":`+yes+`}`, http.Header{"Authorization": {"Bearer " + benToken}, "Mcp-Session-Id": own["Mcp-Session-Id"]}); got.status != http.StatusNotFound {
 			t.Errorf("ben in ana's session: %d", got.status)
 		}
-		if n := len(w.people.words); n != 0 {
+		if n := len(w.people.votes); n != 0 {
 			t.Fatalf("%d words were passed on", n)
 		}
 		say(own, `"`+id+`"`, no)
 		say(own, `"`+id+`"`, yes)
-		if word := (<-w.people.words).GetSelfVote(); word.GetVerdict() != approvalv1.Verdict_VERDICT_DENY || word.GetApprovalId() != "a-1" || len(w.people.words) != 0 {
-			t.Errorf("passed on %v and %d more", word, len(w.people.words))
+		if word := (<-w.people.votes).GetSelfVote(); word.GetVerdict() != approvalv1.Verdict_VERDICT_DENY || word.GetApprovalId() != "a-1" || len(w.people.votes) != 0 {
+			t.Errorf("passed on %v and %d more", word, len(w.people.votes))
 		}
-		w.people.moves <- standing(approvalv1.ApprovalState_APPROVAL_STATE_DENIED)
+		w.people.updates <- newWaitApproval(approvalv1.ApprovalState_APPROVAL_STATE_DENIED)
 		if got := rest(); !strings.Contains(got, `"isError":true`) || strings.Contains(got, "notifications/cancelled") {
 			t.Errorf("answered %s", got)
 		}
@@ -114,27 +114,27 @@ func TestA3NobodyElseAnswersAQuestion(t *testing.T) {
 
 // A confirmation is cancelled when its call is no longer held. The client is notified before the answer to the call; a
 // later answer changes nothing.
-func TestAQuestionIsWithdrawn(t *testing.T) {
+func TestConfirmationForm_IsCancelledWhenTheCallEnds(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := confirmable(t)
+		w := newConfirmGateway(t)
 		h := w.connectAs(attended)
 		begin := time.Now()
-		id, rest := w.asked(h)
+		id, rest := w.callAndReadForm(h)
 		got := rest()
 		withdrawn, answered := strings.Index(got, `"method":"notifications/cancelled","params":{"requestId":"`+id+`"`), strings.Index(got, `"isError":true`)
 		if withdrawn < 0 || answered < withdrawn || time.Since(begin) != 35*time.Second {
 			t.Errorf("after %v: %s", time.Since(begin), got)
 		}
-		if got := w.do("POST", "/mcp/files", `{"jsonrpc":"2.0","id":"`+id+`","result":{"action":"accept","content":{"run":true}}}`, h); got.status != http.StatusAccepted || len(w.people.words) != 0 {
-			t.Errorf("%d, %d words", got.status, len(w.people.words))
+		if got := w.do("POST", "/mcp/files", `{"jsonrpc":"2.0","id":"`+id+`","result":{"action":"accept","content":{"run":true}}}`, h); got.status != http.StatusAccepted || len(w.people.votes) != 0 {
+			t.Errorf("%d, %d words", got.status, len(w.people.votes))
 		}
 	})
 }
 
 // A held call that its client cancels is not held any longer, and does not run if it is approved later. Another id, and
 // the same id in another session, belong to other calls.
-func TestAHeldCallIsCancelledInItsSessionAlone(t *testing.T) {
+func TestHeldCall_IsCancelledOnlyInItsSession(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		call, id string
@@ -149,7 +149,7 @@ func TestAHeldCallIsCancelledInItsSessionAlone(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				w := confirmable(t)
+				w := newConfirmGateway(t)
 				own, other := w.connectAs(patient), w.connectAs(patient)
 				by := other
 				if tt.own {

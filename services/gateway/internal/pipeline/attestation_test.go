@@ -16,8 +16,8 @@ import (
 // errStale is the approval service's error for a decision that is too old.
 var errStale = &rpc.Error{Code: codes.FailedPrecondition, Reason: "DECISION_STALE"}
 
-// signing makes policy sign, and returns what it was asked to sign.
-func (w *world) signing() (uses *[]*policyv1.Attest) {
+// recordAttestations makes policy sign, and returns what it was asked to sign.
+func (w *testPipeline) recordAttestations() (uses *[]*policyv1.Attest) {
 	uses, then := new([]*policyv1.Attest), w.decide
 	w.decide = func(ctx context.Context, r *policyv1.DecideCallRequest) (*policyv1.DecideCallResponse, error) {
 		resp, err := then(ctx, r)
@@ -31,7 +31,7 @@ func (w *world) signing() (uses *[]*policyv1.Attest) {
 }
 
 // Policy is asked again, a few times, if its decision is too old when it reaches the approval service.
-func TestPolicyIsAskedAnewForADecisionOfThisMoment(t *testing.T) {
+func TestApproval_RequestHasAFreshDecision(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		asks, claims int // this many are answered that the decision is stale
@@ -47,9 +47,9 @@ func TestPolicyIsAskedAnewForADecisionOfThisMoment(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := approving()
-			uses := w.signing()
-			answer, asked := asks(in(approved)), 0
+			w := newApprovalPipeline()
+			uses := w.recordAttestations()
+			answer, asked := answerStates(approvalIn(approved)), 0
 			w.people.asked = func() (*approvalv1.RequestApprovalResponse, error) {
 				if asked++; asked <= tt.asks {
 					return nil, errStale
@@ -82,10 +82,10 @@ func TestPolicyIsAskedAnewForADecisionOfThisMoment(t *testing.T) {
 }
 
 // A decision is signed only for an approval request.
-func TestAnAllowedCallIsNotSigned(t *testing.T) {
+func TestDo_AllowedCallIsNotAttested(t *testing.T) {
 	t.Parallel()
-	w := newWorld()
-	uses := w.signing()
+	w := newTestPipeline()
+	uses := w.recordAttestations()
 	if got := w.do(t); got.Refusal != nil || len(*uses) != 0 || w.count("decide") != 1 {
 		t.Errorf("%+v, signed for %v, %v", got.Refusal, *uses, w.steps)
 	}

@@ -15,9 +15,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// X3: a client that reads more slowly than 64 KiB a second is disconnected, for an answer and for a stream. One that is
-// a little faster gets everything.
-func TestX3SlowReadersAreCutOff(t *testing.T) {
+// Case X3. A client that reads more slowly than 64 KiB a second is disconnected, for an answer and for a stream. One
+// that is a little faster gets everything.
+func TestUnreadAnswer_SlowReaderIsClosed(t *testing.T) {
 	t.Parallel()
 	const size = 4 << 20
 	event := []byte(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":1,"progress":1,"message":"` + strings.Repeat("x", 8<<10) + `"}}`)
@@ -43,12 +43,12 @@ func TestX3SlowReadersAreCutOff(t *testing.T) {
 			t.Run(tt.name+" a second of "+kind, func(t *testing.T) {
 				t.Parallel()
 				synctest.Test(t, func(t *testing.T) {
-					w := newWorld(t)
+					w := newTestGateway(t)
 					id := w.connect().Get("Mcp-Session-Id")
 					w.request = do
 					c := w.dial()
 					defer c.Close()
-					if _, err := fmt.Fprint(c, head(anaToken, id, len(toolCall))+toolCall); err != nil {
+					if _, err := fmt.Fprint(c, requestHead(anaToken, id, len(toolCall))+toolCall); err != nil {
 						t.Fatal(err)
 					}
 					begin, got, piece := time.Now(), 0, make([]byte, tt.piece)
@@ -73,12 +73,12 @@ func TestX3SlowReadersAreCutOff(t *testing.T) {
 	}
 }
 
-// X3: while an answer to a caller waits for memory, the caller's next requests are refused before they are sent, on
-// record. Other callers are not affected. The outcome of what was sent is recorded and answered.
-func TestX3WhoseAnswersWaitAsksForNoMore(t *testing.T) {
+// Case X3. While an answer to a caller waits for memory, the caller's next requests are refused before they are sent,
+// on record. Other callers are not affected. The outcome of what was sent is recorded and answered.
+func TestUnreadAnswer_BlocksFurtherRequests(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
+		w := newTestGateway(t)
 		anas := w.connect()
 		ben := http.Header{"Authorization": {"Bearer " + benToken}}
 		ben.Set("Mcp-Session-Id", w.do("POST", "/mcp/files", initialize, ben).header.Get("Mcp-Session-Id"))
@@ -92,7 +92,7 @@ func TestX3WhoseAnswersWaitAsksForNoMore(t *testing.T) {
 			<-read
 			return answer(r, `{"content":[]}`), nil
 		}
-		replies := make(chan reply, limits.PrincipalBytes/limits.ReserveBytes+1)
+		replies := make(chan httpResponse, limits.PrincipalBytes/limits.ReserveBytes+1)
 		for range cap(replies) { // all get memory but one, which waits in vain
 			go func() { replies <- w.do("POST", "/mcp/files", toolCall, anas) }()
 			synctest.Wait()
@@ -102,7 +102,7 @@ func TestX3WhoseAnswersWaitAsksForNoMore(t *testing.T) {
 				t.Errorf("%s: %d %s", method, got.status, got.body)
 			}
 		}
-		if n := len(w.of(journal.KindRefusal)); n != 3 || sent != cap(replies) {
+		if n := len(w.recordsOf(journal.KindRefusal)); n != 3 || sent != cap(replies) {
 			t.Errorf("%d refusals are on record, %d requests were sent", n, sent)
 		}
 		go func() { replies <- w.do("POST", "/mcp/files", toolCall, ben) }()
@@ -114,7 +114,7 @@ func TestX3WhoseAnswersWaitAsksForNoMore(t *testing.T) {
 		if late.code() != "outcome_unknown" || !strings.Contains(late.body, "no memory is left for the answer") {
 			t.Errorf("%d %s", late.status, late.body)
 		}
-		if out := w.of(journal.KindOutcome); len(out) != 1 || out[0].Code != "outcome_unknown" || !strings.Contains(out[0].Message, "no memory is left for the answer") {
+		if out := w.recordsOf(journal.KindOutcome); len(out) != 1 || out[0].Code != "outcome_unknown" || !strings.Contains(out[0].Message, "no memory is left for the answer") {
 			t.Errorf("%+v", out)
 		}
 		close(read)

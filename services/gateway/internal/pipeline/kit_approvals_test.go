@@ -16,11 +16,11 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/approvals"
 )
 
-// people is an approval service that answers as a test sets. Without an answer it is unavailable.
-type people struct {
+// fakeApprovals is an approval service that answers as a test sets. Without an answer it is unavailable.
+type fakeApprovals struct {
 	approvalv1.ApprovalServiceClient
 
-	w *world
+	w *testPipeline
 	// view is what is shown of an approval. said are the votes of the user at the agent, which are accepted unless
 	// lost is set. A silent watch does not report them.
 	view   *approvalv1.View
@@ -44,7 +44,7 @@ type people struct {
 	renewed   []*approvalv1.RenewClaimRequest
 }
 
-func (w *world) waiter(t testing.TB) *approvals.Client {
+func (w *testPipeline) approvalsClient(t testing.TB) *approvals.Client {
 	t.Helper()
 	w.people.w = w
 	out, err := approvals.NewClient(approvals.Config{Hold: w.hold, MaxPending: 5, Execute: 5 * time.Minute, Holder: "gw"}, &w.people, w.meters(t), slog.New(slog.DiscardHandler))
@@ -56,9 +56,9 @@ func (w *world) waiter(t testing.TB) *approvals.Client {
 
 var errAway = status.Error(codes.Unavailable, "away")
 
-func (p *people) RequestApproval(_ context.Context, req *approvalv1.RequestApprovalRequest, _ ...grpc.CallOption) (*approvalv1.RequestApprovalResponse, error) {
+func (p *fakeApprovals) RequestApproval(_ context.Context, req *approvalv1.RequestApprovalRequest, _ ...grpc.CallOption) (*approvalv1.RequestApprovalResponse, error) {
 	if word := req.GetSelfVote(); word != nil {
-		return p.answered(word)
+		return p.answerVote(word)
 	}
 	p.w.step("ask")
 	if req.GetDecision().GetApproval() == nil {
@@ -74,7 +74,7 @@ func (p *people) RequestApproval(_ context.Context, req *approvalv1.RequestAppro
 	return resp, err
 }
 
-func (p *people) answered(word *approvalv1.SelfVote) (*approvalv1.RequestApprovalResponse, error) {
+func (p *fakeApprovals) answerVote(word *approvalv1.SelfVote) (*approvalv1.RequestApprovalResponse, error) {
 	if word.GetApprovalId() != "a-1" {
 		return nil, status.Error(codes.NotFound, "APPROVAL_UNKNOWN")
 	}
@@ -82,9 +82,9 @@ func (p *people) answered(word *approvalv1.SelfVote) (*approvalv1.RequestApprova
 	if p.lost != nil {
 		return nil, p.lost
 	}
-	a := in(approved)
+	a := approvalIn(approved)
 	if word.GetVerdict() == approvalv1.Verdict_VERDICT_DENY {
-		a = in(denied)
+		a = approvalIn(denied)
 	}
 	if a.Version = 2; !p.silent {
 		p.watched <- a
@@ -92,10 +92,10 @@ func (p *people) answered(word *approvalv1.SelfVote) (*approvalv1.RequestApprova
 	return &approvalv1.RequestApprovalResponse{Result: &approvalv1.RequestApprovalResponse_Asked{Asked: &approvalv1.Asked{Approval: a}}}, nil
 }
 
-func (p *people) GetApproval(_ context.Context, req *approvalv1.GetApprovalRequest, _ ...grpc.CallOption) (*approvalv1.GetApprovalResponse, error) {
+func (p *fakeApprovals) GetApproval(_ context.Context, req *approvalv1.GetApprovalRequest, _ ...grpc.CallOption) (*approvalv1.GetApprovalResponse, error) {
 	p.w.step("get")
 	if req.GetView() {
-		return &approvalv1.GetApprovalResponse{Approval: in(pending), View: p.view}, nil
+		return &approvalv1.GetApprovalResponse{Approval: approvalIn(pending), View: p.view}, nil
 	}
 	if req.GetApprovalId() != "a-1" {
 		return nil, status.Error(codes.NotFound, "APPROVAL_UNKNOWN")
@@ -104,12 +104,12 @@ func (p *people) GetApproval(_ context.Context, req *approvalv1.GetApprovalReque
 	return &approvalv1.GetApprovalResponse{Approval: resp.GetAsked().GetApproval()}, err
 }
 
-func (p *people) ClaimApproval(_ context.Context, req *approvalv1.ClaimApprovalRequest, _ ...grpc.CallOption) (*approvalv1.ClaimApprovalResponse, error) {
+func (p *fakeApprovals) ClaimApproval(_ context.Context, req *approvalv1.ClaimApprovalRequest, _ ...grpc.CallOption) (*approvalv1.ClaimApprovalResponse, error) {
 	p.w.step("take")
 	return p.claimed(req)
 }
 
-func (p *people) CancelApproval(_ context.Context, req *approvalv1.CancelApprovalRequest, _ ...grpc.CallOption) (*approvalv1.CancelApprovalResponse, error) {
+func (p *fakeApprovals) CancelApproval(_ context.Context, req *approvalv1.CancelApprovalRequest, _ ...grpc.CallOption) (*approvalv1.CancelApprovalResponse, error) {
 	p.w.step("cancel")
 	p.cancelled = append(p.cancelled, req.GetReason())
 	if p.cancel != nil {
@@ -117,11 +117,11 @@ func (p *people) CancelApproval(_ context.Context, req *approvalv1.CancelApprova
 			return nil, err
 		}
 	}
-	p.asked = asks(in(approvalv1.ApprovalState_APPROVAL_STATE_CANCELLED))
-	return &approvalv1.CancelApprovalResponse{Approval: in(approvalv1.ApprovalState_APPROVAL_STATE_CANCELLED)}, nil
+	p.asked = answerStates(approvalIn(approvalv1.ApprovalState_APPROVAL_STATE_CANCELLED))
+	return &approvalv1.CancelApprovalResponse{Approval: approvalIn(approvalv1.ApprovalState_APPROVAL_STATE_CANCELLED)}, nil
 }
 
-func (p *people) CompleteClaim(_ context.Context, req *approvalv1.CompleteClaimRequest, _ ...grpc.CallOption) (*approvalv1.CompleteClaimResponse, error) {
+func (p *fakeApprovals) CompleteClaim(_ context.Context, req *approvalv1.CompleteClaimRequest, _ ...grpc.CallOption) (*approvalv1.CompleteClaimResponse, error) {
 	if p.completing != nil {
 		p.completing()
 	}
@@ -130,31 +130,31 @@ func (p *people) CompleteClaim(_ context.Context, req *approvalv1.CompleteClaimR
 	return &approvalv1.CompleteClaimResponse{Approval: &approvalv1.Approval{}, Completed: true}, nil
 }
 
-func (p *people) ReleaseClaim(_ context.Context, req *approvalv1.ReleaseClaimRequest, _ ...grpc.CallOption) (*approvalv1.ReleaseClaimResponse, error) {
+func (p *fakeApprovals) ReleaseClaim(_ context.Context, req *approvalv1.ReleaseClaimRequest, _ ...grpc.CallOption) (*approvalv1.ReleaseClaimResponse, error) {
 	p.w.step("release")
 	p.released = append(p.released, req.GetClaimId())
 	return &approvalv1.ReleaseClaimResponse{Approval: &approvalv1.Approval{Claim: &approvalv1.ClaimRecord{LimitLeaseId: "lease"}}}, nil
 }
 
-func (p *people) RenewClaim(_ context.Context, req *approvalv1.RenewClaimRequest, _ ...grpc.CallOption) (*approvalv1.RenewClaimResponse, error) {
+func (p *fakeApprovals) RenewClaim(_ context.Context, req *approvalv1.RenewClaimRequest, _ ...grpc.CallOption) (*approvalv1.RenewClaimResponse, error) {
 	p.renewed = append(p.renewed, req)
 	return &approvalv1.RenewClaimResponse{}, nil
 }
 
-func (p *people) WatchApprovals(ctx context.Context, _ *approvalv1.WatchApprovalsRequest, _ ...grpc.CallOption) (grpc.ServerStreamingClient[approvalv1.WatchApprovalsResponse], error) {
+func (p *fakeApprovals) WatchApprovals(ctx context.Context, _ *approvalv1.WatchApprovalsRequest, _ ...grpc.CallOption) (grpc.ServerStreamingClient[approvalv1.WatchApprovalsResponse], error) {
 	p.w.step("watch")
-	return &watch{ctx: ctx, moves: p.watched}, nil
+	return &approvalStream{ctx: ctx, moves: p.watched}, nil
 }
 
-// watch sends the values of moves, and then waits.
-type watch struct {
+// approvalStream sends the values of moves, and then waits.
+type approvalStream struct {
 	grpc.ClientStream
 
 	ctx   context.Context //nolint:containedctx // the stream's context
 	moves chan *approvalv1.Approval
 }
 
-func (s *watch) Recv() (*approvalv1.WatchApprovalsResponse, error) {
+func (s *approvalStream) Recv() (*approvalv1.WatchApprovalsResponse, error) {
 	select {
 	case <-s.ctx.Done():
 		return nil, status.FromContextError(s.ctx.Err()).Err()
@@ -166,8 +166,8 @@ func (s *watch) Recv() (*approvalv1.WatchApprovalsResponse, error) {
 	}
 }
 
-// in returns an approval in a state.
-func in(state approvalv1.ApprovalState) *approvalv1.Approval {
+// approvalIn returns an approval in a state.
+func approvalIn(state approvalv1.ApprovalState) *approvalv1.Approval {
 	return &approvalv1.Approval{Id: "a-1", State: state, Code: told[state], Attempt: 1, Digest: []byte{0xab}}
 }
 
@@ -182,9 +182,9 @@ const (
 	denied   = approvalv1.ApprovalState_APPROVAL_STATE_DENIED
 )
 
-// asks returns a function that answers each request with the approval in the next of the states, and then with the
-// last.
-func asks(states ...*approvalv1.Approval) func() (*approvalv1.RequestApprovalResponse, error) {
+// answerStates returns a function that answers each request with the approval in the next of the states, and then with
+// the last.
+func answerStates(states ...*approvalv1.Approval) func() (*approvalv1.RequestApprovalResponse, error) {
 	return func() (*approvalv1.RequestApprovalResponse, error) {
 		a := states[0]
 		if len(states) > 1 {

@@ -17,15 +17,16 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// able is the initialize of a client that has all capabilities that a server may use.
-const able = `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{` +
+// initializeWithAll is the initialize of a client that has all capabilities that a server may use.
+const initializeWithAll = `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{` +
 	`"sampling":{"tools":{},"x":{}},"elicitation":{"form":{}},"roots":{"listChanged":true},"tasks":{},"experimental":{"y":{}}},"clientInfo":{"name":"c","version":"1"}}}`
 
-// asking returns a world whose server sends requests before it answers a call, and whose policy allows these methods.
-func asking(t *testing.T, open []string, ask func(ctx context.Context, say func(message string))) *world {
+// newServerRequestGateway returns a gateway whose server sends requests before it answers a call, and whose policy
+// allows these methods.
+func newServerRequestGateway(t *testing.T, open []string, ask func(ctx context.Context, say func(message string))) *testGateway {
 	t.Helper()
-	w := newWorld(t)
-	w.standing = &policyv1.CheckServerResponse{CouldAllow: true, HidesNone: true, PromptsAlike: true, ResourcesAlike: true, Methods: open}
+	w := newTestGateway(t)
+	w.access = &policyv1.CheckServerResponse{CouldAllow: true, HidesNone: true, PromptsAlike: true, ResourcesAlike: true, Methods: open}
 	w.request = func(ctx context.Context, r upstream.Request, events func([]byte)) (upstream.Answer, error) {
 		ask(ctx, func(message string) { events([]byte(message)) })
 		if ctx.Err() != nil {
@@ -36,8 +37,8 @@ func asking(t *testing.T, open []string, ask func(ctx context.Context, say func(
 	return w
 }
 
-// told waits until the server has received n notifications and answers, and returns them.
-func (w *world) told(n int) (out []string) {
+// serverMessages waits until the server has received n notifications and answers, and returns them.
+func (w *testGateway) serverMessages(n int) (out []string) {
 	for len(out) < n {
 		time.Sleep(time.Millisecond)
 		out = nil
@@ -50,15 +51,15 @@ func (w *world) told(n int) (out []string) {
 	return out
 }
 
-// stream makes a call, and returns a function that reads the next message of the response; empty at the end.
-func (w *world) stream(h http.Header, body string) (next func() string) {
+// callStream makes a call, and returns a function that reads the next message of the response; empty at the end.
+func (w *testGateway) callStream(h http.Header, body string) (next func() string) {
 	w.t.Helper()
-	next, _ = w.streaming(h, body)
+	next, _ = w.callStreamUntil(h, body)
 	return next
 }
 
-// streaming is stream for a client that may disconnect.
-func (w *world) streaming(h http.Header, body string) (next func() string, hangUp func()) {
+// callStreamUntil is stream for a client that may disconnect.
+func (w *testGateway) callStreamUntil(h http.Header, body string) (next func() string, hangUp func()) {
 	w.t.Helper()
 	ctx, hangUp := context.WithCancel(w.t.Context())
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://localhost"+w.path, strings.NewReader(body))
@@ -90,19 +91,19 @@ const sample = `{"jsonrpc":"2.0","id":7,"method":"sampling/createMessage","param
 
 // A server sends a request that policy allows and the client can answer. Request and answer are forwarded byte for
 // byte, and both are recorded as the server's.
-func TestAServerAsksItsClient(t *testing.T) {
+func TestServerRequest_ReachesTheClient(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		var w *world
-		w = asking(t, []string{"sampling/createMessage"}, func(_ context.Context, say func(string)) {
+		var w *testGateway
+		w = newServerRequestGateway(t, []string{"sampling/createMessage"}, func(_ context.Context, say func(string)) {
 			say(strings.Replace(sample, `{"progressToken"`, `{"dev.sluice/decision":1,"progressToken"`, 1))
-			w.told(2)
+			w.serverMessages(2)
 		})
-		h := w.connectAs(able)
+		h := w.connectAs(initializeWithAll)
 		if got := string(w.opened[0].Body()); !strings.Contains(got, `"capabilities":{"sampling":{"tools":{}}}`) {
 			t.Errorf("the server got %s", got)
 		}
-		next := w.stream(h, toolCall)
+		next := w.callStream(h, toolCall)
 		if got := next(); got != sample {
 			t.Errorf("the client got %s", got)
 		}
@@ -119,10 +120,10 @@ func TestAServerAsksItsClient(t *testing.T) {
 			t.Errorf("the call was answered %s", got)
 		}
 		want := []string{progress, `{"jsonrpc":"2.0","id":7,"result":{"n":12345678901234567890,"_meta":{"y":2}}}`}
-		if got := w.told(2); !slices.Equal(got, want) {
+		if got := w.serverMessages(2); !slices.Equal(got, want) {
 			t.Errorf("the server got %s", got)
 		}
-		intents, outcomes := w.of(journal.KindIntent), w.of(journal.KindOutcome)
+		intents, outcomes := w.recordsOf(journal.KindIntent), w.recordsOf(journal.KindOutcome)
 		if len(intents) != 2 || !intents[1].FromServer || intents[1].Method != "sampling/createMessage" || intents[0].FromServer || intents[1].Subject != "ana" {
 			t.Errorf("intents %+v", intents)
 		}
@@ -132,8 +133,9 @@ func TestAServerAsksItsClient(t *testing.T) {
 	})
 }
 
-// U1: a request that a server must not send reaches no client. The server gets an error, and the refusal is recorded.
-func TestU1AServerAsksWhatItMay(t *testing.T) {
+// Case U1. A request that a server must not send reaches no client. The server gets an error, and the refusal is
+// recorded.
+func TestServerRequest_NeedsARuleAndACapability(t *testing.T) {
 	t.Parallel()
 	all := []string{"elicitation/create", "roots/list", "sampling/createMessage"}
 	deny := &policyv1.Decision{Effect: policyv1.Effect_EFFECT_DENY}
@@ -145,35 +147,35 @@ func TestU1AServerAsksWhatItMay(t *testing.T) {
 		code       string
 		error      string
 	}{
-		"policy denies it by now":             {able, all, deny, sample, "denied_by_default", `"code":-31403`},
-		"policy has denied it from the start": {able, nil, nil, sample, "method_denied", `"code":-32601`},
+		"policy denies it by now":             {initializeWithAll, all, deny, sample, "denied_by_default", `"code":-31403`},
+		"policy has denied it from the start": {initializeWithAll, nil, nil, sample, "method_denied", `"code":-32601`},
 		"the client can't do it":              {initialize, all, nil, `{"jsonrpc":"2.0","id":7,"method":"roots/list"}`, "method_denied", `"code":-32601`},
-		"it is what clients ask":              {able, all, nil, strings.Replace(toolCall, `"id":1`, `"id":7`, 1), "method_denied", `"code":-32601`},
-		"another spelling":                    {able, all, nil, `{"jsonrpc":"2.0","id":7,"method":"Roots/List"}`, "method_invalid", `"code":-31403`},
-		"two readers read two methods":        {able, all, nil, `{"jsonrpc":"2.0","id":7,"method":"roots/list","x":1}`, "jsonrpc_invalid", `"code":-31403`},
+		"it is what clients ask":              {initializeWithAll, all, nil, strings.Replace(toolCall, `"id":1`, `"id":7`, 1), "method_denied", `"code":-32601`},
+		"another spelling":                    {initializeWithAll, all, nil, `{"jsonrpc":"2.0","id":7,"method":"Roots/List"}`, "method_invalid", `"code":-31403`},
+		"two readers read two methods":        {initializeWithAll, all, nil, `{"jsonrpc":"2.0","id":7,"method":"roots/list","x":1}`, "jsonrpc_invalid", `"code":-31403`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				var w *world
+				var w *testGateway
 				allow := &policyv1.Decision{Effect: policyv1.Effect_EFFECT_ALLOW}
-				w = asking(t, tt.open, func(_ context.Context, say func(string)) {
+				w = newServerRequestGateway(t, tt.open, func(_ context.Context, say func(string)) {
 					w.mu.Lock()
 					if w.decision = allow; tt.decision != nil {
 						w.decision = tt.decision
 					}
 					w.mu.Unlock()
 					say(tt.ask)
-					w.told(1)
+					w.serverMessages(1)
 				})
 				h := w.connectAs(tt.initialize)
 				if got := w.do("POST", "/mcp/files", toolCall, h).body; got != `{"jsonrpc":"2.0","id":1,"result":{"content":[]}}` {
 					t.Errorf("the client got %s", got)
 				}
-				if got := w.told(1)[0]; !strings.Contains(got, tt.error) || !strings.Contains(got, `"id":7,`) {
+				if got := w.serverMessages(1)[0]; !strings.Contains(got, tt.error) || !strings.Contains(got, `"id":7,`) {
 					t.Errorf("the server got %s", got)
 				}
-				if records := w.of(journal.KindRefusal); len(records) != 1 || records[0].Code != tt.code || !records[0].FromServer || records[0].Subject != "ana" {
+				if records := w.recordsOf(journal.KindRefusal); len(records) != 1 || records[0].Code != tt.code || !records[0].FromServer || records[0].Subject != "ana" {
 					t.Errorf("on record is %+v", records)
 				}
 			})
@@ -181,18 +183,18 @@ func TestU1AServerAsksWhatItMay(t *testing.T) {
 	}
 }
 
-// T4: a client can't send a request that only servers send.
-func TestT4AClientDoesNotAskAsAServer(t *testing.T) {
+// Case T4. A client can't send a request that only servers send.
+func TestServerMethods_AreRefusedFromClients(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
-		h := w.connectAs(able)
+		w := newTestGateway(t)
+		h := w.connectAs(initializeWithAll)
 		for _, method := range []string{"elicitation/create", "roots/list", "sampling/createMessage"} {
 			if got := w.do("POST", "/mcp/files", `{"jsonrpc":"2.0","id":1,"method":"`+method+`"}`, h); got.code() != "method_denied" {
 				t.Errorf("%s: %s", method, got.body)
 			}
 		}
-		if n := len(w.of(journal.KindIntent)); n != 0 {
+		if n := len(w.recordsOf(journal.KindIntent)); n != 0 {
 			t.Errorf("%d reached the server", n)
 		}
 	})
@@ -200,7 +202,7 @@ func TestT4AClientDoesNotAskAsAServer(t *testing.T) {
 
 // While a client is asked, the call's timeout is paused. If the client never answers, the server's request ends, and
 // the call does not.
-func TestAServerWaitsForItsClient(t *testing.T) {
+func TestServerRequest_PausesTheTimeoutOfTheCall(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		after time.Duration
@@ -213,13 +215,13 @@ func TestAServerWaitsForItsClient(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				var w *world
-				w = asking(t, []string{"elicitation/create"}, func(_ context.Context, say func(string)) {
+				var w *testGateway
+				w = newServerRequestGateway(t, []string{"elicitation/create"}, func(_ context.Context, say func(string)) {
 					say(`{"jsonrpc":"2.0","id":7,"method":"elicitation/create","params":{}}`)
-					w.told(1)
+					w.serverMessages(1)
 				})
-				h := w.connectAs(able)
-				next := w.stream(h, toolCall)
+				h := w.connectAs(initializeWithAll)
+				next := w.callStream(h, toolCall)
 				next()
 				time.Sleep(tt.after)
 				w.do("POST", "/mcp/files", `{"jsonrpc":"2.0","id":7,"result":{"action":"accept"}}`, h)
@@ -230,10 +232,10 @@ func TestAServerWaitsForItsClient(t *testing.T) {
 				if !strings.Contains(said, `"result":{"content":[]}`) {
 					t.Errorf("the call was answered %s", said)
 				}
-				if got := w.told(1); len(got) != 1 || got[0] != tt.want {
+				if got := w.serverMessages(1); len(got) != 1 || got[0] != tt.want {
 					t.Errorf("the server got %s", got)
 				}
-				if outcomes := w.of(journal.KindOutcome); len(outcomes) != 2 || outcomes[0].ResultClass != tt.class {
+				if outcomes := w.recordsOf(journal.KindOutcome); len(outcomes) != 2 || outcomes[0].ResultClass != tt.class {
 					t.Errorf("outcomes %+v", outcomes)
 				}
 			})
@@ -243,19 +245,19 @@ func TestAServerWaitsForItsClient(t *testing.T) {
 
 // A server's request ends at once, with an error, when its client disconnects, cancels its own request or ends the
 // session.
-func TestAServerHearsThatItsClientHasGone(t *testing.T) {
+func TestServerRequest_FailsWhenTheClientDisconnects(t *testing.T) {
 	t.Parallel()
-	for name, leave := range map[string]func(w *world, h http.Header, hangUp func()){
-		"hangs up": func(_ *world, _ http.Header, hangUp func()) { hangUp() },
-		"gives up": func(w *world, h http.Header, _ func()) {
+	for name, leave := range map[string]func(w *testGateway, h http.Header, hangUp func()){
+		"hangs up": func(_ *testGateway, _ http.Header, hangUp func()) { hangUp() },
+		"gives up": func(w *testGateway, h http.Header, _ func()) {
 			w.do("POST", "/mcp/files", `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`, h)
 		},
-		"ends the session": func(w *world, h http.Header, _ func()) { w.do("DELETE", "/mcp/files", "", h) },
+		"ends the session": func(w *testGateway, h http.Header, _ func()) { w.do("DELETE", "/mcp/files", "", h) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				var w *world
+				var w *testGateway
 				told := make(chan time.Time, 1)
 				refused := func() bool {
 					w.mu.Lock()
@@ -264,15 +266,15 @@ func TestAServerHearsThatItsClientHasGone(t *testing.T) {
 						return strings.Contains(string(r.Body()), `"id":7,"error":{"code":-32603`)
 					})
 				}
-				w = asking(t, []string{"elicitation/create"}, func(_ context.Context, say func(string)) {
+				w = newServerRequestGateway(t, []string{"elicitation/create"}, func(_ context.Context, say func(string)) {
 					say(`{"jsonrpc":"2.0","id":7,"method":"elicitation/create","params":{}}`)
 					for !refused() {
 						time.Sleep(time.Millisecond)
 					}
 					told <- time.Now()
 				})
-				h := w.connectAs(able)
-				next, hangUp := w.streaming(h, toolCall)
+				h := w.connectAs(initializeWithAll)
+				next, hangUp := w.callStreamUntil(h, toolCall)
 				next()
 				begin := time.Now()
 				leave(w, h, hangUp)
@@ -285,10 +287,10 @@ func TestAServerHearsThatItsClientHasGone(t *testing.T) {
 }
 
 // A gRPC server can't send requests, so no capabilities are declared to it; its calls keep their deadlines.
-func TestAGRPCServerIsToldOfNoAbility(t *testing.T) {
+func TestGRPCServer_GetsNoClientCapabilities(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := asking(t, []string{"sampling/createMessage"}, nil)
+		w := newServerRequestGateway(t, []string{"sampling/createMessage"}, nil)
 		w.kind = "grpc"
 		w.request = func(ctx context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
 			if _, ok := ctx.Deadline(); !ok {
@@ -296,7 +298,7 @@ func TestAGRPCServerIsToldOfNoAbility(t *testing.T) {
 			}
 			return answer(r, `{"content":[]}`), nil
 		}
-		w.do("POST", "/mcp/files", toolCall, w.connectAs(able))
+		w.do("POST", "/mcp/files", toolCall, w.connectAs(initializeWithAll))
 		if got := string(w.opened[0].Body()); !strings.Contains(got, `"capabilities":{}`) {
 			t.Errorf("the server got %s", got)
 		}
@@ -304,19 +306,19 @@ func TestAGRPCServerIsToldOfNoAbility(t *testing.T) {
 }
 
 // A server that is slow itself, before or after its request, gets no more time for that.
-func TestAServersOwnTimeIsBounded(t *testing.T) {
+func TestServerTimeout_CountsOutsideOfServerRequests(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		var w *world
-		w = asking(t, []string{"elicitation/create"}, func(ctx context.Context, say func(string)) {
+		var w *testGateway
+		w = newServerRequestGateway(t, []string{"elicitation/create"}, func(ctx context.Context, say func(string)) {
 			time.Sleep(40 * time.Second)
 			say(`{"jsonrpc":"2.0","id":7,"method":"elicitation/create","params":{}}`)
-			w.told(1)
+			w.serverMessages(1)
 			<-ctx.Done()
 		})
-		h := w.connectAs(able)
+		h := w.connectAs(initializeWithAll)
 		begin := time.Now()
-		next := w.stream(h, toolCall)
+		next := w.callStream(h, toolCall)
 		next()
 		time.Sleep(5 * time.Minute)
 		w.do("POST", "/mcp/files", `{"jsonrpc":"2.0","id":7,"result":{"action":"accept"}}`, h)
@@ -329,21 +331,21 @@ func TestAServersOwnTimeIsBounded(t *testing.T) {
 	})
 }
 
-// X1: a server may have at most 16 requests open with a client, and each id only once.
-func TestX1AServerHasFewRequestsOpen(t *testing.T) {
+// Case X1. A server may have at most 16 requests open with a client, and each id only once.
+func TestServerRequests_OpenOnesAreLimited(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const most = 16
-		var w *world
-		w = asking(t, []string{"sampling/createMessage"}, func(_ context.Context, say func(string)) {
+		var w *testGateway
+		w = newServerRequestGateway(t, []string{"sampling/createMessage"}, func(_ context.Context, say func(string)) {
 			for i := range most {
 				say(strings.Replace(sample, `"id":7`, fmt.Sprintf(`"id":%d`, i), 1))
 			}
 			say(strings.Replace(sample, `"id":7`, `"id":3`, 1))
 			say(strings.Replace(sample, `"id":7`, `"id":99`, 1))
-			w.told(2)
+			w.serverMessages(2)
 		})
-		next := w.stream(w.connectAs(able), toolCall)
+		next := w.callStream(w.connectAs(initializeWithAll), toolCall)
 		asked, void := 0, 0
 		for got := next(); got != ""; got = next() {
 			switch {
@@ -356,7 +358,7 @@ func TestX1AServerHasFewRequestsOpen(t *testing.T) {
 		if asked != most || void != most {
 			t.Errorf("%d requests reached the client, of which %d became void with the call's end", asked, void)
 		}
-		got := w.told(2 + most)
+		got := w.serverMessages(2 + most)
 		if !strings.Contains(got[0], `"id":3,"error"`) || !strings.Contains(got[1], `"id":99,"error"`) {
 			t.Errorf("the server got %s", got[:2])
 		}
@@ -364,17 +366,17 @@ func TestX1AServerHasFewRequestsOpen(t *testing.T) {
 }
 
 // If a server cancels its request, the client is notified, and no answer is sent.
-func TestAServerTakesItsRequestBack(t *testing.T) {
+func TestServerRequest_CanBeCancelledByTheServer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		var w *world
-		w = asking(t, []string{"sampling/createMessage"}, func(_ context.Context, say func(string)) {
+		var w *testGateway
+		w = newServerRequestGateway(t, []string{"sampling/createMessage"}, func(_ context.Context, say func(string)) {
 			say(sample)
 			synctest.Wait()
 			say(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":7}}`)
-			w.told(1)
+			w.serverMessages(1)
 		})
-		next := w.stream(w.connectAs(able), toolCall)
+		next := w.callStream(w.connectAs(initializeWithAll), toolCall)
 		got := []string{next(), next(), next()}
 		if !strings.Contains(got[0], "sampling/createMessage") || !strings.Contains(got[1], `"method":"notifications/cancelled","params":{"requestId":7,`) || !strings.Contains(got[2], `"content":[]`) {
 			t.Errorf("the client got %s", got)
@@ -382,33 +384,34 @@ func TestAServerTakesItsRequestBack(t *testing.T) {
 	})
 }
 
-// A3: only the session to which a server's request was sent can answer it.
-func TestA3NobodyElseAnswersAServer(t *testing.T) {
+// Case A3. Only the session to which a server's request was sent can answer it.
+func TestServerRequest_IsAnsweredOnlyInItsSession(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		var w *world
-		w = asking(t, []string{"sampling/createMessage"}, func(_ context.Context, say func(string)) {
+		var w *testGateway
+		w = newServerRequestGateway(t, []string{"sampling/createMessage"}, func(_ context.Context, say func(string)) {
 			say(sample)
-			w.told(1)
+			w.serverMessages(1)
 		})
-		own, other := w.connectAs(able), w.connectAs(able)
-		next := w.stream(own, toolCall)
+		own, other := w.connectAs(initializeWithAll), w.connectAs(initializeWithAll)
+		next := w.callStream(own, toolCall)
 		next()
 		ben := http.Header{"Authorization": {"Bearer " + benToken}}
-		ben.Set("Mcp-Session-Id", w.do("POST", "/mcp/files", able, ben).header.Get("Mcp-Session-Id"))
+		ben.Set("Mcp-Session-Id", w.do("POST", "/mcp/files", initializeWithAll, ben).header.Get("Mcp-Session-Id"))
 		for _, h := range []http.Header{other, ben} {
 			w.do("POST", "/mcp/files", `{"jsonrpc":"2.0","id":7,"result":{"forged":1}}`, h)
 		}
 		w.do("POST", "/mcp/files", `{"jsonrpc":"2.0","id":7,"result":{"own":1}}`, own)
 		next()
-		if got := w.told(1); len(got) != 1 || got[0] != `{"jsonrpc":"2.0","id":7,"result":{"own":1}}` {
+		if got := w.serverMessages(1); len(got) != 1 || got[0] != `{"jsonrpc":"2.0","id":7,"result":{"own":1}}` {
 			t.Errorf("the server got %s", got)
 		}
 	})
 }
 
-// U1, A1: the client's capabilities in a message of a session are replaced by those that were declared to the server.
-func TestU1ASessionSaysItsAbilitiesOnce(t *testing.T) {
+// Cases U1, A1. The client's capabilities in a message of a session are replaced by those that were declared to the
+// server.
+func TestSession_CapabilitiesInRequestsAreReplaced(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct{ path, call, want string }{
 		"of one server":   {"/mcp/files", toolCall, `{"sampling":{"tools":{}}}`},
@@ -417,13 +420,13 @@ func TestU1ASessionSaysItsAbilitiesOnce(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				w := newHub(t)
+				w := newAllServers(t)
 				if w.path = tt.path; tt.path != "/mcp" {
-					w.standing.Methods = []string{"sampling/createMessage"}
+					w.access.Methods = []string{"sampling/createMessage"}
 				}
 				var sent []string
-				sentTo(w, &sent)
-				h := w.connectAs(able)
+				recordRequests(w, &sent)
+				h := w.connectAs(initializeWithAll)
 				w.do("POST", tt.path, strings.Replace(tt.call, `"params":{`, `"params":{"_meta":{"io.modelcontextprotocol/clientCapabilities":{"experimental":{"pay twice":{}}},"progressToken":1},`, 1), h)
 				w.do("POST", tt.path, tt.call, h)
 				if len(sent) != 2 || !strings.Contains(sent[0], `{"io.modelcontextprotocol/clientCapabilities":`+tt.want+`,"progressToken":1}`) || strings.Contains(sent[1], "_meta") {

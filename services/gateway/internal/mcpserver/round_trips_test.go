@@ -14,12 +14,12 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// newLegsWorld returns a world without sessions whose calls wait for approvals, for 35 s each.
-func newLegsWorld(t *testing.T, state approvalv1.ApprovalState) *world {
+// newRoundTripGateway returns a gateway without sessions whose calls wait for approvals, for 35 s each.
+func newRoundTripGateway(t *testing.T, state approvalv1.ApprovalState) *testGateway {
 	t.Helper()
-	w := newModernWorld(t)
+	w := newModernGateway(t)
 	w.decision = &policyv1.Decision{Effect: policyv1.Effect_EFFECT_REQUIRE_APPROVAL, Approval: &policyv1.ApprovalTerms{Quorum: 1}}
-	w.people = people{approval: standing(state), moves: make(chan *approvalv1.Approval, 1)}
+	w.people = fakeApprovals{approval: newWaitApproval(state), updates: make(chan *approvalv1.Approval, 1)}
 	w.people.approval.Terms = w.decision.GetApproval()
 	w.request = func(context.Context, upstream.Request, func([]byte)) (upstream.Answer, error) {
 		t.Error("it reached the server")
@@ -28,8 +28,8 @@ func newLegsWorld(t *testing.T, state approvalv1.ApprovalState) *world {
 	return w
 }
 
-// pays calls a tool with this requestState; without one if it is empty.
-func (w *world) pays(state string) reply {
+// callWithState calls a tool with this requestState; without one if it is empty.
+func (w *testGateway) callWithState(state string) httpResponse {
 	w.t.Helper()
 	params := `"name":"safe"`
 	if state != "" {
@@ -39,15 +39,15 @@ func (w *world) pays(state string) reply {
 	return w.do("POST", "/mcp/files", strings.Replace(body, `"name":"c"`, `"name":"patient"`, 1), head)
 }
 
-// A call without a session waits for its approval in round trips, and gets a ticket before clients would fail. The
-// server is not contacted.
-func TestCallsWaitInLegs(t *testing.T) {
+// A call without a session waits for its approval in round trips, and is refused with the id of its approval before
+// clients would fail. The server is not contacted.
+func TestRoundTrips_CallWaitsForItsApproval(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newLegsWorld(t, approvalv1.ApprovalState_APPROVAL_STATE_PENDING)
+		w := newRoundTripGateway(t, approvalv1.ApprovalState_APPROVAL_STATE_PENDING)
 		begin, state := time.Now(), ""
 		for n, next := range []string{"sluice-leg.1.a-1", "sluice-leg.2.a-1"} {
-			got := w.pays(state)
+			got := w.callWithState(state)
 			if took := time.Since(begin); took != time.Duration(n+1)*35*time.Second || got.status != http.StatusOK {
 				t.Errorf("leg %d took until %v, and got %d", n, took, got.status)
 			}
@@ -57,34 +57,34 @@ func TestCallsWaitInLegs(t *testing.T) {
 			}
 			state = next
 		}
-		if got := w.pays(state); !strings.Contains(got.body, `"isError":true`) || !strings.Contains(got.body, `"code":"approval_pending"`) {
+		if got := w.callWithState(state); !strings.Contains(got.body, `"isError":true`) || !strings.Contains(got.body, `"code":"approval_pending"`) {
 			t.Errorf("the last leg got %s", got.body)
 		}
 	})
 }
 
 // A call that waits in its second round trip gets the decision when it is made.
-func TestALegHearsWhatIsDecided(t *testing.T) {
+func TestRoundTrips_AnswerWhenTheApprovalIsDecided(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newLegsWorld(t, approvalv1.ApprovalState_APPROVAL_STATE_PENDING)
+		w := newRoundTripGateway(t, approvalv1.ApprovalState_APPROVAL_STATE_PENDING)
 		begin := time.Now()
-		w.pays("")
+		w.callWithState("")
 		go func() {
 			time.Sleep(5 * time.Second)
-			denied := standing(approvalv1.ApprovalState_APPROVAL_STATE_DENIED)
+			denied := newWaitApproval(approvalv1.ApprovalState_APPROVAL_STATE_DENIED)
 			denied.Code = commonv1.Code_CODE_APPROVAL_DENIED
-			w.people.moves <- denied
+			w.people.updates <- denied
 		}()
-		if got := w.pays("sluice-leg.1.a-1"); time.Since(begin) != 40*time.Second || !strings.Contains(got.body, `"code":"approval_denied"`) || !strings.Contains(got.body, "denied by ben") {
+		if got := w.callWithState("sluice-leg.1.a-1"); time.Since(begin) != 40*time.Second || !strings.Contains(got.body, `"code":"approval_denied"`) || !strings.Contains(got.body, "denied by ben") {
 			t.Errorf("after %v: %s", time.Since(begin), got.body)
 		}
 	})
 }
 
-// A2, A3: a requestState gives no rights. One that the gateway has not made is refused, one with another caller's
+// Cases A2, A3. A requestState gives no rights. One that the gateway has not made is refused, one with another caller's
 // approval is unknown, and one whose approval was used returns that.
-func TestA3AStateOpensNothing(t *testing.T) {
+func TestRoundTrips_RequestStateAllowsNothing(t *testing.T) {
 	t.Parallel()
 	const waits, done = approvalv1.ApprovalState_APPROVAL_STATE_PENDING, approvalv1.ApprovalState_APPROVAL_STATE_DONE
 	for name, tt := range map[string]struct {
@@ -105,10 +105,10 @@ func TestA3AStateOpensNothing(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				w := newLegsWorld(t, tt.now)
+				w := newRoundTripGateway(t, tt.now)
 				w.people.approval.Code = map[approvalv1.ApprovalState]commonv1.Code{done: commonv1.Code_CODE_APPROVAL_USED}[tt.now]
 				begin := time.Now()
-				if got := w.pays(tt.state); !strings.Contains(got.body, tt.says) || time.Since(begin) != 0 {
+				if got := w.callWithState(tt.state); !strings.Contains(got.body, tt.says) || time.Since(begin) != 0 {
 					t.Errorf("after %v: %s", time.Since(begin), got.body)
 				}
 			})
@@ -116,21 +116,21 @@ func TestA3AStateOpensNothing(t *testing.T) {
 	}
 }
 
-// A server's own requestState is sent to the server, and none of the gateway's.
-func TestStatesOfServersPass(t *testing.T) {
+// A server's own requestState is sent to the server, but the gateway's own is not.
+func TestRoundTrips_RequestStateOfServersPasses(t *testing.T) {
 	t.Parallel()
 	for state, want := range map[string]bool{"sluice": true, "of the server": true, "sluice-leg.1.a-1": false} {
 		t.Run(state, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				w := newModernWorld(t)
-				w.people = people{approval: standing(approvalv1.ApprovalState_APPROVAL_STATE_APPROVED)}
+				w := newModernGateway(t)
+				w.people = fakeApprovals{approval: newWaitApproval(approvalv1.ApprovalState_APPROVAL_STATE_APPROVED)}
 				var got string
 				w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
 					got = string(r.Body())
 					return answer(r, `{"content":[],"resultType":"complete"}`), nil
 				}
-				if answered := w.pays(state); answered.status != http.StatusOK || strings.Contains(got, state) != want || !strings.Contains(got, `"params":{"_meta":`) {
+				if answered := w.callWithState(state); answered.status != http.StatusOK || strings.Contains(got, state) != want || !strings.Contains(got, `"params":{"_meta":`) {
 					t.Errorf("the server got %s, and the client %s", got, answered.body)
 				}
 			})
@@ -138,12 +138,13 @@ func TestStatesOfServersPass(t *testing.T) {
 	}
 }
 
-// A call with answers to its server gets its ticket, because the next round trip would lack those answers.
-func TestNoLegLosesAnAnswer(t *testing.T) {
+// A call with inputResponses is refused with the id of its approval, because the next round trip would lack those
+// answers.
+func TestRoundTrips_InputResponsesAreNotLost(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newLegsWorld(t, approvalv1.ApprovalState_APPROVAL_STATE_PENDING)
-		w.standing.Methods = []string{"sampling/createMessage"}
+		w := newRoundTripGateway(t, approvalv1.ApprovalState_APPROVAL_STATE_PENDING)
+		w.access.Methods = []string{"sampling/createMessage"}
 		for _, more := range []string{`"inputResponses":{"a":{}},`, `"requestState":"of the server",`} {
 			body, head := modern("tools/call", "safe", more+`"name":"safe"`)
 			got := w.do("POST", "/mcp/files", strings.Replace(body, `"name":"c"`, `"name":"patient"`, 1), head)

@@ -15,11 +15,11 @@ import (
 )
 
 // A client can't choose names in the record of passed messages.
-func TestNotificationsToManyServersHaveNoNames(t *testing.T) {
+func TestAllServers_NotificationRecordsNameNoServer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newModernHub(t)
-		stop := w.pipelineRuns()
+		w := newModernAllServers(t)
+		stop := w.runPipeline()
 		for i := range 100 {
 			method := fmt.Sprintf("notifications/x%d", i)
 			_, head := modern(method, "", "")
@@ -28,15 +28,15 @@ func TestNotificationsToManyServersHaveNoNames(t *testing.T) {
 			}
 		}
 		stop()
-		if passed, refused := w.of(journal.KindPassed), w.of(journal.KindRefusal); len(passed) != 0 || len(refused) != 100 {
+		if passed, refused := w.recordsOf(journal.KindPassed), w.recordsOf(journal.KindRefusal); len(passed) != 0 || len(refused) != 100 {
 			t.Errorf("%d are on record as passed, and %d as refused", len(passed), len(refused))
 		}
 	})
 }
 
-// U1: a server's request can't be mistaken for another server's: each line of its text names the server, and a request
-// without a text is refused.
-func TestU1NoServerAsksAsAnother(t *testing.T) {
+// Case U1. A server's request can't be mistaken for another server's: each line of its text names the server, and a
+// request without a text is refused.
+func TestAllServers_RequestsNameTheirServer(t *testing.T) {
 	t.Parallel()
 	url := func(message string) string {
 		return `"error":{"code":-32042,"message":"m","data":{"elicitations":[{"mode":"url","elicitationId":"e","url":"https://evil.example"` + message + `}]}}`
@@ -54,10 +54,10 @@ func TestU1NoServerAsksAsAnother(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				w := newModernHub(t)
-				server := w.beside
+				w := newModernAllServers(t)
+				server := w.notes
 				if strings.HasPrefix(tt.answers, `"result"`) { // only servers without sessions answer with inputRequests
-					server.open, server.own = w.open, w.own
+					server.open, server.answerDiscovery = w.open, w.answerDiscovery
 				}
 				server.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
 					return raw(`{"jsonrpc":"2.0","id":` + string(r.ID()) + `,` + tt.answers + `}`), nil
@@ -73,15 +73,15 @@ func TestU1NoServerAsksAsAnother(t *testing.T) {
 	t.Run("in a session", func(t *testing.T) {
 		t.Parallel()
 		synctest.Test(t, func(t *testing.T) {
-			w := newHub(t)
+			w := newAllServers(t)
 			w.request = func(_ context.Context, r upstream.Request, events func([]byte)) (upstream.Answer, error) {
 				events([]byte(`{"jsonrpc":"2.0","id":3,"method":"elicitation/create","params":{"requestedSchema":{}}}`))
-				if told := w.told(2)[1]; !strings.Contains(told, `"error"`) {
+				if told := w.serverMessages(2)[1]; !strings.Contains(told, `"error"`) {
 					t.Errorf("it got %s", told)
 				}
 				return answer(r, `{"content":[]}`), nil
 			}
-			next := w.stream(w.connectAs(able), strings.Replace(toolCall, "safe", "files__safe", 1))
+			next := w.callStream(w.connectAs(initializeWithAll), strings.Replace(toolCall, "safe", "files__safe", 1))
 			if got := next(); !strings.Contains(got, `"content":[]`) {
 				t.Errorf("the client got %s", got)
 			}
@@ -90,10 +90,10 @@ func TestU1NoServerAsksAsAnother(t *testing.T) {
 }
 
 // A server that speaks both families of revisions is listed in the revision in which it is called.
-func TestAServerIsListedInTheEraOfItsCalls(t *testing.T) {
+func TestAllServers_ListsAServerInTheRevisionOfItsCalls(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newModernHub(t)
+		w := newModernAllServers(t)
 		const head = `"inputSchema":{"type":"object","properties":{"r":{"type":"string"`
 		era := ""
 		w.open = func(r upstream.Request) (upstream.Answer, error) {
@@ -102,7 +102,7 @@ func TestAServerIsListedInTheEraOfItsCalls(t *testing.T) {
 			}
 			return answer(r, `{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"x","version":"1"}}`), nil
 		}
-		w.own = func(r upstream.Request) (upstream.Answer, error) {
+		w.answerDiscovery = func(r upstream.Request) (upstream.Answer, error) {
 			switch {
 			case r.Method() != "tools/list":
 				return w.open(r)
@@ -113,16 +113,17 @@ func TestAServerIsListedInTheEraOfItsCalls(t *testing.T) {
 			}
 		}
 		// Afterwards the server's revisions are known.
-		w.doJoint("tools/call", "files__safe", `"name":"files__safe","arguments":{}`)
-		if got := w.doJoint("tools/list", "", ""); !strings.Contains(got.body, `"x-mcp-header":"Region"`) || !strings.Contains(got.body, "files__newer") {
+		w.doAllServers("tools/call", "files__safe", `"name":"files__safe","arguments":{}`)
+		if got := w.doAllServers("tools/list", "", ""); !strings.Contains(got.body, `"x-mcp-header":"Region"`) || !strings.Contains(got.body, "files__newer") {
 			t.Errorf("it lists %s", got.body)
 		}
 	})
 }
 
-// A3: a subscription that is opened again at a server is decided again, and the client is notified that its resources
-// may have changed. A server without subscriptions is not asked again, and one that always ends them only seldom.
-func TestA3ASubscriptionIsOpenedAgain(t *testing.T) {
+// Case A3. A subscription that is opened again at a server is decided again, and the client is notified that its
+// resources may have changed. A server without subscriptions is not asked again, and one that always ends them only
+// seldom.
+func TestAllServers_SubscriptionIsOpenedAgainWhenItEnds(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		answers string
@@ -136,7 +137,7 @@ func TestA3ASubscriptionIsOpenedAgain(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				w := newModernHub(t)
+				w := newModernAllServers(t)
 				var asked atomic.Int32
 				w.request = func(_ context.Context, r upstream.Request, events func([]byte)) (upstream.Answer, error) {
 					asked.Add(1)
@@ -145,7 +146,7 @@ func TestA3ASubscriptionIsOpenedAgain(t *testing.T) {
 					return raw(`{"jsonrpc":"2.0","id":` + string(r.ID()) + `,` + tt.answers + `}`), nil
 				}
 				body, head := modern("subscriptions/listen", "", `"notifications":{"resourceSubscriptions":["mcp.files+file:///a"]}`)
-				next, hangUp := w.streaming(head, body)
+				next, hangUp := w.callStreamUntil(head, body)
 				defer hangUp()
 				if got := next(); !strings.Contains(got, "acknowledged") {
 					t.Errorf("it begins with %s", got)
@@ -170,10 +171,10 @@ func TestA3ASubscriptionIsOpenedAgain(t *testing.T) {
 }
 
 // A subscription is acknowledged for what the servers offer, and does not wait for a slow server.
-func TestASubscriptionGrantsWhatThereIs(t *testing.T) {
+func TestAllServers_SubscriptionGrantsWhatServersOffer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newModernHub(t)
+		w := newModernAllServers(t)
 		w.open = func(r upstream.Request) (upstream.Answer, error) {
 			if r.Method() != "server/discover" {
 				return raw(`{"jsonrpc":"2.0","id":` + string(r.ID()) + `,"error":{"code":-32601,"message":"no"}}`), nil
@@ -184,10 +185,10 @@ func TestASubscriptionGrantsWhatThereIs(t *testing.T) {
 			time.Sleep(10 * time.Second)
 			return upstream.Answer{}, upstream.ErrTimeout
 		}
-		w.beside.own = hangs
+		w.notes.answerDiscovery = hangs
 		body, head := modern("subscriptions/listen", "", `"notifications":{"promptsListChanged":true,"resourceSubscriptions":["mcp.files+file:///a","mcp.notes+file:///a"]}`)
 		begin := time.Now()
-		next, hangUp := w.streaming(head, body)
+		next, hangUp := w.callStreamUntil(head, body)
 		if got := next(); time.Since(begin) > 6*time.Second || strings.Contains(got, "file:///a") || !strings.Contains(got, `"notifications":{"promptsListChanged":true}`) {
 			t.Errorf("after %v: %s", time.Since(begin), got)
 		}
@@ -197,17 +198,17 @@ func TestASubscriptionGrantsWhatThereIs(t *testing.T) {
 }
 
 // A server with sessions gets a new member session when policy allows it to use more of the client's capabilities.
-func TestAMemberIsToldWhatItMayAsk(t *testing.T) {
+func TestAllServers_MemberGetsTheCapabilitiesThatPolicyAllows(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newModernHub(t)
+		w := newModernAllServers(t)
 		for revision, methods := range [][]string{{"prompts/list"}, everyMethod(), everyMethod()} {
-			w.stands(&policyv1.CheckServerResponse{CouldAllow: true, HidesNone: true, PromptsAlike: true, ResourcesAlike: true, Methods: methods, PolicyRevision: fmt.Sprint(revision)})
+			w.setAccess(&policyv1.CheckServerResponse{CouldAllow: true, HidesNone: true, PromptsAlike: true, ResourcesAlike: true, Methods: methods, PolicyRevision: fmt.Sprint(revision)})
 			time.Sleep(10 * time.Minute)
-			w.doJoint("tools/call", "notes__safe", `"name":"notes__safe"`)
+			w.doAllServers("tools/call", "notes__safe", `"name":"notes__safe"`)
 		}
-		if len(w.beside.opened) != 2 || strings.Contains(string(w.beside.opened[0].Body()), "sampling") || !strings.Contains(string(w.beside.opened[1].Body()), "sampling") {
-			t.Errorf("%d sessions were opened with it", len(w.beside.opened))
+		if len(w.notes.opened) != 2 || strings.Contains(string(w.notes.opened[0].Body()), "sampling") || !strings.Contains(string(w.notes.opened[1].Body()), "sampling") {
+			t.Errorf("%d sessions were opened with it", len(w.notes.opened))
 		}
 	})
 }

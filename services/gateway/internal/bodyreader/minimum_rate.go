@@ -18,7 +18,7 @@ const (
 // Compare with errors.Is.
 var ErrSlow = errors.New("the server sent a large answer too slowly: less than 64 KiB a second, for 10 s")
 
-type pace struct {
+type pacedReader struct {
 	from io.Reader
 	held func() bool
 	cut  func()
@@ -33,11 +33,11 @@ type pace struct {
 // takes no memory may come at any pace. To cut off, Pace calls cut from another goroutine, which must end the read;
 // then the error is [ErrSlow].
 func Pace(from io.Reader, held func() bool, cut func()) io.Reader {
-	return &pace{from: from, held: held, cut: cut, left: maxStall}
+	return &pacedReader{from: from, held: held, cut: cut, left: maxStall}
 }
 
 // Read implements io.Reader. After the server was cut off, its error is [ErrSlow].
-func (p *pace) Read(to []byte) (int, error) {
+func (p *pacedReader) Read(to []byte) (int, error) {
 	if !p.held() {
 		p.left = maxStall
 		return p.from.Read(to)
@@ -54,7 +54,7 @@ func (p *pace) Read(to []byte) (int, error) {
 	return n, err
 }
 
-func (p *pace) start() {
+func (p *pacedReader) start() {
 	if p.timer != nil {
 		p.timer.Reset(p.left)
 		return

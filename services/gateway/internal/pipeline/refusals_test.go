@@ -17,8 +17,8 @@ import (
 
 const recordedOneByOne = 1000
 
-// denies denies everything except calls of ben.
-func denies(w *world) {
+// denyAllExceptBen denies everything except calls of ben.
+func denyAllExceptBen(w *testPipeline) {
 	w.decide = func(_ context.Context, r *policyv1.DecideCallRequest) (*policyv1.DecideCallResponse, error) {
 		if r.GetCall().GetServer() == "open" {
 			return &policyv1.DecideCallResponse{Decision: allow()}, nil
@@ -43,8 +43,8 @@ func run(t *testing.T, p *pipeline.Pipeline) (stop func()) {
 	}
 }
 
-// counted returns how many refusals the records stand for, and checks that each of the identifiers is on record.
-func counted(t *testing.T, records []journal.Record, ids map[string]int) (n int64) {
+// countRefusals returns how many refusals the records count, and checks that each of the identifiers is on record.
+func countRefusals(t *testing.T, records []journal.Record, ids map[string]int) (n int64) {
 	t.Helper()
 	onRecord := make(map[string]bool)
 	for _, r := range records {
@@ -61,11 +61,11 @@ func counted(t *testing.T, records []journal.Record, ids map[string]int) (n int6
 
 // After 1,000 refusals in a minute, a principal's further refusals are only counted. Each caller still gets its own
 // reason and a decision that is on record, and allowed calls pass.
-func TestRefusalsBeyondTheAbuseLimitAreCounted(t *testing.T) {
+func TestRefusals_AboveTheLimitAreCounted(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
-		denies(w)
+		w := newTestPipeline()
+		denyAllExceptBen(w)
 		p := w.pipeline(t)
 		stop := run(t, p)
 		const all = 5000
@@ -78,7 +78,7 @@ func TestRefusalsBeyondTheAbuseLimitAreCounted(t *testing.T) {
 			ids[got.ID]++
 			time.Sleep(time.Millisecond)
 		}
-		if n := len(w.of(journal.KindRefusal)); n != recordedOneByOne+1 {
+		if n := len(w.recordsOf(journal.KindRefusal)); n != recordedOneByOne+1 {
 			t.Errorf("%d records, want %d and one that stands for the rest", n, recordedOneByOne)
 		}
 		allowed := w.call(t)
@@ -89,12 +89,12 @@ func TestRefusalsBeyondTheAbuseLimitAreCounted(t *testing.T) {
 		other := w.call(t)
 		other.Principal = caller("ben")
 		p.Do(t.Context(), other)
-		if n := len(w.of(journal.KindRefusal)); n != recordedOneByOne+2 {
+		if n := len(w.recordsOf(journal.KindRefusal)); n != recordedOneByOne+2 {
 			t.Error("another principal's refusal was not recorded")
 		}
 		time.Sleep(2 * time.Minute)
-		records := w.of(journal.KindRefusal)
-		if n := counted(t, records, ids); n != all+1 {
+		records := w.recordsOf(journal.KindRefusal)
+		if n := countRefusals(t, records, ids); n != all+1 {
 			t.Errorf("the records stand for %d refusals, want %d", n, all+1)
 		}
 		rest := records[len(records)-1]
@@ -110,13 +110,14 @@ func TestRefusalsBeyondTheAbuseLimitAreCounted(t *testing.T) {
 
 // However many and large a principal's refusals are, their records take less than half of the space for refusals in a
 // day. All of them are counted.
-func TestN2OnePrincipalDoesNotPushOutTheRefusalsOfOthers(t *testing.T) {
+// Case N2.
+func TestRefusals_OfOnePrincipalLeaveRoomForOthers(t *testing.T) {
 	t.Parallel()
 	for name, tool := range map[string]string{"small": "x", "large": strings.Repeat("\x01", 4<<10)} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				w := newWorld()
+				w := newTestPipeline()
 				p := w.pipeline(t)
 				stop := run(t, p)
 				const hours, aMinute = 1, 1200
@@ -129,8 +130,8 @@ func TestN2OnePrincipalDoesNotPushOutTheRefusalsOfOthers(t *testing.T) {
 					time.Sleep(time.Minute)
 				}
 				stop()
-				records := w.of(journal.KindRefusal)
-				if n := counted(t, records, nil); n != hours*60*aMinute {
+				records := w.recordsOf(journal.KindRefusal)
+				if n := countRefusals(t, records, nil); n != hours*60*aMinute {
 					t.Errorf("the records stand for %d refusals, want %d", n, hours*60*aMinute)
 				}
 				var size int
@@ -147,11 +148,11 @@ func TestN2OnePrincipalDoesNotPushOutTheRefusalsOfOthers(t *testing.T) {
 }
 
 // No count is lost when the pipeline stops, or when a stretch ends without being noticed.
-func TestNoCountIsLost(t *testing.T) {
+func TestRefusals_CountsAreWrittenAtTheEnd(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld()
-		denies(w)
+		w := newTestPipeline()
+		denyAllExceptBen(w)
 		p := w.pipeline(t)
 		stop := run(t, p)
 		ids := make(map[string]int)
@@ -168,17 +169,17 @@ func TestNoCountIsLost(t *testing.T) {
 		}
 		total += 2 * recordedOneByOne
 		stop()
-		if n := counted(t, w.of(journal.KindRefusal), ids); n != int64(total) {
+		if n := countRefusals(t, w.recordsOf(journal.KindRefusal), ids); n != int64(total) {
 			t.Errorf("the records stand for %d refusals, want %d", n, total)
 		}
 	})
 }
 
 // The count is exact with concurrent refusals. Requests that end before policy is asked count too.
-func TestRefusalsAreCountedTogether(t *testing.T) {
+func TestRefusals_AreCountedByPrincipal(t *testing.T) {
 	t.Parallel()
-	w := newWorld()
-	denies(w)
+	w := newTestPipeline()
+	denyAllExceptBen(w)
 	p := w.pipeline(t)
 	stop := run(t, p)
 	var wg sync.WaitGroup
@@ -196,17 +197,17 @@ func TestRefusalsAreCountedTogether(t *testing.T) {
 	}
 	wg.Wait()
 	stop()
-	records := w.of(journal.KindRefusal)
-	if n := counted(t, records, nil); n != 2240 || len(records) != recordedOneByOne+2 {
+	records := w.recordsOf(journal.KindRefusal)
+	if n := countRefusals(t, records, nil); n != 2240 || len(records) != recordedOneByOne+2 {
 		t.Errorf("%d records stand for %d refusals, want 2240", len(records), n)
 	}
 }
 
-// X1: refused requests of a server count against that server: the caller's own refusals, and those of other servers,
-// are still recorded one by one.
-func TestX1WhatAServerAsksCountsApart(t *testing.T) {
+// Case X1. Refused requests of a server count against that server: the caller's own refusals, and those of other
+// servers, are still recorded one by one.
+func TestRefusals_OfServerRequestsAreCountedApart(t *testing.T) {
 	t.Parallel()
-	w := newWorld()
+	w := newTestPipeline()
 	p := w.pipeline(t)
 	refuse := func(server string, fromServer bool) string {
 		return p.RecordRefusal(t.Context(), attempt.Unjudged{Principal: caller("ana"), Server: server, Method: "roots/list", Code: commonv1.Code_CODE_METHOD_DENIED, FromServer: fromServer})
@@ -215,7 +216,7 @@ func TestX1WhatAServerAsksCountsApart(t *testing.T) {
 		refuse("evil", true)
 	}
 	want := []string{refuse("evil", false), refuse("files", true)}
-	records := w.of(journal.KindRefusal)
+	records := w.recordsOf(journal.KindRefusal)
 	rest := records[recordedOneByOne]
 	if len(records) != recordedOneByOne+3 || rest.Code != "abuse_limited" || rest.Server != "evil" || !rest.FromServer {
 		t.Fatalf("%d records, of the rest %+v", len(records), rest)
@@ -228,14 +229,14 @@ func TestX1WhatAServerAsksCountsApart(t *testing.T) {
 }
 
 // A request that ends before policy is asked is recorded as far as it was read.
-func TestRejectedRequestsAreOnRecord(t *testing.T) {
+func TestRecordRefusal_RecordsRejectedRequests(t *testing.T) {
 	t.Parallel()
-	w := newWorld()
+	w := newTestPipeline()
 	ctx, span := startSpan(t)
 	id := w.pipeline(t).RecordRefusal(ctx, attempt.Unjudged{
 		Principal: caller("ana"), Server: "files", Method: "tools/call", Name: "safe", Code: commonv1.Code_CODE_HEADER_MISMATCH, Bytes: 7,
 	})
-	records := w.of(journal.KindRefusal)
+	records := w.recordsOf(journal.KindRefusal)
 	if len(records) != 1 {
 		t.Fatalf("%d records", len(records))
 	}
