@@ -17,13 +17,13 @@ func TestBody_LargeAnswerIsAllocatedOnce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	has := r.Open(&limits.Owner{Server: "s"})
-	defer has.Close()
+	memory := r.Open(&limits.Owner{Server: "s"})
+	defer memory.Close()
 	result := testing.Benchmark(func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
-			has.Settle(0)
-			if got, err := bodyreader.Body(b.Context(), io.NopCloser(bytes.NewReader(text)), size, 16<<20, has); err != nil || len(got) != size {
+			memory.Settle(0)
+			if got, err := bodyreader.Body(b.Context(), io.NopCloser(bytes.NewReader(text)), size, 16<<20, memory); err != nil || len(got) != size {
 				b.Fatalf("%d bytes, %v", len(got), err)
 			}
 		}

@@ -104,7 +104,8 @@ func (x *Exchange) Access(ctx context.Context) (visibility.Access, error) {
 // ErrStale means that the caller's token may have been revoked without the gateway's knowledge.
 var ErrStale = errors.New("whether the token still counts is not known")
 
-// NotAdmitted returns the refusal for a caller that has too many requests under way, or leaves answers unread.
+// NotAdmitted returns the refusal for a caller that has too many requests under way, or has not read the answers that
+// it got.
 func NotAdmitted(err error) *refusal.Refusal {
 	if errors.Is(err, limits.ErrServer) {
 		return &refusal.Refusal{Code: commonv1.Code_CODE_ABUSE_LIMITED, Message: err.Error() + "."}

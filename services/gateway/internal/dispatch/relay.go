@@ -29,7 +29,7 @@ type Relay struct {
 	serverRequests serverRequests
 	// requestCtx ends when the client has disconnected or cancelled its request.
 	requestCtx context.Context //nolint:containedctx // the client's own
-	// Subscription is the subscription of the stream; nil if there is none.
+	// Subscription is what the client has subscribed to on this stream; nil if the stream has no subscription.
 	Subscription *upstream.Wanted
 }
 
@@ -55,7 +55,7 @@ func (o *Relay) Deliver(event upstream.Event) error {
 		o.handleServerRequest(m)
 	case m.Method == mcp.MethodCancelled:
 		x.Session.ClientRequests.CancelRequest(m.RequestID.Of(m.Raw)) // the request's own goroutine notifies the client
-	case o.Subscription != nil && !x.Addressing.IsSubscribed(m): // the client would take it for another subscription's
+	case o.Subscription != nil && !x.Addressing.IsSubscribed(m): // the client would assign the message to another subscription
 	case x.mayReceive(m.Method) && isSubscribedTo(m, o.Subscription) && x.mayReceiveUpdate(m), x.allowsVendorNotification(m):
 		return o.sendEvent(event, clean)
 	}
@@ -90,7 +90,8 @@ func (x *Exchange) parseMessage(raw []byte) (*jsonrpc.Answer, [][]byte, error) {
 }
 
 // mayReceive reports whether the client may get a notification that MCP defines. Progress and the acknowledgement of a
-// subscription always pass. Others pass if policy denies neither them nor the method whose results they concern.
+// subscription always pass. Another notification
+// passes if policy denies neither the notification nor the method whose results the notification concerns.
 func (x *Exchange) mayReceive(notification string) bool {
 	switch {
 	case !x.Addressing.Forwards(notification):
@@ -118,7 +119,7 @@ func (o *Relay) SendMessage(message ...[]byte) error { return o.sendEvent(upstre
 // sendEvent sends a message as this event. It sends nothing if there is neither a message nor an id nor a retry time.
 func (o *Relay) sendEvent(event upstream.Event, message [][]byte) error {
 	event = o.x.Addressing.Event(event)
-	if session.IsReplayID(event.ID) { // it would be taken for an id of the gateway
+	if session.IsReplayID(event.ID) { // the gateway would treat it as its own id
 		event.ID = ""
 	}
 	if message == nil && event.ID == "" && event.Retry == "" {
@@ -134,7 +135,7 @@ func (o *Relay) sendEvent(event upstream.Event, message [][]byte) error {
 func (o *Relay) Hold() { o.Open() }
 
 // Progress notifies a client that asked for progress that its call still waits for an approval. The value n/1e6 is far
-// below the server's progress, because progress must rise and the server begins later.
+// below the values that servers report later, because progress must rise (MCP, Progress).
 func (o *Relay) Progress(n int) {
 	token := o.x.Message.Meta.ProgressToken
 	if !token.Present() {

@@ -105,14 +105,14 @@ func newStreamRelay(ctx context.Context, t *testing.T) (*httptest.ResponseRecord
 	if err != nil {
 		t.Fatal(err)
 	}
-	has, err := load.Begin(&identityv1.Principal{Tenant: "acme", Subject: "ana"}, "s")
+	slot, err := load.Begin(&identityv1.Principal{Tenant: "acme", Subject: "ana"}, "s")
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(has.End)
+	t.Cleanup(slot.End)
 	rec := httptest.NewRecorder()
 	to := sse.NewWriter(rec, http.Header{"Accept": {"text/event-stream"}})
 	x := newExchange(ctx, to)
-	x.Message, x.Slot = new(jsonrpc.Message), has
+	x.Message, x.Slot = new(jsonrpc.Message), slot
 	return rec, x.NewRelay()
 }

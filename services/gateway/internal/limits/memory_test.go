@@ -434,11 +434,11 @@ func TestClose_ClosedMemoryTakesNothing(t *testing.T) {
 		if err := full.Grow(t.Context(), 4*mib); err != nil {
 			t.Fatal(err)
 		}
-		told := make(chan error)
-		go func() { told <- waits.Grow(t.Context(), mib) }()
+		done := make(chan error)
+		go func() { done <- waits.Grow(t.Context(), mib) }()
 		synctest.Wait()
 		waits.Close()
-		if err := <-told; !errors.Is(err, limits.ErrMemory) {
+		if err := <-done; !errors.Is(err, limits.ErrMemory) {
 			t.Errorf("it waited, and was closed: %v", err)
 		}
 		full.Close()

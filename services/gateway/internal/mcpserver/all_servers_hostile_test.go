@@ -76,8 +76,8 @@ func TestAllServers_RequestsNameTheirServer(t *testing.T) {
 			w := newAllServers(t)
 			w.request = func(_ context.Context, r upstream.Request, events func([]byte)) (upstream.Answer, error) {
 				events([]byte(`{"jsonrpc":"2.0","id":3,"method":"elicitation/create","params":{"requestedSchema":{}}}`))
-				if told := w.serverMessages(2)[1]; !strings.Contains(told, `"error"`) {
-					t.Errorf("it got %s", told)
+				if sent := w.serverMessages(2)[1]; !strings.Contains(sent, `"error"`) {
+					t.Errorf("it got %s", sent)
 				}
 				return answer(r, `{"content":[]}`), nil
 			}

@@ -190,8 +190,8 @@ func TestAllServers_InputRequestsAreDecided(t *testing.T) {
 		}
 		state, key := between(`"requestState":"`), between(`"inputRequests":{"`)
 		got = w.doAllServers("tools/call", "notes__safe", `"name":"notes__safe","requestState":"`+state+`","inputResponses":{"`+key+`":{"action":"accept","content":{}}}`)
-		if told := <-said; !strings.Contains(told, `"action":"accept"`) || !strings.Contains(got.body, `"resultType":"complete"`) {
-			t.Errorf("notes got %s, and answers %s", told, got.body)
+		if sent := <-said; !strings.Contains(sent, `"action":"accept"`) || !strings.Contains(got.body, `"resultType":"complete"`) {
+			t.Errorf("notes got %s, and answers %s", sent, got.body)
 		}
 	})
 }
@@ -202,8 +202,8 @@ func TestAllServers_CallWaitsInRoundTrips(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newModernAllServers(t)
 		w.decision = &policyv1.Decision{Effect: policyv1.Effect_EFFECT_REQUIRE_APPROVAL, Approval: &policyv1.ApprovalTerms{Quorum: 1}}
-		w.people = fakeApprovals{approval: newWaitApproval(approvalv1.ApprovalState_APPROVAL_STATE_PENDING), updates: make(chan *approvalv1.Approval, 1)}
-		w.people.approval.Terms = w.decision.GetApproval()
+		w.approvals = fakeApprovals{approval: newWaitApproval(approvalv1.ApprovalState_APPROVAL_STATE_PENDING), updates: make(chan *approvalv1.Approval, 1)}
+		w.approvals.approval.Terms = w.decision.GetApproval()
 		for _, state := range []string{"", `"requestState":"sluice-leg.1.a-1",`} {
 			body, head := modern("tools/call", "files__safe", state+`"name":"files__safe"`)
 			body = strings.Replace(strings.Replace(body, `"name":"c"`, `"name":"patient"`, 1), `"tasks":{}`, `"extensions":{"io.modelcontextprotocol/tasks":{}}`, 1)
@@ -317,9 +317,9 @@ func TestAllServers_StateIsNotSharedBetweenCallers(t *testing.T) {
 		if len(w.notes.opened) != 3 {
 			t.Errorf("notes has %d sessions, want one of each of three clients", len(w.notes.opened))
 		}
-		told := string(w.notes.opened[1].Body())
-		if strings.Contains(told, "sampling") || !strings.Contains(told, "elicitation") {
-			t.Errorf("for the second client it got %s", told)
+		sent := string(w.notes.opened[1].Body())
+		if strings.Contains(sent, "sampling") || !strings.Contains(sent, "elicitation") {
+			t.Errorf("for the second client it got %s", sent)
 		}
 	})
 }

@@ -94,8 +94,8 @@ func TestAllServers_AppearAsOneServer(t *testing.T) {
 		if len(files) != 0 || !slices.Equal(notes, []string{call("safe")}) {
 			t.Errorf("files got %s, notes %s", files, notes)
 		}
-		if told := string(w.notes.opened[0].Body()); !strings.Contains(told, `"name":"c"`) || !strings.Contains(told, `"capabilities":{"elicitation":{"form":{}},"roots":{"listChanged":true},"sampling":{"tools":{}}}`) {
-			t.Errorf("notes got %s", told)
+		if sent := string(w.notes.opened[0].Body()); !strings.Contains(sent, `"name":"c"`) || !strings.Contains(sent, `"capabilities":{"elicitation":{"form":{}},"roots":{"listChanged":true},"sampling":{"tools":{}}}`) {
+			t.Errorf("notes got %s", sent)
 		}
 		for _, r := range w.recordsOf(journal.KindIntent) {
 			if r.Server != "notes" || r.Tool != "safe" || r.Session == "" {

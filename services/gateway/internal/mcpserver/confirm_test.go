@@ -27,7 +27,7 @@ func newConfirmGateway(t *testing.T) *testGateway {
 	w.decision = &policyv1.Decision{Effect: policyv1.Effect_EFFECT_REQUIRE_APPROVAL, Approval: &policyv1.ApprovalTerms{Quorum: 1, SelfConfirm: true}}
 	waits := newWaitApproval(approvalv1.ApprovalState_APPROVAL_STATE_PENDING)
 	waits.Terms = w.decision.GetApproval()
-	w.people = fakeApprovals{approval: waits, updates: make(chan *approvalv1.Approval, 1), votes: make(chan *approvalv1.RequestApprovalRequest, 9)}
+	w.approvals = fakeApprovals{approval: waits, updates: make(chan *approvalv1.Approval, 1), votes: make(chan *approvalv1.RequestApprovalRequest, 9)}
 	w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
 		return answer(r, `{"tools":[{"name":"pay"}]}`), nil
 	}
@@ -97,15 +97,15 @@ func TestConfirmationForm_IsAnsweredOnlyInItsSession(t *testing.T) {
 		if got := w.do("POST", "/mcp/files", `{"jsonrpc":"2.0","id":"`+id+`","result":`+yes+`}`, http.Header{"Authorization": {"Bearer " + benToken}, "Mcp-Session-Id": own["Mcp-Session-Id"]}); got.status != http.StatusNotFound {
 			t.Errorf("ben in ana's session: %d", got.status)
 		}
-		if n := len(w.people.votes); n != 0 {
+		if n := len(w.approvals.votes); n != 0 {
 			t.Fatalf("%d words were passed on", n)
 		}
 		say(own, `"`+id+`"`, no)
 		say(own, `"`+id+`"`, yes)
-		if word := (<-w.people.votes).GetSelfVote(); word.GetVerdict() != approvalv1.Verdict_VERDICT_DENY || word.GetApprovalId() != "a-1" || len(w.people.votes) != 0 {
-			t.Errorf("passed on %v and %d more", word, len(w.people.votes))
+		if word := (<-w.approvals.votes).GetSelfVote(); word.GetVerdict() != approvalv1.Verdict_VERDICT_DENY || word.GetApprovalId() != "a-1" || len(w.approvals.votes) != 0 {
+			t.Errorf("passed on %v and %d more", word, len(w.approvals.votes))
 		}
-		w.people.updates <- newWaitApproval(approvalv1.ApprovalState_APPROVAL_STATE_DENIED)
+		w.approvals.updates <- newWaitApproval(approvalv1.ApprovalState_APPROVAL_STATE_DENIED)
 		if got := rest(); !strings.Contains(got, `"isError":true`) || strings.Contains(got, "notifications/cancelled") {
 			t.Errorf("answered %s", got)
 		}
@@ -126,8 +126,8 @@ func TestConfirmationForm_IsCancelledWhenTheCallEnds(t *testing.T) {
 		if withdrawn < 0 || answered < withdrawn || time.Since(begin) != 35*time.Second {
 			t.Errorf("after %v: %s", time.Since(begin), got)
 		}
-		if got := w.do("POST", "/mcp/files", `{"jsonrpc":"2.0","id":"`+id+`","result":{"action":"accept","content":{"run":true}}}`, h); got.status != http.StatusAccepted || len(w.people.votes) != 0 {
-			t.Errorf("%d, %d words", got.status, len(w.people.votes))
+		if got := w.do("POST", "/mcp/files", `{"jsonrpc":"2.0","id":"`+id+`","result":{"action":"accept","content":{"run":true}}}`, h); got.status != http.StatusAccepted || len(w.approvals.votes) != 0 {
+			t.Errorf("%d, %d words", got.status, len(w.approvals.votes))
 		}
 	})
 }

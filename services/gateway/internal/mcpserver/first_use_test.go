@@ -25,7 +25,7 @@ func TestFirstUse_ListsTheServerAgainWhenASessionGetsAnswers(t *testing.T) {
 		time.AfterFunc(300*time.Millisecond, func() { there.Store(true) }) // after two failures
 		w.do("POST", "/mcp/files", list, h)
 		whole := 0
-		for _, report := range w.known.Reports() {
+		for _, report := range w.catalog.Reports() {
 			if report.Head.GetWhole() {
 				whole++
 			}

@@ -90,7 +90,7 @@ const toolCall = `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name"
 // dial returns a plain connection, to which a test writes raw bytes.
 func (w *testGateway) dial() net.Conn {
 	w.t.Helper()
-	c, err := w.lis.DialContext(w.t.Context(), "", "")
+	c, err := w.listener.DialContext(w.t.Context(), "", "")
 	if err != nil {
 		w.t.Fatal(err)
 	}

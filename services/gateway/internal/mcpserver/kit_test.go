@@ -49,8 +49,8 @@ const (
 	viewerToken   = "viewer-token-D3f4G5h6J7k8-A1b2C3d4"
 )
 
-// testGateway is a server of MCP with fakes of everything around it, over pipes instead of a network, so that it works
-// in a bubble of synctest.
+// testGateway is a gateway with fakes of the other services and of its MCP servers. It uses pipes instead of a network,
+// so that it works in a synctest bubble.
 type testGateway struct {
 	policyv1.PolicyServiceClient
 	ratelimitv1.RateLimitServiceClient
@@ -60,14 +60,14 @@ type testGateway struct {
 	pipe     *pipeline.Pipeline
 	sessions *session.Store
 	mcp      *mcpserver.Server
-	lis      *pipeListener
+	listener *pipeListener
 	client   *http.Client
-	// known receives the tool lists of servers.
-	known toolreporttest.Catalog
+	// catalog receives the tool lists of servers.
+	catalog toolreporttest.Catalog
 
 	// kind is the transport of the server.
 	kind string
-	// path is the URL path of the server. The field after it is a second server, named notes; nil if there is none.
+	// path is the URL path of the server. notes is a second server; nil if there is none.
 	path  string
 	notes *testGateway
 	// maxSessions is how many sessions a principal may have.
@@ -77,17 +77,17 @@ type testGateway struct {
 	access   *policyv1.CheckServerResponse
 	revision string
 	filter   func(*policyv1.FilterToolsRequest) (*policyv1.FilterToolsResponse, error)
-	// deniedNotifications are the notifications of MCP that policy denies, and lets the other methods that policy
-	// allows.
+	// deniedNotifications are the notifications of MCP that policy denies. allowedMethods are the methods that MCP does
+	// not define and that policy allows.
 	deniedNotifications, allowedMethods []string
 	// hidesName reports which names of prompts and resources are hidden; nil fails the request to policy.
 	hidesName func(name string) bool
 	open      func(upstream.Request) (upstream.Answer, error)
-	// answerDiscovery answers the gateway's own sessions; nil answers them like all others.
+	// answerDiscovery answers requests in the gateway's own sessions; nil answers them as in all other sessions.
 	answerDiscovery func(upstream.Request) (upstream.Answer, error)
 	request         func(context.Context, upstream.Request, func([]byte)) (upstream.Answer, error)
 	listen          func(context.Context, upstream.Listener) error
-	people          fakeApprovals
+	approvals       fakeApprovals
 	spans           *tracetest.SpanRecorder
 	sampler         sdktrace.Sampler
 	decision        *policyv1.Decision
@@ -115,7 +115,7 @@ func newTestGateway(t *testing.T) *testGateway {
 	return newTestGatewayWithTransport(t, "")
 }
 
-// newTestGatewayWithTransport is newTestGateway with a server that is reached by this transport.
+// newTestGatewayWithTransport does what newTestGateway does, with a server that is reached by this transport.
 func newTestGatewayWithTransport(t *testing.T, kind string) *testGateway {
 	t.Helper()
 	w := prepareTestGateway(t, kind)
@@ -126,7 +126,7 @@ func newTestGatewayWithTransport(t *testing.T, kind string) *testGateway {
 // prepareTestGateway returns a gateway that is not started yet.
 func prepareTestGateway(t testing.TB, kind string) *testGateway {
 	t.Helper()
-	w := &testGateway{t: t, kind: kind, path: "/mcp/files", maxSessions: 2, lis: newPipeListener(), decision: &policyv1.Decision{Effect: policyv1.Effect_EFFECT_ALLOW}, sampler: sdktrace.AlwaysSample()}
+	w := &testGateway{t: t, kind: kind, path: "/mcp/files", maxSessions: 2, listener: newPipeListener(), decision: &policyv1.Decision{Effect: policyv1.Effect_EFFECT_ALLOW}, sampler: sdktrace.AlwaysSample()}
 	w.access = &policyv1.CheckServerResponse{CouldAllow: true, HidesNone: true, PromptsAlike: true, ResourcesAlike: true}
 	w.filter = func(r *policyv1.FilterToolsRequest) (*policyv1.FilterToolsResponse, error) {
 		resp := new(policyv1.FilterToolsResponse)
@@ -174,14 +174,14 @@ func (w *testGateway) build() {
 	tracer := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(w.spans), sdktrace.WithSampler(w.sampler)).Tracer("test")
 	counts, err := meters.New(noop.Meter{})
 	must(err)
-	waiter, err := approvals.NewClient(approvals.Config{MaxPending: 5, Execute: 5 * time.Minute, Holder: "gw", ClientHolds: []approvals.ClientHold{{Name: "patient*", Hold: 35 * time.Second}}}, &w.people, counts, log)
+	waiter, err := approvals.NewClient(approvals.Config{MaxPending: 5, Execute: 5 * time.Minute, Holder: "gw", ClientHolds: []approvals.ClientHold{{Name: "patient*", Hold: 35 * time.Second}}}, &w.approvals, counts, log)
 	must(err)
 	decisions, err := decisioncache.New(decisioncache.Deps{Policy: w, Meters: counts, Log: log}, false)
 	must(err)
 	pipe, err := pipeline.New(pipeline.Deps{Policy: w, Decisions: decisions, Limiter: w, Journal: (*fakeJournal)(w), Approvals: waiter, Tracer: tracer, Meters: counts, Log: log})
 	must(err)
 	w.pipe = pipe
-	reporter, err := toolreport.New(&w.known, log)
+	reporter, err := toolreport.New(&w.catalog, log)
 	must(err)
 	answers, err := limits.NewBudget(limits.AnswerQuotas())
 	must(err)
@@ -203,8 +203,8 @@ func (w *testGateway) build() {
 	w.mcp = e
 	web := e.HTTPServer()
 	served := make(chan error, 1)
-	go func() { served <- web.Serve(w.lis) }()
-	w.client = &http.Client{Transport: &http.Transport{DialContext: w.lis.DialContext}}
+	go func() { served <- web.Serve(w.listener) }()
+	w.client = &http.Client{Transport: &http.Transport{DialContext: w.listener.DialContext}}
 	w.t.Cleanup(func() {
 		w.client.CloseIdleConnections()
 		_ = web.Close()
@@ -284,13 +284,13 @@ func (w *testGateway) CheckServer(_ context.Context, req *policyv1.CheckServerRe
 	if w.access == nil {
 		return nil, errBoom
 	}
-	said := proto.CloneOf(w.access)
+	resp := proto.CloneOf(w.access)
 	for _, method := range req.GetMethods() {
 		if slices.Contains(mcpmethod.Notifications(), method) && !slices.Contains(w.deniedNotifications, method) || slices.Contains(w.allowedMethods, method) {
-			said.Methods = append(said.Methods, method)
+			resp.Methods = append(resp.Methods, method)
 		}
 	}
-	return said, nil
+	return resp, nil
 }
 
 // decidedDigests returns the definition digests with which calls were decided.
@@ -301,10 +301,10 @@ func (w *testGateway) decidedDigests() [][]byte {
 }
 
 // setAccess sets what policy answers about what callers may use.
-func (w *testGateway) setAccess(said *policyv1.CheckServerResponse) {
+func (w *testGateway) setAccess(access *policyv1.CheckServerResponse) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.access = said
+	w.access = access
 }
 
 // runPipeline runs the pipeline, which records what it counts, until stop is called.

@@ -46,8 +46,8 @@ func forEachMethod(t *testing.T, story func(t *testing.T, method, name, params s
 func TestOtherMethods_WaitInRoundTrips(t *testing.T) {
 	forEachMethod(t, func(t *testing.T, method, name, params string) {
 		w := newRoundTripGateway(t, approvalv1.ApprovalState_APPROVAL_STATE_PENDING)
-		w.people.approval = newApproval(method, approvalv1.ApprovalState_APPROVAL_STATE_PENDING)
-		w.people.approval.Terms = w.decision.GetApproval()
+		w.approvals.approval = newApproval(method, approvalv1.ApprovalState_APPROVAL_STATE_PENDING)
+		w.approvals.approval.Terms = w.decision.GetApproval()
 		begin := time.Now()
 		for n, state := range []string{"", "sluice-leg.1.a-1", "sluice-leg.2.a-1"} {
 			sent := params
@@ -73,7 +73,7 @@ func TestOtherMethods_WaitInSessions(t *testing.T) {
 	forEachMethod(t, func(t *testing.T, method, _, params string) {
 		w := newTestGateway(t)
 		w.decision = &policyv1.Decision{Effect: policyv1.Effect_EFFECT_REQUIRE_APPROVAL, Approval: &policyv1.ApprovalTerms{Quorum: 1}}
-		w.people = fakeApprovals{approval: newApproval(method, approvalv1.ApprovalState_APPROVAL_STATE_PENDING), updates: make(chan *approvalv1.Approval, 1)}
+		w.approvals = fakeApprovals{approval: newApproval(method, approvalv1.ApprovalState_APPROVAL_STATE_PENDING), updates: make(chan *approvalv1.Approval, 1)}
 		w.request = func(context.Context, upstream.Request, func([]byte)) (upstream.Answer, error) {
 			t.Error("it reached the server")
 			return upstream.Answer{}, errBoom
@@ -83,7 +83,7 @@ func TestOtherMethods_WaitInSessions(t *testing.T) {
 		if got := w.do("POST", "/mcp/files", request, h); time.Since(begin) != 35*time.Second || !strings.Contains(got.body, `"error":{"code":-31403`) || !strings.Contains(got.body, `"code":"approval_pending"`) || !strings.Contains(got.body, `"approval":{"id":"a-1"`) {
 			t.Errorf("after %v: %s", time.Since(begin), got.body)
 		}
-		w.people.updates <- newApproval(method, approvalv1.ApprovalState_APPROVAL_STATE_DENIED)
+		w.approvals.updates <- newApproval(method, approvalv1.ApprovalState_APPROVAL_STATE_DENIED)
 		if got := w.do("POST", "/mcp/files", request, h); time.Since(begin) != 35*time.Second || !strings.Contains(got.body, `"code":"approval_denied"`) || !strings.Contains(got.body, "denied by ben: too much") {
 			t.Errorf("denied, after %v: %s", time.Since(begin), got.body)
 		}
@@ -95,15 +95,15 @@ func TestOtherMethods_RunAsApproved(t *testing.T) {
 	forEachMethod(t, func(t *testing.T, method, _, params string) {
 		w := newTestGateway(t)
 		w.decision = &policyv1.Decision{Effect: policyv1.Effect_EFFECT_REQUIRE_APPROVAL, Approval: &policyv1.ApprovalTerms{Quorum: 1}}
-		w.people = fakeApprovals{approval: newApproval(method, approvalv1.ApprovalState_APPROVAL_STATE_APPROVED)}
+		w.approvals = fakeApprovals{approval: newApproval(method, approvalv1.ApprovalState_APPROVAL_STATE_APPROVED)}
 		claims := 0
-		w.people.answerClaim = func(req *approvalv1.ClaimApprovalRequest) *approvalv1.ClaimApprovalResponse {
+		w.approvals.answerClaim = func(req *approvalv1.ClaimApprovalRequest) *approvalv1.ClaimApprovalResponse {
 			if claims++; claims > 1 || len(req.GetDefinitionDigest()) > 0 {
-				used := &approvalv1.Refusal{Code: commonv1.Code_CODE_APPROVAL_USED, Approval: w.people.approval}
+				used := &approvalv1.Refusal{Code: commonv1.Code_CODE_APPROVAL_USED, Approval: w.approvals.approval}
 				return &approvalv1.ClaimApprovalResponse{Result: &approvalv1.ClaimApprovalResponse_Refusal{Refusal: used}}
 			}
 			stored := &approvalv1.BoundCall{Call: &policyv1.Call{Method: method, ParamsJson: "{ " + params + " }"}}
-			return &approvalv1.ClaimApprovalResponse{Result: &approvalv1.ClaimApprovalResponse_Claimed{Claimed: &approvalv1.Claimed{Approval: w.people.approval, Bound: stored}}}
+			return &approvalv1.ClaimApprovalResponse{Result: &approvalv1.ClaimApprovalResponse_Claimed{Claimed: &approvalv1.Claimed{Approval: w.approvals.approval, Bound: stored}}}
 		}
 		var got []string
 		w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
@@ -135,7 +135,7 @@ func TestOtherMethods_AreNotConfirmedByForm(t *testing.T) {
 			}
 		}
 		in := newTestGateway(t)
-		in.decision, in.people, in.request = w.decision, w.people, w.request
+		in.decision, in.approvals, in.request = w.decision, w.approvals, w.request
 		h := in.connect()
 		for method, params := range map[string]string{"resources/subscribe": `"uri":"x:y"`, "completion/complete": `"ref":{"type":"ref/prompt","name":"x"}`, "logging/setLevel": `"level":"info"`} {
 			if got := in.do("POST", "/mcp/files", `{"jsonrpc":"2.0","id":7,"method":"`+method+`","params":{`+params+`}}`, h); !strings.Contains(got.body, `"code":"approval_unavailable"`) {

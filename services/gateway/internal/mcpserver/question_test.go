@@ -81,7 +81,7 @@ func serverRequestCases() []serverRequestCase {
 }
 
 // sendInSession lets the server send the request in a session, and returns what the server got.
-func (tt serverRequestCase) sendInSession(t *testing.T, named, spoken string) (told string, records []journal.Record) {
+func (tt serverRequestCase) sendInSession(t *testing.T, named, spoken string) (sent string, records []journal.Record) {
 	t.Helper()
 	var w *testGateway
 	w = newServerRequestGateway(t, everything, func(_ context.Context, say func(string)) {
@@ -106,12 +106,12 @@ func TestServerRequest_IsCheckedAgainstTheOffer(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				told, records := tt.sendInSession(t, "2025-11-25", "2025-11-25")
-				if tt.asked != strings.Contains(told, `"answered":true`) {
-					t.Errorf("the server got %s", told)
+				sent, records := tt.sendInSession(t, "2025-11-25", "2025-11-25")
+				if tt.asked != strings.Contains(sent, `"answered":true`) {
+					t.Errorf("the server got %s", sent)
 				}
-				if !tt.asked && (len(records) != 1 || !records[0].FromServer || !strings.Contains(told, records[0].DecisionID) || !strings.Contains(told, `"code":-32602`)) {
-					t.Errorf("the server got %s; on record is %+v", told, records)
+				if !tt.asked && (len(records) != 1 || !records[0].FromServer || !strings.Contains(sent, records[0].DecisionID) || !strings.Contains(sent, `"code":-32602`)) {
+					t.Errorf("the server got %s; on record is %+v", sent, records)
 				}
 			})
 		})
@@ -143,8 +143,8 @@ func TestServerRequest_IsCheckedAgainstTheRevision(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				if told, _ := tt.sendInSession(t, tt.named, tt.spoken); tt.asked != strings.Contains(told, `"answered":true`) {
-					t.Errorf("the server got %s", told)
+				if sent, _ := tt.sendInSession(t, tt.named, tt.spoken); tt.asked != strings.Contains(sent, `"answered":true`) {
+					t.Errorf("the server got %s", sent)
 				}
 			})
 		})
@@ -171,7 +171,7 @@ func TestInputRequests_AreCheckedAgainstTheOffer(t *testing.T) {
 			})
 			synctest.Test(t, func(t *testing.T) {
 				w := newModernAllServers(t)
-				told := ""
+				sent := ""
 				w.notes.request = func(_ context.Context, r upstream.Request, events func([]byte)) (upstream.Answer, error) {
 					events([]byte(`{"jsonrpc":"2.0","id":7,"method":` + tt.question + `}`))
 					for range 1000 { // until the server has an answer, or the client has the request
@@ -179,19 +179,19 @@ func TestInputRequests_AreCheckedAgainstTheOffer(t *testing.T) {
 						w.notes.mu.Lock()
 						for _, r := range w.notes.notified {
 							if strings.Contains(string(r.Body()), `"id":7`) {
-								told = string(r.Body())
+								sent = string(r.Body())
 							}
 						}
 						w.notes.mu.Unlock()
-						if told != "" {
+						if sent != "" {
 							return answer(r, `{"content":[]}`), nil
 						}
 					}
 					return upstream.Answer{}, upstream.ErrTimeout
 				}
 				got := w.do("POST", "/mcp/notes", request, head)
-				if tt.asked != strings.Contains(got.body, `"inputRequests"`) || !tt.asked && !strings.Contains(told, `"code":-32602`) {
-					t.Errorf("over a bridge the client got %s, and the server got %s", got.body, told)
+				if tt.asked != strings.Contains(got.body, `"inputRequests"`) || !tt.asked && !strings.Contains(sent, `"code":-32602`) {
+					t.Errorf("over a bridge the client got %s, and the server got %s", got.body, sent)
 				}
 			})
 		})

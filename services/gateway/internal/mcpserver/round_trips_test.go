@@ -19,8 +19,8 @@ func newRoundTripGateway(t *testing.T, state approvalv1.ApprovalState) *testGate
 	t.Helper()
 	w := newModernGateway(t)
 	w.decision = &policyv1.Decision{Effect: policyv1.Effect_EFFECT_REQUIRE_APPROVAL, Approval: &policyv1.ApprovalTerms{Quorum: 1}}
-	w.people = fakeApprovals{approval: newWaitApproval(state), updates: make(chan *approvalv1.Approval, 1)}
-	w.people.approval.Terms = w.decision.GetApproval()
+	w.approvals = fakeApprovals{approval: newWaitApproval(state), updates: make(chan *approvalv1.Approval, 1)}
+	w.approvals.approval.Terms = w.decision.GetApproval()
 	w.request = func(context.Context, upstream.Request, func([]byte)) (upstream.Answer, error) {
 		t.Error("it reached the server")
 		return upstream.Answer{}, errBoom
@@ -74,7 +74,7 @@ func TestRoundTrips_AnswerWhenTheApprovalIsDecided(t *testing.T) {
 			time.Sleep(5 * time.Second)
 			denied := newWaitApproval(approvalv1.ApprovalState_APPROVAL_STATE_DENIED)
 			denied.Code = commonv1.Code_CODE_APPROVAL_DENIED
-			w.people.updates <- denied
+			w.approvals.updates <- denied
 		}()
 		if got := w.callWithState("sluice-leg.1.a-1"); time.Since(begin) != 40*time.Second || !strings.Contains(got.body, `"code":"approval_denied"`) || !strings.Contains(got.body, "denied by ben") {
 			t.Errorf("after %v: %s", time.Since(begin), got.body)
@@ -106,7 +106,7 @@ func TestRoundTrips_RequestStateAllowsNothing(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				w := newRoundTripGateway(t, tt.now)
-				w.people.approval.Code = map[approvalv1.ApprovalState]commonv1.Code{done: commonv1.Code_CODE_APPROVAL_USED}[tt.now]
+				w.approvals.approval.Code = map[approvalv1.ApprovalState]commonv1.Code{done: commonv1.Code_CODE_APPROVAL_USED}[tt.now]
 				begin := time.Now()
 				if got := w.callWithState(tt.state); !strings.Contains(got.body, tt.says) || time.Since(begin) != 0 {
 					t.Errorf("after %v: %s", time.Since(begin), got.body)
@@ -124,7 +124,7 @@ func TestRoundTrips_RequestStateOfServersPasses(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				w := newModernGateway(t)
-				w.people = fakeApprovals{approval: newWaitApproval(approvalv1.ApprovalState_APPROVAL_STATE_APPROVED)}
+				w.approvals = fakeApprovals{approval: newWaitApproval(approvalv1.ApprovalState_APPROVAL_STATE_APPROVED)}
 				var got string
 				w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
 					got = string(r.Body())

@@ -258,7 +258,7 @@ func TestServerRequest_FailsWhenTheClientDisconnects(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				var w *testGateway
-				told := make(chan time.Time, 1)
+				sent := make(chan time.Time, 1)
 				refused := func() bool {
 					w.mu.Lock()
 					defer w.mu.Unlock()
@@ -271,14 +271,14 @@ func TestServerRequest_FailsWhenTheClientDisconnects(t *testing.T) {
 					for !refused() {
 						time.Sleep(time.Millisecond)
 					}
-					told <- time.Now()
+					sent <- time.Now()
 				})
 				h := w.connectAs(initializeWithAll)
 				next, hangUp := w.callStreamUntil(h, toolCall)
 				next()
 				begin := time.Now()
 				leave(w, h, hangUp)
-				if took := (<-told).Sub(begin); took > time.Second {
+				if took := (<-sent).Sub(begin); took > time.Second {
 					t.Errorf("it got the error after %v", took)
 				}
 			})

@@ -52,8 +52,8 @@ func TestTask_IsMadeWhenACallWaits(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newRoundTripGateway(t, approvalv1.ApprovalState_APPROVAL_STATE_PENDING)
-		w.people.approval.DecideBefore.Seconds = time.Now().Add(time.Minute).Unix()
-		w.people.approval.ExecuteBefore = nil
+		w.approvals.approval.DecideBefore.Seconds = time.Now().Add(time.Minute).Unix()
+		w.approvals.approval.ExecuteBefore = nil
 		begin := time.Now()
 		got := w.doWithTasks("tools/call", "safe", `"name":"safe"`)
 		if want := `"result":{"resultType":"task","taskId":"sluice-task.`; got.status != http.StatusOK || !strings.Contains(got.body, want) || !time.Now().Equal(begin) {
@@ -68,8 +68,8 @@ func TestTask_IsMadeWhenACallWaits(t *testing.T) {
 		if got := w.doTaskRequest("tasks/get", id); !strings.Contains(got.body, `{"resultType":"complete","taskId":"`+id+`","status":"working","statusMessage":"A person must`) {
 			t.Errorf("while it waits: %s", got.body)
 		}
-		w.people.approval = newWaitApproval(approvalv1.ApprovalState_APPROVAL_STATE_DENIED)
-		w.people.approval.Code = commonv1.Code_CODE_APPROVAL_DENIED
+		w.approvals.approval = newWaitApproval(approvalv1.ApprovalState_APPROVAL_STATE_DENIED)
+		w.approvals.approval.Code = commonv1.Code_CODE_APPROVAL_DENIED
 		w.doTaskRequest("tasks/get", id)
 		synctest.Wait()
 		if got := w.doTaskRequest("tasks/get", id); !strings.Contains(got.body, `"status":"completed"`) || !strings.Contains(got.body, `"result":{"resultType":"complete","content":[{"type":"text","text":"Not executed: denied by ben`) {
@@ -149,13 +149,13 @@ func TestTask_MemoryIsLimited(t *testing.T) {
 		if got := w.doWithTasks("tools/call", "safe", `"name":"safe"`); strings.Contains(got.body, `"taskId"`) || !strings.Contains(got.body, `"isError":true`) {
 			t.Errorf("one more: %s", got.body)
 		}
-		w.people.approval = newWaitApproval(approvalv1.ApprovalState_APPROVAL_STATE_DENIED)
-		w.people.approval.Code = commonv1.Code_CODE_APPROVAL_DENIED
+		w.approvals.approval = newWaitApproval(approvalv1.ApprovalState_APPROVAL_STATE_DENIED)
+		w.approvals.approval.Code = commonv1.Code_CODE_APPROVAL_DENIED
 		for range 2 { // the first request ends the task, the second reports the end and frees its place
 			w.doTaskRequest("tasks/get", ids[7])
 			synctest.Wait()
 		}
-		w.people.approval = newWaitApproval(approvalv1.ApprovalState_APPROVAL_STATE_PENDING)
+		w.approvals.approval = newWaitApproval(approvalv1.ApprovalState_APPROVAL_STATE_PENDING)
 		taskOf(t, w.doWithTasks("tools/call", "safe", `"name":"safe"`))
 		if got := w.doTaskRequest("tasks/get", ids[7]); got.status != http.StatusBadRequest {
 			t.Errorf("what has ended did not make way: %s", got.body)
@@ -182,8 +182,8 @@ func TestTask_OfAServerIsBoundToItsCaller(t *testing.T) {
 		if again := taskOf(t, w.doWithTasks("tools/call", "safe", `"name":"safe"`)); again != id || strings.Contains(first.body, "ä.1") {
 			t.Fatalf("the client got %s, and %s", first.body, again)
 		}
-		if told := string(got[0].Body()); !strings.Contains(told, `"extensions":{"io.modelcontextprotocol/tasks":{}}`) {
-			t.Errorf("the server got %s", told)
+		if sent := string(got[0].Body()); !strings.Contains(sent, `"extensions":{"io.modelcontextprotocol/tasks":{}}`) {
+			t.Errorf("the server got %s", sent)
 		}
 		later := w.doTaskRequest("tasks/get", id)
 		if want := `{"resultType":"complete","taskId":"` + id + `","status":"completed","result":{"taskId":"ä.1"}}`; !strings.Contains(later.body, want) {
@@ -209,16 +209,16 @@ func TestTask_CapabilityIsDeclaredWhenPolicyAllows(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newModernGateway(t)
-		var told string
+		var sent string
 		w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
 			if r.Method() == "server/discover" {
 				return w.open(r)
 			}
-			told = string(r.Body())
+			sent = string(r.Body())
 			return answer(r, `{"content":[],"resultType":"complete","taskId":"a tool's own"}`), nil
 		}
-		if got := w.doWithTasks("tools/call", "safe", `"name":"safe"`); strings.Contains(told, "tasks") || !strings.Contains(got.body, `"taskId":"a tool's own"`) {
-			t.Errorf("the server got %s, and the client got %s", told, got.body)
+		if got := w.doWithTasks("tools/call", "safe", `"name":"safe"`); strings.Contains(sent, "tasks") || !strings.Contains(got.body, `"taskId":"a tool's own"`) {
+			t.Errorf("the server got %s, and the client got %s", sent, got.body)
 		}
 		if got := w.doWithTasks("server/discover", "", ""); !strings.Contains(got.body, `"extensions":{"io.modelcontextprotocol/tasks":{}}`) {
 			t.Errorf("what is offered: %s", got.body)
@@ -292,7 +292,7 @@ func TestTask_RequestsAreLimited(t *testing.T) {
 
 // approve sets the approval to approved, and the decision to allow.
 func (w *testGateway) approve() {
-	w.people.approval = newWaitApproval(approvalv1.ApprovalState_APPROVAL_STATE_APPROVED)
+	w.approvals.approval = newWaitApproval(approvalv1.ApprovalState_APPROVAL_STATE_APPROVED)
 	w.decision = &policyv1.Decision{Effect: policyv1.Effect_EFFECT_ALLOW}
 }
 
@@ -359,12 +359,12 @@ func TestTask_IsCancelled(t *testing.T) {
 		w := newRoundTripGateway(t, approvalv1.ApprovalState_APPROVAL_STATE_PENDING)
 		first, second := taskOf(t, w.doWithTasks("tools/call", "safe", `"name":"safe"`)), taskOf(t, w.doWithTasks("tools/call", "safe", `"name":"safe"`))
 		w.doTaskRequest("tasks/cancel", first)
-		if got := w.doTaskRequest("tasks/get", first); !strings.Contains(got.body, `"status":"cancelled"`) || len(w.people.cancelled) != 0 {
-			t.Errorf("one of two: %s, and %q", got.body, w.people.cancelled)
+		if got := w.doTaskRequest("tasks/get", first); !strings.Contains(got.body, `"status":"cancelled"`) || len(w.approvals.cancelled) != 0 {
+			t.Errorf("one of two: %s, and %q", got.body, w.approvals.cancelled)
 		}
 		w.doTaskRequest("tasks/cancel", second)
-		if len(w.people.cancelled) != 1 {
-			t.Errorf("the other: %q", w.people.cancelled)
+		if len(w.approvals.cancelled) != 1 {
+			t.Errorf("the other: %q", w.approvals.cancelled)
 		}
 		third := taskOf(t, w.doWithTasks("tools/call", "safe", `"name":"safe"`))
 		w.approve()

@@ -146,13 +146,13 @@ func TestWaitTool_WaitsForAnApproval(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				w := newTestGateway(t)
-				w.people = fakeApprovals{approval: newWaitApproval(tt.now), updates: make(chan *approvalv1.Approval, 1)}
+				w.approvals = fakeApprovals{approval: newWaitApproval(tt.now), updates: make(chan *approvalv1.Approval, 1)}
 				w.request = func(context.Context, upstream.Request, func([]byte)) (upstream.Answer, error) {
 					t.Error("it reached the server")
 					return upstream.Answer{}, errBoom
 				}
 				if tt.then != waits {
-					time.AfterFunc(12*time.Second, func() { w.people.updates <- newWaitApproval(tt.then) })
+					time.AfterFunc(12*time.Second, func() { w.approvals.updates <- newWaitApproval(tt.then) })
 				}
 				h, begin := w.connectAs(tt.client), time.Now()
 				got := w.do("POST", "/mcp/files", waitCall(`{"id":"a-1"}`), h)
@@ -175,7 +175,7 @@ func TestWaitTool_RefusesApprovalsOfOthers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newTestGateway(t)
-		w.people = fakeApprovals{approval: newWaitApproval(approvalv1.ApprovalState_APPROVAL_STATE_PENDING)}
+		w.approvals = fakeApprovals{approval: newWaitApproval(approvalv1.ApprovalState_APPROVAL_STATE_PENDING)}
 		ana := w.connectAs(patient)
 		for arguments, code := range map[string]string{
 			`{"id":"a-2"}`: "approval_expired", `{}`: "params_invalid", `{"id":""}`: "params_invalid", `{"id":7}`: "params_invalid",

@@ -29,8 +29,8 @@ func newApprovalPipeline() *testPipeline {
 	d.Effect, d.Approval = policyv1.Effect_EFFECT_REQUIRE_APPROVAL, &policyv1.ApprovalTerms{Quorum: 1}
 	w.decide = decides(d)
 	w.hold = 45 * time.Second
-	w.people.watched = make(chan *approvalv1.Approval, 1)
-	w.people.claimed = func(*approvalv1.ClaimApprovalRequest) (*approvalv1.ClaimApprovalResponse, error) {
+	w.approvals.updates = make(chan *approvalv1.Approval, 1)
+	w.approvals.answerClaim = func(*approvalv1.ClaimApprovalRequest) (*approvalv1.ClaimApprovalResponse, error) {
 		return &approvalv1.ClaimApprovalResponse{Result: &approvalv1.ClaimApprovalResponse_Claimed{Claimed: &approvalv1.Claimed{
 			Votes:    []*approvalv1.Vote{{Subject: "carol", Verdict: approvalv1.Verdict_VERDICT_APPROVE, Channel: approvalv1.VoteChannel_VOTE_CHANNEL_TOKEN}},
 			Approval: approvalIn(approved), Bound: &approvalv1.BoundCall{Call: &policyv1.Call{ParamsJson: `{"name":"safe","arguments":{"stored":1.50}}`}},
@@ -77,7 +77,7 @@ func (w *testPipeline) do(t *testing.T, change ...func(*attempt.Call)) pipeline.
 func TestApproval_CallRunsAsApproved(t *testing.T) {
 	t.Parallel()
 	w := newApprovalPipeline()
-	w.people.asked = answerStates(approvalIn(approved))
+	w.approvals.answerRequest = answerStates(approvalIn(approved))
 	if got := w.do(t); got.Refusal != nil || got.Answer == nil {
 		t.Fatalf("%+v", got.Refusal)
 	}
@@ -96,8 +96,8 @@ func TestApproval_CallRunsAsApproved(t *testing.T) {
 	if votes := intent.Votes; len(votes) != 1 || votes[0].Subject != "carol" || votes[0].Verdict != "approve" || votes[0].Channel != "token" || len(outcome.Votes) != 0 {
 		t.Errorf("the intent names the votes %+v, and the outcome %+v", votes, outcome.Votes)
 	}
-	if len(w.people.told) != 1 || w.people.told[0] != approvalv1.CallOutcome_CALL_OUTCOME_DONE {
-		t.Errorf("reported %v", w.people.told)
+	if len(w.approvals.outcomes) != 1 || w.approvals.outcomes[0] != approvalv1.CallOutcome_CALL_OUTCOME_DONE {
+		t.Errorf("reported %v", w.approvals.outcomes)
 	}
 }
 
@@ -119,10 +119,10 @@ func TestApproval_CallIsHeldUntilDecided(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				w := newApprovalPipeline()
-				w.people.asked = answerStates(approvalIn(pending))
-				w.people.watched = make(chan *approvalv1.Approval, 1)
+				w.approvals.answerRequest = answerStates(approvalIn(pending))
+				w.approvals.updates = make(chan *approvalv1.Approval, 1)
 				if tt.decided != nil {
-					time.AfterFunc(tt.after, func() { w.people.watched <- tt.decided })
+					time.AfterFunc(tt.after, func() { w.approvals.updates <- tt.decided })
 				}
 				begin, reply := time.Now(), new(heldReply)
 				got := w.do(t, func(c *attempt.Call) { c.Reply = reply })
@@ -161,7 +161,7 @@ func TestApproval_HeldCallIsReleased(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				w := newApprovalPipeline()
-				w.people.asked = answerStates(approvalIn(pending))
+				w.approvals.answerRequest = answerStates(approvalIn(pending))
 				p := w.pipeline(t)
 				ctx, hangUp := context.WithCancel(t.Context())
 				defer hangUp()
@@ -196,7 +196,7 @@ func TestApproval_ClaimMayBeRefused(t *testing.T) {
 					}
 					return &policyv1.DecideCallResponse{Decision: deny}, nil
 				}
-				w.people.claimed = refuseClaim(&approvalv1.Refusal{Code: commonv1.Code_CODE_DENIED_BY_RULE, Approval: approvalIn(denied)})
+				w.approvals.answerClaim = refuseClaim(&approvalv1.Refusal{Code: commonv1.Code_CODE_DENIED_BY_RULE, Approval: approvalIn(denied)})
 			}, nil, commonv1.Code_CODE_DENIED_BY_RULE,
 			[]string{"decide", "decide", "ask", "list", "decide", "claim", "take", "settled"},
 		},
@@ -214,13 +214,13 @@ func TestApproval_ClaimMayBeRefused(t *testing.T) {
 		},
 		"used by another, the reservation unused": {
 			func(w *testPipeline) {
-				w.people.claimed = refuseClaim(&approvalv1.Refusal{Code: commonv1.Code_CODE_APPROVAL_USED, LeaseUnused: true})
+				w.approvals.answerClaim = refuseClaim(&approvalv1.Refusal{Code: commonv1.Code_CODE_APPROVAL_USED, LeaseUnused: true})
 			}, nil, commonv1.Code_CODE_APPROVAL_USED,
 			[]string{"decide", "decide", "ask", "list", "decide", "claim", "reserve", "take", "settle", "settled"},
 		},
 		"used by another, the reservation its": {
 			func(w *testPipeline) {
-				w.people.claimed = refuseClaim(&approvalv1.Refusal{Code: commonv1.Code_CODE_APPROVAL_USED})
+				w.approvals.answerClaim = refuseClaim(&approvalv1.Refusal{Code: commonv1.Code_CODE_APPROVAL_USED})
 			}, nil, commonv1.Code_CODE_APPROVAL_USED,
 			[]string{"decide", "decide", "ask", "list", "decide", "claim", "reserve", "take", "settled"},
 		},
@@ -241,7 +241,7 @@ func TestApproval_ClaimMayBeRefused(t *testing.T) {
 			[]string{"decide", "decide", "ask", "list", "decide", "claim", "reserve", "take", "intent", "release", "settle", "settled"},
 		},
 		"nothing is said": {
-			func(w *testPipeline) { w.people.claimed = refuseClaim(nil) }, nil, commonv1.Code_CODE_APPROVAL_UNAVAILABLE,
+			func(w *testPipeline) { w.approvals.answerClaim = refuseClaim(nil) }, nil, commonv1.Code_CODE_APPROVAL_UNAVAILABLE,
 			[]string{"decide", "decide", "ask", "list", "decide", "claim", "reserve", "take", "settled"},
 		},
 	} {
@@ -249,7 +249,7 @@ func TestApproval_ClaimMayBeRefused(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				w := newApprovalPipeline()
-				w.people.asked = answerStates(approvalIn(approved))
+				w.approvals.answerRequest = answerStates(approvalIn(approved))
 				if tt.given != nil {
 					tt.given(w)
 				}
@@ -283,7 +283,7 @@ func TestDo_LostClaimIsFollowedByAnotherLookAtTheApproval(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := newApprovalPipeline()
-			w.people.asked = answerStates(approvalUntil(approved))
+			w.approvals.answerRequest = answerStates(approvalUntil(approved))
 			asking := w.decide
 			w.decide = func(ctx context.Context, r *policyv1.DecideCallRequest) (*policyv1.DecideCallResponse, error) {
 				if w.count("ask") == 1 { // by then policy allows the call without an approval
@@ -291,9 +291,9 @@ func TestDo_LostClaimIsFollowedByAnotherLookAtTheApproval(t *testing.T) {
 				}
 				return asking(ctx, r)
 			}
-			then, n := w.people.claimed, 0
+			then, n := w.approvals.answerClaim, 0
 			var claims []string
-			w.people.claimed = func(r *approvalv1.ClaimApprovalRequest) (*approvalv1.ClaimApprovalResponse, error) {
+			w.approvals.answerClaim = func(r *approvalv1.ClaimApprovalRequest) (*approvalv1.ClaimApprovalResponse, error) {
 				claims = append(claims, r.GetClaimId())
 				if n++; n == 1 {
 					return first(r)
@@ -335,10 +335,10 @@ func TestApproval_OutcomeIsReported(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := newApprovalPipeline()
-			w.people.asked = answerStates(approvalIn(approved))
+			w.approvals.answerRequest = answerStates(approvalIn(approved))
 			w.answer = tt.answer
 			w.do(t)
-			if diff := cmp.Diff(tt.told, w.people.told); diff != "" {
+			if diff := cmp.Diff(tt.told, w.approvals.outcomes); diff != "" {
 				t.Errorf("reports (-want +got):\n%s", diff)
 			}
 			if diff := cmp.Diff(tt.last, w.steps[len(w.steps)-len(tt.last):]); diff != "" {
@@ -354,9 +354,9 @@ func TestApproval_LostClaimReleasesItsLimits(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newApprovalPipeline()
-		w.people.asked = answerStates(approvalIn(approved))
+		w.approvals.answerRequest = answerStates(approvalIn(approved))
 		var claims []string
-		w.people.claimed = func(r *approvalv1.ClaimApprovalRequest) (*approvalv1.ClaimApprovalResponse, error) {
+		w.approvals.answerClaim = func(r *approvalv1.ClaimApprovalRequest) (*approvalv1.ClaimApprovalResponse, error) {
 			claims = append(claims, r.GetClaimId())
 			return nil, errAway
 		}
@@ -364,8 +364,8 @@ func TestApproval_LostClaimReleasesItsLimits(t *testing.T) {
 		if codeOf(got.Refusal) != commonv1.Code_CODE_APPROVAL_UNAVAILABLE || w.count("send") != 0 {
 			t.Errorf("%+v, %v", got.Refusal, w.steps)
 		}
-		if len(claims) != 2 || claims[0] != claims[1] || len(w.people.released) != 1 || w.people.released[0] != claims[0] {
-			t.Errorf("claims %v, given back %v", claims, w.people.released)
+		if len(claims) != 2 || claims[0] != claims[1] || len(w.approvals.released) != 1 || w.approvals.released[0] != claims[0] {
+			t.Errorf("claims %v, given back %v", claims, w.approvals.released)
 		}
 	})
 }
@@ -385,7 +385,7 @@ func TestApproval_CallThatNamesItGetsItsState(t *testing.T) {
 		"none: it asks by itself": {"", approvalIn(denied), commonv1.Code_CODE_APPROVAL_DENIED, 1},
 	} {
 		w := newApprovalPipeline()
-		w.people.asked = answerStates(tt.state)
+		w.approvals.answerRequest = answerStates(tt.state)
 		got := w.do(t, func(c *attempt.Call) {
 			meta := ""
 			if tt.id != "" {
@@ -399,13 +399,13 @@ func TestApproval_CallThatNamesItGetsItsState(t *testing.T) {
 	}
 }
 
-// Case N2. Only a limited number of calls of one principal is held. The others get their tickets at once, and calls of
-// other principals are still held.
+// Case N2. Only a limited number of calls of one principal is held. Further calls are refused with the ids of their
+// approvals at once, and calls of other principals are still held.
 func TestApproval_HeldCallsAreLimited(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newApprovalPipeline()
-		w.people.asked = answerStates(approvalIn(pending))
+		w.approvals.answerRequest = answerStates(approvalIn(pending))
 		p := w.pipeline(t)
 		took := make(chan time.Duration, 100)
 		for i := range 20 {

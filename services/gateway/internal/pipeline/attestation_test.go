@@ -50,14 +50,14 @@ func TestApproval_RequestHasAFreshDecision(t *testing.T) {
 			w := newApprovalPipeline()
 			uses := w.recordAttestations()
 			answer, asked := answerStates(approvalIn(approved)), 0
-			w.people.asked = func() (*approvalv1.RequestApprovalResponse, error) {
+			w.approvals.answerRequest = func() (*approvalv1.RequestApprovalResponse, error) {
 				if asked++; asked <= tt.asks {
 					return nil, errStale
 				}
 				return answer()
 			}
-			then, claimed, names := w.people.claimed, 0, make(map[string]bool)
-			w.people.claimed = func(r *approvalv1.ClaimApprovalRequest) (*approvalv1.ClaimApprovalResponse, error) {
+			then, claimed, names := w.approvals.answerClaim, 0, make(map[string]bool)
+			w.approvals.answerClaim = func(r *approvalv1.ClaimApprovalRequest) (*approvalv1.ClaimApprovalResponse, error) {
 				names[r.GetClaimId()] = true
 				if r.GetSignedDecision().GetStatement()[0] != byte(len(*uses)) {
 					t.Error("the claim has an old decision")

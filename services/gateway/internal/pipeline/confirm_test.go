@@ -21,8 +21,8 @@ func newConfirmPipeline() *testPipeline {
 	w := newApprovalPipeline()
 	waits := approvalIn(pending)
 	waits.Terms = &policyv1.ApprovalTerms{Quorum: 1, SelfConfirm: true}
-	w.people.asked = answerStates(waits, approvalIn(approved))
-	w.people.view = &approvalv1.View{Server: "pay", Name: "refund", Params: `{"sum":12.50}`}
+	w.approvals.answerRequest = answerStates(waits, approvalIn(approved))
+	w.approvals.view = &approvalv1.View{Server: "pay", Name: "refund", Params: `{"sum":12.50}`}
 	return w
 }
 
@@ -71,7 +71,7 @@ func TestConfirm_AsksTheUser(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newConfirmPipeline()
 				if tt.elsewhere != nil {
-					time.AfterFunc(3*time.Second, func() { w.people.watched <- tt.elsewhere })
+					time.AfterFunc(3*time.Second, func() { w.approvals.updates <- tt.elsewhere })
 				}
 				var shown []string
 				begin := time.Now()
@@ -79,7 +79,7 @@ func TestConfirm_AsksTheUser(t *testing.T) {
 				if took := time.Since(begin); took != tt.took || codeOf(got.Refusal) != tt.code || w.count("send") == 1 != (tt.code == 0) {
 					t.Errorf("after %v: %v, %v", took, got.Refusal, w.steps)
 				}
-				if diff := cmp.Diff(tt.said, w.people.said); diff != "" {
+				if diff := cmp.Diff(tt.said, w.approvals.votes); diff != "" {
 					t.Errorf("passed on (-want +got):\n%s", diff)
 				}
 				if len(shown) != 1 || !strings.Contains(shown[0], "pay refund") || !strings.Contains(shown[0], `{"sum":12.50}`) {
@@ -96,11 +96,11 @@ func TestConfirm_FormsAreLimited(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newConfirmPipeline()
-		w.people.tooOften = true
+		w.approvals.limitReached = true
 		var shown []string
 		got := w.do(t, func(c *attempt.Call) { c.Confirm = answerForm(attempt.Declined, 0, &shown) })
-		if codeOf(got.Refusal) != commonv1.Code_CODE_APPROVAL_PENDING || len(shown) != 0 || len(w.people.said) != 0 {
-			t.Errorf("%v, shown %q, passed on %v", got.Refusal, shown, w.people.said)
+		if codeOf(got.Refusal) != commonv1.Code_CODE_APPROVAL_PENDING || len(shown) != 0 || len(w.approvals.votes) != 0 {
+			t.Errorf("%v, shown %q, passed on %v", got.Refusal, shown, w.approvals.votes)
 		}
 	})
 }
@@ -111,7 +111,7 @@ func TestConfirm_LateConfirmationCounts(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newConfirmPipeline()
-		w.people.silent = true
+		w.approvals.silent = true
 		var shown []string
 		got := w.do(t, func(c *attempt.Call) { c.Confirm = answerForm(attempt.Confirmed, 44*time.Second, &shown) })
 		if got.Refusal != nil || w.count("send") != 1 {
@@ -127,13 +127,13 @@ func TestConfirm_FormHidesTheServersIdentity(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newConfirmPipeline()
-		w.people.view.ServerIdentity = "http http://10.0.0.7/mcp?key=secret"
+		w.approvals.view.ServerIdentity = "http http://10.0.0.7/mcp?key=secret"
 		var shown []string
 		w.do(t, func(c *attempt.Call) { c.Confirm = answerForm(attempt.Confirmed, 0, &shown) })
 		if len(shown) != 1 || strings.Contains(shown[0], "10.0.0.7") || !strings.Contains(shown[0], "pay refund") {
 			t.Errorf("shown %q", shown)
 		}
-		if w.people.view.GetServerIdentity() == "" {
+		if w.approvals.view.GetServerIdentity() == "" {
 			t.Error("the approval service's answer was changed")
 		}
 	})
@@ -143,12 +143,14 @@ func TestConfirm_FormHidesTheServersIdentity(t *testing.T) {
 func TestConfirm_IsNotAskedWhenImpossible(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(w *testPipeline){
-		"the terms do not say so":  func(w *testPipeline) { w.people.asked = answerStates(approvalIn(pending)) },
-		"there is nothing to show": func(w *testPipeline) { w.people.view = nil },
-		"it has more than a part":  func(w *testPipeline) { w.people.view.NextOffset = 1 },
-		"it is long":               func(w *testPipeline) { w.people.view.Params = strings.Repeat("x", 8<<10) },
-		"four eyes decide":         func(w *testPipeline) { w.people.asked = answerStates(approvalWithTwoVotes(), approvalIn(approved)) },
-		"it is approved already":   func(w *testPipeline) { w.people.asked = answerStates(approvalIn(approved)) },
+		"the terms do not say so":  func(w *testPipeline) { w.approvals.answerRequest = answerStates(approvalIn(pending)) },
+		"there is nothing to show": func(w *testPipeline) { w.approvals.view = nil },
+		"it has more than a part":  func(w *testPipeline) { w.approvals.view.NextOffset = 1 },
+		"it is long":               func(w *testPipeline) { w.approvals.view.Params = strings.Repeat("x", 8<<10) },
+		"four eyes decide": func(w *testPipeline) {
+			w.approvals.answerRequest = answerStates(approvalWithTwoVotes(), approvalIn(approved))
+		},
+		"it is approved already": func(w *testPipeline) { w.approvals.answerRequest = answerStates(approvalIn(approved)) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -157,8 +159,8 @@ func TestConfirm_IsNotAskedWhenImpossible(t *testing.T) {
 				change(w)
 				var shown []string
 				w.do(t, func(c *attempt.Call) { c.Confirm = answerForm(attempt.Confirmed, 0, &shown) })
-				if len(shown) != 0 || len(w.people.said) != 0 {
-					t.Errorf("shown %q, said %v", shown, w.people.said)
+				if len(shown) != 0 || len(w.approvals.votes) != 0 {
+					t.Errorf("shown %q, said %v", shown, w.approvals.votes)
 				}
 			})
 		})
@@ -180,9 +182,9 @@ func TestConfirm_LostVoteAllowsNothing(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				w := newConfirmPipeline()
-				w.people.lost = errors.New("lost")
+				w.approvals.voteErr = errors.New("lost")
 				if tt.answer == attempt.Declined {
-					time.AfterFunc(3*time.Second, func() { w.people.watched <- approvalIn(approved) })
+					time.AfterFunc(3*time.Second, func() { w.approvals.updates <- approvalIn(approved) })
 				}
 				var shown []string
 				got := w.do(t, func(c *attempt.Call) { c.Confirm = answerForm(tt.answer, time.Second, &shown) })

@@ -71,12 +71,12 @@ func TestDenial_MessageHasItsReason(t *testing.T) {
 						a.DeniedUntil = timestamppb.New(time.Now().Add(tt.left))
 					}
 					w := newApprovalPipeline()
-					w.people.watched <- a
-					w.people.asked = refuseRequest(&approvalv1.Refusal{
+					w.approvals.updates <- a
+					w.approvals.answerRequest = refuseRequest(&approvalv1.Refusal{
 						Code: commonv1.Code_CODE_APPROVAL_DENIED, Message: tt.vote.GetComment(), RetryAfter: durationpb.New(tt.left), Approval: a,
 					})
 					if held {
-						w.people.asked = answerStates(approvalIn(pending))
+						w.approvals.answerRequest = answerStates(approvalIn(pending))
 					}
 					got := w.do(t)
 					checkPermanent(t, got, tt.want)
@@ -105,7 +105,7 @@ func checkPermanent(t *testing.T, got pipeline.Result, want string) {
 func TestApproval_TooManyPendingIsExplained(t *testing.T) {
 	t.Parallel()
 	w := newApprovalPipeline()
-	w.people.asked = refuseRequest(&approvalv1.Refusal{Code: commonv1.Code_CODE_TOO_MANY_PENDING})
+	w.approvals.answerRequest = refuseRequest(&approvalv1.Refusal{Code: commonv1.Code_CODE_TOO_MANY_PENDING})
 	got := w.do(t)
 	want := "Not executed: 5 calls of this caller, or of those it works for, wait for approval already, which is the limit (approvals.max_pending). " +
 		"Wait for one of them with sluice_approval_wait, or until people have decided, and then make this call again."

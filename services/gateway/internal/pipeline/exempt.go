@@ -18,7 +18,7 @@ import (
 
 const (
 	// maxExempt is how many messages that need no rule one principal and the agents made by it may send in a minute,
-	// and maxPassedBytes is their total size. All principals of one person together may send four times as many.
+	// and maxExemptBytes is their total size. All principals of one person together may send four times as many.
 	maxExempt      = 10_000
 	maxExemptBytes = 64 << 20
 	// maxKinds is how many pairs of server and method are counted separately for one principal in a minute, so that

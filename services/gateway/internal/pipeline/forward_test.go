@@ -125,8 +125,8 @@ func TestForward_ServerGetsItsTimeout(t *testing.T) {
 				w.decide = decides(d)
 				begin := time.Now()
 				w.answer = func(ctx context.Context, _ upstream.Request) (upstream.Answer, error) {
-					if until, told := ctx.Deadline(); !told || max(0, until.Sub(begin)) != tt.want {
-						t.Errorf("its deadline is %v, %v", until, told)
+					if until, set := ctx.Deadline(); !set || max(0, until.Sub(begin)) != tt.want {
+						t.Errorf("its deadline is %v, %v", until, set)
 					}
 					<-ctx.Done()
 					if why := context.Cause(ctx); !errors.Is(why, context.DeadlineExceeded) {

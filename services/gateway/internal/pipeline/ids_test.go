@@ -40,7 +40,7 @@ func TestDo_RefusalHasTheIDOfItsLostClaim(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				w := newApprovalPipeline()
-				w.people.asked, w.people.claimed = answerStates(approvalIn(approved)), claimed
+				w.approvals.answerRequest, w.approvals.answerClaim = answerStates(approvalIn(approved)), claimed
 				got := w.do(t)
 				claims, settled := w.recordsOf(journal.KindClaim), w.recordsOf(journal.KindSettled)
 				if got.Refusal == nil || len(claims) != 1 || len(settled) != 1 || got.Refusal.ID != claims[0].DecisionID || settled[0].DecisionID != claims[0].DecisionID {
@@ -70,10 +70,10 @@ func TestApproval_BrokenStoredCallIsReleased(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newApprovalPipeline()
-		w.people.asked, w.people.claimed = answerStates(approvalIn(approved)), claimBrokenCall
+		w.approvals.answerRequest, w.approvals.answerClaim = answerStates(approvalIn(approved)), claimBrokenCall
 		got := w.do(t, func(c *attempt.Call) { c.Client = "x" })
-		if codeOf(got.Refusal) != commonv1.Code_CODE_APPROVAL_UNAVAILABLE || w.count("send") != 0 || len(w.people.released) != 1 {
-			t.Errorf("%+v, %v, given back %v", got.Refusal, w.steps, w.people.released)
+		if codeOf(got.Refusal) != commonv1.Code_CODE_APPROVAL_UNAVAILABLE || w.count("send") != 0 || len(w.approvals.released) != 1 {
+			t.Errorf("%+v, %v, given back %v", got.Refusal, w.steps, w.approvals.released)
 		}
 	})
 }

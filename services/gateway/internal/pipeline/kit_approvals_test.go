@@ -21,22 +21,23 @@ type fakeApprovals struct {
 	approvalv1.ApprovalServiceClient
 
 	w *testPipeline
-	// view is what is shown of an approval. said are the votes of the user at the agent, which are accepted unless
-	// lost is set. A silent watch does not report them.
-	view   *approvalv1.View
-	said   []approvalv1.Verdict
-	lost   error
-	silent bool
-	// tooOften means that the user at the agent must not be asked any more.
-	tooOften bool
-	// asked answers RequestApproval, and watched is what a watch sends then.
-	asked   func() (*approvalv1.RequestApprovalResponse, error)
-	watched chan *approvalv1.Approval
-	claimed func(*approvalv1.ClaimApprovalRequest) (*approvalv1.ClaimApprovalResponse, error)
-	// completing runs before an outcome is accepted; nil does nothing.
-	completing func()
-	// told are the received outcomes, released the claims that were given back, and renewed those that were renewed.
-	told     []approvalv1.CallOutcome
+	// view is what approvers see of an approval. votes are the votes of the user at the agent, which are accepted
+	// unless voteErr is set. If silent is set, WatchApprovals does not report them.
+	view    *approvalv1.View
+	votes   []approvalv1.Verdict
+	voteErr error
+	silent  bool
+	// limitReached means that the user at the agent must not be asked any more.
+	limitReached bool
+	// answerRequest answers RequestApproval, and updates are the approvals that WatchApprovals sends afterwards.
+	answerRequest func() (*approvalv1.RequestApprovalResponse, error)
+	updates       chan *approvalv1.Approval
+	answerClaim   func(*approvalv1.ClaimApprovalRequest) (*approvalv1.ClaimApprovalResponse, error)
+	// beforeComplete runs before an outcome is accepted; nil does nothing.
+	beforeComplete func()
+	// outcomes are the received outcomes, released the claims that were given back, and renewed those that were
+	// renewed.
+	outcomes []approvalv1.CallOutcome
 	released []string
 	// cancel answers the n-th CancelApproval; nil cancels. cancelled are the reasons.
 	cancel    func(n int) error
@@ -46,8 +47,8 @@ type fakeApprovals struct {
 
 func (w *testPipeline) approvalsClient(t testing.TB) *approvals.Client {
 	t.Helper()
-	w.people.w = w
-	out, err := approvals.NewClient(approvals.Config{Hold: w.hold, MaxPending: 5, Execute: 5 * time.Minute, Holder: "gw"}, &w.people, w.meters(t), slog.New(slog.DiscardHandler))
+	w.approvals.w = w
+	out, err := approvals.NewClient(approvals.Config{Hold: w.hold, MaxPending: 5, Execute: 5 * time.Minute, Holder: "gw"}, &w.approvals, w.meters(t), slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -57,37 +58,37 @@ func (w *testPipeline) approvalsClient(t testing.TB) *approvals.Client {
 var errAway = status.Error(codes.Unavailable, "away")
 
 func (p *fakeApprovals) RequestApproval(_ context.Context, req *approvalv1.RequestApprovalRequest, _ ...grpc.CallOption) (*approvalv1.RequestApprovalResponse, error) {
-	if word := req.GetSelfVote(); word != nil {
-		return p.answerVote(word)
+	if vote := req.GetSelfVote(); vote != nil {
+		return p.answerVote(vote)
 	}
 	p.w.step("ask")
 	if req.GetDecision().GetApproval() == nil {
 		return nil, status.Error(codes.InvalidArgument, "APPROVAL_NOT_ASKED")
 	}
-	if p.asked == nil {
+	if p.answerRequest == nil {
 		return nil, errAway
 	}
-	resp, err := p.asked()
+	resp, err := p.answerRequest()
 	if a := resp.GetAsked(); a != nil {
-		a.Confirm = req.GetCanConfirm() && a.GetApproval().GetTerms().GetSelfConfirm() && !p.tooOften
+		a.Confirm = req.GetCanConfirm() && a.GetApproval().GetTerms().GetSelfConfirm() && !p.limitReached
 	}
 	return resp, err
 }
 
-func (p *fakeApprovals) answerVote(word *approvalv1.SelfVote) (*approvalv1.RequestApprovalResponse, error) {
-	if word.GetApprovalId() != "a-1" {
+func (p *fakeApprovals) answerVote(vote *approvalv1.SelfVote) (*approvalv1.RequestApprovalResponse, error) {
+	if vote.GetApprovalId() != "a-1" {
 		return nil, status.Error(codes.NotFound, "APPROVAL_UNKNOWN")
 	}
-	p.said = append(p.said, word.GetVerdict())
-	if p.lost != nil {
-		return nil, p.lost
+	p.votes = append(p.votes, vote.GetVerdict())
+	if p.voteErr != nil {
+		return nil, p.voteErr
 	}
 	a := approvalIn(approved)
-	if word.GetVerdict() == approvalv1.Verdict_VERDICT_DENY {
+	if vote.GetVerdict() == approvalv1.Verdict_VERDICT_DENY {
 		a = approvalIn(denied)
 	}
 	if a.Version = 2; !p.silent {
-		p.watched <- a
+		p.updates <- a
 	}
 	return &approvalv1.RequestApprovalResponse{Result: &approvalv1.RequestApprovalResponse_Asked{Asked: &approvalv1.Asked{Approval: a}}}, nil
 }
@@ -100,13 +101,13 @@ func (p *fakeApprovals) GetApproval(_ context.Context, req *approvalv1.GetApprov
 	if req.GetApprovalId() != "a-1" {
 		return nil, status.Error(codes.NotFound, "APPROVAL_UNKNOWN")
 	}
-	resp, err := p.asked()
+	resp, err := p.answerRequest()
 	return &approvalv1.GetApprovalResponse{Approval: resp.GetAsked().GetApproval()}, err
 }
 
 func (p *fakeApprovals) ClaimApproval(_ context.Context, req *approvalv1.ClaimApprovalRequest, _ ...grpc.CallOption) (*approvalv1.ClaimApprovalResponse, error) {
 	p.w.step("take")
-	return p.claimed(req)
+	return p.answerClaim(req)
 }
 
 func (p *fakeApprovals) CancelApproval(_ context.Context, req *approvalv1.CancelApprovalRequest, _ ...grpc.CallOption) (*approvalv1.CancelApprovalResponse, error) {
@@ -117,16 +118,16 @@ func (p *fakeApprovals) CancelApproval(_ context.Context, req *approvalv1.Cancel
 			return nil, err
 		}
 	}
-	p.asked = answerStates(approvalIn(approvalv1.ApprovalState_APPROVAL_STATE_CANCELLED))
+	p.answerRequest = answerStates(approvalIn(approvalv1.ApprovalState_APPROVAL_STATE_CANCELLED))
 	return &approvalv1.CancelApprovalResponse{Approval: approvalIn(approvalv1.ApprovalState_APPROVAL_STATE_CANCELLED)}, nil
 }
 
 func (p *fakeApprovals) CompleteClaim(_ context.Context, req *approvalv1.CompleteClaimRequest, _ ...grpc.CallOption) (*approvalv1.CompleteClaimResponse, error) {
-	if p.completing != nil {
-		p.completing()
+	if p.beforeComplete != nil {
+		p.beforeComplete()
 	}
 	p.w.step("complete")
-	p.told = append(p.told, req.GetOutcome())
+	p.outcomes = append(p.outcomes, req.GetOutcome())
 	return &approvalv1.CompleteClaimResponse{Approval: &approvalv1.Approval{}, Completed: true}, nil
 }
 
@@ -143,10 +144,10 @@ func (p *fakeApprovals) RenewClaim(_ context.Context, req *approvalv1.RenewClaim
 
 func (p *fakeApprovals) WatchApprovals(ctx context.Context, _ *approvalv1.WatchApprovalsRequest, _ ...grpc.CallOption) (grpc.ServerStreamingClient[approvalv1.WatchApprovalsResponse], error) {
 	p.w.step("watch")
-	return &approvalStream{ctx: ctx, moves: p.watched}, nil
+	return &approvalStream{ctx: ctx, moves: p.updates}, nil
 }
 
-// approvalStream sends the values of moves, and then waits.
+// approvalStream sends the values of a channel, and then waits.
 type approvalStream struct {
 	grpc.ClientStream
 
@@ -168,10 +169,10 @@ func (s *approvalStream) Recv() (*approvalv1.WatchApprovalsResponse, error) {
 
 // approvalIn returns an approval in a state.
 func approvalIn(state approvalv1.ApprovalState) *approvalv1.Approval {
-	return &approvalv1.Approval{Id: "a-1", State: state, Code: told[state], Attempt: 1, Digest: []byte{0xab}}
+	return &approvalv1.Approval{Id: "a-1", State: state, Code: codesByState[state], Attempt: 1, Digest: []byte{0xab}}
 }
 
-var told = map[approvalv1.ApprovalState]commonv1.Code{
+var codesByState = map[approvalv1.ApprovalState]commonv1.Code{
 	pending: commonv1.Code_CODE_APPROVAL_PENDING, denied: commonv1.Code_CODE_APPROVAL_DENIED,
 	approvalv1.ApprovalState_APPROVAL_STATE_CANCELLED: commonv1.Code_CODE_APPROVAL_EXPIRED,
 }

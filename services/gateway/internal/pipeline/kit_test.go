@@ -36,9 +36,9 @@ type testPipeline struct {
 	decide  func(context.Context, *policyv1.DecideCallRequest) (*policyv1.DecideCallResponse, error)
 	reserve func(context.Context, *ratelimitv1.ReserveLimitsRequest) (*ratelimitv1.ReserveLimitsResponse, error)
 	answer  func(context.Context, upstream.Request) (upstream.Answer, error)
-	// people is the approval service, and hold is how long calls wait for it.
-	people fakeApprovals
-	hold   time.Duration
+	// approvals is the approval service, and hold is how long calls wait for it.
+	approvals fakeApprovals
+	hold      time.Duration
 	// meter records metrics; nil records none.
 	meter metric.Meter
 	// broken are the errors of the journal, by kind of record.
@@ -71,7 +71,7 @@ func newTestPipeline() *testPipeline {
 func (w *testPipeline) pipeline(t testing.TB) *pipeline.Pipeline {
 	t.Helper()
 	p, err := pipeline.New(pipeline.Deps{
-		Policy: w, Decisions: w.kept(t), Limiter: w, Journal: (*fakeJournal)(w), Approvals: w.approvalsClient(t), Log: slog.New(slog.DiscardHandler),
+		Policy: w, Decisions: w.emptyCache(t), Limiter: w, Journal: (*fakeJournal)(w), Approvals: w.approvalsClient(t), Log: slog.New(slog.DiscardHandler),
 		Tracer: sdktrace.NewTracerProvider(sdktrace.WithSampler(sdktrace.NeverSample())).Tracer("test"), Meters: w.meters(t),
 	})
 	if err != nil {
@@ -80,8 +80,8 @@ func (w *testPipeline) pipeline(t testing.TB) *pipeline.Pipeline {
 	return p
 }
 
-// kept returns a cache of decisions that stays empty, because it has no lease.
-func (w *testPipeline) kept(t testing.TB) *decisioncache.Cache {
+// emptyCache returns a cache of decisions that stays empty, because it has no lease.
+func (w *testPipeline) emptyCache(t testing.TB) *decisioncache.Cache {
 	t.Helper()
 	k, err := decisioncache.New(decisioncache.Deps{Policy: w, Meters: w.meters(t), Log: slog.New(slog.DiscardHandler)}, false)
 	if err != nil {
@@ -154,7 +154,7 @@ func (w *testPipeline) Forward(ctx context.Context, r upstream.Request, _ func([
 	return w.answer(ctx, r)
 }
 
-// fakeJournal is the world as a journal.
+// fakeJournal is the journal of a [testPipeline].
 type fakeJournal testPipeline
 
 func (b *fakeJournal) write(kind journal.Kind, r *journal.Record) error {
@@ -261,7 +261,7 @@ func parse(t testing.TB, raw string) *jsonrpc.Message {
 	return m
 }
 
-// call returns a call of the tool safe in this world.
+// call returns a call of the tool safe in this pipeline.
 func (w *testPipeline) call(t testing.TB) attempt.Call {
 	t.Helper()
 	return attempt.Call{

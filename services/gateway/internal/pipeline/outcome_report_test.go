@@ -22,8 +22,8 @@ func TestApproval_RepeatedCallAfterTheAnswerNeedsAnother(t *testing.T) {
 			w := newApprovalPipeline()
 			w.hold = 0
 			var ran atomic.Bool
-			w.people.completing = func() { ran.Store(true) }
-			w.people.asked = func() (*approvalv1.RequestApprovalResponse, error) {
+			w.approvals.beforeComplete = func() { ran.Store(true) }
+			w.approvals.answerRequest = func() (*approvalv1.RequestApprovalResponse, error) {
 				switch {
 				case ran.Load():
 					return answerStates(approvalIn(pending))()
@@ -54,16 +54,16 @@ func TestApproval_SlowServiceDelaysNoAnswer(t *testing.T) {
 	for slow, want := range map[time.Duration]time.Duration{0: 0, 150 * time.Millisecond: 150 * time.Millisecond, time.Minute: 200 * time.Millisecond} {
 		synctest.Test(t, func(t *testing.T) {
 			w := newApprovalPipeline()
-			w.people.asked = answerStates(approvalIn(approved))
-			w.people.completing = func() { time.Sleep(slow) }
+			w.approvals.answerRequest = answerStates(approvalIn(approved))
+			w.approvals.beforeComplete = func() { time.Sleep(slow) }
 			p, begin := w.pipeline(t), time.Now()
 			got := p.Do(t.Context(), w.newApprovalCall(t))
 			if took := time.Since(begin); got.Refusal != nil || took != want {
 				t.Errorf("slow by %v: answered after %v, %+v", slow, took, got.Refusal)
 			}
 			p.Wait(t.Context())
-			if len(w.people.told) != 1 || w.count("settled") != 1 {
-				t.Errorf("slow by %v: reported %v, %v", slow, w.people.told, w.steps)
+			if len(w.approvals.outcomes) != 1 || w.count("settled") != 1 {
+				t.Errorf("slow by %v: reported %v, %v", slow, w.approvals.outcomes, w.steps)
 			}
 		})
 	}
@@ -75,7 +75,7 @@ func TestApproval_ClaimIsRenewedWhileItsCallRuns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const runs = 3 * time.Minute
 		w := newApprovalPipeline()
-		w.people.asked = answerStates(approvalIn(approved))
+		w.approvals.answerRequest = answerStates(approvalIn(approved))
 		w.answer = func(_ context.Context, r upstream.Request) (upstream.Answer, error) {
 			time.Sleep(runs)
 			return result(r, `{"content":[]}`), nil
@@ -88,12 +88,12 @@ func TestApproval_ClaimIsRenewedWhileItsCallRuns(t *testing.T) {
 		p.Wait(t.Context())
 		time.Sleep(runs)
 		id := w.recordsOf(journal.KindIntent)[0].DecisionID
-		for _, r := range w.people.renewed {
+		for _, r := range w.approvals.renewed {
 			if r.GetApprovalId() != "a-1" || r.GetClaimId() != id || r.GetHolder() != "gw" || r.GetLease().AsDuration() != time.Minute {
 				t.Errorf("renewed %v", r)
 			}
 		}
-		if n := len(w.people.renewed); n < 8 || n > 9 {
+		if n := len(w.approvals.renewed); n < 8 || n > 9 {
 			t.Errorf("renewed %d times in %v", n, runs)
 		}
 	})

@@ -152,7 +152,7 @@ func (p *Pipeline) admit(ctx, callerCtx context.Context, a attempt.Attempt) (_ a
 	if a.Stale {
 		return a, &refusal.Refusal{Code: commonv1.Code_CODE_POLICY_UNAVAILABLE}
 	}
-	turn, refused := p.refusals.waitTurn(callerCtx, offenderOfCall(a.Call))
+	turn, refused := p.refusals.takeSlot(callerCtx, offenderOfCall(a.Call))
 	if refused != nil {
 		return a, refused
 	}

@@ -31,16 +31,17 @@ const (
 	flushEvery = 10 * time.Second
 )
 
-// refusalCounter counts refusals by principal. What is recorded of them also counts against every principal and person
-// in the principal's chain. It is safe for concurrent use.
+// refusalCounter counts refusals by principal. A recorded refusal also counts against every principal and person in the
+// principal's chain. It is safe for concurrent use.
 type refusalCounter struct {
 	mu      sync.Mutex
 	windows map[offender]*window
-	// groups count what was recorded of each principal with the agents made by it, and of each person.
+	// groups counts the recorded refusals of each principal with the agents made by it, and of each person.
 	groups map[group]*window
 }
 
-// group is a principal with the agents made by it, or a person; for requests of a server together with that server.
+// group is a principal with the agents made by it, or a person. For requests of a server, the server is part of the
+// key.
 type group struct {
 	offender
 
@@ -63,8 +64,8 @@ func groupsOf(rec *journal.Record) map[group]int {
 	return out
 }
 
-// charge charges a refusal to all groups of its record. If one of them has no quota left, spend charges nothing and
-// returns false.
+// charge charges a refusal to all groups of its record. If one of the groups has no quota left, charge charges nothing
+// and returns false.
 func (a *refusalCounter) charge(rec *journal.Record, now time.Time) bool {
 	all, allowed := groupsOf(rec), true
 	for g, times := range all {
@@ -112,22 +113,22 @@ func offenderOfCall(c *attempt.Call) offender {
 	return out
 }
 
-// window is a minute of refusals. A window of a principal uses overflow and turn; a window of a group uses recorded
+// window is a minute of refusals. A window of a principal uses overflow and slot; a window of a group uses recorded
 // and bytes.
 type window struct {
 	since    time.Time
 	recorded int
-	// bytes is the size of what was recorded, less what was regained since.
+	// bytes is the size of the recorded refusals, less the bytes that were regained since.
 	bytes int
 	// overflow is the record of the refusals that are only counted; nil while there are none.
 	overflow *journal.Record
-	// turn is full while a call is judged, once refusals are only counted; nil before.
-	turn chan struct{}
+	// slot is full while a call is judged, once refusals are only counted; nil before.
+	slot chan struct{}
 }
 
 // count counts a refusal. It returns the identifier for the answer, and the records to write now: the count of a
-// window that is over, if any, and then the refusal itself, or the first record of those that are only counted, or
-// nothing.
+// window that is over, if any, and then the refusal itself. If refusals are only counted, the first of them is recorded
+// instead, and later ones have no record.
 func (a *refusalCounter) count(rec *journal.Record, now time.Time) (id string, records []*journal.Record) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -151,8 +152,8 @@ func (a *refusalCounter) count(rec *journal.Record, now time.Time) (id string, r
 	}
 }
 
-// newCountRecord returns the record of a principal's refusals that are only counted. It is written for the first such
-// refusal, before the answer and under the same identifier.
+// newCountRecord returns the record that counts the further refusals of a principal. It is written for the first
+// counted refusal, before the answer and under the same identifier.
 func newCountRecord(rec *journal.Record, since time.Time) *journal.Record {
 	return &journal.Record{
 		DecisionID: attempt.NewID(),
@@ -168,7 +169,7 @@ func newCountRecord(rec *journal.Record, since time.Time) *journal.Record {
 	}
 }
 
-// summary appends the record that counts the refusals after the first uncounted one, unless there are none.
+// summary appends the record that counts the refusals after the first counted one, unless there are none.
 func (s *window) summary(records []*journal.Record) []*journal.Record {
 	if s == nil || s.overflow == nil || s.overflow.Count == 0 {
 		return records

@@ -43,10 +43,10 @@ func TestDo_SpanNamesTheApproval(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				w := newApprovalPipeline()
-				w.people.watched = make(chan *approvalv1.Approval, 1)
-				w.people.asked = answerStates(tt.state)
+				w.approvals.updates = make(chan *approvalv1.Approval, 1)
+				w.approvals.answerRequest = answerStates(tt.state)
 				if tt.then != nil {
-					time.AfterFunc(25*time.Second, func() { w.people.watched <- tt.then })
+					time.AfterFunc(25*time.Second, func() { w.approvals.updates <- tt.then })
 				}
 				recorder := tracetest.NewSpanRecorder()
 				ctx, span := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(recorder)).Tracer("").Start(t.Context(), "x")

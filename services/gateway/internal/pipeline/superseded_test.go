@@ -28,18 +28,18 @@ func approvalUntil(state approvalv1.ApprovalState) *approvalv1.Approval {
 	return a
 }
 
-// newPendingCall returns a pipeline in which a call got a ticket and was approved, and policy now decides d. The steps
-// until then are removed.
+// newPendingCall returns a pipeline in which a call was refused with the id of its approval, the approval was granted,
+// and policy now decides d. The steps until then are removed.
 func newPendingCall(t *testing.T, d *policyv1.Decision) (*testPipeline, *pipeline.Pipeline) {
 	t.Helper()
 	w := newApprovalPipeline()
 	w.hold = 0
-	w.people.asked = answerStates(approvalUntil(pending))
+	w.approvals.answerRequest = answerStates(approvalUntil(pending))
 	p := w.pipeline(t)
 	if got := p.Do(t.Context(), w.newApprovalCall(t)); codeOf(got.Refusal) != commonv1.Code_CODE_APPROVAL_PENDING {
 		t.Fatalf("no ticket: %+v", got.Refusal)
 	}
-	w.people.asked, w.decide = answerStates(approvalUntil(approved)), decides(d)
+	w.approvals.answerRequest, w.decide = answerStates(approvalUntil(approved)), decides(d)
 	w.steps, w.records = nil, nil
 	return w, p
 }
@@ -58,7 +58,7 @@ var errEnded = status.Error(codes.FailedPrecondition, "NOT_PENDING")
 func TestDo_AllowedCallEndsItsUnclaimedApproval(t *testing.T) {
 	t.Parallel()
 	isIn := func(state approvalv1.ApprovalState) func(*testPipeline) {
-		return func(w *testPipeline) { w.people.asked = answerStates(approvalUntil(state)) }
+		return func(w *testPipeline) { w.approvals.answerRequest = answerStates(approvalUntil(state)) }
 	}
 	ends := []string{"decide", "get", "cancel"}
 	looks := ends[:2]
@@ -74,27 +74,27 @@ func TestDo_AllowedCallEndsItsUnclaimedApproval(t *testing.T) {
 		"it has run":     {isIn(approvalv1.ApprovalState_APPROVAL_STATE_DONE), slices.Concat(looks, runs), 0},
 		"it is denied":   {isIn(denied), slices.Concat(looks, runs), 0},
 		"it was removed": {func(w *testPipeline) {
-			w.people.cancel = func(int) error { return status.Error(codes.NotFound, "APPROVAL_UNKNOWN") }
+			w.approvals.cancel = func(int) error { return status.Error(codes.NotFound, "APPROVAL_UNKNOWN") }
 		}, slices.Concat(ends, runs), 0},
 		"it is claimed in this moment": {func(w *testPipeline) {
-			w.people.cancel = func(int) error {
+			w.approvals.cancel = func(int) error {
 				isIn(approvalv1.ApprovalState_APPROVAL_STATE_CLAIMED)(w)
 				return errEnded
 			}
 		}, slices.Concat(ends, []string{"get"}, runs), 0},
 		"it is decided in this moment": {func(w *testPipeline) {
-			w.people.cancel = func(n int) error {
+			w.approvals.cancel = func(n int) error {
 				if n == 1 {
 					return errEnded
 				}
 				return nil
 			}
 		}, slices.Concat(ends, []string{"get", "cancel"}, runs), 0},
-		"it changes all the time": {func(w *testPipeline) { w.people.cancel = func(int) error { return errEnded } }, nil, commonv1.Code_CODE_APPROVAL_UNAVAILABLE},
+		"it changes all the time": {func(w *testPipeline) { w.approvals.cancel = func(int) error { return errEnded } }, nil, commonv1.Code_CODE_APPROVAL_UNAVAILABLE},
 		"the service is away": {func(w *testPipeline) {
-			w.people.asked = func() (*approvalv1.RequestApprovalResponse, error) { return nil, errAway }
+			w.approvals.answerRequest = func() (*approvalv1.RequestApprovalResponse, error) { return nil, errAway }
 		}, slices.Concat(looks, []string{"refusal"}), commonv1.Code_CODE_APPROVAL_UNAVAILABLE},
-		"the service is away since": {func(w *testPipeline) { w.people.cancel = func(int) error { return errAway } }, slices.Concat(ends, []string{"refusal"}), commonv1.Code_CODE_APPROVAL_UNAVAILABLE},
+		"the service is away since": {func(w *testPipeline) { w.approvals.cancel = func(int) error { return errAway } }, slices.Concat(ends, []string{"refusal"}), commonv1.Code_CODE_APPROVAL_UNAVAILABLE},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -131,7 +131,7 @@ func TestDo_AllowedCallThatNamesItsApprovalRunsOnce(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				w, p := newPendingCall(t, allowDecision())
-				w.people.asked = answerStates(approvalUntil(state))
+				w.approvals.answerRequest = answerStates(approvalUntil(state))
 				c := w.newApprovalCall(t)
 				c.ApprovalID = "a-1"
 				if got := p.Do(t.Context(), c); got.Refusal != nil || w.count("send") != 1 || w.count("cancel") != 1 {
@@ -169,12 +169,12 @@ func TestDo_DeniedCallEndsItsUnclaimedApproval(t *testing.T) {
 	}{
 		"it is approved": {func(*testPipeline) {}, []string{"decide", "get", "cancel", "refusal"}},
 		"it has run": {func(w *testPipeline) {
-			w.people.asked = answerStates(approvalUntil(approvalv1.ApprovalState_APPROVAL_STATE_DONE))
+			w.approvals.answerRequest = answerStates(approvalUntil(approvalv1.ApprovalState_APPROVAL_STATE_DONE))
 		}, []string{"decide", "get", "refusal"}},
 		"the service is away": {func(w *testPipeline) {
-			w.people.asked = func() (*approvalv1.RequestApprovalResponse, error) { return nil, errAway }
+			w.approvals.answerRequest = func() (*approvalv1.RequestApprovalResponse, error) { return nil, errAway }
 		}, []string{"decide", "get", "refusal"}},
-		"the service is away since": {func(w *testPipeline) { w.people.cancel = func(int) error { return errAway } }, []string{"decide", "get", "cancel", "refusal"}},
+		"the service is away since": {func(w *testPipeline) { w.approvals.cancel = func(int) error { return errAway } }, []string{"decide", "get", "cancel", "refusal"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -189,8 +189,8 @@ func TestDo_DeniedCallEndsItsUnclaimedApproval(t *testing.T) {
 				if diff := cmp.Diff(tt.steps, w.steps); diff != "" {
 					t.Errorf("steps (-want +got):\n%s", diff)
 				}
-				if w.people.cancelled != nil && w.people.cancelled[0] != "policy denies this call now" {
-					t.Errorf("it was cancelled because %q", w.people.cancelled)
+				if w.approvals.cancelled != nil && w.approvals.cancelled[0] != "policy denies this call now" {
+					t.Errorf("it was cancelled because %q", w.approvals.cancelled)
 				}
 			})
 		})
@@ -251,7 +251,7 @@ func TestApproval_EndedOneIsForgotten(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w, p := newPendingCall(t, allow())
-		w.people.asked = answerStates(approvalUntil(approvalv1.ApprovalState_APPROVAL_STATE_DONE))
+		w.approvals.answerRequest = answerStates(approvalUntil(approvalv1.ApprovalState_APPROVAL_STATE_DONE))
 		for range 3 {
 			if got := p.Do(t.Context(), w.newApprovalCall(t)); got.Refusal != nil {
 				t.Errorf("%+v", got.Refusal)
