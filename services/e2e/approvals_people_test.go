@@ -93,13 +93,13 @@ func TestPolicyExplain_DescribesTheRequiredApproval(t *testing.T) {
 		checkCommand(t, ran, 0, ran.Stdout, want...)
 	}
 	explain("pay", `{}`, "approval: by 2 operators or approvers of finance\n")
-	explain("post", `{}`, "approval: by an operator or approver; decided within 1h0m0s; made within 1m0s; for up to 3 calls within 1h0m0s\n")
+	explain("post", `{}`, "approval: by an operator or approver; decided within 1h0m0s; executed within 1m0s; for up to 3 calls within 1h0m0s\n")
 	explain("sync", `{}`, "approval: by an operator or approver\nidempotent: the call may be sent again if its outcome is not known\n")
 	const where = `decimal(args.amount) >= decimal("0") && decimal(args.amount) <= decimal("100")`
 	explain("refund", `{"amount":99}`, "approval: by an operator or approver; for up to 9 calls within 1h0m0s where "+where+"\n", "✓ grant.where="+where+"\n")
 	explain("refund", `{"amount":101}`, "approval: by an operator or approver\nno grant: an approval would be for this call only, because story/tools.refund gives a grant only if "+
-		where+"; that is false\n", "✗ grant.where="+where+"\n")
-	explain("refund", `{"to":1}`, "; that is no such key: amount\n", "✗ grant.where="+where+" (no such key: amount)\n")
+		where+" (here: false)\n", "✗ grant.where="+where+"\n")
+	explain("refund", `{"to":1}`, " (here: no such key: amount)\n", "✗ grant.where="+where+" (no such key: amount)\n")
 	explain("refund", "", "approval: by an operator or approver\nno grant: story/tools.refund gives a grant only if "+where+": set --arg NAME=VALUE to check that\n")
 }
 

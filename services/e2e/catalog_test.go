@@ -120,7 +120,7 @@ func TestCatalogClassify_InvalidInputIsReported(t *testing.T) {
 	}{
 		{"no list", []string{"--server", "s", "--file", file("no.json", `{"x":1}`)}, 1, "no.json: this is not a list of tools: give the response to `tools/list`, its result, or the array in its result"},
 		{"not JSON", []string{"--server", "s", "--file", file("cut.json", `[{"name":"a"}`)}, 1, "cut.json: this is not a list of tools"},
-		{"two lists", []string{"--server", "s", "--file", file("two.json", `[] []`)}, 1, "something follows it"},
+		{"two lists", []string{"--server", "s", "--file", file("two.json", `[] []`)}, 1, "more text follows the JSON value"},
 		{"a name twice", []string{"--server", "s", "--file", file("twice.json", `{"tools":[{"name":"a"},{"name":"b"},{"name":"a"}]}`)}, 1, `tools[2]: the name "a" is already at tools[0]`},
 		{"a key twice", []string{"--server", "s", "--file", file("key.json", `[{"name":"a","name":"b"}]`)}, 1, "duplicate"},
 		{"no name", []string{"--server", "s", "--file", file("name.json", `{"result":{"tools":[{"title":"a"}]}}`)}, 1, "result.tools[0]: this is not the definition of a tool: it has no name"},
@@ -131,7 +131,7 @@ func TestCatalogClassify_InvalidInputIsReported(t *testing.T) {
 		{"no command", []string{"--server", "s", "--run"}, 2, "--run needs the command that starts the server"},
 		{"a command alone", []string{"--server", "s", "--file", "x", "y"}, 2, `"y" is only allowed with --run`},
 		{"no program", []string{"--server", "s", "--run", "--", "no-such-program"}, 1, "start no-such-program"},
-		{"a program that is no server", []string{"--server", "s", "--run", "--", "sh", "-c", "echo oops >&2; exit 3"}, 1, "initialize: it did not answer"},
+		{"a program that is no server", []string{"--server", "s", "--run", "--", "sh", "-c", "echo oops >&2; exit 3"}, 1, "initialize: the server did not answer"},
 		{"what it said", []string{"--server", "s", "--run", "--", "sh", "-c", "echo oops >&2; exit 3"}, 1, "oops"},
 	} {
 		ran := stack.Run(t, stack.Command{Args: append([]string{"catalog", "classify"}, test.args...)})

@@ -90,7 +90,7 @@ func (t *tool) printNoGrant(rules []*policyv1.ConsideredRule, hasArguments bool)
 			switch {
 			case c.GetName() != conditionCheck || c.GetHeld():
 			case hasArguments:
-				t.printf("no grant: an approval would be for this call only, because %s gives a grant only if %s, which is %s",
+				t.printf("no grant: an approval would be for this call only, because %s gives a grant only if %s (here: %s)",
 					ruleName(r.GetRule()), c.GetWant(), c.GetGot())
 			default:
 				t.printf("no grant: %s gives a grant only if %s: set --arg NAME=VALUE to check that", ruleName(r.GetRule()), c.GetWant())
