@@ -20,9 +20,9 @@ type instances struct {
 	mu      sync.Mutex
 	current string
 	// since is when current answered first.
-	since   time.Time
-	earlier []string
-	until   time.Time
+	since      time.Time
+	earlier    []string
+	splitUntil time.Time
 }
 
 // observe records that instance answered a request sent at asked, and reports whether two instances have answered in
@@ -39,19 +39,19 @@ func (i *instances) observe(instance string, asked time.Time) bool {
 	switch {
 	case instance == i.current, known && asked.Before(i.since):
 	case known:
-		i.until = now.Add(splitDuration)
+		i.splitUntil = now.Add(splitDuration)
 		i.current, i.since = instance, now
 	default:
 		i.earlier = append(i.earlier, instance)
 		i.earlier = i.earlier[max(0, len(i.earlier)-maxInstances):]
 		i.current, i.since = instance, now
 	}
-	return now.Before(i.until)
+	return now.Before(i.splitUntil)
 }
 
 // isSplit reports whether limited calls are refused because two instances answered in turn.
 func (i *instances) isSplit() bool {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	return time.Now().Before(i.until)
+	return time.Now().Before(i.splitUntil)
 }

@@ -53,11 +53,11 @@ func (d *Client) reuseRecord(rec *journal.Record) {
 	d.blanks.Put(rec)
 }
 
-// base fills in what every record of a call contains.
-func (a Attempt) base(ctx context.Context, rec *journal.Record) *journal.Record {
+// baseRecord fills in what every record of a call contains.
+func (a Attempt) baseRecord(ctx context.Context, rec *journal.Record) *journal.Record {
 	*rec = journal.Record{
 		DecisionID:     a.ID,
-		Principal:      Named(a.Principal),
+		Principal:      PrincipalRecord(a.Principal),
 		Session:        a.Principal.GetSession(),
 		Run:            a.Principal.GetRun(),
 		Server:         a.Server,
@@ -71,7 +71,7 @@ func (a Attempt) base(ctx context.Context, rec *journal.Record) *journal.Record 
 		rec.TraceID = span.TraceID().String()
 	}
 	for _, behind := range a.Principal.GetChain() {
-		rec.Chain = append(rec.Chain, Named(behind))
+		rec.Chain = append(rec.Chain, PrincipalRecord(behind))
 	}
 	if claim := a.Claim; claim != nil {
 		rec.ApprovalID, rec.Attempt = claim.GetId(), claim.Attempt
@@ -79,8 +79,8 @@ func (a Attempt) base(ctx context.Context, rec *journal.Record) *journal.Record 
 	return rec
 }
 
-// describe adds the tool's definition and class. Only the first record of a call has them.
-func (a Attempt) describe(rec *journal.Record) {
+// addDefinition adds the tool's definition and class. Only the first record of a call has them.
+func (a Attempt) addDefinition(rec *journal.Record) {
 	rec.DefinitionDigest = hex.EncodeToString(a.Definition)
 	if class := a.Decision.GetToolClass(); class != nil {
 		rec.Category, rec.Risk = enum.NameOrEmpty(class.GetCategory()), enum.NameOrEmpty(class.GetRisk())
@@ -100,17 +100,17 @@ func (d *Client) arguments(a Attempt) string {
 	return d.deps.Journal.HMAC(args.Of(a.Sent.Raw))
 }
 
-// Named returns a principal as records name it.
-func Named(p *identityv1.Principal) journal.Principal {
+// PrincipalRecord returns a principal as records name it.
+func PrincipalRecord(p *identityv1.Principal) journal.Principal {
 	return journal.Principal{
 		Tenant: p.GetTenant(), Subject: p.GetSubject(), Agent: p.GetAgent(), Owner: p.GetOwner(), TokenID: p.GetTokenId(),
 	}
 }
 
-// intent fills in the record of a call that is about to be sent.
-func (d *Client) intent(ctx context.Context, a Attempt, rec *journal.Record) *journal.Record {
-	a.base(ctx, rec)
-	a.describe(rec)
+// intentRecord fills in the record of a call that is about to be sent.
+func (d *Client) intentRecord(ctx context.Context, a Attempt, rec *journal.Record) *journal.Record {
+	a.baseRecord(ctx, rec)
+	a.addDefinition(rec)
 	rec.ArgumentsHMAC = d.arguments(a)
 	rec.Effect = effects[a.Decision.GetEffect()]
 	rec.Rule = rule(a.Decision.GetRule())
@@ -140,9 +140,9 @@ func (d *Client) intent(ctx context.Context, a Attempt, rec *journal.Record) *jo
 // RefusalRecord returns the record of a refused call. It contains the actual reason, even if the caller's answer does
 // not.
 func (d *Client) RefusalRecord(ctx context.Context, a Attempt, refused *refusal.Refusal) *journal.Record {
-	rec := a.base(ctx, new(journal.Record))
+	rec := a.baseRecord(ctx, new(journal.Record))
 	if !a.Decision.GetHidden() { // the record of a hidden tool looks like that of a missing one
-		a.describe(rec)
+		a.addDefinition(rec)
 	}
 	rec.ArgumentsHMAC = d.arguments(a)
 	rec.Effect = Denied
@@ -164,9 +164,9 @@ func (d *Client) RefusalRecord(ctx context.Context, a Attempt, refused *refusal.
 	return rec
 }
 
-// outcome fills in the record of the outcome of a sent call.
-func (a Attempt) outcome(ctx context.Context, answer upstream.Answer, err error, rec *journal.Record) *journal.Record {
-	a.base(ctx, rec)
+// outcomeRecord fills in the record of the outcome of a sent call.
+func (a Attempt) outcomeRecord(ctx context.Context, answer upstream.Answer, err error, rec *journal.Record) *journal.Record {
+	a.baseRecord(ctx, rec)
 	rec.ResultClass = class(answer, err)
 	rec.UpstreamStatus = answer.Status
 	rec.LimitLeaseID = a.Lease.GetId()
@@ -200,13 +200,13 @@ func class(a upstream.Answer, err error) journal.ResultClass {
 func (d *Client) RecordIntent(ctx context.Context, a Attempt) error {
 	rec := d.newRecord()
 	defer d.reuseRecord(rec)
-	return d.writeRecord(ctx, spans.JournalIntent, d.intent(ctx, a, rec), d.deps.Journal.Intent)
+	return d.writeRecord(ctx, spans.JournalIntent, d.intentRecord(ctx, a, rec), d.deps.Journal.Intent)
 }
 
 // RecordClaim records that an approval is about to be claimed, and the idempotency key under which its limits are
 // reserved; an empty key means that none are. If it fails, the approval must not be claimed.
 func (d *Client) RecordClaim(ctx context.Context, a Attempt, key string) error {
-	rec := d.intent(ctx, a, new(journal.Record))
+	rec := d.intentRecord(ctx, a, new(journal.Record))
 	rec.IdempotencyKey = key
 	return d.writeRecord(ctx, spans.JournalClaim, rec, d.deps.Journal.Claim)
 }
@@ -216,13 +216,13 @@ func (d *Client) RecordClaim(ctx context.Context, a Attempt, key string) error {
 func (d *Client) RecordOutcome(ctx context.Context, a Attempt, answer upstream.Answer, err error) (journal.ResultClass, error) {
 	rec := d.newRecord()
 	defer d.reuseRecord(rec)
-	a.outcome(ctx, answer, err, rec)
+	a.outcomeRecord(ctx, answer, err, rec)
 	return rec.ResultClass, d.writeRecord(ctx, spans.JournalOutcome, rec, d.deps.Journal.Outcome)
 }
 
 // RecordSettled records that nothing is left to report to the approval service about an approved call.
 func (d *Client) RecordSettled(ctx context.Context, a Attempt) {
-	d.WriteSettled(ctx, a.base(ctx, new(journal.Record)))
+	d.WriteSettled(ctx, a.baseRecord(ctx, new(journal.Record)))
 }
 
 // WriteSettled does what [Desk.RecordSettled] does for a call of which only a record exists.
@@ -281,8 +281,8 @@ func rule(r *policyv1.RuleRef) journal.Rule {
 
 func sessionKey(k policyv1.SessionKey) string { return enum.NameOrEmpty(k) }
 
-// Unjudged is a request of an authenticated caller that was rejected or refused before policy was asked about it.
-type Unjudged struct {
+// RefusedRequest is a request of an authenticated caller that was rejected or refused before policy was asked about it.
+type RefusedRequest struct {
 	// Principal is the caller.
 	Principal *identityv1.Principal
 	// Server, Method and Name are what the request named, as far as it could be read.
@@ -297,11 +297,11 @@ type Unjudged struct {
 }
 
 // Record returns the record of the request, with a new identifier.
-func (r Unjudged) Record(ctx context.Context) *journal.Record {
+func (r RefusedRequest) Record(ctx context.Context) *journal.Record {
 	refused := refusal.Refusal{Code: r.Code, Message: r.Message}
 	rec := &journal.Record{
 		DecisionID:   NewID(),
-		Principal:    Named(r.Principal),
+		Principal:    PrincipalRecord(r.Principal),
 		Session:      r.Principal.GetSession(),
 		Run:          r.Principal.GetRun(),
 		Server:       r.Server,

@@ -25,7 +25,7 @@ func (x *Exchange) Abilities() []mcp.Ability {
 }
 
 // DeclaredCapabilities returns the capabilities object that the client sends: in initialize, or in each request of
-// 2026-07-28. A caller without an MCP client has none.
+// 2026-07-28. It returns nil for a caller without an MCP client.
 func (x *Exchange) DeclaredCapabilities() (capabilities map[string]jsontext.Value) {
 	if !x.Sink.HasClient() || json.Unmarshal(x.ClientCapabilities, &capabilities) != nil {
 		return nil

@@ -13,8 +13,8 @@ type Addressing interface {
 	IsShared() bool
 	// ClientID returns the id or progress token of a server as the client reads it. Both are raw JSON.
 	ClientID(raw []byte) []byte
-	// Rename returns the edits that replace the server's names by those that the client knows, in a message from the
-	// server. No edit overlaps others, which are also made to the message.
+	// Rename returns the edits that replace the server's names by the names that the client knows, in a message from
+	// the server. No edit overlaps the edits in others, which are also made to the message.
 	Rename(method string, raw []byte, others []jsonrpc.Edit) ([]jsonrpc.Edit, error)
 	// RenameRequest returns the same for a request from the server.
 	RenameRequest(req upstream.Request) ([]jsonrpc.Edit, error)

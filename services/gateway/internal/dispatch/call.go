@@ -68,7 +68,7 @@ func (x *Exchange) newCall(ctx context.Context, tracked *session.Call, relay *Re
 		Reply:                relay,
 		Identity:             x.Server.Identity,
 		Tools:                tools,
-		HidesTools:           tools.Hides,
+		HidesTools:           tools.HidesTools,
 		Hold:                 x.Hold,
 	}
 	if x.Session.Client.Elicits && relay.Accepts() {
@@ -92,8 +92,8 @@ func (x *Exchange) newResponse(ctx context.Context, result pipeline.Result) Resp
 	return x.RefusedResponse(ctx, refused)
 }
 
-// Access returns what policy may allow the caller on the server. Messages that need no rule depend on it. It returns
-// an error if policy cannot be asked.
+// Access returns what policy may allow the caller on the server. Messages that need no rule depend on the result.
+// Access returns an error if policy cannot be asked.
 func (x *Exchange) Access(ctx context.Context) (visibility.Access, error) {
 	if x.Stale {
 		return visibility.Access{}, ErrStale
@@ -213,7 +213,7 @@ func (x *Exchange) HandleNotification(ctx context.Context) {
 }
 
 // MayNotify reports whether the notification may go to a server without a rule. A server is notified of changed roots
-// only if it may ask the client for roots.
+// only if the server may ask the client for roots.
 func (x *Exchange) MayNotify() bool {
 	return mcp.NeedsNoRule(x.Message.Method) || x.Message.Method == mcp.MethodRootsChanged && x.Session.Client.Offer.Has(mcp.MethodRoots)
 }
@@ -227,7 +227,7 @@ func (x *Exchange) sendNotification(ctx context.Context, own upstream.GatewayMes
 
 // RefuseNotification records the refusal of a notification, which has no answer.
 func (x *Exchange) RefuseNotification(ctx context.Context, code commonv1.Code) {
-	x.Deps.Pipeline.RecordRefusal(ctx, attempt.Unjudged{
+	x.Deps.Pipeline.RecordRefusal(ctx, attempt.RefusedRequest{
 		Principal: x.ActingPrincipal(), Server: x.ServerName, Method: x.Message.Method, Code: code, Bytes: len(x.Message.Raw),
 	})
 }

@@ -110,5 +110,5 @@ func confirmed(result []byte) attempt.Confirmation {
 
 // withdraw notifies the client that a request with this raw id is cancelled.
 func (o *Relay) withdraw(id []byte) {
-	_ = o.SendMessage([]byte(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":` + string(o.x.Addressing.ClientID(id)) + `,"reason":"no request waits for the answer any longer"}}`))
+	_ = o.SendMessage([]byte(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":` + string(o.exchange.Addressing.ClientID(id)) + `,"reason":"no request waits for the answer any longer"}}`))
 }

@@ -57,7 +57,7 @@ func (x *Exchange) FilterResult(ctx context.Context, answer *jsonrpc.Answer) (ed
 	}
 	visible, err := x.Deps.Visibility.Names(ctx, x.Viewer(), x.Message.Method, names)
 	if err != nil {
-		return nil, false, Unfiltered(err)
+		return nil, false, FilterFailed(err)
 	}
 	return list.Clean(func(t jsonrpc.Tool) bool { return !visible[t.Name] }), true, nil
 }

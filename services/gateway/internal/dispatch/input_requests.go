@@ -24,7 +24,7 @@ import (
 // Requests), and in the error with which a server of 2025-11-25 requires that a URL is opened first (Elicitation, URL
 // Mode). Each request is decided and recorded as a request of the server. If one of the requests is denied, or if the
 // answer must not have requests, the client does not get the answer, because the client cannot continue without them.
-// What the server has done by then is unknown. All revisions and methods are checked, because a client may act on such
+// What the server has done by then is unknown. All revisions and methods are checked, because a client may act on
 // requests in any answer.
 func (x *Exchange) CheckInputRequests(ctx context.Context, answer *jsonrpc.Answer) *refusal.Refusal {
 	in := answer.InputRequests
@@ -167,7 +167,7 @@ func inputID() []byte { return []byte(`"sluice-` + rand.Text() + `"`) }
 // refuseServerRequest records and returns the refusal of a server's request.
 func (x *Exchange) refuseServerRequest(ctx context.Context, method string, code commonv1.Code, why string) *refusal.Refusal {
 	out := &refusal.Refusal{Code: code, Message: why}
-	out.ID = x.Deps.Pipeline.RecordRefusal(ctx, attempt.Unjudged{
+	out.ID = x.Deps.Pipeline.RecordRefusal(ctx, attempt.RefusedRequest{
 		Principal: x.ActingPrincipal(), Server: x.ServerName, Method: method, Code: code, Message: why, FromServer: true,
 	})
 	return out

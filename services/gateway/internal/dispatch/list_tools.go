@@ -63,18 +63,18 @@ func (x *Exchange) fetchTools(ctx context.Context, out *Relay) (*jsonrpc.Answer,
 	}
 	found, err := x.Discovery.Get(ctx, discovery.Fresh)
 	if err != nil {
-		return nil, x.Undiscovered(ctx, err)
+		return nil, x.DiscoveryFailed(ctx, err)
 	}
 	list, err := x.Era.OwnList(found)
 	if err != nil {
-		return nil, x.Undiscovered(ctx, err)
+		return nil, x.DiscoveryFailed(ctx, err)
 	}
 	return list, nil
 }
 
-// Undiscovered returns the refusal of a message that needs the gateway's own list of the server, if the server could
+// DiscoveryFailed returns the refusal of a message that needs the gateway's own list of the server, if the server could
 // not be listed.
-func (x *Exchange) Undiscovered(ctx context.Context, err error) *refusal.Refusal {
+func (x *Exchange) DiscoveryFailed(ctx context.Context, err error) *refusal.Refusal {
 	if errors.Is(err, toolreport.ErrNotReported) {
 		x.Deps.Log.WarnContext(ctx, "tool list not reported to the catalog", "server", x.ServerName, "error", err)
 		return PolicyUnavailable()
@@ -96,11 +96,11 @@ func (x *Exchange) filterTools(ctx context.Context, answer *jsonrpc.Answer) (*vi
 	for age := time.Duration(anyAge); ; age = servers.RenewAfter {
 		known, err := x.reportTools(ctx, answer, age)
 		if err != nil {
-			return nil, x.Undiscovered(ctx, err)
+			return nil, x.DiscoveryFailed(ctx, err)
 		}
 		shown, err := x.Deps.Visibility.Tools(ctx, x.Viewer(), answer, known)
 		if err != nil {
-			return nil, Unfiltered(err)
+			return nil, FilterFailed(err)
 		}
 		if !shown.Unaccepted || age == servers.RenewAfter || !x.mayBeOutdated(ctx, known) {
 			if len(shown.Changed) > 0 {
@@ -134,8 +134,8 @@ func (x *Exchange) Viewer() visibility.Caller {
 	}
 }
 
-// Unfiltered returns the refusal of a request whose result can't be filtered for the caller.
-func Unfiltered(err error) *refusal.Refusal {
+// FilterFailed returns the refusal of a request whose result can't be filtered for the caller.
+func FilterFailed(err error) *refusal.Refusal {
 	if errors.Is(err, visibility.ErrBusy) {
 		return &refusal.Refusal{Code: commonv1.Code_CODE_ABUSE_LIMITED, Message: visibility.ErrBusy.Error() + "."}
 	}

@@ -24,7 +24,7 @@ const KeepAliveInterval = 25 * time.Second
 // Relay forwards what a server sends before its answer to the client, as far as the client may get it. It is safe for
 // concurrent use.
 type Relay struct {
-	x *Exchange
+	exchange *Exchange
 	Sink
 	serverRequests serverRequests
 	// requestCtx ends when the client has disconnected or cancelled its request.
@@ -36,7 +36,7 @@ type Relay struct {
 // NewRelay returns the relay to the stream of the exchange. The exchange has one relay, which one handler uses at a
 // time. The caller must call [Relay.Settle] when no more messages of the server are forwarded.
 func (x *Exchange) NewRelay() *Relay {
-	x.relay.x, x.relay.Sink, x.relay.requestCtx = x, x.Sink, x.ClientCtx
+	x.relay.exchange, x.relay.Sink, x.relay.requestCtx = x, x.Sink, x.ClientCtx
 	return &x.relay
 }
 
@@ -45,7 +45,7 @@ func (o *Relay) Event(raw []byte) { _ = o.Deliver(upstream.Event{Message: raw}) 
 
 // Deliver forwards an event of a server, as far as the client may get it. An error means that the client can't get it.
 func (o *Relay) Deliver(event upstream.Event) error {
-	x := o.x
+	x := o.exchange
 	m, clean, err := x.parseMessage(event.Message)
 	switch {
 	case err != nil:
@@ -118,7 +118,7 @@ func (o *Relay) SendMessage(message ...[]byte) error { return o.sendEvent(upstre
 
 // sendEvent sends a message as this event. It sends nothing if there is neither a message nor an id nor a retry time.
 func (o *Relay) sendEvent(event upstream.Event, message [][]byte) error {
-	event = o.x.Addressing.Event(event)
+	event = o.exchange.Addressing.Event(event)
 	if session.IsReplayID(event.ID) { // the gateway would treat it as its own id
 		event.ID = ""
 	}
@@ -126,7 +126,7 @@ func (o *Relay) sendEvent(event upstream.Event, message [][]byte) error {
 		return nil
 	}
 	if event.ID != "" && o.Accepts() {
-		o.x.Session.Events.Add(event.ID)
+		o.exchange.Session.Events.Add(event.ID)
 	}
 	return o.Send(event, message...)
 }
@@ -137,12 +137,12 @@ func (o *Relay) Hold() { o.Open() }
 // Progress notifies a client that asked for progress that its call still waits for an approval. The value n/1e6 is far
 // below the values that servers report later, because progress must rise (MCP, Progress).
 func (o *Relay) Progress(n int) {
-	token := o.x.Message.Meta.ProgressToken
+	token := o.exchange.Message.Meta.ProgressToken
 	if !token.Present() {
 		return
 	}
 	message := fmt.Appendf(nil, `{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":%s,"progress":%s,"message":"waiting for a person's approval"}}`,
-		token.Of(o.x.Message.Raw), strconv.FormatFloat(float64(n)/1e6, 'f', -1, 64))
+		token.Of(o.exchange.Message.Raw), strconv.FormatFloat(float64(n)/1e6, 'f', -1, 64))
 	_ = o.SendMessage(message) // the client may have disconnected
 }
 
@@ -156,7 +156,7 @@ func (o *Relay) KeepOpen(ctx context.Context, end context.CancelFunc) {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
-			if o.x.Revoked() || o.KeepAlive() != nil {
+			if o.exchange.Revoked() || o.KeepAlive() != nil {
 				end()
 				return
 			}

@@ -17,7 +17,7 @@ import (
 
 // Refuse records a refusal of the message, and returns it as the response.
 func (x *Exchange) Refuse(ctx context.Context, refused *refusal.Refusal) Response {
-	record := attempt.Unjudged{Principal: x.Principal, Server: spans.Clip(x.ServerName), Code: refused.Code, Message: refused.Message, Bytes: x.Size}
+	record := attempt.RefusedRequest{Principal: x.Principal, Server: spans.Clip(x.ServerName), Code: refused.Code, Message: refused.Message, Bytes: x.Size}
 	if x.Message != nil && x.Message.Kind != jsonrpc.Invalid {
 		record.Principal, record.Method, record.Name, record.Bytes = x.ActingPrincipal(), x.Message.Method, jsonrpc.RecordName(x.Message), len(x.Message.Raw)
 	}
@@ -56,7 +56,7 @@ func (x *Exchange) OwnResponse(ctx context.Context, body []byte, err error) Resp
 	return Response{Body: [][]byte{body}}
 }
 
-// Edited returns the response for a server's answer with these edits, which include those of [jsonrpc.Answer.Clean].
+// Edited returns the response for a server's answer with these edits. They include the edits of [jsonrpc.Answer.Clean].
 func (x *Exchange) Edited(ctx context.Context, a *jsonrpc.Answer, edits []jsonrpc.Edit) Response {
 	edits, err := x.addNameEdits(a, x.Message.Method, edits)
 	var body [][]byte
@@ -73,8 +73,8 @@ func (x *Exchange) Edited(ctx context.Context, a *jsonrpc.Answer, edits []jsonrp
 	return Response{Body: body, ErrorType: spans.Answer(trace.SpanFromContext(ctx), a)}
 }
 
-// addNameEdits adds the edits that replace the server's names by those that the client knows, in an answer to a method
-// or in a notification.
+// addNameEdits adds the edits that replace the server's names by the names that the client knows, in an answer to a
+// method or in a notification.
 func (x *Exchange) addNameEdits(m *jsonrpc.Answer, method string, edits []jsonrpc.Edit) ([]jsonrpc.Edit, error) {
 	names, err := x.Addressing.Rename(method, m.Raw, edits)
 	return append(edits, names...), err

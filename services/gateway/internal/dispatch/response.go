@@ -1,4 +1,4 @@
-// Package dispatch carries out requests of callers to one server, in whatever revision of MCP they came: it answers the
+// Package dispatch carries out requests of callers to one server, in any revision of MCP. It answers the
 // requests that need no rule, filters lists and results by what the caller may see, hands all other requests to the
 // pipeline, and forwards what the server sends before its answer. The protocols build an [Exchange] and get a
 // [Response].

@@ -70,7 +70,7 @@ type serverRequest struct {
 // handleServerRequest handles a request of the server. If policy and the client's capabilities allow the request, it is
 // sent to the client, and the client's answer is sent to the server. handleServerRequest does not wait for that.
 func (o *Relay) handleServerRequest(m *jsonrpc.Answer) {
-	x := o.x
+	x := o.exchange
 	a := &serverRequest{relay: o, memory: x.Slot.Answer.Sibling(), id: bytes.Clone(m.ID.Of(m.Raw)), raw: m.Raw, method: m.Method, received: time.Now()}
 	var err error
 	a.pending, err = x.Session.ClientRequests.AddFromServer(a.id)
@@ -94,7 +94,7 @@ func (o *Relay) handleServerRequest(m *jsonrpc.Answer) {
 func (a *serverRequest) run() {
 	defer a.memory.Close()
 	defer a.pending.Close()
-	x := a.relay.x
+	x := a.relay.exchange
 	ctx := context.WithoutCancel(x.ClientCtx)
 	defer func() {
 		if panicked := recover(); panicked != nil { // net/http recovers in the goroutines of requests only
@@ -151,15 +151,15 @@ func (a *serverRequest) read(ctx context.Context) (*jsonrpc.Message, error) {
 		return nil, err
 	}
 	defer end()
-	return jsonrpc.Parse(a.raw, a.relay.x.Deps.Limits)
+	return jsonrpc.Parse(a.raw, a.relay.exchange.Deps.Limits)
 }
 
 // Forward implements [attempt.Forwarder]: it sends the request to the client and waits for the answer. Meanwhile the
 // timeout of the client's own requests to the server is paused.
 func (a *serverRequest) Forward(ctx context.Context, req upstream.Request, _ func([]byte)) (upstream.Answer, error) {
-	x := a.relay.x
+	x := a.relay.exchange
 	pause := x.Deadline.Pause
-	if x.Message.Kind == jsonrpc.Invalid { // on the session's stream: it may belong to any call
+	if x.Message.Kind == jsonrpc.Invalid { // the request arrived on the session's stream, so it may belong to any call
 		pause = x.Session.Calls.Pause
 	}
 	defer pause()()
@@ -191,7 +191,7 @@ func (a *serverRequest) Forward(ctx context.Context, req upstream.Request, _ fun
 }
 
 func (a *serverRequest) send(req upstream.Request) error {
-	edits, err := a.relay.x.Addressing.RenameRequest(req)
+	edits, err := a.relay.exchange.Addressing.RenameRequest(req)
 	if err != nil {
 		return err
 	}
@@ -229,7 +229,7 @@ func (a *serverRequest) parseResponse(ctx context.Context, m *jsonrpc.Message) (
 
 // reply sends the client's answer to the server.
 func (a *serverRequest) reply(ctx context.Context, answer *jsonrpc.Answer) {
-	x := a.relay.x
+	x := a.relay.exchange
 	ctx, cancel := context.WithTimeout(ctx, NotifyTimeout)
 	defer cancel()
 	x.logUnsent(ctx, a.method, x.Session.Upstream.Reply(ctx, &jsonrpc.Message{Raw: answer.Raw, Kind: answer.Kind, ID: answer.ID}))
@@ -242,9 +242,9 @@ func (a *serverRequest) refuse(ctx context.Context, code commonv1.Code, why stri
 
 // record records the refusal of a request.
 func (a *serverRequest) record(ctx context.Context, code commonv1.Code, why string) *refusal.Refusal {
-	x := a.relay.x
+	x := a.relay.exchange
 	refused := &refusal.Refusal{Code: code, Message: why}
-	refused.ID = x.Deps.Pipeline.RecordRefusal(ctx, attempt.Unjudged{
+	refused.ID = x.Deps.Pipeline.RecordRefusal(ctx, attempt.RefusedRequest{
 		Principal: x.ActingPrincipal(), Server: x.ServerName, Method: a.method, Code: code, Message: why, Bytes: len(a.raw), FromServer: true,
 	})
 	return refused
@@ -280,7 +280,7 @@ func errorForInvalid(why *question.Error, refused *refusal.Refusal) (code int, t
 }
 
 func (a *serverRequest) answerError(ctx context.Context, code int, text string) {
-	x := a.relay.x
+	x := a.relay.exchange
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), NotifyTimeout)
 	defer cancel()
 	x.logUnsent(ctx, a.method, x.Session.Upstream.SendNotification(ctx, upstream.Refused(a.id, code, text)))

@@ -14,7 +14,7 @@ type Sink interface {
 	// HasClient reports whether an MCP client waits for the response. Otherwise requests of the server can't be
 	// answered, and the request can't be continued by another.
 	HasClient() bool
-	// Accepts reports whether the caller takes such messages.
+	// Accepts reports whether the caller takes messages before the response.
 	Accepts() bool
 	// Open begins the stream, so that a caller sees that its request is held. It is idempotent.
 	Open()

@@ -28,8 +28,8 @@ type Tools struct {
 	*Exchange
 
 	access visibility.Access
-	// Hides reports whether a tool is hidden from the caller.
-	Hides bool
+	// HidesTools reports whether a tool is hidden from the caller.
+	HidesTools bool
 }
 
 // tools returns what the server lists to the caller. It returns an error if policy cannot be asked.
@@ -38,7 +38,7 @@ func (x *Exchange) tools(ctx context.Context) (Tools, error) {
 		return Tools{Exchange: x}, nil
 	}
 	access, err := x.Access(ctx)
-	return Tools{Exchange: x, access: access, Hides: err == nil && !access.HidesNone}, err
+	return Tools{Exchange: x, access: access, HidesTools: err == nil && !access.HidesNone}, err
 }
 
 // Listed reports whether the caller's list has the called tool: the list of this session, or what the caller sees of

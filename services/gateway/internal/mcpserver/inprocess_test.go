@@ -144,7 +144,7 @@ func TestServerDrain_WaitsForRunningRequests(t *testing.T) {
 	})
 }
 
-// Case I6. A session of an errand can't be used by an MCP client, not even by the agent's creator.
+// Case I6. A session that Server.Do has opened can't be used by an MCP client, not even by the agent's creator.
 func TestServerDo_SessionsAreNotSharedBetweenCallers(t *testing.T) {
 	t.Parallel()
 	w := newTestGateway(t)

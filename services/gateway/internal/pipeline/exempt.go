@@ -32,7 +32,8 @@ const (
 type ExemptMessage struct {
 	// Principal is the sender.
 	Principal *identityv1.Principal
-	// Server is the addressed server and Method the MCP method. Both are from closed lists.
+	// Server is the addressed server and Method the MCP method. Both are from closed lists, so that callers
+	// cannot choose the texts in records.
 	Server, Method string
 	// Bytes is the size of the message.
 	Bytes int
@@ -53,14 +54,16 @@ func (p *Pipeline) CountExempt(m ExemptMessage) *refusal.Refusal {
 
 // exemptCounter counts the messages that need no rule, by principal. It is safe for concurrent use.
 type exemptCounter struct {
-	mu sync.Mutex
-	by map[principal.Key]*minute
+	mu      sync.Mutex
+	minutes map[principal.Key]*minute
 	// since is when the minute of the tallies began; messages and bytes count what arrived in it.
 	since           time.Time
 	messages, bytes *quota.Tally
 }
 
-func newExemptCounter() *exemptCounter { return &exemptCounter{by: make(map[principal.Key]*minute)} }
+func newExemptCounter() *exemptCounter {
+	return &exemptCounter{minutes: make(map[principal.Key]*minute)}
+}
 
 // begin starts a new minute of the tallies when the current one is over.
 func (c *exemptCounter) begin(now time.Time) {
@@ -71,7 +74,7 @@ func (c *exemptCounter) begin(now time.Time) {
 	c.messages, c.bytes = quota.NewTally("messages in this minute", quota.For(maxExempt)), quota.NewTally("bytes of messages in this minute", quota.For(maxExemptBytes))
 }
 
-// minute counts one principal's messages of a minute until they are recorded.
+// minute counts the messages of one principal in one minute, until the counts are recorded.
 type minute struct {
 	since time.Time
 	// kinds are the records to write, and counted is when the first of their messages arrived.
@@ -95,10 +98,10 @@ func (c *exemptCounter) count(m ExemptMessage, now time.Time) error {
 		return err
 	}
 	caller := principal.Of(m.Principal)
-	current := c.by[caller]
+	current := c.minutes[caller]
 	if current == nil {
 		current = &minute{since: now, kinds: make(map[recordKey]*journal.Record)}
-		c.by[caller] = current
+		c.minutes[caller] = current
 	}
 	if now.Sub(current.since) >= windowTime {
 		current.since = now
@@ -119,10 +122,10 @@ func (o *minute) count(m ExemptMessage, now time.Time) {
 	rec := o.kinds[at]
 	if rec == nil {
 		rec = &journal.Record{
-			DecisionID: attempt.NewID(), Principal: attempt.Named(m.Principal), Server: at.server, Method: at.method, Since: o.counted,
+			DecisionID: attempt.NewID(), Principal: attempt.PrincipalRecord(m.Principal), Server: at.server, Method: at.method, Since: o.counted,
 		}
 		for _, behind := range m.Principal.GetChain() {
-			rec.Chain = append(rec.Chain, attempt.Named(behind))
+			rec.Chain = append(rec.Chain, attempt.PrincipalRecord(behind))
 		}
 		o.kinds[at] = rec
 	}
@@ -134,13 +137,13 @@ func (o *minute) count(m ExemptMessage, now time.Time) {
 func (c *exemptCounter) takeEnded(now time.Time, all bool) (records []*journal.Record) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for caller, current := range c.by {
+	for caller, current := range c.minutes {
 		if all || now.Sub(current.counted) >= windowTime {
 			records = slices.AppendSeq(records, maps.Values(current.kinds))
 			clear(current.kinds)
 		}
 		if len(current.kinds) == 0 && now.Sub(current.since) >= windowTime {
-			delete(c.by, caller)
+			delete(c.minutes, caller)
 		}
 	}
 	return records

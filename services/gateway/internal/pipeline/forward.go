@@ -61,12 +61,12 @@ func (p *Pipeline) forward(ctx context.Context, a attempt.Attempt) Result {
 type sendContext struct {
 	context.Context //nolint:containedctx // this type is a context
 
-	values context.Context //nolint:containedctx // see above
-	until  time.Time       // zero if a PausableDeadline measures the timeout
+	values   context.Context //nolint:containedctx // see above
+	deadline time.Time       // zero if a PausableDeadline measures the timeout
 }
 
 // Deadline implements context.Context.
-func (c sendContext) Deadline() (time.Time, bool) { return c.until, !c.until.IsZero() }
+func (c sendContext) Deadline() (time.Time, bool) { return c.deadline, !c.deadline.IsZero() }
 
 // Value implements context.Context. The values of the cancelling context come first, so that contexts derived from
 // this one find how they are cancelled.
@@ -96,7 +96,7 @@ func (p *Pipeline) send(ctx context.Context, a attempt.Attempt) (upstream.Answer
 	if deadline != nil {
 		defer deadline.Begin(timeout, maxTimeout, cancel)()
 	} else {
-		sendCtx.until = time.Now().Add(timeout)
+		sendCtx.deadline = time.Now().Add(timeout)
 		defer time.AfterFunc(timeout, func() { cancel(context.DeadlineExceeded) }).Stop()
 	}
 	if timeout <= 0 { // cancelled before the request is sent, so that the two do not race

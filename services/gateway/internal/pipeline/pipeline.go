@@ -192,7 +192,7 @@ func (p *Pipeline) refuse(ctx context.Context, a attempt.Attempt, refused *refus
 
 // RecordRefusal records a request of an authenticated caller that was rejected or refused before policy was asked
 // about it. It returns the id of the decision.
-func (p *Pipeline) RecordRefusal(ctx context.Context, r attempt.Unjudged) string {
+func (p *Pipeline) RecordRefusal(ctx context.Context, r attempt.RefusedRequest) string {
 	p.deps.Meters.CountRefused(ctx, r.Code)
 	return p.recordRefusal(ctx, r.Record(ctx))
 }

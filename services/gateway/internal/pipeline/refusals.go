@@ -122,7 +122,7 @@ type window struct {
 	bytes int
 	// overflow is the record of the refusals that are only counted; nil while there are none.
 	overflow *journal.Record
-	// slot is full while a call is judged, once refusals are only counted; nil before.
+	// slot is full while a call is judged. It is nil until refusals are only counted.
 	slot chan struct{}
 }
 

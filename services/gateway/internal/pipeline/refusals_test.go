@@ -123,7 +123,7 @@ func TestRefusals_OfOnePrincipalLeaveRoomForOthers(t *testing.T) {
 				const hours, aMinute = 1, 1200
 				for range hours * 60 {
 					for range aMinute {
-						p.RecordRefusal(t.Context(), attempt.Unjudged{
+						p.RecordRefusal(t.Context(), attempt.RefusedRequest{
 							Principal: caller("ana"), Server: "files", Method: "resources/read", Name: tool, Code: commonv1.Code_CODE_JSON_INVALID,
 						})
 					}
@@ -190,7 +190,7 @@ func TestRefusals_AreCountedByPrincipal(t *testing.T) {
 				case i%2 == 0 && n < 60: // beyond the limit these wait for their slots
 					p.Do(t.Context(), w.call(t))
 				case i%2 == 1:
-					p.RecordRefusal(t.Context(), attempt.Unjudged{Principal: caller("ana"), Server: "files", Code: commonv1.Code_CODE_JSON_INVALID})
+					p.RecordRefusal(t.Context(), attempt.RefusedRequest{Principal: caller("ana"), Server: "files", Code: commonv1.Code_CODE_JSON_INVALID})
 				}
 			}
 		})
@@ -210,7 +210,7 @@ func TestRefusals_OfServerRequestsAreCountedApart(t *testing.T) {
 	w := newTestPipeline()
 	p := w.pipeline(t)
 	refuse := func(server string, fromServer bool) string {
-		return p.RecordRefusal(t.Context(), attempt.Unjudged{Principal: caller("ana"), Server: server, Method: "roots/list", Code: commonv1.Code_CODE_METHOD_DENIED, FromServer: fromServer})
+		return p.RecordRefusal(t.Context(), attempt.RefusedRequest{Principal: caller("ana"), Server: server, Method: "roots/list", Code: commonv1.Code_CODE_METHOD_DENIED, FromServer: fromServer})
 	}
 	for range 2 * recordedOneByOne {
 		refuse("evil", true)
@@ -233,7 +233,7 @@ func TestRecordRefusal_RecordsRejectedRequests(t *testing.T) {
 	t.Parallel()
 	w := newTestPipeline()
 	ctx, span := startSpan(t)
-	id := w.pipeline(t).RecordRefusal(ctx, attempt.Unjudged{
+	id := w.pipeline(t).RecordRefusal(ctx, attempt.RefusedRequest{
 		Principal: caller("ana"), Server: "files", Method: "tools/call", Name: "safe", Code: commonv1.Code_CODE_HEADER_MISMATCH, Bytes: 7,
 	})
 	records := w.recordsOf(journal.KindRefusal)

@@ -53,9 +53,9 @@ func TestRefusals_AgentsShareTheQuotaOfTheirMaker(t *testing.T) {
 	t.Parallel()
 	a, now, recorded := newRefusalCounter(), time.Now(), 0
 	refuse := func(p *identityv1.Principal) bool {
-		rec := &journal.Record{DecisionID: attempt.NewID(), Principal: attempt.Named(p)}
+		rec := &journal.Record{DecisionID: attempt.NewID(), Principal: attempt.PrincipalRecord(p)}
 		for _, behind := range p.GetChain() {
-			rec.Chain = append(rec.Chain, attempt.Named(behind))
+			rec.Chain = append(rec.Chain, attempt.PrincipalRecord(behind))
 		}
 		id, _ := a.count(rec, now)
 		return id == rec.DecisionID

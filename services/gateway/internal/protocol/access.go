@@ -29,8 +29,8 @@ func (x *Request) MayReceiveFrom(ctx context.Context, server string) bool {
 // ErrVersion means that client and server agreed on a revision that the gateway does not speak.
 var ErrVersion = errors.New("the server speaks a protocol version that is not supported here")
 
-// NotOpened returns the refusal of a session that could not be opened.
-func NotOpened(err error) *refusal.Refusal {
+// SessionNotOpened returns the refusal of a session that could not be opened.
+func SessionNotOpened(err error) *refusal.Refusal {
 	switch {
 	case errors.Is(err, session.ErrTooMany):
 		refused := &refusal.Refusal{Code: commonv1.Code_CODE_TOO_MANY_SESSIONS}

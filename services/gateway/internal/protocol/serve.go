@@ -87,23 +87,23 @@ func (x *Request) readMessage(from io.Reader, size int64) *refusal.Refusal {
 	case errors.Is(err, limits.ErrRequests):
 		return TooMuchInFlight(err)
 	case err != nil:
-		return Unreadable()
+		return UnreadableBody()
 	}
 	end, err := x.Slot.Answer.TimesliceFor(x.ClientCtx, len(body))
 	if err != nil {
-		return Unreadable() // the caller has disconnected
+		return UnreadableBody() // the caller has disconnected
 	}
 	defer end()
 	if x.Message, err = jsonrpc.Parse(body, x.parseLimits()); err != nil {
 		x.Message = nil
-		return Unparsed(err)
+		return InvalidMessage(err)
 	}
 	return nil
 }
 
 // Resolve finds the server that the URL of the message names. It refuses a server that is absent for the caller.
 func (x *Request) Resolve() *refusal.Refusal {
-	if x.IsToAll() {
+	if x.IsForAllServers() {
 		return nil
 	}
 	if x.IsAbsent(x.ClientCtx, x.Caller, x.ServerName) {
@@ -115,14 +115,14 @@ func (x *Request) Resolve() *refusal.Refusal {
 	return nil
 }
 
-// IsToAll reports whether the message came to the URL of all servers.
-func (x *Request) IsToAll() bool { return x.ServerName == "" }
+// IsForAllServers reports whether the message came to the URL of all servers.
+func (x *Request) IsForAllServers() bool { return x.ServerName == "" }
 
 // parseLimits returns the limits for parsing the message. At the URL of all servers ids may be twice as long, because
 // the ids of servers' requests get the names of the servers there.
 func (x *Request) parseLimits() jsonrpc.Limits {
 	l := x.Limits
-	if x.IsToAll() {
+	if x.IsForAllServers() {
 		l.IDBytes *= 2
 	}
 	return l
@@ -179,13 +179,13 @@ func TooMuchInFlight(err error) *refusal.Refusal {
 	return refusal.ProtocolError(commonv1.Code_CODE_ABUSE_LIMITED, message)
 }
 
-// Unreadable refuses a message whose body could not be read.
-func Unreadable() *refusal.Refusal {
+// UnreadableBody refuses a message whose body could not be read.
+func UnreadableBody() *refusal.Refusal {
 	return refusal.ProtocolError(commonv1.Code_CODE_JSON_INVALID, "the body could not be read.")
 }
 
-// Unparsed refuses a message that the parser has refused.
-func Unparsed(err error) *refusal.Refusal {
+// InvalidMessage refuses a message that the parser has refused.
+func InvalidMessage(err error) *refusal.Refusal {
 	own, ok := errors.AsType[*jsonrpc.Error](err)
 	if !ok {
 		return refusal.ProtocolError(commonv1.Code_CODE_JSON_INVALID, "")

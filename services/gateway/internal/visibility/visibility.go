@@ -26,7 +26,8 @@ const (
 	// asked again.
 	maxCached = 256
 	maxOwners = 10_000
-	// maxMethods is how many methods are cached for one caller on one server, because a server may invent methods.
+	// maxMethods is how many methods are cached for one caller on one server, because a server can send notifications
+	// with any method.
 	maxMethods = 256
 	// retryAfter is how long a method counts as not allowed after policy could not be asked about it.
 	retryAfter = 5 * time.Second

@@ -27,8 +27,8 @@ import (
 )
 
 const (
-	// DiscoveryTimeout is how long a list waits for the discovery of servers of which nothing is known, or only
-	// outdated results.
+	// DiscoveryTimeout is how long a list waits for the discovery of servers that were never discovered, or whose
+	// last discovery is outdated.
 	DiscoveryTimeout = 3 * time.Second
 	// maxGreeting is the maximum size of a server's greeting that is read for the aggregate, in bytes.
 	maxGreeting = 256 << 10
@@ -60,7 +60,7 @@ type Accessible struct {
 }
 
 // Accessible returns the servers on which policy may allow the caller something, sorted by name. It waits at most 3 s
-// for servers of which nothing is known.
+// for servers that were never discovered.
 func (x All) Accessible(ctx context.Context) ([]*Accessible, *refusal.Refusal) {
 	if err := x.Slot.Admit(ctx); err != nil {
 		return nil, dispatch.NotAdmitted(err)
@@ -100,7 +100,7 @@ func (s *Accessible) discover(ctx context.Context) {
 	if s.Found = source.Last(); s.Found == nil || !s.Server.IsProgram() {
 		source.RefreshInBackground(discovery.Fresh) // continues for other callers if this caller disconnects
 		if _, err = source.Get(ctx, discovery.Fresh); err != nil {
-			s.part.Missing = s.Undiscovered(ctx, err)
+			s.part.Missing = s.DiscoveryFailed(ctx, err)
 		}
 		s.Found = source.Last()
 	}
@@ -158,7 +158,7 @@ func noCursor() *refusal.Refusal {
 func (s *Accessible) selectTools(ctx context.Context) *refusal.Refusal {
 	seen, err := s.Visibility.View(ctx, s.Viewer(), s.Found, s.Allowed.Revision)
 	if err != nil {
-		return dispatch.Unfiltered(err)
+		return dispatch.FilterFailed(err)
 	}
 	if seen.NeedsApproval {
 		s.Session.ListsApprovalTool.Store(true)
@@ -166,7 +166,7 @@ func (s *Accessible) selectTools(ctx context.Context) *refusal.Refusal {
 	list, known := s.Found.AggregateList, s.Found.Known.Digests
 	end, err := s.Slot.Answer.TimesliceFor(ctx, len(list.Raw)) // each tool is encoded again
 	if err != nil {
-		return dispatch.Unfiltered(visibility.ErrBusy)
+		return dispatch.FilterFailed(visibility.ErrBusy)
 	}
 	defer end()
 	s.Session.Members.SetShown(s.ServerName, func(tool string) []byte {
@@ -207,7 +207,8 @@ func keepElements(raw []byte, array jsonrpc.Span) []jsonrpc.Edit {
 	return []jsonrpc.Edit{{Span: jsonrpc.Span{End: array.Start + 1}}, {Span: jsonrpc.Span{Start: array.End - 1, End: len(raw)}}}
 }
 
-// gatherList answers a list whose method needs a rule. Each server that has such a list is asked in the caller's name.
+// gatherList answers a list whose method needs a rule. Each server that declares the capability for the list is
+// asked in the caller's name.
 // A server whose rules do not allow the list is left out.
 func (x All) gatherList(ctx context.Context) dispatch.Response {
 	var params struct {

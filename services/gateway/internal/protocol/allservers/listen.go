@@ -136,7 +136,7 @@ func (x Member) listenOnce(ctx context.Context, out *dispatch.Relay, passed func
 		return err
 	}
 	defer x.Slot.End()
-	defer out.Settle() // cancels the server's requests that came on the stream
+	defer out.Settle() // cancels the server's requests that arrived on the stream
 	return x.Session.Upstream.Listen(ctx, upstream.Listener{
 		Room: &x.Slot.Answer, Opened: func() {},
 		Event: func(event upstream.Event) error {

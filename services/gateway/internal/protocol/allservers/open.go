@@ -33,7 +33,7 @@ type initializeResponse struct {
 func (x All) Open(ctx context.Context) dispatch.Response {
 	done, err := x.Sessions.BeginOpen(x.Slot.Owner.Accounts)
 	if err != nil {
-		return x.Refuse(ctx, protocol.NotOpened(err))
+		return x.Refuse(ctx, protocol.SessionNotOpened(err))
 	}
 	defer done()
 	servers, refused := x.Accessible(ctx)
@@ -50,7 +50,7 @@ func (x All) Open(ctx context.Context) dispatch.Response {
 		return x.Refuse(ctx, &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_UNAVAILABLE})
 	}
 	if err := x.Sessions.Add(sess); err != nil {
-		return x.Refuse(ctx, protocol.NotOpened(err))
+		return x.Refuse(ctx, protocol.SessionNotOpened(err))
 	}
 	return dispatch.Response{Body: [][]byte{body}, Session: sess.ID}
 }

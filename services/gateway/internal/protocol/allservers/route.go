@@ -48,7 +48,7 @@ func (x All) Route(ctx context.Context) dispatch.Response {
 func (x All) Answer(ctx context.Context) dispatch.Response {
 	do := x.ownAnswer()
 	if do == nil {
-		return x.toMember(ctx)
+		return x.sendToServer(ctx)
 	}
 	if large := x.CheckSize(); large != nil {
 		return x.Refuse(ctx, large)
@@ -73,8 +73,8 @@ func (x All) ownAnswer() func(context.Context) dispatch.Response {
 	}
 }
 
-// toMember sends a request to the server that it names.
-func (x All) toMember(ctx context.Context) dispatch.Response {
+// sendToServer sends a request to the server that it names.
+func (x All) sendToServer(ctx context.Context) dispatch.Response {
 	server, edits, why := x.resolveTarget(ctx)
 	if why != nil {
 		return x.Refuse(ctx, why)
@@ -158,12 +158,12 @@ func (x All) rewriteFor(server string, edits ...jsonrpc.Edit) (Member, *refusal.
 	}
 	end, err := x.Slot.Answer.TimesliceFor(x.ClientCtx, len(raw))
 	if err != nil {
-		return Member{}, protocol.Unreadable() // the caller has disconnected
+		return Member{}, protocol.UnreadableBody() // the caller has disconnected
 	}
 	defer end()
 	member := x.ForServer(server)
 	if member.Message, err = jsonrpc.Parse(raw, x.Limits); err != nil {
-		return Member{}, protocol.Unparsed(err)
+		return Member{}, protocol.InvalidMessage(err)
 	}
 	return member, nil
 }

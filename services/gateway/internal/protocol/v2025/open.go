@@ -34,7 +34,7 @@ func (x Message) open(ctx context.Context) dispatch.Response {
 	}
 	done, err := x.Sessions.BeginOpen(x.Slot.Owner.Accounts)
 	if err != nil {
-		return x.Refuse(ctx, protocol.NotOpened(err))
+		return x.Refuse(ctx, protocol.SessionNotOpened(err))
 	}
 	defer done()
 	up, opened, err := x.initializeServer(ctx, access)
@@ -42,7 +42,7 @@ func (x Message) open(ctx context.Context) dispatch.Response {
 	case errors.Is(err, protocol.ErrVersion):
 		return x.RefusedResponse(ctx, x.UnsupportedVersion(x.Message.Version))
 	case errors.Is(err, toolreport.ErrNotReported):
-		return x.Refuse(ctx, x.Undiscovered(ctx, err))
+		return x.Refuse(ctx, x.DiscoveryFailed(ctx, err))
 	case err != nil:
 		return x.Refuse(ctx, x.ServerFailed(ctx, opened, err))
 	}
@@ -57,14 +57,14 @@ func (x Message) open(ctx context.Context) dispatch.Response {
 	}
 	if !access.MayCall {
 		if answer, err = x.RedactGreeting(answer); err != nil {
-			return x.Refuse(ctx, protocol.NotOpened(err))
+			return x.Refuse(ctx, protocol.SessionNotOpened(err))
 		}
 	}
 	version := x.negotiatedVersion(answer, access)
 	sess, err := x.newSession(up, version, access)
 	if err != nil {
 		x.closeUnused(up)
-		return x.Refuse(ctx, protocol.NotOpened(err))
+		return x.Refuse(ctx, protocol.SessionNotOpened(err))
 	}
 	sess.Ready.Store(!access.MayCall)
 	out := x.Edited(ctx, answer, x.WithClientID(answer, editGreeting(answer, version, access)))

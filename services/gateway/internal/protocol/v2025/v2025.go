@@ -47,7 +47,7 @@ type endpoint interface {
 
 // endpoint returns the endpoint to which the message was sent.
 func (x Message) endpoint() endpoint {
-	if x.IsToAll() {
+	if x.IsForAllServers() {
 		return allServers{x}
 	}
 	return x

@@ -21,10 +21,10 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/visibility"
 )
 
-// toAll handles a message of 2026-07-28 to all servers together. Its headers contain the combined names, as the body
-// does, so they are checked before the body is rewritten for a server. The caller's state for this client has member
-// sessions, as an aggregate session has.
-func (x *message) toAll(ctx context.Context) dispatch.Response {
+// handleAllServers handles a message of 2026-07-28 to all servers together. Its headers contain the combined names, as
+// the body does, so they are checked before the body is rewritten for a server. The caller's state for this client has
+// member sessions, as an aggregate session has.
+func (x *message) handleAllServers(ctx context.Context) dispatch.Response {
 	if len(x.Header[mcp.HeaderSession]) > 0 { // a client with a session has agreed on another revision
 		return x.Refuse(ctx, x.UnsupportedVersion(mcp.Modern))
 	}
@@ -103,7 +103,7 @@ func (x *message) MemberKey(ctx context.Context, access visibility.Access) (stri
 		}
 		var err error
 		if speaks, err = x.Server.AskStateless(ctx); err != nil {
-			return "", x.Undiscovered(ctx, err)
+			return "", x.DiscoveryFailed(ctx, err)
 		}
 	}
 	x.setTarget(speaks)

@@ -103,7 +103,7 @@ func (x *message) enterState(ctx context.Context) *refusal.Refusal {
 		err = use()
 	}
 	if err != nil {
-		return protocol.NotOpened(err)
+		return protocol.SessionNotOpened(err)
 	}
 	return nil
 }

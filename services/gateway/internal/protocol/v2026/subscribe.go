@@ -82,7 +82,7 @@ func allowedResources(ctx context.Context, x *protocol.Request, uris []string) (
 	for _, uri := range uris {
 		params, err := json.Marshal(map[string]string{"uri": uri})
 		if err != nil || uri == "" {
-			continue // no resource has such a URI
+			continue // no resource has an empty URI, or one that is not valid UTF-8
 		}
 		m, err := jsonrpc.Parse([]byte(`{"jsonrpc":"2.0","id":`+string(x.ID())+`,"method":"`+mcp.MethodSubscribe+`","params":`+string(params)+`}`), x.Limits)
 		counted := pipeline.ExemptMessage{Principal: x.Principal, Server: x.ServerName, Method: mcp.MethodListen, Bytes: len(uri)}

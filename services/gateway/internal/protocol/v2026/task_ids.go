@@ -71,7 +71,7 @@ func (x *message) Restore(ctx context.Context) *refusal.Refusal {
 	}
 	end, err := x.Slot.Answer.TimesliceFor(ctx, len(x.Message.Raw))
 	if err != nil {
-		return protocol.Unreadable() // the caller has stopped waiting
+		return protocol.UnreadableBody() // the caller has stopped waiting
 	}
 	defer end()
 	if refused := x.takeRequestState(); refused != nil {

@@ -72,9 +72,9 @@ type statelessEndpoint interface {
 	hasManyClients() bool
 }
 
-// endpoint returns the endpoint to which the message came.
+// endpoint returns the endpoint to which the message was sent.
 func (x *message) endpoint() statelessEndpoint {
-	if x.IsToAll() {
+	if x.IsForAllServers() {
 		return statelessAll{x}
 	}
 	return statelessOne{x}
@@ -83,7 +83,7 @@ func (x *message) endpoint() statelessEndpoint {
 // statelessOne is the URL of one server.
 type statelessOne struct{ *message }
 
-func (x statelessOne) handle(ctx context.Context) dispatch.Response { return x.toServer(ctx) }
+func (x statelessOne) handle(ctx context.Context) dispatch.Response { return x.handleServer(ctx) }
 
 func (x statelessOne) connect(sess *session.Session) {
 	sess.Upstream = x.Server.Upstream.OpenLater(x.upstreamOpener(), nil)
@@ -96,7 +96,7 @@ func (x statelessOne) hasManyClients() bool { return !x.translates }
 // statelessAll is the URL of all servers.
 type statelessAll struct{ *message }
 
-func (x statelessAll) handle(ctx context.Context) dispatch.Response { return x.toAll(ctx) }
+func (x statelessAll) handle(ctx context.Context) dispatch.Response { return x.handleAllServers(ctx) }
 
 func (x statelessAll) connect(sess *session.Session) {
 	sess.Members = &session.Members{Abilities: x.capabilities}
@@ -104,8 +104,8 @@ func (x statelessAll) connect(sess *session.Session) {
 
 func (statelessAll) hasManyClients() bool { return false }
 
-// toServer carries out a message at the URL of one server.
-func (x *message) toServer(ctx context.Context) dispatch.Response {
+// handleServer carries out a message at the URL of one server.
+func (x *message) handleServer(ctx context.Context) dispatch.Response {
 	speaks, refused := x.isServerModern(ctx)
 	if refused != nil {
 		return *refused
@@ -183,7 +183,7 @@ func (x *message) isServerModern(ctx context.Context) (bool, *dispatch.Response)
 	}
 	speaks, err := x.Server.AskStateless(ctx)
 	if err != nil {
-		return false, new(x.Refuse(ctx, x.Undiscovered(ctx, err)))
+		return false, new(x.Refuse(ctx, x.DiscoveryFailed(ctx, err)))
 	}
 	return speaks, nil
 }
@@ -220,7 +220,7 @@ func (x *message) checkRequired() *refusal.Refusal {
 // checkParamHeaders refuses a call whose headers disagree with its arguments. It refuses nothing if the tool is not in
 // the caller's list, so that the call is refused later, because its tool is unknown.
 func (x *message) checkParamHeaders(ctx context.Context, tools dispatch.Tools) *refusal.Refusal {
-	if tools.Hides {
+	if tools.HidesTools {
 		if listing, err := tools.Listed(ctx); err != nil || !listing.Listed {
 			return nil
 		}
@@ -228,7 +228,7 @@ func (x *message) checkParamHeaders(ctx context.Context, tools dispatch.Tools) *
 	bindings, arguments := x.Discovery.ParamHeaders(x.Message.Name), x.Message.Arguments.Of(x.Message.Raw)
 	end, err := x.Slot.Answer.TimesliceFor(ctx, len(arguments))
 	if err != nil {
-		return protocol.Unreadable() // the caller has disconnected
+		return protocol.UnreadableBody() // the caller has disconnected
 	}
 	defer end()
 	if x.paramHeaders, err = paramheaders.Headers(arguments, bindings, x.Header.Get); err == nil {
@@ -296,19 +296,19 @@ func (x *message) discovered(ctx context.Context, out *dispatch.Relay) (*jsonrpc
 	}
 	found, err := x.Discovery.Get(ctx, discovery.Fresh)
 	if err != nil {
-		return nil, x.Undiscovered(ctx, err)
+		return nil, x.DiscoveryFailed(ctx, err)
 	}
 	greeting := found.Greeting
 	if x.translates {
 		if greeting, err = upstream.Discovered(greeting, []byte("0")); err != nil {
-			return nil, x.Undiscovered(ctx, err)
+			return nil, x.DiscoveryFailed(ctx, err)
 		}
 	}
 	if refused := x.CheckInputRequests(ctx, greeting); refused != nil {
 		return nil, refused
 	}
 	if greeting, err = x.RedactGreeting(greeting); err != nil {
-		return nil, x.Undiscovered(ctx, err)
+		return nil, x.DiscoveryFailed(ctx, err)
 	}
 	return greeting, nil
 }
