@@ -41,7 +41,7 @@ func TestBegin_PersonsAgentsShareAQuota(t *testing.T) {
 		}
 	}
 	for name, who := range map[string]*identityv1.Principal{
-		"of another tenant": {Tenant: "other", Subject: "olga"}, "somebody else": {Tenant: "acme", Subject: "ben"},
+		"of another tenant": {Tenant: "other", Subject: "olga"}, "of another person": {Tenant: "acme", Subject: "ben"},
 	} {
 		if p, err := all.Begin(who, "files"); err != nil {
 			t.Errorf("%s was refused", name)

@@ -363,7 +363,7 @@ func TestAllServers_MembersEndWithTheAggregateSession(t *testing.T) {
 		time.Sleep(2 * time.Hour)
 		synctest.Wait()
 		if n := w.sessions.Len(); n != 0 || w.notes.closed != 1 {
-			t.Errorf("%d sessions are left, notes was told %d times", n, w.notes.closed)
+			t.Errorf("%d sessions are left, the server notes has had %d sessions closed", n, w.notes.closed)
 		}
 		cancel()
 		<-swept

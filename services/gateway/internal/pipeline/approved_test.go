@@ -111,9 +111,9 @@ func TestApproval_CallIsHeldUntilDecided(t *testing.T) {
 		took    time.Duration
 		reports int
 	}{
-		"approved":       {approvalIn(approved), 25 * time.Second, commonv1.Code_CODE_UNSPECIFIED, 25 * time.Second, 2},
-		"denied":         {approvalIn(denied), time.Second, commonv1.Code_CODE_APPROVAL_DENIED, time.Second, 0},
-		"nobody decides": {nil, 0, commonv1.Code_CODE_APPROVAL_PENDING, 45 * time.Second, 4},
+		"approved":            {approvalIn(approved), 25 * time.Second, commonv1.Code_CODE_UNSPECIFIED, 25 * time.Second, 2},
+		"denied":              {approvalIn(denied), time.Second, commonv1.Code_CODE_APPROVAL_DENIED, time.Second, 0},
+		"no approver decides": {nil, 0, commonv1.Code_CODE_APPROVAL_PENDING, 45 * time.Second, 4},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -58,7 +58,7 @@ func TestDenial_MessageHasItsReason(t *testing.T) {
 			&approvalv1.Vote{Subject: "bot", Channel: approvalv1.VoteChannel_VOTE_CHANNEL_ELICITATION}, time.Millisecond,
 			"Not executed: declined at the agent. The same call stays denied for another 1 s: do not make it again.",
 		},
-		"nobody knows for how long": {
+		"for an unknown time": {
 			&approvalv1.Vote{Subject: "ben"}, 0, "Not executed: denied by ben. Do not make the same call again.",
 		},
 	} {

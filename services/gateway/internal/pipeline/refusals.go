@@ -120,7 +120,7 @@ type window struct {
 	recorded int
 	// bytes is the size of the recorded refusals, less the bytes that were regained since.
 	bytes int
-	// overflow is the record of the refusals that are only counted; nil while there are none.
+	// overflow is the record of the refusals that are only counted; nil until a refusal is only counted.
 	overflow *journal.Record
 	// slot is full while a call is judged. It is nil until refusals are only counted.
 	slot chan struct{}
@@ -169,7 +169,7 @@ func newCountRecord(rec *journal.Record, since time.Time) *journal.Record {
 	}
 }
 
-// summary appends the record that counts the refusals after the first counted one, unless there are none.
+// summary appends the record that counts the refusals after the first counted one if it counts at least one.
 func (s *window) summary(records []*journal.Record) []*journal.Record {
 	if s == nil || s.overflow == nil || s.overflow.Count == 0 {
 		return records
