@@ -83,7 +83,7 @@ func TestConfig_InvalidConfigurationsAreReportedWithPosition(t *testing.T) {
 		{"two transports", configurationText("{http:", "{stdio: {command: [cat]}, http:"), []string{"servers.raw: set exactly one of http, stdio and grpc"}},
 		{"what this version does not do", configurationText("data: data", "data: data\nstores: {ratelimit: memory}"), []string{`stores: "ratelimit" is not offered in this version; take it out: limits are kept in memory`}},
 		{"certificates that are missing", configurationText("data: data", "data: data\ntls: {dir: nowhere}"), []string{"nowhere/ca.pem: no such file or directory (make it with `sluice certs --dir "}},
-		{"gRPC in the clear beyond this machine", configurationText("grpc: 127.0.0.1:0", "grpc: 0.0.0.0:0"), []string{"plaintext gRPC is served on loopback only: set tls.dir, or listen on 127.0.0.1"}},
+		{"gRPC in the clear beyond this machine", configurationText("grpc: 127.0.0.1:0", "grpc: 0.0.0.0:0"), []string{"gRPC without TLS is served on loopback only: set tls.dir, or set grpc to an address on 127.0.0.1"}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

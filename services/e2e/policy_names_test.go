@@ -28,7 +28,7 @@ func TestPolicyNames_UnknownNamesAreWarnedAbout(t *testing.T) {
 	t.Parallel()
 	up := rawmcp.Start(t, tools)
 	s := stack.WriteConfig(t, stack.Options{Servers: fmt.Sprintf("  raw: {http: {url: %q}}", up.URL), Policy: misnamed})
-	early := []string{`:8:39: `, `rules[0].match.server: no configured server is called "rwa"; did you mean "raw"?`, `:5:3: `, `"raw__echo" is a name at /mcp`}
+	early := []string{`:8:39: `, `rules[0].match.server: no configured server is called "rwa"; did you mean "raw"?`, `:5:3: `, `"raw__echo" is a tool's name at /mcp`}
 	late := `tools.not_there: no tool called "not_there" was listed by raw`
 	commands := [][]string{{"policy", "lint", s.Policy, "--config", s.Config}, {"config", "check", "--config", s.Config}}
 	for _, command := range commands {
@@ -60,7 +60,7 @@ func TestConfigCheck_ReportsMissingPolicies(t *testing.T) {
 		"data: d\n":          {0, "policy        none: `sluice up` creates starter policies in "},
 		"data: d\n" + server: {1, "no policies are configured, so every call would be refused: name files or folders under `policies`"},
 		"data: d\ntls: {dir: d}\nroles: {policy: {listen: \"127.0.0.1:0\", addr: \"127.0.0.1:1\"}}\n" + server: {
-			0, "no policies are configured: the policy role does not start with this file",
+			0, "no policies are configured, so the policy role does not start with this file",
 		},
 	} {
 		dir := writeFolder(t, map[string]string{"c.yaml": text})

@@ -202,7 +202,7 @@ func TestToolPins_ChangedDefinitionsWaitForAnOperator(t *testing.T) {
 	}
 	p.checkCode("purge", "tool_changed")
 	stopped := p.runCatalog("quarantine", "raw", "--reason", "enough")
-	checkCommand(t, stopped, 0, stopped.Stdout, "stopped")
+	checkCommand(t, stopped, 0, stopped.Stdout, "quarantined; revision ")
 	p.checkCode("get_note", "quarantined")
 }
 

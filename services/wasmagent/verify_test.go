@@ -160,7 +160,7 @@ func TestVerify_MatchesAfterUndoAndFork(t *testing.T) {
 	if _, err := c.ResetAgent(c.ctx, &wasmagentv1.ResetAgentRequest{AgentId: id}); err != nil {
 		t.Fatal(err)
 	}
-	c.mustPrompt(id, "say anew")
+	c.mustPrompt(id, "say again")
 	c.verifyMatches(id)
 	if f := fork.GetAgent(); f.GetForkedFrom() != id || f.GetJournalId() != id || f.GetEpoch() != 2 || len(c.state(f.GetId()).GetSnapshots()) != 0 {
 		t.Errorf("the fork is %v", f)

@@ -259,7 +259,7 @@ func (s *Server) carry(name string) error {
 func (s *Server) Serve(ctx context.Context, listeners ...net.Listener) error {
 	for _, lis := range listeners {
 		if s.cfg.TLS == nil && !isLoopback(lis.Addr()) {
-			return fmt.Errorf("serve %s: plaintext gRPC is served on loopback only: set tls.dir, or listen on 127.0.0.1", lis.Addr())
+			return fmt.Errorf("serve %s: gRPC without TLS is served on loopback only: set tls.dir, or set grpc to an address on 127.0.0.1", lis.Addr())
 		}
 	}
 	all := slices.Clone(s.pipes)

@@ -77,12 +77,12 @@ type principalEntries struct {
 // New returns an empty cache, or an error if a dependency is missing. If off is true, the cache stays empty.
 func New(deps Deps, off bool) (*Cache, error) {
 	if deps.Policy == nil || deps.Meters == nil || deps.Log == nil {
-		return nil, errors.New("kept: every dependency is required")
+		return nil, errors.New("decisioncache: every dependency is required")
 	}
 	return &Cache{deps: deps, off: off, clock: now}, nil
 }
 
-// A Question is a request for policy's decision on a call, without the call's arguments.
+// Query is a request for policy's decision on a call, without the call's arguments.
 type Query struct {
 	// Principal is the caller.
 	Principal *identityv1.Principal

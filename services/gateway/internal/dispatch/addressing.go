@@ -35,20 +35,29 @@ type Addressing interface {
 // Direct is the addressing of a server at a URL of its own.
 type Direct struct{ *Exchange }
 
+// IsShared implements [Addressing].
 func (Direct) IsShared() bool { return false }
 
+// ClientID implements [Addressing].
 func (Direct) ClientID(raw []byte) []byte { return raw }
 
+// Rename implements [Addressing].
 func (Direct) Rename(string, []byte, []jsonrpc.Edit) ([]jsonrpc.Edit, error) { return nil, nil }
 
+// RenameRequest implements [Addressing].
 func (Direct) RenameRequest(upstream.Request) ([]jsonrpc.Edit, error) { return nil, nil }
 
+// Event implements [Addressing].
 func (Direct) Event(e upstream.Event) upstream.Event { return e }
 
+// Forwards implements [Addressing].
 func (Direct) Forwards(string) bool { return true }
 
+// IsSubscribed implements [Addressing].
 func (Direct) IsSubscribed(*jsonrpc.Answer) bool { return true }
 
+// ListedDigest implements [Addressing].
 func (x Direct) ListedDigest(tool string) []byte { return x.Session.Definitions.Digest(tool) }
 
+// Resumable implements [Addressing].
 func (Direct) Resumable(own *session.Session) *session.Session { return own }

@@ -10,7 +10,6 @@ import (
 	"log/slog"
 	"net/http"
 	"strings"
-	"time"
 
 	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
@@ -35,9 +34,6 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/visibility"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 )
-
-// peerTimeout is how long another service may take to answer.
-const peerTimeout = 2 * time.Second
 
 // Config configures a [Server].
 type Config struct {

@@ -22,7 +22,7 @@ var (
 	errDrive   = errors.New("begins with a letter and a colon, which some readers take for a drive")
 	errShare   = errors.New("begins with two slashes, after which some readers expect the name of a host")
 	errClimb   = errors.New("has .. segments that lead above its start")
-	errDots    = errors.New("has a segment of dots and spaces, which some readers take for . or ..")
+	errDots    = errors.New("has a segment of dots and spaces, which some readers take for the current or the parent folder")
 	errAlike   = errors.New("has a character that some readers take for a slash or a dot")
 	errBoth    = errors.New("one of the paths is absolute and the other is relative")
 	errNoBase  = errors.New("has no last segment")

@@ -81,9 +81,9 @@ func (a *Agent) changeState(ctx context.Context, do func(next *state) (*wasmagen
 	return nil
 }
 
-// forcedChange is the cause of a cancelled turn if the cancellation is to change the agent. The turn makes the change
+// changeError is the cause of a cancelled turn if the cancellation is to change the agent. The turn makes the change
 // when it ends, so that no other change comes between.
-type forcedChange struct {
+type changeError struct {
 	error
 	change func(next *state) (*wasmagentv1.Event, error)
 	// isMade is true if the change was made, and err is the error if it could not be made.
@@ -92,7 +92,7 @@ type forcedChange struct {
 }
 
 // Unwrap returns the cause.
-func (f *forcedChange) Unwrap() error { return f.error }
+func (f *changeError) Unwrap() error { return f.error }
 
 // forceChange is like changeState, but does not wait for a running turn: it cancels the turn with cause, so that the
 // turn is undone.
@@ -107,7 +107,7 @@ func (a *Agent) forceChange(ctx context.Context, cause error, do func(next *stat
 		a.mu.Unlock()
 		switch {
 		case t != nil:
-			forced := &forcedChange{error: cause, change: do}
+			forced := &changeError{error: cause, change: do}
 			t.cancel(forced)
 			select {
 			case <-t.done:

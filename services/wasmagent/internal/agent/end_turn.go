@@ -28,7 +28,7 @@ func (a *Agent) endTurn(t *turn, envelope abi.GuestEnvelope, memory []byte, err 
 		next.memory = memory
 		err = next.finishTurn(t, envelope)
 	}
-	forced, _ := errors.AsType[*forcedChange](cause)
+	forced, _ := errors.AsType[*changeError](cause)
 	a.recordEnd(t, &next, forced, err)
 	if storeErr := a.saveEnd(t, &next); storeErr != nil {
 		next, err = t.stateBefore, storeErr
@@ -64,7 +64,7 @@ func (a *Agent) leaveTurn(t *turn) error {
 // recordEnd records the events that end a turn with the error err, which may be nil: that the turn was undone, the
 // output of a step that failed, and the change of the agent's state. If forced is not nil, recordEnd makes the forced
 // change.
-func (a *Agent) recordEnd(t *turn, next *state, forced *forcedChange, err error) {
+func (a *Agent) recordEnd(t *turn, next *state, forced *changeError, err error) {
 	if isUndone := err != nil && !errors.Is(err, ErrTurnFailed); isUndone && t.eventBytes > 0 {
 		a.recordEvent(t, &wasmagentv1.Event{Kind: wasmagentv1.EventKind_EVENT_KIND_UNDONE, Message: undoReason(err)}, nil)
 	}

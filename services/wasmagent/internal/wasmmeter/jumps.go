@@ -30,7 +30,7 @@ type dispatcher struct {
 // jumps describes the dispatchers of a function.
 type jumps struct {
 	// frames has an element for each open block. If the block is a dispatcher, the element is its index in around;
-	// otherwise it is none.
+	// otherwise it is noTarget.
 	frames []int
 	around []dispatcher
 	// back has, for each dispatcher and each of its parts, the last part from which a jump goes back to the part; none

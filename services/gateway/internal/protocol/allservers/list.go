@@ -32,11 +32,11 @@ const (
 	DiscoveryTimeout = 3 * time.Second
 	// maxGreeting is the maximum size of a server's greeting that is read for the aggregate, in bytes.
 	maxGreeting = 256 << 10
-	// gatherTimeout is how long one server may take to return all pages of a list. At most maxGatheredPages pages are
-	// read. At most MaxConcurrent servers are asked at once.
+	// gatherTimeout is how long one server may take to return all pages of a list, of which maxGatheredPages are read.
 	gatherTimeout    = 10 * time.Second
 	maxGatheredPages = 20
-	MaxConcurrent    = 8
+	// MaxConcurrent is how many servers are asked at once.
+	MaxConcurrent = 8
 	// maxServerBytes is how much one server may add to a gathered list, in bytes. Each element counts elementOverhead
 	// bytes in addition to its size.
 	maxServerBytes  = 4 << 20

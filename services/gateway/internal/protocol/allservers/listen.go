@@ -16,9 +16,9 @@ import (
 )
 
 const (
-	// MinRelistenDelay is how long after its end a server's stream is opened again for the first time. The delay
-	// doubles each time, up to MaxRelistenDelay.
+	// MinRelistenDelay is how long after its end a server's stream is opened again for the first time.
 	MinRelistenDelay = time.Second
+	// MaxRelistenDelay is the longest delay. The delay doubles each time.
 	MaxRelistenDelay = time.Minute
 )
 

@@ -106,6 +106,7 @@ func (x Message) findSession() *refusal.Refusal {
 	return nil
 }
 
+// SetTerms implements [protocol.Protocol].
 func (x Message) SetTerms(sess *session.Session) {
 	x.Version, x.SessionDigest, x.ClientName, x.Offer, x.AsksOnStreams = sess.Version, sess.Digest, sess.Client.Name, sess.Client.Offer, true
 	x.Offer.Aggregated = x.Addressing.IsShared()
@@ -120,6 +121,7 @@ func (x Message) SetTerms(sess *session.Session) {
 	}
 }
 
+// Route implements [protocol.Protocol].
 func (x Message) Route(ctx context.Context) dispatch.Response {
 	if x.NeedsNoRule() {
 		if refused := x.Admit(ctx, cmp.Or(x.Message.Method, dispatch.MethodResponse)); refused != nil {
@@ -146,8 +148,10 @@ func (x Message) Route(ctx context.Context) dispatch.Response {
 	}
 }
 
+// IsOwnTask implements [dispatch.Era]: there are no tasks in sessions.
 func (Message) IsOwnTask() bool { return false }
 
+// Prepare implements [dispatch.Era].
 func (x Message) Prepare(_ context.Context, call attempt.Call, _ *session.Call, _ dispatch.Tools, _ bool) (attempt.Call, *refusal.Refusal) {
 	if x.Message.Method == mcp.MethodToolsCall && x.Server.IsStateless() {
 		call.ParamHeaders = paramheaders.DerivedHeaders(x.Message.Arguments.Of(x.Message.Raw), x.Server.Own().ParamHeaders(x.Message.Name))
@@ -155,12 +159,15 @@ func (x Message) Prepare(_ context.Context, call attempt.Call, _ *session.Call, 
 	return call, nil
 }
 
+// TranslatesRevisions implements [dispatch.Era].
 func (x Message) TranslatesRevisions() bool { return x.Server.IsStateless() }
 
+// Pending implements [dispatch.Era]: a call that waits is refused with a ticket.
 func (Message) Pending(context.Context, pipeline.Result) (dispatch.Response, bool) {
 	return dispatch.Response{}, false
 }
 
+// Answer implements [dispatch.Era].
 func (x Message) Answer(ctx context.Context, result pipeline.Result) dispatch.Response {
 	if refused := x.CheckInputRequests(ctx, result.Answer); refused != nil {
 		return x.RefusedResponse(ctx, refused)
@@ -175,8 +182,10 @@ func (x Message) Answer(ctx context.Context, result pipeline.Result) dispatch.Re
 	return x.Edited(ctx, result.Answer, edits)
 }
 
+// OwnList implements [dispatch.Era].
 func (Message) OwnList(found *discovery.Result) (*jsonrpc.Answer, error) { return found.List, nil }
 
+// OwnAnswer implements [protocol.Protocol]: the gateway answers pings itself.
 func (x Message) OwnAnswer() func(context.Context) dispatch.Response {
 	if x.Message.Method == mcp.MethodPing {
 		return x.AnswerPing
@@ -184,16 +193,21 @@ func (x Message) OwnAnswer() func(context.Context) dispatch.Response {
 	return nil
 }
 
+// DiscoveryOf implements [protocol.Protocol].
 func (Message) DiscoveryOf(server *servers.Server) *discovery.Server { return server.Own() }
 
+// ForMember implements [protocol.Protocol].
 func (Message) ForMember(member *protocol.Request) protocol.Protocol { return Message{member} }
 
+// Restore implements [protocol.Protocol]: in sessions the gateway gives clients nothing to restore.
 func (Message) Restore(context.Context) *refusal.Refusal { return nil }
 
+// MemberKey implements [protocol.Protocol]: there is one member session for each server.
 func (x Message) MemberKey(context.Context, visibility.Access) (string, *refusal.Refusal) {
 	return x.ServerName, nil
 }
 
+// OpenMember implements [protocol.Protocol].
 func (x Message) OpenMember(sess *session.Session, access visibility.Access) {
 	parent, server, caller := x.Aggregate, x.Server, principal.Of(x.Principal)
 	abilities := x.FilterAbilities(parent.Members.Abilities, access)

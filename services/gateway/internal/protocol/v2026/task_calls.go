@@ -58,13 +58,13 @@ func (x *message) advanceTask(ctx context.Context, t *tasks.Task) {
 		return
 	}
 	a, refused := x.Pipeline.Approval(ctx, x.ActingPrincipal(), approval)
-	if refused != nil && refused.Retryable() || a.GetState() == approvalv1.ApprovalState_APPROVAL_STATE_PENDING || !x.Request.Background.Begin() {
+	if refused != nil && refused.Retryable() || a.GetState() == approvalv1.ApprovalState_APPROVAL_STATE_PENDING || !x.Background.Begin() {
 		return // a gateway that is stopping makes no more calls of tasks
 	}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	if !t.Begin(cancel) { // another request makes the call
 		cancel()
-		x.Request.Background.Done()
+		x.Background.Done()
 		return
 	}
 	s, caller := x.Protocol, x.Caller
