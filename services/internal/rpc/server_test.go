@@ -216,7 +216,7 @@ func TestServe_RefusesPlaintextOutsideLoopback(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			cancel()
 			err = server.Serve(ctx, addressListener{bufconn.Listen(1), tt.addr})
-			if tt.ok != (err == nil) || !tt.ok && !strings.Contains(err.Error(), "set tls.dir, or listen on 127.0.0.1") {
+			if tt.ok != (err == nil) || !tt.ok && !strings.Contains(err.Error(), "set tls.dir, or set grpc to an address on 127.0.0.1") {
 				t.Errorf("got %v", err)
 			}
 		})
