@@ -153,8 +153,11 @@ func (x All) ForServer(server string) Member {
 // strictly as a client's.
 func (x All) rewriteFor(server string, edits ...jsonrpc.Edit) (Member, *refusal.Refusal) {
 	raw, err := jsonrpc.ApplyEdits(x.Message.Raw, edits...)
-	if err != nil || !x.Slot.Reserve(len(raw)) {
-		return Member{}, protocol.TooMuchInFlight(err)
+	if err != nil {
+		return Member{}, protocol.InvalidMessage(err)
+	}
+	if !x.Slot.Reserve(len(raw)) {
+		return Member{}, protocol.TooMuchInFlight(nil)
 	}
 	end, err := x.Slot.Answer.TimesliceFor(x.ClientCtx, len(raw))
 	if err != nil {
