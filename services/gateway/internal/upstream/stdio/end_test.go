@@ -50,8 +50,8 @@ func TestProcess_EndsWithItsWholeGroup(t *testing.T) {
 }
 
 // TestClose_DoesNotWaitForProcessesOutsideTheGroup checks that a process that has left the group and holds the pipes open
-// does not keep the server from closing. The limiter kills such a process if it has seen it; such an attempt shows nothing
-// and is repeated.
+// does not keep the server from closing. The limiter kills such a process if it has seen it start; such an attempt shows
+// nothing and is repeated.
 func TestClose_DoesNotWaitForProcessesOutsideTheGroup(t *testing.T) {
 	t.Parallel()
 	for range 20 {

@@ -338,14 +338,29 @@ func (f *fake) noise(id jsontext.Value) {
 // breed starts a grandchild that ignores SIGTERM and keeps the pipes open. The grandchild is in the process's group, or
 // outside of it if escape is true.
 func (f *fake) breed(id jsontext.Value, escape bool) {
+	if escape {
+		f.answer(id, map[string]string{"pid": escapedSleeper()})
+		return
+	}
 	child := exec.Command(os.Args[0])
-	child.SysProcAttr = &syscall.SysProcAttr{Setsid: escape}
 	child.Env = []string{roleVariable + "=sleeper"}
 	child.Stdout, child.Stderr = os.Stdout, os.Stderr
 	if err := child.Start(); err != nil {
 		os.Exit(8)
 	}
 	f.answer(id, map[string]string{"pid": strconv.Itoa(child.Process.Pid)})
+}
+
+// escapedSleeper starts a process in a session of its own that holds the pipes open, and returns its id. The parent of the
+// process ends at once, so that the process is not a descendant of this one.
+func escapedSleeper() string {
+	parent := exec.Command("sh", "-c", "setsid sleep 300 </dev/null >&3 2>&3 & echo $!")
+	parent.ExtraFiles = []*os.File{os.Stdout}
+	pid, err := parent.Output()
+	if err != nil {
+		os.Exit(8)
+	}
+	return strings.TrimSpace(string(pid))
 }
 
 // runGateway runs a gateway with one session. It prints the id of the process that serves the session, and waits to be
