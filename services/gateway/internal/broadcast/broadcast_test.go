@@ -1,0 +1,34 @@
+package broadcast_test
+
+import (
+	"sync"
+	"testing"
+	"testing/synctest"
+
+	"github.com/sluice-mesh/sluice/services/gateway/internal/broadcast"
+)
+
+// TestNotify_WakesAllThatWait checks that one notification wakes every goroutine that waits, and none that waits later.
+func TestNotify_WakesAllThatWait(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var b broadcast.Broadcaster
+		b.Notify() // reaches no one
+		var woken sync.WaitGroup
+		for range 10 {
+			changed := b.Wait()
+			woken.Go(func() { <-changed })
+		}
+		b.Notify()
+		woken.Wait()
+		later := b.Wait()
+		synctest.Wait()
+		select {
+		case <-later:
+			t.Error("a notification wakes a goroutine that began to wait later")
+		default:
+		}
+		b.Notify()
+		<-later
+	})
+}
