@@ -6,11 +6,11 @@ import (
 	"unsafe"
 )
 
-// abiVersion is the version of the envelopes and of the functions below.
+// abiVersion is the version of the envelopes and of the functions that this package exports.
 const abiVersion = 1
 
-// incoming is the memory to which the host writes an envelope, and outgoing is the memory from which the host reads
-// one. The variables refer to them so that the garbage collector does not free them.
+// incoming is the memory to which the host writes an envelope, and outgoing is the memory from which the host reads an
+// envelope. These variables prevent the garbage collector from freeing the memory.
 var incoming, outgoing []byte
 
 //go:wasmexport abi_version

@@ -2,7 +2,7 @@ package guest
 
 import "encoding/json"
 
-// The JSON envelopes of ABI 1. Each step gets one envelope and returns one.
+// The JSON envelopes of ABI 1. Each step gets one envelope and returns one envelope.
 
 // hostEnvelope is an envelope from the host.
 type hostEnvelope struct {
@@ -11,12 +11,12 @@ type hostEnvelope struct {
 	Instructions string `json:"instructions"`
 	MaxTurns     int    `json:"max_turns"`
 	Model        string `json:"model"`
-	// Messages and Todos belong to start. They are set if the agent was migrated to this guest.
+	// Messages and Todos belong to start. They are set if the agent was migrated from another module to this guest.
 	Messages []Message `json:"messages"`
 	Todos    []Todo    `json:"todos"`
 	// Input belongs to prompt.
 	Input string `json:"input"`
-	// Result and Error belong to effect_result. One of them is set.
+	// Result and Error belong to effect_result. Exactly one of them is set.
 	Result json.RawMessage `json:"result"`
 	Error  *Error          `json:"error"`
 	// Reason belongs to cancel.
@@ -31,7 +31,7 @@ const (
 	kindCancel = "cancel"
 )
 
-// guestEnvelope is an envelope to the host: an effect that the guest asks for, or the end of a turn.
+// guestEnvelope is an envelope to the host. It requests an effect or ends a turn.
 type guestEnvelope struct {
 	Kind     string `json:"kind"`
 	Sequence int64  `json:"sequence"`
@@ -59,7 +59,7 @@ type guestEnvelope struct {
 	Text string `json:"text,omitempty"`
 	// Milliseconds belongs to sleep.
 	Milliseconds int64 `json:"milliseconds,omitempty"`
-	// Done belongs to finish. It is true if the agent has reached its goal and takes no more prompts.
+	// Done belongs to finish. It is true if the agent has reached its goal and accepts no more prompts.
 	Done bool `json:"done,omitempty"`
 }
 
@@ -68,13 +68,13 @@ type Message struct {
 	// Role is system, user, assistant or tool.
 	Role    string `json:"role"`
 	Content string `json:"content"`
-	// Calls are the tool calls that the model asks for. Only messages of the assistant have calls.
+	// Calls contains the tool calls that the model requests. Only messages of the role assistant have calls.
 	Calls []ModelCall `json:"calls,omitempty"`
-	// CallID is the id of the call whose result a message of a tool contains.
+	// CallID is set in messages of the role tool. It is the id of the call whose result the message contains.
 	CallID string `json:"call_id,omitempty"`
 }
 
-// ModelCall is a tool call that a model asks for.
+// ModelCall is a tool call that a model requests.
 type ModelCall struct {
 	ID        string          `json:"id"`
 	Name      string          `json:"name"`
@@ -88,7 +88,7 @@ type ToolInfo struct {
 	InputSchema json.RawMessage `json:"input_schema"`
 }
 
-// ModelAnswer is the answer of a model: a text, calls, or both.
+// ModelAnswer is the answer of a model: a text, tool calls, or both.
 type ModelAnswer struct {
 	Content string      `json:"content"`
 	Calls   []ModelCall `json:"calls"`
@@ -104,10 +104,10 @@ type ServerTool struct {
 
 // ToolAnswer is the result of a tool of an MCP server.
 type ToolAnswer struct {
-	// Text has the text parts of the result. IsError is true if the tool reports an error.
+	// Text contains the text parts of the result. IsError is true if the tool reports an error.
 	Text    string `json:"text"`
 	IsError bool   `json:"is_error"`
-	// Structured is the structured content of the result; empty if there is none.
+	// Structured is the structured content of the result; empty if the result has no structured content.
 	Structured json.RawMessage `json:"structured"`
 }
 
@@ -118,7 +118,7 @@ type Todo struct {
 	Status string `json:"status"`
 }
 
-// Error is the reason why an effect was not carried out.
+// Error says why an effect was not carried out.
 type Error struct {
 	// Code is a stable code, for example denied_by_rule.
 	Code    string `json:"code"`

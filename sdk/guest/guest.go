@@ -1,6 +1,6 @@
-// Package guest is the SDK for guests. A guest is the WebAssembly module of an agent: it gets prompts, and asks its
-// host
-// for each effect, such as a file, a tool call or a model's answer. A guest is ordinary Go code that waits for results:
+// Package guest is the SDK for guests. A guest is the WebAssembly module of an agent. It gets prompts, and requests
+// each effect from its host, for example a file access, a tool call or a question to a model. A guest is ordinary Go
+// code that waits for the results:
 //
 //	func init() {
 //		guest.Serve(func(a *guest.Agent, prompt string) (string, error) {
@@ -15,7 +15,7 @@
 //	GOOS=wasip1 GOARCH=wasm go build -buildmode=c-shared -o agent.wasm .
 //
 // While a guest waits, and between two prompts, the host may store it, restore it on another machine, or run it again
-// from its journal. Therefore the answers of a guest must depend only on the envelopes from its host. Goroutines, the
+// from its journal. Therefore the output of a guest must depend only on what it gets from its host. Goroutines, the
 // clock and random numbers behave in the same way in each run.
 package guest
 
@@ -27,28 +27,29 @@ import (
 	"time"
 )
 
-// maxEnvelope bounds the JSON of an envelope without its sequence, in bytes.
+// maxEnvelope is the maximum size of an envelope's JSON without its sequence number, in bytes.
 const maxEnvelope = 1<<20 - 64
 
-// ErrCancelled is returned by each method for an effect after the caller of the prompt has given up. The [Handle]
-// should return soon.
+// ErrCancelled is returned by all methods that request effects after the caller of the prompt has given up. The
+// [Handle] should then return soon.
 var ErrCancelled = errors.New("the prompt was cancelled")
 
-// A Handle answers a prompt. The turn ends when it returns. The agent's caller gets the error, if there is one.
+// A Handle answers a prompt. The turn ends when the Handle returns. If the Handle returns an error, the caller of the
+// prompt gets the error.
 type Handle func(a *Agent, prompt string) (answer string, err error)
 
-// Agent is the agent that runs the guest, with the effects that its host offers. Only the goroutine of the [Handle] may
-// use it.
+// Agent is the agent that runs the guest. Its methods request effects from the host. Only the goroutine of the [Handle]
+// may use it.
 type Agent struct {
-	// Instructions are the instructions with which the agent was created; they may be empty.
+	// Instructions contains the instructions with which the agent was created. It may be empty.
 	Instructions string
 	// MaxTurns is the maximum number of the agent's turns.
 	MaxTurns int
-	// Model is the agent's default model; empty if none is configured.
+	// Model is the agent's default model. It is empty if no model is configured.
 	Model string
-	// Conversation and Todos are set if the agent was migrated to this guest from another module (sluice agents
-	// migrate). They have the messages of the user and the assistant so far, and the todo list. Otherwise both are
-	// empty. They do not change after the start.
+	// Conversation and Todos are set if the agent was migrated to this guest from another module (sluice agents migrate).
+	// They contain the previous messages of the user and the assistant, and the todo list. Otherwise both are empty. They
+	// do not change after the guest has started.
 	Conversation []Message
 	Todos        []Todo
 
@@ -86,20 +87,20 @@ func (a *Agent) serve(handle Handle) {
 				continue
 			}
 			a.toHost <- a.numbered(guestEnvelope{Kind: "finish", Text: answer, Done: a.done})
-		default: // a cancellation after the end of the turn
+		default: // a cancellation that arrives after the end of the turn
 			a.toHost <- a.numbered(guestEnvelope{Kind: "finish"})
 		}
 	}
 }
 
-// numbered numbers an envelope.
+// numbered adds the sequence number to an envelope.
 func (a *Agent) numbered(e guestEnvelope) guestEnvelope {
 	a.sequence++
 	e.Sequence = a.sequence
 	return e
 }
 
-// effect asks for an effect and waits for its result. It decodes the result, unless into is nil.
+// effect requests an effect and waits for the result. Unless into is nil, effect decodes the result into it.
 func (a *Agent) effect(e guestEnvelope, into any) error {
 	if a.cancelled {
 		return ErrCancelled
@@ -126,15 +127,15 @@ func (a *Agent) effect(e guestEnvelope, into any) error {
 	return nil
 }
 
-// Ask sends a conversation to a model and returns its answer. model is `provider:name`; if it is empty, Ask asks the
-// agent's default model. If the model was not asked or did not answer, the error is an [*Error].
+// Ask sends a conversation to a model and returns its answer. model is written as `provider:name`. If model is empty,
+// Ask asks the agent's default model. If the model was not asked or did not answer, the error is an [*Error].
 func (a *Agent) Ask(model string, messages []Message, tools ...ToolInfo) (ModelAnswer, error) {
 	var answer ModelAnswer
 	return answer, a.effect(guestEnvelope{Kind: "model", Model: model, Messages: messages, Tools: tools}, &answer)
 }
 
-// Call calls a tool of a server. arguments is encoded as a JSON object. If the call was refused, or its outcome is not
-// known, the error is an [*Error].
+// Call calls a tool of a server. arguments is encoded as a JSON object. If the call was refused, or its outcome is
+// unknown, the error is an [*Error].
 func (a *Agent) Call(server, tool string, arguments any) (ToolAnswer, error) {
 	text, err := json.Marshal(arguments)
 	if err != nil {
@@ -144,7 +145,7 @@ func (a *Agent) Call(server, tool string, arguments any) (ToolAnswer, error) {
 	return answer, a.effect(guestEnvelope{Kind: "tool", Server: server, Tool: tool, Arguments: text}, &answer)
 }
 
-// Tools returns the tools of servers that the agent's rights name and that policy lets the agent see.
+// Tools returns the server tools that the agent's rights name and that policy lets the agent see.
 func (a *Agent) Tools() ([]ServerTool, error) {
 	var all []ServerTool
 	return all, a.effect(guestEnvelope{Kind: "tools"}, &all)
@@ -157,13 +158,13 @@ func (a *Agent) ReadFile(path string, offset, limit int) (string, error) {
 	return content, a.effect(guestEnvelope{Kind: "fs", Op: "read_file", Path: path, Offset: offset, Limit: limit}, &content)
 }
 
-// WriteFile writes one of the agent's files, and replaces the content of an existing file.
+// WriteFile writes one of the agent's files. It replaces the content if the file exists.
 func (a *Agent) WriteFile(path, content string) error {
 	return a.effect(guestEnvelope{Kind: "fs", Op: "write_file", Path: path, Content: content}, nil)
 }
 
-// EditFile replaces the text from by the text to. from must occur in the file exactly once, unless all is set: then
-// every occurrence is replaced.
+// EditFile replaces a text in one of the agent's files: it searches for the parameter from and inserts the parameter
+// to. If all is set, it replaces every occurrence. Otherwise the text must occur exactly once.
 func (a *Agent) EditFile(path, from, to string, all bool) error {
 	return a.effect(guestEnvelope{Kind: "fs", Op: "edit_file", Path: path, OldString: from, NewString: to, ReplaceAll: all}, nil)
 }
@@ -187,10 +188,10 @@ func (a *Agent) Emit(text string) error {
 	return a.effect(guestEnvelope{Kind: "emit", Text: text}, nil)
 }
 
-// Sleep waits for d. Meanwhile the host may store the guest and restore it on another machine.
+// Sleep waits for d. During the wait, the host may store the guest and restore it on another machine.
 func (a *Agent) Sleep(d time.Duration) error {
 	return a.effect(guestEnvelope{Kind: "sleep", Milliseconds: d.Milliseconds()}, nil)
 }
 
-// Done marks the agent's goal as reached: the agent takes no prompts after this turn.
+// Done marks the agent's goal as reached. The agent accepts no prompts after this turn.
 func (a *Agent) Done() { a.done = true }

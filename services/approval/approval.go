@@ -1,8 +1,8 @@
 // Package approval serves sluice.approval.v1: it stores the calls that wait for a person, counts the votes of operators
 // and approvers, and lets one caller claim an approved call, once.
 //
-// A move is a change of an approval that its history records, such as a vote, or the step from pending to approved.
-// Some moves are due by time, such as the step from pending to expired.
+// A move is a change of an approval that is recorded in its history, such as a vote, or the transition from pending to
+// approved. Some moves become due when a deadline passes, such as the transition from pending to expired.
 package approval
 
 import (
@@ -31,13 +31,13 @@ import (
 )
 
 const (
-	// sweepInterval is how often the service makes the moves that are due by time.
+	// sweepInterval is how often the service makes the moves that are due.
 	sweepInterval = time.Second
 	// retention is how long the store keeps an approval after its end. pruneInterval is how often older approvals are
 	// deleted.
 	retention     = 30 * 24 * time.Hour
 	pruneInterval = time.Hour
-	// healthTimeout limits a health check of the store. countTimeout limits a count of the open approvals.
+	// healthTimeout limits a health check of the store. countTimeout limits counting the open approvals.
 	healthTimeout = time.Second
 	countTimeout  = 5 * time.Second
 	// ownersApproveWarning is the warning that New logs if owners may decide on the calls of their agents.
@@ -71,10 +71,10 @@ type Service struct {
 	dir       *datadir.Dir // nil for a store outside of the data folder
 	metrics   *metrics
 	tracer    trace.Tracer
-	// readTurns allots processor time for reading calls, and drawing for drawing views. A call may have 4 MiB, so the
-	// time is divided among the requesters.
+	// readTurns allots processor time for reading calls, and drawTurns for drawing views. A call may have 4 MiB, so the
+	// requesters share the processor time fairly.
 	readTurns, drawTurns *fairqueue.Queue[string]
-	// gaugeRegistration is the registration of countOpen as a callback of the metrics; nil until the store is open.
+	// gaugeRegistration is the registration of the metrics callback countOpen; nil until the store is open.
 	gaugeRegistration metric.Registration
 }
 
@@ -122,8 +122,8 @@ func (s *Service) Register(r grpc.ServiceRegistrar) {
 	approvalv1.RegisterApprovalServiceServer(r, s)
 }
 
-// Run makes the moves that are due by time, deletes old approvals, sends notices and watches the active policy revision
-// until ctx ends.
+// Run makes the moves that are due, deletes old approvals, sends notices and watches the active policy revision until
+// ctx ends.
 func (s *Service) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { s.sweep(ctx); return nil })
@@ -132,7 +132,7 @@ func (s *Service) Run(ctx context.Context) error {
 	return group.Wait()
 }
 
-// sweep makes the moves that are due by time, and deletes old approvals, until ctx ends.
+// sweep makes the moves that are due, and deletes old approvals, until ctx ends.
 func (s *Service) sweep(ctx context.Context) {
 	tick := time.NewTicker(sweepInterval)
 	defer tick.Stop()
@@ -160,7 +160,8 @@ func prune(ctx context.Context, tx *store.Tx) error {
 	return tx.DeleteRequestCounts(ctx, tx.Now.Add(-config.MaxAskedWindow)) // the configured window may become longer
 }
 
-// doNothing is the work of a transaction that only makes the moves that are due by time, as every transaction does.
+// doNothing is the function of a transaction that only makes the moves that are due. Every transaction makes these
+// moves before it calls its function.
 func doNothing(context.Context, *store.Tx) error { return nil }
 
 // Health implements rpc.HealthChecker.

@@ -49,8 +49,8 @@ func TestService_ImplementsEveryMethodForItsCallers(t *testing.T) {
 	s.CheckHealth(t, "approval")
 }
 
-// The caller claims an approved call once, and gets the call that the person approved. Another spelling of the JSON is
-// the same call.
+// The caller claims an approved call once, and gets the call that the person approved. The same JSON in another
+// spelling counts as the same call.
 func TestClaimApproval_ClaimsAnApprovedCallOnce(t *testing.T) {
 	forEachStore(t, nil, func(t *testing.T, s *fixture) {
 		asked := s.ask(t, `{"name":"refund","arguments":{"sum":12.50},"_meta":{"progressToken":7,"dev.sluice/run":"r"}}`)
@@ -120,8 +120,8 @@ func TestRequestApproval_RefusesADeniedCallDuringTheCoolDown(t *testing.T) {
 	})
 }
 
-// A denied call stays denied for the cool-down if only its _meta or params beyond the essential ones change. Other
-// arguments, and the same call of another caller, open new approvals.
+// A denied call stays denied for the cool-down if only its _meta or its non-essential params change. Other arguments,
+// and the same call of another caller, open new approvals.
 func TestRequestApproval_RefusesADeniedCallWithOtherMeta(t *testing.T) {
 	forEachStore(t, nil, func(t *testing.T, s *fixture) {
 		const first = `{"name":"refund","arguments":{"sum":12.50},"_meta":{"x":1}}`
@@ -244,8 +244,8 @@ func TestClaimApproval_OneOf200ConcurrentClaimsSucceeds(t *testing.T) {
 	})
 }
 
-// A service that is opened on the folder of a closed service has its approvals. While the first service is open, a
-// second service on the same folder fails.
+// A service that is opened on the data folder of a closed service has that service's approvals. While a service is
+// open, a second service can't be opened on the same folder.
 func TestService_HasItsApprovalsAfterARestart(t *testing.T) {
 	t.Parallel()
 	cfg := approval.DefaultConfig()

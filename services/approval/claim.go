@@ -17,7 +17,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/binding"
 )
 
-// defaultLease is the length of a claim's lease if the request names none.
+// defaultLease is the length of a claim's lease if the request sets none.
 const defaultLease = time.Minute
 
 // ClaimApproval implements approvalv1.ApprovalServiceServer.
@@ -56,7 +56,7 @@ func checkCallOf(s *policyv1.DecisionStatement, r *lifecycle.Record) error {
 	if r.Ended() { // the params may be deleted, and an ended approval is not claimed
 		return nil
 	}
-	if len(r.Alike) == 0 { // an older version of the store did not have this digest
+	if len(r.Alike) == 0 { // an older version of the store did not write this digest
 		alike, err := binding.DigestIgnoringDefinition(r.Approval.GetRequester(), r.Call.GetCall())
 		if err != nil {
 			return err
@@ -85,7 +85,7 @@ func (s *Service) claim(ctx context.Context, tx *store.Tx, r *lifecycle.Record, 
 		if err != nil {
 			return nil, err
 		}
-		if full != nil { // the approval does not change, and its attempt keeps its reservation of limits
+		if full != nil { // the approval stays unchanged, and its attempt keeps its reserved limits
 			return &approvalv1.ClaimApprovalResponse{Result: &approvalv1.ClaimApprovalResponse_Refusal{Refusal: full}}, nil
 		}
 	}
@@ -136,8 +136,8 @@ func saveWithGrant(ctx context.Context, tx *store.Tx, r, grant *lifecycle.Record
 	return tx.Save(ctx, r)
 }
 
-// changeClaimed runs a change that the holder of a claim requests, and saves the approval and the grant that covers its
-// call.
+// changeClaimed applies a change that a claim's holder requests. It saves the approval, and the grant that covers the
+// approval's call.
 func (s *Service) changeClaimed(ctx context.Context, id string, change func(tx *store.Tx, r, grant *lifecycle.Record) error) (*approvalv1.Approval, error) {
 	var out *approvalv1.Approval
 	err := s.store.Do(ctx, func(ctx context.Context, tx *store.Tx) error {
@@ -223,7 +223,7 @@ func (s *Service) CancelApproval(ctx context.Context, req *approvalv1.CancelAppr
 	return &approvalv1.CancelApprovalResponse{Approval: a}, nil
 }
 
-// changeApproval runs a change of an approval of the tenant, and saves the approval if the change moved it.
+// changeApproval applies a change to an approval of the tenant. It saves the approval if the change made a move.
 func (s *Service) changeApproval(ctx context.Context, tenant, id string, change func(tx *store.Tx, r *lifecycle.Record) error) (*approvalv1.Approval, error) {
 	var out *approvalv1.Approval
 	err := s.store.Do(ctx, func(ctx context.Context, tx *store.Tx) error {

@@ -20,7 +20,7 @@ type Config struct {
 	// MaxPending is how many calls of one principal may wait for approval at the same time: 1 or more.
 	MaxPending int
 	// MaxAsked is how often people may be asked about calls of one principal in any period of AskedWindow: 1 or more.
-	// AskedWindow is 1 s to [config.MaxAskedWindow].
+	// AskedWindow must be at least 1 s and at most [config.MaxAskedWindow].
 	MaxAsked    int
 	AskedWindow time.Duration
 	// OwnerMayApprove lets the owner of an agent decide on the agent's calls.
@@ -39,7 +39,7 @@ func DefaultConfig() Config {
 	}
 }
 
-// FromFile returns the approval service's part of the configuration file.
+// FromFile returns the configuration of the approval service from the configuration file.
 func FromFile(f *config.File, env config.Env) (Config, error) {
 	source, err := f.Stores.Approval.Resolve(f, env)
 	if err != nil {

@@ -15,12 +15,12 @@ import (
 )
 
 const (
-	// maxAge is the maximum age of a decision, and maxAhead the maximum time by which the clock of the policy service
-	// may be ahead of the local clock.
+	// maxAge is the maximum age of a decision, and maxAhead is how far the clock of the policy service may be ahead of the
+	// local clock.
 	maxAge   = 5 * time.Second
 	maxAhead = 2 * time.Second
-	// maxUsed is the maximum number of used decisions that are remembered. A used decision is remembered for
-	// maxAge+maxAhead. At the maximum, no decision is accepted. The maximum is more than a store handles in that time.
+	// maxUsed is how many used decisions are remembered, each for maxAge+maxAhead. While that many are remembered, every
+	// decision is refused. The limit is higher than the number of decisions that a store can handle in that time.
 	maxUsed = 1 << 16
 )
 
@@ -84,7 +84,7 @@ func (v *decisionVerifier) accept(u decisionUse) (*policyv1.DecisionStatement, e
 	return statement, v.markUsed(u.signed.GetStatement(), now)
 }
 
-// mismatch returns the name of the part in which a statement differs from the use, or "" if they agree.
+// mismatch returns the name of a field in which a statement differs from the request, or "" if they agree.
 func (u *decisionUse) mismatch(s *policyv1.DecisionStatement) string {
 	switch {
 	case s.GetDecision() == nil || !proto.Equal(s.GetDecision(), u.unsigned):
@@ -102,8 +102,8 @@ func (u *decisionUse) mismatch(s *policyv1.DecisionStatement) string {
 	}
 }
 
-// checkFreshness returns errDecisionStale unless the statement is current: it is of the active revision, it is not too
-// old, and it was made after this service started.
+// checkFreshness returns errDecisionStale unless the statement is current: policy made it under the active revision, at
+// most maxAge ago, and after this service started.
 func (v *decisionVerifier) checkFreshness(s *policyv1.DecisionStatement, now time.Time) error {
 	current, err := v.revisions.isCurrent(s.GetDecision().GetPolicyRevision(), s.GetActivation())
 	if err != nil {
@@ -121,8 +121,8 @@ func (v *decisionVerifier) checkFreshness(s *policyv1.DecisionStatement, now tim
 	}
 }
 
-// markUsed marks a statement as used. It returns [errDecisionStale] if the statement was used already, or
-// [errTooManyUsed].
+// markUsed marks a statement as used. It returns [errDecisionStale] if the statement was used already, and
+// [errTooManyUsed] if maxUsed statements are remembered.
 func (v *decisionVerifier) markUsed(statement []byte, now time.Time) error {
 	one := usedDecision{sha256.Sum256(statement), now}
 	v.mu.Lock()

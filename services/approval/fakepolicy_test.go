@@ -19,7 +19,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/signeddecision"
 )
 
-// fakePolicy is a fake policy service. It sends the revisions that the test shows, and signs every decision.
+// fakePolicy is a fake policy service. It sends the revisions that the test activates, and signs every decision.
 type fakePolicy struct {
 	policyv1.PolicyServiceClient
 

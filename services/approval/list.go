@@ -18,12 +18,13 @@ import (
 )
 
 const (
-	// maxHistory is how many moves of a history are read. maxHistoryBytes limits the size of the moves that are sent.
+	// maxHistory is how many moves of an approval's history are read. maxHistoryBytes limits the total size of the moves
+	// in a response.
 	maxHistory      = 1000
 	maxHistoryBytes = 1 << 20
-	// pageSize is the number of approvals in a page if the request names no number.
+	// pageSize is the number of approvals per page if the request sets none.
 	pageSize = 100
-	// maxScan is how many approvals are read for one page, including those that the filter leaves out.
+	// maxScan is how many approvals are read for one page, including approvals that the filter excludes.
 	maxScan = 10_000
 )
 
@@ -55,7 +56,8 @@ type approvalReader struct {
 	resp   *approvalv1.GetApprovalResponse
 }
 
-// readHead reads the approval without its call, which may be large, and the history.
+// readHead reads the approval, and for the first part of a view also the history. It does not read the call, which may
+// be large.
 func (g *approvalReader) readHead(ctx context.Context, tx *store.Tx) error {
 	r, err := tx.GetHead(ctx, g.caller.Tenant(), g.req.GetApprovalId())
 	if err != nil {
@@ -142,8 +144,8 @@ type pageRequest struct {
 	limit  int
 }
 
-// readPage reads a page. The store can't apply for_me of the filter, so page drops approvals after reading them. The
-// page may be shorter than requested.
+// readPage reads a page. The store can't apply the filter's for_me, so readPage drops the other approvals after reading
+// them. The page may be shorter than requested.
 func (s *Service) readPage(ctx context.Context, tx *store.Tx, p pageRequest) (*approvalv1.ListApprovalsResponse, error) {
 	resp := new(approvalv1.ListApprovalsResponse)
 	at := p.before
@@ -171,8 +173,8 @@ func (s *Service) readPage(ctx context.Context, tx *store.Tx, p pageRequest) (*a
 	return resp, nil
 }
 
-// matchesForMe reports whether an approval meets for_me of the filter: the caller may decide on it, and has not voted
-// on it.
+// matchesForMe reports whether an approval meets the filter's for_me: the caller may decide on it, and has not voted on
+// it.
 func (s *Service) matchesForMe(caller *authn.Caller, f *approvalv1.ApprovalFilter, r *lifecycle.Record) bool {
 	if !f.GetForMe() {
 		return true

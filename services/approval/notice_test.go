@@ -104,7 +104,7 @@ func TestSlackButton_VotesAsTheMappedSubject(t *testing.T) {
 	eventually.Holds(t, "the message has lost its buttons", func() bool { return fake.Messages()[0].Button("approve") == "" })
 }
 
-// A notice of a closed service is sent by the next service on the same store.
+// If a service closes before it has sent a notice, the next service on the same store sends the notice.
 func TestNotice_IsSentAfterARestart(t *testing.T) {
 	t.Parallel()
 	told := make(chan string, 10)

@@ -65,7 +65,7 @@ func (s *Service) RequestApproval(ctx context.Context, req *approvalv1.RequestAp
 	return resp, nil
 }
 
-// approvalRequest is the handling of one RequestApproval.
+// approvalRequest handles one RequestApproval request.
 type approvalRequest struct {
 	service   *Service
 	principal *identityv1.Principal
@@ -98,7 +98,8 @@ func (a *approvalRequest) inTransaction(ctx context.Context, do func(context.Con
 	return resp, err
 }
 
-// bindCall reads the call and sets its digests. The call may be large, so bind waits for processor time of the caller.
+// bindCall reads the call and sets its digests. The call may be large, so bindCall waits for processor time of the
+// caller.
 func (a *approvalRequest) bindCall(ctx context.Context, call *approvalv1.BoundCall) error {
 	end, err := a.service.readTurns.Acquire(ctx, string(store.PrincipalDigest(a.principal)))
 	if err != nil {
@@ -148,7 +149,7 @@ func (a *approvalRequest) attachOrOpen(ctx context.Context, tx *store.Tx) (*appr
 }
 
 // openUnlessDenied opens an approval, unless a person denied the same request a short time ago. A call that differs
-// from the denied one only in `_meta`, or in params beyond the essential ones, is the same request.
+// from the denied call only in `_meta` or in non-essential params is the same request.
 func (a *approvalRequest) openUnlessDenied(ctx context.Context, tx *store.Tx) (*approvalv1.RequestApprovalResponse, error) {
 	was, err := tx.Denied(ctx, a.principal.GetTenant(), a.question.Digest, a.question.Bare)
 	if err != nil {
@@ -198,7 +199,7 @@ func (a *approvalRequest) withConfirm(resp *approvalv1.RequestApprovalResponse, 
 }
 
 // saveSelfVote records the vote of the person at the agent on the approval that the form showed. If that approval has
-// ended meanwhile, the vote does not count for a newer approval of the same call.
+// already ended, the vote does not count for a newer approval of the same call.
 func (a *approvalRequest) saveSelfVote(ctx context.Context, tx *store.Tx, word *approvalv1.SelfVote) (*approvalv1.RequestApprovalResponse, error) {
 	r, err := tx.Get(ctx, a.principal.GetTenant(), word.GetApprovalId())
 	if err != nil {
@@ -298,7 +299,8 @@ func (a *approvalRequest) checkLimits(ctx context.Context, tx *store.Tx) (*appro
 	return a.service.checkRequestRate(ctx, tx, a.principal)
 }
 
-// tooManyPending returns the message of the refusal. It says whose calls wait, and what the caller can do.
+// tooManyPending returns the message of a refusal. The message says whose calls are pending, and what the caller can
+// do.
 func tooManyPending(full *quota.FullError) string {
 	return full.Error() + " (approvals.max_pending). Call sluice_approval_wait, which returns when one of them is decided, or wait until people have decided, and then make this call again."
 }
@@ -339,8 +341,8 @@ func refusalResponse(r *approvalv1.Refusal) *approvalv1.RequestApprovalResponse 
 	return &approvalv1.RequestApprovalResponse{Result: &approvalv1.RequestApprovalResponse_Refusal{Refusal: r}}
 }
 
-// roundUpToMillis rounds a duration up to whole milliseconds, so that a caller that waits exactly as long is not too
-// early.
+// roundUpToMillis rounds a duration up to whole milliseconds, so that a caller that waits for exactly that duration
+// does not retry too early.
 func roundUpToMillis(d time.Duration) *durationpb.Duration {
 	return durationpb.New((d + time.Millisecond - 1).Truncate(time.Millisecond))
 }

@@ -11,16 +11,16 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/grpcstream"
 )
 
-// watchSilence is how long the stream of the policy service may be silent before it is opened again. The policy service
-// sends a message at least every 500 ms.
+// watchSilence is how long the stream of the policy service may be silent before the stream is reopened. The policy
+// service sends a message at least every 500 ms.
 const watchSilence = 2 * time.Second
 
-// revisions stores the policy revision that was last seen to be active. It is safe for concurrent use.
+// revisions stores the active policy revision that was received last. It is safe for concurrent use.
 type revisions struct {
 	policy policyv1.PolicyServiceClient
 
 	mu   sync.Mutex
-	last *policyv1.Revision // nil until a revision was seen
+	last *policyv1.Revision // nil until a revision was received
 }
 
 // checkReady returns errNoRevision if no active revision is known yet.
@@ -33,8 +33,8 @@ func (r *revisions) checkReady() error {
 	return nil
 }
 
-// isCurrent reports whether a decision's revision is the last revision that was seen, or a later one. A later revision
-// is possible because the policy service may use a revision before it has sent that revision.
+// isCurrent reports whether a decision's revision is the last revision that was received, or a later revision. A later
+// revision is possible because the policy service may use a revision before it has sent that revision.
 func (r *revisions) isCurrent(id, activation string) (bool, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -44,8 +44,9 @@ func (r *revisions) isCurrent(id, activation string) (bool, error) {
 	return id == r.last.GetId() || activation > r.last.GetActivation(), nil
 }
 
-// watch follows the active revision until ctx ends. While the policy service is unavailable, the last revision counts.
-// That is safe: the policy service then makes no decisions, and its earlier decisions soon exceed maxAge.
+// watch follows the active revision until ctx ends. While the policy service is unavailable, the last revision stays in
+// effect. That is safe, because an unavailable policy service makes no decisions, and its earlier decisions soon exceed
+// maxAge.
 func (r *revisions) watch(ctx context.Context) {
 	stream := grpcstream.Stream[policyv1.WatchRevisionResponse]{
 		Open: func(ctx context.Context) (grpc.ServerStreamingClient[policyv1.WatchRevisionResponse], error) {

@@ -51,7 +51,7 @@ func TestSelfVote_DeniesACall(t *testing.T) {
 	})
 }
 
-// A denial at the agent cancels an approval that an approver has approved meanwhile.
+// A denial at the agent cancels an approval that an approver has already approved.
 func TestSelfVote_DenialCancelsAnApprovedCall(t *testing.T) {
 	forEachStore(t, nil, func(t *testing.T, s *fixture) {
 		a := s.ask(t, params, selfConfirm).GetApproval()

@@ -69,8 +69,8 @@ var statuses = []struct {
 	{lifecycle.ErrEnded, codes.FailedPrecondition, "APPROVAL_ENDED"},
 }
 
-// toStatus returns the gRPC status of an error of this service. It returns an error without an entry in statuses
-// unchanged.
+// toStatus returns the gRPC status for an error of this service. It returns an error unchanged if statuses has no entry
+// for it.
 func toStatus(err error) error {
 	if err == nil {
 		return nil

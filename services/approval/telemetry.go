@@ -18,8 +18,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/telemetry"
 )
 
-// Keys of the attributes. docs/telemetry.md lists all their values. No value contains text that a caller or a person
-// wrote.
+// Attribute keys. docs/telemetry.md lists all their values. No value contains text that a caller or a person wrote.
 const (
 	stateKey   = attribute.Key("sluice.approval.state")
 	outcomeKey = attribute.Key("sluice.approval.outcome")
@@ -71,8 +70,8 @@ func newMetrics(ctx context.Context, meter metric.Meter) (*metrics, error) {
 		metric.WithUnit("{approval}"), metric.WithDescription("Approvals in the store that have not ended"))
 	m.duration, errs[1] = meter.Float64Histogram("sluice.approval.decision.duration",
 		metric.WithUnit("s"), metric.WithDescription("Time from when people were asked to their decision, or to the end without a decision"),
-		// The range is from people who watch for requests to people who return the next day; 15 min is the default time
-		// to decide.
+		// The buckets range from people who decide within seconds to people who return the next day. The default time to
+		// decide is 15 min.
 		metric.WithExplicitBucketBoundaries(1, 2, 5, 10, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 28800, 86400))
 	m.decisions, errs[2] = meter.Int64Counter("sluice.approval.decisions",
 		metric.WithUnit("{decision}"), metric.WithDescription("How approval requests to people ended"))
@@ -98,7 +97,7 @@ func stateAttributes(key attribute.Key, states ...approvalv1.ApprovalState) map[
 	return out
 }
 
-// addZeros adds zero to every counter, so that a query for an increase sees the first event.
+// addZeros adds zero to every counter, so that a query for the increase of a counter includes the first event.
 func (m *metrics) addZeros(ctx context.Context) {
 	for _, outcome := range m.outcomes {
 		m.decisions.Add(ctx, 0, outcome)

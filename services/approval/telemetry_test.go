@@ -151,7 +151,7 @@ func TestMetrics_CountNoDecisionForACoveredCall(t *testing.T) {
 	})
 }
 
-// Approvals that expire before the decision and approvals that expire before the claim are counted separately, also
+// Approvals that expire before the decision and approvals that expire before the claim are counted separately, even
 // while no request is made.
 func TestMetrics_CountExpiriesByPhase(t *testing.T) {
 	forEachStore(t, func(c *approval.Config) { c.Execute = 10 * time.Millisecond }, func(t *testing.T, s *fixture) {
@@ -197,7 +197,7 @@ func TestMetrics_CountNoticesThatAreGivenUp(t *testing.T) {
 	eventually.Holds(t, "the notice is given up", func() bool { return s.counts(t)["sluice.approval.notices.given_up{}"] == 1 })
 }
 
-// The other metrics are exported although the store can't be read, and after the service has closed.
+// If the store can't be read, or the service has closed, the other metrics are still exported.
 func TestMetrics_AreExportedWithoutTheStore(t *testing.T) {
 	t.Parallel()
 	cfg := approval.DefaultConfig()

@@ -24,9 +24,9 @@ type drawnView struct {
 	unsettled string
 }
 
-// drawView draws the view of the approval that read returns. It returns nil if read returns nil. The view of a large
-// call takes long to draw. drawView draws the view after the transaction, in processor time of the requester, and other
-// requesters don't wait.
+// drawView draws the view of the approval that read returns. It returns nil if read returns nil. Drawing the view of a
+// large call takes long. drawView therefore draws after the transaction and charges the processor time to the
+// requester, so that other requesters don't wait.
 func (s *Service) drawView(ctx context.Context, asker *identityv1.Principal, read func(context.Context, *store.Tx) (*lifecycle.Record, error)) (*drawnView, error) {
 	end, err := s.drawTurns.Acquire(ctx, string(store.PrincipalDigest(asker)))
 	if err != nil {
@@ -83,7 +83,7 @@ func (s *drawnView) isCurrent(ctx context.Context, tx *store.Tx, r *lifecycle.Re
 	return unsettled == s.unsettled, err
 }
 
-// viewForNotice draws the view for a notice that asks approvers. asked is the approval as it was when the notice was
+// viewForNotice draws the view for a notice that asks approvers. asked is the approval at the time when the notice was
 // written. viewForNotice returns nil if that approval no longer waits for the same decision.
 func (s *Service) viewForNotice(ctx context.Context, asked *approvalv1.Approval) (*approvalv1.View, error) {
 	drawn, err := s.drawView(ctx, asked.GetRequester(), func(ctx context.Context, tx *store.Tx) (*lifecycle.Record, error) {

@@ -57,7 +57,8 @@ func (s *Service) voteFromSlack(ctx context.Context, p notice.Press) string {
 }
 
 // castVote casts a ballot. voters are the principals of the person's tokens, at least one; the vote is cast as the
-// first principal that may decide on the approval. If no principal may decide, cast returns the error for voters[0].
+// first principal that may decide on the approval. If no principal may decide, castVote returns the error for
+// voters[0].
 func (s *Service) castVote(ctx context.Context, id string, voters []*identityv1.Principal, ballot lifecycle.Ballot) (*lifecycle.Record, error) {
 	ctx, span := s.tracer.Start(ctx, voteSpan)
 	defer span.End()
@@ -123,8 +124,9 @@ func (s *Service) castOnView(ctx context.Context, id string, voters []*identityv
 	return out, err
 }
 
-// coverPending approves pending calls that the grant of by covers, if the last vote gave the grant. It approves the
-// oldest calls first. One call of the grant stays reserved for the call of by, which the approvers were asked about.
+// coverPending approves the pending calls that the grant in *by covers, if the last vote created that grant. It
+// approves the oldest calls first. One call of the grant stays reserved for the call in *by, about which the approvers
+// were asked.
 func coverPending(ctx context.Context, tx *store.Tx, by *lifecycle.Record) error {
 	if by.Approval.GetState() != approved || !by.HasLiveGrant(tx.Now) {
 		return nil
@@ -164,7 +166,7 @@ func isVisible(caller *authn.Caller, r *lifecycle.Record) bool {
 	return bytes.Equal(store.RequesterDigest(p), store.RequesterDigest(r.Approval.GetRequester()))
 }
 
-// actorSubject returns the subject that the history names as the one who made a move.
+// actorSubject returns the subject that the history records as the actor of a move.
 func actorSubject(caller *authn.Caller) string {
 	if caller.Person != nil {
 		return caller.Person.GetSubject()
@@ -172,8 +174,8 @@ func actorSubject(caller *authn.Caller) string {
 	return caller.Principal.GetSubject()
 }
 
-// voteChecker checks whether the voters of a record may still decide. err is set if the service does not know the
-// current tokens; then the results don't count.
+// voteChecker checks whether the voters of a record may still decide. If the service does not know the current tokens,
+// err is set and the results are not valid.
 type voteChecker struct {
 	tokens *authn.Tokens
 	record *lifecycle.Record

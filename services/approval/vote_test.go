@@ -162,7 +162,7 @@ func TestClaimApproval_FailsWhileTokensAreUnknown(t *testing.T) {
 }
 
 // Case A3. Two tokens of one subject may name different owners. The vote of the claiming token's owner does not count,
-// also if another token requested the approval.
+// even if another token requested the approval.
 func TestClaimApproval_IgnoresTheVoteOfTheClaimersOwner(t *testing.T) {
 	forEachStore(t, nil, func(t *testing.T, s *fixture) {
 		id := s.ask(t, params).GetApproval().GetId() // by bot, whose owner is olga

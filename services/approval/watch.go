@@ -21,10 +21,10 @@ import (
 )
 
 const (
-	// pollInterval is how often a watch reads the moves that other processes made.
+	// pollInterval is how often a watch checks for moves that other processes made.
 	pollInterval = 500 * time.Millisecond
-	// heartbeatInterval is how long a watch may be silent before it sends an empty message. A message may be later by
-	// up to poll.
+	// heartbeatInterval is how long a watch may be silent before it sends an empty message. The message may be late by up
+	// to pollInterval.
 	heartbeatInterval = 8 * time.Second
 	// batchSize is how many approvals are read in one transaction.
 	batchSize = 100
@@ -80,7 +80,7 @@ func (w *watch) run(ctx context.Context) error {
 	}
 }
 
-// sendCurrent sends the current approvals, or finds where to resume.
+// sendCurrent sends the current approvals, or, if the request has a cursor, finds the position from which to resume.
 func (w *watch) sendCurrent(ctx context.Context) error {
 	if w.req.GetCursor() != "" {
 		at, err := w.parseCursor(w.req.GetCursor())
@@ -142,14 +142,14 @@ func (w *watch) currentApprovals(ctx context.Context, tx *store.Tx) ([]*lifecycl
 	}
 }
 
-// openStates lists the states that an approval may leave.
+// openStates lists the states that are not final.
 var openStates = []approvalv1.ApprovalState{
 	approvalv1.ApprovalState_APPROVAL_STATE_PENDING, approvalv1.ApprovalState_APPROVAL_STATE_APPROVED,
 	approvalv1.ApprovalState_APPROVAL_STATE_CLAIMED, approvalv1.ApprovalState_APPROVAL_STATE_OUTCOME_UNKNOWN,
 }
 
-// catchUp sends the approvals that moved since w.at, and reports whether the watch is over. The watch of one approval
-// is over when that approval has ended.
+// catchUp sends the approvals that moved since w.lastMove, and reports whether the watch is over. The watch of one
+// approval is over when that approval has ended.
 func (w *watch) catchUp(ctx context.Context) (bool, error) {
 	for {
 		var found []store.Listed
@@ -177,7 +177,8 @@ func (w *watch) catchUp(ctx context.Context) (bool, error) {
 	}
 }
 
-// hasEnded reports whether the watched approval has ended and its end was sent or was known to the cursor.
+// hasEnded reports whether the watched approval has ended and the client knows that: the end was sent in this stream,
+// or before the request's cursor.
 func (w *watch) hasEnded(ctx context.Context) (over bool, err error) {
 	if w.lastApproval != nil {
 		return w.lastApproval.GetEnded() != nil, nil
@@ -205,7 +206,7 @@ func (w *watch) send(a *approvalv1.Approval, synced bool) error {
 	return w.stream.Send(resp)
 }
 
-// cursor returns the position at which a client can resume this watch: w.at and the digest of the watch.
+// cursor returns the position at which a client can resume this watch: w.lastMove and the digest of the watch.
 func (w *watch) cursor() string { return fmt.Sprintf("%d.%s", w.lastMove, w.digest()) }
 
 func (w *watch) parseCursor(cursor string) (int64, error) {

@@ -25,7 +25,7 @@ const (
 type Config struct {
 	// Rounds is how often every cell is measured, at least 1.
 	Rounds int
-	// Duration is the length of one measurement without its warm-up; positive.
+	// Duration is the length of one measurement, without its warm-up. It must be positive.
 	Duration time.Duration
 	// Callers are the numbers of concurrent callers, each at least 1. Every cell is measured with each number.
 	Callers []int
@@ -74,7 +74,7 @@ func (c *Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// errStart means that the processes of a cell did not start, so that the run ends.
+// errStart means that the processes of a cell did not start. It ends the run.
 var errStart = errors.New("the programs did not start")
 
 type runner struct {
@@ -198,8 +198,8 @@ func (r *runner) callersOf(ctx context.Context, cell Cell, to endpoint, n int) (
 	return r.callers[cell.Name][:n], nil
 }
 
-// sessionsFor returns the sessions of a caller. A caller has one session. If allPrincipals of the cell is true, all
-// callers share the sessions of all principals.
+// sessionsFor returns the sessions of a caller. By default, a caller has one session. If the cell has allPrincipals
+// set, all callers share the sessions of all principals.
 func (r *runner) sessionsFor(ctx context.Context, cell Cell, to endpoint, number int) (_ chan *callerSession, err error) {
 	if !cell.allPrincipals {
 		number %= len(r.sites.tokens)

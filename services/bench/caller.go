@@ -18,7 +18,7 @@ const (
 	protocolVersion = "2025-11-25"
 	// echoText is the argument of every call.
 	echoText = "hello"
-	// firstID is the JSON-RPC id of the first call of a session. All ids have the same number of digits.
+	// firstID is the JSON-RPC id of a session's first call. It is so large that all ids have the same number of digits.
 	firstID = 1_000_000_000
 	// maxAnswer is the maximum size of a response's body, in bytes.
 	maxAnswer = 64 << 10
@@ -26,7 +26,7 @@ const (
 
 // endpoint is an MCP endpoint.
 type endpoint struct {
-	// addr is a host and port, and path the path of the URL.
+	// addr is the host and port of the URL, and path is its path.
 	addr, path string
 }
 
@@ -46,7 +46,7 @@ type caller struct {
 
 // callerSession is the session of one principal. Only one caller uses a session at a time.
 type callerSession struct {
-	// request is a whole HTTP request. The JSON-RPC id begins at the offset place.
+	// request is a whole HTTP request. The JSON-RPC id begins at idOffset.
 	request  []byte
 	idOffset int
 	// next is the id of the next call.
@@ -58,7 +58,7 @@ func newCaller(to endpoint, sessions chan *callerSession, mark string) *caller {
 	return &caller{addr: to.addr, mark: []byte(mark), sessions: sessions}
 }
 
-// openSessions opens a session for each token, and returns the sessions. Their requests call tool.
+// openSessions opens a session for each token, and returns the sessions. All calls in the sessions are calls of tool.
 func openSessions(ctx context.Context, to endpoint, tokens []string, tool string) (chan *callerSession, error) {
 	sessions := make(chan *callerSession, len(tokens))
 	for _, token := range tokens {

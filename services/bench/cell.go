@@ -9,7 +9,7 @@ import (
 // Floor is the name of the cell with which all other cells are compared.
 const Floor = "proxy"
 
-// Cell is a path of a call from the load to the echo server.
+// Cell is a path of a call from the load generator to the echo server.
 type Cell struct {
 	// Name identifies the cell on the command line.
 	Name string
@@ -23,7 +23,7 @@ type Cell struct {
 	base bool
 	// tool is the tool to call.
 	tool string
-	// allPrincipals is true if the callers make calls for all principals in turn.
+	// allPrincipals is true if the callers make calls for each principal in turn.
 	allPrincipals bool
 	// mark is a text that every correct response contains, and no other response.
 	mark string

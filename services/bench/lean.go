@@ -14,8 +14,8 @@ import (
 // forwardedHeaders lists the request headers that lean forwards.
 var forwardedHeaders = []string{"Authorization", "Content-Type", "Accept", "Mcp-Session-Id", "Mcp-Protocol-Version"}
 
-// lean is a minimal gateway with net/http. It reads each request and each response completely, as every gateway must
-// that decides on messages. But lean makes no decisions and records nothing.
+// lean is a minimal gateway with net/http. It reads each request and each response completely, as every gateway that
+// decides on messages must. Unlike such a gateway, lean makes no decisions and records nothing.
 type lean struct {
 	addr string
 	idle sync.Pool // of *leanConn

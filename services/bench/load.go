@@ -11,7 +11,7 @@ import (
 // callGrace is how long calls may take after the end of a measurement.
 const callGrace = 10 * time.Second
 
-// connect gives every caller a new connection for the duration of drive.
+// connect opens a new connection for every caller, with a deadline of d plus callGrace from now.
 func connect(ctx context.Context, callers []*caller, d time.Duration) error {
 	deadline := time.Now().Add(d + callGrace)
 	for _, c := range callers {
@@ -28,8 +28,8 @@ func disconnect(callers []*caller) {
 	}
 }
 
-// drive lets every caller make calls without a pause for d. It returns the latency of each call and the whole elapsed
-// time. It returns an error if a response is wrong or ctx ends.
+// drive lets every caller make calls without a pause for the duration d. It returns the latency of each call and the
+// total elapsed time. It returns an error if a response is wrong or ctx ends.
 func drive(ctx context.Context, callers []*caller, d time.Duration) ([]time.Duration, time.Duration, error) {
 	stop := context.AfterFunc(ctx, func() { disconnect(callers) })
 	defer stop()

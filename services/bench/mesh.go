@@ -14,9 +14,9 @@ import (
 // serverName is the name of the echo server in the mesh.
 const serverName = "echo"
 
-// principals is the number of principals. In the cell with denied calls, the callers make calls for all principals in
-// turn. For each principal, the gateway records at most 1,000 refusals a minute one by one (up to 1 MiB at once, and
-// 60 KiB a minute), and it delays a principal that is refused more often.
+// principals is the number of principals. In the cell with denied calls, the callers make calls for each principal in
+// turn. For each principal, the gateway records at most 1,000 refusals a minute one by one (up to 1 MiB at once, and 60
+// KiB a minute), and it delays a principal that is refused more often.
 const principals = 2000
 
 // newTokens returns a token for each principal.

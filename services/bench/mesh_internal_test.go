@@ -99,7 +99,7 @@ func newTestSites(t testing.TB) *sites {
 	return &sites{dir: t.TempDir(), tokens: newTokens(), sink: drain, echo: echo}
 }
 
-// startMesh runs a mesh in this process with the configuration at path, and returns the address of MCP.
+// startMesh runs a mesh in this process with the configuration at path, and returns its MCP address.
 func startMesh(t testing.TB, path string) string {
 	t.Helper()
 	f, err := config.Load(path, os.LookupEnv)

@@ -9,8 +9,8 @@ import (
 	"strconv"
 )
 
-// Sites of other gateways. Both are of ToolHive: thv proxy is its gateway for one server, and vmcp its gateway for
-// many.
+// Sites of other gateways. Both gateways are part of ToolHive: thv proxy is the gateway for one server, and vmcp is the
+// gateway for many servers.
 const (
 	siteThv  = "thv"
 	siteVMCP = "vmcp"

@@ -50,8 +50,8 @@ func startProcess(of *site, name, program string, args ...string) (*process, err
 
 func (p *process) pid() int { return p.cmd.Process.Pid }
 
-// ready waits until a GET request to url gets status 200. It returns an error if the process ends or does not get
-// ready.
+// ready waits until a GET request to url gets status 200. It returns an error if the process ends, or if it is not
+// ready after readyTimeout.
 func (p *process) ready(ctx context.Context, url string) error {
 	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()
@@ -104,7 +104,8 @@ func (p *process) close() {
 	}
 }
 
-// freeAddrs returns n different addresses on loopback that no process listens on. Another process may take them later.
+// freeAddrs returns n different addresses on loopback that no process listens on. Another process may use these
+// addresses later.
 func freeAddrs(ctx context.Context, n int) ([]string, error) {
 	var addrs []string
 	var errs []error

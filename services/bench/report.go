@@ -100,7 +100,7 @@ func writeChanges(out *bytes.Buffer, r *Results) {
 	}
 }
 
-// ratio returns a ratio with its spread, as a cell of a table. A target of 0 means that there is no target.
+// ratio formats a ratio with its spread for a table. A target of 0 means that there is no target.
 func ratio(s Spread, target float64) string {
 	if s.Rounds == 0 {
 		return "–"

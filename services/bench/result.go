@@ -53,13 +53,13 @@ func (s Sample) MeshCPU() float64 {
 	return used.Seconds() / float64(s.Calls)
 }
 
-// Ratio returns a cell's rate divided by the floor's rate in the same round and with the same number of callers.
+// Ratio returns a cell's rate divided by the floor's rate, for each round and with the given number of callers.
 func (r *Results) Ratio(cell string, callers int) Spread {
 	return r.Against(cell, Floor, callers, Sample.Rate)
 }
 
-// Against returns a number of a cell divided by the same number of another cell, in the same round and with the same
-// number of callers.
+// Against compares two cells in each round. It calls number for the sample of each cell with the given number of
+// callers, and summarizes the ratios of the value for cell to the value for other.
 func (r *Results) Against(cell, other string, callers int, number func(Sample) float64) Spread {
 	others := make(map[int]float64)
 	for _, s := range r.of(other, callers) {
@@ -74,7 +74,7 @@ func (r *Results) Against(cell, other string, callers int, number func(Sample) f
 	return Summarize(ratios)
 }
 
-// Over summarizes a number of a cell's samples.
+// Over summarizes number over the samples of a cell with the given number of callers.
 func (r *Results) Over(cell string, callers int, number func(Sample) float64) Spread {
 	var values []float64
 	for _, s := range r.of(cell, callers) {

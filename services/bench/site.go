@@ -22,8 +22,8 @@ const (
 )
 
 // roles are the separate roles in the order of their start. The gateway is last, because it is ready only when all
-// others serve. The list is not imported, because `make bench-diff` builds this package with the code of earlier
-// commits.
+// others serve. The package does not import this list, because `make bench-diff` builds this package with the code of
+// earlier commits.
 var roles = []string{"policy", "ratelimit", "approval", "wasmagent", "gateway"}
 
 // programs returns the mesh's programs that the sites of cells start.
@@ -46,7 +46,7 @@ type site struct {
 	env []string
 	// asked is true if the gateway caches no decisions, so that policy decides on every call.
 	asked bool
-	// own are the site's processes, without the echo server behind them.
+	// own lists the site's processes, without the echo server.
 	own []*process
 }
 

@@ -255,7 +255,7 @@ func TestAdmission_ForeignHostOrOriginIsRefused(t *testing.T) {
 	}
 }
 
-// Case H2. Checks that repeated header lines are refused if two readers could understand them differently.
+// Case H2. Checks that repeated header lines are refused if two HTTP parsers could interpret them differently.
 func TestAdmission_RepeatedHeadersAreRefused(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, openPolicy)

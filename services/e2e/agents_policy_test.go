@@ -118,8 +118,8 @@ func (a *agentMesh) checkRecordsNameAgent(t *testing.T, id string) {
 	}
 }
 
-// Checks that an agent whose call needs approval is parked and occupies no slot. After the approval, the agent
-// continues without another prompt, and its call runs once.
+// Checks that an agent whose call needs approval is parked, which means that it waits without occupying a slot. After
+// the approval, the agent continues without another prompt, and its call runs once.
 func TestAgents_CallThatNeedsApprovalParksTheAgent(t *testing.T) {
 	t.Parallel()
 	for name, start := range agentMeshStarters(t) {

@@ -21,8 +21,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// Checks that a parked agent survives when all roles are killed. After its approval the agent continues, its call runs
-// once, and its journal verifies.
+// Checks that a parked agent, which waits for an approval, survives when all roles are killed. After its approval the
+// agent continues, its call runs once, and its journal verifies.
 func TestAgents_ParkedAgentContinuesAfterAllRolesAreKilled(t *testing.T) {
 	t.Parallel()
 	up := rawmcp.Start(t, tools)

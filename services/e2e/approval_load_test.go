@@ -25,8 +25,8 @@ const (
 	enoughDecisions = 20
 )
 
-// approvalLoad holds the callers and the approver of a mesh. The callers make calls that need approval, and repeat each
-// call until it has run or is denied.
+// approvalLoad consists of the callers and the approver of a mesh. The callers make calls that need approval, and
+// repeat each call until it has run or is denied.
 type approvalLoad struct {
 	a       *distributedMesh
 	people  approvalv1.ApprovalServiceClient
@@ -37,11 +37,11 @@ type approvalLoad struct {
 
 	mu   sync.Mutex
 	next int
-	// ends holds how each call ended, by the number of the call: "ran" or a code.
+	// ends contains how each call ended, by the number of the call: "ran" or a code.
 	ends map[int]string
 	// answers counts the codes that callers received.
 	answers map[string]int
-	// approvals holds the ids of the approvals of each call. acknowledged holds the verdicts that were acknowledged.
+	// approvals contains the ids of the approvals of each call. acknowledged contains the verdicts that were acknowledged.
 	approvals    map[int][]string
 	acknowledged map[string]approvalv1.Verdict
 }

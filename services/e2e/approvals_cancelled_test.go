@@ -11,9 +11,10 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// changePolicy writes another policy, which must end with its tools, and waits until the policy is in force. It adds a
-// rule that denies a tool with a new name. The policy is in force when this rule decides, because the revision also
-// changes with the catalog. The gateway must have the new revision, too, because until then it uses cached decisions.
+// changePolicy writes another policy, which must end with its tools, and waits until the policy is in force. For that,
+// it adds a rule that denies a tool with a new name, and waits until this rule decides. It can't wait for another
+// revision instead, because the revision also changes with the catalog. It also waits until the gateway has the new
+// revision, because the gateway uses cached decisions until then.
 func (f *fixture) changePolicy(t *testing.T, c *stack.Client, policy string) {
 	t.Helper()
 	mark := "mark-" + strings.ToLower(rand.Text())

@@ -9,8 +9,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// Checks that commands accept the first characters of an approval's id. If they do not identify one approval, the error
-// says what to do.
+// Checks that commands accept the first characters of an approval's id. If the characters do not identify exactly one
+// approval, the error says what to do.
 func TestApprovalsCLI_AcceptsTheFirstCharactersOfAnID(t *testing.T) {
 	t.Parallel()
 	f, _ := newRulesFixture(t, "")
@@ -108,7 +108,7 @@ func TestApprovalsCLI_LargeViewIsShownAndApprovedWhole(t *testing.T) {
 }
 
 // Checks the error for a caller whose role may not run a command. It names the roles that may run the command, and the
-// variable or file that holds the token.
+// variable or file that contains the token.
 func TestCLI_RefusedTokenErrorNamesThePermittedRoles(t *testing.T) {
 	t.Parallel()
 	f, _ := newRulesFixture(t, "")

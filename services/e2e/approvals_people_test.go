@@ -10,8 +10,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// Checks that the mesh does not start if a rule requires more approvers than there are. `config check` and `policy
-// lint` report the rule.
+// Checks that the mesh does not start if a rule requires more approvers than the configuration has. `config check` and
+// `policy lint` report the rule.
 func TestApprovals_UnreachableQuorumIsRefusedAtStart(t *testing.T) {
 	t.Parallel()
 	const (

@@ -209,8 +209,8 @@ func TestApprovals_GrantCoversALimitedNumberOfCalls(t *testing.T) {
 	}
 }
 
-// Checks that a grant with a condition covers the calls that meet the condition, which compares exact numbers. Every
-// other call needs an approval that covers only that call.
+// Checks that a grant with a condition covers the calls that meet the condition, and that the condition compares
+// numbers exactly. Every other call needs an approval that covers only that call.
 func TestApprovals_GrantCoversOnlyCallsThatMeetItsCondition(t *testing.T) {
 	t.Parallel()
 	f, _ := newRulesFixture(t, "")

@@ -16,8 +16,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// runAtTerminal runs `sluice approvals` in a pseudoterminal and types the text types when the command asks a question.
-// Stderr of the result is the text on the terminal, and Stdout is the standard output.
+// runAtTerminal runs `sluice approvals` in a pseudoterminal and types the text in types when the command asks a
+// question. Stderr of the result is the text on the terminal, and Stdout is the standard output.
 func (f *fixture) runAtTerminal(t *testing.T, types string, args ...string) stack.CommandResult {
 	t.Helper()
 	program := stack.Program(t, "sluice")

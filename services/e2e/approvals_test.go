@@ -31,7 +31,7 @@ tools:
   limited: {action: require_approval, rate_limit: {max: 1, window: 60}}
 `
 
-// listedApproval holds the fields of an approval in `sluice approvals list`.
+// listedApproval contains the fields of an approval in `sluice approvals list`.
 type listedApproval struct{ ID, State, Server, Tool string }
 
 // runApprovalsJSON runs `sluice approvals` as the operator, with JSON output.
@@ -138,7 +138,8 @@ func (f *fixture) awaitOnlyState(t *testing.T, state string) {
 	t.Errorf("approvals are %v, want one that is %s", found, state)
 }
 
-// Checks that the caller receives a ticket after the hold, and that the same call runs once after its approval.
+// Checks that the caller receives a ticket, which is a refusal with the approval's id, when the hold time ends. After
+// the approval, the same call runs once.
 func TestApprovals_RepeatedCallRunsOnceAfterATicket(t *testing.T) {
 	t.Parallel()
 	f := newFixtureWith(t, payPolicy, "approvals: {hold: 0s}")
@@ -352,7 +353,7 @@ func TestApprovals_SurviveAKill(t *testing.T) {
 	}
 }
 
-// Case A3. Checks that a person can't decide on a call of the same person, also with another token.
+// Case A3. Checks that a person can't decide on the person's own call, not even with another token.
 func TestApprovals_RequesterCannotDecideOnItsCall(t *testing.T) {
 	t.Parallel()
 	const second = "test-second-token-of-one-person-9x8c"

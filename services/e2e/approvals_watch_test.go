@@ -82,8 +82,8 @@ func (w *watcher) interruptAndCheckEnd(t *testing.T) {
 	}
 }
 
-// Checks that `sluice approvals watch` shows pending approvals, new ones and their changes, also across a restart of
-// the mesh. The command reports once that the mesh is unavailable, and once that it is available again.
+// Checks that `sluice approvals watch` shows pending approvals, new approvals and the changes of both, even across a
+// restart of the mesh. The command reports once that the mesh is unavailable, and once that it is available again.
 func TestApprovalsCLI_WatchShowsChangesAcrossARestart(t *testing.T) {
 	t.Parallel()
 	up := rawmcp.Start(t, tools)

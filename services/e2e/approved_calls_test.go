@@ -19,11 +19,11 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
 )
 
-// pollInterval is the polling interval.
+// pollInterval is how often tests check a condition that they wait for.
 const pollInterval = 10 * time.Millisecond
 
-// paymentRun holds callers whose calls need approval, the approver who decides on each call, and all responses that
-// they received. The mesh may be killed and started again while they work.
+// paymentRun consists of callers whose calls need approval, the approver who decides on each call, and all responses
+// that they received. The mesh may be killed and started again while they work.
 type paymentRun struct {
 	meshConfig *stack.Stack
 	upstream   *rawmcp.Server
@@ -36,14 +36,14 @@ type paymentRun struct {
 
 	next, received  atomic.Int64
 	calls, refusals *hashChain
-	// intended holds the ids of the approvals whose calls a kill interrupted between intent and outcome.
+	// intended contains the ids of the approvals whose calls a kill interrupted between intent and outcome.
 	intended map[string]bool
 
 	mu sync.Mutex
-	// decided holds the id of the first approval of each call that the approver decided to approve, by call number.
+	// decided contains, by call number, the id of the first approval that the approver decided to approve.
 	decided map[int]string
-	// known holds the ids of approvals that a caller or the approver has received. verdicts holds the acknowledged
-	// decisions, by approval id.
+	// known contains the ids of the approvals that a caller or the approver has received. verdicts contains the
+	// acknowledged decisions, by approval id.
 	known    map[string]bool
 	verdicts map[string]approvalv1.Verdict
 }
@@ -89,7 +89,7 @@ func paymentRunFor(site *stack.Stack, up *rawmcp.Server) *paymentRun {
 }
 
 // startWork starts the callers and the approver. stop makes the callers start no further calls. wait calls stop, and
-// waits until every call has run or has been refused finally, or ctx ends.
+// waits until every call has run or has received a final refusal, or ctx ends.
 func (p *paymentRun) startWork(ctx context.Context, t *testing.T, callers int) (stop, wait func()) {
 	t.Helper()
 	more, stop := context.WithCancel(ctx)
@@ -109,7 +109,8 @@ func (p *paymentRun) startWork(ctx context.Context, t *testing.T, callers int) (
 	return stop, wait
 }
 
-// makeCalls makes one call after the other, and repeats each call until it has run or has been refused finally.
+// makeCalls makes one call after the other, and repeats each call until the call has run or has received a final
+// refusal.
 func (p *paymentRun) makeCalls(ctx, more context.Context, t *testing.T) {
 	for more.Err() == nil {
 		n := p.next.Add(1)

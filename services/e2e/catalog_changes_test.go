@@ -43,8 +43,8 @@ type fate uint8
 const (
 	fateUnknown fate = iota
 	fateRan
-	fateStopped // by the state that the changes set
-	fateRefused // for another reason
+	fateStopped // refused because of the state that the changes set
+	fateRefused // refused for another reason
 )
 
 // A timedCall is one call: when it began and ended, and its result.
@@ -161,8 +161,8 @@ func (c *changeTest) checkCalls(tool string, changes []change) (held int) {
 	c.t.Helper()
 	wrong := 0
 	for _, one := range c.calls[tool] {
-		// The last change that began before the call ended. Earlier changes do not matter if the last one was
-		// acknowledged before the call began.
+		// The last change that began before the call ended. Earlier changes do not matter if the last change was acknowledged
+		// before the call began.
 		last := len(changes) - 1
 		for last >= 0 && changes[last].begin.After(one.end) {
 			last--
@@ -183,9 +183,9 @@ func (c *changeTest) checkCalls(tool string, changes []change) (held int) {
 	return held
 }
 
-// Checks that no call that begins after a change was acknowledged is decided by the state before the change, at either
-// of two gateways. Meanwhile gateways and the policy role are suspended, killed and started again, and the network
-// between the second gateway and the policy role fails.
+// Checks that after a change was acknowledged, neither of two gateways decides a new call by the state before the
+// change. During the test, gateways and the policy role are suspended, killed and restarted, and the network between
+// the second gateway and the policy role fails.
 func TestCatalogChanges_NoLaterCallIsDecidedByTheOldState(t *testing.T) {
 	t.Parallel()
 	number := changesByDefault

@@ -18,7 +18,7 @@ func changedLibrary(more ...string) string {
 }
 
 // Checks that a release with changed definitions is reported in the log, by `status` and `doctor`, and to the agent.
-// One command accepts the definitions that the operator was shown, but no later ones and no flagged ones.
+// One command accepts the definitions that the operator was shown, but no later definitions and no flagged definitions.
 func TestCatalog_ReleaseIsReportedAndAcceptedAsShown(t *testing.T) {
 	t.Parallel()
 	up := rawmcp.Start(t, libraryTools())
@@ -30,7 +30,7 @@ func TestCatalog_ReleaseIsReportedAndAcceptedAsShown(t *testing.T) {
 		})
 	}
 	operator := func(args ...string) stack.CommandResult { return run(stack.OperatorToken, args...) }
-	// waits makes the agent list the server until n definitions wait for the operator.
+	// waits makes the agent list the server's tools until n definitions wait for the operator.
 	waits := func(n int) {
 		t.Helper()
 		want := fmt.Sprintf("%d definitions of tools are new or have changed", n)

@@ -53,7 +53,8 @@ func TestCatalogClassify_ClassifiesAServerOrAList(t *testing.T) {
 	}
 }
 
-// Checks that a suggested policy loads unchanged: tools that read run, and tools that remove wait for approval.
+// Checks that a suggested policy loads unchanged. Under this policy, calls of tools that read run, and calls of tools
+// that delete need approval.
 func TestPolicySuggest_LoadsUnchanged(t *testing.T) {
 	t.Parallel()
 	ran := stack.Run(t, stack.Command{Args: []string{"policy", "suggest", "--server", "raw", "--file", "-"}, Stdin: `[
@@ -74,8 +75,8 @@ func TestPolicySuggest_LoadsUnchanged(t *testing.T) {
 	}
 }
 
-// Checks that `policy suggest --used` returns a policy that names only the tools that were called, with a limit of the
-// number of calls that were made.
+// Checks that `policy suggest --used` returns a policy that names only the tools that were called, and that limits each
+// tool to the highest number of calls that were made in a minute.
 func TestPolicySuggest_UsedNamesOnlyCalledTools(t *testing.T) {
 	t.Parallel()
 	up := rawmcp.Start(t, "["+toolDefinition("get_note", "Gets a note.")+","+toolDefinition("add_note", "Adds a note.")+","+toolDefinition("delete_note", "Deletes a note.")+"]")

@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// Case F26. Checks that no call fails while the keys and certificates of all roles are renewed. Files that can't be
-// used change nothing and are logged.
+// Case F26. Checks that no call fails while the keys and certificates of all roles are renewed. Unusable files are
+// logged and change nothing.
 func TestCertificates_RenewalFailsNoCall(t *testing.T) {
 	t.Parallel()
 	a := newDistributedMesh(t, "version: 1\nname: open\ndefault: allow\ntools:\n  limited: {rate_limit: {max: 100000, window: 60}}\n", "")

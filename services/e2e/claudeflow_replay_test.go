@@ -18,7 +18,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// update makes tests rewrite their golden files. A new difference between Claude Flow and the mesh gets no reason.
+// update makes tests rewrite their golden files. It writes a new difference between Claude Flow and the mesh without a
+// reason.
 var update = flag.Bool("update", false, "write the golden files of testdata")
 
 const (
@@ -35,8 +36,8 @@ type recordedCall struct {
 	Note      string         `json:"note"`
 	Tool      string         `json:"tool"`
 	Arguments map[string]any `json:"arguments"`
-	// Failed is set if the call failed in one of Claude Flow's three ways. Unknown is set if the result was not
-	// recorded.
+	// Failed is set if the call failed in one of the three ways in which Claude Flow reports a failure. Unknown is set if
+	// the result was not recorded.
 	Failed  bool `json:"failed"`
 	Unknown bool `json:"unknown"`
 	Payload any  `json:"payload"`

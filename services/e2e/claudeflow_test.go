@@ -80,7 +80,7 @@ func (c *claudeFlow) callWithAgent(t *testing.T, tool, agent string) npmtest.Too
 	return c.client.CallTool(npmtest.ToolCall{Name: tool, Arguments: map[string]any{"agentId": agent}}).ToolResult(t)
 }
 
-// stateFolder returns the folder that holds the server's ledger and its lock.
+// stateFolder returns the folder that contains the server's ledger and its lock.
 func (c *claudeFlow) stateFolder(t *testing.T) string {
 	t.Helper()
 	found, err := filepath.Glob(filepath.Join(c.Dir, "data/gateway/servers/claude-flow/*/.claude-flow/policy"))
@@ -135,8 +135,8 @@ func (c *claudeFlow) journalResults(t *testing.T, tool string) []gatewayv1.Resul
 	return out
 }
 
-// Checks a mesh with the real Claude Flow server and real agents. The policy of the example names the tools that an
-// agent may use, of the 353 tools of the server.
+// Checks a mesh with the real Claude Flow server, which has 353 tools, and with real agents. An agent can use only the
+// tools that the example's policy names.
 func TestClaudeFlow_PolicyLimitsItsTools(t *testing.T) {
 	t.Parallel()
 	c := startClaudeFlow(t, "limited")
@@ -181,7 +181,7 @@ func TestClaudeFlow_PolicyLimitsItsTools(t *testing.T) {
 	}
 }
 
-// Checks that a failed tool is reported as failed to the client and in the journal, although Claude Flow reports its
+// Checks that a failed tool is reported as failed to the client and in the journal, although Claude Flow reports
 // success. A call that succeeded is reported as a success.
 func TestClaudeFlow_HiddenErrorsAreReported(t *testing.T) {
 	t.Parallel()

@@ -130,7 +130,7 @@ func TestCLI_CallsTools(t *testing.T) {
 	})
 }
 
-// Checks that text of servers is printed so that it can't control the terminal.
+// Checks that text from servers is printed in a form that can't control the terminal.
 func TestCLI_EscapesControlCharactersOfServers(t *testing.T) {
 	t.Parallel()
 	const escape = `\u001b[2J\u0007`
@@ -290,7 +290,7 @@ func TestCLI_ShowsStatusToolsAndDecisions(t *testing.T) {
 	})
 }
 
-// recordFields holds the fields of a record that the tests here read.
+// recordFields contains the fields of a record that these tests read.
 type recordFields struct {
 	Kind, Tool, Code string
 	ResultClass      string `json:"resultClass"`

@@ -27,8 +27,8 @@ type externalClient interface {
 	CallTool(call npmtest.ToolCall) npmtest.Reply
 }
 
-// clients holds functions that connect the official clients, by the clients' names. Each client has only the URL and a
-// token.
+// clients contains functions that connect the official clients, by the clients' names. Each client has only the URL and
+// a token.
 var clients = map[string]func(t *testing.T, url string) externalClient{
 	"TypeScript SDK 1": func(t *testing.T, url string) externalClient {
 		return npmtest.StartClientVersion(t, npm.TypeScriptSDK, url, stack.AgentToken)
@@ -190,8 +190,8 @@ func TestClients_ReceiveApprovalExpired(t *testing.T) {
 	})
 }
 
-// Checks that a client waits beyond its time limit if it requests progress and restarts the limit at each notification.
-// The command line of the inspector can't request progress.
+// Checks that a client that requests progress, and that restarts its timeout at each notification, waits for longer
+// than the timeout. The command line of the inspector can't request progress.
 func TestClients_WithProgressWaitBeyondTheirTimeLimit(t *testing.T) {
 	t.Parallel()
 	for _, version := range []npm.Set{npm.TypeScriptSDK, npm.TypeScriptSDK2} {
@@ -234,8 +234,8 @@ func checkRisingProgress(t *testing.T, steps []jsontext.Value) int {
 	return len(steps)
 }
 
-// Checks that the approval stays if a client gives up. The call does not run at the approval, and runs once when the
-// client makes the same call again.
+// Checks that an approval stays valid after its client has given up. The call does not run when it is approved, and
+// runs once when the client makes the same call again.
 func TestClients_CallRunsOnceAfterTheyGaveUp(t *testing.T) {
 	t.Parallel()
 	for _, version := range []npm.Set{npm.TypeScriptSDK, npm.TypeScriptSDK2} {

@@ -21,7 +21,8 @@ import (
 )
 
 // The conformance suite for clients starts this test binary as the client if both variables are set. suiteTestVariable
-// holds the address of the test, which sends the URL for the client. suiteClientVariable holds the path of the client.
+// contains the address of the test, which sends the URL for the client. suiteClientVariable contains the path of the
+// client.
 const (
 	suiteTestVariable   = "SLUICE_TEST_CLIENTS_TEST"
 	suiteClientVariable = "SLUICE_TEST_CLIENT"
@@ -124,8 +125,7 @@ func TestConformance_ClientsPassThroughTheMesh(t *testing.T) {
 	}{
 		{"initialize", 1, 2, false}, // the suite also checks the first requests of the mesh against the schema
 		{"tools_call", 2, 2, false},
-		// The server of this scenario sends a request on the session's stream, which a client without a session does
-		// not
+		// The server of this scenario sends a request on the session's stream, which a client without a session does not
 		// have.
 		{"elicitation-sep1034-client-defaults", 5, 5, true},
 		{"sse-retry", 3, 3, false},
@@ -135,8 +135,7 @@ func TestConformance_ClientsPassThroughTheMesh(t *testing.T) {
 		{"http-invalid-tool-headers", 12, 12, false},
 		{"json-schema-ref-no-deref", 1, 1, false},
 		{"json-schema-2020-12-preservation", 9, 9, false},
-		// request-metadata is left out. Its server refuses the first request and names the revision of that request as
-		// the
+		// request-metadata is left out. Its server refuses the first request and names the revision of that request as the
 		// only one that it supports, so the mesh, which asks for the revisions once, finds no revision to use.
 	} {
 		t.Run(scenario.name, func(t *testing.T) {

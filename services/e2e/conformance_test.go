@@ -43,8 +43,8 @@ func buildConformanceProgram(t *testing.T, name string) string {
 	return program
 }
 
-// startEverythingServer starts the program of [buildEverythingServer] on a free port, with or without sessions, and returns
-// its URL.
+// startEverythingServer starts the program of [buildEverythingServer] on a free port, with or without sessions, and
+// returns its URL.
 func startEverythingServer(t *testing.T, stateless bool) string {
 	t.Helper()
 	program := buildEverythingServer(t)
@@ -127,7 +127,8 @@ func startProxy(t *testing.T, rewrite func(r *httputil.ProxyRequest, body []byte
 	return door.URL
 }
 
-// scenarioLine matches a line of the suite's summary. unscoredLine matches a scenario that does not count for a revision.
+// scenarioLine matches a line of the suite's summary. unscoredLine matches a scenario that does not count for a
+// revision.
 var (
 	scenarioLine = regexp.MustCompile(`(?m)^[✓✗] (\S+): (\d+) passed, (\d+) failed$`)
 	unscoredLine = regexp.MustCompile(`(?m)^  [✓✗] (\S+) \(extension\)$`)

@@ -28,8 +28,8 @@ import (
 // unresolvableHost is a host name that does not resolve, so that it can be reached only through the proxy.
 const unresolvableHost = "mcp.behind-the-proxy.invalid"
 
-// serveWithPrivateCA serves target over TLS with a certificate for unresolvableHost whose CA no system trusts. It returns
-// the server's address and the file of the CA certificate.
+// serveWithPrivateCA serves target over TLS with a certificate for unresolvableHost whose CA no system trusts. It
+// returns the server's address and the file of the CA certificate.
 func serveWithPrivateCA(t *testing.T, target string) (addr, file string) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -61,7 +61,7 @@ func serveWithPrivateCA(t *testing.T, target string) (addr, file string) {
 }
 
 // connectProxy is a proxy that accepts only CONNECT requests with its credentials, and forwards every connection to the
-// address to.
+// address in the field to.
 type connectProxy struct {
 	to string
 

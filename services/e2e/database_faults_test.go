@@ -17,8 +17,8 @@ const (
 	// for each call of the approval service, and the rest for a busy machine.
 	databaseRefusalTimeLimit = 10 * time.Second
 	// recoveryTimeLimit is the longest time until approvals can be requested again after the network fault, on an
-	// otherwise idle machine. `make away` uses it, and other runs use busyRecoveryTimeLimit. The test measures until a caller
-	// receives the response, which comes after the hold, holdTime.
+	// otherwise idle machine. `make away` uses it, and other runs use busyRecoveryTimeLimit. The measured time ends when a
+	// caller receives the response, which the gateway sends after holdTime.
 	recoveryTimeLimit     = 5 * time.Second
 	busyRecoveryTimeLimit = 30 * time.Second
 	holdTime              = time.Second
@@ -44,9 +44,9 @@ func networkFaults(t *testing.T) []networkFault {
 	}
 }
 
-// Checks the approvals of a mesh while the network between the approval service and its database fails in every way of
-// package network. Calls that need approval are refused within a bounded time, and others pass. After each fault the
-// same processes accept approval requests again. No decision is lost, and no call runs twice.
+// Checks the approvals of a mesh while the network between the approval service and its database fails in every way
+// that package network offers. Calls that need approval are refused within a bounded time, and other calls pass. After
+// each fault the same processes accept approval requests again. No decision is lost, and no call runs twice.
 func TestApprovals_SurviveDatabaseNetworkFaults(t *testing.T) {
 	t.Parallel()
 	lasts := 2 * time.Second

@@ -39,7 +39,7 @@ func (d *demoServer) entry() string {
 	return fmt.Sprintf("  demo: {http: {url: \"http://%s/mcp\"}}", d.addr)
 }
 
-// demoStats holds the counts of requests that reached the server.
+// demoStats contains the counts of requests that reached the server.
 type demoStats struct {
 	Posts, Calls int
 	Tools        map[string]int

@@ -120,7 +120,7 @@ func (k *tap) bytes() string {
 	return string(k.recorded)
 }
 
-// markedInitializes holds initialize requests with the mark in every place where a client may write text.
+// markedInitializes contains initialize requests with the mark in every place where a client may write text.
 var markedInitializes = []string{
 	`{"jsonrpc":"2.0","id":"` + mark + `","method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{"` + mark + `":{},"experimental":{"x":"` + mark + `"}},` +
 		`"clientInfo":{"name":"` + mark + `","version":"` + mark + `","title":"` + mark + `","` + mark + `":1},"instructions":"` + mark + `","_meta":{"x":"` + mark + `","progressToken":"` + mark + `"}}}`,
@@ -160,7 +160,7 @@ func messagesWithoutRule() []string {
 }
 
 // sendMarkedMessages sends every request of [markedInitializes] and, in each session, every message of
-// [messagesWithoutRule], with the mark also in headers. It returns the number of the latter.
+// [messagesWithoutRule], with the mark also in headers. It returns how many messages of messagesWithoutRule it sent.
 func sendMarkedMessages(t *testing.T, url string) (sent int) {
 	t.Helper()
 	for _, initialize := range markedInitializes {

@@ -25,7 +25,7 @@ func TestDistributed_CallsWaitForABusyPolicyService(t *testing.T) {
 }
 
 // callDuringPause stops the policy service for the time pause. It calls fn repeatedly until the service continues, and
-// once more after that.
+// one more time when the service runs again.
 func (a *distributedMesh) callDuringPause(t *testing.T, pause time.Duration, fn func()) {
 	t.Helper()
 	a.Signal(t, policyRole, stack.SIGSTOP)

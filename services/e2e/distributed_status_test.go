@@ -51,7 +51,7 @@ func (a *distributedMesh) runStatus(t *testing.T, token string) (meshStatus, sta
 	return said, ran, took
 }
 
-// statusTimeLimit is the longest time that `sluice status` may take: its time-out of 2 s, and 2 s more for a busy
+// statusTimeLimit is the longest time that `sluice status` may take: its timeout of 2 s, and 2 s more for a busy
 // machine.
 const statusTimeLimit = 2*time.Second + 2*time.Second
 
@@ -85,8 +85,8 @@ func (a *distributedMesh) awaitDegraded(t *testing.T, why string) {
 	})
 }
 
-// Checks that `sluice status` names a role that hangs, within statusTimeLimit, if an operator runs it. Agents and callers
-// with an unknown token learn nothing.
+// Checks that `sluice status` names a role that hangs, within statusTimeLimit, if an operator runs it. Agents and
+// callers with an unknown token learn nothing.
 func TestStatus_NamesARoleThatHangs(t *testing.T) {
 	t.Parallel()
 	a := newDistributedMesh(t, openPolicy, "")

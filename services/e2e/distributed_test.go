@@ -113,7 +113,7 @@ func TestDistributed_CallsAreDecidedAndRecorded(t *testing.T) {
 // more for a busy machine.
 const refusalTimeLimit = 3 * time.Second
 
-// checkRefusedInTime calls a tool and checks that the call is refused with the code, within the time above.
+// checkRefusedInTime calls a tool and checks that the call is refused with the code, within refusalTimeLimit.
 func checkRefusedInTime(t *testing.T, c *stack.Client, tool, code string) {
 	t.Helper()
 	begin := time.Now()

@@ -73,7 +73,7 @@ func TestDoctor_NamesEachProblem(t *testing.T) {
 	})
 }
 
-// findingStates returns the states and subjects of the findings about subjects of these sorts, sorted.
+// findingStates returns the states and subjects of the findings about subjects of these kinds, sorted.
 func findingStates(found map[string]doctorFinding, sorts ...string) (out []string) {
 	for key, s := range found {
 		for _, sort := range sorts {

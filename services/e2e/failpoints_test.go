@@ -22,10 +22,10 @@ import (
 // failpointCase is a failpoint and the condition that must hold for a call that was interrupted there.
 type failpointCase struct {
 	point string
-	// hits is the largest number of hits up to and including the hit at which the process is killed.
+	// hits is the maximum number of hits, including the hit at which the process is killed.
 	hits int
-	// interrupted reports whether an open call was interrupted at the failpoint, given the final state of its approval.
-	// It is nil if the journal does not show that.
+	// interrupted reports whether an open call was interrupted at the failpoint, given the final state of its approval. It
+	// is nil if the journal can't show that.
 	interrupted func(c interruptedCall) bool
 }
 

@@ -197,7 +197,7 @@ func TestFidelity_MessagesArriveByteForByte(t *testing.T) {
 						t.Fatal(err)
 					}
 					got := m.Got + m.Result.Got
-					if server == "program" || server == "older" { // there the gateway assigns the ids
+					if server == "program" || server == "older" { // for these servers, the gateway assigns the ids
 						got = withClientIDs(got)
 					}
 					if got != body {

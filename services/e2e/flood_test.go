@@ -16,9 +16,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// Checks that refusals of a principal are only counted after 1,000 refusals in a minute. Each caller still receives the
-// reason of its refusal and the id of a recorded decision. The refusals of other principals are still recorded, and
-// allowed calls pass.
+// Checks that after 1,000 refusals of a principal in a minute, further refusals are counted but not recorded one by
+// one. Each caller still receives the reason of its refusal and the id of a recorded decision. The refusals of other
+// principals are still recorded, and allowed calls pass.
 func TestFlood_RefusalsBeyondTheAbuseLimitAreOnlyCounted(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, storyPolicy)

@@ -12,7 +12,8 @@ import (
 	"testing"
 )
 
-// hashChain verifies one hash chain of a gateway's journal. It uses no code of the journal: only the files and SHA-256.
+// hashChain verifies one hash chain of a gateway's journal. It reads the files itself, and uses no code of package
+// journal.
 type hashChain struct {
 	dir, name string
 
@@ -21,7 +22,7 @@ type hashChain struct {
 	incompleteBytes int    // number of bytes after the last complete line
 	head            string // hash of the last line
 
-	// prevs holds the hash of the preceding record that each record contains, indexed by seq-1.
+	// prevs contains, for each record, the hash of the preceding record. It is indexed by seq-1.
 	prevs []string
 	// intents and outcomes count records by trace. decisions is the set of the decision ids of refusals.
 	intents, outcomes map[string]int
@@ -29,7 +30,7 @@ type hashChain struct {
 	recoveries        int
 	// orphans counts intents without an outcome.
 	orphans int
-	// open holds the approved calls that are not settled, by decision id.
+	// open contains the approved calls that are not settled, by decision id.
 	open map[string]openCall
 }
 

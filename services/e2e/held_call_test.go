@@ -10,8 +10,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// Checks that a held caller receives the response headers at once, without requesting progress. Proxies and clients
-// that wait for headers would give up before an approver decides.
+// Checks that a held caller receives the response headers at once, even without requesting progress. Proxies and
+// clients that wait for headers would give up before an approver decides.
 func TestHeldCall_ReceivesResponseHeadersAtOnce(t *testing.T) {
 	t.Parallel()
 	f := newFixtureWith(t, payPolicy, "approvals: {hold: 60s}")

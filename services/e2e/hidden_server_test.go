@@ -118,9 +118,9 @@ func maskVariableText(server, text string) string {
 	return strings.ReplaceAll(text, server, "NAME")
 }
 
-// Case X9. Checks that a server that policy hides from a caller answers like a server that is not configured. This
-// applies if policy hides at least one tool or method of the server and allows none. The status, headers, body and
-// records are the same, and the server receives no request.
+// Case X9. Checks that requests to a server that policy hides from the caller are answered like requests to a server
+// that is not configured. A server is hidden if policy hides at least one of its tools or methods and allows none. The
+// status, headers, body and records are the same, and the server receives no request.
 func TestHiddenServer_AnswersLikeAnAbsentOne(t *testing.T) {
 	t.Parallel()
 	for name, policy := range hidingServerPolicies {
@@ -178,7 +178,8 @@ func checkEqualRecords(t *testing.T, f *fixture) {
 
 func last[T any](all []T) T { return all[len(all)-1] }
 
-// Case X9. Checks that the responses for the two servers do not differ at the URL of all servers either.
+// Case X9. Checks that the responses for a hidden server and an absent server are equal at the URL for all servers,
+// too.
 func TestHiddenServer_AnswersLikeAnAbsentOneAtTheSharedURL(t *testing.T) {
 	t.Parallel()
 	for name, policy := range hidingServerPolicies {
@@ -228,8 +229,8 @@ func TestHiddenServer_PartlyShownServerIsVisible(t *testing.T) {
 	}
 }
 
-// Case X9. Checks that a policy change applies to the next request: a server that it opens is visible, and a server
-// that it hides is also gone from existing sessions.
+// Case X9. Checks that a policy change applies to the next request: a server that the new policy allows is visible, and
+// a server that the new policy hides is gone from existing sessions, too.
 func TestHiddenServer_PolicyChangeAppliesToTheNextRequest(t *testing.T) {
 	t.Parallel()
 	const opened = "version: 1\nname: p\ndefault: deny\nrules:\n  - {name: unseen, match: {tool: hidden-*}, action: hide}\n  - {name: safe, match: {tool: safe}, action: allow}\n"

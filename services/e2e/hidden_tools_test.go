@@ -126,8 +126,8 @@ func TestHiddenTool_ListedToolsCanBeCalled(t *testing.T) {
 }
 
 // Case X9. Checks that the response time does not distinguish a hidden tool from an absent one. The test counts how
-// often the call of the hidden tool takes longer than the call of the absent tool next to it, which must be half of the
-// time.
+// often the call of the hidden tool takes longer than the call of the absent tool in the same pair, which must be true
+// for about half of the pairs.
 func TestHiddenTool_ResponseTimeDoesNotRevealIt(t *testing.T) {
 	pairs, _ := strconv.Atoi(os.Getenv(pairsVariable))
 	if pairs == 0 {

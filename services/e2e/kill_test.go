@@ -29,8 +29,8 @@ const (
 	killCallers    = 32
 	// longestLife is the longest time that a gateway serves before it is killed.
 	longestLife = 400 * time.Millisecond
-	// restartTimeLimit is the longest median time from a restart to the first answered call. busyRestartTimeLimit is the longest
-	// time for any restart, on a machine that is busy with other tests.
+	// restartTimeLimit is the longest median time from a restart to the first answered call. busyRestartTimeLimit is the
+	// longest time for any restart, on a machine that is busy with other tests.
 	restartTimeLimit, busyRestartTimeLimit = 3 * time.Second, 15 * time.Second
 )
 
@@ -97,7 +97,7 @@ type killTest struct {
 	starts          []time.Duration // time from each start to the first answer, sorted
 
 	mu sync.Mutex
-	// received holds the traces of calls whose results the callers received. denied holds the decision ids of the
+	// received contains the traces of calls whose results the callers received. denied contains the decision ids of the
 	// refusals that they received.
 	received, denied []string
 }

@@ -126,8 +126,8 @@ func newLocalConfigFolder(t *testing.T) (dir, home string) {
 	return dir, t.TempDir()
 }
 
-// Checks that `sluice up` shows the configuration of its working folder and asks once for each content. The mesh runs
-// with the content that was shown, even if the file has changed before the answer.
+// Checks that `sluice up` shows the configuration of its working folder, and asks the user once for each content of the
+// file. The mesh runs with the content that was shown, even if the file has changed before the answer.
 func TestUp_AsksOnceForTheConfigurationOfItsFolder(t *testing.T) {
 	t.Setenv("HERE_SECRET", "a-value-that-is-secret")
 	dir, home := newLocalConfigFolder(t)

@@ -18,8 +18,8 @@ import (
 // matrixClient is a client in the matrix of clients and servers.
 type matrixClient struct {
 	name string
-	// lacks lists the features that the client does not support. lacksAmongAll lists those that it does not support at
-	// the URL for all servers.
+	// lacks lists the features that the client does not support. lacksAmongAll lists the features that it does not support
+	// at the URL for all servers.
 	lacks, lacksAmongAll []string
 	// lacksAt lists further features that the client does not support, by the server's name.
 	lacksAt map[string][]string
@@ -34,7 +34,7 @@ func matrixClients() []matrixClient {
 	inspector := []string{mcpCompletion, mcpSampling, mcpElicitation, mcpSubscriptions, mcpProgress, mcpCancellation}
 	mcporter := append([]string{mcpPrompts}, inspector...)
 	aiSDK := []string{mcpSampling, mcpSubscriptions, mcpProgress}
-	langchain := []string{mcpPrompts, mcpCompletion, mcpSampling, mcpElicitation, mcpSubscriptions, mcpCancellation} // it stops waiting for a call without notifying the server
+	langchain := []string{mcpPrompts, mcpCompletion, mcpSampling, mcpElicitation, mcpSubscriptions, mcpCancellation} // this client stops waiting for a call without notifying the server
 	return []matrixClient{
 		{"go-sdk", nil, nil, nil, useSDK(bearerTransport)},
 		{"go-sdk, with sessions", nil, nil, nil, useSDK(func(t *testing.T, url, token string) mcp.Transport {

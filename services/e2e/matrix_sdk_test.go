@@ -176,8 +176,8 @@ func (c *matrixSDK) cancelCall(ctx context.Context, try npmtest.FeatureUse) (str
 	return "given up", nil
 }
 
-// awaitChange waits for the notification of a changed resource. If try names a tool, awaitChange calls the tool to cause the
-// change. If the tool switches changes on and off, awaitChange leaves them off.
+// awaitChange waits for the notification of a changed resource. If try names a tool, awaitChange calls the tool to
+// cause the change. If the tool switches changes on and off, awaitChange leaves the changes off.
 func (c *matrixSDK) awaitChange(ctx context.Context, try npmtest.FeatureUse) (did npmtest.FeatureResult) {
 	ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
 	defer cancel()

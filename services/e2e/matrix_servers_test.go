@@ -17,7 +17,7 @@ import (
 // matrixServer is a server in the matrix: its entry in the configuration, and its features.
 type matrixServer struct {
 	name, entry string
-	// tries holds a use of each feature of the server.
+	// tries contains a use of each feature of the server.
 	tries map[string]matrixTry
 	// onlyAtOwnURL lists the features that the server has, or that the matrix tests, only at the server's URL.
 	onlyAtOwnURL []string

@@ -48,7 +48,7 @@ func (b bearerRoundTripper) RoundTrip(r *http.Request) (*http.Response, error) {
 	return http.DefaultTransport.RoundTrip(r)
 }
 
-// connectSDKClient connects the official SDK's client. The caller closes it.
+// connectSDKClient connects the official SDK's client. The caller must close the client.
 func connectSDKClient(t *testing.T, url string) *mcp.ClientSession {
 	t.Helper()
 	client := mcp.NewClient(&mcp.Implementation{Name: "reader", Version: "1"}, nil)
@@ -62,7 +62,7 @@ func connectSDKClient(t *testing.T, url string) *mcp.ClientSession {
 }
 
 // Case T4. Checks that a method passes if a rule names it, and that the initialize result declares a capability only to
-// callers that may use the capability. Each request is recorded as a call is.
+// callers that may use the capability. Each request is recorded like a call.
 func TestMethods_PassIfARuleNamesThem(t *testing.T) {
 	t.Parallel()
 	s := stack.StartInProcess(t, stack.Options{Servers: fmt.Sprintf("  library: {http: {url: %q}}", startLibraryServer(t)), Policy: `version: 1
@@ -127,7 +127,7 @@ rules:
 }
 
 // Case T4. Checks that some methods are refused although policy allows every method: methods of another revision, and
-// server requests. A method name with other letter case is invalid.
+// server requests. A method name with different letter case is invalid.
 func TestMethods_SomeAreRefusedDespiteARule(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "version: 1\nname: open\nserver: raw\ndefault: allow\nrules:\n  - {name: all, match: {method: \"*\"}, action: allow}\n")

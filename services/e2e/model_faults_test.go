@@ -77,7 +77,7 @@ func responseEvents(delta, reason string) []string {
 	}
 }
 
-// modelFaults holds the faults of a provider, by name. Each function receives the events of the correct response.
+// modelFaults contains the faults of a provider, by name. Each function receives the events of the correct response.
 var modelFaults = map[string]func(w http.ResponseWriter, lines []string){
 	"429":             func(w http.ResponseWriter, _ []string) { writeError(w, 429, "", "") },
 	"429 Retry-After": func(w http.ResponseWriter, _ []string) { writeError(w, 429, "Retry-After", "0") },
@@ -160,7 +160,7 @@ func (m *taskModel) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	writeEvents(w, lines...)
 }
 
-// startModelMesh starts a mesh with the model provider model, and with a server whose tools the agents may call.
+// startModelMesh starts a mesh with the model provider in model, and with a server whose tools the agents may call.
 func startModelMesh(t *testing.T, model http.Handler, provider string) *agentMesh {
 	t.Helper()
 	at := httptest.NewServer(model)
@@ -245,8 +245,8 @@ func positiveNumber(t *testing.T, name string, otherwise int) int {
 	return n
 }
 
-// Checks that the error of a turn names the fault of the model provider, and that only a response that broke off is
-// charged. Its charge is an estimate.
+// Checks that the error of a turn names the fault of the model provider, and that only a response that was cut off is
+// charged. The charge is an estimate.
 func TestModelFaults_AreNamedAndCharged(t *testing.T) {
 	t.Parallel()
 	var mu sync.Mutex

@@ -69,11 +69,13 @@ type pendingRun struct {
 	// kill kills the process that stores the approvals with SIGKILL. start starts that process again.
 	kill, start func()
 
-	// requested holds the ids of the approvals in the order in which callers received them. Every third one is denied.
+	// requested contains the ids of the approvals in the order in which callers received them. Every third approval is
+	// denied.
 	requested []string
 
 	mu sync.Mutex
-	// sent is the set of approvals with a decision that was sent. told is the set of those with an acknowledgement.
+	// sent is the set of approvals whose decision was sent. acknowledged is the set of approvals whose decision was
+	// acknowledged.
 	sent, acknowledged map[string]bool
 }
 

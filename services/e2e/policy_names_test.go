@@ -22,8 +22,8 @@ rules:
 `
 
 // Checks that `policy lint`, `config check` and `doctor` warn about a name in a policy that matches nothing. Before the
-// mesh has run they warn about an unknown server and a name of /mcp. Once the server was listed they warn about an
-// unknown tool.
+// mesh has run, they warn about an unknown server and about a tool's name that is valid only at /mcp. After the gateway
+// has listed the server's tools, they also warn about an unknown tool.
 func TestPolicyNames_UnknownNamesAreWarnedAbout(t *testing.T) {
 	t.Parallel()
 	up := rawmcp.Start(t, tools)
@@ -41,7 +41,7 @@ func TestPolicyNames_UnknownNamesAreWarnedAbout(t *testing.T) {
 	p := stack.Start(t, s)
 	doctor := stack.Command{Args: []string{"doctor", "--config", s.Config, "--addr", p.GRPC}, Env: []string{"SLUICE_TOKEN=" + stack.OperatorToken}}
 	eventually.Holds(t, "doctor warns about the tool", func() bool { return strings.Contains(stack.Run(t, doctor).Stdout, late) })
-	for range 2 { // while the mesh runs, and afterwards
+	for range 2 { // while the mesh runs, and after it was killed
 		for _, command := range commands {
 			ran := stack.Run(t, stack.Command{Args: command})
 			checkCommand(t, ran, 0, ran.Stdout, append(early, late)...)

@@ -16,7 +16,7 @@ default: allow
 `
 
 // startSharingMesh starts a mesh with agents, and with a stdio server with at most eight processes. The quota of one
-// caller is two of them.
+// caller is two processes.
 func startSharingMesh(t *testing.T) *stack.Process {
 	t.Helper()
 	return stack.Start(t, stack.WriteConfig(t, stack.Options{

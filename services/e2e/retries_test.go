@@ -10,7 +10,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// Case A2. Checks that one of 200 concurrent retries of an approved call, from several sessions, reaches the server.
+// Case A2. Checks that exactly one of 200 concurrent retries of an approved call, from several sessions, reaches the
+// server.
 func TestRetries_ApprovedCallReachesTheServerOnce(t *testing.T) {
 	t.Parallel()
 	const retries, sessions = 200, 8

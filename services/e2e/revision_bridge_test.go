@@ -33,9 +33,9 @@ func sessionlessOnlyProxy(t *testing.T, endpoint string) string {
 	return startRevisionProxy(t, endpoint, false, "2026-07-28")
 }
 
-// startRevisionProxy returns the URL of a proxy that passes either the requests of revision 2026-07-28 or those of
-// revisions with sessions. If refuses is set, the proxy refuses the requests of 2026-07-28. Its errors name spoken as
-// the supported revision.
+// startRevisionProxy returns the URL of a proxy that forwards either the requests of revision 2026-07-28 or the
+// requests of revisions with sessions. If refuses is set, the proxy refuses the requests of 2026-07-28. Its errors name
+// the revision in spoken as the supported revision.
 func startRevisionProxy(t *testing.T, endpoint string, refuses bool, spoken string) string {
 	t.Helper()
 	to, err := url.Parse(endpoint)

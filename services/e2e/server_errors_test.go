@@ -187,7 +187,7 @@ func listFiles(t *testing.T, dir string) (out []string) {
 	return out
 }
 
-// errorMessageOf returns the message of a JSON-RPC error, or text itself if it is not one.
+// errorMessageOf returns the message of a JSON-RPC error, or text itself if text is not a JSON-RPC error.
 func errorMessageOf(text string) string {
 	var answer struct {
 		Error struct{ Message string }

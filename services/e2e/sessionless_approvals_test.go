@@ -14,8 +14,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// sessionlessClients holds functions that connect the official clients of revision 2026-07-28, by the clients' names.
-// Each returns a function that makes a payment and returns its result.
+// sessionlessClients contains functions that connect the official clients of revision 2026-07-28, by the clients'
+// names. Each returns a function that makes a payment and returns its result.
 var sessionlessClients = map[string]func(t *testing.T, url string) func() (text string, isError bool){
 	"Go SDK": func(t *testing.T, url string) func() (string, bool) {
 		c, _ := connectInteractive(t, streamingTransport(url))

@@ -40,7 +40,7 @@ func trickleResult(first int, said bool) rawmcp.Answer {
 }
 
 // Case X3. Checks that a server that begins large responses and sends them byte by byte uses memory only for the bytes
-// that it has sent, and is cut off. Large responses of another server pass meanwhile.
+// that it has sent, and is cut off. At the same time, large responses of another server pass.
 func TestSlowResponses_LeaveMemoryToOtherServers(t *testing.T) {
 	t.Parallel()
 	for name, answer := range map[string]rawmcp.Answer{

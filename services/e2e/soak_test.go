@@ -38,7 +38,8 @@ func soakParameters(t *testing.T) (long time.Duration, sessions int) {
 }
 
 const (
-	// phases is the number of phases with calls to the failing servers, and of the phases without, which alternate.
+	// phases is the number of phases with calls to the failing servers. Each of them alternates with a phase without calls
+	// to these servers.
 	phases = 4
 	// callPause is the average pause of a session between two calls.
 	callPause = 4 * time.Second

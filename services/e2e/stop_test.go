@@ -71,7 +71,8 @@ func (h *heldCall) checkEnd(t *testing.T) {
 	}
 }
 
-// Checks that the caller still receives its result, and the journal the outcome, if Ctrl-C arrives during a call.
+// Checks that if Ctrl-C arrives during a call, the caller still receives the result, and the journal still records the
+// outcome.
 func TestStop_CtrlCFinishesACallInFlight(t *testing.T) {
 	t.Parallel()
 	t.Run("over HTTP", func(t *testing.T) {

@@ -16,7 +16,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// taskView holds the fields of a task that its client receives.
+// taskView contains the fields of a task that its client receives.
 type taskView struct {
 	ResultType string
 	ID         string `json:"taskId"`

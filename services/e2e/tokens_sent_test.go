@@ -35,8 +35,8 @@ func startTokenCounter(t *testing.T, answer http.HandlerFunc) (url string, token
 	return s.URL, tokens
 }
 
-// Checks that commands send a token without TLS only to loopback addresses. The proxy in the environment stands where
-// an attacker could read the network between the command and the mesh.
+// Checks that commands send a token without TLS only to loopback addresses. The proxy in the environment represents an
+// attacker who can read the network between the command and the mesh.
 func TestToken_CommandSendsItWithoutTLSOnlyToLoopback(t *testing.T) {
 	t.Parallel()
 	proxy, seen := startTokenCounter(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) })

@@ -115,7 +115,7 @@ func (p *pinnedMesh) listedTools() string {
 	return strings.Join(all, " ")
 }
 
-// restartRoles restarts every role that holds catalog state in memory.
+// restartRoles restarts every role that has catalog state in memory.
 func (p *pinnedMesh) restartRoles() {
 	p.t.Helper()
 	for _, role := range authn.Roles() {
@@ -129,7 +129,8 @@ func (p *pinnedMesh) restartRoles() {
 	p.AwaitReady(p.t)
 }
 
-// acceptTool shows the waiting definition of a tool, checks that the output has words, and accepts the definition.
+// acceptTool shows the waiting definition of a tool, checks that the output contains the given words, and accepts the
+// definition.
 func (p *pinnedMesh) acceptTool(tool string, words ...string) {
 	p.t.Helper()
 	diff := p.runCatalog("diff", "raw", tool)
@@ -142,7 +143,8 @@ func (p *pinnedMesh) acceptTool(tool string, words ...string) {
 }
 
 // Case T1. Checks that changed and new definitions wait for an operator: a changed schema, a new tool with an injected
-// instruction, tools with similar names, and a definition that the server sends only once. Roles are killed in between.
+// instruction, tools with similar names, and a definition that the server sends only once. Roles are killed during the
+// test.
 func TestToolPins_ChangedDefinitionsWaitForAnOperator(t *testing.T) {
 	t.Parallel()
 	p := newPinnedMesh(t)

@@ -88,8 +88,8 @@ func findSpan(t *testing.T, spans []stack.Span, service, name string, kind trace
 	return found[0]
 }
 
-// checkCallTrace checks the spans of an allowed call with a rate limit, and that each span is below the span that
-// caused it. service returns the service name of the process of a role.
+// checkCallTrace checks the spans of an allowed call with a rate limit, and that the parent of each span is the span
+// that caused it. service returns the service name of the process of a role.
 func checkCallTrace(t *testing.T, spans []stack.Span, tool string, service func(role string) string) (root, forward stack.Span) {
 	t.Helper()
 	if len(spans) != callSpans {

@@ -31,7 +31,8 @@ func decisionOf(t testing.TB, r npmtest.ToolResult) stack.Decision {
 	return d
 }
 
-// Checks the first use of a new user: `sluice up` without configuration, with the official TypeScript SDK.
+// Checks what a new user does first: the test runs `sluice up` without a configuration and uses the official TypeScript
+// SDK.
 func TestTypeScriptSDK_WorksWithoutConfiguration(t *testing.T) {
 	t.Parallel()
 	p := stack.StartWithoutConfig(t)

@@ -22,8 +22,7 @@ const (
 	// unreadCalls is the number of concurrent calls. Each has a response of unreadSize bytes.
 	unreadCalls = 100
 	unreadSize  = 15 << 20
-	// maxResident is the highest permitted resident memory of the mesh, in MiB. A principal's responses may use 64
-	// MiB,
+	// maxResident is the highest permitted resident memory of the mesh, in MiB. A principal's responses may use 64 MiB,
 	// which the garbage collector doubles, and the rest is for the mesh.
 	maxResident = 350
 )

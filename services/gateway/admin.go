@@ -40,13 +40,13 @@ var errPageToken = errors.New("page_token: this list has returned no such token"
 // errNoDecision means that this gateway has no record of a decision.
 var errNoDecision = errors.New("this gateway has no decision with that id: it may be older than the journal, or another gateway's; `sluice decisions tail` lists the newest")
 
-// installationTenant is the tenant of the installation. Only its persons see the servers, which belong to no other
-// tenant.
+// installationTenant is the tenant of the installation. Only persons of this tenant see the servers, because the
+// servers belong to no other tenant.
 const installationTenant = "default"
 
 // GetStatus implements gatewayv1.GatewayServiceServer. Callers of the installation's tenant get the servers, the
-// journal's counts, and the number of all sessions. Callers of any other tenant get neither servers nor counts, and the
-// number of their tenant's sessions.
+// journal's counts and the total number of sessions. Other callers get neither the servers nor the journal's counts,
+// and only the number of sessions of their own tenant.
 func (s *Service) GetStatus(ctx context.Context, _ *gatewayv1.GetStatusRequest) (*gatewayv1.GetStatusResponse, error) {
 	why := s.NotReady()
 	resp := &gatewayv1.GetStatusResponse{
@@ -77,7 +77,7 @@ func (s *Service) GetStatus(ctx context.Context, _ *gatewayv1.GetStatusRequest) 
 }
 
 // seesAll reports whether a caller may read data that belongs to no single tenant. Persons of the installation's tenant
-// may, and so may roles that call for themselves or on behalf of such a person.
+// may read it. Roles may read it if they call for themselves or on behalf of a person of that tenant.
 func seesAll(caller *authn.Caller) bool {
 	if caller == nil {
 		return false
@@ -139,7 +139,8 @@ func (s *Service) ListSessions(ctx context.Context, req *gatewayv1.ListSessionsR
 	return resp, nil
 }
 
-// formatSessionToken returns the position of a session in the list: when it was last used, and its digest.
+// formatSessionToken returns the page token for the position of a session in the list. The token contains the time at
+// which the session was last used, and the session's digest.
 func formatSessionToken(st session.State) string {
 	return strconv.FormatInt(st.LastUsed.UnixNano(), 10) + "-" + st.Digest
 }
@@ -217,8 +218,8 @@ func (s *Service) WatchDecisions(req *gatewayv1.WatchDecisionsRequest, stream gr
 	return ctx.Err()
 }
 
-// tenantOf returns the tenant whose data the caller may see. It returns "" if the caller may see nothing: if the caller
-// is not authenticated, or is a role without a person or principal.
+// tenantOf returns the tenant whose data the caller may see. It returns "" for callers that may see no data:
+// unauthenticated callers, and roles that don't call on behalf of a person or principal.
 func tenantOf(ctx context.Context) string {
 	caller := authn.CallerOf(ctx)
 	if caller == nil {
@@ -228,7 +229,7 @@ func tenantOf(ctx context.Context) string {
 }
 
 // filter returns a filter for the records that the caller may see and that f selects. Counts of unauthenticated
-// requests belong to the installation: operators of the tenant "default" see those counts.
+// requests belong to the installation: only callers of the tenant "default" see these counts.
 func filter(ctx context.Context, f *gatewayv1.DecisionFilter) journal.Filter {
 	tenant := tenantOf(ctx)
 	return func(r *journal.Record) bool {
@@ -255,11 +256,11 @@ func matchesFilter(r *journal.Record, f *gatewayv1.DecisionFilter) bool {
 	}
 }
 
-// toStatus maps this service's errors to gRPC codes. No other function does that.
+// toStatus maps this service's errors to gRPC codes. It is the only function that does so.
 func toStatus(err error) error {
 	if refused, ok := errors.AsType[refusedError](err); ok {
 		code := codes.InvalidArgument
-		switch refused.Code { //nolint:exhaustive // every other code reports a fault in the message
+		switch refused.Code { //nolint:exhaustive // every other code means that the message is invalid
 		case commonv1.Code_CODE_UPSTREAM_UNAVAILABLE, commonv1.Code_CODE_UPSTREAM_TIMEOUT, commonv1.Code_CODE_POLICY_UNAVAILABLE:
 			code = codes.Unavailable
 		case commonv1.Code_CODE_ABUSE_LIMITED, commonv1.Code_CODE_TOO_MANY_SESSIONS:

@@ -115,7 +115,7 @@ func TestDecisions_AreVisibleOnlyInTheirTenant(t *testing.T) {
 	} {
 		resp, err := s.ListDecisions(tt.ctx, &gatewayv1.ListDecisionsRequest{})
 		got := subjects(resp.GetRecords())
-		slices.Reverse(got) // the newest record was first
+		slices.Reverse(got) // the newest record comes first
 		if err != nil || !slices.Equal(got, tt.want) {
 			t.Errorf("%s lists %v, %v; want %v", name, got, err, tt.want)
 		}
@@ -134,7 +134,7 @@ func TestDecisions_AreVisibleOnlyInTheirTenant(t *testing.T) {
 	}
 }
 
-// stream is the server side of a watch. It ends when it has received the record that the test waits for.
+// stream is the server side of a watch. It ends when the record that the test waits for was sent on it.
 type stream struct {
 	grpc.ServerStream
 	ctx    context.Context
@@ -398,7 +398,7 @@ func TestListSessions_ContinuesWhenSessionsChange(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newAdmin(t)
-		var all []*session.Session // the session that was used last comes first
+		var all []*session.Session // the most recently used session comes first
 		for range 6 {
 			all = append([]*session.Session{s.add(t, "acme")}, all...)
 			time.Sleep(time.Second)
@@ -407,7 +407,7 @@ func TestListSessions_ContinuesWhenSessionsChange(t *testing.T) {
 		got := s.pages(t, "acme", 2, func() {
 			step++
 			switch step {
-			case 1: // the last one of the previous page and the next one are used
+			case 1: // the last session of the previous page and the next session are used
 				for _, sess := range all[1:3] {
 					_, done, err := s.sessions.Use(sess.ID, sess.Key)
 					if err != nil {
@@ -417,7 +417,7 @@ func TestListSessions_ContinuesWhenSessionsChange(t *testing.T) {
 					time.Sleep(time.Second)
 					done()
 				}
-			case 2: // the same, and one session has ended
+			case 2: // as in case 1, and one session has ended
 				if err := s.sessions.End(all[4].ID, all[4].Key); err != nil {
 					t.Error(err)
 				}

@@ -14,7 +14,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
 )
 
-// Build makes the gateway role from the mesh's configuration and connections. Package app calls it.
+// Build builds the gateway role from the mesh's configuration and connections. Package app calls Build.
 func Build(ctx context.Context, mesh app.Mesh) (rpc.Service, error) {
 	cfg, err := FromFile(mesh.File, mesh.Env)
 	if err != nil {
@@ -44,7 +44,7 @@ func Build(ctx context.Context, mesh app.Mesh) (rpc.Service, error) {
 	}
 	peers := make(map[string]healthv1.HealthClient)
 	for _, role := range authn.Roles() {
-		if role == authv1.Role_ROLE_GATEWAY || role == authv1.Role_ROLE_POLICY { // the policy role is watched through its revision
+		if role == authv1.Role_ROLE_GATEWAY || role == authv1.Role_ROLE_POLICY { // the policy role is monitored through its revision
 			continue
 		}
 		conn, err := mesh.Conn(role)

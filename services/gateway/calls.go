@@ -90,8 +90,8 @@ func (s *Service) CallTool(req *gatewayv1.CallToolRequest, stream grpc.ServerStr
 // toolCall returns the JSON-RPC request with this id that an MCP client would send for the same call.
 func toolCall(req *gatewayv1.CallToolRequest, id int64) ([]byte, error) {
 	arguments := jsontext.Value(cmp.Or(strings.TrimSpace(req.GetArgumentsJson()), "{}"))
-	// Package jsonrpc checks the contents. The arguments must be one complete value, so that no text can follow the
-	// value.
+	// This check only ensures that the arguments are exactly one JSON value, with no text after it. Package jsonrpc checks
+	// the contents of the value later.
 	if !arguments.IsValid(jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true)) || arguments.Kind() != '{' {
 		return nil, errArguments
 	}
@@ -187,7 +187,7 @@ func decisionInfo(done mcpserver.Response) *gatewayv1.DecisionInfo {
 	}
 	info.Code, info.Message, info.Rule, info.Retryable = refused.Code, refused.Text(), refused.Rule, refused.Retryable()
 	info.Id = cmp.Or(refused.ID, info.GetId())
-	if info.Effect == policyv1.Effect_EFFECT_ALLOW { // the call was not carried out
+	if info.Effect == policyv1.Effect_EFFECT_ALLOW { // the call was allowed but not carried out
 		info.Effect = policyv1.Effect_EFFECT_DENY
 	}
 	if refused.RetryAfter > 0 && info.Retryable {
@@ -205,8 +205,8 @@ func decisionInfo(done mcpserver.Response) *gatewayv1.DecisionInfo {
 	return info
 }
 
-// ListTools implements gatewayv1.GatewayServiceServer. A page of ListTools is a part of one page of the server's list.
-// The page token contains the server's cursor.
+// ListTools implements gatewayv1.GatewayServiceServer. One page of the server's list can become several pages of
+// ListTools. The page token contains the server's cursor.
 func (s *Service) ListTools(ctx context.Context, req *gatewayv1.ListToolsRequest) (*gatewayv1.ListToolsResponse, error) {
 	from, cursor, err := parseToolsToken(req.GetPageToken())
 	if err != nil {
@@ -256,7 +256,8 @@ func (s *Service) ListTools(ctx context.Context, req *gatewayv1.ListToolsRequest
 	return resp, nil
 }
 
-// parseToolsToken parses a page token: the index of a tool in a page of the server's list, and the cursor of that page.
+// parseToolsToken parses a page token, which consists of the index of a tool in a page of the server's list, and the
+// cursor of that page.
 func parseToolsToken(token string) (from int, cursor string, err error) {
 	if token == "" {
 		return 0, "", nil

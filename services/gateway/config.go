@@ -25,21 +25,24 @@ type Config struct {
 	CertFile, KeyFile string
 	// Proxies are networks of trusted proxies in front of the gateway.
 	Proxies []netip.Prefix
-	// Hosts and Origins are accepted in addition to loopback names.
+	// Hosts and Origins are the values of the HTTP headers Host and Origin that are accepted in addition to loopback
+	// names.
 	Hosts, Origins []string
-	// TrustParent makes the gateway continue a client's trace instead of linking to that trace.
+	// TrustParent makes the gateway continue a client's trace. Otherwise the gateway starts a new trace that links to the
+	// client's trace.
 	TrustParent bool
-	// Data is the folder for the gateway's journal, its servers' working folders and, separately, its keys.
+	// Data is the folder that contains the gateway's journal, the servers' working folders and, in a separate folder, the
+	// gateway's keys.
 	Data string
 	// SyncAlways makes every journal record survive a loss of power.
 	SyncAlways bool
 	// JournalBytes is the maximum size of the journal's records of calls, in bytes. JournalShare is the fraction of
-	// it that one principal may use: above 0, at most 1.
+	// JournalBytes that one principal may use. It must be above 0 and at most 1.
 	JournalBytes int64
 	JournalShare float64
 	// KeepDecisions enables the cache of policy's decisions.
 	KeepDecisions bool
-	// SessionIdle is how long a session lives without a request.
+	// SessionIdle is the time without requests after which a session is closed.
 	SessionIdle time.Duration
 	// MaxSessions is the maximum number of sessions of one principal.
 	MaxSessions int
@@ -47,14 +50,14 @@ type Config struct {
 	Servers map[string]Server
 	// Hold is how long a call that waits for approvers is held open. If Hold is 0, the caller gets the ticket at once.
 	Hold time.Duration
-	// Clients set other hold times for some clients.
+	// Clients sets other hold times for clients with certain names.
 	Clients []approvals.ClientHold
 	// MaxPending is the maximum number of calls of one principal that wait for approvers. It must be positive.
 	MaxPending int
 	// Execute is how long an approved call can be made after its approval. It must be positive.
 	Execute time.Duration
-	// Secrets are the mesh's own files and folders that no server may read. Documents are those that a server may
-	// read if its entry says so. Both are absolute paths.
+	// Secrets are the mesh's own files and folders that no server may read. Documents are the mesh's own files and folders
+	// that a server may read only if the server's configuration allows it. Both are absolute paths.
 	Secrets, Documents []string
 	// Version is the program's version in records and in GetStatus.
 	Version string
@@ -62,25 +65,26 @@ type Config struct {
 
 // Server is the configuration of one MCP server. Exactly one of URL, Command and Target is set.
 type Server struct {
-	// Target is a gRPC server: a role of the mesh, or host:port. CA is a PEM file with certificates that are trusted
-	// instead of the system's. Plaintext means that the server does not use TLS. Headers are sent as gRPC metadata.
+	// Target is the address of a gRPC server: the name of a role of the mesh, or host:port. CA is a PEM file with
+	// certificates that are trusted instead of the system's certificates. Plaintext means that the server does not use
+	// TLS. Headers are sent as gRPC metadata.
 	Target    string
 	CA        string
 	Plaintext bool
-	// URL is an MCP endpoint, and Headers are sent with every request to it. Proxy is the address of the proxy with its
-	// credentials; empty for no proxy. ProxyHint is added to errors if a proxy may be missing.
+	// URL is an MCP endpoint, and Headers are sent with every request to it. Proxy is the URL of the proxy, including
+	// credentials; empty for no proxy. ProxyHint is appended to connection errors that a missing proxy may have caused.
 	URL       string
 	Headers   map[string]string
 	Proxy     string
 	ProxyHint string
 	// Command is the program to start, with its arguments. Env is its environment, in addition to PATH and HOME. Shared
 	// means that one process serves all principals. Dir is the working folder; if Dir is empty, each process gets a
-	// folder of its own.
+	// private folder.
 	Command []string
 	Env     map[string]string
 	Shared  bool
 	Dir     string
-	// Remove lists files in a process's own folder that are removed before a process is started.
+	// Remove lists files in a process's private folder that are deleted before the process is started.
 	Remove []string
 	// Recycle is the number of calls after which a process is replaced; 0 means never.
 	Recycle int
@@ -90,31 +94,34 @@ type Server struct {
 	Processes int
 	// SecretEnv lists the names of the variables in Env that contain a secret.
 	SecretEnv []string
-	// InstallEachStart makes the command install its package at each start of a process, instead of the gateway once.
+	// InstallEachStart makes the command install its package whenever a process starts. Otherwise the gateway installs the
+	// package once.
 	InstallEachStart bool
 	// Start is how long a process may take to start; 0 means 60 s. A process that writes to standard error may take
 	// longer.
 	Start time.Duration
-	// Sandbox says what the program must not reach. With the zero value, the program starts only if the whole sandbox
-	// is enforced.
+	// Sandbox says what the program must not reach. With the zero value, the program starts only if the kernel can enforce
+	// every part of the sandbox.
 	Sandbox Sandbox
-	// Secrets are the values of the references in Headers or Env. They are redacted in the server's answers.
+	// Secrets are the secret values that references in Headers or Env have resolved to. They are redacted in the server's
+	// answers.
 	Secrets []string
-	// Unwrap is "claude-flow" for a server that hides errors of its tools as Claude Flow does. It is empty for any
-	// other server.
+	// Unwrap is "claude-flow" for a server that reports tool errors in the format of Claude Flow. It is empty for all
+	// other servers.
 	Unwrap string
 	// Timeout limits one request.
 	Timeout time.Duration
-	// MaxTimeout limits a request during which the server reports progress. If MaxTimeout is below Timeout, progress
-	// does not extend the time.
+	// MaxTimeout limits a request during which the server reports progress. If MaxTimeout is below Timeout, progress does
+	// not extend the timeout.
 	MaxTimeout time.Duration
-	// Embedded is the name of a server that this process itself serves; empty for any other server. The address of an
-	// embedded server changes at every start, so the name identifies the server instead.
+	// Embedded is the name of a server that this process itself serves; empty for all other servers. The address of an
+	// embedded server changes at every start, so Embedded identifies the server instead of the address.
 	Embedded string
 }
 
-// identity returns a text that identifies the server behind its configured name. Approvals are bound to it
-// (sluice/approval/v1/binding.proto). Calls of a server whose identity is longer than 8,192 bytes cannot be approved.
+// identity returns a text that identifies the actual server: its URL, command or address, as opposed to its configured
+// name. Approvals are bound to this text (sluice/approval/v1/binding.proto). Calls of a server whose identity is longer
+// than 8,192 bytes cannot be approved.
 func (s *Server) identity() string {
 	if s.Embedded != "" {
 		return "embedded " + s.Embedded
@@ -153,11 +160,11 @@ func httpIdentity(text string) string {
 // DefaultConfig returns the configuration of an empty file.
 func DefaultConfig() Config {
 	file := config.Default()
-	cfg, _ := FromFile(&file, nil) // the defaults hold no secrets
+	cfg, _ := FromFile(&file, nil) // the defaults contain no secrets
 	return cfg
 }
 
-// FromFile returns the gateway's part of the configuration, with its secrets resolved.
+// FromFile returns the gateway's section of the configuration, with references to secrets resolved.
 func FromFile(f *config.File, env config.Env) (Config, error) {
 	cfg := Config{
 		Listen:      f.Listen,

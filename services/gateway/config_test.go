@@ -54,7 +54,7 @@ func TestValidate_RefusesInvalidConfigurations(t *testing.T) {
 	}
 }
 
-// Case S1. Checks that the error for a secret that cannot be resolved names the secret's place, and that the server is
+// Case S1. Checks that the error for a secret that cannot be resolved names the configuration key, and that a server is
 // not used without its secret.
 func TestFromFile_ResolvesSecrets(t *testing.T) {
 	t.Parallel()
@@ -188,8 +188,8 @@ func TestFromFile_ReadsEverySetting(t *testing.T) {
 	delete(untested, "Servers")   // their own fields are tested
 	delete(untested, "Embedded")  // set by the program
 	delete(untested, "ProxyHint") // set from the environment
-	delete(untested, "Secrets")   // set from references, which no setting here has
-	delete(untested, "SecretEnv") // likewise
+	delete(untested, "Secrets")   // set from references, which no tested setting contains
+	delete(untested, "SecretEnv") // set from references, too
 	before := settings(t, func(*config.File) {})
 	for _, tt := range tests {
 		after := settings(t, tt.change)
@@ -201,7 +201,7 @@ func TestFromFile_ReadsEverySetting(t *testing.T) {
 		}
 		delete(after, tt.field)
 		rest := maps.Clone(before)
-		if tt.field == "KeyFile" { // stdio servers must not read it
+		if tt.field == "KeyFile" { // stdio servers must not read this file
 			after["Secrets"] = before["Secrets"]
 		}
 		delete(rest, tt.field)

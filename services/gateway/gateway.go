@@ -59,8 +59,9 @@ import (
 )
 
 const (
-	// drainTimeout is how long requests in flight may take to end when the gateway stops. After cutTimeout, calls in
-	// flight are cancelled. The time between the two is enough to record the outcomes and to answer the callers.
+	// drainTimeout is how long the gateway waits for requests in flight when it stops. Calls that are still in flight
+	// after cutTimeout are cancelled. The time between cutTimeout and drainTimeout is enough to record the outcomes and to
+	// answer the callers.
 	drainTimeout = 30 * time.Second
 	cutTimeout   = 25 * time.Second
 )
@@ -73,26 +74,26 @@ type Deps struct {
 	Policy policyv1.PolicyServiceClient
 	// Catalogue receives the tool lists of servers.
 	Catalogue policyv1.CatalogServiceClient
-	// RateLimit reserves limits.
+	// RateLimit reserves rate limits for calls.
 	RateLimit ratelimitv1.RateLimitServiceClient
 	// Approval stores the calls that wait for approvers.
 	Approval approvalv1.ApprovalServiceClient
-	// Agents is a connection to the wasmagent role. The role's methods are tools if the configuration says so. Calls on
-	// the connection carry the principal of [authn.OnBehalfOf].
+	// Agents is a connection to the wasmagent role. If the configuration says so, the role's methods are offered as tools.
+	// Calls on the connection carry the principal that [authn.OnBehalfOf] has set.
 	Agents grpc.ClientConnInterface
-	// Peers are the other roles that some calls need, by name. The policy role is not in Peers, because the gateway
-	// knows from its lease whether the policy role serves.
+	// Peers are the other roles that some calls need, by name. The policy role is not in Peers, because the gateway knows
+	// from its policy lease whether the policy role serves.
 	Peers map[string]healthv1.HealthClient
 	// Meter makes the instruments for metrics.
 	Meter metric.Meter
-	// Tracer makes spans, and Propagator reads the trace contexts of clients.
+	// Tracer creates spans, and Propagator extracts the trace contexts that clients send.
 	Tracer     trace.Tracer
 	Propagator propagation.TextMapPropagator
 	// Log receives messages for operators.
 	Log *slog.Logger
 	// Env looks up PATH and HOME for the programs that are started; nil means that neither is set.
 	Env config.Env
-	// Launcher starts this program as the launcher of sandboxed stdio servers. Without a launcher, only servers whose
+	// Launcher starts this program again as the launcher of sandboxed stdio servers. Without it, only servers whose
 	// sandbox is off are started.
 	Launcher sandbox.Launcher
 }
@@ -120,9 +121,9 @@ type Service struct {
 	started        time.Time
 	decisions      *decisioncache.Cache
 	peers          peerHealth
-	// reads limits how callers read records: each caller makes one read at a time.
+	// reads limits each caller to one read of records at a time.
 	reads *fairqueue.Queue[string]
-	// callCount counts calls from inside the mesh. The count is the request id of each call in its session.
+	// callCount counts calls from inside the mesh. The count is used as the JSON-RPC request id of the call.
 	callCount atomic.Int64
 }
 
@@ -190,7 +191,7 @@ func (s *Service) open(ctx context.Context) (err error) {
 	return s.listen(ctx)
 }
 
-// newTransport returns the transport to a server. files lists the files of the servers' programs, by server.
+// newTransport returns the transport to a server. The argument files maps server names to the files of their programs.
 func (s *Service) newTransport(name string, server Server, files map[string][]string) (upstream.Transport, error) {
 	if server.URL != "" {
 		return streamable.New(streamable.Config{
@@ -274,8 +275,9 @@ func (s *Service) newEdge() (err error) {
 	return err
 }
 
-// taskSecretText is the text from which the secret of the server of MCP is derived. The text is not JSON, so it is
-// never the arguments of a call. The journal contains digests of arguments that are made with the same key.
+// taskSecretText is the text from which the MCP server's secret is derived. The journal's key derives the secret, and
+// it also makes the digests of call arguments in the journal. The text is not JSON, so it never equals the arguments of
+// a call.
 const taskSecretText = "what is not JSON: ids of tasks"
 
 // holder returns the name with which this gateway claims approvals. The name is stored next to the journal, so that a
@@ -296,7 +298,8 @@ func (s *Service) holder() (string, error) {
 	return name, nil
 }
 
-// Sandboxes returns what the kernel enforces for each stdio server, by name. The reports are read-only.
+// Sandboxes returns reports of what the kernel enforces for each stdio server, by server name. Callers must not modify
+// the reports.
 func (s *Service) Sandboxes() map[string]sandbox.Report {
 	out := make(map[string]sandbox.Report, len(s.sandboxReports))
 	for name := range s.sandboxReports {
@@ -318,8 +321,7 @@ func (s *Service) logSandboxes(ctx context.Context) {
 	}
 }
 
-// InFlight returns the number of requests that wait for each server's answer. Servers without such requests are left
-// out.
+// InFlight returns how many requests wait for an answer, by server name. Servers without waiting requests are left out.
 func (s *Service) InFlight() map[string]int {
 	out := make(map[string]int)
 	for name, up := range s.servers {
@@ -345,7 +347,7 @@ func (s *Service) Health(context.Context) error {
 }
 
 // NotReady returns the reasons why the gateway is not ready; empty if it is ready. Without the policy role or the
-// journal, no call is allowed. Without another role or a server, only calls that need that role or server are refused.
+// journal, no call is allowed. If another role or a server is missing, only calls that need it are refused.
 // Unauthenticated callers may read the reasons, so the reasons contain nothing about the machine.
 func (s *Service) NotReady() []string {
 	var why []string
@@ -361,8 +363,8 @@ func (s *Service) NotReady() []string {
 	return why
 }
 
-// Degraded returns a sentence for each other role that is unavailable or incompatible, and one if the journal's disk is
-// full. It is empty if there is no problem. Unauthenticated callers may read the sentences.
+// Degraded returns a sentence for each role that is unavailable or incompatible, and a sentence if the journal's disk
+// is full. The result is empty if there is no problem. Unauthenticated callers may read the sentences.
 func (s *Service) Degraded() []string {
 	why := s.peers.missing()
 	if s.pipeline != nil && s.pipeline.IsMiscounting() {
@@ -374,7 +376,7 @@ func (s *Service) Degraded() []string {
 	return why
 }
 
-// Run serves MCP until ctx is cancelled. After that it waits for requests in flight, and closes the sessions last.
+// Run serves MCP until ctx is cancelled. After that, Run waits for requests in flight and finally closes the sessions.
 func (s *Service) Run(ctx context.Context) error {
 	front, err := s.tlsListener()
 	if err != nil {
@@ -452,7 +454,7 @@ func (s *Service) Close() error {
 
 // recordSession records the duration of a client's session that has ended.
 func (s *Service) recordSession(sess *session.Session) {
-	if sess.Version != mcp.Modern && sess.Hub == nil { // other sessions only hold the state of a caller, or are members of a session with all servers
+	if sess.Version != mcp.Modern && sess.Hub == nil { // not for the state of a caller without a session, nor for a member of an aggregate session
 		s.meters.RecordClientSession(context.Background(), sess.Version, time.Since(sess.Opened))
 	}
 }

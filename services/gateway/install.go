@@ -29,7 +29,8 @@ func (c *Config) programsRoot() string {
 }
 
 // installation describes how the gateway installs the package of a server that is started with npx. It returns nil if
-// the gateway does not install the package. why says why the command installs the package itself at each start.
+// the gateway does not install the package. The result why is the reason for which the command installs the package at
+// each start instead.
 func (s *Server) installation(name, root string, env config.Env) (in *stdio.Install, why string) {
 	if s.InstallEachStart {
 		return nil, ""
@@ -76,8 +77,8 @@ func isFile(path string) bool {
 	return err == nil && info.Mode().IsRegular()
 }
 
-// npmPath returns the path of the npm that belongs to an npx: the npm in the same folder, or otherwise the first in
-// PATH.
+// npmPath returns the path of the npm that belongs to an npx. That is the npm in the same folder or, if the folder has
+// no npm, the first npm in PATH.
 func npmPath(program, path string) string {
 	sibling := filepath.Join(filepath.Dir(program), "npm")
 	if isFile(sibling) {
@@ -91,12 +92,12 @@ func npmPath(program, path string) string {
 	return sibling // the start of the server reports that npm is missing
 }
 
-// proxies are the names of the variables that set proxies and certificates for npm, in lower case.
+// proxies are the lower-case names of the variables that set proxies and certificates for npm.
 var proxies = []string{"http_proxy", "https_proxy", "all_proxy", "proxy", "no_proxy", "noproxy", "node_extra_ca_certs", "ssl_cert_file", "ssl_cert_dir"}
 
 // npmEnvironment returns the variables of a server's environment that configure npm and are not secret. It also returns
-// the names of the secret variables that are left out, because install scripts can read all variables. The address of a
-// proxy without credentials is not secret, even if it comes from a reference.
+// the names of the secret variables that are left out, because install scripts can read all variables. A proxy URL
+// without credentials is not secret, even if it comes from a reference.
 func (s *Server) npmEnvironment(env config.Env) (vars map[string]string, secret []string) {
 	vars = make(map[string]string)
 	if file := filepath.Join(lookUp(env, "HOME"), ".npmrc"); filepath.IsAbs(file) && isFile(file) {
@@ -121,7 +122,7 @@ func (s *Server) npmEnvironment(env config.Env) (vars map[string]string, secret 
 }
 
 // digestOf returns a digest of everything that determines the result of an installation: the package and its program,
-// npm and Node, npm's configuration, and the kind of machine.
+// npm and Node, npm's configuration, and the operating system and architecture.
 func digestOf(in *stdio.Install, path string) string {
 	texts := []string{runtime.GOOS, runtime.GOARCH, in.Command.Package, in.Command.Program, in.NPM, fmt.Sprint(in.ScriptsApart)}
 	for _, name := range slices.Sorted(maps.Keys(in.Env)) {
@@ -139,8 +140,8 @@ func digestOf(in *stdio.Install, path string) string {
 }
 
 // installers returns the sandboxes for the installation of a package: one for the installation, and one for its install
-// scripts. An installation writes only to its own folder. It needs the network. The install scripts have no network if
-// the server has none.
+// scripts. Both can write only to the installation's folder. The installation has network access. The install scripts
+// have network access only if the server has it.
 func (c *Config) installers(name string, launcher sandbox.Launcher, env config.Env) (installer, scripts *sandbox.Sandbox, err error) {
 	rules := c.rules(name, env, nil)
 	rules.Private = append(rules.Private, c.programsRoot())

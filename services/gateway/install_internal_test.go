@@ -31,7 +31,7 @@ func machine(t *testing.T) (dir string, env config.Env) {
 	}
 }
 
-// Case X21. Checks that an installation gets only variables that configure npm and are not secret.
+// Case X21. Checks that an installation receives only environment variables that configure npm and contain no secret.
 func TestNPMEnvironment_ContainsNoSecrets(t *testing.T) {
 	t.Parallel()
 	dir, env := machine(t)

@@ -19,8 +19,8 @@ import (
 )
 
 const (
-	// searchTime is how long records are searched for one page. If the search stops early because of searchTime, the
-	// page has a token with which the search continues.
+	// searchTime is how long records are searched for one page. If the search stops because searchTime is over, the page
+	// token continues the search.
 	searchTime = 500 * time.Millisecond
 	// searchStep is the number of records after which the search checks the time.
 	searchStep = 10_000
@@ -65,7 +65,8 @@ func (s *Service) ListDecisions(ctx context.Context, req *gatewayv1.ListDecision
 }
 
 // read waits until the caller may read records. The returned function ends the read. Each caller makes one read at a
-// time and reads at most half of the time, so that a caller that reads continuously does not delay others.
+// time. After a read, the caller waits for as long as the read took, so that a caller that reads continuously does not
+// delay others.
 func (s *Service) read(ctx context.Context) (done func(), err error) {
 	caller := cmp.Or(authn.CallerOf(ctx), new(authn.Caller))
 	principal := cmp.Or(caller.Person, caller.Principal)
@@ -76,8 +77,8 @@ func (s *Service) read(ctx context.Context) (done func(), err error) {
 	return done, err
 }
 
-// searchFilter returns a filter for the wanted records, for the first record that is too old, and for every
-// searchStep-th other record. The search can end at any of these records.
+// searchFilter returns a filter that selects the wanted records, the first record that is too old, and every
+// searchStep-th of the remaining records. The search can stop at any selected record.
 func searchFilter(wanted journal.Filter, f *gatewayv1.DecisionFilter) journal.Filter {
 	looked := 0
 	return func(r *journal.Record) bool {

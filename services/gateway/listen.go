@@ -9,8 +9,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/pki"
 )
 
-// listen opens the MCP address and loads its certificate. Without TLS, MCP is served only on loopback or behind proxies
-// that use TLS. Otherwise tokens would be sent in clear text.
+// listen opens the MCP address and loads the TLS certificate. Without TLS, MCP is served only on loopback or behind
+// proxies that use TLS. Otherwise tokens would be sent in clear text.
 func (s *Service) listen(ctx context.Context) (err error) {
 	if s.cfg.CertFile != "" {
 		if s.cert, err = pki.WatchPair(s.cfg.CertFile, s.cfg.KeyFile, s.deps.Log); err != nil {
@@ -27,8 +27,8 @@ func (s *Service) listen(ctx context.Context) (err error) {
 	return nil
 }
 
-// tlsListener returns the listener for MCP requests. The listener limits connections, and uses TLS if a certificate is
-// configured.
+// tlsListener returns the listener for MCP requests. The listener limits the number of connections. It uses TLS if a
+// certificate is configured.
 func (s *Service) tlsListener() (net.Listener, error) {
 	door, err := s.mcp.Listen(s.lis)
 	if err != nil || s.cert == nil {

@@ -12,18 +12,19 @@ import (
 )
 
 const (
-	// peerBeat is the time between two checks of a role that serves, and peerRetry of a role that does not serve.
+	// peerBeat is the time between two checks of a role that serves. peerRetry is the time between two checks of a role
+	// that does not serve.
 	peerBeat  = 500 * time.Millisecond
 	peerRetry = 50 * time.Millisecond
 	// peerTimeout limits one check.
 	peerTimeout = time.Second
-	// peerSilence is the time after the last successful check from which on a role counts as unavailable.
+	// peerSilence is how long a role still counts as available after its last successful check.
 	peerSilence = 2 * time.Second
 )
 
-// peerHealth knows which of the other roles serve. It is used only for readiness and GetStatus: a call finds out itself
-// whether the roles that it needs answer. A role counts as unavailable until its first check. A peerHealth is safe for
-// concurrent use.
+// peerHealth contains the health of the other roles. It is used only for readiness and GetStatus. Calls don't consult
+// it: they fail if a role that they need does not answer. A role counts as unavailable until its first check. A
+// peerHealth is safe for concurrent use.
 type peerHealth map[string]*peer
 
 type peer struct {

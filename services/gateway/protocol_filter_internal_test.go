@@ -8,8 +8,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/mcpmethod"
 )
 
-// Checks that protocol messages are left out if they were allowed or no rule allows them. Messages that were refused
-// for another reason, and messages that have an effect, are not left out.
+// Checks that the filter leaves out protocol messages that were allowed or that no rule allows. It keeps messages that
+// were refused for another reason, and messages with side effects.
 func TestFilter_LeavesOutProtocolMessages(t *testing.T) {
 	t.Parallel()
 	acts := map[string]bool{

@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/config"
 )
 
-// resolveProxy sets the proxy for a server that is reached over HTTP, and adds the secrets in the proxy's address. It
+// resolveProxy sets the proxy for an HTTP server, and adds the credentials in the proxy URL to the server's secrets. It
 // returns an error for each value that cannot be resolved.
 func (s *Server) resolveProxy(f *config.File, from *config.HTTPServer, env config.Env) []error {
 	switch from.Proxy {
@@ -38,7 +38,7 @@ func (s *Server) resolveProxy(f *config.File, from *config.HTTPServer, env confi
 	return nil
 }
 
-// proxyOf returns the proxy for an address according to the environment; empty if there is none. The error contains no
+// proxyOf returns the proxy that the environment sets for an address; empty if there is none. The error contains no
 // values of the environment.
 func proxyOf(address string, env config.Env) (string, error) {
 	u, err := url.Parse(address)

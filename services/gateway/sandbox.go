@@ -22,7 +22,8 @@ const serversFolder = "servers"
 type Sandbox struct {
 	// Mode says which part of the sandbox must be enforced.
 	Mode sandbox.Mode
-	// Read and Write are absolute paths that the server may reach although they are otherwise hidden.
+	// Read and Write are absolute paths that the sandbox would hide by default. The server may read the paths in Read, and
+	// read and write the paths in Write.
 	Read, Write []string
 	// NoNetwork means that the server has no network.
 	NoNetwork bool
@@ -74,8 +75,8 @@ func (c *Config) programFiles(env config.Env) map[string][]string {
 	return out
 }
 
-// rules returns the sandbox rules for a stdio server. files is the result of programFiles, or nil if the rules are only
-// checked.
+// rules returns the sandbox rules for a stdio server. The argument files is the result of programFiles, or nil if the
+// rules are only validated.
 func (c *Config) rules(name string, env config.Env, files map[string][]string) sandbox.Rules {
 	s := c.Servers[name].Sandbox
 	r := sandbox.Rules{
@@ -121,7 +122,7 @@ func ownPrograms() []string {
 	return found
 }
 
-// checkSandbox returns an error if a server's entry allows access to something that no server may reach.
+// checkSandbox returns an error if a server's configuration allows access to a path that no server may reach.
 func (c *Config) checkSandbox(name string) error {
 	s := c.Servers[name]
 	if len(s.Command) == 0 || s.Sandbox.Mode == sandbox.Off {
@@ -162,7 +163,7 @@ func SandboxReports(cfg Config, launcher sandbox.Launcher, env config.Env) (map[
 // sandbox returns the sandbox of a server, and a report of what the kernel enforces.
 func (c *Config) sandbox(name string, launcher sandbox.Launcher, env config.Env, files map[string][]string) (*sandbox.Sandbox, sandbox.Report, error) {
 	rules := c.rules(name, env, files)
-	rules.Private = append(rules.Private, c.programsRoot()) // no entry can allow access: see checkSandbox
+	rules.Private = append(rules.Private, c.programsRoot()) // no configuration can allow access: see checkSandbox
 	s, err := sandbox.New(launcher, rules)
 	if err != nil {
 		return nil, sandbox.Report{}, fmt.Errorf("servers.%s.stdio.sandbox: %w", name, err)
@@ -172,8 +173,9 @@ func (c *Config) sandbox(name string, launcher sandbox.Launcher, env config.Env,
 	return s, report, nil
 }
 
-// sandboxExceptions returns a sentence for each program that a server may change because the server's entry makes it
-// writable. It also returns a sentence if the protection of programs makes the server's working folder read-only.
+// sandboxExceptions returns a sentence for each program that the server may modify because the server's configuration
+// makes the program's files writable. It also returns a sentence if the protection of programs makes the server's
+// working folder read-only.
 func (c *Config) sandboxExceptions(name string, files map[string][]string) []string {
 	server := c.Servers[name]
 	if server.Sandbox.Mode == sandbox.Off {

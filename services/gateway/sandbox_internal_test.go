@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// Checks that a working folder that contains programs, or is inside a program's folder, is reported, and that no other
-// folder is.
+// Checks that a working folder is reported if it contains programs or is inside a program's folder, and that other
+// working folders are not reported.
 func TestWorkFolderExceptions_ReportProgramsInAWorkingFolder(t *testing.T) {
 	t.Parallel()
 	files := map[string][]string{"": {"/etc"}, "app": {"/srv/app", "/srv/app/dist"}}

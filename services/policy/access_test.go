@@ -60,7 +60,8 @@ func TestPolicyRole_Serves(t *testing.T) {
 	serve(t, options{}).CheckHealth(t, "policy")
 }
 
-// TestNotServed_ErrorNamesAnAlternative checks the errors of methods that this version does not serve.
+// TestNotServed_ErrorNamesAnAlternative checks that a method that this version does not serve returns an error that
+// names an alternative.
 func TestNotServed_ErrorNamesAnAlternative(t *testing.T) {
 	t.Parallel()
 	s := serve(t, options{})

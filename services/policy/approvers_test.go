@@ -68,7 +68,8 @@ func TestReload_KeepsTheRevisionWhenAQuorumCannotBeReached(t *testing.T) {
 	})
 }
 
-// TestGetRevision_OnlyOperatorsGetSuggestionsThatNamePeople checks that viewers get findings without suggestions.
+// TestGetRevision_OnlyOperatorsGetSuggestionsThatNamePeople checks that operators and services get findings with
+// suggestions, and that viewers get the same findings without suggestions.
 func TestGetRevision_OnlyOperatorsGetSuggestionsThatNamePeople(t *testing.T) {
 	t.Parallel()
 	runReload(t, oneDocument(quorumOfTwo), func(r *reloadFixture) {
@@ -169,7 +170,7 @@ func TestDecideCall_ReturnsAllTermsOfAnApproval(t *testing.T) {
 		}},
 		"mail": {Approval: &policyv1.ApprovalTerms{Quorum: 1, Grant: &policyv1.Grant{
 			Calls: 2, Within: durationpb.New(time.Hour), Where: []string{`args.to == "team"`},
-			Scope: "b57e939108dc1adc3e9f65151c9ecf6b8f234d8bc23b9292ec860ae56bded559", // SHA-256 of the condition, with its length in 8 bytes before it
+			Scope: "b57e939108dc1adc3e9f65151c9ecf6b8f234d8bc23b9292ec860ae56bded559", // SHA-256 of the condition, preceded by its length in 8 bytes
 		}}},
 		"note": {Approval: &policyv1.ApprovalTerms{Quorum: 1, SelfConfirm: true}},
 	} {
@@ -186,8 +187,8 @@ func TestDecideCall_ReturnsAllTermsOfAnApproval(t *testing.T) {
 	}
 }
 
-// TestFromFile_AddsConfiguredGroupsToTokens checks that a subject's token has the groups of the configuration that list
-// the subject.
+// TestFromFile_AddsConfiguredGroupsToTokens checks that a token has all groups of the configuration in which the
+// token's subject is listed.
 func TestFromFile_AddsConfiguredGroupsToTokens(t *testing.T) {
 	t.Parallel()
 	f := load(t, "    - {name: a, token: "+oneText+", subject: ana, groups: [ops], role: operator}\n"+

@@ -12,9 +12,10 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/signeddecision"
 )
 
-// attest signs a decision about a call of the principal that a service asserts. The policy service can't check the
-// definition and the server's identity, so it signs them as the gateway sent them. The approval service compares them
-// with the definition and the identity that approvers see.
+// attest signs the decision about a call. The caller of attest must be a service, and the call's principal is the
+// principal that this service asserts. The policy service can't verify the definition and the server's identity, so it
+// signs them as the gateway sent them. The approval service compares them with the definition and the identity that
+// approvers see.
 func (s *Service) attest(ctx context.Context, set *activeSet, req *policyv1.DecideCallRequest, d *policyv1.Decision) (*policyv1.SignedDecision, error) {
 	principal := authn.CallerOf(ctx).Principal
 	if principal == nil {

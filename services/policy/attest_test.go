@@ -14,8 +14,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/signeddecision"
 )
 
-// TestDecideCall_SignsTheDecisionWhenRequested checks the content of the signed statement, and that nothing is signed
-// without a request.
+// TestDecideCall_SignsTheDecisionWhenRequested checks the content of the signed statement, and that a decision is not
+// signed if no signature was requested.
 func TestDecideCall_SignsTheDecisionWhenRequested(t *testing.T) {
 	t.Parallel()
 	s := serve(t, options{})

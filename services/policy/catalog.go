@@ -19,9 +19,9 @@ import (
 )
 
 const (
-	// pollInterval is the interval at which a store that other processes change is read.
+	// pollInterval is how often the store is read if other processes can change it.
 	pollInterval = 400 * time.Millisecond
-	// maxStale is how long calls are decided by the catalog that was read last while the store is unavailable.
+	// maxStale is how long the last catalog that was read stays in use while the store is unavailable.
 	maxStale = 5 * time.Minute
 )
 
@@ -32,9 +32,9 @@ type catalogSnapshot struct {
 	servers map[string]*catalog.Server
 	// versions are the catalog versions in which the servers last changed, by server.
 	versions map[string]int64
-	// sums identify what affects decisions about a server, by server.
+	// sums are digests of everything that affects decisions about a server, by server.
 	sums map[string][sha256.Size]byte
-	// sum identifies what affects decisions about any server.
+	// sum is a digest of all sums.
 	sum [sha256.Size]byte
 }
 
@@ -42,8 +42,8 @@ func newCatalogSnapshot() *catalogSnapshot {
 	return &catalogSnapshot{servers: make(map[string]*catalog.Server), versions: make(map[string]int64), sums: make(map[string][sha256.Size]byte)}
 }
 
-// with returns a snapshot in which servers are replaced, as of a catalog version. It does not replace a server whose
-// version is equal or newer.
+// with returns a copy of the snapshot in which servers are replaced by their states in a catalog version. A server is
+// not replaced if the snapshot has it in the same version or a newer one.
 func (k *catalogSnapshot) with(version int64, settings func(string) catalog.Settings, servers ...*catalog.Server) *catalogSnapshot {
 	next := &catalogSnapshot{servers: maps.Clone(k.servers), versions: maps.Clone(k.versions), sums: maps.Clone(k.sums)}
 	for _, s := range servers {
@@ -61,13 +61,13 @@ func (k *catalogSnapshot) with(version int64, settings func(string) catalog.Sett
 	return next
 }
 
-// revisionOf identifies the documents and the catalog together.
+// revisionOf returns a digest of the documents and the catalog.
 func revisionOf(set *engine.Set, k *catalogSnapshot) string {
 	sum := sha256.Sum256(append([]byte("sluice.revision.v2 "+set.Revision()+" "), k.sum[:]...))
 	return hex.EncodeToString(sum[:])
 }
 
-// facts returns the facts about a tool whose definition has the digest.
+// facts returns the facts about a tool whose definition has the given digest.
 func (s *Service) facts(set *activeSet, server, tool string, digest []byte) engine.Facts {
 	return set.catalog.servers[server].Facts(tool, digest, s.settings(server))
 }
@@ -159,7 +159,7 @@ func (s *Service) publish(ctx context.Context, version int64, servers ...*catalo
 	s.replaceCatalog(ctx, s.active.Load().catalog.with(version, s.settings, servers...))
 }
 
-// replaceCatalog replaces the active catalog. The caller holds s.changing.
+// replaceCatalog replaces the active catalog. The caller must hold s.changing.
 func (s *Service) replaceCatalog(ctx context.Context, next *catalogSnapshot) {
 	old := s.active.Load()
 	if next == old.catalog {
@@ -183,8 +183,8 @@ func (s *Service) checkFresh() error {
 	return nil
 }
 
-// catalogAge returns the time since the store was last read. It takes the larger of the differences by the monotonic
-// clock and by the wall clock, because the monotonic clock may stop while the machine sleeps.
+// catalogAge returns the time since the store was last read. If the monotonic clock and the wall clock disagree, it
+// returns the longer time, because the monotonic clock may stop while the machine sleeps.
 func (s *Service) catalogAge() time.Duration {
 	read, now := s.lastRead.Load(), time.Now()
 	return max(now.Sub(*read), now.Round(0).Sub(read.Round(0)))

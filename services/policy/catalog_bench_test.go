@@ -16,8 +16,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/catalog"
 )
 
-// BenchmarkCatalog_ThousandServers measures a catalog of 1,000 servers with 100 tools each: reports, the start of the
-// service, a page of a list, and decisions by category. Decisions are also measured with one server.
+// BenchmarkCatalog_ThousandServers measures a catalog of 1,000 servers with 100 tools each: reporting tools, starting
+// the service, listing one page of tools, and deciding calls by category. Decisions are also measured with a catalog of
+// one server.
 func BenchmarkCatalog_ThousandServers(b *testing.B) {
 	const servers, tools = 1000, 100
 	opts := options{paths: []string{folder(b, byClass)}, servers: map[string]catalog.Settings{}, data: b.TempDir()}

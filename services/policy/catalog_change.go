@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/store"
 )
 
-// Errors of changes.
+// Errors from operators' changes to the catalog.
 var (
 	errUnknownServer = errors.New("no gateway has reported this server")
 	errPinningOff    = errors.New("the server's definitions are not pinned: its `pin` is off in the configuration")
@@ -20,8 +20,8 @@ var (
 
 func unknownServer(name string) error { return fmt.Errorf("%w: %q", errUnknownServer, name) }
 
-// change applies fn to a server of the catalog if the caller is an operator of the installation. When it returns, every
-// replica decides calls by the changed server.
+// change applies fn to a server of the catalog if the caller is an operator of the installation. When change returns,
+// every replica uses the changed server.
 func (s *Service) change(ctx context.Context, server string, fn func(before *catalog.Server, by catalog.ChangeInfo) (*catalog.Server, error)) (*catalog.Server, *activeSet, error) {
 	caller := authn.CallerOf(ctx)
 	if !operatesInstallation(caller) {

@@ -18,7 +18,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/store"
 )
 
-// Bounds of a tool's page. maxParameterText is in bytes.
+// Bounds of a tool in the response to GetTool. maxParameterText is in bytes.
 const (
 	maxPageParameters  = 256
 	maxParameterText   = 4096
@@ -91,7 +91,7 @@ func describedBy(text string) (title, description string) {
 	return title, description
 }
 
-// entry returns a tool as an entry of a list.
+// entry returns a tool as an entry of the response to ListTools.
 func (s *toolRenderer) entry(ctx context.Context, name string) (*policyv1.CatalogTool, error) {
 	t := s.server.Tools[name]
 	if t == nil {
@@ -202,7 +202,7 @@ func digestOf(text []byte) (d catalog.Digest) {
 	return d
 }
 
-// truncate returns the start of a text, at most most bytes, without a partial character.
+// truncate shortens a text to the number of bytes that most gives, and removes a partial character at the end.
 func truncate(text string, most int) string {
 	if len(text) <= most {
 		return text
@@ -249,7 +249,7 @@ var pinModes = map[catalog.Mode]policyv1.PinMode{
 	catalog.FirstUse: policyv1.PinMode_PIN_MODE_FIRST_USE, catalog.Review: policyv1.PinMode_PIN_MODE_REVIEW, catalog.Off: policyv1.PinMode_PIN_MODE_OFF,
 }
 
-// newest returns the time at which a whole list was last reported; zero if no list was.
+// newest returns when a whole list was last reported, or the zero time if none was reported.
 func newest(lists map[string]time.Time) (last time.Time) {
 	for _, at := range lists {
 		if at.After(last) {

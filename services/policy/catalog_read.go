@@ -42,8 +42,8 @@ func (c catalogServer) GetServer(ctx context.Context, req *policyv1.GetServerReq
 	return &policyv1.GetServerResponse{Server: packServer(server, c.settings(server.Name))}, nil
 }
 
-// ListTools implements policyv1.CatalogServiceServer. A search through every definition takes as long as the decision
-// about a list, so ListTools takes one of the slots for lists.
+// ListTools implements policyv1.CatalogServiceServer. A search through all definitions takes as long as filtering a
+// list, so ListTools acquires a slot from listSlots.
 func (c catalogServer) ListTools(ctx context.Context, req *policyv1.ListToolsRequest) (*policyv1.ListToolsResponse, error) {
 	if err := checkMayRead(ctx); err != nil {
 		return nil, toStatus(err)
@@ -93,7 +93,7 @@ func (c catalogServer) ListTools(ctx context.Context, req *policyv1.ListToolsReq
 	return resp, nil
 }
 
-// callerOwner returns the owner to whom the requests of a caller are charged.
+// callerOwner returns the owner whose limits apply to the requests of a caller.
 func callerOwner(ctx context.Context) owner {
 	caller := authn.CallerOf(ctx)
 	return owner{caller.Tenant(), caller.Person.GetSubject()}

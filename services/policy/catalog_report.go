@@ -19,7 +19,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/store"
 )
 
-// Errors of reports.
+// Errors of ReportTools.
 var (
 	errInvalidList   = errors.New("this is not a list of tools")
 	errTooLong       = fmt.Errorf("the list has more than %d tools or %d MiB", MaxTools, MaxList>>20)
@@ -30,12 +30,12 @@ var (
 // maxLogged is the largest number of tool names in one log line.
 const maxLogged = 10
 
-// maxLeftOutName is the largest length of the name of an entry that is left out, in bytes.
+// maxLeftOutName is the length to which the name of a tool that can't be parsed is truncated, in bytes.
 const maxLeftOutName = 128
 
-// maxReports is how many reports are received at a time, each up to [MaxList] bytes. Reports of callers' lists and
-// reports of gateways' own lists are counted separately. maxReportsEach is how many of each one owner may send at a
-// time.
+// maxReports is how many reports are received at a time, each up to [MaxList] bytes. The limit applies separately to
+// lists that callers requested and to lists that gateways requested themselves. maxReportsEach is the same limit per
+// owner.
 const (
 	maxReports     = 8
 	maxReportsEach = 2
@@ -49,9 +49,10 @@ type catalogServer struct {
 
 // ReportTools implements policyv1.CatalogServiceServer.
 //
-// A report holds two slots in turn. The first bounds the memory in use while the report arrives; there are several of
-// these slots, because a sender may be slow. The second is a slot for lists, because parsing the definitions of a list
-// takes as long as thousands of decisions. Slots are limited per principal, and for a gateway's own lists per server.
+// A report needs two slots. The first slot bounds the memory that is used while the report is received. Several reports
+// can be received at a time, because a sender may be slow. The second slot is from listSlots, because parsing the
+// definitions of a list takes as long as thousands of decisions. Slots are limited per principal. For lists that a
+// gateway requested itself, they are limited per server.
 func (c catalogServer) ReportTools(stream reportStream) error {
 	ctx := stream.Context()
 	head, err := receiveHead(stream)
@@ -144,7 +145,7 @@ func receiveHead(stream reportStream) (*policyv1.ReportHead, error) {
 	}
 }
 
-// receive returns the tools of a report, after its head.
+// receive returns the tools of a report. The head must have been received already.
 func receive(stream reportStream) (tools []*policyv1.ToolDefinition, err error) {
 	size := 0
 	for {

@@ -30,7 +30,7 @@ rules:
   - {name: prompts, match: {method: "prompts/*"}, action: allow}
 `
 
-// catalogFixture is a running policy service with clients of a gateway and an operator.
+// catalogFixture is a running policy service, with a client for a gateway and a client for an operator.
 type catalogFixture struct {
 	t testing.TB
 	*rpctest.Server
@@ -78,7 +78,7 @@ func (l *catalogFixture) report(ctx context.Context, head *policyv1.ReportHead, 
 		_ = stream.Send(&policyv1.ReportToolsRequest{Part: &policyv1.ReportToolsRequest_Head{Head: head}})
 	}
 	for _, tool := range tools {
-		_ = stream.Send(&policyv1.ReportToolsRequest{Part: &policyv1.ReportToolsRequest_Tool{Tool: tool}}) // the response has the reason
+		_ = stream.Send(&policyv1.ReportToolsRequest{Part: &policyv1.ReportToolsRequest_Tool{Tool: tool}}) // the response contains the error
 	}
 	return stream.CloseAndRecv()
 }
@@ -99,7 +99,7 @@ func (l *catalogFixture) decide(tool *policyv1.ToolDefinition) *policyv1.Decisio
 	return l.decideCall(tool).GetDecision()
 }
 
-// decideCall is like decide, and returns the whole response.
+// decideCall does the same as decide, but returns the whole response.
 func (l *catalogFixture) decideCall(tool *policyv1.ToolDefinition) *policyv1.DecideCallResponse {
 	l.t.Helper()
 	listed, err := catalog.ParseListed(tool.GetName(), tool.GetDefinitionJson())
@@ -141,7 +141,7 @@ const (
 )
 
 // Case T1. TestCatalog_ChangedDefinitionWaitsForAnOperator checks that reported definitions are pinned and used for
-// decisions, before and after a restart, and that calls are denied while a changed definition waits.
+// decisions, before and after a restart. While a changed definition waits for an operator, calls are denied.
 func TestCatalog_ChangedDefinitionWaitsForAnOperator(t *testing.T) {
 	t.Parallel()
 	opts := pinned(t)
@@ -211,8 +211,8 @@ func (l *catalogFixture) page(tool string) *policyv1.CatalogTool {
 	return resp.GetTool()
 }
 
-// Case T1. TestCatalog_DefinitionListedToACallerIsRequiredForItsCalls checks that a definition that a server listed to
-// one caller stops only calls with that definition.
+// Case T1. TestCatalog_DefinitionListedToACallerIsRequiredForItsCalls checks that if a server lists another definition
+// to one caller, only calls with that definition are denied.
 func TestCatalog_DefinitionListedToACallerIsRequiredForItsCalls(t *testing.T) {
 	t.Parallel()
 	l := newCatalogFixture(t, pinned(t))
@@ -246,8 +246,8 @@ func TestCatalog_DefinitionListedToACallerIsRequiredForItsCalls(t *testing.T) {
 	rpctest.WantStatus(t, err, codes.InvalidArgument, "LIST_INVALID")
 }
 
-// Case T1. TestReportTools_DuplicateNameInASessionsListStopsNoServer checks that the list of one session is refused if
-// it has two tools with one name, and that other sessions can still call the tool.
+// Case T1. TestReportTools_DuplicateNameInASessionsListStopsNoServer checks that if a session's list contains two tools
+// with the same name, the list is refused, and other sessions can still call the tool.
 func TestReportTools_DuplicateNameInASessionsListStopsNoServer(t *testing.T) {
 	t.Parallel()
 	l := newCatalogFixture(t, pinned(t))
@@ -259,7 +259,7 @@ func TestReportTools_DuplicateNameInASessionsListStopsNoServer(t *testing.T) {
 }
 
 // Case T1. TestReportTools_DuplicateNameInAWholeListStopsTheServer checks that a server is quarantined if its whole
-// list has two tools with one name.
+// list contains two tools with the same name.
 func TestReportTools_DuplicateNameInAWholeListStopsTheServer(t *testing.T) {
 	t.Parallel()
 	l := newCatalogFixture(t, pinned(t))

@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/classify"
 )
 
-// Bounds of a list of tools, as in ReportTools.
+// Bounds of a list of tools. They also apply to ReportTools.
 const (
 	// MaxTools is the largest number of tools in a list.
 	MaxTools = 10_000

@@ -20,8 +20,8 @@ import (
 type Config struct {
 	// Paths are the files and folders with policy documents.
 	Paths []string
-	// SessionCap limits what a principal uses over all its sessions, as a multiple of the limit of one session. It is
-	// at least 1.
+	// SessionCap limits the usage of a principal over all its sessions. It is a multiple of the limit per session, and at
+	// least 1.
 	SessionCap int
 	// Tokens are the configured tokens, hashed.
 	Tokens []*identityv1.TokenRecord
@@ -38,14 +38,14 @@ type Config struct {
 	OwnerMayApprove bool
 }
 
-// baseConfig returns the service's part of the configuration, without tokens, paths, servers and store.
+// baseConfig returns the configuration of the policy service without tokens, paths, servers and store.
 func baseConfig(f *config.File) Config {
 	return Config{
 		SessionCap: f.Session.Cap, Decide: f.Approvals.Decide, Execute: f.Approvals.Execute, OwnerMayApprove: f.Approvals.OwnerMayApprove,
 	}
 }
 
-// FromFile returns the service's part of the configuration, with its tokens resolved and hashed.
+// FromFile returns the configuration of the policy service, with its tokens resolved and hashed.
 func FromFile(f *config.File, env config.Env) (Config, error) {
 	cfg := baseConfig(f)
 	source, err := f.Stores.Policy.Resolve(f, env)

@@ -26,7 +26,7 @@ func rule(name string) *policyv1.RuleRef {
 	return &policyv1.RuleRef{Document: "starter", Rule: name}
 }
 
-// wantDecisions has the decisions of [document], without the fields that differ from run to run.
+// wantDecisions contains the expected decisions under [document], without the fields that differ between runs.
 var wantDecisions = []struct {
 	name   string
 	call   *policyv1.Call

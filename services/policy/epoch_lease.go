@@ -17,14 +17,15 @@ import (
 )
 
 const (
-	// maxReadAge is the largest age of the last read of the store at which an epoch lease is given, if other processes
-	// change the store. maxPeerDelay is how long after a change a lease that another process gave before the change may
-	// still be valid.
+	// maxReadAge is how long ago the store may have been read when an epoch lease is granted. It applies only if other
+	// processes can change the store. maxPeerDelay is how long a lease from another process may remain valid after a
+	// change.
 	maxReadAge   = 2 * pollInterval
 	maxPeerDelay = maxReadAge + epochlease.MaxDuration
 )
 
-// epoch identifies a set among all sets of all starts. Decisions of equal epochs come from equal policies and catalogs.
+// epoch returns a text that identifies a set. It is unique even across restarts of the service. Decisions with the same
+// epoch come from the same policies and the same catalog.
 func (s *Service) epoch(set *activeSet) string {
 	return s.boot + "-" + strconv.FormatUint(set.number, 36)
 }
@@ -98,8 +99,8 @@ func (s *Service) readRecently() bool {
 	return s.cfg.Source == sqlstore.SQLite || s.catalogAge() < maxReadAge
 }
 
-// waitForOlderLeases waits until gateways can't use decisions from before set any more, whether this process made them
-// or the process before it. It returns the error of ctx.
+// waitForOlderLeases waits until no gateway can use decisions that are older than set, including decisions that the
+// service made before its last restart. It returns an error only if ctx is cancelled.
 func (s *Service) waitForOlderLeases(ctx context.Context, set *activeSet) error {
 	for {
 		until, freed := s.epochLeases.OlderUntil(set.number, time.Now())
@@ -112,8 +113,7 @@ func (s *Service) waitForOlderLeases(ctx context.Context, set *activeSet) error 
 	}
 }
 
-// waitForReplicas waits until no replica decides calls by older sets any more, and until no lease lets gateways use
-// older decisions.
+// waitForReplicas waits until no replica uses an older set, and until no lease lets gateways use older decisions.
 func (s *Service) waitForReplicas(ctx context.Context, set *activeSet) error {
 	var until time.Time
 	if s.cfg.Source != sqlstore.SQLite {
@@ -125,7 +125,8 @@ func (s *Service) waitForReplicas(ctx context.Context, set *activeSet) error {
 	return waitUntil(ctx, until, nil)
 }
 
-// waitUntil waits until a time, until sooner is closed, or until ctx is cancelled. It returns the error of ctx.
+// waitUntil waits until the given time, or until sooner is closed or ctx is cancelled. It returns an error only if ctx
+// is cancelled.
 func waitUntil(ctx context.Context, until time.Time, sooner <-chan struct{}) error {
 	timer := time.NewTimer(time.Until(until))
 	defer timer.Stop()

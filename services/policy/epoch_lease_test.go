@@ -31,7 +31,7 @@ func (l *catalogFixture) openLeases() *leaseClient {
 	return &leaseClient{t: t, stream: stream}
 }
 
-// request requests a lease and acknowledges the response with the number taken.
+// request requests a lease, and acknowledges the response whose number is taken.
 func (l *leaseClient) request(taken uint64) {
 	l.t.Helper()
 	l.number++
@@ -91,8 +91,8 @@ func TestLeaseRevision_NamesTheEpochOfDecisions(t *testing.T) {
 	rpctest.WantStatus(t, err, codes.InvalidArgument, "LEASE_DISORDER")
 }
 
-// TestSetQuarantine_ReturnsWhenTheGatewayHasTakenTheChange checks that the RPC returns as soon as the gateway
-// acknowledges the response with the change, and not before.
+// TestSetQuarantine_ReturnsWhenTheGatewayHasTakenTheChange checks that the RPC returns as soon as the gateway has
+// acknowledged the response that contains the change, but not earlier.
 func TestSetQuarantine_ReturnsWhenTheGatewayHasTakenTheChange(t *testing.T) {
 	t.Parallel()
 	lib := newCatalogFixture(t, pinned(t))
@@ -123,8 +123,8 @@ func TestSetQuarantine_ReturnsWhenTheGatewayHasTakenTheChange(t *testing.T) {
 	}
 }
 
-// TestSetQuarantine_WaitsForLeasesWhenTheGatewayIsSilent checks that a change waits until the lease of a gateway ends
-// if the gateway sends nothing more. A caller whose deadline passes before gets an error.
+// TestSetQuarantine_WaitsForLeasesWhenTheGatewayIsSilent checks that if a gateway stops sending requests, a change
+// waits until the gateway's lease ends. If the caller's deadline is earlier, the caller gets an error.
 func TestSetQuarantine_WaitsForLeasesWhenTheGatewayIsSilent(t *testing.T) {
 	t.Parallel()
 	lib := newCatalogFixture(t, pinned(t))
@@ -149,8 +149,8 @@ func TestSetQuarantine_WaitsForLeasesWhenTheGatewayIsSilent(t *testing.T) {
 	}
 }
 
-// TestSetQuarantine_WaitsForLeasesOfThePreviousProcessAfterAStart checks that a change waits for the longest lease that
-// the previous process can have given.
+// TestSetQuarantine_WaitsForLeasesOfThePreviousProcessAfterAStart checks that after a start, a change waits as long as
+// a lease from the previous process can still be valid.
 func TestSetQuarantine_WaitsForLeasesOfThePreviousProcessAfterAStart(t *testing.T) {
 	t.Parallel()
 	opts := pinned(t)

@@ -14,7 +14,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy"
 )
 
-// checkDocumentsLoad checks that the paths have at least a number of documents, and that they load without findings.
+// checkDocumentsLoad checks that the documents at paths load without findings. It fails if there are fewer documents
+// than least.
 func checkDocumentsLoad(t *testing.T, least int, paths ...string) {
 	t.Helper()
 	documents, err := policy.ReadDocuments(paths)
@@ -54,8 +55,8 @@ func TestExamples_ClaudeFlowLoads(t *testing.T) {
 	}
 }
 
-// TestExamples_ComposeConfigurationLoads checks that the configuration for Compose loads, and that its approvers
-// suffice.
+// TestExamples_ComposeConfigurationLoads checks that the configuration for Compose loads, and that it has enough
+// approvers.
 func TestExamples_ComposeConfigurationLoads(t *testing.T) {
 	t.Parallel()
 	file, err := config.Load("../../deploy/config/sluice.yaml", func(string) (string, bool) { return "", false })

@@ -21,7 +21,7 @@ import (
 
 var extensions = []string{".yaml", ".yml", ".json"}
 
-// compile parses and compiles documents. A set that it returns with warnings may be used.
+// compile parses and compiles documents. Warnings do not prevent the set from being used.
 func (c *Config) compile(documents []*policyv1.Document, people *engine.Approvers) (*engine.Set, strictyaml.Errors, error) {
 	files := make([]document.File, len(documents))
 	for i, d := range documents {
@@ -37,7 +37,7 @@ func (c *Config) compile(documents []*policyv1.Document, people *engine.Approver
 	return set, parsed.Warnings, err
 }
 
-// read returns the documents at the paths: files, and folders whose files are documents. Subfolders are not read.
+// read returns the documents at paths. A path names a document, or a folder of documents. Subfolders are not read.
 func read(paths []string) ([]*policyv1.Document, error) {
 	var names []string
 	for _, path := range paths {
@@ -91,13 +91,13 @@ func documentsAt(path string) ([]string, error) {
 // ReadDocuments reads the documents at the paths as the service does.
 func ReadDocuments(paths []string) ([]*policyv1.Document, error) { return read(paths) }
 
-// Lint checks documents that are to be active together, without checking who can approve. The documents load if no
+// Lint checks documents that will be active together. It does not check who can approve calls. The documents load if no
 // finding is an error.
 func Lint(documents []*policyv1.Document) []*policyv1.Finding {
 	return lint(baseConfig(new(config.Default())), documents, nil)
 }
 
-// LintFor checks documents that are to be active together under a configuration. It resolves no secrets.
+// LintFor checks documents that will be active together under a configuration. It resolves no secrets.
 func LintFor(f *config.File, documents []*policyv1.Document) []*policyv1.Finding {
 	cfg := baseConfig(f)
 	for _, t := range f.Auth.Tokens {
@@ -117,7 +117,7 @@ func lint(cfg Config, documents []*policyv1.Document, people *engine.Approvers) 
 	return out
 }
 
-// findings converts an error of reading or compiling documents to findings, with the position of each problem.
+// findings converts an error from reading or compiling documents to findings, with the position of each problem.
 func findings(err error) []*policyv1.Finding {
 	if err == nil {
 		return nil

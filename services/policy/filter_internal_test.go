@@ -62,8 +62,8 @@ func longList() *policyv1.FilterToolsRequest {
 	return req
 }
 
-// Case X1. TestDecideCall_DoesNotWaitForLists checks that lists wait when all slots for lists are taken, and that calls
-// do not.
+// Case X1. TestDecideCall_DoesNotWaitForLists checks that when all slots for lists are in use, lists wait but decisions
+// about calls do not.
 func TestDecideCall_DoesNotWaitForLists(t *testing.T) {
 	t.Parallel()
 	s := newTestService(t)
@@ -85,8 +85,8 @@ func TestDecideCall_DoesNotWaitForLists(t *testing.T) {
 	})
 }
 
-// Case X1. TestDecideCall_DoesNotWaitForCallsWithConditions checks that calls with conditions wait when all slots for
-// them are taken, and that other calls do not.
+// Case X1. TestDecideCall_DoesNotWaitForCallsWithConditions checks that when all slots for calls with conditions are in
+// use, such calls wait but other calls do not.
 func TestDecideCall_DoesNotWaitForCallsWithConditions(t *testing.T) {
 	t.Parallel()
 	s := newTestService(t)
@@ -109,7 +109,7 @@ func TestDecideCall_DoesNotWaitForCallsWithConditions(t *testing.T) {
 	})
 }
 
-// takeAll takes every slot, for many owners.
+// takeAll acquires every slot, on behalf of many owners.
 func takeAll(t *testing.T, turns *fairqueue.Queue[owner]) (done func()) {
 	t.Helper()
 	var taken []func()
@@ -128,7 +128,7 @@ func takeAll(t *testing.T, turns *fairqueue.Queue[owner]) (done func()) {
 	}
 }
 
-// cancelledAfter is a context that is cancelled after a number of calls of Err.
+// cancelledAfter is a context that is cancelled after Err was called a given number of times.
 type cancelledAfter struct {
 	context.Context
 	left int
@@ -141,8 +141,7 @@ func (c *cancelledAfter) Err() error {
 	return nil
 }
 
-// Case X1. TestFilterTools_StopsWhenTheCallerIsGone checks that a list is not decided further when its context is
-// cancelled.
+// Case X1. TestFilterTools_StopsWhenTheCallerIsGone checks that filtering a list stops when the context is cancelled.
 func TestFilterTools_StopsWhenTheCallerIsGone(t *testing.T) {
 	t.Parallel()
 	s := newTestService(t)
@@ -155,8 +154,8 @@ func TestFilterTools_StopsWhenTheCallerIsGone(t *testing.T) {
 	}
 }
 
-// BenchmarkDecideCall_WhileListsAreDecided measures calls of one principal while another principal lists 10,000 tools
-// in a hundred concurrent requests, again and again.
+// BenchmarkDecideCall_WhileListsAreDecided measures decisions about calls of one principal. Meanwhile another principal
+// repeatedly sends a hundred concurrent requests, each to filter a list of 10,000 tools.
 func BenchmarkDecideCall_WhileListsAreDecided(b *testing.B) {
 	s := newTestService(b)
 	ctx, cancel := context.WithCancel(b.Context())

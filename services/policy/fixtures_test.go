@@ -54,7 +54,7 @@ func folder(t testing.TB, text string) string {
 	return dir
 }
 
-// options configures a service. The zero value gives a service with [document].
+// options configures a service. With the zero value, the service uses [document].
 type options struct {
 	paths  []string
 	tokens []*identityv1.TokenRecord
@@ -65,7 +65,8 @@ type options struct {
 	data string
 }
 
-// records returns a token of each role, and tokens of two approvers in the group finance, whom [document] requires.
+// records returns a token for each role, and tokens for two approvers in the group finance, because [document] requires
+// approvers from that group.
 func records() []*identityv1.TokenRecord {
 	all := rpctest.Records()
 	for _, name := range []string{"fay", "finn"} {

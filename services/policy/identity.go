@@ -18,8 +18,8 @@ import (
 )
 
 const (
-	// heartbeatInterval is the interval at which a watcher gets a message although nothing has changed. It is below the
-	// 500 ms that the contracts promise.
+	// heartbeatInterval is how often a watcher gets a message if nothing has changed. It is below the 500 ms that the
+	// contracts promise.
 	heartbeatInterval = 400 * time.Millisecond
 	// defaultPageSize is the page size if a request has none.
 	defaultPageSize = 100
@@ -28,7 +28,7 @@ const (
 var (
 	// errConfigured means that tokens can't be changed by an RPC.
 	errConfigured = errors.New("the tokens come from the configuration (auth.tokens): change them there")
-	// errUnknownToken means that the caller may see no token of the name.
+	// errUnknownToken means that the caller may see no token with the requested name.
 	errUnknownToken = errors.New("there is no token of this name in your tenant")
 )
 

@@ -14,8 +14,8 @@ import (
 
 // UnknownNames returns a warning for each name in documents that matches no call: a server that is not in servers, a
 // tool that no server of its rule lists, or a name of the form `server__tool`, which only the endpoint /mcp uses.
-// servers has the names of each server's tools. If the names are nil, they are unknown, and only names of the form
-// `server__tool` are reported for that server.
+// servers maps each server to the names of its tools. If the names of a server's tools are nil, the tools are unknown,
+// and UnknownNames reports only names of the form `server__tool` for that server.
 func UnknownNames(documents []*policyv1.Document, servers map[string][]string) []*policyv1.Finding {
 	files := make([]document.File, len(documents))
 	for i, d := range documents {

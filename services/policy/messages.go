@@ -17,8 +17,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// unpackCall converts a call of a request. If an operator names a tool without a definition, the call has the tool's
-// newest definition.
+// unpackCall converts the call in a request. If an operator names a tool without a definition, unpackCall uses the
+// tool's newest definition.
 func (s *Service) unpackCall(ctx context.Context, set *activeSet, c *policyv1.Call, subject engine.Subject) engine.Call {
 	call := engine.Call{Method: c.GetMethod(), Server: c.GetServer(), Tool: c.GetName(), Ref: c.GetRef(), Params: c.GetParamsJson(), Subject: subject}
 	if !call.OfTool() {

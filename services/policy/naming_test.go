@@ -80,8 +80,8 @@ func TestFilterNames(t *testing.T) {
 	rpctest.WantStatus(t, err, codes.Unauthenticated, "PRINCIPAL_REQUIRED")
 }
 
-// TestCheckServer_ReportsWhetherNamesMatter checks that only the rules for the caller count, and that a method is
-// reported if a call with some name could be allowed.
+// TestCheckServer_ReportsWhetherNamesMatter checks that CheckServer considers only the rules for the caller, and that
+// it reports a method if a call of the method with at least one name could be allowed.
 func TestCheckServer_ReportsWhetherNamesMatter(t *testing.T) {
 	t.Parallel()
 	gateway := policyv1.NewPolicyServiceClient(serveNamedDocument(t).Gateway())
@@ -109,8 +109,8 @@ func TestCheckServer_ReportsWhetherNamesMatter(t *testing.T) {
 	}
 }
 
-// TestDecideCall_DecisionAboutANameIsCacheable checks decisions about prompts and resources, and that they have a
-// Keeping.
+// TestDecideCall_DecisionAboutANameIsCacheable checks the decisions about prompts and resources. Each response must
+// have the field keeping, which allows the gateway to cache the decision.
 func TestDecideCall_DecisionAboutANameIsCacheable(t *testing.T) {
 	t.Parallel()
 	gateway := policyv1.NewPolicyServiceClient(serveNamedDocument(t).Gateway())

@@ -60,8 +60,8 @@ type Deps struct {
 	Log *slog.Logger
 }
 
-// Service implements policyv1.PolicyServiceServer and, with its parts, the other contracts of the policy service. It
-// is safe for concurrent use.
+// Service implements policyv1.PolicyServiceServer. [Service.Register] also registers the catalog and identity services.
+// A Service is safe for concurrent use.
 type Service struct {
 	policyv1.UnimplementedPolicyServiceServer
 
@@ -74,25 +74,26 @@ type Service struct {
 
 	active  atomic.Pointer[activeSet]
 	changes *signal
-	// epochLeases are the periods for which gateways may reuse cached decisions. boot is a random text that differs
-	// after each start. opened is the time of the start.
+	// epochLeases records for how long gateways may reuse cached decisions. boot is a random text that is different after
+	// each start. opened is when the store was opened.
 	epochLeases *epochlease.Register
 	boot        string
 	opened      time.Time
-	// changing is held while active is replaced.
+	// changing is locked while active is replaced.
 	changing sync.Mutex
-	// reading lets concurrent callers share one read of the store. version is the catalog version up to which the
-	// store was read. inStore is held while the store is read or closed.
+	// reading lets concurrent callers share one read of the store. version is the catalog version up to which the store
+	// was read. inStore is locked while the store is read or closed.
 	reading singleflight.Group
 	version int64
 	inStore sync.Mutex
 	// lastRead is the time at which the last successful read of the store began. It is never nil after open.
 	lastRead atomic.Pointer[time.Time]
-	// listSlots limits how many lists are decided at a time. Calls do not use these slots and never wait for lists.
+	// listSlots limits how many lists of tools or names are processed at a time. Decisions about calls do not use these
+	// slots, so they never wait for lists.
 	listSlots *fairqueue.Queue[owner]
-	// callerReportSlots limits how many reports of lists that callers got from servers are received at a time.
-	// gatewayReportSlots limits how many reports of lists that gateways requested themselves are received at a time.
-	// The second kind of reports never waits for the first.
+	// callerReportSlots limits how many reports of tool lists are received at a time if the lists were requested by
+	// callers. gatewayReportSlots limits how many reports are received at a time if gateways requested the lists
+	// themselves. Gateways' reports therefore never wait for callers' reports.
 	callerReportSlots, gatewayReportSlots *fairqueue.Queue[owner]
 	// conditionSlots limits how many calls with conditions on their arguments are decided at a time.
 	conditionSlots *fairqueue.Queue[owner]
@@ -101,7 +102,7 @@ type Service struct {
 // activeSet is the active revision. It is immutable.
 type activeSet struct {
 	*engine.Set
-	// number differs for every set that was active; later sets have greater numbers.
+	// number is unique. A set that is activated later has a greater number.
 	number uint64
 	// catalog is the tool catalog. revision identifies the documents and the catalog.
 	catalog  *catalogSnapshot
@@ -109,17 +110,17 @@ type activeSet struct {
 	// documents are the documents that Set was compiled from.
 	documents []*policyv1.Document
 	activated time.Time
-	// warnings are about the active documents. They are logged.
+	// warnings are problems that do not prevent the active documents from loading. They are logged.
 	warnings strictyaml.Errors
 	// rejected lists why newer documents did not load; empty if this set comes from the newest documents.
 	rejected []*policyv1.Finding
 }
 
-// Revision identifies the documents and the catalog: hex SHA-256.
+// Revision returns the hex SHA-256 that identifies the documents and the catalog.
 func (a *activeSet) Revision() string { return a.revision }
 
-// New loads the documents and tokens and returns a Service, which the caller closes. Documents that don't load are an
-// error here; later they are only logged.
+// New loads the documents and tokens and returns a Service, which the caller closes. New returns an error if the
+// documents don't load. If changed documents don't load later, the service only logs the problem.
 func New(ctx context.Context, cfg Config, deps Deps) (*Service, error) {
 	if deps.Tokens == nil || deps.Signer == nil || deps.Log == nil {
 		return nil, errors.New("policy: every dependency is required")
@@ -185,7 +186,7 @@ func (s *Service) Close() error {
 	return errors.Join(errs...)
 }
 
-// Run follows changes of the documents, and the catalog changes of other processes, until ctx is cancelled.
+// Run watches the documents, and the catalog changes that other processes make, until ctx is cancelled.
 func (s *Service) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return s.watch(ctx) })
@@ -278,8 +279,8 @@ func (s *Service) resolve(ctx context.Context, minRevision string, named *identi
 		return nil, engine.Subject{}, err
 	}
 	if minRevision != "" && !set.reaches(minRevision) {
-		// Another process may have stored the revision. It reads twice because the first read may be one that began
-		// before the change and that another caller shares.
+		// Another process may have stored the revision. The store is read twice, because the first read may be shared with
+		// another caller and may have begun before the revision was stored.
 		for range 2 {
 			if s.cfg.Source == sqlstore.SQLite || set.reaches(minRevision) || s.catchUp(ctx) != nil {
 				break

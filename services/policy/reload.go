@@ -11,20 +11,21 @@ import (
 )
 
 const (
-	// rescanInterval is the interval at which the documents are read. They are compared by content, so that an atomic
-	// rename and the links of a Kubernetes ConfigMap are noticed as well as a write in place.
+	// rescanInterval is how often the documents are read. They are compared by content, so that an atomic rename and the
+	// links of a Kubernetes ConfigMap are noticed as well as a write in place.
 	rescanInterval = 500 * time.Millisecond
 	// maxRejected is the largest number of findings about documents that do not load. It is limited because each
 	// watcher gets the findings with every heartbeat.
 	maxRejected = 100
 )
 
-// fingerprint identifies the documents that were read, or the error of reading them.
+// fingerprint identifies the documents that were read, or the error from reading them.
 type fingerprint [sha256.Size]byte
 
 // watch reads the documents at intervals until ctx is cancelled, and activates changed documents. If they do not load,
-// the old set stays active. A change counts when two scans in a row read the same documents, because a partly written
-// file, or a mix of old and new files, could be a policy that the operator did not write.
+// the old set stays active. A change is applied only after two consecutive scans have read the same documents.
+// Otherwise a partly written file, or a mix of old and new files, could become a policy that the operator did not
+// write.
 func (s *Service) watch(ctx context.Context) error {
 	tick := time.NewTicker(rescanInterval)
 	defer tick.Stop()
@@ -46,7 +47,7 @@ func (s *Service) watch(ctx context.Context) error {
 	}
 }
 
-// fingerprintOf identifies documents by name and text, and the error of reading them.
+// fingerprintOf returns the fingerprint of documents by path and text, and of the error from reading them.
 func fingerprintOf(documents []*policyv1.Document, err error) fingerprint {
 	h := sha256.New()
 	for _, d := range documents {
@@ -58,7 +59,7 @@ func fingerprintOf(documents []*policyv1.Document, err error) fingerprint {
 	return fingerprint(h.Sum(nil))
 }
 
-// replace activates documents, or records why they do not load. err is the error of reading them.
+// replace activates documents, or records why they do not load. err is the error from reading them, or nil.
 func (s *Service) replace(ctx context.Context, documents []*policyv1.Document, err error) {
 	s.changing.Lock()
 	defer s.changing.Unlock()

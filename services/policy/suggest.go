@@ -30,8 +30,8 @@ type Use struct {
 // calls are denied. The document requires an approval for a tool with an uncertain class, for a tool with a critical
 // risk, and for a tool that writes with a high risk.
 //
-// If used is not nil, it has the use of the tools by name. Then only tools that were called get an entry, each with a
-// limit that allows the use so far. The entries of the other tools are comments.
+// If used is not nil, it contains the usage of the tools by name. Only tools that were called then get an entry, each
+// with a limit that allows the recorded usage. The entries of the other tools are commented out.
 //
 // Suggest returns an error if a document can't name the server.
 func Suggest(server string, tools []ClassifiedTool, used map[string]Use) ([]byte, error) {
@@ -84,7 +84,8 @@ default: deny
 	return out.Bytes()
 }
 
-// evidenceNote returns, for a comment, the words of a definition that weighed most for the tool's category.
+// evidenceNote returns the text of a comment. It quotes the words of the definition that weighed most for the tool's
+// category.
 func evidenceNote(t ClassifiedTool) string {
 	for _, e := range t.GetEvidence() {
 		if e.GetCategory() == t.GetCategory() {

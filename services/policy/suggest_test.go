@@ -50,8 +50,8 @@ func suggested(t *testing.T, server string, tools []policy.ClassifiedTool) strin
 	return string(text)
 }
 
-// TestSuggest_RequiresApprovalWhenADefinitionIsDishonest checks tools whose definitions instruct the model or hide
-// text.
+// TestSuggest_RequiresApprovalWhenADefinitionIsDishonest checks that a tool requires approval if its definition
+// instructs the model or hides text.
 func TestSuggest_RequiresApprovalWhenADefinitionIsDishonest(t *testing.T) {
 	t.Parallel()
 	tools, err := policy.ClassifyList([]byte(`[
@@ -65,7 +65,8 @@ func TestSuggest_RequiresApprovalWhenADefinitionIsDishonest(t *testing.T) {
 	}
 }
 
-// TestSuggest_RequiresApprovalForAnEditOfHighRisk checks that an edit of high risk requires approval with any verb.
+// TestSuggest_RequiresApprovalForAnEditOfHighRisk checks that a tool that edits with a high risk requires approval,
+// whichever verb its name contains.
 func TestSuggest_RequiresApprovalForAnEditOfHighRisk(t *testing.T) {
 	t.Parallel()
 	list := `[
@@ -84,7 +85,7 @@ func TestSuggest_RequiresApprovalForAnEditOfHighRisk(t *testing.T) {
 	}
 }
 
-// TestSuggest_QuotesHostileNames checks that names and texts of a server can't add rules to a document.
+// TestSuggest_QuotesHostileNames checks that the names and texts that a server sends can't add rules to a document.
 func TestSuggest_QuotesHostileNames(t *testing.T) {
 	t.Parallel()
 	list := `[
@@ -126,8 +127,8 @@ func TestSuggest(t *testing.T) {
 	}
 }
 
-// TestSuggest_LimitsCalledToolsWhenUseIsKnown checks that only called tools have entries, with limits that allow the
-// use.
+// TestSuggest_LimitsCalledToolsWhenUseIsKnown checks that if the usage is known, only called tools have entries, and
+// that their limits allow this usage.
 func TestSuggest_LimitsCalledToolsWhenUseIsKnown(t *testing.T) {
 	t.Parallel()
 	list := `[{"name":"get_note","description":"Get a note."},{"name":"add_note","description":"Add a note."},{"name":"run_note","description":"Run a note."},

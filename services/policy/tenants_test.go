@@ -16,7 +16,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/rpc/rpctest"
 )
 
-// twoTenants has rules for two tenants. One of the rules names a person and has a condition.
+// twoTenants contains rules for two tenants. One of the rules names a person and has a condition.
 const twoTenants = `version: 1
 name: two-tenants
 default: deny
@@ -114,7 +114,7 @@ func TestFindings_AreWithheldFromPeopleOfAnotherTenant(t *testing.T) {
 				ctx = authn.WithCaller(ctx, tt.caller)
 			}
 			heard := newWatchStream[policyv1.WatchRevisionResponse](ctx)
-			go func() { _ = r.svc.WatchRevision(new(policyv1.WatchRevisionRequest), heard) }() // it ends with the test
+			go func() { _ = r.svc.WatchRevision(new(policyv1.WatchRevisionRequest), heard) }() // it returns when the test ends
 			synctest.Wait()
 			found := heard.messages()[0].message.GetRevision().GetRejected()
 			if len(found) != 1 {

@@ -17,8 +17,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 )
 
-// activation returns the token by which a caller can require this revision or a later one. The token contains the time
-// of the activation, which grows with each activation, and the first 16 digits of the revision.
+// activation returns the token with which a caller can require this revision or a later one. The token contains the
+// time of the activation, which grows with each activation, and the first 16 digits of the revision.
 func (a *activeSet) activation() string {
 	return strconv.FormatInt(a.activated.UnixNano(), 36) + "-" + a.short()
 }

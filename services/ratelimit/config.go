@@ -8,8 +8,8 @@ import (
 
 // Config configures the rate limit service.
 type Config struct {
-	// MaxBuckets is the largest number of buckets in use at the same time. It is at least 1. Reservations that need
-	// more buckets are refused. One subject may create at most a 20th of them.
+	// MaxBuckets is the largest number of buckets in use at the same time. It is at least 1. Reservations that need more
+	// buckets are refused. One principal may create at most a 20th of them.
 	MaxBuckets int
 	// MaxReservations is the largest number of reservations that exist at the same time. It is at least 1. More
 	// reservations are refused.
@@ -19,7 +19,8 @@ type Config struct {
 // DefaultConfig returns the default configuration.
 func DefaultConfig() Config { return Config{MaxBuckets: 1_000_000, MaxReservations: 1_000_000} }
 
-// FromFile returns the configuration of the service. It is always the default, because the file has no keys for it.
+// FromFile returns the configuration of the service. It always returns the default, because the configuration file has
+// no keys for this service.
 func FromFile(*config.File) Config { return DefaultConfig() }
 
 // Validate returns an error if the configuration is not valid.

@@ -26,7 +26,7 @@ func build(t *testing.T, cfg ratelimit.Config, log io.Writer) *ratelimit.Service
 	return svc
 }
 
-// A testServer is a running service with the client of a gateway.
+// A testServer is a running service with a client for a gateway.
 type testServer struct {
 	ratelimitv1.RateLimitServiceClient
 	*rpctest.Server
@@ -75,7 +75,7 @@ func inTenant(t *testing.T, tenant string) context.Context {
 	return authn.OnBehalfOf(t.Context(), rpctest.Principal(tenant, "ana"))
 }
 
-// limit returns a limit of most units per minute.
+// limit returns a limit per minute. most is the number of units.
 func limit(bucket, most string) *ratelimitv1.Limit {
 	return &ratelimitv1.Limit{
 		Bucket: bucket, Kind: ratelimitv1.LimitKind_LIMIT_KIND_SLIDING_WINDOW, Max: most, Window: durationpb.New(time.Minute), Cost: "1",
@@ -124,7 +124,8 @@ func settlement(reservation string, outcome ratelimitv1.Settlement, amounts ...*
 	return &ratelimitv1.SettleLeaseRequest{Target: &ratelimitv1.SettleLeaseRequest_LeaseId{LeaseId: reservation}, Settlement: outcome, Amounts: amounts}
 }
 
-// settle settles a reservation and reports whether this call ended it. If so, it also checks how the reservation ended.
+// settle settles a reservation and reports whether this call ended it. If this call ended it, settle also checks how
+// the reservation ended.
 func (l *testServer) settle(t *testing.T, reservation string, outcome ratelimitv1.Settlement) bool {
 	t.Helper()
 	resp, err := l.SettleLease(t.Context(), settlement(reservation, outcome))

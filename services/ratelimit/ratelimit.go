@@ -1,6 +1,6 @@
 // Package ratelimit serves sluice.ratelimit.v1, which reserves limits for calls. A reservation takes units from all
-// limits of a call, or from none. It ends when it is settled or expires. The API calls a reservation a lease. The
-// service does not know the policies from which the limits come.
+// limits of a call, or from none. It ends when it is settled or when it expires. The API calls a reservation a lease.
+// The service does not know the policies that define the limits.
 package ratelimit
 
 import (
@@ -24,13 +24,14 @@ import (
 	"github.com/sluice-mesh/sluice/services/ratelimit/internal/store"
 )
 
-// defaultLifetime is how long a reservation lasts if the request has no time.
+// defaultLifetime is how long a reservation lasts if the request sets no lifetime.
 const defaultLifetime = 5 * time.Minute
 
 var (
-	// errUnsupported means that a request has an unsupported kind of limit, or amounts to settle.
+	// errUnsupported means that a request contains an unsupported kind of limit, or that a request to settle contains
+	// amounts.
 	errUnsupported = errors.New("this kind of limit is not supported by this version")
-	// errKeyUnsupported means that a request to settle a reservation has its key instead of its ID.
+	// errKeyUnsupported means that a request to settle a reservation names the reservation by its key instead of its ID.
 	errKeyUnsupported = errors.New("a lease can't be settled by its key: settle it by its id, or let it expire")
 )
 
@@ -45,7 +46,7 @@ type Service struct {
 
 	store store.Store
 	log   *slog.Logger
-	// instance identifies the counts of this process. Each start has another one.
+	// instance identifies the counts of this process. It is different after each start.
 	instance string
 }
 

@@ -178,7 +178,7 @@ func TestReserveLimits_IsRefusedWhenTheWindowChanges(t *testing.T) {
 	other.Window = durationpb.New(time.Hour)
 	_, err := l.ReserveLimits(inTenant(t, "default"), request("k2", other))
 	rpctest.WantStatus(t, err, codes.InvalidArgument, "LIMIT_INVALID")
-	larger := limit("a", "20") // the max may change, and a change refills nothing
+	larger := limit("a", "20") // the max may change, but a change refills nothing
 	l.wantLeft(t, larger, "19")
 }
 
@@ -215,7 +215,7 @@ func TestReserveLimits_KeysAndBucketsBelongToATenant(t *testing.T) {
 	if own.GetId() == foreign.GetId() {
 		t.Error("two tenants share a reservation")
 	}
-	// The names of tenants and buckets are separated, so that these two do not share a bucket.
+	// The names of tenants and buckets are separated, so that the next two requests do not share a bucket.
 	l.inTenant(t, "a").granted(request("b/k", limit("c/x", "1")))
 	l.inTenant(t, "a-b").granted(request("k", limit("x", "1")))
 	l.inTenant(t, "acme").refused(request("k2", limit("a", "1")))
@@ -239,8 +239,9 @@ func TestReserveLimits_IsRefusedWhenTheStoreIsFull(t *testing.T) {
 	}
 }
 
-// Case R3. TestReserveLimits_OnePrincipalCannotFillTheStore checks that a principal that uses many bucket names fills
-// only its quota. Other principals of its tenant, and principals with the same name in other tenants, are not refused.
+// Case R3. TestReserveLimits_OnePrincipalCannotFillTheStore checks that a principal that uses many bucket names uses up
+// only its own quota. Other principals of the tenant, and principals with the same name in other tenants, are not
+// refused.
 func TestReserveLimits_OnePrincipalCannotFillTheStore(t *testing.T) {
 	t.Parallel()
 	l := serve(t, ratelimit.Config{MaxBuckets: 100, MaxReservations: 1000}, io.Discard)

@@ -145,7 +145,7 @@ func TestResetBucket_EmptiesTheBucketAndLogs(t *testing.T) {
 	if log.Len() > 0 {
 		t.Errorf("the log contains a reset that failed:\n%s", log)
 	}
-	// Units that were taken before the reset are not given back after it.
+	// Units that were taken before the reset are not returned after the reset.
 	l.inTenant(t, "default").granted(request("k3", limit("a", "1")))
 	l.settle(t, reservation.GetId(), neverSent)
 	l.wantLeft(t, limit("a", "1"), "0")

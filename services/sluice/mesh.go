@@ -211,7 +211,8 @@ func (m *Mesh) Run(ctx context.Context) error {
 	return group.Wait()
 }
 
-// WaitReady waits until every role serves. If ctx ends before, WaitReady returns an error with the reasons.
+// WaitReady waits until every role serves. If ctx ends first, WaitReady returns an error that says why roles are not
+// ready.
 func (m *Mesh) WaitReady(ctx context.Context) error {
 	tick := time.NewTicker(readyPoll)
 	defer tick.Stop()

@@ -65,8 +65,8 @@ func TestGateway_DoesNotChangeMessagesAfterSending(t *testing.T) {
 	}
 }
 
-// serveWitnessed serves a gateway, and returns the witness of its requests to other roles and the URL of its MCP
-// endpoint.
+// serveWitnessed serves a gateway. It returns the witness that checks the gateway's requests to other roles, and the
+// URL of the gateway's MCP endpoint.
 func serveWitnessed(t *testing.T, f *config.File) (*rpctest.Witness, string) {
 	t.Helper()
 	log, tokens := slog.New(slog.DiscardHandler), new(authn.Tokens)

@@ -16,14 +16,14 @@ import (
 )
 
 const (
-	// maxCacheBytes bounds the total size of the agents that stay in memory while no call uses them, in bytes.
+	// maxCacheBytes bounds the total size of cached agents that no call is using, in bytes.
 	maxCacheBytes = 256 << 20
-	// loadTimeout is the time limit for loading an agent.
+	// loadTimeout is the timeout for loading an agent.
 	loadTimeout = 30 * time.Second
 )
 
-// agentCache caches agents in memory: the agents that calls use now, and those that calls used recently. It has at most
-// one current instance of each agent. It is safe for concurrent use.
+// agentCache caches agents in memory. It contains the agents that calls are using and the agents that calls used
+// recently. It has at most one current instance of each agent. It is safe for concurrent use.
 type agentCache struct {
 	store *store.Store
 	open  func(ctx context.Context, row *store.Row) (*agent.Agent, error)
@@ -31,7 +31,7 @@ type agentCache struct {
 
 	mu     sync.Mutex
 	agents map[string]weak.Pointer[agent.Agent]
-	// recent holds the agents that stay in memory without a user, and recentBytes is their total size.
+	// recent keeps recently used agents in memory, even while no call is using them. recentBytes is their total size.
 	recent      *simplelru.LRU[string, cachedAgent]
 	recentBytes int
 }
@@ -47,14 +47,15 @@ func newAgentCache(db *store.Store, open func(context.Context, *store.Row) (*age
 	return &agentCache{store: db, open: open, agents: make(map[string]weak.Pointer[agent.Agent]), recent: recent}
 }
 
-// lookup returns the agent with this id if it is in memory, otherwise nil.
+// lookup returns the agent with this id, or nil if it is not in memory.
 func (s *agentCache) lookup(id string) *agent.Agent {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.agents[id].Value()
 }
 
-// get returns the agent with this id. It loads the agent unless memory has the stored version. Errors: the store's.
+// get returns the agent with this id. It loads the agent unless the cached agent is the stored version. It returns
+// errors from the store.
 func (s *agentCache) get(ctx context.Context, id string) (*agent.Agent, error) {
 	if a := s.lookup(id); a != nil && !a.IsStale() {
 		current, err := s.isCurrent(ctx, a)
@@ -67,7 +68,7 @@ func (s *agentCache) get(ctx context.Context, id string) (*agent.Agent, error) {
 		}
 	}
 	read, err, _ := s.loads.Do(id, func() (any, error) {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), loadTimeout) // other callers wait for the same read
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), loadTimeout) // other callers wait for the same load
 		defer cancel()
 		row, err := s.store.Get(ctx, id)
 		if err != nil {
@@ -95,7 +96,7 @@ func (s *agentCache) get(ctx context.Context, id string) (*agent.Agent, error) {
 	return a, nil
 }
 
-// isCurrent reports whether an agent in memory is the stored version. Other processes may have stored a newer one.
+// isCurrent reports whether a cached agent is the stored version. Another process may have stored a newer version.
 func (s *agentCache) isCurrent(ctx context.Context, a *agent.Agent) (bool, error) {
 	if a.RunsElsewhere() { // the process that ran its turn may have ended
 		return false, nil
@@ -107,7 +108,8 @@ func (s *agentCache) isCurrent(ctx context.Context, a *agent.Agent) (bool, error
 	return version <= a.Version(), err
 }
 
-// put adds an agent. An older instance of the same agent, which a call may still use, can't store changes any more.
+// put adds an agent and replaces an older instance of it. A call may still use the older instance, but can no longer
+// store changes to it.
 func (s *agentCache) put(a *agent.Agent) {
 	s.mu.Lock()
 	s.agents[a.ID] = weak.Make(a)
@@ -151,7 +153,7 @@ func (s *agentCache) remove(id string) {
 	delete(s.agents, id)
 }
 
-// withTurns returns the agents whose turns run in this process.
+// withTurns returns the agents that have a turn running in this process.
 func (s *agentCache) withTurns() (out []*agent.Agent) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

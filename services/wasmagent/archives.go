@@ -24,7 +24,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/store"
 )
 
-// maxArchivePart bounds one part of an archive, in bytes.
+// maxArchivePart is the maximum size of one part of an archive in a response, in bytes.
 const maxArchivePart = 1 << 20
 
 // maxImportedTurns and maxImportedEpoch bound the turn count and the epoch of an imported agent.
@@ -33,15 +33,15 @@ const (
 	maxImportedEpoch = 1_000_000
 )
 
-// archiveKeys holds the private key that signs archives, and the public keys whose archives may be imported.
+// archiveKeys contains the private key that signs exported archives, and the public keys that verify imported archives.
 type archiveKeys struct {
 	signingKey   ed25519.PrivateKey
 	acceptedKeys []ed25519.PublicKey
 }
 
-// loadArchiveKeys loads the keys of archives. path is the file of this process's own key, and accepted are the keys of
-// other installations. Processes that share a store sign with the same key: the first process stores its own key for
-// all of them.
+// loadArchiveKeys loads the keys for archives. The file path contains this process's own key, and accepts contains the
+// public keys of other installations. Processes that share a store sign with the same key: the first process stores its
+// own key for all processes.
 func loadArchiveKeys(ctx context.Context, db *store.Store, path string, accepts []ed25519.PublicKey) (archiveKeys, error) {
 	own, found, err := loadSigningKey(path, !db.IsShared)
 	if err != nil {
@@ -58,8 +58,8 @@ func loadArchiveKeys(ctx context.Context, db *store.Store, path string, accepts 
 	return archiveKeys{signs, append(all, accepts...)}, nil
 }
 
-// loadSigningKey reads a key from a file. If the file does not exist, loadSigningKey creates a key, and writes the file
-// if keep is set. found reports whether the file existed.
+// loadSigningKey reads a key from a file. If the file does not exist, loadSigningKey creates a key, and writes it to
+// the file if keep is set. found reports whether the file existed.
 func loadSigningKey(path string, keep bool) (key ed25519.PrivateKey, found bool, err error) {
 	seed, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -80,8 +80,8 @@ func loadSigningKey(path string, keep bool) (key ed25519.PrivateKey, found bool,
 	return ed25519.NewKeyFromSeed(seed), found, nil
 }
 
-// exportArchive packs an archive of an agent and returns its first part. If the request names a stored archive,
-// exportArchive returns a later part of that archive.
+// exportArchive creates an archive of an agent and returns the first part. If the request names a stored archive,
+// exportArchive returns the requested part of that archive instead.
 func (s *Service) exportArchive(ctx context.Context, a *agent.Agent, req *wasmagentv1.ExportAgentRequest) (*wasmagentv1.ArchivePart, error) {
 	key := store.ArchiveKey{Owner: principal.Person(actingPrincipal(ctx)), Digest: req.GetArchiveDigest()}
 	if req.ArchiveDigest == nil {
@@ -140,8 +140,8 @@ func (s *Service) GetArchivePart(ctx context.Context, req *wasmagentv1.GetArchiv
 	return &wasmagentv1.GetArchivePartResponse{Archive: part}, nil
 }
 
-// lockArchiving waits until no other call writes or reads an archive. Only one call at a time may do so, because of the
-// memory that it takes.
+// lockArchiving waits until no other call writes or reads an archive. The limit of one call at a time bounds memory
+// usage.
 func (s *Service) lockArchiving(ctx context.Context) error {
 	select {
 	case s.archiving <- struct{}{}:
@@ -177,14 +177,14 @@ func (s *Service) ImportAgent(ctx context.Context, req *wasmagentv1.ImportAgentR
 	}
 	a, from, err := s.importArchive(ctx, content, req.GetArchiveDigest())
 	if err != nil {
-		// After these errors the caller may send the last part again, so the archive stays.
+		// After one of these errors, the caller may retry the last part, so the archive must stay in the store.
 		if !errors.Is(err, agent.ErrNotStored) && !errors.Is(err, store.ErrUnavailable) && !errors.Is(err, errStoreFull) {
 			err = errors.Join(err, s.store.DropArchive(ctx, key))
 		}
 		return nil, toStatus(err)
 	}
 	s.agents.add(a)
-	// If this fails, a repeated last part creates another agent.
+	// If this call fails and the caller sends the last part again, another agent is created.
 	if err := s.store.SetArchiveMade(ctx, key, a.ID, from); err != nil {
 		s.log.WarnContext(ctx, "the agent of an archive can't be recorded", "agent", a.ID, "error", err)
 	}
@@ -228,8 +228,8 @@ func (s *Service) importArchive(ctx context.Context, text []byte, digest string)
 	return a, exported.GetId(), err
 }
 
-// addDefaultModel adds a right on the default model to the manifest of an imported agent, if the agent runs that model
-// instead of the one that its archive names. The right has the bounds of the manifest's first right on a model.
+// addDefaultModel adds a right on the default model to the manifest of an imported agent, if the agent uses that model
+// instead of the model in its archive. The new right has the same bounds as the manifest's first right on a model.
 func (s *Service) addDefaultModel(m *wasmagentv1.Manifest, guest, named string) {
 	model := s.modelOf(named, true)
 	if m == nil || model == "" || model == named || guest != modelGuest {
@@ -245,7 +245,8 @@ func (s *Service) addDefaultModel(m *wasmagentv1.Manifest, guest, named string) 
 	m.Models = append(m.Models, right)
 }
 
-// validateArchive checks an archived agent by the rules for requests that create agents. Errors: [archive.ErrInvalid].
+// validateArchive checks an archived agent against the rules for requests that create agents. Errors:
+// [archive.ErrInvalid].
 func validateArchive(a *wasmagentv1.ArchivedAgent) error {
 	request := &wasmagentv1.CreateAgentRequest{
 		Model: a.GetAgent().GetConfig().Model, Instructions: a.GetAgent().GetConfig().Instructions, MaxTurns: new(a.GetMaxTurns()),

@@ -39,7 +39,8 @@ func (c client) exportArchive(id string) (text []byte, key ed25519.PublicKey) {
 	return text, key
 }
 
-// archivePart returns a part of an archive. If the digest is empty, it exports the agent and returns the first part.
+// archivePart returns a part of an archive. If the digest is empty, archivePart exports the agent and returns the first
+// part.
 func (c client) archivePart(id, digest string, offset int32) (*wasmagentv1.ArchivePart, error) {
 	if digest != "" {
 		resp, err := c.GetArchivePart(c.ctx, &wasmagentv1.GetArchivePartRequest{AgentId: id, ArchiveDigest: digest, Offset: offset})
@@ -49,7 +50,7 @@ func (c client) archivePart(id, digest string, offset int32) (*wasmagentv1.Archi
 	return resp.GetArchive(), err
 }
 
-// The parts of an archive are returned only to the person who exported the archive.
+// Checks that the parts of an archive are returned only to the person who exported the archive.
 func TestGetArchivePart_IsRefusedToOthers(t *testing.T) {
 	t.Parallel()
 	m := newTestService(t)
@@ -88,8 +89,8 @@ func (c client) importArchive(text []byte, size int) (resp *wasmagentv1.ImportAg
 	}
 }
 
-// An agent that was imported by another installation behaves like the original: its next effects and their fuel are the
-// same.
+// Checks that an agent that another installation has imported behaves like the original: its next effects and their
+// fuel are the same.
 func TestImportAgent_BehavesLikeOriginal(t *testing.T) {
 	t.Parallel()
 	here := newTestService(t).onBehalfOfUser(t, "ana")
@@ -142,12 +143,12 @@ func TestImportAgent_BehavesLikeOriginal(t *testing.T) {
 	ben.verifyMatches(moved.GetId())
 }
 
-// withoutStored returns the events that are not of the kind STORED, whose envelopes have times and ids.
+// withoutStored removes events of the kind STORED, because their envelopes contain times and ids.
 func withoutStored(events []*wasmagentv1.Event) []*wasmagentv1.Event {
 	return slices.DeleteFunc(events, func(e *wasmagentv1.Event) bool { return e.GetKind() == wasmagentv1.EventKind_EVENT_KIND_STORED })
 }
 
-// No agent is created from an archive that was changed, is incomplete, or whose parts are sent out of order.
+// Checks that no agent is created if an archive was modified, is incomplete, or is sent out of order.
 func TestImportAgent_RefusesDamagedArchives(t *testing.T) {
 	t.Parallel()
 	c := newTestService(t).onBehalfOfUser(t, "ana")

@@ -14,8 +14,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/files"
 )
 
-// CallTool implements wasmagentv1.AgentServiceServer. Only tool_name selects the tool. An input with a field that the
-// tool does not have is refused.
+// CallTool implements wasmagentv1.AgentServiceServer. The field tool_name selects the tool. An input with an unknown
+// field is refused.
 func (s *Service) CallTool(ctx context.Context, req *wasmagentv1.CallToolRequest) (*wasmagentv1.CallToolResponse, error) {
 	a, err := s.findAgent(ctx, req.GetAgentId())
 	if err != nil {
@@ -125,7 +125,7 @@ func writeTodos(caller agent.Caller, a *agent.Agent, input []byte) (string, erro
 		Todos *[]struct {
 			Content string `json:"content"`
 			Status  string `json:"status"`
-			// ActiveForm is sent by some clients and is not stored.
+			// ActiveForm is accepted because some clients send it, but it is not stored.
 			ActiveForm string `json:"active_form"`
 		} `json:"todos"`
 	}

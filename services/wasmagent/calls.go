@@ -29,13 +29,13 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/store"
 )
 
-// maxCallTime is the time limit of one call, including the wait for an approval.
+// maxCallTime is the timeout for one call, including the wait for an approval.
 const maxCallTime = 30 * time.Minute
 
 // host implements [agent.Host].
 type host struct{ *Service }
 
-// Allow implements [agent.Host]. The rights of the agent, and those of every agent in its chain, must include the call.
+// Allow implements [agent.Host]. The rights of the agent and of every agent in its chain must include the call.
 func (h host) Allow(ctx context.Context, a *agent.Agent, call agent.ToolCall) (giveBack func(), refused *abi.Error, err error) {
 	lineage, err := h.lineage(ctx, a)
 	if err != nil {
@@ -56,8 +56,9 @@ func (h host) Allow(ctx context.Context, a *agent.Agent, call agent.ToolCall) (g
 	return giveBack, nil, err
 }
 
-// recheckRights checks the rights of a call again after its approval, because they may have changed while the call
-// waited. It returns the refusal, or nil if the rights of the agent and of every agent in its chain include the call.
+// recheckRights checks the rights of a call again after its approval, because the rights may have changed while the
+// call waited. It returns nil if the rights of the agent and of every agent in its chain still include the call.
+// Otherwise it returns the refusal.
 func (h host) recheckRights(ctx context.Context, a *agent.Agent, call agent.ToolCall) (*abi.Error, error) {
 	lineage, err := h.lineage(ctx, a)
 	if err != nil {
@@ -95,7 +96,7 @@ func (h host) CountModelUse(ctx context.Context, a *agent.Agent, call agent.Tool
 	}
 }
 
-// Call implements [agent.Host]: it makes the call through the gateway.
+// Call implements [agent.Host]. It makes the call through the gateway.
 func (h host) Call(ctx context.Context, a *agent.Agent, call agent.ToolCall, pollTime time.Duration) (agent.ToolResult, error) {
 	if call.ApprovalID != "" { // rights may have been withdrawn since the approval was requested
 		refused, err := h.recheckRights(ctx, a, call)
@@ -115,7 +116,7 @@ func (h host) Call(ctx context.Context, a *agent.Agent, call agent.ToolCall, pol
 		return agent.ToolResult{Refused: refused, Retryable: status.Code(err) == codes.ResourceExhausted}, nil
 	}
 	if err != nil {
-		if ctx.Err() == nil && call.ApprovalID == "" { // a call that waits for an approval is repeated
+		if ctx.Err() == nil && call.ApprovalID == "" { // a call that waits for an approval is retried
 			h.log.WarnContext(ctx, "an agent's call failed without an answer", "agent", a.ID, "server", call.Server, "tool", call.Tool, "error", err)
 		}
 		return agent.ToolResult{}, errors.New("the outcome of the call is not known")
@@ -137,8 +138,8 @@ func (h host) DetachedTurnEnded(ctx context.Context, a *agent.Agent, err error) 
 	}
 }
 
-// lineage returns an agent and the agents in its chain. An element is nil if that agent has ended or does not exist any
-// more.
+// lineage returns an agent followed by the agents in its chain. An element is nil if the agent in that position has
+// ended or no longer exists.
 func (s *Service) lineage(ctx context.Context, a *agent.Agent) ([]*agent.Agent, error) {
 	out := []*agent.Agent{a}
 	for _, member := range a.Principal().GetChain() {
@@ -163,7 +164,7 @@ func (s *Service) lineage(ctx context.Context, a *agent.Agent) ([]*agent.Agent, 
 
 // callGateway makes a call through the gateway.
 func (h host) callGateway(ctx context.Context, progress func(string), req *gatewayv1.CallToolRequest) (*gatewayv1.ToolAnswer, error) {
-	stream, err := h.gateway.CallTool(ctx, req, grpc.WaitForReady(false)) // fail at once if the gateway is unavailable
+	stream, err := h.gateway.CallTool(ctx, req, grpc.WaitForReady(false)) // fail fast if the gateway is unavailable
 	if err != nil {
 		return nil, err
 	}
@@ -183,8 +184,8 @@ func (h host) callGateway(ctx context.Context, progress func(string), req *gatew
 }
 
 // notSentReason returns the refusal of a call that was certainly not sent, or nil if the call may have been sent. A
-// status without a reason does not come from the gateway itself. The reason TOO_MUCH may refer to the size of an
-// answer, so the call may have been sent.
+// status without a reason was not created by the gateway. After the reason TOO_MUCH, the call may have been sent,
+// because that reason can also mean that the answer was too large.
 func notSentReason(err error) *abi.Error {
 	reason := rpc.Reason(err)
 	if reason == "" || reason == "TOO_MUCH" {

@@ -100,7 +100,7 @@ func TestCall_HasPrincipalOfAgent(t *testing.T) {
 	}
 }
 
-// A guest gets the reason of a denial by policy. If the manifest has stop_on_denial, the denial stops the agent.
+// A guest learns why policy denied a call. If the manifest has stop_on_denial, the denial stops the agent.
 func TestCall_GuestGetsDenial(t *testing.T) {
 	t.Parallel()
 	m := newTestServiceWith(t, func(context.Context, *gatewayv1.CallToolRequest) (*gatewayv1.ToolAnswer, error) {
@@ -124,7 +124,7 @@ func TestCall_GuestGetsDenial(t *testing.T) {
 	}
 }
 
-// A guest gets the reason why a call was not sent, and the call is not counted. For every other failed call, the guest
+// If a call was not sent, the guest gets the reason, and the call is not counted. For any other failed call, the guest
 // gets outcome_unknown, and the call is counted.
 func TestCall_GuestGetsReasonOfFailure(t *testing.T) {
 	t.Parallel()
@@ -174,12 +174,13 @@ func TestCall_IsCountedWhenItMayHaveRun(t *testing.T) {
 				t.Errorf("the agent answers %q", text)
 			}
 			_, _, err := c.prompt(id, "tool demo t")
-			rpctest.WantStatus(t, err, codes.FailedPrecondition, "AGENT_STOPPED") // because the calls of its manifest are used up
+			rpctest.WantStatus(t, err, codes.FailedPrecondition, "AGENT_STOPPED") // because the calls in its manifest are used up
 		})
 	}
 }
 
-// Agents that wait for approvals do not use slots, so that other agents can work. They continue without their callers.
+// Agents that wait for approvals do not hold slots, so that other agents can work. The waiting agents continue without
+// their callers.
 func TestApproval_WaitingAgentsHoldNoSlots(t *testing.T) {
 	t.Parallel()
 	decided := make(chan struct{})
@@ -197,7 +198,7 @@ func TestApproval_WaitingAgentsHoldNoSlots(t *testing.T) {
 		}
 	})
 	c := m.onBehalfOfUser(t, "ana")
-	const parked = 8 // more than can work at the same time
+	const parked = 8 // more agents than can work at the same time
 	ids := make([]string, parked)
 	for i := range ids {
 		ids[i] = c.create(&wasmagentv1.CreateAgentRequest{Manifest: toolManifest("t")})
@@ -257,7 +258,7 @@ func TestCreateAgent_ByAgentStaysWithinManifest(t *testing.T) {
 	_, err := asThird.CreateAgent(asThird.ctx, &wasmagentv1.CreateAgentRequest{})
 	rpctest.WantStatus(t, err, codes.PermissionDenied, "MANIFEST_TOO_WIDE")
 	_, err = asSecond.CreateAgent(asSecond.ctx, &wasmagentv1.CreateAgentRequest{})
-	rpctest.WantStatus(t, err, codes.PermissionDenied, "MANIFEST_TOO_WIDE") // the first agent has its maximum of two agents below it
+	rpctest.WantStatus(t, err, codes.PermissionDenied, "MANIFEST_TOO_WIDE") // the first agent has its maximum of two descendants
 	_, _, err = asSecond.prompt(second, "say hello")
 	rpctest.WantStatus(t, err, codes.FailedPrecondition, "AGENT_CYCLE")
 	_, _, err = asSecond.prompt(first, "say hello")

@@ -12,20 +12,19 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/agent"
 )
 
-// ConcurrencyLimits bounds the calls that run at the same time, and those that wait. Each running call holds a slot. A
+// ConcurrencyLimits bounds how many calls run at the same time, and how many wait. Each running call holds a slot. A
 // zero field means the default.
 type ConcurrencyLimits struct {
-	// Total is the number of slots, and PerPerson the maximum number of slots that the calls of one person hold.
+	// Total is the number of slots. PerPerson is how many slots the calls of one person may hold.
 	Total, PerPerson int
-	// MaxQueued is the maximum number of calls that wait for a slot, and MaxQueuedPerPerson that of one person's calls.
+	// MaxQueued is how many calls may wait for a slot, and MaxQueuedPerPerson is how many calls of one person may wait.
 	// Further calls are refused.
 	MaxQueued, MaxQueuedPerPerson int
-	// MaxWait is the longest wait for a slot.
+	// MaxWait is how long a call may wait for a slot.
 	MaxWait time.Duration
 }
 
-// withDefaults replaces fields that are zero by the defaults d. It lowers a default for one person to the bound for
-// all.
+// withDefaults replaces zero fields with the defaults d. A default per person is capped at the corresponding total.
 func (p ConcurrencyLimits) withDefaults(d ConcurrencyLimits) ConcurrencyLimits {
 	fill := func(field *int, otherwise int) {
 		if *field == 0 {
@@ -49,11 +48,11 @@ func (p ConcurrencyLimits) validate(key string) error {
 	return nil
 }
 
-// errNoSlot means that no slot is free. The wrapping error has the reason.
+// errNoSlot means that no slot is free. The wrapping error says why.
 var errNoSlot = errors.New("no slot is free")
 
-// A queue grants slots to callers in the order of their arrival. A caller of a person who holds the maximum number of
-// slots does not delay other callers. It is safe for concurrent use.
+// A queue grants slots to callers in the order of their arrival. If a person holds the maximum number of slots, the
+// queue skips that person's callers and serves the next ones. It is safe for concurrent use.
 type queue struct {
 	ConcurrencyLimits
 
@@ -63,14 +62,13 @@ type queue struct {
 	waiting []*waiter
 }
 
-// personCounts has the number of slots that a person holds, and of the person's waiting callers.
+// personCounts contains the number of slots that a person holds, and the number of the person's waiting callers.
 type personCounts struct{ running, waiting int }
 
 type waiter struct {
 	person principal.Key
-	// hadSlot is true if the caller held a slot before, which it released while it waited. Such callers take
-	// precedence. The bounds of the queue do not apply to them, because their number is limited by the slots that were
-	// released.
+	// hadSlot is true if the caller has released its slot during a turn and wants to continue the turn. These callers take
+	// precedence. The bounds of the queue do not apply to them, because each of them has already been admitted once.
 	hadSlot bool
 	ready   chan struct{}
 }
@@ -79,8 +77,8 @@ func newQueue(p ConcurrencyLimits) *queue {
 	return &queue{ConcurrencyLimits: p, persons: make(map[principal.Key]*personCounts)}
 }
 
-// acquire waits for a slot until ctx ends. Unless hadSlot is set, it waits for at most MaxWait. The caller calls
-// release to free the slot. Errors: [errNoSlot], ctx's.
+// acquire waits for a slot until ctx ends. Unless hadSlot is set, it waits for at most MaxWait. The caller must call
+// leave to release the slot. Errors: [errNoSlot], or the error of ctx.
 func (q *queue) acquire(ctx context.Context, person principal.Key, hadSlot bool) (leave func(), err error) {
 	w := &waiter{person: person, hadSlot: hadSlot, ready: make(chan struct{})}
 	if err := q.enqueue(w); err != nil {
@@ -102,12 +100,12 @@ func (q *queue) acquire(ctx context.Context, person principal.Key, hadSlot bool)
 		err = fmt.Errorf("%w: none was free for %s", errNoSlot, q.MaxWait)
 	}
 	if !q.dequeue(w) {
-		return leave, nil // a slot was granted in the meantime
+		return leave, nil // a slot was granted before w left the queue
 	}
 	return nil, err
 }
 
-// enqueue adds a caller to the queue and grants free slots, or refuses the caller with [errNoSlot].
+// enqueue adds a caller to the queue and grants free slots. It returns [errNoSlot] if the queue is full.
 func (q *queue) enqueue(w *waiter) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -134,7 +132,7 @@ func (q *queue) enqueue(w *waiter) error {
 	return nil
 }
 
-// grantSlots grants free slots to waiting callers. The caller of grantSlots holds mu.
+// grantSlots grants free slots to waiting callers. The caller must hold mu.
 func (q *queue) grantSlots() {
 	q.waiting = slices.DeleteFunc(q.waiting, func(w *waiter) bool {
 		person := q.persons[w.person]
@@ -157,7 +155,7 @@ func (q *queue) release(person principal.Key) {
 	q.forgetIdle(person)
 }
 
-// dequeue removes a waiting caller from the queue. It returns false if the caller has got a slot meanwhile.
+// dequeue removes a waiting caller from the queue. It returns false if the caller has already been granted a slot.
 func (q *queue) dequeue(w *waiter) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -171,14 +169,14 @@ func (q *queue) dequeue(w *waiter) bool {
 	return true
 }
 
-// forgetIdle deletes the counters of a person if all are zero. Its caller holds mu.
+// forgetIdle deletes the counters of a person if all of them are zero. The caller must hold mu.
 func (q *queue) forgetIdle(key principal.Key) {
 	if person := q.persons[key]; person.running == 0 && person.waiting == 0 {
 		delete(q.persons, key)
 	}
 }
 
-// A memoryBudget bounds memory, in bytes: in total, and for each person. It is safe for concurrent use.
+// A memoryBudget bounds reserved memory in total and per person, in bytes. It is safe for concurrent use.
 type memoryBudget struct {
 	total, perPerson int64
 
@@ -187,7 +185,7 @@ type memoryBudget struct {
 	reservedBy map[principal.Key]int64
 }
 
-// reserve reserves bytes, if both bounds allow that. giveBack is idempotent.
+// reserve reserves memory if both bounds allow it. giveBack releases the reservation and is idempotent.
 func (r *memoryBudget) reserve(person principal.Key, bytes int) (giveBack func(), ok bool) {
 	n := int64(bytes)
 	r.mu.Lock()

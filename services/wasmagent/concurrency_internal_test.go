@@ -15,8 +15,8 @@ import (
 
 func personKey(subject string) principal.Key { return principal.Key{Tenant: "t", Subject: subject} }
 
-// Waiting callers get slots in the order of their arrival. Callers of a person who has the maximum number of slots do
-// not delay other callers. Callers that had a slot before take precedence.
+// Waiting callers get slots in the order of their arrival. If a person holds the maximum number of slots, that person's
+// callers do not delay other callers. Callers that have held a slot before take precedence.
 func TestQueue_GrantsSlotsInOrder(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -71,8 +71,7 @@ func TestQueue_GrantsSlotsInOrder(t *testing.T) {
 }
 
 // Callers beyond the bounds of the queue are refused at once. Callers that have waited too long are refused, too,
-// unless
-// they had a slot before. A caller that gives up frees its slot in the queue.
+// unless they have held a slot before. A caller that gives up makes room in the queue.
 func TestQueue_IsBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -125,7 +124,7 @@ func TestQueue_IsBounded(t *testing.T) {
 	})
 }
 
-// The reserved bytes are bounded for each person and in total. Giving them back twice has no further effect.
+// The reserved memory is bounded per person and in total. Releasing a reservation twice has no further effect.
 func TestMemoryBudget_IsBounded(t *testing.T) {
 	t.Parallel()
 	r := &memoryBudget{total: 10, perPerson: 6}

@@ -64,7 +64,7 @@ func (g *slowGateway) waitForCalls(t *testing.T, n int) {
 	}
 }
 
-// newServiceWithLimits returns a service with this configuration, whose calls block.
+// newServiceWithLimits returns a service with this configuration, and a gateway that blocks the service's calls.
 func newServiceWithLimits(t *testing.T, cfg wasmagent.Config) (testService, *slowGateway) {
 	t.Helper()
 	gateway := newSlowGateway()
@@ -94,8 +94,8 @@ func (c client) promptAsync(id, input string) <-chan promptResult {
 	return out
 }
 
-// A turn that waits for a tool gives its slot to other turns. With a single slot, the calls of several turns wait at
-// the same time. Each call is made once, each turn gets its results, and the journals can be verified.
+// A turn releases its slot while it waits for a tool. Therefore the calls of several turns can wait at the same time,
+// even with a single slot. Each call is made once, each turn gets its results, and the journals can be verified.
 func TestTurns_ReleaseSlotsWhileCallsWait(t *testing.T) {
 	t.Parallel()
 	m, gateway := newServiceWithLimits(t, wasmagent.Config{Turns: wasmagent.ConcurrencyLimits{Total: 1}, YieldAfter: 20 * time.Millisecond})
@@ -138,8 +138,8 @@ func TestTurns_ReleaseSlotsWhileCallsWait(t *testing.T) {
 	}
 }
 
-// A turn that sleeps also gives its slot to other turns. A turn without a slot can be cancelled and stopped. The call
-// of a stopped turn is not made again.
+// A turn also releases its slot while it sleeps. A turn without a slot can be cancelled and stopped. The call of a
+// stopped turn is not made again.
 func TestTurns_EndWithoutSlot(t *testing.T) {
 	t.Parallel()
 	m, gateway := newServiceWithLimits(t, wasmagent.Config{Turns: wasmagent.ConcurrencyLimits{Total: 1}, YieldAfter: 20 * time.Millisecond})
@@ -181,8 +181,8 @@ func TestTurns_EndWithoutSlot(t *testing.T) {
 	c.verifyMatches(id)
 }
 
-// If all slots are in use, a prompt waits for one, and the agent's state shows that. If the queue of a person is full,
-// further prompts of that person are refused, and prompts of other persons are not. A waiting prompt that is cancelled
+// If all slots are in use, a prompt waits for a slot, and the agent's state shows that the prompt is waiting. If a
+// person's queue is full, only further prompts of that person are refused. A prompt that is cancelled while it waits
 // does not change its agent.
 func TestTurns_WaitForSlots(t *testing.T) {
 	t.Parallel()
@@ -237,8 +237,8 @@ func TestTurns_WaitForSlots(t *testing.T) {
 	}
 }
 
-// Questions to models also wait for slots. A question that exceeds its time limit fails with an error that names the
-// configuration key of the limit.
+// Questions to models also wait for slots. A question that exceeds its timeout fails with an error that names the
+// configuration key of the timeout.
 func TestQuestions_WaitForSlotsAndTimeOut(t *testing.T) {
 	t.Parallel()
 	release, begun := make(chan struct{}), make(chan struct{}, 10)

@@ -29,8 +29,8 @@ func (s *Service) SnapshotAgent(ctx context.Context, req *wasmagentv1.SnapshotAg
 	return &wasmagentv1.SnapshotAgentResponse{Snapshot: snapshot}, nil
 }
 
-// ForkAgent implements wasmagentv1.AgentServiceServer. The fork belongs to the caller. Its manifest is that of the
-// original, as restricted by inherited.
+// ForkAgent implements wasmagentv1.AgentServiceServer. The caller becomes the creator of the fork. The fork gets the
+// original's manifest, restricted by copiedManifest.
 func (s *Service) ForkAgent(ctx context.Context, req *wasmagentv1.ForkAgentRequest) (*wasmagentv1.ForkAgentResponse, error) {
 	a, err := s.findAgent(ctx, req.GetAgentId())
 	if err != nil {
@@ -52,8 +52,8 @@ func (s *Service) ForkAgent(ctx context.Context, req *wasmagentv1.ForkAgentReque
 	return &wasmagentv1.ForkAgentResponse{Agent: second.Proto()}, nil
 }
 
-// copiedManifest returns the manifest of a copy. If one agent created another, each call of the created agent is also
-// checked against the rights of its creator. If a different principal copies the created agent, that check is lost, so
+// copiedManifest returns the manifest of a copy. If an agent created the original, each call of the original is also
+// checked against the rights of that agent. A copy that a different principal makes is not subject to this check, so
 // the copy gets only the rights on files.
 func copiedManifest(caller *identityv1.Principal, creator string, m *wasmagentv1.Manifest) *wasmagentv1.Manifest {
 	if !strings.HasPrefix(creator, agent.Subject(caller.GetTenant(), "")) || creator == caller.GetSubject() {

@@ -17,13 +17,13 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent"
 )
 
-// countMade returns how many calls of a script were made, according to its answer.
+// countMade returns how many calls a script has made, according to its answer.
 func countMade(answer *wasmagentv1.PromptAgentResponse) int {
 	return strings.Count(answer.GetResponse(), "done")
 }
 
 // Case X18. An agent and all of its copies share one budget of calls. Copies are forks, forks of forks, forks of
-// snapshots, and imports of archives. The budget does not begin again when the first agent ends.
+// snapshots, and imports of archives. The budget is not reset when the original agent ends.
 func TestCopies_ShareBudgetOfOriginal(t *testing.T) {
 	t.Parallel()
 	l := newRestartableService(t, func(context.Context, *gatewayv1.CallToolRequest) (*gatewayv1.ToolAnswer, error) {
@@ -133,7 +133,7 @@ func TestArchive_PartsAreSharedByReplicas(t *testing.T) {
 			ArchiveDigest: digest, SizeBytes: int32(len(text)), Offset: int32(offset), DataBase64: text[offset:min(len(text), offset+700_000)],
 		}
 		resp, err := to.ImportAgent(to.ctx, req)
-		// On a busy machine the store may not answer in time.
+		// On a busy machine, the store may not answer in time.
 		for second := 0; second < 5 && status.Code(err) == codes.Unavailable; second++ {
 			resp, err = to.ImportAgent(to.ctx, req)
 		}

@@ -48,7 +48,7 @@ var (
 	errExportTooLarge       = errors.New("the export is larger than 3 MiB")
 )
 
-// errorStatuses maps errors to the codes and reasons of the contract. The first match counts, so specific errors come
+// errorStatuses maps errors to the codes and reasons of the contract. The first match wins, so specific errors come
 // first.
 var errorStatuses = []struct {
 	err    error
@@ -61,8 +61,7 @@ var errorStatuses = []struct {
 	{agent.ErrStopped, codes.FailedPrecondition, "AGENT_STOPPED"},
 	{agent.ErrNoModel, codes.FailedPrecondition, "NO_MODEL_CONFIGURED"},
 	{models.ErrNotConfigured, codes.FailedPrecondition, "NO_MODEL_CONFIGURED"},
-	// No error of a model has the code UNAVAILABLE. To callers, that code means that this service itself did not
-	// answer.
+	// No model error has the code UNAVAILABLE, because callers take that code to mean that this service did not answer.
 	{models.ErrRejected, codes.InvalidArgument, "MODEL_REJECTED"},
 	{models.ErrAuth, codes.FailedPrecondition, "MODEL_AUTH"},
 	{models.ErrRateLimited, codes.ResourceExhausted, "MODEL_RATE_LIMITED"},
@@ -172,13 +171,13 @@ func toStatus(err error) error {
 		}
 		switch {
 		case s.code == codes.Unavailable:
-			out.RetryAfter, out.Err = retryUnavailable, s.err // only the log gets details of a failed worker
+			out.RetryAfter, out.Err = retryUnavailable, s.err // details of a failed worker are only logged
 		case s.reason == "AGENTS_FULL":
 			out.Err = errAgentsFull
 		case s.err == store.ErrDescendantsFull: //nolint:errorlint // the table has this very value
 			out.Err = errChildNotAllowed
 		case s.err == modules.ErrMismatch: //nolint:errorlint // see above
-			out.Err = fmt.Errorf("the guest's module %w", modules.ErrMismatch) // only the log gets the name of the file
+			out.Err = fmt.Errorf("the guest's module %w", modules.ErrMismatch) // the file name is only logged
 		case s.reason == "TURN_LOST":
 			out.Err = s.err
 		}

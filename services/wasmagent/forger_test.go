@@ -54,7 +54,7 @@ func (f *forger) journal(id string) (all []*wasmstorev1.StoredEvent) {
 	return all
 }
 
-// truncate removes the last n events of a journal, and sets the end of the journal in the record accordingly.
+// truncate removes the last n events of a journal, and updates the end of the journal in the record.
 func (f *forger) truncate(id string, n int) {
 	f.t.Helper()
 	all := f.journal(id)
@@ -66,7 +66,7 @@ func (f *forger) truncate(id string, n int) {
 	})
 }
 
-// makeOld turns an agent into an agent of a release whose journals did not record the stored parts.
+// makeOld converts an agent to the form of an earlier release, in which journals did not record the stored parts.
 func (f *forger) makeOld(id string) {
 	f.t.Helper()
 	f.record(id, func(r *wasmstorev1.Record) {

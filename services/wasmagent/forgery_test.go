@@ -20,8 +20,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/rpc/rpctest"
 )
 
-// forger changes the store of a stopped service, like an attacker with access to the database and to the folder of
-// states. It updates all digests except the hashes of the journal.
+// forger changes the store of a stopped service, like an attacker with access to the database and to the folder that
+// contains the states. It updates all digests except the hashes of the journal.
 type forger struct {
 	t    *testing.T
 	data string
@@ -97,7 +97,7 @@ func (f *forger) stateAt(id, key string, change func(s *wasmstorev1.State)) (dig
 	return hex.EncodeToString(sum[:]), int64(len(text))
 }
 
-// state changes the present state of an agent, and updates its digest in the record.
+// state changes the current state of an agent, and updates the state's digest in the record.
 func (f *forger) state(id string, change func(s *wasmstorev1.State)) {
 	f.t.Helper()
 	f.record(id, func(r *wasmstorev1.Record) {
@@ -108,8 +108,8 @@ func (f *forger) state(id string, change func(s *wasmstorev1.State)) {
 	})
 }
 
-// storeForgeries are changes of a stored agent, with the part and the name that verify reports. The agent has two
-// files, two todos, a snapshot and two turns, see forgeable.
+// storeForgeries contains changes of a stored agent, and the part and the name that VerifyAgent must report for each
+// change. The changed agent was created by createForgeable, and has two files, two todos, a snapshot and two turns.
 var storeForgeries = map[string]struct {
 	part, name string
 	do         func(f *forger, id string)
@@ -239,7 +239,7 @@ func (l *restartableService) forgeAgents(names []string, do func(f *forger, name
 	return ids
 }
 
-// checkTakesNothing checks that an agent takes no prompts, can't be exported as an archive, and shows the reason.
+// checkTakesNothing checks that an agent refuses prompts, can't be exported as an archive, and shows the reason.
 func (c client) checkTakesNothing(name, id, reason string) {
 	c.t.Helper()
 	_, _, err := c.prompt(id, "say x")
@@ -258,7 +258,7 @@ func (c client) checkTakesNothing(name, id, reason string) {
 	rpctest.WantStatus(c.t, err, codes.DataLoss, reason)
 }
 
-// Case X10. Verify names the stored part that was changed, and the agent takes no more prompts.
+// Case X10. VerifyAgent names the stored part that was changed, and the agent then refuses prompts.
 func TestVerify_NamesForgedPart(t *testing.T) {
 	t.Parallel()
 	l := newRestartableService(t, nil)
@@ -275,7 +275,7 @@ func TestVerify_NamesForgedPart(t *testing.T) {
 	}
 }
 
-// Case X10. Verify reads the agent from the store, even if a running service has the agent in memory.
+// Case X10. VerifyAgent reads the agent from the store, even if the running service has the agent in memory.
 func TestVerify_ReadsStoreWhileServiceRuns(t *testing.T) {
 	t.Parallel()
 	l := newRestartableService(t, nil)
@@ -305,7 +305,7 @@ func TestVerify_ReadsStoreWhileServiceRuns(t *testing.T) {
 	}
 }
 
-// journalDamages are changes of the journal of a stored agent.
+// journalDamages contains changes of a stored agent's journal.
 var journalDamages = map[string]func(f *forger, id string){
 	"a byte": func(f *forger, id string) {
 		f.event(id, 6, func(text []byte) []byte { text[len(text)-1] ^= 1; return text })
@@ -328,7 +328,7 @@ var journalDamages = map[string]func(f *forger, id string){
 	},
 }
 
-// Case X10. Verify finds that a journal was changed or truncated, and the agent takes no more prompts.
+// Case X10. VerifyAgent detects that a journal was changed or truncated, and the agent then refuses prompts.
 func TestVerify_FindsChangedJournal(t *testing.T) {
 	t.Parallel()
 	l := newRestartableService(t, nil)
@@ -343,7 +343,7 @@ func TestVerify_FindsChangedJournal(t *testing.T) {
 	}
 }
 
-// Case X10. An agent whose journal was changed can be forked only from a snapshot that is before the change.
+// Case X10. An agent whose journal was changed can be forked only from a snapshot that was taken before the change.
 func TestForkAgent_StartsFromCoveredSnapshotWhenJournalIsDamaged(t *testing.T) {
 	t.Parallel()
 	l := newRestartableService(t, nil)
@@ -379,8 +379,8 @@ func TestForkAgent_StartsFromCoveredSnapshotWhenJournalIsDamaged(t *testing.T) {
 	rpctest.WantStatus(t, err, codes.DataLoss, "STATE_DIFFERS")
 }
 
-// Case X10. An agent of a release whose journals did not record the stored parts is verified as not covered. The agent
-// still takes prompts. After its next turn, changes of the store are found.
+// Case X10. If an agent was created by a release whose journals did not record the stored parts, VerifyAgent reports it
+// as not covered. The agent still accepts prompts. After its next turn, changes of the store are detected.
 func TestVerify_ReportsNotCoveredForOlderAgent(t *testing.T) {
 	t.Parallel()
 	l := newRestartableService(t, nil)

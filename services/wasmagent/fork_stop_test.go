@@ -20,7 +20,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/rpc/rpctest"
 )
 
-// A fork has separate files. Its manifest does not have rights that only the creator of the original has.
+// A fork has separate files. Its manifest does not contain rights that only the creator of the original has.
 func TestForkAgent_HasOwnFilesAndRights(t *testing.T) {
 	t.Parallel()
 	m := newTestService(t)
@@ -62,7 +62,8 @@ func TestForkAgent_HasOwnFilesAndRights(t *testing.T) {
 	}
 }
 
-// A stop by an operator survives a restart, whether the agent waits for an approval or works when it is stopped.
+// An agent that an operator has stopped is still stopped after a restart, whether it was waiting for an approval or
+// working.
 func TestStopAgent_SurvivesRestart(t *testing.T) {
 	t.Parallel()
 	l := newRestartableService(t, func(ctx context.Context, _ *gatewayv1.CallToolRequest) (*gatewayv1.ToolAnswer, error) {
@@ -119,7 +120,8 @@ func TestStopAgent_SurvivesRestart(t *testing.T) {
 	}
 }
 
-// The pages of a list have each agent in the selected states exactly once, whether a turn of the agent runs or not.
+// The pages of a list contain each agent in the selected states exactly once, whether or not the agent has a running
+// turn.
 func TestListAgents_PagesHaveAllAgentsInStates(t *testing.T) {
 	t.Parallel()
 	c := newTestService(t).onBehalfOfUser(t, "ana")

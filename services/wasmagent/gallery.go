@@ -14,7 +14,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/gallery"
 )
 
-// maxSearchResults bounds the templates that a search returns.
+// maxSearchResults is the maximum number of templates that a search returns.
 const maxSearchResults = 100
 
 // galleryServer implements wasmagentv1.GalleryServiceServer.
@@ -35,8 +35,7 @@ func templateSummaries(all []*wasmagentv1.Template) []*wasmagentv1.TemplateSumma
 	return out
 }
 
-// currentGallery returns the gallery, including every change of the caller's tenant that other replicas have
-// acknowledged.
+// currentGallery returns the gallery, including every change to the caller's tenant that any replica has acknowledged.
 func (s *Service) currentGallery(ctx context.Context) (*gallery.Gallery, error) {
 	if !s.store.IsShared {
 		return s.gallery, nil
@@ -58,7 +57,7 @@ func (g galleryServer) ListTemplates(ctx context.Context, req *wasmagentv1.ListT
 	return &wasmagentv1.ListTemplatesResponse{Templates: part, NextPageToken: next, Count: int32(len(all))}, nil
 }
 
-// sizedPage returns a page of a list, shortened to the maximum size of a response.
+// sizedPage returns a page of a list. It shortens the page if the response would otherwise exceed its maximum size.
 func sizedPage[M proto.Message](all []M, token string, size int32) (part []M, next string, err error) {
 	part, next, err = pageOf(all, token, size)
 	if fitting := prefixWithin(part, maxResponseBytes); err == nil && len(fitting) < len(part) {
@@ -158,7 +157,7 @@ func (g galleryServer) AddTemplate(ctx context.Context, req *wasmagentv1.AddTemp
 	}
 	resp := &wasmagentv1.AddTemplateResponse{Id: req.GetTemplate().GetId()}
 	added, err := templates.Get(actingPrincipal(ctx).GetTenant(), resp.GetId())
-	if err == nil { // otherwise another call has removed the template
+	if err == nil { // after an error, another call has removed the template
 		resp.Quarantined = added.GetQuarantined()
 	}
 	return resp, nil
@@ -262,8 +261,9 @@ func (g galleryServer) GetTemplateConfig(ctx context.Context, _ *wasmagentv1.Get
 	return &wasmagentv1.GetTemplateConfigResponse{Config: config}, nil
 }
 
-// applyTemplate completes a request for a new agent from its template. Values of the request take precedence over the
-// caller's settings of the template, and these over the template's own values. It also returns the template's id.
+// applyTemplate completes a request for a new agent from its template. A value in the request takes precedence over the
+// caller's setting for the template, which takes precedence over the template's own value. It also returns the
+// template's id.
 func (s *Service) applyTemplate(ctx context.Context, caller *identityv1.Principal, req *wasmagentv1.CreateAgentRequest) (*wasmagentv1.CreateAgentRequest, string, error) {
 	if req.Template == nil {
 		return req, "", nil
@@ -303,10 +303,10 @@ func (s *Service) applyTemplate(ctx context.Context, caller *identityv1.Principa
 	return out, t.GetId(), nil
 }
 
-// maxInstructionBytes bounds the instructions of an agent, in bytes.
+// maxInstructionBytes is the maximum size of an agent's instructions, in bytes.
 const maxInstructionBytes = 64 << 10
 
-// withSkills returns instructions followed by the skills of a template, as the model gets them.
+// withSkills appends the skills of a template to instructions and returns the text for the model.
 func withSkills(instructions string, skills []*wasmagentv1.TemplateSkill) (string, error) {
 	if len(skills) == 0 {
 		return instructions, nil

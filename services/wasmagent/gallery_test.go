@@ -19,8 +19,8 @@ func customTemplate(id string) *wasmagentv1.Template {
 	return &wasmagentv1.Template{Id: id, Name: "Mine", Category: "custom", Prompts: []*wasmagentv1.TemplatePrompt{{Name: "p", SystemPrompt: "You are mine"}}}
 }
 
-// TestCreateAgent_FromTemplate checks that a new agent has the values of its template, unless the caller has settings
-// for the template, or the request has values.
+// TestCreateAgent_FromTemplate checks that a new agent gets the values of its template. The caller's settings for the
+// template take precedence over these values, and values in the request take precedence over both.
 func TestCreateAgent_FromTemplate(t *testing.T) {
 	t.Parallel()
 	m := newTestService(t)
@@ -105,8 +105,8 @@ func TestGallery_RefusesInvalidRequests(t *testing.T) {
 	}
 }
 
-// TestListTemplates_PagesHaveAllTemplates checks that all templates are on the pages of a list, both if there are more
-// than a page has, and if they are larger than a response may be.
+// TestListTemplates_PagesHaveAllTemplates checks that the pages of a list contain all templates, even if there are more
+// templates than fit on a page, or if they exceed the maximum size of a response.
 func TestListTemplates_PagesHaveAllTemplates(t *testing.T) {
 	t.Parallel()
 	c := newTestService(t).onBehalfOfUser(t, "ana")
@@ -127,7 +127,7 @@ func TestListTemplates_PagesHaveAllTemplates(t *testing.T) {
 		}
 		token = resp.GetNextPageToken()
 	}
-	if len(seen) != 7 || seen[5] != "a" || seen[6] != "b" { // the orchestrator is left out without a server of agents
+	if len(seen) != 7 || seen[5] != "a" || seen[6] != "b" { // the orchestrator is omitted if no agent server is configured
 		t.Errorf("the pages have %v", seen)
 	}
 	for i := range 2 {
@@ -152,9 +152,8 @@ func TestListTemplates_PagesHaveAllTemplates(t *testing.T) {
 	}
 }
 
-// Added templates survive a restart. Agents can be created from an imported template only after an operator has
-// accepted
-// the template.
+// Added templates survive a restart. An imported template can be used for new agents only after an operator has
+// accepted it.
 func TestTemplates_SurviveRestartAndNeedAcceptance(t *testing.T) {
 	t.Parallel()
 	l := newRestartableService(t, nil)
@@ -202,7 +201,7 @@ func TestTemplates_SurviveRestartAndNeedAcceptance(t *testing.T) {
 	l.start()
 	c = l.onBehalfOfUser(t, "ana")
 	c.create(&wasmagentv1.CreateAgentRequest{Template: new("foreign")})
-	// The id stays bound to the accepted content, even if the owner of the template adds other content under it.
+	// The id stays bound to the accepted content, even if the template's owner adds other content with the same id.
 	if _, err := c.gallery().RemoveTemplate(c.ctx, &wasmagentv1.RemoveTemplateRequest{Id: "foreign"}); err != nil {
 		t.Fatal(err)
 	}

@@ -32,7 +32,8 @@ func listedGuest(t *testing.T, dir, name string, module []byte) modules.Listed {
 	return modules.Listed{Path: path, SHA256: hex.EncodeToString(sum[:])}
 }
 
-// newTestServiceOf returns a service with these guests in addition to the shipped ones. Its gateway refuses all calls.
+// newTestServiceOf returns a service that has these guests in addition to the shipped guests. Its gateway refuses all
+// calls.
 func newTestServiceOf(t *testing.T, extra map[string][]byte) testService {
 	t.Helper()
 	cfg := wasmagent.Config{Data: t.TempDir(), Guests: make(map[string]modules.Listed)}
@@ -51,7 +52,7 @@ func newTestServiceOf(t *testing.T, extra map[string][]byte) testService {
 	return testService{rpctest.Serve(t, authv1.Role_ROLE_WASMAGENT, s, rpctest.Options{})}
 }
 
-// output returns the output of the guest in the journal of an agent.
+// output returns the guest's output that an agent's journal contains.
 func (c client) output(id string) (out []string) {
 	c.t.Helper()
 	for _, e := range c.events(id) {
@@ -72,7 +73,8 @@ func checkNoStack(t *testing.T, text string) {
 	}
 }
 
-// The journal records the output of a guest, including the text of a panic, up to a maximum size. Verify still matches.
+// The journal records the output of a guest, including the text of a panic, up to a maximum size. VerifyAgent still
+// reports a match.
 func TestJournal_RecordsOutputOfGuest(t *testing.T) {
 	t.Parallel()
 	c := newTestServiceOf(t, map[string][]byte{"loud": guesttest.Module(t, "./testdata/loud")}).onBehalfOfUser(t, "ana")
@@ -108,7 +110,7 @@ func TestJournal_RecordsOutputOfGuest(t *testing.T) {
 }
 
 // A WebAssembly command is refused when an agent is created, even if it exports the functions of a guest. The error
-// names the build modes to be used.
+// names the build modes to use.
 func TestCreateAgent_RefusesCommandWithBuildMode(t *testing.T) {
 	t.Parallel()
 	hand := guesttest.HandMade{More: []guesttest.Code{{0x20, 0}, {0x20, 0}}}
@@ -128,7 +130,7 @@ func TestCreateAgent_RefusesCommandWithBuildMode(t *testing.T) {
 	}
 }
 
-// Neither errors nor events of a guest that trapped contain a stack trace.
+// If a guest traps, neither the error nor the events contain a stack trace.
 func TestPrompt_ErrorHasNoStackTraceAfterTrap(t *testing.T) {
 	t.Parallel()
 	exit := guesttest.HandMade{Step: guesttest.Concat(guesttest.I32(7), guesttest.Code{0x10, 0}, guesttest.Answer(0, 0)), Imports: guesttest.Import("proc_exit", 4)}

@@ -25,7 +25,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(guesttest.Main(m)) }
 
-// newService returns a service with a new folder. Its gateway refuses all calls.
+// newService returns a service that uses a new folder. Its gateway refuses all calls.
 func newService(t *testing.T) *wasmagent.Service {
 	t.Helper()
 	return newServiceWith(t, func(context.Context, *gatewayv1.CallToolRequest) (*gatewayv1.ToolAnswer, error) {
@@ -44,13 +44,13 @@ func newServiceWith(t *testing.T, gateway gatewayFunc) *wasmagent.Service {
 	return s
 }
 
-// openService returns a service that the caller has to close.
+// openService returns a service, which the caller must close.
 func openService(t *testing.T, cfg wasmagent.Config, gateway gatewayFunc) *wasmagent.Service {
 	t.Helper()
 	return openServiceAt(t, cfg, fakeGateway{answer: gateway})
 }
 
-// openServiceAt returns a service with a gateway for the calls of its agents. The caller has to close the service.
+// openServiceAt returns a service whose agents make their calls through gateway. The caller must close the service.
 func openServiceAt(t *testing.T, cfg wasmagent.Config, gateway gatewayv1.GatewayServiceClient) *wasmagent.Service {
 	t.Helper()
 	cfg.Program, cfg.ApprovalWait = guesttest.Program(t), 100*time.Millisecond
@@ -77,7 +77,7 @@ func newRestartableService(t *testing.T, gateway gatewayFunc) *restartableServic
 	return newRestartableServiceAt(t, fakeGateway{answer: gateway})
 }
 
-// newRestartableServiceAt is like newRestartableService, with another gateway.
+// newRestartableServiceAt is like newRestartableService, but accepts any gateway client.
 func newRestartableServiceAt(t *testing.T, gateway gatewayv1.GatewayServiceClient) *restartableService {
 	t.Helper()
 	l := &restartableService{t: t, cfg: wasmagent.Config{Data: t.TempDir()}, gateway: gateway}
@@ -196,7 +196,8 @@ func (m testService) withToken(t *testing.T, token string) client {
 	return newClient(t.Context(), t, m.server.Person(t, token))
 }
 
-// createTime is the time limit for creating an agent. The first agent takes longest, because its guest is compiled.
+// createTime is the timeout for creating an agent. Creating the first agent takes longest, because its guest is
+// compiled.
 const createTime = 2 * time.Minute
 
 // create creates an agent and returns its id.
@@ -211,7 +212,7 @@ func (c client) create(req *wasmagentv1.CreateAgentRequest) string {
 	return resp.GetAgent().GetId()
 }
 
-// prompt prompts an agent, and returns the texts of its progress and its answer.
+// prompt prompts an agent, and returns the progress messages and the answer.
 func (c client) prompt(id, input string) (progress []string, _ *wasmagentv1.PromptAgentResponse, _ error) {
 	c.t.Helper()
 	stream, err := c.PromptAgent(c.ctx, &wasmagentv1.PromptAgentRequest{AgentId: id, Input: input})

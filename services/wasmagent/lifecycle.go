@@ -22,26 +22,26 @@ import (
 )
 
 const (
-	// maxPendingProgress bounds the progress messages of a prompt that wait to be sent.
+	// maxPendingProgress is how many progress messages of a prompt may wait to be sent.
 	maxPendingProgress = 64
 
-	// defaultGuest is the guest of an agent without a model, and modelGuest that of an agent with a model. They apply
-	// if the request names no guest.
+	// defaultGuest and modelGuest are the guests of agents whose requests name no guest. An agent with a model gets
+	// modelGuest, and an agent without a model gets defaultGuest.
 	defaultGuest = "script"
 	modelGuest   = "agent"
-	// defaultMaxTurns is the maximum number of turns if the request has none.
+	// defaultMaxTurns is the maximum number of turns if the request sets none.
 	defaultMaxTurns = 50
 )
 
 var (
-	// defaultLimits are the limits of an agent if its request has none. A request can only lower them.
+	// defaultLimits contains the limits of an agent if the request sets none. A request can only lower them.
 	defaultLimits = agent.Limits{Memory: guestMemory, Fuel: 20_000_000_000, Effects: 1000, Deadline: 30 * time.Second}
-	// defaultFileRight is the right on files of an agent without a manifest.
+	// defaultFileRight is the file right of an agent without a manifest.
 	defaultFileRight = &wasmagentv1.FileRight{Bytes: 8 << 20, Count: 1000}
 )
 
-// actingPrincipal returns the principal on whose behalf a request is made: the person that calls, or the principal that
-// a calling service names.
+// actingPrincipal returns the principal on whose behalf a request is made: the caller itself if it is a person, or the
+// principal that a calling service names.
 func actingPrincipal(ctx context.Context) *identityv1.Principal {
 	caller := authn.CallerOf(ctx)
 	if caller.Person != nil {
@@ -55,8 +55,8 @@ func isOperator(p *identityv1.Principal) bool {
 	return p.GetRole() == authv1.TokenRole_TOKEN_ROLE_OPERATOR
 }
 
-// canSee reports whether principal p may see an agent of this creator: if p is the creator, is in the creator's chain,
-// or is an operator or viewer of the same tenant.
+// canSee reports whether p may see the agents of creator. p may see them if p is the creator, is in the creator's
+// chain, or is an operator or viewer of the same tenant.
 func canSee(p, creator *identityv1.Principal) bool {
 	if p.GetTenant() != creator.GetTenant() {
 		return false
@@ -72,7 +72,8 @@ func canSee(p, creator *identityv1.Principal) bool {
 	return false
 }
 
-// findAgent returns an agent that the caller may see. For all other agents it returns errAgentUnknown.
+// findAgent returns an agent that the caller may see. If the agent does not exist or the caller may not see it,
+// findAgent returns errAgentUnknown.
 func (s *Service) findAgent(ctx context.Context, id string) (*agent.Agent, error) {
 	a, err := s.agents.get(ctx, id)
 	switch {
@@ -144,7 +145,7 @@ func (s *Service) CreateAgent(ctx context.Context, req *wasmagentv1.CreateAgentR
 
 func newAgentID() string { return "agent-" + strings.ToLower(rand.Text()) }
 
-// limitsWithin returns the requested limits, each lowered to the default of the installation if it is higher.
+// limitsWithin returns the requested limits, each capped at the installation's default.
 func limitsWithin(l *wasmagentv1.Limits) agent.Limits {
 	out := defaultLimits
 	if l.GetMemoryMib() > 0 {
@@ -223,7 +224,7 @@ func (s *Service) ResumeAgent(ctx context.Context, req *wasmagentv1.ResumeAgentR
 // PromptAgent implements wasmagentv1.AgentServiceServer.
 func (s *Service) PromptAgent(req *wasmagentv1.PromptAgentRequest, stream wasmagentv1.AgentService_PromptAgentServer) error {
 	ctx := stream.Context()
-	// An agent that prompts itself, directly or through its chain, would wait for its own answer.
+	// An agent that prompts itself, directly or through agents that it created, would deadlock.
 	if caller := actingPrincipal(ctx); isInChain(agent.Subject(caller.GetTenant(), req.GetAgentId()), caller) {
 		return toStatus(errAgentCycle)
 	}
@@ -237,12 +238,12 @@ func (s *Service) PromptAgent(req *wasmagentv1.PromptAgentRequest, stream wasmag
 	if err := s.ensureAgentModule(ctx, a); err != nil {
 		return toStatus(err)
 	}
-	// A caller that reads slowly does not delay the turn: a message that does not fit into the channel is dropped.
+	// A slow caller must not delay the turn, so messages are dropped while the channel is full.
 	messages, sent := make(chan *wasmagentv1.PromptAgentResponse, maxPendingProgress), make(chan struct{})
 	go func() {
 		defer close(sent)
 		for resp := range messages {
-			_ = stream.Send(resp) // after an error ctx ends
+			_ = stream.Send(resp) // ctx is cancelled if Send fails
 		}
 	}()
 	steps := 0.
@@ -269,11 +270,11 @@ func (s *Service) PromptAgent(req *wasmagentv1.PromptAgentRequest, stream wasmag
 	})
 }
 
-// maxStaleRetries is the maximum number of retries after another process has changed the agent.
+// maxStaleRetries is how often a change is retried because another process has changed the agent.
 const maxStaleRetries = 3
 
-// retryIfStale calls do with an agent. If another process has changed the agent meanwhile, it reloads the agent and
-// calls do again. It returns the agent of the last call.
+// retryIfStale calls do with an agent. If do fails because another process has changed the agent, retryIfStale reloads
+// the agent and calls do again. It returns the agent of the last call.
 func (s *Service) retryIfStale(ctx context.Context, a *agent.Agent, do func(a *agent.Agent) error) (*agent.Agent, error) {
 	err := do(a)
 	for range maxStaleRetries {
@@ -289,8 +290,8 @@ func (s *Service) retryIfStale(ctx context.Context, a *agent.Agent, do func(a *a
 	return a, toStatus(err)
 }
 
-// terminateDamaged terminates an agent whose journal or state is damaged. No other change of a damaged agent is
-// possible.
+// terminateDamaged terminates an agent whose journal or state is damaged. A damaged agent can't be changed in any other
+// way.
 func (s *Service) terminateDamaged(ctx context.Context, id string) (*wasmagentv1.Agent, error) {
 	row, err := s.store.Get(ctx, id)
 	if err != nil || !canSee(actingPrincipal(ctx), row.GetCreator()) {

@@ -16,13 +16,13 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/store"
 )
 
-// maxChain bounds the number of principals in the chain of a new agent, including its creator. Policy checks each of
-// them at each call.
+// maxChain bounds the number of principals in the chain of a new agent, including its creator. Policy checks each
+// principal in the chain for each call.
 const maxChain = 4
 
-// newManifest returns the manifest of a new agent. Without a manifest in the request, the agent gets rights on files
-// and todos, and on the model if it has one. Each call checks the rights of the agent together with those of its chain.
-// The returned [store.AgentLimits] bounds the number of agents.
+// newManifest returns the manifest of a new agent. If the request has no manifest, the agent gets rights on files and
+// todos, and on its model if it has one. Each call must be allowed by the rights of the agent and by the rights of
+// every agent in its chain. The returned [store.AgentLimits] bounds the number of agents.
 func (s *Service) newManifest(ctx context.Context, caller *identityv1.Principal, requested *wasmagentv1.Manifest, model string) (*wasmagentv1.Manifest, store.AgentLimits, error) {
 	limits := store.AgentLimits{Total: maxAgents, PerPerson: maxAgentsPerPerson, Descendants: make(map[string]int)}
 	if err := checkOffered(requested); err != nil {
@@ -49,7 +49,7 @@ func (s *Service) newManifest(ctx context.Context, caller *identityv1.Principal,
 			return nil, limits, errChildNotAllowed
 		}
 		limits.Descendants[member.GetSubject()] = int(childRight.GetCount())
-		// Check this before anything is compiled for the agent.
+		// Check this bound before compiling a module for the agent.
 		if n, err := s.store.CountDescendants(ctx, member.GetTenant(), member.GetSubject()); err != nil || n >= int(childRight.GetCount()) {
 			return nil, limits, cmp.Or(err, errChildNotAllowed)
 		}
@@ -64,7 +64,7 @@ func (s *Service) newManifest(ctx context.Context, caller *identityv1.Principal,
 	return proto.CloneOf(requested), limits, nil
 }
 
-// checkOffered returns an error if the manifest has a right that is not supported, or too many conditions.
+// checkOffered returns an error if the manifest contains an unsupported right or too many conditions.
 func checkOffered(requested *wasmagentv1.Manifest) error {
 	if requested.GetClock() || requested.GetRandom() {
 		return errRightsNotOffered
@@ -75,7 +75,7 @@ func checkOffered(requested *wasmagentv1.Manifest) error {
 	return nil
 }
 
-// isInChain reports whether a subject is that of the principal, or of a principal in its chain.
+// isInChain reports whether subject is the subject of the caller or of a principal in the caller's chain.
 func isInChain(subject string, caller *identityv1.Principal) bool {
 	if caller.GetSubject() == subject {
 		return true

@@ -15,8 +15,8 @@ import (
 	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
 )
 
-// TestManyAgents_MeasureMemoryAndTime measures the memory of many agents, and the time of prompts to agents that have
-// to be loaded and to agents that are in memory. Run it with make many.
+// TestManyAgents_MeasureMemoryAndTime measures the memory of many agents. It also measures how long prompts take if the
+// agent must be loaded, and if it is in memory. Run the test with make many.
 func TestManyAgents_MeasureMemoryAndTime(t *testing.T) {
 	many, err := strconv.Atoi(os.Getenv("SLUICE_MANY"))
 	if err != nil || many < 100 {
@@ -49,12 +49,12 @@ func TestManyAgents_MeasureMemoryAndTime(t *testing.T) {
 		t.Logf("%s: %d prompts, %s; %s", what, len(took), quantiles(took), memory(t))
 	}
 	measure("asleep", picked)
-	last := picked[len(picked)-min(len(picked), 200):] // all of these are in memory
+	last := picked[len(picked)-min(len(picked), 200):] // all of these agents are in memory
 	measure("awake", last)
 }
 
-// TestManyPrompts_MeasureTime measures how the time of a prompt changes with the number of earlier prompts of the same
-// agent. Run it with make many.
+// TestManyPrompts_MeasureTime measures how the duration of a prompt changes with the number of earlier prompts to the
+// same agent. Run the test with make many.
 func TestManyPrompts_MeasureTime(t *testing.T) {
 	many, err := strconv.Atoi(os.Getenv("SLUICE_MANY"))
 	if err != nil || many < 100 {

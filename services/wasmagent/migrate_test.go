@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/modules"
 )
 
-// withOtherDigest returns a module with the same behavior and another digest, like a guest that a release has changed.
+// withOtherDigest returns a module that has the same behavior but a different digest, like the module of a new release.
 func withOtherDigest(module []byte) []byte {
 	name := "release"
 	custom := append([]byte{byte(len(name))}, name...)
@@ -31,8 +31,8 @@ func (l *restartableService) changeGuest(name string, module []byte) {
 	l.start()
 }
 
-// If the module of a guest changes, its agents keep running the earlier module: they take prompts, continue waiting
-// turns, and can be verified, forked, exported and imported. A migrated agent runs the new module, and still has its
+// If the module of a guest changes, existing agents keep running the earlier module: they accept prompts, continue
+// waiting turns, and can be verified, forked, exported and imported. A migrated agent runs the new module and keeps its
 // files, todos and conversation.
 func TestMigrate_AgentsKeepRunningWhenGuestChanges(t *testing.T) {
 	t.Parallel()

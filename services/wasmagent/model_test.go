@@ -66,7 +66,7 @@ func (g *modelRecorder) last(t *testing.T) question {
 	return g.asked[len(g.asked)-1]
 }
 
-// newServiceWithModel returns a service with a default model in its configuration.
+// newServiceWithModel returns a service that has a default model.
 func newServiceWithModel(t *testing.T, accepts ...ed25519.PublicKey) (testService, *modelRecorder) {
 	t.Helper()
 	gateway := new(modelRecorder)
@@ -79,8 +79,8 @@ func newServiceWithModel(t *testing.T, accepts ...ed25519.PublicKey) (testServic
 	return testService{rpctest.Serve(t, authv1.Role_ROLE_WASMAGENT, s, rpctest.Options{})}, gateway
 }
 
-// Each agent without its own model runs the default model of agents.model, whether it was created from a manifest, a
-// template or an archive.
+// An agent without a model in its configuration uses the default model agents.model, whether it was created from a
+// manifest, a template or an archive.
 func TestModel_DefaultIsUsedForAllAgents(t *testing.T) {
 	t.Parallel()
 	elsewhere := newTestService(t).onBehalfOfUser(t, "ana")
@@ -163,8 +163,8 @@ func TestSkills_AreSentToModel(t *testing.T) {
 	rpctest.WantStatus(t, err, 3, "INSTRUCTIONS_TOO_LARGE")
 }
 
-// The built-in orchestrator has rights to create and prompt agents, at the server that the configuration names. If the
-// configuration names no server, the template is left out.
+// The built-in orchestrator template has the rights to create and prompt agents through the server that the
+// configuration names. If the configuration names no server, the template is omitted.
 func TestTemplates_OrchestratorHasItsRights(t *testing.T) {
 	t.Parallel()
 	m, _ := newServiceWithModel(t)

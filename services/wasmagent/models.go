@@ -20,10 +20,10 @@ import (
 )
 
 const (
-	// maxPendingPieces is the maximum number of pieces of an answer that wait to be sent.
+	// maxPendingPieces is how many pieces of a model's answer may wait to be sent to the caller.
 	maxPendingPieces = 64
-	// maxToolsBytes bounds the tool definitions that an agent receives, in bytes, and maxToolsPages the pages that are
-	// read of one server's list.
+	// maxToolsBytes bounds the size of the tool definitions that an agent receives, in bytes. maxToolsPages bounds how
+	// many pages of one server's tool list are read.
 	maxToolsBytes = 512 << 10
 	maxToolsPages = 10
 )
@@ -52,14 +52,14 @@ func (s modelServer) AskModel(req *wasmagentv1.AskModelRequest, stream wasmagent
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, s.questionTimeout, errQuestionTimeout)
 	defer cancel()
-	// A caller that reads slowly does not delay the answer: a piece that does not fit into the channel is dropped.
+	// A slow caller must not delay the answer, so pieces are dropped while the channel is full.
 	pieces, sent := make(chan string, maxPendingPieces), make(chan struct{})
 	go func() {
 		defer close(sent)
 		n := 0.
 		for text := range pieces {
 			n++
-			_ = stream.Send(&wasmagentv1.AskModelResponse{Progress: progressMessage(n, text)}) // after an error ctx ends
+			_ = stream.Send(&wasmagentv1.AskModelResponse{Progress: progressMessage(n, text)}) // ctx is cancelled if Send fails
 		}
 	}()
 	answer, err := s.models.Ask(ctx, req, func(text string) {
@@ -85,7 +85,7 @@ func (s modelServer) AskModel(req *wasmagentv1.AskModelRequest, stream wasmagent
 	})
 }
 
-// chargedError is the error of a failed question, together with the tokens and the cost that the provider may charge
+// chargedError is the error of a failed question. It also contains the tokens and the cost that the provider may charge
 // for the question.
 type chargedError struct {
 	error
@@ -115,9 +115,9 @@ func (h host) Model(a *agent.Agent, asked string) (string, bool) {
 	return name, h.server != "" && h.models.Has(name)
 }
 
-// modelOf returns the model that an agent runs. named is the model in the agent's configuration; if it is empty, the
-// agent runs the default model. An imported agent also runs the default model if no configured provider serves the
-// named one.
+// modelOf returns the model that an agent uses. named is the model in the agent's configuration. If named is empty, the
+// agent uses the default model. An imported agent also uses the default model if no configured provider serves the
+// model named.
 func (s *Service) modelOf(named string, imported bool) string {
 	if named == "" || imported && s.model != "" && !s.models.Has(named) {
 		return s.model
@@ -125,7 +125,7 @@ func (s *Service) modelOf(named string, imported bool) string {
 	return named
 }
 
-// agentInfo returns a stored agent as its owner sees it.
+// agentInfo converts a stored agent to the message that its owner sees.
 func (s *Service) agentInfo(r *wasmstorev1.Record) *wasmagentv1.Agent {
 	out := agent.RecordProto(r)
 	out.Model = s.modelOf(r.GetConfig().GetModel(), r.GetImportedDigest() != "")
@@ -135,7 +135,8 @@ func (s *Service) agentInfo(r *wasmstorev1.Record) *wasmagentv1.Agent {
 // Server implements [agent.Host].
 func (h host) Server() string { return h.server }
 
-// Tools implements [agent.Host]. It returns the tools that the agent's rights name and that policy lets the agent see.
+// Tools implements [agent.Host]. It returns the tools that the agent's rights name and policy makes visible to the
+// agent.
 func (h host) Tools(ctx context.Context, a *agent.Agent) ([]agent.ToolInfo, error) {
 	rights := a.Rights()
 	servers, out, bytes := make(map[string]bool), []agent.ToolInfo{}, 0
@@ -175,7 +176,7 @@ func (h host) Tools(ctx context.Context, a *agent.Agent) ([]agent.ToolInfo, erro
 	return out, nil
 }
 
-// parseTool parses a tool's definition into what agents receive.
+// parseTool converts a tool definition to the form that agents receive. ok is false if the definition is unusable.
 func parseTool(server, text string) (info agent.ToolInfo, ok bool) {
 	var parsed struct {
 		Name        string         `json:"name"`

@@ -11,9 +11,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/worker"
 )
 
-// ensureModule makes sure that an agent's module is compiled. The module is the current one of the guest, or an earlier
-// one from the store. Errors: guests.ErrUnknown if the guest is neither shipped nor listed any more, [errGuestChanged],
-// [worker.ErrModuleRefused], the store's.
+// ensureModule makes sure that an agent's module is compiled. The module is the guest's current module or an earlier
+// one from the store. Errors: modules.ErrUnknown if the guest is no longer shipped or listed in the configuration,
+// [errGuestChanged], [worker.ErrModuleRefused], or an error from the store.
 func (s *Service) ensureModule(ctx context.Context, guest, digest string) error {
 	switch {
 	case s.guests.Digest(guest) == "":
@@ -37,8 +37,8 @@ func (s *Service) ensureModule(ctx context.Context, guest, digest string) error 
 	})
 }
 
-// compileGuest makes sure that the current module of a guest is compiled and stored. Agents keep running a stored
-// module after the guest's module changes.
+// compileGuest makes sure that the current module of a guest is compiled and stored. The store keeps the module so that
+// existing agents can still run it after the guest gets a new module.
 func (s *Service) compileGuest(ctx context.Context, name string) (digest string, err error) {
 	digest = s.guests.Digest(name)
 	if _, ok := s.storedModules.Load(digest); ok && s.workers.HasModule(digest) {
@@ -77,21 +77,20 @@ func (s *Service) compileModule(ctx context.Context, digest string, read func() 
 	if err != nil {
 		return err
 	}
-	if _, err = s.workers.Compile(ctx, module); errors.Is(err, worker.ErrModuleRefused) { // the same module fails again
+	if _, err = s.workers.Compile(ctx, module); errors.Is(err, worker.ErrModuleRefused) { // a retry would fail, too
 		s.compileErrors[digest] = err
 	}
 	return err
 }
 
-// ensureAgentModule makes sure that an agent's module is compiled, or returns the reason why the agent can't run.
-// Errors: those of [Service.ensureModule].
+// ensureAgentModule makes sure that an agent's module is compiled. It returns the same errors as
+// [Service.ensureModule].
 func (s *Service) ensureAgentModule(ctx context.Context, a *agent.Agent) error {
 	return s.ensureModule(ctx, a.Guest, a.Proto().GetModuleDigest())
 }
 
 // isPermanentModuleError reports whether an error of [Service.ensureModule] is permanent, so that the module will never
-// run in this process. The error of an unknown guest is not permanent, because the configuration may list the guest
-// again.
+// run in this process. An unknown guest is not a permanent error, because the configuration may list the guest again.
 func isPermanentModuleError(err error) bool {
 	return errors.Is(err, worker.ErrModuleRefused) || errors.Is(err, errGuestChanged)
 }
@@ -114,8 +113,8 @@ func (s *Service) moduleByDigest(ctx context.Context, guest, digest string) ([]b
 	return module, err
 }
 
-// guestByModule returns the guest that has a module with this digest now, or had it earlier. ok is false if there is
-// none, or if that guest is neither shipped nor listed any more.
+// guestByModule returns the guest whose current or earlier module has this digest. ok is false if no guest matches, or
+// if the guest is no longer shipped or listed in the configuration.
 func (s *Service) guestByModule(ctx context.Context, digest string) (name string, ok bool, err error) {
 	if name, ok = s.guests.ByDigest(digest); ok {
 		return name, true, nil

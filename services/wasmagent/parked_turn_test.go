@@ -20,7 +20,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/rpc/rpctest"
 )
 
-// waitLimit is the time after which a test fails that waits for a call of an agent.
+// waitLimit is how long a test waits for a call of an agent before the test fails.
 const waitLimit = 20 * time.Second
 
 // approvalGateway is a gateway that requires an approval for each call, and reports progress while a call waits. Use
@@ -28,14 +28,14 @@ const waitLimit = 20 * time.Second
 type approvalGateway struct {
 	gatewayv1.GatewayServiceClient
 
-	// ticks has unbuffered progress messages: a send returns when an agent has received the message.
+	// ticks carries progress messages. It is unbuffered, so that a send returns when an agent has received the message.
 	ticks chan string
-	// decided has the answers for waiting calls.
+	// decided carries the answers for waiting calls.
 	decided chan *gatewayv1.ToolAnswer
 	// panics reports whether the stream of a waiting call panics.
 	panics func() bool
 
-	// withdrawn has the withdrawn approvals with their reasons. While fails is true, withdrawals fail.
+	// withdrawn carries the withdrawn approvals with their reasons. While fails is true, withdrawals fail.
 	withdrawn chan string
 	fails     atomic.Bool
 
@@ -101,7 +101,7 @@ func (g *approvalGateway) tick(t *testing.T) {
 	}
 }
 
-// decide sends the answer of its call to a waiting agent.
+// decide answers the call of a waiting agent.
 func (g *approvalGateway) decide(t *testing.T, answer *gatewayv1.ToolAnswer) {
 	t.Helper()
 	select {
@@ -278,7 +278,7 @@ func TestParkedTurn_ApprovalIsWithdrawnWhenAgentEnds(t *testing.T) {
 			c := newRestartableServiceAt(t, gateway).onBehalfOfUser(t, "ana")
 			id := c.createParked()
 			gateway.tick(t)
-			gateway.fails.Store(true) // so that the withdrawal has to be repeated
+			gateway.fails.Store(true) // so that the withdrawal must be retried
 			if err := tt.end(c, id); err != nil {
 				t.Fatal(err)
 			}
@@ -324,7 +324,7 @@ func TestParkedTurn_CallIsRefusedWhenCreatorEnds(t *testing.T) {
 	}
 }
 
-// If this program panics in a turn that waits for an approval, the agent fails: its state and its journal have the
+// If this program panics in a turn that waits for an approval, the agent fails: its state and its journal contain the
 // reason, and its approval is withdrawn. The agent can be resumed.
 func TestParkedTurn_AgentFailsWhenProgramPanics(t *testing.T) {
 	t.Parallel()
@@ -345,7 +345,7 @@ func TestParkedTurn_AgentFailsWhenProgramPanics(t *testing.T) {
 				c = l.onBehalfOfUser(t, "ana")
 			} else {
 				breaks.Store(true)
-				select { // makes the next read panic, unless a read has panicked already
+				select { // makes the next read panic, unless a read has already panicked
 				case gateway.ticks <- "waiting for a person's approval":
 				case <-time.After(time.Second):
 				}

@@ -12,11 +12,11 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/store"
 )
 
-// PersonDay bounds the use of models by all agents of one person in a day (UTC).
+// PersonDay bounds the model usage of all agents of one person per day (UTC).
 type PersonDay struct {
-	// Cost is an amount of US dollars; empty means 10. Only models with prices count.
+	// Cost is the maximum cost in US dollars. Empty means 10. Models without a price do not count.
 	Cost string
-	// Tokens is a number of tokens of questions and answers; 0 means 10,000,000.
+	// Tokens is the maximum number of tokens in questions and answers. 0 means 10,000,000.
 	Tokens int64
 }
 
@@ -31,14 +31,14 @@ func (d PersonDay) limit() (dayLimit, error) {
 	return dayLimit{store.Amount{Tokens: cmp.Or(d.Tokens, 10_000_000), Nanos: nanos}}, nil
 }
 
-// errDayLimit means that a person has reached the bound for a day. It is wrapped by an error with the use, the time of
-// renewal, and the configuration key of the bound.
+// errDayLimit means that a person has reached the daily bound. The wrapping error contains the current usage, the time
+// at which the usage is reset, and the configuration key of the bound.
 var errDayLimit = errors.New("the person's daily limit on models is used up")
 
-// dayNumber returns the day of a time, counted from 1970-01-01 UTC.
+// dayNumber returns the number of days from 1970-01-01 UTC to now.
 func dayNumber(now time.Time) int64 { return now.Unix() / int64(24*time.Hour/time.Second) }
 
-// exceededError returns the error for a person whose use reached the bound.
+// exceededError returns the error for a person whose usage has reached the bound.
 func (b dayLimit) exceededError(person principal.Key, used store.Amount, day int64) error {
 	renews := time.Unix((day+1)*int64(24*time.Hour/time.Second), 0).UTC().Format(time.RFC3339)
 	output, key := fmt.Sprintf("%d tokens a day, and %d are used", b.Tokens, used.Tokens), "tokens"
@@ -49,8 +49,9 @@ func (b dayLimit) exceededError(person principal.Key, used store.Amount, day int
 		errDayLimit, person.Subject, output, renews, key)
 }
 
-// reserveDay reserves the expected maximum use of a question from the person's bound for today. settle replaces the
-// reservation by the actual use. If the process ends before that, the reservation stays counted.
+// reserveDay counts the estimated maximum usage of a question, most, against the person's bound for today. settle
+// replaces this reservation with the actual usage. If the process ends before it calls settle, the reservation stays
+// counted.
 func (s *Service) reserveDay(ctx context.Context, person principal.Key, most models.Answer) (settle func(actual models.Answer), err error) {
 	amount := amountOf(most)
 	if amount == (store.Amount{}) {

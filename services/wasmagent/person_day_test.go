@@ -20,8 +20,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/models"
 )
 
-// All agents of a person share a daily limit on models. Questions that the provider refuses are not counted, and a
-// restart does not reset the use. The error says when the limit is renewed and how to change it.
+// All agents of a person share a daily limit on model usage. Questions that the provider refuses are not counted, and a
+// restart does not reset the usage. The error says when the usage is reset and how to change the limit.
 func TestPersonDay_LimitsAllAgentsOfPerson(t *testing.T) {
 	t.Parallel()
 	var refuses atomic.Bool

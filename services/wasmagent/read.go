@@ -20,14 +20,14 @@ import (
 )
 
 const (
-	// pageSize is the number of elements of a page if the request does not set it.
+	// pageSize is the default number of elements per page.
 	pageSize = 100
 	// maxStateBytes and maxResponseBytes bound the size of responses, in bytes.
 	maxStateBytes    = 1 << 20
 	maxResponseBytes = 3 << 20
 )
 
-// builtinTools lists the built-in tools, which every agent has.
+// builtinTools lists the tools that every agent has.
 var builtinTools = []wasmagentv1.SandboxTool{
 	wasmagentv1.SandboxTool_SANDBOX_TOOL_READ_FILE, wasmagentv1.SandboxTool_SANDBOX_TOOL_WRITE_FILE, wasmagentv1.SandboxTool_SANDBOX_TOOL_EDIT_FILE,
 	wasmagentv1.SandboxTool_SANDBOX_TOOL_WRITE_TODOS, wasmagentv1.SandboxTool_SANDBOX_TOOL_LIST_FILES,
@@ -57,8 +57,8 @@ func pageOf[T any](all []T, token string, size int32) (part []T, next string, er
 }
 
 // ListAgents implements wasmagentv1.AgentServiceServer. A page continues after the last agent of the previous page,
-// even if agents were created or ended meanwhile. An agent whose turn runs in this process is listed with its current
-// state.
+// even if agents were created or ended between the two requests. An agent whose turn runs in this process is listed
+// with its current state.
 func (s *Service) ListAgents(ctx context.Context, req *wasmagentv1.ListAgentsRequest) (*wasmagentv1.ListAgentsResponse, error) {
 	caller := actingPrincipal(ctx)
 	filter := store.Filter{Tenant: caller.GetTenant(), States: req.GetStates(), Limit: int(cmp.Or(req.GetPageSize(), pageSize)) + 1}
@@ -78,12 +78,12 @@ func (s *Service) ListAgents(ctx context.Context, req *wasmagentv1.ListAgentsReq
 	size, bytes := filter.Limit-1, 0
 	resp := &wasmagentv1.ListAgentsResponse{Count: int32(count)}
 	var last int64
-	if len(rows) == filter.Limit { // there is a next page, even if some of these rows are left out below
+	if len(rows) == filter.Limit { // there is a next page, even if the filter below drops some rows
 		rows = rows[:size]
 		resp.NextPageToken = strconv.FormatInt(rows[size-1].Position, 10)
 	}
 	for _, a := range s.agentEntries(caller, req.GetStates(), filter.Before, rows) {
-		if resp.NextPageToken != "" && a.position < rows[len(rows)-1].Position { // it belongs to a later page
+		if resp.NextPageToken != "" && a.position < rows[len(rows)-1].Position { // the agent belongs to a later page
 			break
 		}
 		if bytes > 0 && bytes+proto.Size(a.Agent) > maxResponseBytes {
@@ -96,14 +96,14 @@ func (s *Service) ListAgents(ctx context.Context, req *wasmagentv1.ListAgentsReq
 	return resp, nil
 }
 
-// agentEntry is an agent with its position in the order of creation.
+// agentEntry is an agent and its position in the order of creation.
 type agentEntry struct {
 	*wasmagentv1.Agent
 	position int64
 }
 
-// agentEntries returns agents with their current states, the newest first. These are the agents of rows, and agents
-// whose turns run in this process and whose current state is one of states.
+// agentEntries returns agents with their current states, the newest first. The result contains the agents of rows, and
+// the agents whose turns run in this process and whose current state is in states.
 func (s *Service) agentEntries(caller *identityv1.Principal, states []wasmagentv1.AgentState, before int64, rows []*store.Row) (out []agentEntry) {
 	running := make(map[string]agentEntry)
 	for _, a := range s.agents.withTurns() {
@@ -185,8 +185,8 @@ func (s *Service) GetState(ctx context.Context, req *wasmagentv1.GetStateRequest
 	}, nil
 }
 
-// prefixWithin returns the longest prefix of messages whose total size is at most most bytes. The prefix has at least
-// one message.
+// prefixWithin returns the longest prefix of messages whose total size does not exceed most, in bytes. The prefix has
+// at least one message, even if that message is larger.
 func prefixWithin[M proto.Message](messages []M, most int) []M {
 	bytes := 0
 	for i, m := range messages {
@@ -257,7 +257,7 @@ func (s *Service) ExportAgent(ctx context.Context, req *wasmagentv1.ExportAgentR
 		}
 	}
 	if full && proto.Size(state) > maxResponseBytes-maxArchivePart {
-		state = &wasmagentv1.ExportAgentResponse{Info: a.Proto()} // the archive has the rest
+		state = &wasmagentv1.ExportAgentResponse{Info: a.Proto()} // the archive contains everything else
 	}
 	state.Archive = resp.Archive
 	resp = state

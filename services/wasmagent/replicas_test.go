@@ -19,7 +19,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent"
 )
 
-// paymentGateway is a gateway that records its calls by their arguments, and the approvals that were used. When
+// paymentGateway is a gateway that counts calls by their arguments, and records which approvals were used. When
 // approved is closed, all approvals are granted.
 type paymentGateway struct {
 	mu       sync.Mutex
@@ -56,8 +56,9 @@ func (e *paymentGateway) answer(ctx context.Context, req *gatewayv1.CallToolRequ
 	return answerOf("paid"), nil
 }
 
-// Two replicas share their agents, and one of them loses its database under load. No call is made twice, acknowledged
-// answers are stored, and the agents continue in the other replica, including one that waits for an approval.
+// Two replicas share their agents, and one replica loses its connection to the database under load. No call is made
+// twice, acknowledged answers are stored, and all agents continue in the other replica, including an agent that waits
+// for an approval.
 func TestReplicas_AgentsContinueWhenReplicaIsLost(t *testing.T) {
 	t.Parallel()
 	server := sqlstoretest.Start(t)

@@ -73,7 +73,7 @@ func eventWords(all []*wasmagentv1.Event) string {
 	return strings.Join(out, ", ")
 }
 
-// The journal records each effect in order, with the caller and the decision. Running the guest again gives the same
+// The journal records each effect in order, with the caller and the decision. Rerunning the guest produces the same
 // effects.
 func TestVerify_MatchesRecordedEffects(t *testing.T) {
 	t.Parallel()
@@ -208,7 +208,7 @@ func TestAgents_SurviveRestart(t *testing.T) {
 	}
 }
 
-// Verify finds changed, removed, replaced and missing events.
+// VerifyAgent detects changed, removed, replaced and missing events.
 func TestVerify_FindsDamagedJournal(t *testing.T) {
 	t.Parallel()
 	l := newRestartableService(t, nil)
@@ -243,9 +243,8 @@ func TestVerify_FindsDamagedJournal(t *testing.T) {
 	}
 }
 
-// A turn that waits for an approval survives restarts. When the approval is granted, its call is made once, and the
-// turn
-// continues.
+// A turn that waits for an approval survives restarts. When the approval is granted, the approved call is made once,
+// and the turn continues.
 func TestParkedTurn_SurvivesRestarts(t *testing.T) {
 	t.Parallel()
 	decided, made := make(chan struct{}), 0
@@ -346,7 +345,7 @@ func TestGrantRights_ExpireAndAreWithdrawn(t *testing.T) {
 	c.verifyMatches(id)
 }
 
-// ListEvents with a wait returns when there are further events, or at the end of the wait.
+// ListEvents with a wait returns as soon as there are further events, or when the wait ends.
 func TestListEvents_WaitsForEvents(t *testing.T) {
 	t.Parallel()
 	c := newTestService(t).onBehalfOfUser(t, "ana")

@@ -29,33 +29,33 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/worker"
 )
 
-// WorkerMain runs the program as a worker and does not return, if the program was started as a worker. Otherwise it
-// returns at once. Each program that contains this role calls it first in its main function.
+// WorkerMain runs the worker and never returns if the program was started as a worker. Otherwise it returns at once.
+// The main function of each program that contains this service must call WorkerMain first.
 func WorkerMain() { worker.Main() }
 
 const (
-	// maxAgents bounds the number of all agents, and maxAgentsPerPerson the number of those that one principal created.
-	// Both count ended agents that can be resumed.
+	// maxAgents bounds the number of agents in total, and maxAgentsPerPerson the number of agents that one principal
+	// created. Both counts include ended agents that can still be resumed.
 	maxAgents          = 10_000
 	maxAgentsPerPerson = 1000
-	// maxStoredBytes bounds the stored size of all agents, and maxStoredBytesPerPerson that of one person's agents, in
-	// bytes. The size includes files, conversations, snapshots and journals.
+	// maxStoredBytes bounds the stored size of all agents, and maxStoredBytesPerPerson the stored size of one person's
+	// agents, both in bytes. The sizes include files, conversations, snapshots and journals.
 	maxStoredBytes          = 16 << 30
 	maxStoredBytesPerPerson = 2 << 30
 	// sweepInterval is the interval at which expired records are removed.
 	sweepInterval = time.Minute
 	// renewInterval is the interval at which this process renews its leases on turns.
 	renewInterval = store.Lease / 3
-	// maxSnapshotBytes bounds the snapshots of all guests that gave their slots away while they wait for calls, in
-	// bytes, and maxSnapshotBytesPerPerson those of one person.
+	// maxSnapshotBytes bounds the total size of the snapshots of guests that have released their slots while they wait for
+	// calls. maxSnapshotBytesPerPerson bounds the snapshots of one person's guests. Both are in bytes.
 	maxSnapshotBytes          = 256 << 20
 	maxSnapshotBytesPerPerson = 64 << 20
-	// defaultYieldAfter is how long a turn waits for a call before its guest gives its slot away.
+	// defaultYieldAfter is how long a turn waits for a call before its guest releases its slot.
 	defaultYieldAfter = 250 * time.Millisecond
-	// defaultQuestionTimeout is the time limit of one question to a model.
+	// defaultQuestionTimeout is the default timeout for one question to a model.
 	defaultQuestionTimeout = 10 * time.Minute
-	// workerMemory is the least memory of a worker, guestMemory the default of one guest, and compileMemory and
-	// compileTime bound the compilation of a module. Memory is in bytes.
+	// workerMemory is the minimum memory of a worker, and guestMemory is the default memory of a guest. compileMemory and
+	// compileTime bound the compilation of a module. Memory sizes are in bytes.
 	workerMemory  = 768 << 20
 	guestMemory   = 32 << 20
 	compileMemory = 768 << 20
@@ -64,46 +64,50 @@ const (
 
 // Config configures the service.
 type Config struct {
-	// Data is the folder in which the role stores its files.
+	// Data is the folder in which the service stores its files.
 	Data string
-	// Source is the database of the agents: `sqlite`, or the URL of a PostgreSQL database; empty means `sqlite`. Bucket
-	// is the URL of a bucket for their states; empty means a folder below Data.
+	// Source is the database that stores the agents: `sqlite`, or the URL of a PostgreSQL database. Empty means `sqlite`.
+	// Bucket is the URL of the bucket that stores the agents' states. Empty means a folder below Data.
 	Source, Bucket string
 	// Workers is the number of processes that run guests; 0 means 1.
 	Workers int
 	// Program is the file to start as a worker; its main function calls [WorkerMain]. Empty means the running program.
 	Program string
-	// Models are the providers of models, by name. Model is the default model of agents, as `provider:name`; it may be
+	// Models contains the model providers, by name. Model is the default model of agents, as `provider:name`; it may be
 	// empty.
 	Models map[string]models.Provider
 	Model  string
-	// PersonDay bounds the use of models by all agents of one person in a day.
+	// PersonDay bounds the daily model usage of all agents of one person.
 	PersonDay PersonDay
 	// Server is the name under which the gateway lists this service as an MCP server. If it is empty, agents cannot ask
 	// models.
 	Server string
-	// AcceptedKeys are the public keys of other installations whose archives may be imported.
+	// AcceptedKeys contains the public keys of other installations. Archives that these installations signed may be
+	// imported.
 	AcceptedKeys []ed25519.PublicKey
-	// Turns bounds the turns, for each worker, and Questions the questions to models. Defaults of Turns: 18 slots, 6
-	// of one person; 256 waiting, 32 of one person, for 5 min. Defaults of Questions: 32, 8, 256, 64 and 5 min.
+	// Turns bounds the turns per worker, and Questions bounds the questions to models. The defaults of Turns are 18 slots
+	// (6 per person), and 256 waiting turns (32 per person) that wait for up to 5 min. The defaults of Questions are 32
+	// slots (8 per person), and 256 waiting questions (64 per person) that wait for up to 5 min.
 	Turns, Questions ConcurrencyLimits
-	// QuestionTimeout is the time limit of one question, with its retries; 0 means 10 min. FirstByteTimeout is how long
-	// a provider may take until its answer begins; 0 means 2 min.
+	// QuestionTimeout is the timeout for one question, including its retries. 0 means 10 min. FirstByteTimeout is how long
+	// a provider may take to begin its answer. 0 means 2 min.
 	QuestionTimeout, FirstByteTimeout time.Duration
-	// YieldAfter is how long a turn waits for a call before its guest gives its slot away, for tests; 0 means 250 ms.
+	// YieldAfter is how long a turn waits for a call before its guest releases its slot. 0 means 250 ms. Only tests set
+	// it.
 	YieldAfter time.Duration
-	// MaxBytesPerPerson bounds the stored size of one person's agents, in bytes, for tests; 0 means 2 GiB.
+	// MaxBytesPerPerson bounds the stored size of one person's agents, in bytes. 0 means 2 GiB. Only tests set it.
 	MaxBytesPerPerson int64
-	// Guests are the guests that agents may run in addition to the shipped ones, by name.
+	// Guests contains the guests that agents may run in addition to the shipped guests, by name.
 	Guests map[string]modules.Listed
-	// ApprovalWait is how long the caller of a prompt waits for an approver's decision on a call of the agent. After
-	// that, the prompt continues without its caller.
+	// ApprovalWait is how long the caller of a prompt waits while a call of the agent needs an approval. After that time,
+	// the caller gets a response, and the turn continues in the background.
 	ApprovalWait time.Duration
 }
 
 // Deps are the live objects that a [Service] works with. All are required.
 type Deps struct {
-	// Gateway makes the agents' tool calls. Its context carries the agent's principal, see [authn.OnBehalfOf].
+	// Gateway makes the agents' tool calls. The context of each call carries the agent's principal (see
+	// [authn.OnBehalfOf]).
 	Gateway gatewayv1.GatewayServiceClient
 	// Log receives the service's log records.
 	Log *slog.Logger
@@ -128,28 +132,29 @@ type Service struct {
 	server         string
 	questionQueue  *queue
 	personDayLimit dayLimit
-	// questionTimeout is the time limit of one question; yieldAfter is as in Config.
+	// questionTimeout is the timeout for one question. yieldAfter is Config.YieldAfter or its default.
 	questionTimeout, yieldAfter time.Duration
 	store                       *store.Store
 	agents                      *agentCache
-	// archiveKeys sign and verify archives. archiving is a semaphore that allows one call at a time to write or read an
-	// archive.
+	// archiveKeys contains the keys that sign and verify archives. archiving is a semaphore that allows one call at a time
+	// to write or read an archive.
 	archiveKeys archiveKeys
 	archiving   chan struct{}
 
-	// turnQueue has the slots of guests, and snapshotMemory bounds the snapshots of guests that gave their slots away.
+	// turnQueue grants slots to turns. snapshotMemory bounds the snapshots of guests that have released their slots.
 	turnQueue      *queue
 	snapshotMemory memoryBudget
 
-	// background counts the goroutines that outlive the call that started them. They end when closing is closed.
+	// background waits for the goroutines that outlive the calls that started them. These goroutines end when closing is
+	// closed.
 	background sync.WaitGroup
 	closing    chan struct{}
 
-	// compiling is a semaphore that allows one compilation at a time. Its holder may use refused, which has the errors
-	// of modules that can't be compiled, by digest.
+	// compiling is a semaphore that allows one compilation at a time. It also guards refused, which maps the digest of
+	// each module that can't be compiled to its compilation error.
 	compiling     chan struct{}
 	compileErrors map[string]error
-	// storedModules has the digests of the modules that this process has stored.
+	// storedModules is the set of digests of the modules that this process has stored.
 	storedModules sync.Map
 	// modulesSweptOn is the day on which unused modules were last removed, in days since 1970-01-01 UTC.
 	modulesSweptOn int64
@@ -183,7 +188,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	return s, nil
 }
 
-// configure checks the configuration, and sets the fields that depend on nothing else.
+// configure checks the configuration and sets the fields that depend only on it.
 func (s *Service) configure(cfg Config) (err error) {
 	if s.guests, err = modules.New(cfg.Guests); err != nil {
 		return err
@@ -203,8 +208,8 @@ func (s *Service) configure(cfg Config) (err error) {
 	return err
 }
 
-// open opens the folder, the supervisor of workers and the store, and reads the templates. After an error, it has
-// closed what it had opened.
+// open opens the folder, the worker supervisor and the store, and reads the templates. If it fails, it closes
+// everything that it has opened.
 func (s *Service) open(cfg Config) (err error) {
 	ctx := context.Background()
 	closeAfterError := func(closeFunc func() error) {
@@ -244,7 +249,7 @@ func (s *Service) workerConfig(cfg Config) worker.Config {
 	}
 }
 
-// openAgent returns a stored agent for the cache.
+// openAgent converts a stored row to an agent. The agent cache calls it to load agents.
 func (s *Service) openAgent(ctx context.Context, row *store.Row) (*agent.Agent, error) {
 	mayRun := true
 	if row.Turn == store.DetachedTurn && !row.HeldElsewhere { // [agent.Open] continues the turn at once
@@ -257,7 +262,7 @@ func (s *Service) openAgent(ctx context.Context, row *store.Row) (*agent.Agent, 
 	return agent.Open(ctx, row, s.deps(), mayRun)
 }
 
-// concurrencyLimits returns the slots for turns, of all workers together, and those for questions.
+// concurrencyLimits returns the limits on turns, for all workers together, and the limits on questions.
 func (c Config) concurrencyLimits() (turns, questions ConcurrencyLimits, err error) {
 	turns = c.Turns.withDefaults(ConcurrencyLimits{Total: 18, PerPerson: 6, MaxQueued: 256, MaxQueuedPerPerson: 32, MaxWait: 5 * time.Minute})
 	questions = c.Questions.withDefaults(ConcurrencyLimits{Total: 32, PerPerson: 8, MaxQueued: 256, MaxQueuedPerPerson: 64, MaxWait: 5 * time.Minute})
@@ -279,11 +284,11 @@ func (s *Service) Register(r grpc.ServiceRegistrar) {
 	wasmagentv1.RegisterModelServiceServer(r, modelServer{Service: s})
 }
 
-// Run implements app.Runner. It continues turns whose processes have ended, renews the leases of this process, and
+// Run implements app.Runner. It takes over turns whose processes have ended, renews the leases of this process, and
 // removes expired records.
 func (s *Service) Run(ctx context.Context) error {
 	var renewing sync.WaitGroup
-	renewing.Go(func() { s.renewLeases(ctx) }) // separately, because the other tasks may take long
+	renewing.Go(func() { s.renewLeases(ctx) }) // in its own goroutine, because the other tasks may take long
 	defer renewing.Wait()
 	var sweep time.Time
 	for {
@@ -303,7 +308,7 @@ func (s *Service) Run(ctx context.Context) error {
 // renewLeases renews the leases on the turns of this process. It cancels a turn if another process has taken over the
 // agent.
 func (s *Service) renewLeases(ctx context.Context) {
-	outdated := make(map[string]int64) // versions in memory of the agents that were older than their rows at the last check
+	outdated := make(map[string]int64) // versions of cached agents that were older than their rows at the last check
 	for {
 		select {
 		case <-ctx.Done():
@@ -321,7 +326,7 @@ func (s *Service) renewLeases(ctx context.Context) {
 			switch earlier, found := outdated[a.ID]; {
 			case err != nil || version <= now:
 				delete(outdated, a.ID)
-			case found && earlier == now: // a commit of this process would have completed since the last check
+			case found && earlier == now: // not a pending commit of this process, which would have completed since the last check
 				delete(outdated, a.ID)
 				a.Invalidate()
 			default:
@@ -334,7 +339,7 @@ func (s *Service) renewLeases(ctx context.Context) {
 	}
 }
 
-// continueTurns continues turns whose processes have ended.
+// continueTurns takes over turns whose processes have ended.
 func (s *Service) continueTurns(ctx context.Context) {
 	abandoned, err := s.store.AbandonedTurns(ctx)
 	for _, id := range abandoned {
@@ -373,8 +378,8 @@ func (s *Service) sweep(ctx context.Context) {
 	}
 }
 
-// removeAgent removes an agent that has ended. If onlyExpired is set, it removes only an agent that can't be resumed
-// any more.
+// removeAgent removes an agent that has ended. If onlyExpired is set, it removes the agent only if the agent can no
+// longer be resumed.
 func (s *Service) removeAgent(ctx context.Context, id string, onlyExpired bool) error {
 	ended, err := s.store.RemoveAgent(ctx, id, onlyExpired)
 	if ended {
@@ -395,8 +400,9 @@ func (s *Service) Close() error {
 	return errors.Join(s.workers.Close(), s.store.Close(), s.dir.Close())
 }
 
-// ensureSpace returns an error unless the agents of a person may grow. To make space, it removes ended agents, the
-// oldest first. An agent may grow by some megabytes before room is called again.
+// ensureSpace returns an error if the agents of a person have reached the storage limit. To make space, it first
+// removes ended agents, the oldest first. The limit is approximate: an agent may grow by some megabytes before the next
+// check.
 func (s *Service) ensureSpace(ctx context.Context, person principal.Key) error {
 	all, own, err := s.store.StoredSizes(ctx, person)
 	if err != nil || own <= s.maxBytesPerPerson && all <= maxStoredBytes {

@@ -23,7 +23,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/rpc/rpctest"
 )
 
-// servedMethods returns the methods that this version serves.
+// servedMethods returns the names of the methods that the service serves.
 func servedMethods(t *testing.T) (names []protoreflect.FullName) {
 	t.Helper()
 	protoregistry.GlobalFiles.RangeFilesByPackage("sluice.wasmagent.v1", func(file protoreflect.FileDescriptor) bool {
@@ -195,8 +195,8 @@ func TestAgent_IsHiddenFromOtherCallers(t *testing.T) {
 	}
 }
 
-// TestAgent_IsReadableWhilePromptRuns checks three things while a prompt runs: todos and the stop status can be read, a
-// second prompt is refused, and a stop ends and undoes the turn at once.
+// TestAgent_IsReadableWhilePromptRuns checks that while a prompt runs, todos and the stop status can be read, a second
+// prompt is refused, and a stop immediately ends and undoes the turn.
 func TestAgent_IsReadableWhilePromptRuns(t *testing.T) {
 	t.Parallel()
 	c := newTestService(t).onBehalfOfUser(t, "ana")
@@ -207,7 +207,7 @@ func TestAgent_IsReadableWhilePromptRuns(t *testing.T) {
 		_, _, err := c.prompt(id, "write undone.txt x\ntodo in_progress wait\nsleep 5m\nsay never")
 		ended <- err
 	}()
-	// The agent also waits during the effects before the sleep, so the test waits for the todo first.
+	// The agent also waits during the effects before the sleep, so first wait until the todo is in progress.
 	eventually.Holds(t, "the todo is in progress", func() bool {
 		todos := c.todos(id)
 		return len(todos) == 1 && todos[0].GetStatus() == wasmagentv1.TodoStatus_TODO_STATUS_IN_PROGRESS
@@ -287,7 +287,7 @@ func TestPrompt_IsUndoneWhenCancelled(t *testing.T) {
 }
 
 // TestPrompt_IsUndoneAtLimits checks that a turn that reaches one of its limits ends, is undone, and returns the
-// reason. A turn that the guest fails itself is not undone.
+// reason. If the guest itself reports a failure, the turn is not undone.
 func TestPrompt_IsUndoneAtLimits(t *testing.T) {
 	t.Parallel()
 	c := newTestService(t).onBehalfOfUser(t, "ana")
@@ -343,7 +343,7 @@ func TestCallTool_RefusesToolNameInInput(t *testing.T) {
 	}
 }
 
-// Case T5. Only tool_name selects the built-in tool, and an input may have only the fields of that tool.
+// Case T5. Only tool_name selects the built-in tool, and an input may contain only the fields of that tool.
 func TestCallTool_OnlyToolNameSelectsTool(t *testing.T) {
 	t.Parallel()
 	c := newTestService(t).onBehalfOfUser(t, "ana")
@@ -402,8 +402,8 @@ func TestCallTool_OnlyToolNameSelectsTool(t *testing.T) {
 	}
 }
 
-// TestListAgents_PagesHaveEachAgentOnce checks that the pages of a list have each agent once, the newest first, while
-// agents are created.
+// TestListAgents_PagesHaveEachAgentOnce checks that the pages of a list contain each agent once, from newest to oldest,
+// even if agents are created between two pages.
 func TestListAgents_PagesHaveEachAgentOnce(t *testing.T) {
 	t.Parallel()
 	c := newTestService(t).onBehalfOfUser(t, "ana")
@@ -457,8 +457,8 @@ func TestCreateAgent_RefusesUnsupportedRights(t *testing.T) {
 	rpctest.WantStatus(t, err, codes.NotFound, "GUEST_UNKNOWN")
 }
 
-// Case W10. A caller whose agents have their maximum stored size can't store more, but other callers can. Ended agents
-// are removed to make space.
+// Case W10. A caller whose agents have reached the maximum stored size can't store more, but other callers can. Ended
+// agents are removed to make space.
 func TestStoredSize_IsBoundedPerCaller(t *testing.T) {
 	t.Parallel()
 	small := newRestartableService(t, nil)

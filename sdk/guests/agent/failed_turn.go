@@ -8,13 +8,13 @@ import (
 	"github.com/sluice-mesh/sluice/sdk/guest"
 )
 
-// maxSummaryText bounds each text in the summary of a turn, in bytes.
+// maxSummaryText is the maximum length of each text in the summary of a turn, in bytes.
 const maxSummaryText = 1 << 10
 
-// endFailedTurn ends the conversation of a turn that failed. Calls that were made stay in the conversation with their
-// results, so that the model does not repeat them. If the provider may have rejected the conversation itself, a short
-// summary of the calls stays instead. A prompt without calls is dropped, because the provider might reject it each
-// time.
+// endFailedTurn completes the conversation after a failed turn. Calls that were made stay in the conversation with
+// their results, so that the model does not repeat them. If the provider may have rejected the conversation itself, the
+// turn is replaced with a short summary of its calls. A prompt without calls is dropped, because the provider might
+// reject it each time.
 func (t *conversation) endFailedTurn(err error) {
 	first := len(t.messages) - 1
 	for first >= 0 && t.messages[first].Role != "user" {
@@ -37,8 +37,9 @@ func (t *conversation) endFailedTurn(err error) {
 	t.messages = append(t.messages[:first:first], append(turn, guest.Message{Role: "assistant", Content: note})...)
 }
 
-// missingResults returns results for the calls of a turn that were not made any more. Providers reject a call without a
-// result. Calls are made in order, so these are the last calls of the newest message with calls.
+// missingResults returns results for the calls of a turn that were requested but not made, because providers reject a
+// call without a result. Calls are made in order, so the missing results belong to the last calls of the newest message
+// with calls.
 func missingResults(turn []guest.Message) (out []guest.Message) {
 	at := len(turn) - 1
 	for turn[at].Role == "tool" {
@@ -77,7 +78,7 @@ func summary(turn []guest.Message) string {
 	return strings.Join(lines, "\n")
 }
 
-// shorten shortens a text to maxSummaryText bytes, and marks a text that was shortened.
+// shorten shortens a text to maxSummaryText bytes. It marks the text if it had to be shortened.
 func shorten(text string) string {
 	if len(text) <= maxSummaryText {
 		return text

@@ -9,8 +9,8 @@ import (
 	"github.com/sluice-mesh/sluice/sdk/guest"
 )
 
-// failedTurn returns a conversation with an earlier turn and a present turn. In the present turn, the model asked for
-// two calls, and the first was made.
+// failedTurn returns a conversation with an earlier turn and a current turn. In the current turn, the model has
+// requested two calls, and the first call was made.
 func failedTurn() conversation {
 	return conversation{messages: []guest.Message{
 		{Role: "user", Content: "before"}, {Role: "assistant", Content: "done"},

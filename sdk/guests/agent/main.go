@@ -1,7 +1,6 @@
-// Command agent is a guest that lets a model decide. It sends the conversation to its model, carries out the tool calls
-// that the model asks for, and sends their results. It repeats that until the model answers without calls. The tools
-// are
-// those of servers, and built-in tools for the agent's own files and todos.
+// Command agent is a guest that is controlled by a model. It sends the conversation to its model, makes the tool calls
+// that the model requests, and sends the results to the model. It repeats this until the model answers without calls.
+// The model can use the tools of servers, and built-in tools for the agent's files and todos.
 package main
 
 import (
@@ -16,13 +15,13 @@ import (
 const (
 	// maxQuestions is the maximum number of questions to the model in one turn.
 	maxQuestions = 64
-	// maxConversation bounds the conversation that the model gets, in bytes. If it is longer, the oldest messages are
-	// dropped.
+	// maxConversation is the maximum size of the conversation that the model gets, in bytes. If the conversation is
+	// longer, its oldest messages are dropped.
 	maxConversation = 256 << 10
-	// maxToolResult bounds the result of a tool that the model gets, in bytes. A longer result is cut.
+	// maxToolResult is the maximum size of a tool result that the model gets, in bytes. A longer result is truncated.
 	maxToolResult = 32 << 10
-	// maxTools is the maximum number of tools that the model gets. maxDescription and maxSchema bound the description
-	// and the input schema of each tool, in bytes.
+	// maxTools is the maximum number of tools that the model gets. maxDescription and maxSchema are the maximum sizes of
+	// the description and of the input schema of each tool, in bytes.
 	maxTools       = 128
 	maxDescription = 4096
 	maxSchema      = 64 << 10
@@ -34,7 +33,7 @@ func init() { guest.Serve(new(conversation).run) }
 
 func main() {}
 
-// conversation is the conversation, which continues from prompt to prompt.
+// conversation is the conversation with the model. It continues from prompt to prompt.
 type conversation struct{ messages []guest.Message }
 
 func (t *conversation) run(a *guest.Agent, prompt string) (string, error) {
@@ -56,7 +55,7 @@ func (t *conversation) run(a *guest.Agent, prompt string) (string, error) {
 	return answer, err
 }
 
-// askUntilAnswered asks the model and carries out its calls, until the model answers without calls.
+// askUntilAnswered asks the model and makes the calls that it requests, until the model answers without calls.
 func (t *conversation) askUntilAnswered(a *guest.Agent, tools []tool, infos []guest.ToolInfo, prompt string) (string, error) {
 	t.messages = append(t.messages, guest.Message{Role: "user", Content: prompt})
 	for range maxQuestions {
@@ -101,8 +100,8 @@ func (t *conversation) requestMessages(a *guest.Agent) []guest.Message {
 	return append([]guest.Message{{Role: "system", Content: a.Instructions}}, t.messages...)
 }
 
-// trim drops the oldest prompts while the conversation is too long, each together with all messages up to the next
-// prompt. It never drops the newest prompt.
+// trim shortens a conversation that is too long. It drops the oldest prompts, each together with all messages up to the
+// next prompt. It never drops the newest prompt.
 func (t *conversation) trim() {
 	for {
 		size, next := 0, 0
@@ -136,7 +135,7 @@ func (t *conversation) tools(a *guest.Agent) ([]tool, error) {
 	}
 	list, err := a.Tools()
 	var refused *guest.Error
-	if err != nil && !errors.As(err, &refused) { // if the tools of servers can't be listed, the built-in tools still work
+	if err != nil && !errors.As(err, &refused) { // a refused list is no error: the built-in tools still work
 		return nil, err
 	}
 	taken := map[string]bool{}
@@ -194,7 +193,7 @@ type builtinArguments struct {
 	Todos      []guest.Todo `json:"todos"`
 }
 
-// callTool carries out a call and returns the result as the text for the model.
+// callTool makes a call and returns the text for the model.
 func callTool(a *guest.Agent, tools []tool, call guest.ModelCall) (string, error) {
 	for _, candidate := range tools {
 		switch {
@@ -212,7 +211,7 @@ func callTool(a *guest.Agent, tools []tool, call guest.ModelCall) (string, error
 	return "", fmt.Errorf("there is no tool %q", call.Name)
 }
 
-// callBuiltin carries out a call of a built-in tool.
+// callBuiltin makes a call of a built-in tool.
 func callBuiltin(a *guest.Agent, call guest.ModelCall) (string, error) {
 	var in builtinArguments
 	if err := json.Unmarshal(call.Arguments, &in); err != nil {

@@ -28,23 +28,23 @@ const (
 	module = "github.com/sluice-mesh/sluice/services/"
 	// gateway is the folder in the module whose code is counted.
 	gateway = "gateway"
-	// caller is the package of the program that makes the call. Its code is covered too, because Go writes coverage
+	// caller is the package of the program that makes the call. Its coverage is measured too, because Go writes coverage
 	// only if the main package is covered.
 	caller = "bench/callpath/call"
-	// short is the maximum number of lines of a function that counts as short.
+	// short is the maximum number of lines of a short function.
 	short = 7
 )
 
-// leafPackages are the packages whose functions a reader understands by their names, because they are not about calls
-// but, for example, about messages. They are counted separately.
+// leafPackages are the packages whose functions a reader understands by their names. These packages don't handle calls
+// but, for example, parse messages. Their functions are counted separately.
 var leafPackages = map[string]bool{
 	"gateway/internal/jsonrpc": true, "gateway/internal/mcp": true, "gateway/internal/meters": true, "gateway/internal/refusal": true,
 	"gateway/internal/limits": true, "gateway/internal/spans": true, "gateway/internal/bodyreader": true, "internal/redact": true, "gateway/internal/httpclient": true,
 	"gateway/internal/visibility": true,
 }
 
-// callPackages are the packages that handle a call. For them, the methods that assign to fields of their receivers are
-// counted.
+// callPackages are the packages that handle a call. The command counts the methods in these packages that assign to
+// fields of their receivers.
 var callPackages = map[string]bool{
 	"gateway/internal/mcpserver": true, "gateway/internal/protocol": true, "gateway/internal/protocol/v2025": true,
 	"gateway/internal/protocol/v2026": true, "gateway/internal/protocol/allservers": true, "gateway/internal/dispatch": true,
@@ -114,7 +114,7 @@ func coverProfiles(ctx context.Context) (map[string]*cover.Profile, error) {
 	}
 	defer os.RemoveAll(dir)
 	program, profile := filepath.Join(dir, "call"), filepath.Join(dir, "profile")
-	counters, atEnd := filepath.Join(dir, "counters"), filepath.Join(dir, "end") // at its end, the program also writes the coverage of the stop
+	counters, atEnd := filepath.Join(dir, "counters"), filepath.Join(dir, "end") // when the program ends, it also writes the coverage of the shutdown
 	if err := errors.Join(os.Mkdir(counters, 0o700), os.Mkdir(atEnd, 0o700)); err != nil {
 		return nil, err
 	}
@@ -149,7 +149,7 @@ type function struct {
 
 func (f *function) lines() int { return f.last.Line - f.first.Line + 1 }
 
-// wasRun reports whether a part of a function ran, according to the profile of its file.
+// wasRun reports whether at least a part of a function ran, according to the profile of its file.
 func wasRun(f *function, p *cover.Profile) bool {
 	return p != nil && slices.ContainsFunc(p.Blocks, func(b cover.ProfileBlock) bool {
 		return b.Count > 0 && b.StartLine >= f.first.Line && b.EndLine <= f.last.Line

@@ -1,6 +1,6 @@
-// Command codestats prints measurements of the code and of the documents, with the goal for each: the sizes of functions and
-// files, the number of private functions with one caller, the packages without tests, and the numbers of words and of long
-// lines in documents.
+// Command codestats prints measurements of the code and of the documents, with the goal for each: the sizes of
+// functions and files, the number of private functions with one caller, the packages without tests, and the numbers of
+// words and of long lines in documents.
 package main
 
 import (
@@ -83,7 +83,8 @@ func countOver(sizes []int, most int) string {
 // code contains the measurements of Go code that is neither generated nor a test.
 type code struct {
 	functions, files []int
-	// private is the number of private functions and methods. once is how many of them have one use in their package.
+	// private is the number of private functions and methods. once is how many of them are used only once in their
+	// package.
 	private, once int
 	// untested are the packages with code but without a test file.
 	untested []string

@@ -129,7 +129,7 @@ func (c *caller) checkShorterLimit(t *testing.T) {
 	}}.CallAtRandom(t, time.Minute)
 }
 
-// checkLimitReopens waits until the time that the refusal named, and calls.
+// checkLimitReopens waits until the time that the refusal named, and then checks that a call succeeds.
 func (c *caller) checkLimitReopens(t *testing.T) {
 	<-time.After(time.Until(c.reopensAt))
 	if result := c.createNote(t); result.IsError {
@@ -137,8 +137,8 @@ func (c *caller) checkLimitReopens(t *testing.T) {
 	}
 }
 
-// countReceived returns the number of calls that the demo server has logged, by tool. It makes an allowed call and waits for
-// its log line, so that the lines of all earlier calls are complete.
+// countReceived returns the number of calls that the demo server has logged, by tool. It makes an allowed call and
+// waits for its log line, so that the lines of all earlier calls are complete.
 func (c *caller) countReceived(t *testing.T) map[string]int {
 	t.Helper()
 	before := countByTool(c.d.demoCalls(t))

@@ -12,7 +12,7 @@ import (
 	gocmp "github.com/google/go-cmp/cmp"
 )
 
-// container holds the fields of `docker inspect` that the tests read.
+// container contains the fields of `docker inspect` that the tests read.
 type container struct {
 	ID     string `json:"Id"`
 	Config struct{ User string }
@@ -74,11 +74,11 @@ var volumes = map[string][]string{
 	"files":      {"shared rw"},
 }
 
-// users holds the users of the containers with another image than the mesh's.
+// users contains the users of the containers that do not run the mesh's image.
 var users = map[string]string{"everything": "65601:65601", "files": "65602:65602"}
 
-// withoutHealthCheck lists the services without a health check: setup ends by itself, and door only forwards connections to
-// services that have a health check.
+// withoutHealthCheck lists the services without a health check: setup ends by itself, and door only forwards
+// connections to services that have a health check.
 var withoutHealthCheck = []string{"setup", "door"}
 
 func confinedStories(t *testing.T, d *deployment) {

@@ -32,7 +32,7 @@ type deployment struct {
 	// root is the root folder of the repository, in which `docker compose` runs.
 	root string
 	env  []string
-	// port holds the ports published on 127.0.0.1, by the names of their environment variables.
+	// port contains the ports published on 127.0.0.1, by the names of their environment variables.
 	port map[string]int
 	// config is the folder with a copy of the configuration that the roles read.
 	config string
@@ -126,7 +126,7 @@ func (d *deployment) copyConfig(t *testing.T) {
 	d.env = append(d.env, "CONFIG_DIR="+d.config)
 }
 
-// changePolicy replaces the text was with the text is in the policy of the demo server.
+// changePolicy replaces a text in the policy of the demo server: the text in was becomes the text in is.
 func (d *deployment) changePolicy(t *testing.T, was, is string) {
 	t.Helper()
 	path := filepath.Join(d.config, "policies", "demo.yaml")

@@ -14,7 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// network holds the fields of `docker network inspect` that the tests read.
+// network contains the fields of `docker network inspect` that the tests read.
 type network struct {
 	Internal   bool
 	Containers map[string]struct{ Name string }
@@ -112,8 +112,8 @@ func (d *deployment) network(t *testing.T, name string) network {
 	return found[0]
 }
 
-// requestTools sends a tools/list request to an address from a new container on a network, and returns the error. It returns
-// "" if there was no response within 10 s.
+// requestTools sends a tools/list request to an address from a new container on a network, and returns the error. It
+// returns "" if there was no response within 10 s.
 func (d *deployment) requestTools(t *testing.T, network, addr string) string {
 	t.Helper()
 	const name = project + "-knock"

@@ -103,8 +103,8 @@ func peerStories(t *testing.T, d *deployment) {
 	}
 }
 
-// clientCredentials returns credentials with a certificate of from, which the client presents even if the server's list of CAs does
-// not include from. If from is nil, the client presents no certificate.
+// clientCredentials returns credentials with a certificate that from has signed, which the client presents even if the
+// server's list of CAs does not include from. If from is nil, the client presents no certificate.
 func clientCredentials(t *testing.T, from *pki.Authority, leaf pki.Leaf) credentials.TransportCredentials {
 	t.Helper()
 	cfg := &tls.Config{MinVersion: tls.VersionTLS13, InsecureSkipVerify: true} // the test checks only the verification by the server

@@ -58,7 +58,7 @@ func refundStories(t *testing.T, d *deployment, calls *caller) {
 	})
 }
 
-// approvedCall holds the fields that the tests read of the intent of an approved call.
+// approvedCall contains the fields of an approved call's intent that the tests read.
 type approvedCall struct {
 	ApprovalID string `json:"approvalId"`
 	TraceID    string `json:"traceId"`

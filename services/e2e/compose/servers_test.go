@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// ownServers and ownPolicies hold the additions that deploy/README.md describes for servers.yaml. ownServers is added
-// to sluice.yaml, and ownPolicies are further policy files.
+// ownServers and ownPolicies contain the additions that deploy/README.md describes for servers.yaml. ownServers is
+// added to sluice.yaml, and ownPolicies are further policy files.
 const ownServers = `  everything: {http: {url: http://everything:8000/mcp}}
   files: {http: {url: http://files:8000/mcp}}
 `

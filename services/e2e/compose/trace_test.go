@@ -14,7 +14,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// span holds the fields of a span that the test compares.
+// span contains the fields of a span that the test compares.
 type span struct {
 	ID, Parent    string
 	Service, Name string

@@ -33,12 +33,12 @@ type Build struct {
 	Sluice, Approval string
 	// Digest identifies the sources. Equal sources have equal digests.
 	Digest string
-	// Points holds the names of the failpoints, sorted.
+	// Points contains the names of the failpoints, sorted.
 	Points []string
 }
 
 // Open returns the programs of the source tree that contains the working directory, and builds them if they are not in
-// the cache. Concurrent calls wait for each other, also if they are in different processes.
+// the cache. Concurrent calls wait for each other, even if they are in different processes.
 func Open(ctx context.Context) (Build, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -100,7 +100,8 @@ func prune(cache string, before time.Time) error {
 	return nil
 }
 
-// build builds in the folder unfinished, which it removes afterwards, and moves the programs to dir.
+// build builds the programs in the folder unfinished and moves them to dir. It removes the folder unfinished at the
+// end.
 func (t tree) build(ctx context.Context, unfinished, dir string) (err error) {
 	if err := os.RemoveAll(unfinished); err != nil { // an earlier build may have been killed
 		return err

@@ -15,11 +15,11 @@ import (
 const (
 	// blockTime is the time for which a goroutine blocks at a failpoint. The test kills the process earlier.
 	blockTime = time.Hour
-	// pollInterval is the polling interval.
+	// pollInterval is how often Await queries the number of hits.
 	pollInterval = time.Millisecond
 )
 
-// Trap makes a program block at a failpoint, after the first Pass hits.
+// Trap makes a program block at a failpoint. The first Pass hits do not block.
 type Trap struct {
 	// Point is the name of the failpoint, and Pass is the number of hits that do not block.
 	Point string

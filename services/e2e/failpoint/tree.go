@@ -26,7 +26,7 @@ type file struct {
 	text []byte
 }
 
-// tree holds the files that programs are built from, sorted by name. These are the files of the workspace's modules
+// tree contains the files that programs are built from, sorted by name. These are the files of the workspace's modules
 // without tests and test helpers.
 type tree []file
 
@@ -98,7 +98,7 @@ func (t *tree) walk(root, dir string) error {
 	})
 }
 
-// isForTests reports whether a folder holds test code, which no program contains.
+// isForTests reports whether a folder contains test code, which no program contains.
 func isForTests(dir string) bool {
 	return dir == "services/e2e" || dir == "services/bench"
 }

@@ -24,7 +24,8 @@ const (
 	policy = "version: 1\nname: open\ndefault: allow\n"
 )
 
-// twoServerMesh is a mesh with two servers. The proxies in the tests forward requests for open and refuse requests for hidden.
+// twoServerMesh is a mesh with two servers. The proxies in the tests forward requests for open and refuse requests for
+// hidden.
 type twoServerMesh struct {
 	*stack.Stack
 	open, hidden *rawmcp.Server
@@ -73,8 +74,8 @@ func wellFormedRequest(path, session string, id int) string {
 	return fmt.Sprintf("%sContent-Length: %d\r\n\r\n%s", requestHead(path, session), len(body), body)
 }
 
-// An ambiguity builds a request whose end is ambiguous. One reader takes the smuggled request for a part of the body,
-// and another reader takes it for the next request.
+// An ambiguity builds a request whose end is ambiguous. One HTTP parser reads the smuggled request as a part of the
+// body, and another parser reads it as the next request.
 type ambiguity struct {
 	name string
 	make func(head, body, smuggled string) string
@@ -83,8 +84,8 @@ type ambiguity struct {
 // chunk returns body in chunked encoding.
 func chunk(body string) string { return fmt.Sprintf("%x\r\n%s\r\n0\r\n\r\n", len(body), body) }
 
-// twoFramings returns a function that builds a request with a Content-Length that covers everything and a Transfer-Encoding
-// that ends earlier. lines are the header lines.
+// twoFramings returns a function that builds a request with a Content-Length that covers everything and a
+// Transfer-Encoding that ends earlier. lines are the header lines.
 func twoFramings(lines ...string) func(head, body, smuggled string) string {
 	return func(head, body, smuggled string) string {
 		all := chunk(body) + smuggled
@@ -92,8 +93,8 @@ func twoFramings(lines ...string) func(head, body, smuggled string) string {
 	}
 }
 
-// shortLength returns a function that builds a request with a Content-Length that ends before the smuggled request, and with
-// another header that may extend the body over the smuggled request.
+// shortLength returns a function that builds a request with a Content-Length that ends before the smuggled request, and
+// with another header that may extend the body over the smuggled request.
 func shortLength(lines string) func(head, body, smuggled string) string {
 	return func(head, body, smuggled string) string {
 		return head + strings.ReplaceAll(strings.ReplaceAll(lines, "SHORT", fmt.Sprint(len(body))), "LONG", fmt.Sprint(len(body)+len(smuggled))) + "\r\n" + body + smuggled
@@ -152,9 +153,9 @@ func ambiguities() []ambiguity {
 	}
 }
 
-// Case H3. Checks that a request that proxies and the mesh may end at different bytes passes no rule of a proxy, and
-// that no client receives the response to another client's request. The request is refused, or every reader ends it at
-// the same byte.
+// Case H3. Checks that a request which proxies and the mesh may end at different bytes does not bypass the rules of a
+// proxy, and that no client receives the response to another client's request. The request is refused, or every parser
+// ends it at the same byte.
 func TestFraming_AmbiguousRequestIsHarmless(t *testing.T) {
 	t.Parallel()
 	for _, p := range proxies() {

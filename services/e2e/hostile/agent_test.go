@@ -38,8 +38,8 @@ func newGoodAgent(t *testing.T, url string) *goodAgent {
 	return a
 }
 
-// makeCalls makes calls until length has passed or ctx ends, and returns their durations, sorted. The test fails if a call
-// does not succeed.
+// makeCalls makes calls until length has passed or ctx ends, and returns their durations, sorted. The test fails if a
+// call does not succeed.
 func (a *goodAgent) makeCalls(ctx context.Context, t *testing.T, length time.Duration) []time.Duration {
 	t.Helper()
 	var mu sync.Mutex
@@ -103,7 +103,7 @@ func (s *countingServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.mcpServer.ServeHTTP(w, r)
 }
 
-// check checks that each of the calls that the agent made was received exactly once.
+// check checks that the server received each call of the agent exactly once. made is the number of calls.
 func (s *countingServer) check(t *testing.T, made int64) {
 	t.Helper()
 	s.mu.Lock()

@@ -19,13 +19,13 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// attackersVariable names the environment variable that makes the test binary run as the process of the attackers and their
-// servers. Real attackers have other machines. Here the process runs only on processor time that the mesh, the
+// attackersVariable names the environment variable that makes the test binary run as the process of the attackers and
+// their servers. Real attackers have other machines. Here the process runs only on processor time that the mesh, the
 // well-behaved agent and its server leave (SCHED_IDLE, by chrt), so that only the work of the mesh slows the agent.
 const attackersVariable = "SLUICE_TEST_AS_ATTACKERS"
 
-// priorityVariable names the environment variable that marks the process of the agent and its server. Real agents have other
-// machines, too. If the system allows it, this process has priority over all others (SCHED_RR).
+// priorityVariable names the environment variable that marks the process of the agent and its server. Real agents have
+// other machines, too. If the system allows it, this process has priority over all others (SCHED_RR).
 const priorityVariable = "SLUICE_TEST_COMES_FIRST"
 
 func TestMain(m *testing.M) {
@@ -39,8 +39,8 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// runWithPriority runs this program again with priority over all other processes. It returns if the program has the priority
-// already, or cannot get it.
+// runWithPriority runs this program again with priority over all other processes. It returns if the program has the
+// priority already, or cannot get it.
 func runWithPriority() {
 	under := []string{"chrt", "--rr", "1"}
 	chrt, err := exec.LookPath(under[0])
@@ -176,7 +176,7 @@ func (a *attackers) send(line string) {
 	}
 }
 
-// receive reads a line of JSON from the attackers into what.
+// receive reads a line of JSON from the attackers and unmarshals it into what.
 func (a *attackers) receive(what any) {
 	a.t.Helper()
 	if !a.out.Scan() {

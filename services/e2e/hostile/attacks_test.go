@@ -32,7 +32,8 @@ type attack struct {
 	do      func(ctx context.Context, m target) bool
 }
 
-// attacks returns the attacks of the cases X1 to X10 that clients and servers can make, of other cases, and variants.
+// attacks returns the attacks that clients and servers can make: the attacks of the cases X1 to X10 and of other cases,
+// and variants of them.
 func attacks() []attack {
 	const most = 3 << 20
 	text := strings.Repeat("z", most)
@@ -89,14 +90,14 @@ func attacks() []attack {
 	}
 }
 
-// selectedAttacks returns the attacks whose names match the regular expression SLUICE_ATTACKS. If it is not set, it returns
-// all attacks.
+// selectedAttacks returns the attacks whose names match the regular expression SLUICE_ATTACKS. If it is not set, it
+// returns all attacks.
 func selectedAttacks() []attack {
 	only := regexp.MustCompile(os.Getenv("SLUICE_ATTACKS"))
 	return slices.DeleteFunc(attacks(), func(a attack) bool { return !only.MatchString(a.name) })
 }
 
-// client has a time-out of a minute, which is the longest time that a call is held.
+// client has a timeout of a minute, which is the longest time that a call is held.
 var client = &http.Client{Timeout: time.Minute, Transport: &http.Transport{MaxIdleConnsPerHost: 64}}
 
 // openSession opens a session and returns the session id, or "" if there was no response.
@@ -109,7 +110,8 @@ func (m target) openSession(ctx context.Context, server string) string {
 	return resp.Header.Get("Mcp-Session-Id")
 }
 
-// requestInSession opens a session, sends one request in it, reads the response, and reports whether there was a response.
+// requestInSession opens a session, sends one request in it, reads the response, and reports whether there was a
+// response.
 func (m target) requestInSession(ctx context.Context, server, method, params string) bool {
 	session := m.openSession(ctx, server)
 	defer m.endSession(ctx, server, session)
@@ -185,7 +187,7 @@ func readSlowly(ctx context.Context, m target) bool {
 	}
 }
 
-// holdConnection opens a connection, sends the text say, and leaves the connection open for 30 s.
+// holdConnection opens a connection, sends the text in say, and leaves the connection open for 30 s.
 func holdConnection(ctx context.Context, addr, say string) bool {
 	defer sleep(ctx, 10*time.Millisecond)
 	conn, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
@@ -199,7 +201,7 @@ func holdConnection(ctx context.Context, addr, say string) bool {
 }
 
 // smuggle sends a request with two lengths, followed by another request. The first request ends at different bytes,
-// depending on the length that a reader uses.
+// depending on which length a parser uses.
 func smuggle(ctx context.Context, m target) bool {
 	conn, err := new(net.Dialer).DialContext(ctx, "tcp", m.edge())
 	if err != nil {
@@ -212,8 +214,8 @@ func smuggle(ctx context.Context, m target) bool {
 	return err == nil && n > 0
 }
 
-// dialHTTP2 opens an HTTP/2 connection to the gRPC port, or returns nil if that fails. The connection is closed when ctx
-// ends or end is called.
+// dialHTTP2 opens an HTTP/2 connection to the gRPC port, or returns nil if that fails. The connection is closed when
+// ctx ends or end is called.
 func (m target) dialHTTP2(ctx context.Context) (to *http2.Framer, end func()) {
 	conn, err := new(net.Dialer).DialContext(ctx, "tcp", m.GRPC)
 	if err != nil {

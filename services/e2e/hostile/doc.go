@@ -1,5 +1,5 @@
 // Package hostile tests a mesh under attack. Agents, servers and unauthenticated clients make all attacks at once that
-// could exhaust the machine or evict stored state, in turns with periods of rest. The test compares the calls of one
+// could exhaust the machine or evict stored state, alternating with periods of rest. The test compares the calls of one
 // well-behaved agent under attack and at rest.
 //
 // `make hostile` runs the test for an hour and also checks the latency: the 99th percentile of calls may at most double

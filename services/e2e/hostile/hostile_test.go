@@ -21,19 +21,19 @@ const (
 	// defaultDuration is the duration of the test if SLUICE_HOSTILE is not set.
 	defaultDuration = 24 * time.Second
 	// measureTime is the time for which the agent is measured while the attackers rest, and again while they attack.
-	// settleTime is the time before each measurement, in which the effects of the preceding one end.
+	// settleTime is the time before each measurement, in which the effects of the preceding measurement end.
 	measureTime = 6 * time.Second
 	settleTime  = 2 * time.Second
-	// maxSlowdown is the highest permitted ratio of the 99th percentiles under attack and at rest. The test uses the median
-	// of all rounds, so that a single delay of the machine does not matter.
+	// maxSlowdown is the highest permitted ratio of the 99th percentiles under attack and at rest. The test uses the
+	// median of all rounds, so that a single delay of the machine does not matter.
 	maxSlowdown = 2
 	// maxMemory is the highest permitted resident memory of the mesh, in MiB. It includes the memory at rest, and
 	// four times these quotas: 64 MiB each for a principal's requests and responses, and 32 MiB for an operator's
 	// responses. The factor is four because the garbage collector runs when the heap has doubled, and because
 	// memory is returned to the system later.
 	maxMemory = 768
-	// logInterval is the interval of the log lines. endReserve is the part of the test's time limit that is reserved for the
-	// checks at the end.
+	// logInterval is the interval of the log lines. endReserve is the part of the test's time limit that is reserved for
+	// the checks at the end.
 	logInterval, endReserve = time.Minute, 3 * time.Minute
 	// patience is the longest time that the test continues until each attack was made at least once, because attackers
 	// get little processor time on a busy machine.
@@ -59,10 +59,10 @@ tools:
   secret: {action: hide}
 `
 
-// TestHostile_WellBehavedCallerIsServedUnderAttack checks the calls of one agent while other agents, servers and unauthenticated
-// clients attack the mesh, in turns with periods of rest. Each call of the agent must succeed, reach its server once and
-// be recorded, and the mesh must stay within its memory limit. The latency is always logged, and checked only if
-// SLUICE_HOSTILE sets a duration. Ctrl-C ends the test with the results so far.
+// TestHostile_WellBehavedCallerIsServedUnderAttack checks the calls of one agent while other agents, servers and
+// unauthenticated clients attack the mesh, alternating with periods of rest. Each call of the agent must succeed, reach
+// its server once and be recorded, and the mesh must stay within its memory limit. The latency is always logged, and
+// checked only if SLUICE_HOSTILE sets a duration. Ctrl-C ends the test with the results so far.
 func TestHostile_WellBehavedCallerIsServedUnderAttack(t *testing.T) {
 	lasts, judged := defaultDuration, false
 	if text, ok := os.LookupEnv("SLUICE_HOSTILE"); ok {

@@ -12,13 +12,12 @@ import (
 	"time"
 )
 
-// measurements holds the measurements of a run.
+// measurements contains the measurements of a run.
 type measurements struct {
 	pid   int
 	began time.Time
-	// quiet and attacked hold the durations of calls while the attackers rested and while they attacked. ratios holds
-	// the
-	// ratio of the two 99th percentiles of each round.
+	// quiet and attacked contain the durations of calls while the attackers rested and while they attacked. ratios
+	// contains the ratio of the two 99th percentiles for each round.
 	quiet, attacked []time.Duration
 	ratios          []float64
 	// attacks counts how often each attack was made, by name. attacking is the total time of the attacks.
@@ -30,8 +29,8 @@ type measurements struct {
 	restCPU, attackCPU time.Duration
 }
 
-// measureRound measures the agent while the attackers rest and while they attack. If ctx ends during the round, its results
-// are dropped.
+// measureRound measures the agent while the attackers rest and while they attack. If ctx ends during the round, its
+// results are dropped.
 func (w *measurements) measureRound(ctx context.Context, t *testing.T, caller *goodAgent, bad *attackers) {
 	t.Helper()
 	caller.makeCalls(ctx, t, settleTime)

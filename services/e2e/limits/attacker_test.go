@@ -161,7 +161,7 @@ func startThreads() error {
 // waitLong blocks the thread for 30 s.
 func waitLong() { _ = unix.Nanosleep(&unix.Timespec{Sec: 30}, nil) }
 
-// allocateMemory allocates maxMemory bytes and holds them.
+// allocateMemory allocates maxMemory bytes and does not release them.
 func allocateMemory() {
 	var kept [][]byte
 	for total := 0; total < maxMemory; total += 8 << 20 {
@@ -188,8 +188,8 @@ func allocateInGrandchild() error {
 	return err
 }
 
-// fillOneFile writes a file until the disk is full or the file has 512 MiB. If unlinked is set, it removes the name of the
-// file first.
+// fillOneFile writes a file until the disk is full or the file has 512 MiB. If unlinked is set, it removes the name of
+// the file first.
 func fillOneFile(name string, unlinked bool) error {
 	f, err := os.Create(name)
 	if err != nil {
@@ -239,8 +239,8 @@ func createSparseFile() error {
 	return errors.Join(f.Truncate(1<<40), f.Close())
 }
 
-// fillNestedFolder creates folders within each other until no path can name the innermost one, and writes a large file into that
-// folder.
+// fillNestedFolder creates nested folders until the path of the innermost folder is too long for a system call, and
+// writes a large file into that folder.
 func fillNestedFolder() error {
 	name := strings.Repeat("d", 250)
 	for range 40 {
@@ -254,7 +254,7 @@ func fillNestedFolder() error {
 	return fillOneFile("big", false)
 }
 
-// exhaustInotify creates inotify instances until one fails.
+// exhaustInotify creates inotify instances until the system refuses to create another.
 func exhaustInotify() error {
 	for n := range 1000 {
 		if _, err := unix.InotifyInit1(0); err != nil {
@@ -273,7 +273,7 @@ func writeFileOfSize(mib string) error {
 	return os.WriteFile("kept", make([]byte, n<<20), 0o600)
 }
 
-// oomScore returns the oom_score_adj of this process as an error, because attack returns the text of errors.
+// oomScore returns the oom_score_adj of this process as an error, because runAttack returns the text of errors.
 func oomScore() error {
 	raw, err := os.ReadFile("/proc/self/oom_score_adj")
 	return fmt.Errorf("score %s%w", strings.TrimSpace(string(raw)), errors.Join(err))

@@ -15,8 +15,8 @@ import (
 // smallDisk mounts a file system of 96 MiB and 20,000 files for the data of the mesh. The mount ends with the mesh.
 const smallDisk = `mount -t tmpfs -o size=96m,nr_inodes=20000 none "$DATA"`
 
-// Case X20. Checks that a program that fills its private folder is ended. Calls of other servers are made and recorded
-// during that time.
+// Case X20. Checks that a program that fills its private folder is ended. During that time, calls to other servers
+// still succeed and are recorded.
 func TestLimits_ServerThatFillsItsFolderIsEnded(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []string{"one-file", "unlinked", "small-files", "nested"} {

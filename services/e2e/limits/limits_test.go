@@ -22,8 +22,8 @@ type mesh struct {
 	t *testing.T
 }
 
-// startLimitedMesh starts a mesh whose server `attacker` has these limits, and the further keys more in `stdio`. setup is a shell
-// script that runs first, in a new mount namespace; empty means none.
+// startLimitedMesh starts a mesh whose server `attacker` has the given limits. The parameter more contains further keys
+// of `stdio`. setup is a shell script that runs first, in a new mount namespace; empty means none.
 func startLimitedMesh(t *testing.T, limits, more, setup string) *mesh {
 	t.Helper()
 	self, err := os.Executable()
@@ -79,7 +79,8 @@ func countProcesses(text string) int {
 
 const noCgroups = "mount -t tmpfs none /sys/fs/cgroup"
 
-// enforcements holds the setup scripts of the two ways in which limits are enforced: by cgroups of the kernel, and by watching.
+// enforcements contains the setup scripts of the two ways in which limits are enforced: by cgroups of the kernel, and
+// by watching.
 var enforcements = map[string]string{"cgroup": "", "watched": noCgroups}
 
 // Case X20. Checks that a program that starts processes or threads without end is ended with all its descendants, and
@@ -103,7 +104,7 @@ func TestLimits_ServerThatForksWithoutEndIsEnded(t *testing.T) {
 	}
 }
 
-// Case X20. Checks that a program that allocates memory without end is ended, also if one of its descendants allocates
+// Case X20. Checks that a program that allocates memory without end is ended, even if one of its descendants allocates
 // the memory.
 func TestLimits_ServerThatAllocatesWithoutEndIsEnded(t *testing.T) {
 	t.Parallel()

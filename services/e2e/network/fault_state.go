@@ -22,9 +22,9 @@ var commit = []byte("commit\x00")
 
 // faultState is the state of the faults that toxiproxy lacks. All connections of a proxy share it.
 type faultState struct {
-	// dropToggles counts the starts and ends of [Proxy.DropSilently]. The fault is active while turns is odd.
+	// dropToggles counts the starts and ends of [Proxy.DropSilently]. The fault is active while dropToggles is odd.
 	dropToggles atomic.Int64
-	// commits is the state of [Proxy.DropCommitResponses]: off, waits or lost.
+	// commits is the state of [Proxy.DropCommitResponses]: commitsPass, commitAwaited or commitSeen.
 	commits atomic.Int32
 	// opened counts connections.
 	opened atomic.Int64
@@ -45,7 +45,8 @@ type direction struct {
 	up   bool
 }
 
-// link is the state of one direction of one connection. born is the value of turns when the connection was opened.
+// link is the state of one direction of one connection. togglesAtOpen is the value of dropToggles when the connection
+// was opened.
 type link struct{ togglesAtOpen int64 }
 
 // NewState implements toxics.StatefulToxic.
@@ -56,7 +57,8 @@ func (d *direction) NewState() any {
 	return &link{togglesAtOpen: d.wire.dropToggles.Load()}
 }
 
-// isLost reports whether a connection drops everything: it was opened during [Proxy.DropSilently], or existed at its start.
+// isLost reports whether a connection drops everything: it was opened during [Proxy.DropSilently], or existed at its
+// start.
 func (d *direction) isLost(l *link) bool {
 	return l.togglesAtOpen%2 == 1 || d.wire.dropToggles.Load() != l.togglesAtOpen
 }

@@ -1,5 +1,6 @@
 // Package network provides a proxy for a server, with which a test chooses how the network between clients and the
-// server fails. The faults are those of toxiproxy, and two that toxiproxy lacks: [Proxy.DropSilently] and [Proxy.DropCommitResponses].
+// server fails. The faults are those of toxiproxy, and two that toxiproxy lacks: [Proxy.DropSilently] and
+// [Proxy.DropCommitResponses].
 package network
 
 import (
@@ -58,8 +59,8 @@ func (p *Proxy) Delay(t testing.TB, by time.Duration) {
 // Reset resets each connection as soon as data is sent on it.
 func (p *Proxy) Reset(t testing.TB) { p.addToxics(t, "reset_peer", `{"timeout": 0}`) }
 
-// DropSilently drops everything on the connections that exist and on those that are opened during the fault, including the
-// closing of a connection. A firewall that forgets connections does the same. These connections never recover.
+// DropSilently drops everything on the connections that exist and on those that are opened during the fault, including
+// the closing of a connection. A firewall that forgets connections does the same. These connections never recover.
 func (p *Proxy) DropSilently(testing.TB) { p.wire.toggleDrop() }
 
 // DropCommitResponses lets the next commit to PostgreSQL arrive. After that it closes connections instead of delivering

@@ -19,12 +19,12 @@ const (
 	marker         = ".complete"            // file in the folder of a complete install
 	nodeLink       = ".bin/node"            // npm's link to the platform's binary, in node_modules
 	patience       = 5 * time.Minute        // time limit of one install, including the wait for another process
-	lockRetry      = 100 * time.Millisecond // pause between attempts to take the lock of another process
-	maxErrorOutput = 2000                   // longest part of npm's output in an error, in bytes
+	lockRetry      = 100 * time.Millisecond // pause between attempts to acquire the lock of another process
+	maxErrorOutput = 2000                   // maximum length of npm's output in an error, in bytes
 )
 
-// Cache is a folder in which sets are installed, one folder for each content of a set. Several processes may share
-// it. The zero value has no folder and installs nothing.
+// Cache is a folder in which sets are installed. Each version of a set has its own subfolder. Several processes may
+// share a cache. The zero value has no folder and installs nothing.
 type Cache struct{ dir string }
 
 // Open returns the user's cache: sluice/npm in the folder of [os.UserCacheDir]. It creates nothing.
@@ -40,7 +40,7 @@ func Open() (Cache, error) {
 func At(dir string) Cache { return Cache{dir: dir} }
 
 // Install returns the folder of a set, and installs the set if necessary. An install needs npm 9 or later in PATH and a
-// connection to npm's registry. An installed set needs neither. Concurrent calls wait for each other, also if they are
+// connection to npm's registry. An installed set needs neither. Concurrent calls wait for each other, even if they are
 // in different processes. A failed install leaves no folder that a later call could use.
 func (c Cache) Install(ctx context.Context, s Set) (Dir, error) {
 	if c.dir == "" {

@@ -17,7 +17,7 @@ import (
 // the folder of that name below sets.
 type Set string
 
-// The sets of packages are:
+// The sets of packages.
 const (
 	// Node is Node 22 for the current platform.
 	Node Set = "node"
@@ -60,8 +60,8 @@ var manifests embed.FS
 var scripts embed.FS
 
 // ClientScripts returns a program for Node that drives the MCP client of a set, [TypeScriptSDK] or [TypeScriptSDK2],
-// with JSON lines. client is client.mjs, which describes the lines. sdk is saved as sdk.mjs, which client.mjs imports
-// and which has the differences between the versions. Package npmtest sends the lines.
+// with JSON lines. client is client.mjs, which describes the lines. The caller must save sdk as sdk.mjs, which
+// client.mjs imports. It contains the code that differs between the versions. Package npmtest sends the lines.
 func ClientScripts(s Set) (client, sdk []byte, err error) {
 	if client, err = scripts.ReadFile("client.mjs"); err != nil {
 		return nil, nil, err

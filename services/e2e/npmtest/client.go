@@ -47,9 +47,9 @@ type ToolCall struct {
 	Arguments any
 	// Meta is sent as `_meta`. If it is nil, it is not sent.
 	Meta map[string]any
-	// Progress requests progress notifications. Each of them restarts the time limit.
+	// Progress requests progress notifications. Each notification restarts the timeout.
 	Progress bool
-	// Timeout is the SDK's time limit, at least 1 ms; 0 means its default of 60 s.
+	// Timeout is the SDK's timeout, at least 1 ms; 0 means its default of 60 s.
 	Timeout time.Duration
 }
 
@@ -116,7 +116,8 @@ func NewClient(t testing.TB, version npm.Set) *Client {
 	return c
 }
 
-// stop closes the input of the process, which ends the process. It kills the process if it still runs after exitTimeout.
+// stop closes the input of the process, which ends the process. It kills the process if it still runs after
+// exitTimeout.
 func stop(t testing.TB, cmd *exec.Cmd, in io.Closer, read <-chan struct{}) {
 	t.Helper()
 	_ = in.Close() // the process may have ended already
@@ -171,7 +172,8 @@ func (c *Client) CallTool(call ToolCall) Reply {
 	})
 }
 
-// Request sends any other request. params is any value that marshals to a JSON object; nil sends none.
+// Request sends a request with any method. params is any value that marshals to a JSON object. If params is nil, the
+// request has no params.
 func (c *Client) Request(method string, params any) Reply {
 	return c.roundTrip(command{Op: "request", Method: method, Params: params})
 }
@@ -200,7 +202,7 @@ func (c *Client) roundTrip(cmd command) Reply {
 	}
 }
 
-// failHarness fails the test, because the process failed and not the SDK. It returns a reply with the error HarnessError.
+// failHarness fails the test, because the process failed, not the SDK. It returns a reply with the error HarnessError.
 func (c *Client) failHarness(op string, err error) Reply {
 	c.t.Errorf("ask the TypeScript SDK's process to %s: %v", op, err)
 	return Reply{Error: &Error{Name: "HarnessError", Message: err.Error()}}
@@ -250,7 +252,7 @@ func (c *Client) deliver(reply Reply) {
 	}
 }
 
-// failAll makes all waiting callers and all later commands fail with why.
+// failAll makes all waiting callers and all later commands fail with the error why.
 func (c *Client) failAll(why error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -36,14 +36,14 @@ type FeatureUse struct {
 
 // FeatureResult is the result of a [FeatureUse].
 type FeatureResult struct {
-	// Listed holds the names, or the URIs, that the client has listed.
+	// Listed contains the names, or the URIs, that the client has listed.
 	Listed []string `json:"listed"`
 	// Text is the text of the result. If there is no result, Error is the reason.
 	Text  string `json:"text"`
 	Error string `json:"error"`
 }
 
-// Libraries returns the clients that [Library] drives, with the sets that hold them.
+// Libraries returns the clients that [Library] drives, with the sets that contain them.
 func Libraries() map[string]npm.Set {
 	return map[string]npm.Set{
 		"typescript-sdk": npm.TypeScriptSDK, "typescript-sdk-2": npm.TypeScriptSDK2, "typescript-sdk-2, without sessions": npm.TypeScriptSDK2,
@@ -51,8 +51,8 @@ func Libraries() map[string]npm.Set {
 	}
 }
 
-// Library makes one of [Libraries] use features at an endpoint in one session. The client must support all features in
-// tries.
+// Library makes the client with this name, which must be in [Libraries], use features at an endpoint in one session.
+// The client must support all features in tries.
 func Library(t testing.TB, name, url, token string, tries map[string]FeatureUse) map[string]FeatureResult {
 	t.Helper()
 	script, err := npm.ClientsScript()

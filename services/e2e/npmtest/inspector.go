@@ -18,7 +18,7 @@ import (
 const toolFailed = 5
 
 // Inspector runs the command line of the official MCP inspector. Each call starts a process with a session of its own.
-// The command line has no option for progress or for a time limit, so calls use neither. The methods are safe for
+// The command line has no option for progress or for a timeout, so calls use neither. The methods are safe for
 // concurrent use.
 type Inspector struct {
 	t                testing.TB

@@ -18,9 +18,9 @@ type Reply struct {
 	Result jsontext.Value `json:"result"`
 	// Error is the error that the SDK threw, or nil.
 	Error *Error `json:"error"`
-	// Progress holds the params of the progress notifications, in order and without the token.
+	// Progress contains the params of the progress notifications, in order and without the token.
 	Progress []jsontext.Value `json:"progress"`
-	// HTTP holds the POST requests of this command that have a response, in the order of the responses.
+	// HTTP contains the POST requests of this command that have a response, in the order of the responses.
 	HTTP []Exchange `json:"http"`
 }
 
@@ -47,11 +47,10 @@ type Exchange struct {
 	Sent string `json:"sent"`
 	// Status is the HTTP status.
 	Status int `json:"status"`
-	// Headers holds the headers of the response, with names in lower case.
+	// Headers contains the headers of the response, with names in lower case.
 	Headers map[string]string `json:"headers"`
-	// Body is the body of the response, also of an event stream. It is complete, or the part that was received within
-	// two
-	// seconds after the SDK had returned.
+	// Body is the body of the response, which may be an event stream. If the body is incomplete, Body is the part that was
+	// received within two seconds after the SDK returned.
 	Body string `json:"body"`
 	// Broken is the reason why the body is incomplete. It is empty if the body is complete.
 	Broken string `json:"broken"`
@@ -107,7 +106,7 @@ func (r Reply) Message(t testing.TB) string {
 type ToolResult struct {
 	// IsError reports whether the tool failed or the call was refused.
 	IsError bool `json:"isError"`
-	// Content holds the content for the model. Only text is parsed.
+	// Content contains the content for the model. Only text is parsed.
 	Content []struct {
 		Type string `json:"type"`
 		Text string `json:"text"`

@@ -262,8 +262,8 @@ func TestNpx_InterruptedInstallationIsRepeated(t *testing.T) {
 	}
 }
 
-// Checks that a package that no server uses is removed after a grace period, and that it stays if a server uses it
-// again earlier.
+// Checks that a package that no server uses is removed after a grace period, unless a server uses the package again
+// within that period.
 func TestNpx_UnusedFolderIsRemoved(t *testing.T) {
 	t.Parallel()
 	r := startRegistry(t)
@@ -355,8 +355,8 @@ func TestNpx_FloatingVersionIsUpdated(t *testing.T) {
 	eventually.Holds(t, "the older version is removed when no process runs it", func() bool { return len(m.installed("one")) == 1 })
 }
 
-// Checks that npx commands that the gateway does not install run unchanged, and that `config check` reports those that
-// install their package at each start.
+// Checks that npx commands that the gateway does not install run unchanged, and that `config check` reports the
+// commands that install their package at each start.
 func TestNpx_OtherFormsRunUnchanged(t *testing.T) {
 	t.Parallel()
 	r := startRegistry(t)

@@ -23,14 +23,14 @@ type registry struct {
 	url string
 
 	mu sync.Mutex
-	// packages holds the manifests by package and version. tarballs holds the archives by path.
+	// packages contains the manifests by package and version. tarballs contains the archives by path.
 	packages map[string]map[string]map[string]any
 	latest   map[string]string
 	tarballs map[string][]byte
 	// fetched counts the requests for each tarball, by path.
 	fetched map[string]int
-	// requested receives the path of each requested archive, which is sent only after released is closed. If requested is nil,
-	// archives are sent at once.
+	// requested receives the path of each requested archive, which is sent only after released is closed. If requested is
+	// nil, archives are sent at once.
 	requested chan string
 	released  chan struct{}
 	// unavailable makes the registry respond to every request with an error.

@@ -81,8 +81,8 @@ func HeaderBlock(method string, fields ...hpack.HeaderField) []byte {
 	return block.Bytes()
 }
 
-// IndexedHeaderBlock returns a header block in which a field occurs n times. The first occurrence adds the field to the dynamic
-// table, and each other one is a byte that refers to the entry. value is the length of the field's value.
+// IndexedHeaderBlock returns a header block in which a field occurs n times. The first occurrence adds the field to the
+// dynamic table. Every other occurrence is a byte that refers to that entry. value is the length of the field's value.
 func IndexedHeaderBlock(name string, value, n int) []byte {
 	block := hpackString([]byte{newName}, name)
 	block = hpackString(block, strings.Repeat("v", value))

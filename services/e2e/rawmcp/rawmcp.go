@@ -16,7 +16,7 @@ import (
 type Request struct {
 	// Body is the body, unchanged.
 	Body []byte
-	// Header holds the HTTP headers.
+	// Header contains the HTTP headers.
 	Header http.Header
 	// Method is the JSON-RPC method, as encoding/json reads it.
 	Method string
@@ -82,8 +82,8 @@ func (s *Server) SetTools(tools string) {
 	s.tools = tools
 }
 
-// SetSecondPage sets the tools on the second page of the list, which has the cursor "2". If tools is empty, the list has
-// one page.
+// SetSecondPage sets the tools on the second page of the list, which has the cursor "2". If tools is empty, the list
+// has one page.
 func (s *Server) SetSecondPage(tools string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -103,7 +103,7 @@ func (s *Server) Calls(tool ...string) []Request {
 	return out
 }
 
-// ownSession is the session id of the sessions that the gateway opens to list the tools itself.
+// ownSession is the session id of the sessions that the gateway opens to list the tools for itself.
 const ownSession = "own-session"
 
 // OwnRequests returns the messages that were received in the gateway's own sessions, in which it lists the tools.
@@ -134,7 +134,7 @@ func (s *Server) EndedSessions() []string {
 	return append([]string(nil), s.ended...)
 }
 
-// envelope holds the parts of a message that the server reads.
+// envelope contains the parts of a message that the server reads.
 type envelope struct {
 	ID     json.RawMessage `json:"id"`
 	Method string          `json:"method"`

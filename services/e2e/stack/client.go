@@ -19,7 +19,7 @@ type Client struct {
 	http    *http.Client
 	// Version is the value of the header MCP-Protocol-Version. If it is empty, the header is not sent.
 	Version string
-	// Header is sent in addition to the client's own headers, and replaces those with the same name.
+	// Header is sent in addition to the client's own headers, and replaces headers with the same name.
 	Header http.Header
 }
 
@@ -27,11 +27,11 @@ type Client struct {
 type Response struct {
 	// Status is the HTTP status.
 	Status int
-	// Header holds the HTTP headers.
+	// Header contains the HTTP headers.
 	Header http.Header
 	// Body is the JSON-RPC message. For an event stream it is the last message.
 	Body []byte
-	// Events holds the messages of an event stream before the last.
+	// Events contains all messages of an event stream except the last.
 	Events [][]byte
 }
 
@@ -166,7 +166,7 @@ func quote(s string) string {
 	return string(raw)
 }
 
-// jsonrpcResponse holds the parts of a JSON-RPC response that tests read.
+// jsonrpcResponse contains the parts of a JSON-RPC response that tests read.
 type jsonrpcResponse struct {
 	Result struct {
 		IsError bool                       `json:"isError"`

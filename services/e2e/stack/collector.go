@@ -38,9 +38,9 @@ type Span struct {
 	Kind tracev1.Span_SpanKind
 	// Trace, ID and Parent are identifiers in lower-case hexadecimal. Parent is empty for the root span of a trace.
 	Trace, ID, Parent string
-	// Links holds the trace ids of the linked spans.
+	// Links contains the trace ids of the linked spans.
 	Links []string
-	// Attributes holds the attributes of the span, as text.
+	// Attributes contains the attributes of the span, as text.
 	Attributes map[string]string
 	// Failed reports whether the status of the span is an error.
 	Failed bool

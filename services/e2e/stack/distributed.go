@@ -25,7 +25,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
 )
 
-// Distributed is a mesh in which each role runs in its own process and holds only the key of that role.
+// Distributed is a mesh in which each role runs in its own process and has only the key of that role.
 type Distributed struct {
 	*Stack
 	// Authority is the CA that every role trusts.
@@ -39,18 +39,18 @@ type Distributed struct {
 // roleProcess is the process of a role. Its log covers all starts of that role.
 type roleProcess struct {
 	cmd *exec.Cmd
-	// ended is closed when the process has ended. After that, err holds the result of cmd.Wait.
+	// ended is closed when the process has ended. After that, err contains the result of cmd.Wait.
 	ended chan struct{}
 	err   error
 	log   *output
-	// program replaces the role's program unless it is empty. env holds more variables for the process. [Distributed.ReplaceProgram]
-	// sets both.
+	// program replaces the role's program unless it is empty. env contains more variables for the process.
+	// [Distributed.ReplaceProgram] sets both.
 	program string
 	env     []string
 }
 
-// StartDistributed starts the programs of all roles with one configuration and with the additional environment variables
-// env, and waits until all of them serve. They are killed when the test ends.
+// StartDistributed starts the programs of all roles with one configuration and with the additional environment
+// variables env, and waits until all of them serve. They are killed when the test ends.
 func StartDistributed(t *testing.T, opts Options, env ...string) *Distributed {
 	t.Helper()
 	a := &Distributed{addrs: make(map[authv1.Role]string), roles: make(map[authv1.Role]*roleProcess), env: env}
@@ -75,7 +75,7 @@ func StartDistributed(t *testing.T, opts Options, env ...string) *Distributed {
 	return a
 }
 
-// certify creates one certificate folder for each role, which holds only that role's key.
+// certify creates one certificate folder for each role, which contains only that role's key.
 func (a *Distributed) certify(t *testing.T) {
 	t.Helper()
 	var err error
@@ -119,8 +119,8 @@ func (a *Distributed) Start(t *testing.T, role authv1.Role) {
 	})
 }
 
-// ReplaceProgram makes the next starts of the role run another program, with more environment variables. An empty program
-// selects the role's own program.
+// ReplaceProgram makes the next starts of the role run another program, with more environment variables. An empty
+// program selects the role's own program.
 func (a *Distributed) ReplaceProgram(role authv1.Role, program string, env ...string) {
 	a.roles[role].program, a.roles[role].env = program, env
 }
@@ -263,14 +263,14 @@ func (a *Distributed) IssueIdentity(t *testing.T, role authv1.Role) *pki.Identit
 	return id
 }
 
-// DialWithCertificate returns a connection to a role that presents cert, or no certificate if cert is nil. Calls fail at once while the
-// role is unavailable.
+// DialWithCertificate returns a connection to a role that presents cert, or no certificate if cert is nil. Calls fail
+// at once while the role is unavailable.
 func (a *Distributed) DialWithCertificate(t *testing.T, role authv1.Role, cert *tls.Certificate) *grpc.ClientConn {
 	t.Helper()
 	return a.DialWithCredentials(t, role, credentials.NewTLS(rpc.ClientTLS(cert, a.Authority.Pool(), role)))
 }
 
-// DialWithCredentials is like [Distributed.DialWithCertificate] but takes any transport credentials.
+// DialWithCredentials is like [Distributed.DialWithCertificate] but accepts any transport credentials.
 func (a *Distributed) DialWithCredentials(t *testing.T, role authv1.Role, creds credentials.TransportCredentials) *grpc.ClientConn {
 	t.Helper()
 	conn, err := grpc.NewClient("passthrough:///"+a.addrs[role], grpc.WithTransportCredentials(creds))
@@ -297,12 +297,12 @@ func (a *Distributed) ReplaceCertificate(t *testing.T, role authv1.Role) {
 	}
 }
 
-// CertFolder returns the folder that holds the key of a role.
+// CertFolder returns the folder that contains the key of a role.
 func (a *Distributed) CertFolder(role authv1.Role) string { return a.certFolder(role) }
 
 // StartReplica starts another process of a role and waits until the process serves. The process has a data folder and
-// addresses of its own. For each role in reach, it uses the address given there. The returned mesh controls only that
-// process, and has the addresses of a for all other roles.
+// addresses of its own. It uses the addresses in reach for the roles that reach contains. The returned mesh controls
+// only the new process, and has the addresses of *a for all other roles.
 func (a *Distributed) StartReplica(t *testing.T, role authv1.Role, reach map[authv1.Role]string) *Distributed {
 	t.Helper()
 	text, err := os.ReadFile(a.Config)

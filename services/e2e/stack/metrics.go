@@ -16,18 +16,18 @@ import (
 type Metric struct {
 	// Service is the `service.name` of the process that exports the metric.
 	Service string
-	// Name, Unit and Description are those of the exported metric.
+	// Name, Unit and Description are the name, the unit and the description of the exported metric.
 	Name, Unit, Description string
 	// Kind is `counter`, `up-down counter`, `gauge` or `histogram`. For any other metric it is the name of the Go
 	// type.
 	Kind string
-	// Points holds the values of the metric.
+	// Points contains the values of the metric.
 	Points []Point
 }
 
 // Point is one value of a metric.
 type Point struct {
-	// Attributes holds the attributes of the value, as text.
+	// Attributes contains the attributes of the value, as text.
 	Attributes map[string]string
 	// Value is the integer value. For a histogram it is the number of values.
 	Value int64
@@ -38,7 +38,7 @@ type Point struct {
 // metricKey identifies a metric by the service.instance.id of its process and by its name.
 type metricKey struct{ instance, name string }
 
-// metricsReceiver receives metrics for a collector. It is a type of its own because both services have a method Export.
+// metricsReceiver receives metrics for a collector. It is a separate type because both services have a method Export.
 type metricsReceiver struct {
 	metricsv1.UnimplementedMetricsServiceServer
 

@@ -26,7 +26,7 @@ type Process struct {
 	cmd *exec.Cmd
 	// line receives the first line of standard output, or the part of it that was written before the process ended.
 	line chan []byte
-	// ended is closed when the process has ended. After that, err holds the result of cmd.Wait.
+	// ended is closed when the process has ended. After that, err contains the result of cmd.Wait.
 	ended chan struct{}
 	err   error
 
@@ -52,8 +52,8 @@ func (o *output) String() string {
 	return o.text.String()
 }
 
-// Start starts `sluice up` with a configuration that was written before, and waits until it serves. The process is
-// killed when the test ends, if it is still running.
+// Start starts `sluice up` with a configuration that [WriteConfig] has written, and waits until the mesh serves. The
+// process is killed when the test ends, if it is still running.
 func Start(t *testing.T, s *Stack) *Process {
 	t.Helper()
 	p := Launch(t, s, append([]string{"--output", "json"}, s.Args...)...)
@@ -61,14 +61,14 @@ func Start(t *testing.T, s *Stack) *Process {
 	return p
 }
 
-// StartWithoutConfig starts `sluice up` without a configuration, in an empty folder. It uses its demo server, starter policy
-// and generated tokens, and addresses that the system chooses.
+// StartWithoutConfig starts `sluice up` without a configuration, in an empty folder. It uses its demo server, starter
+// policy and generated tokens, and addresses that the system chooses.
 func StartWithoutConfig(t *testing.T) *Process {
 	t.Helper()
 	return StartWithoutConfigIn(t, t.TempDir())
 }
 
-// StartWithoutConfigIn is like [StartWithoutConfig] but uses dir, which may hold the files of an earlier run.
+// StartWithoutConfigIn is like [StartWithoutConfig] but uses dir, which may contain the files of an earlier run.
 func StartWithoutConfigIn(t *testing.T, dir string) *Process {
 	t.Helper()
 	p := Launch(t, &Stack{Dir: dir}, "--listen", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--output", "json")

@@ -22,7 +22,7 @@ import (
 // runTimeout is the longest time that [Run] lets a command run.
 const runTimeout = time.Minute
 
-// builds holds the programs that tests run. Each program is built once for each run of a test package.
+// builds contains the programs that tests run. Each program is built once for each run of a test package.
 type builds struct {
 	mu    sync.Mutex
 	dir   string
@@ -55,8 +55,8 @@ func (b *builds) build(name string) (err error) {
 	return nil
 }
 
-// Program returns the path of a program, `sluice` or that of a role, and builds it if necessary. [Main] removes the
-// program, unless SLUICE_TEST_PROGRAMS names the folder.
+// Program returns the path of the program `sluice` or of a role's program, and builds the program if necessary. [Main]
+// removes the program, unless SLUICE_TEST_PROGRAMS names the folder.
 func Program(t *testing.T, name string) string {
 	t.Helper()
 	programs.mu.Lock()
@@ -83,9 +83,9 @@ func Main(m *testing.M) int {
 	return code
 }
 
-// environ returns the environment of this process without the variables that configure a mesh (SLUICE_* and
-// OTEL_*). A variable E2E_NAME is passed on as NAME: E2E_SLUICE_DECISIONS_KEEP=false makes all programs call the
-// policy service for every call.
+// environ returns the environment of this process without the variables that configure a mesh (SLUICE_* and OTEL_*). A
+// variable E2E_NAME is forwarded as NAME: E2E_SLUICE_DECISIONS_KEEP=false makes all programs call the policy service
+// for every call.
 func environ(more ...string) []string {
 	var env []string
 	for _, v := range os.Environ() {
@@ -104,11 +104,11 @@ func environ(more ...string) []string {
 type Command struct {
 	// Program is the name of the program, see [Program]. Empty means sluice.
 	Program string
-	// Args holds the arguments.
+	// Args contains the arguments.
 	Args []string
 	// Dir is the working directory. Empty means the directory of the test.
 	Dir string
-	// Env holds more environment variables, as NAME=VALUE.
+	// Env contains more environment variables, as NAME=VALUE.
 	Env []string
 	// Stdin is the text of standard input.
 	Stdin string
@@ -118,7 +118,7 @@ type Command struct {
 type CommandResult struct {
 	// Code is the exit code.
 	Code int
-	// Stdout and Stderr hold the output.
+	// Stdout and Stderr contain the output.
 	Stdout, Stderr string
 }
 
@@ -139,8 +139,8 @@ func Run(t *testing.T, c Command) CommandResult {
 	return CommandResult{Code: cmd.ProcessState.ExitCode(), Stdout: stdout.String(), Stderr: stderr.String()}
 }
 
-// assignedAddrs holds the addresses that FreeAddr has returned in this process. An address is returned only once, because a
-// test may stop listening on it for a while.
+// assignedAddrs contains the addresses that FreeAddr has returned in this process. An address is returned only once,
+// because a test may stop listening on it for a while.
 var assignedAddrs sync.Map
 
 // FreeAddr returns a free loopback address that no other test of this process was given. Its port is below the

@@ -40,9 +40,9 @@ type Options struct {
 	Servers string
 	// Policy is the text of one policy document.
 	Policy string
-	// Tokens is the YAML of more tokens below `auth.tokens`, indented, with one line for each.
+	// Tokens contains additional tokens: indented YAML below `auth.tokens`, with one line for each token.
 	Tokens string
-	// Extra is more YAML at the top level of the configuration.
+	// Extra contains additional YAML for the top level of the configuration.
 	Extra string
 	// Listen and GRPC are listen addresses. If they are empty, the system chooses the ports.
 	Listen, GRPC string
@@ -56,17 +56,17 @@ type Stack struct {
 	URL string
 	// GRPC is the address of all services.
 	GRPC string
-	// Dir is the folder that holds the configuration, the policy and the data.
+	// Dir is the folder that contains the configuration, the policy and the data.
 	Dir string
 	// Config and Policy are the files that the mesh reads.
 	Config, Policy string
 	// Tokens is the path of the generated tokens. Only a [Process] sets it.
 	Tokens string
 	// Program is the path of the `sluice` program that [Launch] starts. If it is empty, Launch starts the program that
-	// [Program] builds. Env holds more environment variables for the program.
+	// [Program] builds. Env contains more environment variables for the program.
 	Program string
 	Env     []string
-	// Args holds more arguments for [Start].
+	// Args contains more arguments for [Start].
 	Args []string
 	// OwnGroup starts the program in its own process group, which does not receive Ctrl-C of a terminal.
 	OwnGroup bool

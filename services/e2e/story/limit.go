@@ -1,4 +1,5 @@
-// Package story holds test scenarios that several test packages run, against programs on this machine and containers.
+// Package story contains test scenarios that several test packages run, against programs on this machine and against
+// containers.
 package story
 
 import (
@@ -25,7 +26,7 @@ const (
 	sessions    = 3
 )
 
-// Limit describes a mesh whose policy has the limit above.
+// Limit describes a mesh whose policy has this limit on [LimitedTool].
 type Limit struct {
 	// MCP is the URL of the demo server behind the gateway, and Token is an agent's token.
 	MCP, Token string

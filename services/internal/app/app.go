@@ -36,8 +36,8 @@ type Process struct {
 	Version string
 }
 
-// Version returns the version that the linker set. Without that it returns `devel-` and the first 12 digits of the
-// VCS revision, or else the version of the module.
+// Version returns the version that the linker set. If the linker set none, it returns `devel-` and the first 12 digits
+// of the VCS revision. Without a VCS revision it returns the module version.
 func Version() string {
 	if version != "" {
 		return version
@@ -61,7 +61,7 @@ func Version() string {
 func Env(name string) (string, bool) { return os.LookupEnv(name) }
 
 // Signals returns a context that ends at SIGINT or SIGTERM. A second signal ends the process, because the handler is
-// removed after the first one.
+// removed after the first signal.
 func Signals() (context.Context, context.CancelFunc) {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop)

@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/app"
 )
 
-// Cases X7, S2. Quoted text in a log can't control a terminal and can't begin a line, in text and in JSON.
+// Cases X7, S2. In text logs and in JSON logs, quoted text can neither control a terminal nor begin a line.
 func TestNewLog_EscapesControlCharacters(t *testing.T) {
 	t.Parallel()
 	for _, text := range []bool{true, false} {

@@ -31,7 +31,7 @@ const (
 	maxReason = 1 << 10
 )
 
-// network is the network of a role in a separate process. It contains the role's present certificate, the CA and the
+// network is the network of a role in a separate process. It contains the role's current certificate, the CA and the
 // connections to other roles.
 type network struct {
 	role authv1.Role
@@ -57,7 +57,7 @@ func openNetwork(role authv1.Role, file *config.File, log *slog.Logger) (*networ
 	return n, nil
 }
 
-// renew replaces every connection by one that is made with the present certificate.
+// renew replaces every connection with one that uses the current certificate.
 func (n *network) renew() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -66,7 +66,7 @@ func (n *network) renew() {
 	}
 }
 
-// present returns the role's present certificate and CA.
+// present returns the role's current certificate and CA.
 func (n *network) present() (*tls.Certificate, *x509.CertPool) {
 	keys := n.keys.Current()
 	return &keys.Cert, keys.Pool

@@ -25,7 +25,7 @@ import (
 // Mesh contains the dependencies of a role's service.
 type Mesh struct {
 	Process
-	// Tokens identifies people. The policy role's service fills it. In other roles it is updated from the policy
+	// Tokens identifies people. The policy role's service fills Tokens, and other roles receive updates from the policy
 	// role.
 	Tokens *authn.Tokens
 	// Conn returns a connection to a role.
@@ -46,14 +46,14 @@ type Runner interface {
 	Run(ctx context.Context) error
 }
 
-// A Closer is a service that holds resources from its construction on.
+// A Closer is a service that acquires resources when it is constructed.
 type Closer interface {
 	// Close releases the resources. It is called once, after Run has returned.
 	Close() error
 }
 
-// Build makes a role's service, for a separate process or for one process with all roles. Each role's package has
-// one.
+// Build creates a role's service, either for a separate process or for one process that runs all roles. Each role's
+// package has a Build function.
 type Build func(ctx context.Context, mesh Mesh) (rpc.Service, error)
 
 // Role is the main function of a role's program. It does not return.
@@ -112,7 +112,7 @@ func serveRole(ctx context.Context, net *network, build Build) (err error) {
 	return serve(ctx, net, mesh, svc)
 }
 
-// serve serves a role's service, calls its Run and updates the tokens. It returns when ctx ends or one of these
+// serve serves a role's service, calls its Run and updates the tokens. It returns when ctx ends or one of the three
 // fails.
 func serve(ctx context.Context, at *network, mesh Mesh, svc rpc.Service) error {
 	server, err := rpc.NewServer(

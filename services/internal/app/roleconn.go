@@ -16,12 +16,13 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
 )
 
-// drainTimeout is how long calls may go on using a replaced connection. Clients then open their streams again.
+// drainTimeout is how long calls may continue to use a replaced connection. After that, clients must reopen their
+// streams.
 const drainTimeout = 30 * time.Second
 
-// roleConn is the connection to a role, made with this role's present certificate. It is replaced when that certificate
-// changes, and when the other role's certificate expires. Principals are signed with the key of the connection that
-// carries them. A roleConn is safe for concurrent use.
+// roleConn is the connection to a role, made with this role's current certificate. The connection is replaced when that
+// certificate changes, and when the other role's certificate expires. Principals are signed with the key of the
+// connection that carries them. A roleConn is safe for concurrent use.
 type roleConn struct {
 	target string
 	to     authv1.Role
@@ -33,14 +34,13 @@ type roleConn struct {
 	mu       sync.Mutex
 	conn     *rpc.Conn
 	draining map[*rpc.Conn]*time.Timer
-	// renewal replaces the connection at renewAt. That is when the first of the certificates at the other end
-	// expires; a role with several processes has several.
+	// renewal replaces the connection at renewAt, when the first certificate of the other role's processes expires.
 	renewal *time.Timer
 	renewAt time.Time
 	closed  bool
 }
 
-// open makes the line's first connection.
+// open makes the first connection.
 func (l *roleConn) open() error {
 	conn, err := l.dial()
 	if err != nil {
@@ -73,8 +73,8 @@ func (l *roleConn) dial() (*rpc.Conn, error) {
 	return rpc.Dial(l.target, l.to, cfg, deps)
 }
 
-// renewBy schedules the replacement of the connection for end, when the certificate at the other end expires. The
-// other end must then present a valid certificate.
+// renewBy schedules the replacement of the connection for the time end, when the server's certificate expires. The
+// server must present a valid certificate on the new connection.
 func (l *roleConn) renewBy(end time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -92,7 +92,7 @@ func (l *roleConn) stopRenewal() {
 	}
 }
 
-// renew replaces the present connection and closes the old one after drainTimeout.
+// renew replaces the current connection and closes the old one after drainTimeout.
 func (l *roleConn) renew() {
 	l.mu.Lock()
 	l.stopRenewal() // the next connection schedules its own

@@ -10,23 +10,23 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/gosched"
 )
 
-// minProcs is the minimum of GOMAXPROCS during long work, even on a machine with fewer processors.
+// minProcs is the minimum GOMAXPROCS during long work, even on a machine with fewer processors.
 const minProcs = 4
 
 // spareHeap is the size in bytes of an allocation that is never used. The garbage collector counts it as part of the
 // heap, so it collects less often. Its pages are never touched, so they take no memory.
 const spareHeap = 32 << 20
 
-// Tune sets GOMAXPROCS, the memory limit and the garbage collector. It leaves what the operator sets with GOMAXPROCS,
-// GOMEMLIMIT, AUTOMEMLIMIT or GOGC.
+// Tune sets GOMAXPROCS, the memory limit and the garbage collector. It does not override what the operator sets with
+// GOMAXPROCS, GOMEMLIMIT, AUTOMEMLIMIT or GOGC.
 //
-// On a machine with few processors Tune raises GOMAXPROCS during long work. Then the operating system shares the
-// processors between the goroutines; Go itself preempts long work only after 10 ms
-// (docs/decisions/0020-cooperative-scheduling.md). If a container limits processor time, GOMAXPROCS stays: a higher
-// value would use up the time early, and the system would then stop the process until the next period.
+// On a machine with few processors, Tune raises GOMAXPROCS during long work, so that the operating system shares the
+// processors between the goroutines. Go itself preempts long work only after 10 ms
+// (docs/decisions/0020-cooperative-scheduling.md). Tune does not raise GOMAXPROCS if a container limits processor time:
+// a higher value would use up the time early, and the kernel would throttle the process until the next period.
 //
-// If a container limits memory, Go may use nine tenths of that memory. A small heap is collected less often
-// (docs/decisions/0030-performance.md).
+// If a container limits memory, Tune sets the Go memory limit to nine tenths of the container's limit. A small heap is
+// collected less often (docs/decisions/0030-performance.md).
 func Tune() {
 	_, isSet := Env("GOMAXPROCS")
 	if now := runtime.GOMAXPROCS(0); !isSet && now == runtime.NumCPU() && now < minProcs {

@@ -28,7 +28,7 @@ func TestTune(t *testing.T) {
 		return
 	}
 	own := runtime.GOMAXPROCS(0)
-	if own == runtime.NumCPU() { // otherwise a container has fewer
+	if own == runtime.NumCPU() { // otherwise a container limits the processors
 		own = max(4, own)
 	}
 	for setting, want := range map[string]int{"": own, "GOMAXPROCS=1": 1, "GOMAXPROCS=2": 2} {
@@ -44,8 +44,8 @@ func TestTune(t *testing.T) {
 	}
 }
 
-// This test starts the test binary again, which makes 24 MiB of garbage. A small heap must not be collected
-// meanwhile, unless the operator has configured that.
+// This test starts the test binary again, which makes 24 MiB of garbage. The small heap must not be collected, unless
+// the operator has configured that.
 func TestTune_CollectsSmallHeapLessOften(t *testing.T) {
 	t.Parallel()
 	if os.Getenv("SLUICE_TUNED") != "" {

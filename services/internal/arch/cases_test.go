@@ -109,7 +109,7 @@ func casesInTests(t *testing.T) map[string][]string {
 	return found
 }
 
-// isTestFunction reports whether a function is a test or a helper of one, which is a function with a parameter of type
+// isTestFunction reports whether a function is a test or a test helper, which is a function with a parameter of type
 // *testing.T.
 func isTestFunction(f *ast.FuncDecl) bool {
 	for _, param := range f.Type.Params.List {

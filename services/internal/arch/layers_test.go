@@ -6,17 +6,17 @@ import (
 	"testing"
 )
 
-// gatewayLayers are the packages of gateway/internal from the lowest layer to the highest. A package imports packages of
-// lower layers only. A folder stands for the packages below it, too, unless they are listed themselves.
+// gatewayLayers are the packages of gateway/internal from the lowest layer to the highest. A package imports packages
+// of lower layers only. A folder also covers the packages below it, unless they are listed separately.
 var gatewayLayers = [][]string{
 	{"broadcast", "httpclient", "limits", "lru", "mcp", "mcpschema", "npx", "programs", "toolreport/toolreporttest"}, // values and limits
 	{"jsonrpc", "meters", "refusal"},                                             // messages, and how they are refused
-	{"aggregate", "bodyreader", "httpserver", "question", "spans", "toolreport"}, // what is made of messages
+	{"aggregate", "bodyreader", "httpserver", "question", "spans", "toolreport"}, // built on messages
 	{"upstream"}, // connections to servers
 	{"paramheaders", "session", "upstream/grpctools", "upstream/stdio", "upstream/streamable", "upstream/upstreamtest"}, // transports, and sessions of clients
 	{"discovery"},                        // what each server lists
 	{"servers", "visibility"},            // the configured servers, and what callers see of them
-	{"decisioncache", "tasks"},           // decisions that are used again, and calls that wait
+	{"decisioncache", "tasks"},           // reused decisions, and calls that wait
 	{"attempt"},                          // one attempt at a call
 	{"approvals"},                        // people's decisions
 	{"pipeline"},                         // decide, approve, reserve, record, forward
@@ -44,8 +44,8 @@ func gatewayLayer(pkg string) (layer int, entry string) {
 	}
 }
 
-// TestImports_PackagesOfTheGatewayImportLowerLayersOnly checks that each package of gateway/internal has a layer, and that
-// no import goes to the same layer or to a higher one.
+// TestImports_PackagesOfTheGatewayImportLowerLayersOnly checks that each package of gateway/internal has a layer, and
+// that no package imports a package of the same layer or of a higher layer.
 func TestImports_PackagesOfTheGatewayImportLowerLayersOnly(t *testing.T) {
 	t.Parallel()
 	const inside = "gateway/internal/"

@@ -11,8 +11,8 @@ import (
 	"testing"
 )
 
-// TestSequential_PackagesStartNoGoroutines checks the packages in the variable SEQUENTIAL of the Makefile. Their tests run
-// without the race detector, so these packages must have no goroutine, no channel, and no lock or atomic value.
+// TestSequential_PackagesStartNoGoroutines checks the packages in the variable SEQUENTIAL of the Makefile. Their tests
+// run without the race detector, so these packages must have no goroutine, no channel, and no lock or atomic value.
 func TestSequential_PackagesStartNoGoroutines(t *testing.T) {
 	t.Parallel()
 	makefile, err := os.ReadFile(filepath.Join(root, "..", "Makefile"))
@@ -42,8 +42,8 @@ func TestSequential_PackagesStartNoGoroutines(t *testing.T) {
 	}
 }
 
-// findConcurrency returns a description of the first construct in a file that can cause a data race, or an empty string. A
-// value that [sync.OnceValues] makes cannot cause one.
+// findConcurrency returns a description of the first construct in a file that can cause a data race, or an empty
+// string. A value that [sync.OnceValues] makes cannot cause a data race.
 func findConcurrency(file *ast.File) (why string) {
 	ast.Inspect(file, func(n ast.Node) bool {
 		switch n := n.(type) {

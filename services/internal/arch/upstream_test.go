@@ -15,8 +15,8 @@ const (
 	replies  = "gateway/internal/dispatch/server_requests.go"
 )
 
-// reachingNames maps a package to its names that could reach a server. The value lists the files, by the start of their paths,
-// that may use the name in addition to tests and to the package itself.
+// reachingNames maps a package to its names that could reach a server. The value lists the files, by the start of their
+// paths, that may use the name in addition to tests and to the package itself.
 var reachingNames = map[string]map[string][]string{
 	module + upstream: {
 		"Transport": {"gateway/gateway.go"}, // configures how each server is reached
@@ -32,8 +32,8 @@ var reachingNames = map[string]map[string][]string{
 	"os/exec":                              {"Command": nil, "CommandContext": nil, "Cmd": nil},
 }
 
-// TestUpstream_IsReachedOnlyThroughItsPackage checks that all traffic to a server goes through a session of package upstream, and
-// that a client's request goes there only through the pipeline.
+// TestUpstream_IsReachedOnlyThroughItsPackage checks that all traffic to a server goes through a session of package
+// upstream, and that a client's request is sent only through the pipeline.
 func TestUpstream_IsReachedOnlyThroughItsPackage(t *testing.T) {
 	t.Parallel()
 	eachImport(t, func(file, imp string) {
@@ -75,7 +75,8 @@ func TestUpstream_IsReachedOnlyThroughItsPackage(t *testing.T) {
 	}
 }
 
-// checkSelector reports an error if a file must not use a name. If the file may use it, check marks the file in said.
+// checkSelector reports an error if a file must not use a name. If the file may use the name, checkSelector marks the
+// file in said.
 func checkSelector(t *testing.T, file string, names map[string]string, expr ast.Expr, suffix string, said map[string]bool) {
 	t.Helper()
 	selector, ok := expr.(*ast.SelectorExpr)

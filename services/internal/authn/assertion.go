@@ -22,7 +22,7 @@ const (
 	PrincipalKey = "sluice-principal"
 	// assertionLife is how long a signed principal is valid.
 	assertionLife = 60 * time.Second
-	// assertionReuse is how long a signed principal is reused. At least half of its life remains whenever it is sent.
+	// assertionReuse is how long a signed principal is reused. Whenever it is sent, at least half of its lifetime remains.
 	assertionReuse = 30 * time.Second
 	// clockSkew is the accepted difference between the clocks of two machines.
 	clockSkew = 5 * time.Second
@@ -34,7 +34,7 @@ const (
 var ErrAssertion = errors.New("the signed principal is not valid")
 
 // claims is the content of a signed principal, which is a JWT (RFC 7519). Its private claim contains the principal's
-// protobuf encoding, so that every reader reads the same principal.
+// protobuf encoding, so that all verifiers parse the same principal.
 type claims struct {
 	jwt.RegisteredClaims
 	// Principal is the base64url encoding of a sluice.identity.v1.Principal.
@@ -123,8 +123,9 @@ func NewVerifier(validate func(proto.Message) error) (*Verifier, error) {
 	return &Verifier{validate: validate, cache: newCache[assertionKey, *identityv1.Principal](cacheSize)}, nil
 }
 
-// Verify returns the principal in an assertion for audience that signer has signed. signer is the peer at the other
-// end of the connection. The result is shared and must not be changed. Every refusal wraps [ErrAssertion].
+// Verify returns the principal in the assertion text, which must be signed by signer for the given audience. signer is
+// the peer at the other end of the connection. The result is shared and must not be modified. Every refusal wraps
+// [ErrAssertion].
 func (v *Verifier) Verify(text string, signer Peer, audience authv1.Role) (*identityv1.Principal, error) {
 	now := time.Now()
 	if len(signer.Key) != ed25519.PublicKeySize {

@@ -54,7 +54,7 @@ func ana() *identityv1.Principal {
 	}
 }
 
-// anasAgent returns an agent of ana's, which wasmagent may sign.
+// anasAgent returns an agent that belongs to ana. wasmagent may sign this principal.
 func anasAgent() *identityv1.Principal {
 	return &identityv1.Principal{
 		Tenant: "default", Subject: "agent:default/a1", Role: authv1.TokenRole_TOKEN_ROLE_AGENT, Chain: []*identityv1.Principal{ana()},

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// cache stores values until they expire. When it is full, it drops all of them, because callers can make them again.
+// cache stores values until they expire. When it is full, it drops all of them, because callers can recreate them.
 type cache[K comparable, V any] struct {
 	mu    sync.RWMutex
 	items map[K]cached[V]

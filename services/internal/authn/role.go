@@ -50,7 +50,7 @@ func RoleName(r authv1.Role) string {
 	return "unknown"
 }
 
-// ParseRole returns the role of that name.
+// ParseRole returns the role with the given name.
 func ParseRole(name string) (authv1.Role, error) {
 	for role, n := range roleNames {
 		if n == name {

@@ -6,8 +6,8 @@ import (
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 )
 
-// PrincipalsOf returns the principals of a subject's valid tokens, one for each token. The results are shared and
-// must not be changed. Errors: [ErrTokensStale].
+// PrincipalsOf returns the principals of a subject's valid tokens, one for each token. The results are shared and must
+// not be modified. Errors: [ErrTokensStale].
 func (t *Tokens) PrincipalsOf(tenant, subject string) ([]*identityv1.Principal, error) {
 	set, now := t.set.Load(), time.Now()
 	confirmedAt := t.confirmedAt.Load()

@@ -20,8 +20,8 @@ import (
 var (
 	// ErrTokenUnknown means that no valid token has that text.
 	ErrTokenUnknown = errors.New("no valid token has this text")
-	// ErrTokensStale means that this process has received no state of the tokens for too long. It can't know which
-	// tokens are valid.
+	// ErrTokensStale means that the policy role has not confirmed the set of tokens for too long, so this process can't
+	// know which tokens are valid.
 	ErrTokensStale = errors.New("it is unknown which tokens are valid: the policy role is unavailable")
 )
 
@@ -136,8 +136,8 @@ func (t *Tokens) Replace(records []*identityv1.TokenRecord) error {
 	return nil
 }
 
-// Confirm records that the source of the tokens has just confirmed the set. After that the set becomes stale when 1 s
-// passes without a confirmation.
+// Confirm records that the source of the tokens has just confirmed the set. The set becomes stale if 1 s passes without
+// another confirmation.
 func (t *Tokens) Confirm() {
 	t.confirmedAt.Store(new(time.Now()))
 	t.mu.Lock()
@@ -148,12 +148,12 @@ func (t *Tokens) Confirm() {
 	}
 }
 
-// HasSet reports whether there has been a set. Before that no token is accepted.
+// HasSet reports whether a set was ever received. Until then no token is accepted.
 func (t *Tokens) HasSet() bool { return t.set.Load() != nil }
 
-// Lookup returns the principal of a token's text. The result is shared and must not be changed. Errors:
-// [ErrTokenUnknown] and [ErrTokensStale]. With ErrTokensStale, Lookup also returns the principal in the last
-// confirmed set, if the set contains the token.
+// Lookup returns the principal of a token's text. The result is shared and must not be modified. Errors:
+// [ErrTokenUnknown] and [ErrTokensStale]. With ErrTokensStale, Lookup also returns the principal in the last confirmed
+// set, if the set contains the token.
 func (t *Tokens) Lookup(secret string) (*identityv1.Principal, error) {
 	set := t.set.Load()
 	if set == nil {

@@ -20,7 +20,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 )
 
-// record returns the record of a token with that text.
+// record returns the record of a token with the given text.
 func record(name, secret string, edit ...func(*identityv1.Token)) *identityv1.TokenRecord {
 	hash := authn.HashSecret(secret)
 	token := &identityv1.Token{Name: name, Tenant: "default", Subject: name, Role: authv1.TokenRole_TOKEN_ROLE_AGENT}
@@ -110,7 +110,7 @@ func TestTokensReplace_KeepsOldSetOnError(t *testing.T) {
 	}
 }
 
-// Tokens become stale after 1 s. Then no token is accepted, because it may have been revoked.
+// Tokens become stale 1 s after the last confirmation. A stale token is not accepted, because it may have been revoked.
 func TestTokensLookup_IsStaleAfterOneSecond(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

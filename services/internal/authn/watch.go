@@ -20,7 +20,7 @@ func WatchTokens(ctx context.Context, from identityv1.IdentityServiceClient, tok
 	known, lost := false, false
 	stream := grpcstream.Stream[identityv1.WatchTokensResponse]{
 		Open: func(ctx context.Context) (grpc.ServerStreamingClient[identityv1.WatchTokensResponse], error) {
-			known = false // a message without a set confirms only the set of its own stream
+			known = false // a message without a set confirms only the set that the same stream has sent
 			return from.WatchTokens(ctx, &identityv1.WatchTokensRequest{})
 		},
 		Handle: func(resp *identityv1.WatchTokensResponse) error {

@@ -17,7 +17,7 @@ import (
 )
 
 // source is a policy role that the test controls. Each call of WatchTokens gets the next stream of messages; the last
-// stream is used again.
+// stream is reused.
 type source struct {
 	identityv1.IdentityServiceClient
 	mu      sync.Mutex
@@ -132,8 +132,8 @@ func TestWatchTokens_SetIsStaleWhenSourceIsSilent(t *testing.T) {
 	})
 }
 
-// A message without a set confirms the set of its own stream. Before the stream's first set, it must not confirm the
-// set of an earlier stream.
+// A message without a set confirms only the set that the same stream has sent. Before the stream's first set, it must
+// not confirm the set of an earlier stream.
 func TestWatchTokens_BeatConfirmsOnlyItsOwnStream(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

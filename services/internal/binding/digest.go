@@ -21,10 +21,10 @@ const defaultMethod = "tools/call"
 // never do. The zero value belongs to no call.
 type Digest [sha256.Size]byte
 
-// Bind returns the digest of a call of p, and the call's params as they are stored and sent. These params lack the
-// members that differ between repetitions of a call; all other text is as it was when the call was approved. Bind
-// does not change its arguments. It returns an error if the params are not a JSON object, contain a repeated key, or
-// contain invalid text.
+// Bind returns the digest of a call by p, and the call's params in the form in which they are stored and sent. In this
+// form, the members that differ between repetitions of a call are missing, and all other text is unchanged. Bind does
+// not modify its arguments. It returns an error if the params are not a JSON object, contain a repeated key, or contain
+// invalid text.
 func Bind(p *identityv1.Principal, call *approvalv1.BoundCall) (Digest, string, error) {
 	params, err := strip(call.GetCall().GetParamsJson())
 	if err != nil {

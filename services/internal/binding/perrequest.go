@@ -11,7 +11,7 @@ import (
 // The escapes of a string are resolved before it is measured.
 const maxNumbering = 128
 
-// numberingKeys lists the keys of `_meta` with which the protocol, and known clients, number or mark each request.
+// numberingKeys lists the keys of `_meta` with which the protocol and known clients number or tag each request.
 var numberingKeys = []string{
 	"progressToken", "io.modelcontextprotocol/protocolVersion", "io.modelcontextprotocol/logLevel",
 	"claudecode/toolUseId", "vscode.conversationId", "vscode.requestId",

@@ -11,7 +11,7 @@ import (
 
 const ownPrefix = "dev.sluice/"
 
-// strip removes from params the members that differ between repetitions of a call. All other bytes stay.
+// strip removes from params the members that differ between repetitions of a call. All other bytes are unchanged.
 func strip(params string) (string, error) {
 	if params == "" {
 		return "", nil
@@ -34,9 +34,9 @@ func strip(params string) (string, error) {
 // essentialKey maps a method to the key of the params that says what is requested, in addition to the name.
 var essentialKey = map[string]string{defaultMethod: "arguments", "prompts/get": "arguments", "resources/read": "uri"}
 
-// keepEssential removes from the params of a method every member that a caller can change without requesting
-// something else. For a known method these are all members except the essential one, for other methods `_meta`. The
-// params must be a result of [strip].
+// keepEssential removes from the params of a method every member that a caller can change without requesting something
+// else. For a known method these are all members except the essential one; for other methods it is `_meta`. The params
+// must be a result of [strip].
 func keepEssential(method, params string) (string, error) {
 	if params == "" {
 		return "", nil

@@ -25,9 +25,9 @@ const MaxNumber = 64
 // space. Keys are in the order of their UTF-8 bytes. Strings are compared by value, without normalisation, and
 // numbers by exact decimal value.
 //
-// An empty text means an object without members. Errors are a repeated key, a number of more than [MaxNumber] bytes,
-// invalid text, and anything after the object. The time grows with the length of the text, and does not depend on the
-// depth of nesting.
+// An empty text means an object without members. Object returns an error for a repeated key, a number of more than
+// [MaxNumber] bytes, invalid text, and anything after the object. The time grows with the length of the text, and does
+// not depend on the depth of nesting.
 func Object(text string) (string, error) {
 	if text == "" {
 		return "{}", nil
@@ -45,13 +45,13 @@ func Object(text string) (string, error) {
 	return w.ordered(), nil
 }
 
-// A writer writes each value once, and puts the members of objects into order at the end. If it put each object into
-// order immediately, deeply nested values would be copied once per level.
+// A writer writes each value once, and sorts the members of objects at the end. If it sorted each object immediately,
+// deeply nested values would be copied once per level.
 type writer struct {
 	dec *jsontext.Decoder
 	// out is the canonical form, except for the order of members.
 	out []byte
-	// openMembers contains the members, read so far, of the objects that have not ended.
+	// openMembers contains the members read so far of objects that are not complete yet.
 	openMembers []member
 	// unordered contains the objects whose members are not in canonical order.
 	unordered []object
@@ -67,7 +67,7 @@ type member struct {
 	span
 }
 
-// An object is an object whose members are not in canonical order.
+// An object is a JSON object whose members are not in canonical order.
 type object struct {
 	span
 	// members lists the object's members in canonical order.
@@ -179,8 +179,8 @@ func (w *writer) ordered() string {
 	return out.String()
 }
 
-// writeOrdered writes a part of out, with members in canonical order. In unordered, outer objects come before inner
-// ones, so the search finds the outermost object that begins in the part.
+// writeOrdered writes the range part of out, with members in canonical order. The slice unordered lists outer objects
+// before inner ones, so the search finds the outermost object that begins in the range.
 func (w *writer) writeOrdered(out *strings.Builder, part span) {
 	for part.start < part.end {
 		i, _ := slices.BinarySearchFunc(w.unordered, part.start, func(o object, start int) int { return cmp.Compare(o.start, start) })

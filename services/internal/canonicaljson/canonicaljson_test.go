@@ -133,7 +133,7 @@ func TestObject_OrdersMembersAtEveryLevel(t *testing.T) {
 	})
 }
 
-// inOrder returns the canonical form of a value that encoding/json has read, without numbers.
+// inOrder returns the canonical form of a value that encoding/json has parsed. The value must not contain numbers.
 func inOrder(value any) string {
 	var parts []string
 	switch v := value.(type) {

@@ -12,8 +12,8 @@ import (
 // File is the whole configuration. Each service uses its part. Relative paths are relative to the file; see
 // [File.Path].
 //
-// The comments of this type's fields, and of the types that it holds, are the tables of docs/configuration.md. Keys in
-// them are in backticks, and a default that the code of this package does not set is named as well.
+// The comments of this type's fields, and of the types that it contains, are the tables of docs/configuration.md. Keys
+// in them are in backticks, and a default that the code of this package does not set is named as well.
 type File struct {
 	// Listen is the address where clients reach MCP. Other than on loopback, it needs `listen_tls` or `behind_proxy`.
 	Listen string `yaml:"listen"`
@@ -178,7 +178,7 @@ type Stores struct {
 // logLevels maps the names of levels to the levels.
 var logLevels = map[string]slog.Level{"debug": slog.LevelDebug, "info": slog.LevelInfo, "warn": slog.LevelWarn, "error": slog.LevelError}
 
-// ParseLogLevel returns the level of that name.
+// ParseLogLevel returns the level with the given name.
 func ParseLogLevel(name string) (slog.Level, error) {
 	level, ok := logLevels[name]
 	if !ok {
@@ -219,10 +219,10 @@ func defaultRoles() map[string]Role {
 	}
 }
 
-// HasSeparateRoles reports whether roles run in separate processes, which is so if the file sets the address of a role.
+// HasSeparateRoles reports whether the file sets the address of a role, so that roles run in separate processes.
 func (f *File) HasSeparateRoles() bool { return f.separateRoles }
 
-// MCPScheme returns the scheme of the URLs of MCP, http or https.
+// MCPScheme returns the scheme of MCP URLs, http or https.
 func (f *File) MCPScheme() string {
 	if f.ListenTLS.Cert != "" {
 		return "https"

@@ -24,7 +24,7 @@ func (f *File) SecretPaths() []string {
 // PolicyPaths returns the absolute paths of the files and folders of the policies.
 func (f *File) PolicyPaths() []string { return f.absolutePaths(f.Policies) }
 
-// absolutePaths returns the paths as clean absolute paths, each once. It leaves out empty paths.
+// absolutePaths returns the paths as clean absolute paths, without duplicates or empty paths.
 func (f *File) absolutePaths(paths []string) []string {
 	var out []string
 	for _, path := range paths {

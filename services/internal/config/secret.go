@@ -10,8 +10,8 @@ import (
 )
 
 // referencePattern matches `${env:NAME}`, `${file:PATH}` or `${plain:NAME}` anywhere in a value. It also matches text
-// that only begins like a reference. That text is refused: if it were used verbatim, a typing error would make a
-// secret that is easy to guess.
+// that only begins like a reference. That text is refused: if it were used verbatim, a typo would result in a secret
+// that is easy to guess.
 var referencePattern = regexp.MustCompile(`\$\{(?:([^}:]*):([^}]*)\}|)`)
 
 // Secret is a value that may contain references and must not be shown. Only the role that needs the secret resolves

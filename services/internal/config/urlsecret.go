@@ -11,8 +11,8 @@ import (
 // credentialParam matches names of query parameters that usually contain credentials.
 var credentialParam = regexp.MustCompile(`(?i)key|token|secret|passw|pwd|auth|sig|credential|session|sas|jwt|^code$|^pat$`)
 
-// isRandom reports whether a value looks random. It then has at least 20 characters, only letters, digits, - or _,
-// and among these upper case, lower case and digits. Usual names, versions and UUIDs don't look random.
+// isRandom reports whether a value looks random: it has at least 20 characters, consists of letters, digits, - and _,
+// and contains upper-case letters, lower-case letters and digits. Usual names, versions and UUIDs don't look random.
 func isRandom(value string) bool {
 	if len(value) < 20 {
 		return false

@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/gosched"
 )
 
-// maxUnauthenticatedRead is the maximum number of bytes per read from an unauthenticated client. The server parses
-// all bytes of a read before the next one, even if the connection ends meanwhile.
+// maxUnauthenticatedRead is the maximum number of bytes per read from an unauthenticated client. The server parses all
+// bytes of one read before the next read, even if the connection has ended.
 const maxUnauthenticatedRead = 4 << 10
 
 // Conn is a connection that a [Listener] accepted.
@@ -20,10 +20,10 @@ type Conn struct {
 	net.Conn
 	listener *Listener
 	prefix   netip.Prefix
-	// identifyTimer closes the connection after Limits.IdentifyTimeout. It is set if element is set.
+	// identifyTimer closes the connection after Limits.IdentifyTimeout. It is nil if element is nil.
 	identifyTimer *time.Timer
 
-	// The listener's lock guards the fields from here to closed.
+	// The listener's lock guards the fields from element to closed.
 
 	// element is the connection's element in the list of unauthenticated connections; nil if it is not in the list.
 	element *list.Element
@@ -46,8 +46,8 @@ type Conn struct {
 }
 
 // Identify sets the caller of the connection and reports whether the caller may have one more connection. Only the
-// first caller of a connection is counted; for later callers Identified returns true. For an empty caller it returns
-// false.
+// first caller of a connection is counted; for later callers Identify returns true. For an empty caller Identify
+// returns false.
 func (c *Conn) Identify(caller string) bool {
 	c.listener.mu.Lock()
 	defer c.listener.mu.Unlock()
@@ -64,7 +64,7 @@ func (c *Conn) Identify(caller string) bool {
 	return true
 }
 
-// IsIdentified reports whether a caller was identified. Identified need not be called again then.
+// IsIdentified reports whether a caller was identified. In that case Identify need not be called again.
 func (c *Conn) IsIdentified() bool { return c.identified.Load() }
 
 // NetConn returns the underlying connection, like [crypto/tls.Conn.NetConn].
@@ -81,7 +81,7 @@ func (c *Conn) expire() {
 }
 
 // hasSentData reports whether the client has sent anything, including data that the server has not read yet. If there
-// are many new connections, the server reads them late.
+// are many new connections, the server may take long to read from each.
 func (c *Conn) hasSentData() bool {
 	if !c.sentData.Load() && hasUnreadData(c.Conn) {
 		c.sentData.Store(true)

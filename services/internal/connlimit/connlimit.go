@@ -2,8 +2,9 @@
 // unauthenticated connections in total and per address, and closes a connection on which no caller is identified in
 // time.
 //
-// If there are too many unauthenticated connections, one is closed: the oldest one that has sent nothing, otherwise
-// the oldest one. Identified callers have separate quotas, which unauthenticated clients can't use up.
+// If there are too many unauthenticated connections, the listener closes the oldest connection that has sent nothing,
+// or the oldest of all if each has sent something. Identified callers have separate quotas, which unauthenticated
+// clients can't use up.
 package connlimit
 
 import (
@@ -51,16 +52,16 @@ type Listener struct {
 	perCaller map[string]int
 	// proxied is the number of connections of trusted proxies.
 	proxied int
-	// closedCount is the number of connections that were closed for others since the last log message.
+	// closedCount is the number of connections that were closed to make room for others since the last log message.
 	closedCount int
-	// loggedAt is the time of that message.
+	// loggedAt is the time of the last log message.
 	loggedAt time.Time
 }
 
 // logInterval is the minimum interval between log messages about closed connections.
 const logInterval = time.Minute
 
-// Listen returns a listener that bounds the connections of lis. If it closes connections to make space for others, it
+// Listen returns a listener that bounds the connections of lis. If it closes connections to make room for others, it
 // logs that at most once a minute.
 func Listen(lis net.Listener, limits Limits, log *slog.Logger) (*Listener, error) {
 	if lis == nil || log == nil || limits.MaxUnauthenticated <= 0 || limits.MaxPerAddress <= 0 || limits.MaxPerCaller <= 0 || limits.IdentifyTimeout <= 0 ||
@@ -115,8 +116,8 @@ func (l *Listener) countProxied(c *Conn) bool {
 	return true
 }
 
-// countUnauthenticated counts an unauthenticated connection. It returns the connection that must be closed for it, or
-// nil, and the number of closed connections to log now.
+// countUnauthenticated counts an unauthenticated connection. It returns the connection that must be closed to make
+// room, or nil, and the number of closed connections to log now.
 func (l *Listener) countUnauthenticated(c *Conn) (least *Conn, turned int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -147,8 +148,8 @@ func (l *Listener) countClosed(now time.Time) (say int) {
 }
 
 // oldestOf returns the connection of an address that is closed first: the oldest one that has sent nothing, otherwise
-// the oldest one. A client that has begun its handshake therefore keeps its connection, however many silent ones
-// there are.
+// the oldest one. A client that has begun its handshake therefore keeps its connection, regardless of the number of
+// silent connections.
 func (l *Listener) oldestOf(from netip.Prefix) (oldest *Conn) {
 	for e := l.unauthenticated.Front(); e != nil; e = e.Next() {
 		switch c := e.Value.(*Conn); { //nolint:forcetypeassert // the list contains only *Conn

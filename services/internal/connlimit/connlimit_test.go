@@ -36,7 +36,7 @@ func (w addressListener) Accept() (net.Conn, error) {
 	return addressConn{conn, net.TCPAddrFromAddrPort(netip.MustParseAddrPort(<-w.from))}, nil
 }
 
-// testListener is a door.Listener that a test can connect to.
+// testListener is a [connlimit.Listener] that a test can connect to.
 type testListener struct {
 	t    *testing.T
 	wing addressListener
@@ -90,7 +90,7 @@ func TestListener_ClosesOldestUnauthenticatedConnection(t *testing.T) {
 	tests := []struct {
 		name string
 		come []string
-		// known lists the clients that identify themselves at once, gone those whose connections are closed.
+		// known lists the clients that identify themselves at once. gone lists the clients whose connections are closed.
 		known, gone []int
 	}{
 		{"as many as may", []string{"10.0.0.1:1", "10.0.0.1:2", "10.0.0.2:1", "10.0.0.2:2"}, nil, nil},
@@ -127,8 +127,8 @@ func TestListener_ClosesOldestUnauthenticatedConnection(t *testing.T) {
 	}
 }
 
-// Case X2. Silent connections are closed before connections that have sent something, however long ago. If none is
-// silent, the oldest one is closed.
+// Case X2. Silent connections are closed before connections on which the client has sent something, even long ago. If
+// no connection is silent, the oldest one is closed.
 func TestListener_ClosesSilentConnectionsFirst(t *testing.T) {
 	t.Parallel()
 	h := open(t, smallLimits())
@@ -156,7 +156,7 @@ func TestListener_ClosesSilentConnectionsFirst(t *testing.T) {
 	}
 }
 
-// Case X2. A caller has a quota of connections, which are released when they end.
+// Case X2. A caller has a quota of connections. A connection that ends no longer counts.
 func TestConn_LimitsConnectionsPerCaller(t *testing.T) {
 	t.Parallel()
 	h := open(t, smallLimits())
@@ -187,7 +187,7 @@ func TestConn_LimitsConnectionsPerCaller(t *testing.T) {
 	}
 }
 
-// Case X2. An unauthenticated connection is closed after a while.
+// Case X2. An unauthenticated connection is closed after IdentifyTimeout.
 func TestListener_ClosesUnidentifiedConnectionAfterTimeout(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

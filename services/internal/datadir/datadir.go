@@ -1,4 +1,4 @@
-// Package datadir locks the folder in which a role stores its state. Two processes can't write the same files then.
+// Package datadir locks the folder in which a role stores its state, so that two processes can't write the same files.
 package datadir
 
 import (

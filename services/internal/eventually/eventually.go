@@ -19,7 +19,7 @@ func Holds(t testing.TB, what string, ok func() bool) {
 	wait(t, timeout, interval, what, ok)
 }
 
-// Within is like [Holds], but for slow conditions: it has its own limit and calls ok less often.
+// Within is like [Holds], but for slow conditions: it waits for at most the given limit and calls ok less often.
 func Within(t testing.TB, limit time.Duration, what string, ok func() bool) {
 	t.Helper()
 	wait(t, limit, slowInterval, what, ok)

@@ -1,6 +1,5 @@
-// Package fairqueue contains a fair queue for work that uses the processor for long. The queue bounds how much of the
-// work runs at a time, in total and for each owner. Owners take turns, so an owner with much work delays only its own
-// work.
+// Package fairqueue contains a fair queue for CPU-intensive work. The queue bounds how much of the work runs at a time,
+// in total and for each owner. Owners take turns, so an owner with much work delays only its own work.
 package fairqueue
 
 import (
@@ -16,9 +15,10 @@ import (
 )
 
 const (
-	// maxWaiting is the maximum number of waiting pieces of one owner's work.
+	// maxWaiting is how many pieces of one owner's work may wait.
 	maxWaiting = 1024
-	// maxShortSlice is the maximum length of a time slice that needs no rest. maxRest is the maximum length of a rest.
+	// maxShortSlice is the maximum length of a time slice that is not followed by a rest. maxRest is the maximum length of
+	// a rest.
 	maxShortSlice, maxRest = time.Millisecond, time.Second
 )
 
@@ -39,18 +39,19 @@ type Queue[K comparable] struct {
 	waiting []*owner
 }
 
-// An owner has time slices or waits for one.
+// An owner is the state of one owner of work. It exists while the owner has a time slice, rests after one, or waits for
+// one.
 type owner struct {
-	// working is the number of the owner's time slices. resting is how many of its slices have ended and are followed
-	// by a rest.
+	// working is the number of the owner's running time slices. resting is the number of its time slices that have ended
+	// and whose rest has not.
 	working, resting int
 	// waiting contains a channel for each waiting piece of work, in order. The channel is closed when the time slice
 	// begins.
 	waiting []chan struct{}
 }
 
-// New returns a fair queue with at most all time slices at a time, of which one owner may have each. Both must be at
-// least 1.
+// New returns a fair queue. The argument all is the maximum number of time slices at a time, and each is the maximum
+// for one owner. Both must be at least 1.
 func New[K comparable](all, each int) (*Queue[K], error) {
 	if all < 1 || each < 1 {
 		return nil, errors.New("fairqueue: all and each must be at least 1")
@@ -71,7 +72,7 @@ func NewForProcessor[K comparable]() *Queue[K] {
 }
 
 // Acquire waits for a time slice for an owner. The returned function ends the slice and must be called once. Errors:
-// [ErrBusy], and the cause of ctx if ctx ends while Take waits.
+// [ErrBusy], and the cause of ctx if ctx ends while Acquire waits.
 func (t *Queue[K]) Acquire(ctx context.Context, of K) (func(), error) {
 	if ctx.Err() != nil {
 		return nil, fmt.Errorf("wait for a turn: %w", context.Cause(ctx))
@@ -91,7 +92,7 @@ func (t *Queue[K]) Acquire(ctx context.Context, of K) (func(), error) {
 	return func() { t.end(of, time.Since(began)) }, nil
 }
 
-// join adds a waiting piece of work for an owner, and begins the slices that can begin.
+// join adds a waiting piece of work for an owner, and starts the time slices that can start.
 func (t *Queue[K]) join(of K) (chan struct{}, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -112,7 +113,7 @@ func (t *Queue[K]) join(of K) (chan struct{}, error) {
 	return ready, nil
 }
 
-// startSlices begins the slices that can begin. An owner whose slice begins moves to the end of the line.
+// startSlices starts the time slices that can start. An owner whose time slice starts moves to the end of the queue.
 func (t *Queue[K]) startSlices() {
 	for t.working < t.total {
 		i := slices.IndexFunc(t.waiting, func(o *owner) bool { return o.working+o.resting < t.perOwner })

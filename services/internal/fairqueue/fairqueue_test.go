@@ -24,7 +24,7 @@ func newQueue(t *testing.T, all, each int) *fairqueue.Queue[string] {
 	return turns
 }
 
-// take takes a time slice that must be free.
+// take acquires a time slice, which must be free.
 func take(t *testing.T, turns *fairqueue.Queue[string], of string) func() {
 	t.Helper()
 	end, err := turns.Acquire(t.Context(), of)
@@ -34,7 +34,7 @@ func take(t *testing.T, turns *fairqueue.Queue[string], of string) func() {
 	return end
 }
 
-// Case X1. Each owner has a quota, so an owner with endless work does not delay other owners: they are next.
+// Case X1. Owners take turns, so an owner with endless work does not delay the work of other owners.
 func TestTake_OwnersTakeTurns(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -116,7 +116,7 @@ func TestTake_WaitEndsWithContext(t *testing.T) {
 	})
 }
 
-// Whatever the order of taking, giving up and ending slices is, there are never too many slices, and none is lost.
+// In any order of acquiring, abandoning and ending slices, there are never too many slices, and no slice is lost.
 func TestTake_NeverExceedsLimits(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {
@@ -160,7 +160,7 @@ func TestTake_NeverExceedsLimits(t *testing.T) {
 	})
 }
 
-// Case X1. At most maxWaiting pieces of one owner's work may wait. A piece that gives up makes space for another.
+// Case X1. At most maxWaiting pieces of one owner's work may wait. A piece that stops waiting makes room for another.
 func TestTake_LimitsWaitingPerOwner(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -208,8 +208,8 @@ func BenchmarkTake(b *testing.B) {
 	}
 }
 
-// Case X1. An owner that has kept a processor busy rests for as long, at most a second. Other owners have their
-// slices meanwhile.
+// Case X1. An owner that has kept a processor busy rests for the same time, at most a second. During the rest, other
+// owners get time slices.
 func TestTake_OwnerRestsAfterLongWork(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ works, waits time.Duration }{

@@ -12,15 +12,15 @@ import (
 const (
 	// yieldAfter is how long work may keep a processor before it lets others run.
 	yieldAfter = 250 * time.Microsecond
-	// maxYieldAfter is the maximum of that time. After [Yield], work may continue for as long as Yield took; otherwise
-	// short work without end could delay long work forever.
+	// maxYieldAfter is the longest time that work may keep a processor. After a call of [Yield], work may continue for as
+	// long as that call took. Otherwise an endless stream of short work could delay long work forever.
 	maxYieldAfter = 10 * time.Millisecond
 	// stepsPerCheck is the number of steps between two readings of the clock.
 	stepsPerCheck = 64
 )
 
-// Work is a computation that may keep a processor for long. The runtime preempts it only after 10 ms, and other
-// goroutines wait meanwhile. Therefore Work yields the processor between its steps when it has run for long. The zero
+// Work is a computation that may keep a processor for long. The runtime preempts it only after 10 ms, during which
+// other goroutines wait. Therefore Work yields the processor between its steps when it has run for a while. The zero
 // value is ready for use by one goroutine.
 type Work struct {
 	// Longest is the maximum time for which the work keeps a processor before it yields. 0 means 10 ms.
@@ -32,7 +32,7 @@ type Work struct {
 	rested time.Duration
 }
 
-// Step ends a step that takes at most some microseconds. It yields the processor if the work has run for long.
+// Step ends a step that takes at most a few microseconds. It yields the processor if the work has run for a while.
 func (s *Work) Step() {
 	if s.steps++; s.steps%stepsPerCheck == 0 {
 		s.Part()
@@ -53,9 +53,9 @@ func (s *Work) Part() {
 	}
 }
 
-// Yield lets all other goroutines run that can run, including those for which data from the network has arrived.
-// [runtime.Gosched] is not enough: the runtime polls the network only if no goroutine can run, or after 10 ms, and
-// the goroutine that calls Gosched can run. Therefore Yield also waits for the network, by means of a pipe that
+// Yield lets all other runnable goroutines run, including goroutines for which network data has arrived.
+// [runtime.Gosched] is not enough: the runtime polls the network only if no goroutine is runnable, or after 10 ms, and
+// the goroutine that calls Gosched is runnable. Therefore Yield also waits for the network, by means of a pipe that
 // becomes readable at once.
 func Yield() {
 	if poller == nil || !poller.wait() {
@@ -68,8 +68,9 @@ type netPoller struct {
 	in, out *os.File
 
 	mu sync.Mutex
-	// waiting contains the mutexes that are unlocked when the byte has been read. They are mutexes because a channel
-	// from outside can't wake a goroutine in a synctest bubble. broken is true when no more bytes will be read.
+	// waiting contains the mutexes that are unlocked when the byte has been read. They are mutexes, because a channel that
+	// was created outside a synctest bubble can't wake a goroutine in the bubble. broken is true when no more bytes will
+	// be read.
 	waiting []*sync.Mutex
 	broken  bool
 }

@@ -19,10 +19,10 @@ var maxProcs struct {
 	worked atomic.Int64
 }
 
-// RaiseMaxProcs makes long work raise GOMAXPROCS to most, until a second after the work has ended. Two pieces of long
-// work then can't occupy all threads. The operating system, which knows which thread has waited, shares the processors
-// between the threads. GOMAXPROCS is not raised all the time, because a higher value makes each call a tenth more
-// expensive. RaiseMaxProcs must be called at most once, when the process starts.
+// RaiseMaxProcs makes long work raise GOMAXPROCS to the value most until a second after the work has ended. Two pieces
+// of long work therefore can't occupy all threads. The operating system, which knows which thread has waited, shares
+// the processors between the threads. GOMAXPROCS is not raised all the time, because a higher value makes each call a
+// tenth more expensive. RaiseMaxProcs must be called at most once, when the process starts.
 func RaiseMaxProcs(most int) {
 	maxProcs.usual.Store(int32(runtime.GOMAXPROCS(0)))
 	maxProcs.most.Store(int32(most))
@@ -43,7 +43,7 @@ func NoteLongWork() {
 	}
 }
 
-// restoreLater restores GOMAXPROCS after the given time, unless there has been long work meanwhile.
+// restoreLater restores GOMAXPROCS after the given time, unless there is more long work during that time.
 func restoreLater(after time.Duration) {
 	time.AfterFunc(after, func() {
 		if left := raisedFor - time.Since(time.Unix(0, maxProcs.worked.Load())); left > 0 {

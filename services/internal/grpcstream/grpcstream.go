@@ -1,5 +1,4 @@
-// Package grpcstream receives the messages of a gRPC stream from another role, and opens the stream again when it
-// breaks.
+// Package grpcstream receives the messages of a gRPC stream from another role, and reopens the stream when it breaks.
 package grpcstream
 
 import (
@@ -11,7 +10,7 @@ import (
 	"google.golang.org/grpc"
 )
 
-// retryDelay is the time after which a broken stream is opened again.
+// retryDelay is the time after which a broken stream is reopened.
 const retryDelay = 200 * time.Millisecond
 
 // errSilent means that a stream has sent no message for too long.
@@ -28,7 +27,7 @@ type Stream[T any] struct {
 	OnError func(error)
 }
 
-// Run receives messages until ctx ends. It opens the stream again whenever it breaks.
+// Run receives messages until ctx ends. It reopens the stream whenever the stream breaks.
 func (s *Stream[T]) Run(ctx context.Context) {
 	for ctx.Err() == nil {
 		err := s.receive(ctx)

@@ -15,7 +15,7 @@ import (
 
 var errAway = errors.New("away")
 
-// messageStream is a stream that sends one of these messages each second, and then nothing.
+// messageStream is a stream that sends one of the words each second and then stays silent.
 type messageStream struct {
 	grpc.ClientStream
 

@@ -7,8 +7,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// The principals that are charged for a record are its principal, those of its chain, and the people that they work
-// for, each once.
+// A record is charged once to each of these principals: its own principal, the principals of its chain, and the people
+// that they work for.
 func TestAppendAccounts_ChargesChainAndPersons(t *testing.T) {
 	t.Parallel()
 	key := func(subject string) principal.Key { return principal.Key{Tenant: "t", Subject: subject} }

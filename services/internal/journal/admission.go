@@ -14,7 +14,7 @@ const (
 	// maxPeers is the maximum number of peers that are counted separately for one code in a minute. It bounds the
 	// records that unauthenticated callers can cause, so they can't displace the refusals in the journal.
 	maxPeers = 256
-	// otherPeers is the peer to which all further peers are counted.
+	// otherPeers is the peer under which all further peers are counted.
 	otherPeers = "*"
 )
 
@@ -63,7 +63,7 @@ func (a *admissions) reset() (counts, time.Time) {
 	return taken, a.since
 }
 
-// restore adds counts that could not be written to the present counts.
+// restore adds unwritten counts back to the current counts.
 func (a *admissions) restore(unwritten counts, since time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -45,7 +45,7 @@ type chain struct {
 	reserved int64
 	pos      link
 	buf      []byte
-	sizes    []int64 // of the lines in buf
+	sizes    []int64 // the sizes of the lines in buf
 	items    []item
 	usage    quotaUsage
 	// segmentBegun is true if a segment was begun after the retention was last applied.
@@ -273,7 +273,7 @@ func (c *chain) create(path string) error {
 	return nil
 }
 
-// view returns a copy of the present list of segments, oldest first. Their sizes exclude records that are written
+// view returns a copy of the current list of segments, oldest first. Their sizes exclude records that are written
 // later.
 func (c *chain) view() []segment {
 	c.listMu.Lock()

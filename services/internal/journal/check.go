@@ -55,7 +55,7 @@ func (j *Journal) checkOlder() {
 		if err != nil {
 			j.check.update(func(now *Check) { now.Broken = append(now.Broken, err) })
 			j.cfg.Log.ErrorContext(ctx, "journal is broken: `sluice journal verify` says more", "chain", c.name, "error", err)
-			// Later heads replace the present one, so the finding is also recorded in the chain itself.
+			// Later heads replace the current one, so the finding is also recorded in the chain itself.
 			found := c.encodeOwn(&Record{Kind: KindRecovery, Message: "older records are broken: " + err.Error()})
 			if _, err := c.writeAll(ctx, []item{{body: found}}); err != nil {
 				j.cfg.Log.WarnContext(ctx, "the journal can't record that it is broken", "chain", c.name, "error", err)
@@ -125,8 +125,8 @@ func (c *chain) isStored(s segment) bool {
 	return len(c.segments) > 0 && c.segments[0].first <= s.first
 }
 
-// pause waits for d, which was the time that the check of a segment took. So the check runs at most half of the time.
-// pause returns false if the journal was closed meanwhile.
+// pause waits for d, which is how long the check of a segment took. The check therefore runs at most half of the time.
+// pause returns false if the journal is closed while pause waits.
 func (j *Journal) pause(d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

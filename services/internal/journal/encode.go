@@ -9,8 +9,8 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// A lineWriter writes JSON objects member by member. It takes a third of the time of encoding by reflection. A test
-// compares its output with the output of the json package.
+// A lineWriter writes JSON objects member by member. It takes a third of the time that encoding by reflection takes. A
+// test compares its output with the output of the json package.
 type lineWriter struct {
 	out []byte
 	err error

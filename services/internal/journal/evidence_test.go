@@ -65,7 +65,7 @@ func cutTail(t testing.TB, dir, chain string, n int) {
 	}
 }
 
-// Case X10. Without the key, every change of the files is detected.
+// Case X10. Every change that is made to the files without the key is detected.
 func TestVerify_NamesFirstWrongRecord(t *testing.T) {
 	t.Parallel()
 	original := filepath.Join(t.TempDir(), "journal")
@@ -175,8 +175,8 @@ func cutLastRecord(t testing.TB, dir string) {
 	write(t, path, text[:len(text)-50])
 }
 
-// Case X10. If records were cut off, the journal records that when it is opened, although it then continues and signs
-// a new head.
+// Case X10. When a journal is opened after records were cut off, it records the loss before it continues and signs a
+// new head.
 func TestOpen_RecordsMissingRecords(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "journal")
@@ -206,7 +206,7 @@ func TestOpen_RecordsMissingRecords(t *testing.T) {
 	}
 }
 
-// Case X10. A head is signed within a second after a record was written, and only then.
+// Case X10. A head is signed within a second after a record was written. Without new records, no head is signed.
 func TestHead_IsSignedEachSecondAndLoggedEachHour(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -353,7 +353,8 @@ func TestCheck_ReportsDamageInOlderSegments(t *testing.T) {
 	}
 }
 
-// Case X5. Records name the pruned segments, so pruned segments can be told from removed ones.
+// Case X5. Records name the pruned segments, so that pruned segments can be distinguished from segments that were
+// removed by other means.
 func TestPrune_RecordsRemovedSegments(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "journal")

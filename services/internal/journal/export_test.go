@@ -37,7 +37,7 @@ func FirstLine(rec Record, now time.Time) ([]byte, error) {
 	return bytes.TrimSuffix(line, []byte("\n")), nil
 }
 
-// Lines returns a function that makes the lines of consecutive records in the way of the journal.
+// Lines returns a function that makes the lines of consecutive records as the journal does.
 func Lines(fatal func(...any)) func(rec *Record, now time.Time) {
 	var body bytes.Buffer
 	var at link

@@ -270,8 +270,8 @@ func TestOutcome_IsCountedAsLostWhenBacklogIsFull(t *testing.T) {
 	})
 }
 
-// Refusals that could not be written are counted, each as its Count. However long the disk fails, the number of
-// records that report it stays the same.
+// Refusals that could not be written are counted as lost, each with its Count. The number of records that report the
+// loss does not depend on how long the disk fails.
 func TestRefusal_IsCountedAsLostWhileDiskFails(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -71,7 +71,7 @@ func (h *Head) Check() error {
 	return nil
 }
 
-// String returns the head as one line of JSON, as it is in files.
+// String returns the head as one line of JSON, in the form that files contain.
 func (h *Head) String() string {
 	line, err := json.Marshal(h)
 	if err != nil {

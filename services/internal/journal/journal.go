@@ -95,9 +95,9 @@ func (j *Journal) load(ctx context.Context) error {
 	return nil
 }
 
-// headProblem returns the reason why the head in the folder does not show how far the chains went, or nil. An attacker
-// who can write to the folder, but does not have the key, can remove the head or replace it by the head of another
-// journal. The next head that this journal signs would hide that.
+// headProblem returns the reason why the head in the folder does not show how far the chains extended, or nil. An
+// attacker who can write to the folder, but does not have the key, can remove the head or replace it by the head of
+// another journal. The next head that this journal signs would hide that.
 func (j *Journal) headProblem(sealed *Head, err error) error {
 	switch {
 	case err != nil:
@@ -131,9 +131,9 @@ func (j *Journal) notifyFailure() {
 	}
 }
 
-// Claim records that an approved call is about to be claimed. If Claim returns an error, the call must not be
-// claimed. The error is [ErrQuota] if the call's principal, or a principal on whose behalf it acts, has used its
-// share of the capacity. Claim does not change rec.
+// Claim records that an approved call is about to be claimed. If Claim returns an error, the call must not be claimed.
+// The error is [ErrQuota] if the call's principal, or a principal on whose behalf it acts, has used its share of the
+// capacity. Claim does not modify rec.
 func (j *Journal) Claim(ctx context.Context, rec *Record) error {
 	if err := j.Healthy(); err != nil {
 		return fmt.Errorf("record claim: %w", err)
@@ -141,16 +141,16 @@ func (j *Journal) Claim(ctx context.Context, rec *Record) error {
 	return j.record(ctx, j.calls, KindClaim, rec)
 }
 
-// Settled records that the approval service and the limiter know the result of an approved call. If the record can't
-// be written, a replay reports the result once more, which changes nothing. Settled does not change rec.
+// Settled records that the approval service and the limiter know the result of an approved call. If the record can't be
+// written, a replay reports the result once more, which changes nothing. Settled does not modify rec.
 func (j *Journal) Settled(ctx context.Context, rec *Record) error {
 	return j.record(ctx, j.calls, KindSettled, rec)
 }
 
 // Intent records that a call was allowed and is about to be sent. If Intent returns an error, the call must not be
-// sent, although the record may exist. If ctx is already done, nothing is written; a write that has begun is
-// completed. The error is [ErrQuota] if the call's principal, or a principal on whose behalf it acts, has used its
-// share of the capacity; then nothing was written. Intent does not change rec.
+// sent, although the record may exist. If ctx is already done, nothing is written; a write that has begun is completed.
+// The error is [ErrQuota] if the call's principal, or a principal on whose behalf it acts, has used its share of the
+// capacity; in that case nothing was written. Intent does not modify rec.
 func (j *Journal) Intent(ctx context.Context, rec *Record) error {
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("record intent: %w", err)
@@ -163,21 +163,21 @@ func (j *Journal) Intent(ctx context.Context, rec *Record) error {
 
 // Outcome records the result of a call. rec.DecisionID is the id in the call's intent. If the error is
 // [ErrUnavailable], the record is stored in memory, where there is space for 32 MiB of records. Intents are then
-// refused until the record is written. Outcome writes the record even if ctx is done. It does not change rec.
+// refused until the record is written. Outcome writes the record even if ctx is done. It does not modify rec.
 func (j *Journal) Outcome(ctx context.Context, rec *Record) error {
 	return j.record(ctx, j.calls, KindOutcome, rec)
 }
 
-// Refusal records that a call was refused. It writes the record even if ctx is done, so a caller can't avoid the
-// record by disconnecting. If the error is [ErrUnavailable], the refusal is counted, rec.Count times if that is set,
-// and the number is recorded later. Texts from a caller are cut to 256 bytes as written, and a text that was cut ends
-// in "…". Refusal does not change rec.
+// Refusal records that a call was refused. It writes the record even if ctx is done, so a caller can't avoid the record
+// by disconnecting. If the error is [ErrUnavailable], the refusal is counted, rec.Count times if that is set, and the
+// number is recorded later. Texts from a caller are cut to 256 bytes, measured after JSON escaping. A text that was cut
+// ends in "…". Refusal does not modify rec.
 func (j *Journal) Refusal(ctx context.Context, rec *Record) error {
 	return j.record(ctx, j.refusals, KindRefusal, rec)
 }
 
-// Passed records how many messages a principal has sent that need no rule. The record is written to the chain of
-// refusals, so it never displaces calls. Passed returns the same errors as Refusal.
+// Passed records how many messages that need no rule, for example pings, a principal has sent. The record is written to
+// the chain of refusals, so it never displaces calls. Passed returns the same errors as Refusal.
 func (j *Journal) Passed(ctx context.Context, rec *Record) error {
 	return j.record(ctx, j.refusals, KindPassed, rec)
 }
@@ -206,8 +206,8 @@ func (j *Journal) record(ctx context.Context, c *chain, kind Kind, rec *Record) 
 	return nil
 }
 
-// Healthy returns the reason why intents are refused now, or nil if they are accepted. The error is [ErrUnavailable]
-// or [ErrClosed].
+// Healthy returns the reason why intents are currently refused, or nil if they are accepted. The error is
+// [ErrUnavailable] or [ErrClosed].
 func (j *Journal) Healthy() error {
 	if err := j.calls.failure(); err != nil {
 		return err

@@ -27,8 +27,8 @@ const (
 type keys struct {
 	hmac []byte
 	seal ed25519.PrivateKey
-	// hadSealKey reports whether the key that signs heads existed when the journal was opened. Then a head must exist
-	// as well.
+	// hadSealKey reports whether the key that signs heads existed when the journal was opened. If the key existed, a head
+	// must exist as well.
 	hadSealKey bool
 }
 
@@ -102,8 +102,8 @@ func loadKey(path string) (key []byte, made bool, err error) {
 	return key, false, nil
 }
 
-// replaceFile writes a file that only its owner can read, and renames it to path. After a crash, path is the old or
-// the new file. If durable is set, that is also so after a loss of power.
+// replaceFile writes a file that only its owner can read, and renames it to path. After a crash, path is the old or the
+// new file. If durable is true, the same holds after a loss of power.
 func replaceFile(path string, text []byte, durable bool) error {
 	dir, name := filepath.Split(path)
 	f, err := os.CreateTemp(dir, name+".*") // mode 0600

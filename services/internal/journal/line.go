@@ -21,9 +21,9 @@ import (
 const (
 	// maxBody is the maximum length of a record in bytes, without the members that the chain adds.
 	maxBody = 256 << 10
-	// maxText is the maximum length of a string that a caller may have chosen, in bytes as written.
+	// maxText is the maximum length of a string that a caller may have chosen, in bytes after JSON escaping.
 	maxText = 4 << 10
-	// maxRefusedText is the same maximum in a refusal. It is lower, because a refusal costs a caller nothing.
+	// maxRefusedText is the same maximum for refusals. It is lower, because a refusal costs a caller nothing.
 	maxRefusedText = 256
 	// maxWritten is the maximum number of bytes that one byte of a string becomes in a line.
 	maxWritten = 6
@@ -112,8 +112,8 @@ func appendCRC(dst, text []byte) []byte {
 	return append(dst, `"}`...)
 }
 
-// encodeBody writes the record to buf as one line of JSON, without the members that the chain adds. Strings may
-// contain any bytes. encodeBody changes the record.
+// encodeBody writes the record to buf as one line of JSON, without the members that the chain adds. Strings may contain
+// any bytes. encodeBody modifies the record.
 func encodeBody(buf *bytes.Buffer, rec *Record) error {
 	rec.Seq, rec.Time, rec.Prev, rec.SealKey, rec.Oldest, rec.CRC = 0, time.Time{}, "", "", 0, ""
 	rec.ReservedAt, rec.Since = rec.ReservedAt.UTC(), rec.Since.UTC()
@@ -135,8 +135,8 @@ func encodeBody(buf *bytes.Buffer, rec *Record) error {
 	return nil
 }
 
-// RefusalSize returns how many bytes [Journal.Refusal] writes for rec. The seq may have more or fewer digits, and the
-// build another name. RefusalSize does not change rec.
+// RefusalSize returns about how many bytes [Journal.Refusal] writes for rec. The exact size depends on the number of
+// digits of the seq and on the name of the build. RefusalSize does not modify rec.
 func RefusalSize(rec *Record) int {
 	refusal := *rec
 	refusal.Kind = KindRefusal
@@ -160,14 +160,15 @@ func shortenTexts(rec *Record) {
 		*text = shorten(*text, most)
 	}
 	if len(rec.Votes) > 0 {
-		rec.Votes = slices.Clone(rec.Votes) // the votes of the record's owner stay unchanged
+		rec.Votes = slices.Clone(rec.Votes) // the caller's votes are not modified
 	}
 	for i := range rec.Votes {
 		rec.Votes[i].Comment = shorten(rec.Votes[i].Comment, maxRefusedText)
 	}
 }
 
-// shorten shortens text to at most the given number of bytes as written. A text that was shortened ends in "…".
+// shorten shortens text to at most the given number of bytes, measured after JSON escaping. A text that was shortened
+// ends in "…".
 func shorten(text string, most int) string {
 	if len(text) <= most/maxWritten {
 		return text

@@ -73,7 +73,7 @@ func (c *chain) loadLast(ctx context.Context, s *segment) error {
 			return err
 		}
 	}
-	if c.size > 0 && key != c.sealKey { // an earlier version wrote the segment, or its key differs; the next segment names the present key
+	if c.size > 0 && key != c.sealKey { // an earlier version wrote the segment, or its key differs; the next segment names the current key
 		err = c.file.Close()
 		c.file = nil
 	}
@@ -86,8 +86,7 @@ func (c *chain) withAdvice(err error) error {
 		c.name, err, c.name)
 }
 
-// cutIncomplete moves all bytes after the first good bytes of a segment into a separate file, and queues a record
-// about that.
+// cutIncomplete moves the bytes of a segment from offset good on into a separate file, and queues a record about that.
 func (c *chain) cutIncomplete(ctx context.Context, s *segment, data []byte, good int) error {
 	torn := data[good:]
 	path, err := saveIncomplete(s.path, torn)
@@ -104,14 +103,15 @@ func (c *chain) cutIncomplete(ctx context.Context, s *segment, data []byte, good
 	return nil
 }
 
-// queueStartRecord queues a record about something that was found at the start. It is written before all other records.
+// queueStartRecord queues a record about a problem that was found when the journal was opened. The record is written
+// before all other records.
 func (c *chain) queueStartRecord(rec *Record) {
 	c.queueRecovery(rec)
 	c.downErr.Store(new(fmt.Errorf("%w: problems that were found when it was opened are not recorded yet", ErrUnavailable)))
 }
 
-// recordMissing queues a record if the newest head names records that are missing. They were lost with the power, or
-// were cut off.
+// recordMissing queues a record if the newest head names records that are missing. They were lost in a power failure,
+// or were cut off.
 func (c *chain) recordMissing(ctx context.Context) {
 	if c.sealed.Count <= c.pos.seq {
 		return

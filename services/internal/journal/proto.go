@@ -18,8 +18,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/enum"
 )
 
-// ToProto converts a record to a message, for clients that read it over gRPC. The message contains everything except
-// the CRC.
+// ToProto converts a record to a message, for clients that read records over gRPC. The message contains everything
+// except the CRC.
 func ToProto(r *Record) *gatewayv1.Record {
 	out := &gatewayv1.Record{
 		Kind:     value[gatewayv1.RecordKind](gatewayv1.RecordKind_value, "RECORD_KIND_", string(r.Kind)),
@@ -51,7 +51,7 @@ func ToProto(r *Record) *gatewayv1.Record {
 	return out
 }
 
-// FromProto converts a message to a record. It is the record in the file, without the CRC.
+// FromProto converts a message to a record. The result is the record in the file without the CRC.
 func FromProto(r *gatewayv1.Record) Record {
 	p := r.GetPrincipal()
 	out := Record{

@@ -104,8 +104,9 @@ func (c *chain) removeRecorded(ctx context.Context) error {
 	}
 }
 
-// takeRecorded removes the oldest segment from the list if its removal is recorded. That happens before its file is
-// removed. A concurrent reader of the list therefore finds the file of every segment, or reads it as empty.
+// takeRecorded removes the oldest segment from the list if its removal is recorded. The segment leaves the list before
+// its file is removed. A concurrent reader of the list therefore finds the file of every segment, or reads the segment
+// as empty.
 func (c *chain) takeRecorded() (segment, bool) {
 	c.listMu.Lock()
 	defer c.listMu.Unlock()

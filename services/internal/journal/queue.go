@@ -13,8 +13,8 @@ import (
 // maxGroup is the maximum number of records that are written, and synced, together.
 const maxGroup = 256
 
-// groupInterval is the maximum time between two groups that shows that there are many callers. A single caller takes
-// longer between two records.
+// groupInterval is the longest time between two groups that indicates several callers. A single caller takes longer
+// between two records.
 const groupInterval = 100 * time.Microsecond
 
 // maxReusedBuffer is the maximum capacity in bytes of a buffer that is reused for another record.
@@ -34,7 +34,7 @@ type entry struct {
 
 func newEntry() any { return &entry{wake: make(chan bool, 1)} }
 
-// recycle clears the entry and puts it into the pool. The pool then holds no data of a call.
+// recycle clears the entry and puts it into the pool. Clearing it makes sure that the pool retains no data of a call.
 func (e *entry) recycle(pool *sync.Pool) {
 	if e.body.Cap() > maxReusedBuffer {
 		return
@@ -46,9 +46,8 @@ func (e *entry) recycle(pool *sync.Pool) {
 	pool.Put(e)
 }
 
-// queue forms groups of concurrent entries. A caller that finds no leader becomes the leader. It takes all waiting
-// entries and commits them together, while other entries queue. Then the first entry in the queue leads the next
-// group.
+// queue forms groups of concurrent entries. A caller that finds no leader becomes the leader. The leader commits all
+// waiting entries together, while new entries queue. After that, the first entry in the queue leads the next group.
 //
 // If the previous group was written a moment ago, the leader first yields the processor, so that most concurrent
 // callers join its group. A single caller therefore never waits for others, and many callers share writes and syncs.

@@ -128,7 +128,7 @@ func (s *quotaUsage) subtract(a principal.Key, n int64) {
 	}
 }
 
-// admit returns the reason why a call may not begin, or nil. A call may not begin if a principal that is charged for
+// admit returns the reason why a call must not begin, or nil. A call must not begin if a principal that is charged for
 // it has used its share, and no segment is old enough to be removed. The caller must hold writeMu.
 func (c *chain) admit(ctx context.Context, e *entry, now time.Time) error {
 	if e.rec.Kind != KindIntent && e.rec.Kind != KindClaim {
@@ -166,7 +166,7 @@ func (c *chain) removeOldest(ctx context.Context, now time.Time) bool {
 	return may && c.remove(ctx, []Pruned{pruned}) == nil
 }
 
-// setTally sets the tally of an older segment that has been read, unless the segment was removed meanwhile.
+// setTally sets the tally of an older segment that has been read, unless the segment has been removed.
 func (c *chain) setTally(first int64, t tally) {
 	c.writeMu.Lock()
 	defer c.writeMu.Unlock()

@@ -22,7 +22,7 @@ func halfShareConfig(dir string) journal.Config {
 	return cfg
 }
 
-// callOf returns a call of a subject on behalf of the principals behind.
+// callOf returns a call by a subject that acts on behalf of the principals in behind.
 func callOf(subject string, behind ...string) journal.Record {
 	rec := typicalRecord()
 	rec.Subject, rec.Owner, rec.DecisionID = subject, "", subject
@@ -32,7 +32,7 @@ func callOf(subject string, behind ...string) journal.Record {
 	return rec
 }
 
-// callUntilRefused makes at most most calls, until one is refused. It returns how many were accepted.
+// callUntilRefused makes calls until one is refused, at most the number most. It returns how many were accepted.
 func callUntilRefused(t testing.TB, j *journal.Journal, rec journal.Record, most int) int {
 	t.Helper()
 	for n := range most {
@@ -101,8 +101,8 @@ func TestIntent_IsRefusedWhenPrincipalHasUsedShare(t *testing.T) {
 	}
 }
 
-// Case X5. Concurrent calls are charged one after the other, although they are written together. However many there
-// are, the principal does not exceed its share.
+// Case X5. Concurrent calls are charged one after the other, although they are written together. A principal therefore
+// can't exceed its share with any number of concurrent calls.
 func TestIntent_ConcurrentCallsStayWithinShare(t *testing.T) {
 	t.Parallel()
 	for seed := range 4 {

@@ -14,7 +14,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/gosched"
 )
 
-// Filter reports whether a record is wanted. It must not retain or change the record. A nil Filter accepts every
+// Filter reports whether a record is wanted. It must neither retain nor modify the record. A nil Filter accepts every
 // record.
 type Filter func(*Record) bool
 
@@ -75,14 +75,14 @@ type Position struct {
 
 // Listed is a record that [Journal.Backward] yields.
 type Listed struct {
-	// Record may be retained and changed by the caller.
+	// Record may be retained and modified by the caller.
 	Record *Record
 	// Position is the position from which [Journal.Backward] continues after this record.
 	Position Position
 }
 
-// Backward yields the records before a position that filter accepts, of both chains. They are ordered by the time
-// when they were written, newest first; the order within each chain is kept. If filter accepts few records, Backward
+// Backward yields the records before a position that filter accepts, of both chains. They are ordered by the time when
+// they were written, newest first; the order within each chain is preserved. If filter accepts few records, Backward
 // may read the whole journal; the end of ctx stops it.
 func (j *Journal) Backward(ctx context.Context, from Position, filter Filter) iter.Seq2[Listed, error] {
 	return backward(ctx, j.views(), from, filter)

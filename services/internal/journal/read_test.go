@@ -61,7 +61,7 @@ func TestTail_MergesChainsByTime(t *testing.T) {
 }
 
 // A list that continues at a Position neither omits nor repeats a record of either chain, even if records are written
-// meanwhile.
+// while the list is read.
 func TestBackward_ContinuesAtPlace(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -231,7 +231,7 @@ func TestCalls_YieldsRecordsSinceTime(t *testing.T) {
 		for range j.Calls(t.Context(), time.Time{}) {
 			break
 		}
-		synctest.Wait() // the check of older records would find that they are missing, and put that on record
+		synctest.Wait() // the check of older records would find that they are missing, and record that
 		for _, path := range files(t, dir, "calls") {
 			if err := os.Remove(path); err != nil {
 				t.Fatal(err)

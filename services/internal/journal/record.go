@@ -10,8 +10,8 @@ const (
 	// KindClaim says that an approved call is about to be claimed. It is written before the call's limits are
 	// reserved, so every claim that a crash leaves open is recorded.
 	KindClaim Kind = "claim"
-	// KindSettled says that the approval service and the limiter know the result of an approved call. A replay then
-	// has nothing to do for the call.
+	// KindSettled says that the approval service and the limiter know the result of an approved call. A replay has nothing
+	// left to do for the call.
 	KindSettled Kind = "settled"
 	// KindIntent says that a call was allowed and is about to be sent.
 	KindIntent Kind = "intent"
@@ -116,7 +116,7 @@ type Record struct {
 	ReservedAt time.Time `json:"reserved_at,omitzero"`
 	// LimitLeaseID is the lease of the reserved limits, on intents and outcomes; empty if nothing was reserved.
 	LimitLeaseID string `json:"limit_lease_id,omitzero"`
-	// SessionKey says what "per session" referred to: run, session or principal.
+	// SessionKey is what "per session" means for the call: run, session or principal.
 	SessionKey string `json:"session_key,omitzero"`
 	// IdempotencyKey is the key under which the limits of a claim are reserved.
 	IdempotencyKey string `json:"idempotency_key,omitzero"`
@@ -155,7 +155,7 @@ type Record struct {
 	Peer string `json:"peer,omitzero"`
 	// Since is the beginning of the period that a record covers.
 	Since time.Time `json:"since,omitzero"`
-	// CutBytes is how many bytes a recovery cut off the end of a segment.
+	// CutBytes is how many bytes a recovery has cut off the end of a segment.
 	CutBytes int64 `json:"cut_bytes,omitzero"`
 	// CutFile is the name of the file in the same folder that contains those bytes.
 	CutFile string `json:"cut_file,omitzero"`
@@ -209,9 +209,10 @@ type Limit struct {
 	Burst int64 `json:"burst,omitzero"`
 	// Per names the keys by which buckets are separated.
 	Per []string `json:"per,omitempty"`
-	// Cap reports whether this is the cap of a principal over all its sessions for a limit per session.
+	// Cap reports whether this limit is the additional cap for all sessions of a principal that comes with a per-session
+	// limit.
 	Cap bool `json:"cap,omitzero"`
-	// Cost is the amount that the call took, decimal; empty means 1.
+	// Cost is the amount that the call used, decimal; empty means 1.
 	Cost string `json:"cost,omitzero"`
 	// OnError is what happens if the limiter is unavailable: deny or allow.
 	OnError string `json:"on_error,omitzero"`
@@ -219,7 +220,7 @@ type Limit struct {
 	Settle string `json:"settle,omitzero"`
 	// Remaining is the amount left after the call, decimal; empty if it was not requested.
 	Remaining string `json:"remaining,omitzero"`
-	// SessionKey is what "per session" referred to in the bucket: run, session or principal.
+	// SessionKey is what "per session" means for the bucket: run, session or principal.
 	SessionKey string `json:"session_key,omitzero"`
 }
 

@@ -10,8 +10,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// While another program fills the disk, records can be written. After there is space again, they can be written as
-// well.
+// Records can be written while another program has filled the disk, and after there is space again.
 func TestJournal_WritesIntoReserveWhenDiskIsFull(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "disk")
 	if err := os.Mkdir(dir, 0o700); err != nil {

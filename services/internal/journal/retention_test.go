@@ -59,7 +59,7 @@ func TestPrune_RefusalsNeverDisplaceCalls(t *testing.T) {
 	}
 }
 
-// The name of the folder contains characters of patterns, but must not be used as a pattern.
+// The folder's name contains glob metacharacters, and must not be used as a pattern.
 func TestPrune_RemovesOldSegments(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -7,7 +7,7 @@ import (
 )
 
 const (
-	// sealInterval is the interval at which a head is signed, if a record was written meanwhile.
+	// sealInterval is the interval at which a head is signed, if a record was written since the last head.
 	sealInterval = time.Second
 	// headLogInterval is the interval at which the newest head is logged.
 	headLogInterval = time.Hour

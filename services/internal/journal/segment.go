@@ -86,7 +86,7 @@ func listSegments(dir, chain string) ([]segment, error) {
 }
 
 // read returns the bytes of the segment that are part of the chain. It returns nil if retention has removed the
-// segment meanwhile.
+// segment.
 func (s segment) read() ([]byte, error) {
 	f, err := os.Open(s.path)
 	if errors.Is(err, fs.ErrNotExist) {

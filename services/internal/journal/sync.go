@@ -31,7 +31,7 @@ func (c *chain) syncTo(next link) error {
 }
 
 // syncOlder syncs the earlier segments that were not synced to their ends, including segments of an earlier process,
-// and the names of the files. It does nothing if the active segment was synced before.
+// and the names of the files. It does nothing if the active segment has already been synced.
 func (c *chain) syncOlder() error {
 	segments := c.view()
 	older := segments[:len(segments)-1]

@@ -9,9 +9,9 @@ import (
 // power was lost.
 const minZeroBytes = 512
 
-// isIncomplete reports whether the bytes after a segment's last good line are what a crash leaves there: the
-// beginning of the next record's line, or blocks that were never written. A crash never leaves complete lines that
-// are not records.
+// isIncomplete reports whether the bytes after a segment's last good line can be the result of a crash: the beginning
+// of the next record's line, or blocks that were never written. A crash never leaves complete lines that are not
+// records.
 func isIncomplete(rest []byte, due int64) bool {
 	if bytes.HasSuffix(rest, []byte{0}) || bytes.Contains(rest, make([]byte, minZeroBytes)) {
 		return !anyReadable(rest)

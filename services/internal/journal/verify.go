@@ -40,9 +40,9 @@ type ChainReport struct {
 // ErrNoJournal means that a folder contains no journal.
 var ErrNoJournal = errors.New("the folder holds no journal")
 
-// Verify checks both chains in dir, record by record, from the oldest stored segment on. It also checks that the
-// chains extend to the newest head in the folder, and to the heads in elsewhere, which were stored in other places.
-// Verify only reads files. A journal may be open in dir and write records meanwhile.
+// Verify checks both chains in dir, record by record, from the oldest stored segment on. It also checks that the chains
+// extend to the newest head in the folder, and to the heads in elsewhere, which were stored in other places. Verify
+// only reads files. A journal may be open in dir and write records at the same time.
 //
 // For each broken chain the error wraps a [BrokenError], which names the first record that is broken, moved or
 // missing. An incomplete end that a crash has left is not an error. The report says how far each chain is good.
@@ -55,8 +55,8 @@ func Verify(dir string, elsewhere ...Head) (Report, error) {
 	}
 }
 
-// wasPruned reports whether an open journal has removed segments during the check. The parts that were read may not fit
-// together then.
+// wasPruned reports whether an open journal has removed segments during the check. In that case the parts that were
+// read may be inconsistent.
 func wasPruned(dir string, r *Report) bool {
 	for _, chain := range []struct {
 		name  string

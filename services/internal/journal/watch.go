@@ -101,10 +101,10 @@ func (w *watchers) publish(from *chain, first int64, text []byte) {
 	}
 }
 
-// Follow yields the newest records, at most last of them, oldest first, and then every record as it is written.
-// Within a chain no record is missing or repeated. Follow leaves out records that filter does not accept; a nil
-// filter accepts all. It calls read before it reads the older records, and the function that read returns after that.
-// An error of read ends the sequence.
+// Follow yields up to last of the newest records, oldest first, and then every record as it is written. Within a chain
+// no record is missing or repeated. Follow leaves out records that filter does not accept; a nil filter accepts all. It
+// calls read before it reads the older records, and calls the function that read returned after it has read them. An
+// error from read ends the sequence.
 //
 // The sequence includes all records that are written after Follow has returned, until ctx is done or the loop ends.
 // It can be ranged over once. It ends with an error if the watcher is more than 1,024 records behind

@@ -168,5 +168,5 @@ func TestFollow_EndsWithContextWithoutError(t *testing.T) {
 	})
 }
 
-// readAtOnce is a read function for Follow that lets it read older records at once.
+// readAtOnce is a read function for Follow that lets Follow read older records at once.
 func readAtOnce() (func(), error) { return func() {}, nil }

@@ -1,5 +1,5 @@
-// Package mcpmethod contains the names of the methods of MCP, of all protocol revisions and in both directions. Other
-// packages use it to tell a method from a misspelled one.
+// Package mcpmethod contains the names of all MCP methods, for all protocol revisions and both directions. Other
+// packages use it to detect misspelled methods.
 package mcpmethod
 
 import "strings"

@@ -27,8 +27,8 @@ const (
 	caLife = 10 * 365 * 24 * time.Hour
 	// CertLife is how long a role's certificate is valid by default.
 	CertLife = 365 * 24 * time.Hour
-	// backdate is how long before its creation a certificate becomes valid, so that a clock that is a little slow
-	// accepts the certificate.
+	// backdate is how long before its creation a certificate becomes valid, so that machines whose clocks are a little
+	// slow accept the certificate.
 	backdate = 5 * time.Minute
 )
 

@@ -34,7 +34,7 @@ func newAuthority(t *testing.T) *pki.Authority {
 	return a
 }
 
-// issue returns a certificate that the authority a has issued, as its readers parse it.
+// issue returns the parsed form of a certificate that the authority a has issued.
 func issue(t *testing.T, a *pki.Authority, leaf pki.Leaf) *x509.Certificate {
 	t.Helper()
 	certPEM, _, err := a.Issue(leaf)

@@ -23,7 +23,7 @@ import (
 // renames and the links of a Kubernetes Secret as reliably as writes.
 const scanInterval = 500 * time.Millisecond
 
-// A Source contains the parsed contents of certificate files. It follows changes of the files while Run runs. If new
+// A Source contains the parsed contents of certificate files. It follows changes to the files while Run runs. If new
 // contents can't be used, the old ones stay. A Source is safe for concurrent use.
 type Source[T any] struct {
 	files    []string
@@ -47,7 +47,7 @@ type Keys struct {
 }
 
 // WatchRole returns a source of the files DIR/ca.pem, DIR/<role>.pem and DIR/<role>-key.pem. It returns an error if
-// their present contents can't be used.
+// their current contents can't be used.
 func WatchRole(dir string, role authv1.Role, log *slog.Logger) (*Source[Keys], error) {
 	name := authn.RoleName(role)
 	files := []string{filepath.Join(dir, "ca.pem"), filepath.Join(dir, name+".pem"), filepath.Join(dir, name+"-key.pem")}
@@ -61,8 +61,8 @@ func WatchRole(dir string, role authv1.Role, log *slog.Logger) (*Source[Keys], e
 	return newSource(files, load, func(k *Keys) time.Time { return k.Cert.Leaf.NotAfter }, log)
 }
 
-// WatchPair returns a source of a certificate of any CA with its chain, and the key. Both files are in PEM. It
-// returns an error if their present contents can't be used.
+// WatchPair returns a source of a certificate from any CA, with its chain and its key. Both files are in PEM. It
+// returns an error if their current contents can't be used.
 func WatchPair(certFile, keyFile string, log *slog.Logger) (*Source[tls.Certificate], error) {
 	load := func() (*tls.Certificate, error) {
 		pair, err := tls.LoadX509KeyPair(certFile, keyFile)
@@ -97,8 +97,8 @@ func (s *Source[T]) OnChange(do func(*T)) {
 	s.onChange = do
 }
 
-// Run follows the files until ctx ends. It uses changed contents only when two scans in a row have read them, so that
-// it does not mix old and new files.
+// Run follows the files until ctx ends. It uses changed contents only when two consecutive scans have read them, so
+// that it does not mix old and new files.
 func (s *Source[T]) Run(ctx context.Context) error {
 	tick := time.NewTicker(scanInterval)
 	defer tick.Stop()

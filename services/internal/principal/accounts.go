@@ -17,9 +17,9 @@ type Account struct {
 	Person bool
 }
 
-// Accounts are all accounts against which one caller's use is counted, each key once, the caller's first. The use of
-// an agent is counted against the principals that created it, at any depth, and against the people that they work
-// for. So a caller gains nothing by creating agents. The zero value has no accounts. Accounts do not change and are
+// Accounts are all accounts against which one caller's use is counted. Each key occurs once, and the caller's is first.
+// The use of an agent is counted against the principals that created it, at any depth, and against the people that they
+// work for. So a caller gains nothing by creating agents. The zero value has no accounts. Accounts are immutable and
 // safe for concurrent use.
 type Accounts struct {
 	// inline contains the accounts of most callers without an allocation. If they don't fit into inline, overflow
@@ -69,7 +69,7 @@ func (a *Accounts) add(one Account) {
 	}
 }
 
-// All returns the accounts, the caller's first. The slice must not be changed.
+// All returns the accounts, the caller's first. The slice must not be modified.
 func (a *Accounts) All() []Account {
 	if a.overflow != nil {
 		return a.overflow

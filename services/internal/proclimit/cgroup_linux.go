@@ -98,8 +98,8 @@ func findController(name, base string, mounts map[string]cgroupMount, paths map[
 // mount point.
 type cgroupMount struct{ root, point string }
 
-// cgroupMounts returns the mounted hierarchies: those of version 1 by controller, the one of version 2 under the key
-// "".
+// cgroupMounts returns the mounted hierarchies by key. The key of a version 1 hierarchy is its controller, and the key
+// of the version 2 hierarchy is "".
 func cgroupMounts() (map[string]cgroupMount, error) {
 	raw, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
@@ -126,8 +126,8 @@ func cgroupMounts() (map[string]cgroupMount, error) {
 	return out, nil
 }
 
-// cgroupPaths returns this process's cgroups: those of version 1 by controller, the one of version 2 under the key
-// "".
+// cgroupPaths returns the paths of this process's cgroups by key. The key of a version 1 cgroup is its controller, and
+// the key of the version 2 cgroup is "".
 func cgroupPaths() (map[string]string, error) {
 	raw, err := os.ReadFile("/proc/self/cgroup")
 	if err != nil {
@@ -165,7 +165,8 @@ func (c *controller) begin(share Limits) error {
 	return nil
 }
 
-// removeLeftovers removes cgroups that killed processes have left. A cgroup that contains processes can't be removed.
+// removeLeftovers removes cgroups that killed processes have left behind. A cgroup that contains processes can't be
+// removed.
 func (c *controller) removeLeftovers() {
 	found, _ := filepath.Glob(filepath.Join(c.own, basePrefix+"[0-9]*"))
 	for _, dir := range found {

@@ -39,7 +39,7 @@ type Group struct {
 	refused int64
 }
 
-// usage is the present use of a group.
+// usage is the current usage of a group.
 type usage struct {
 	tasks  int
 	memory int64
@@ -86,15 +86,15 @@ func (l *Limiter) Report() Report {
 }
 
 // Close removes the cgroups that the limiter has created. All groups must have been closed. The next limiter removes
-// what could not be removed.
+// cgroups that Close could not remove.
 func (l *Limiter) Close() {
 	for _, dir := range distinctFolders(l.pids.dir(), l.memory.dir()) {
 		removeRetrying(dir)
 	}
 }
 
-// Group creates a group for a process that has not started yet. The name becomes a part of a file name. If cgroups
-// can't be created for the group, the limiter counts its processes itself.
+// Group creates a group for a process that has not started yet. The name becomes part of a file name. If cgroups can't
+// be created for the group, the limiter counts its processes itself.
 func (l *Limiter) Group(name string, limits Limits) *Group {
 	l.mu.Lock()
 	defer l.mu.Unlock()

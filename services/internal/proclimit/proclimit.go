@@ -38,7 +38,8 @@ type ExceededError struct {
 	Limit string
 	// Max is the limit, in tasks or bytes.
 	Max int64
-	// Shared reports whether it is the limit for all groups together. This group then uses the most of them.
+	// Shared reports whether Max is the limit for all groups together. In that case this group uses the most of all
+	// groups.
 	Shared bool
 }
 
@@ -62,7 +63,7 @@ type Report struct {
 	Why string
 }
 
-// note adds something that the kernel does not enforce, with the reason. It adds each only once.
+// note adds an entry about something that the kernel does not enforce, with the reason. It is idempotent.
 func (r *Report) note(what string, err error) {
 	if slices.Contains(r.NotEnforced, what) {
 		return

@@ -12,12 +12,12 @@ import (
 )
 
 const (
-	// tableAge is the maximum age of the table of processes. tableTasks and tableMemory are how many more tasks and
-	// how many bytes less free memory the machine may have than when the table was read.
+	// tableAge is the maximum age of the table of processes. The table is also outdated if the machine has tableTasks more
+	// tasks, or tableMemory bytes less free memory, than when the table was read.
 	tableAge    = time.Second
 	tableTasks  = 48
 	tableMemory = 64 << 20
-	// killRounds is how often the processes of a group are listed and killed. killPause is the pause in between.
+	// killRounds is how often the processes of a group are listed and killed. killPause is the pause between two rounds.
 	killRounds = 100
 	killPause  = 5 * time.Millisecond
 )
@@ -29,7 +29,7 @@ type table struct {
 	memory int64
 }
 
-// refresh reads the table if the last one may be outdated. Otherwise it does nothing, because reading takes long on a
+// refresh reads the table again if it may be outdated. Otherwise refresh does nothing, because reading takes long on a
 // machine with many processes.
 func (t *table) refresh(groups map[*Group]struct{}) {
 	tasks, memory := machineTasks(), freeMemory()
@@ -60,8 +60,8 @@ func (t *table) read(groups map[*Group]struct{}) {
 	}
 }
 
-// count finds the group's processes. These are the leader, its session, processes that were found before, and all
-// descendants of these.
+// count finds the group's processes. These are the leader, its session, processes that count has found earlier, and all
+// their descendants.
 func (g *Group) count(all map[int]process) {
 	belongs := make(map[int]bool)
 	var find func(pid int) bool
@@ -98,7 +98,7 @@ func (g *Group) count(all map[int]process) {
 }
 
 // sharedMemory returns how much of a process's resident memory is shared or belongs to files, in bytes
-// (proc_pid_statm(5)). It is subtracted, because otherwise shared pages would count once for each process.
+// (proc_pid_statm(5)). Callers subtract it, because otherwise shared pages would count once for each process.
 func sharedMemory(pid int) int64 {
 	raw, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/statm")
 	fields := strings.Fields(string(raw))
@@ -125,7 +125,7 @@ func (g *Group) kill() {
 	}
 }
 
-// removeRetrying removes a cgroup. It tries again for a while, because processes take a moment to end.
+// removeRetrying removes a cgroup. It retries for a while, because processes take a moment to end.
 func removeRetrying(dir string) {
 	for range killRounds {
 		if err := os.Remove(dir); err == nil || os.IsNotExist(err) {
@@ -218,8 +218,8 @@ func freeMemory() int64 {
 // noLimit is used if a limit of the machine is unknown.
 const noLimit = 1 << 30
 
-// machineLimits returns the limits for all groups together. They are three quarters of the machine's maximum number
-// of tasks and of its memory. An unknown maximum is not a limit.
+// machineLimits returns the limits for all groups together. They are three quarters of the machine's maximum number of
+// tasks and of its memory. If a maximum is unknown, there is no limit.
 func machineLimits(pids, memory *controller) Limits {
 	tasks := int64(noLimit)
 	for _, file := range []string{"threads-max", "pid_max"} {

@@ -17,8 +17,7 @@ var ErrFull = errors.New("the share is used up")
 
 // PersonFactor is the quota of a person, as a multiple of the quota of one principal. The person's quota covers all
 // principals that the person owns. It is higher, because an operator may give a person several tokens. The use of
-// agents that a caller creates is counted against the caller itself. A counter may have a reason to use another
-// factor.
+// agents that a caller creates is counted against the caller itself. Some quotas use another factor.
 const PersonFactor = 4
 
 // Limits are the maximum use of one account. Each is at least 1.
@@ -38,7 +37,7 @@ type FullError struct {
 	Account, Caller principal.Key
 	// Person is true if the account's quota as a person is used up, and false if it is the quota as a principal.
 	Person bool
-	// Held is the present use of the account. Limit is its maximum use.
+	// Held is the current usage of the account. Limit is its maximum usage.
 	Held, Limit int
 	// What is the plural name of the counted items, for example "processes".
 	What string
@@ -112,11 +111,11 @@ func (t *Tally) AcquireIn(in string, of *principal.Accounts, n int) error {
 	return nil
 }
 
-// ReleaseIn is like [Tally.Release] for items that were taken with [Tally.AcquireIn].
+// ReleaseIn is like [Tally.Release] for items that were acquired with [Tally.AcquireIn].
 func (t *Tally) ReleaseIn(in string, of *principal.Accounts, n int) { t.add(in, of, -n) }
 
-// Full returns an error for the account that can't use n more items, or nil. If there are several, it is the last one
-// in the chain.
+// Full returns an error for the account that can't use n more items, or nil. If several accounts can't, the error is
+// for the last one in the chain.
 func (t *Tally) Full(of *principal.Accounts, n int) *FullError { return t.full("", of, n) }
 
 func (t *Tally) full(in string, of *principal.Accounts, n int) *FullError {

@@ -21,8 +21,7 @@ func owned(subject, owner string, chain ...*identityv1.Principal) *identityv1.Pr
 	return p
 }
 
-// The use of a caller's agents, at any depth, is counted against the caller, whichever of the agents created the
-// others.
+// The use of a caller's agents, at any depth, is counted against the caller, regardless of which agent created which.
 func TestTake_CountsAgentsAgainstTheirCreators(t *testing.T) {
 	t.Parallel()
 	for name, agent := range map[string]func(i int) *identityv1.Principal{

@@ -62,7 +62,7 @@ type Stream struct {
 // Stream returns a stream that calls tell with the text without secrets.
 func (s *Redactor) Stream(tell func(string)) *Stream { return &Stream{redactor: s, tell: tell} }
 
-// Write adds a piece of text. It holds back the end of the text if that may be the beginning of a secret.
+// Write adds a piece of text. It holds back the end of the text if the end may be the beginning of a secret.
 func (s *Stream) Write(piece string) {
 	text := s.redactor.Log(s.held + piece)
 	at := len(text) - s.redactor.begun(text)
@@ -70,7 +70,7 @@ func (s *Stream) Write(piece string) {
 	s.pass(text[:at])
 }
 
-// Close passes on the text that was held back.
+// Close forwards the text that was held back.
 func (s *Stream) Close() {
 	s.pass(s.held)
 	s.held = ""

@@ -25,7 +25,8 @@ import (
 // canary is a text that the server must never send.
 const canary = "canary-7f3a"
 
-// probeOf returns a probe. Its unary method, and its stream after it has read a message, return the result of do.
+// probeOf returns a probe. Its unary method returns the result of do, and so does its stream after it has read a
+// message.
 func probeOf(do func(ctx context.Context, name string) error) probe {
 	return probe{
 		unary: func(ctx context.Context, req *identityv1.RevokeTokenRequest) (string, error) {

@@ -14,8 +14,8 @@ const (
 	// personCalls is how many calls one person may have in flight, over all connections.
 	personCalls = 512
 	// personBytes, peopleBytes and roleBytes bound the total size of large requests and answers in flight, in bytes:
-	// for one person, for all people, and both for one role and for all roles. An answer is in flight until the
-	// client has read it.
+	// personBytes for one person, peopleBytes for all people together, and roleBytes both for one role and for all roles
+	// together. An answer is in flight until the client has read it.
 	personBytes, peopleBytes, roleBytes = 32 << 20, 128 << 20, 512 << 20
 	// smallAnswer is the maximum size in bytes of an answer that is not counted.
 	smallAnswer = 64 << 10
@@ -45,7 +45,7 @@ func (w quotaKey) String() string {
 // callQuotas are the quotas of callers over the network, for each caller and for all callers. It is safe for concurrent
 // use.
 type callQuotas struct {
-	// calls and bytes are the maximums for one caller. all is the maximum of bytes for all callers.
+	// calls and bytes are the limits for one caller. all is the limit in bytes for all callers together.
 	calls, bytes, all int
 	// queue is the fair queue for unary calls. It is nil if the callers need none.
 	queue *fairqueue.Queue[quotaKey]
@@ -114,7 +114,7 @@ func (p *callUsage) finish() {
 	p.end()
 }
 
-// end ends one use of the portion. The last use ends the call.
+// end ends one use of the quota by the call. The end of the last use ends the call.
 func (p *callUsage) end() {
 	if p.uses--; p.uses > 0 {
 		return

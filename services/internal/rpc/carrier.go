@@ -33,7 +33,7 @@ const (
 	maxCarriedPart = 16 << 10
 )
 
-// carried is a method whose calls may be carried on a stream.
+// carried is a method whose calls may be carried on a shared stream, as [Conn] describes.
 type carried struct {
 	serve   localMethod
 	request protoreflect.MessageType

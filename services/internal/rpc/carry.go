@@ -39,7 +39,7 @@ type Conn struct {
 	ctx     context.Context //nolint:containedctx // the context ends with the connection
 	close   context.CancelFunc
 
-	// open is the present stream; nil if there is none.
+	// open is the current stream; nil if there is none.
 	open atomic.Pointer[clientStream]
 	mu   sync.Mutex
 	// next is the earliest time at which a stream may be opened. opening is true while a stream is opened or open.
@@ -259,7 +259,7 @@ func (l *clientStream) write(stream grpc.BidiStreamingClient[meshv1.CarryCallsRe
 }
 
 // removeExpired returns the calls whose callers still wait, each with its remaining time, and the cancellations.
-// Therefore a slow server does not execute calls that were given up.
+// Therefore a slow server does not execute calls that their callers have given up.
 func (l *clientStream) removeExpired(batch []*meshv1.CarriedCall) []*meshv1.CarriedCall {
 	l.mu.Lock()
 	defer l.mu.Unlock()

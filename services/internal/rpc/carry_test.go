@@ -83,7 +83,8 @@ func TestConn_RepeatsCallWhenStreamBreaks(t *testing.T) {
 	}
 }
 
-// If a server sends no answer within a call's time, its stream is closed, so that another server may be used.
+// If a server sends no answer before a call's deadline, the stream to that server is closed, so that another server may
+// be used.
 func TestConn_ClosesStreamWithoutAnswers(t *testing.T) {
 	t.Parallel()
 	hangs := make(chan struct{})
@@ -167,7 +168,7 @@ func TestCarryCalls_StopsReadingWhenAnswersAreUnread(t *testing.T) {
 		}
 	})
 	last := int64(-1)
-	waitFor(t, func() bool { // no more calls for a while
+	waitFor(t, func() bool { // wait until no more calls begin
 		was := last
 		last = made.Load()
 		<-time.After(300 * time.Millisecond)

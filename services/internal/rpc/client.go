@@ -65,8 +65,8 @@ func Dial(target string, server authv1.Role, cfg *tls.Config, deps ClientDeps) (
 }
 
 // DialPerson returns a connection for a person with a bearer token. An empty token is not sent. If cfg is nil, the
-// connection has no TLS. Then the target must be a loopback address; otherwise DialPerson returns an error, because
-// the token could be read on the network.
+// connection has no TLS. In that case DialPerson returns an error unless the target is a loopback address, because the
+// token could be read on the network.
 func DialPerson(target, token string, cfg *tls.Config) (*grpc.ClientConn, error) {
 	if cfg == nil && !loopback.Address(target) {
 		return nil, fmt.Errorf("reach %s: a token is sent in the clear to loopback alone: set tls.dir to the folder with ca.pem", target)
@@ -93,7 +93,7 @@ func DialPerson(target, token string, cfg *tls.Config) (*grpc.ClientConn, error)
 	return conn, nil
 }
 
-// reconnectBackoff returns a short backoff. Calls that wait for a role therefore find it soon after its restart.
+// reconnectBackoff returns a short backoff. Calls that wait for a role therefore reach the role soon after its restart.
 func reconnectBackoff() backoff.Config {
 	return backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second}
 }

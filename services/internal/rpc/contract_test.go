@@ -195,8 +195,8 @@ func TestServer_AdmitsOnlyCallersInContract(t *testing.T) {
 	for _, service := range contracts(t) {
 		t.Run(string(service.FullName()), func(t *testing.T) {
 			t.Parallel()
-			// The connections belong to this subtest. An unauthenticated connection is closed after 10 s, and other
-			// tests may run for longer than that.
+			// Each subtest makes separate connections, because an unauthenticated connection is closed after 10 s and other
+			// tests may take longer than that.
 			tokens := make(map[authv1.TokenRole]grpc.ClientConnInterface)
 			for number := range authv1.TokenRole_name {
 				tokens[authv1.TokenRole(number)] = s.person(t, tokenText(authv1.TokenRole(number)))

@@ -139,7 +139,7 @@ func verifyRole(state tls.ConnectionState, ca *x509.CertPool, want authv1.Role) 
 	return nil
 }
 
-// bearer is the credentials of a person, whose token is sent with every call.
+// bearer contains the credentials of a person. The person's token is sent with every call.
 type bearer struct {
 	token string
 	// plaintext allows sending the token without TLS, which is safe only to a loopback listener.

@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// A handler's deadline is a little earlier than its caller's, so that the handler can still report the timeout.
+// A handler's deadline is a little earlier than the caller's deadline, so that the handler can still report the
+// timeout.
 func TestReserved_LeavesTimeToReport(t *testing.T) {
 	t.Parallel()
 	for given, want := range map[time.Duration]time.Duration{
@@ -33,7 +34,8 @@ func TestReserved_LeavesTimeToReport(t *testing.T) {
 	}
 }
 
-// Case X2. A unary call over the network ends, including the sending of its message, even with a distant deadline.
+// Case X2. A unary call over the network, including the transfer of its message, ends in a bounded time, even if its
+// deadline is far in the future.
 func TestInTime_BoundsUnaryCalls(t *testing.T) {
 	t.Parallel()
 	for given, want := range map[time.Duration]time.Duration{

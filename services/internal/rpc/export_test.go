@@ -7,7 +7,7 @@ import (
 	"google.golang.org/grpc"
 )
 
-// Carried is a connection whose calls wait until there is a stream, and are carried on it if possible.
+// Carried is a connection whose calls wait until a stream is open, and are carried on the stream if possible.
 type Carried struct{ *Conn }
 
 // Invoke implements [grpc.ClientConnInterface].

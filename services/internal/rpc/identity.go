@@ -16,11 +16,11 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/enum"
 )
 
-// authorizer decides which callers may call which methods. Every call into a server passes it.
+// authorizer decides which callers may call which methods. It checks every call into a server.
 type authorizer struct {
 	tokens   *authn.Tokens
 	verifier *authn.Verifier
-	// methods maps full method names to their terms. A name that ends in "/" applies to a whole service.
+	// methods maps full method names to their rules. A name that ends in "/" applies to a whole service.
 	methods map[string]methodRules
 	// audience maps services to the roles that serve them. These roles are the audiences of signed principals.
 	audience map[string]authv1.Role
@@ -55,7 +55,7 @@ func (g *authorizer) admit(ctx context.Context, method string, principals []stri
 	return authn.WithCaller(ctx, caller), nil
 }
 
-// termsOf returns the terms of a method. No caller satisfies the terms of an unknown method.
+// termsOf returns the rules for a method. No caller satisfies the rules for an unknown method.
 func (g *authorizer) termsOf(method string) methodRules {
 	if t, ok := g.methods[method]; ok {
 		return t
@@ -74,8 +74,8 @@ func (g *authorizer) serves(method string) bool {
 func (g *authorizer) audienceOf(method string) authv1.Role { return g.audience[serviceOf(method)] }
 
 // identify identifies the caller: a role by its certificate or pipe, or a person by a bearer token. It refuses a call
-// with both. While it is unknown which tokens are valid, it accepts a token that was valid at the last update if
-// lastKnown is true.
+// with both a role and a token. While it is unknown which tokens are valid, identify accepts a token that was valid at
+// the last update if lastKnown is true.
 func (g *authorizer) identify(ctx context.Context, lastKnown bool) (*authn.Caller, authn.Peer, error) {
 	from, isRole, err := peerOf(ctx)
 	if err != nil {

@@ -24,8 +24,8 @@ const (
 	messageHead = 5
 )
 
-// wire is grpc-go's stream of a call, below the level of messages. A server of grpc-go has one maximum message size
-// for all methods, and checks it before any interceptor runs. Here each method has a separate maximum, and the
+// wire is grpc-go's stream of a call, below the level of messages. A server of grpc-go has one maximum message size for
+// all methods, and checks it before any interceptor runs. In this package each method has a separate maximum, and the
 // caller's quota is checked before the message is read (docs/decisions/0013-grpc-resource-limits.md).
 type wire interface {
 	grpc.ServerTransportStream
@@ -34,7 +34,7 @@ type wire interface {
 	Read(n int) (mem.BufferSlice, error)
 }
 
-// incoming reads the messages of one call. One goroutine reads, and another one may call end.
+// incoming reads the messages of one call. One goroutine reads, and another goroutine may call end.
 type incoming struct {
 	ctx context.Context //nolint:containedctx // an incoming lives as long as its call
 	// most is the maximum size of a message, in bytes.
@@ -46,7 +46,7 @@ type incoming struct {
 	head [messageHead]byte
 
 	mu sync.Mutex
-	// held is the number of bytes of the quota that the last message uses.
+	// held is how many bytes of the quota the last message uses.
 	held int
 	// ended is true after end has released the quota.
 	ended bool
@@ -70,8 +70,8 @@ func (in *incoming) readSingle(m any) error {
 	return nil
 }
 
-// readNext reads a message. It returns io.EOF if there is none. Before that, it releases the quota that the previous
-// message uses.
+// readNext releases the quota that the previous message uses, and then reads the next message. It returns io.EOF if
+// there is none.
 func (in *incoming) readNext(m any) error {
 	in.release()
 	at, err := wireOf(in.ctx)
@@ -155,7 +155,7 @@ func (in *incoming) release() {
 	}
 }
 
-// end releases the quota and prevents that more of it is used. A handler may return while its messages are still
+// end releases the quota and prevents further use, because a handler may return while its messages are still being
 // read.
 func (in *incoming) end() {
 	in.mu.Lock()

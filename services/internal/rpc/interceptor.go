@@ -25,7 +25,7 @@ const (
 	defaultDeadline = 30 * time.Second
 	maxDeadline     = 5 * time.Minute
 	// maxReservedTime bounds the time that is reserved from a client's deadline, so that a timeout can be reported. A
-	// tenth of the remaining time is reserved, but at most maxReserve.
+	// tenth of the remaining time is reserved, but at most maxReservedTime.
 	maxReservedTime = 20 * time.Millisecond
 )
 
@@ -74,13 +74,13 @@ func (c *chain) unary(method string, handle grpc.MethodHandler) grpc.MethodHandl
 		if resp, err = handle(srv, admitted, in.readSingle, checked); err != nil {
 			return nil, err
 		}
-		in.release() // the quota that the request used is free for the answer
+		in.release() // makes the request's quota available for the answer
 		return c.answer(admitted, own, resp)
 	}
 }
 
-// asStream turns a unary method into a stream with one message in each direction. That is the same on the wire, but
-// lets the server see whether the answer was sent.
+// asStream turns a unary method into a stream with one message in each direction. The two are the same on the wire, but
+// with a stream the server can see whether the answer was sent.
 func asStream(serve grpc.MethodHandler) grpc.StreamHandler {
 	return func(srv any, ss grpc.ServerStream) error {
 		resp, err := serve(srv, ss.Context(), nil, nil)
@@ -99,8 +99,8 @@ func (c *chain) checked(ctx context.Context, req any, _ *grpc.UnaryServerInfo, n
 	return next(ctx, req)
 }
 
-// tap handles a call over the network when its header has been read. The call then has no stream, and no part of its
-// message is stored, so a refused call costs only the header. The returned context ends with the call.
+// tap handles a call over the network when its header has been read. At that point the call has no stream, and no part
+// of its message is stored, so a refused call costs only the header. The returned context ends with the call.
 func (c *chain) tap(ctx context.Context, info *tap.Info) (_ context.Context, err error) {
 	v := netPeerOf(ctx)
 	if v == nil {
@@ -141,8 +141,8 @@ func withUnaryDeadline(ctx context.Context) context.Context {
 	return ctx
 }
 
-// enter counts a call against its caller's quota until [callUsage.finish]. tap has admitted calls over the network.
-// enter admits calls inside the process, which their clients bound.
+// enter counts a call against its caller's quota until [callUsage.finish]. Calls over the network have already been
+// admitted by tap. Calls inside the process are admitted by enter; their clients bound the number of these calls.
 func (c *chain) enter(ctx context.Context, method string) (_ context.Context, own *callUsage, err error) {
 	if netPeerOf(ctx) == nil {
 		ctx, err = c.gate.admit(ctx, method, metadata.ValueFromIncomingContext(ctx, authn.PrincipalKey))
@@ -195,8 +195,8 @@ func (c *chain) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInf
 	return next(srv, &checkedStream{ServerStream: ss, ctx: admitted, chain: c, in: in, many: info.IsClientStream})
 }
 
-// compile compiles the constraints of all requests of a service. Therefore errors in them are found at the start, and
-// the first caller does not wait for it.
+// compile compiles the constraints of all requests of a service when the server starts, so that errors in the
+// constraints are found early and the first caller does not wait.
 func (c *chain) compile(service string) error {
 	contract, err := serviceDescriptor(service)
 	if err != nil {
@@ -286,8 +286,8 @@ func (c *chain) check(req any) error {
 }
 
 // finish converts the result of a handler into the error that the client receives. A status is sent unchanged, and a
-// deadline or a cancellation as its code. Any other error is sent as INTERNAL without its text, and is logged only
-// here.
+// deadline or a cancellation as its code. Any other error is sent as INTERNAL without its text; finish is the only
+// function that logs it.
 func (c *chain) finish(ctx context.Context, method string, panicked any, err error) error {
 	if panicked != nil {
 		c.log.ErrorContext(ctx, "rpc panicked", "rpc_method", method, "panic", fmt.Sprint(panicked), "stack", string(debug.Stack()))

@@ -165,7 +165,8 @@ func TestServer_LimitsCallsPerPerson(t *testing.T) {
 	})
 }
 
-// Case X2. A client that sends nothing, or sends too slowly, is disconnected. The health service answers meanwhile.
+// Case X2. A client that sends nothing, or sends too slowly, is disconnected. The health service answers while these
+// clients are connected.
 func TestServer_DisconnectsSlowUnauthenticatedClients(t *testing.T) {
 	t.Parallel()
 	s := newTestServer(t, lengthProbe().register(t))
@@ -236,7 +237,7 @@ func TestServer_ClosesConnectionAfterManyRefusals(t *testing.T) {
 	}
 }
 
-// Case X2. The number of unauthenticated calls without an end is bounded, and the server ends them.
+// Case X2. The number of unauthenticated calls that do not end is bounded, and the server ends these calls.
 func TestServer_LimitsUnauthenticatedCalls(t *testing.T) {
 	t.Parallel()
 	s := newTestServer(t, lengthProbe().register(t))

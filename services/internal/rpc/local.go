@@ -110,9 +110,9 @@ func (c *localConn) Invoke(ctx context.Context, method string, args, reply any, 
 	return err
 }
 
-// startSpan calls a stats handler for a call inside the process, as gRPC does for a call over the network. Therefore
-// the same library makes the same spans. If the trace is not sampled, traced does nothing, and the context carries
-// the trace.
+// startSpan calls a stats handler for a call inside the process, as gRPC does for a call over the network, so that the
+// same library makes the same spans. If the trace is not sampled, startSpan makes no span, and the context carries the
+// trace.
 func startSpan(ctx context.Context, h stats.Handler, method string, client bool) (context.Context, func(error)) {
 	if h == nil || !trace.SpanContextFromContext(ctx).IsSampled() {
 		return ctx, func(error) {}

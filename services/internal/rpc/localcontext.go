@@ -25,7 +25,7 @@ type localContext struct {
 	// deadlineCtx ends when the call must end. It is nil until Done is called.
 	deadlineCtx context.Context //nolint:containedctx // localContext is itself a context
 	stop        func()
-	// err is the first error that Err has returned. It does not change any more.
+	// err is the first error that Err has returned. Once set, it is not replaced.
 	err error
 }
 
@@ -52,8 +52,8 @@ func newLocalContext(client, from context.Context) (*localContext, error) {
 // Deadline implements [context.Context].
 func (c *localContext) Deadline() (time.Time, bool) { return c.end, true }
 
-// Value implements [context.Context]. It passes on the values of the timed context. Therefore contexts that are
-// derived from this one find the timed context, and no goroutine has to watch for cancellation.
+// Value implements [context.Context]. Once deadlineCtx exists, Value looks the key up in deadlineCtx. Therefore
+// contexts that are derived from this one find deadlineCtx, and no goroutine has to watch for cancellation.
 func (c *localContext) Value(key any) any {
 	c.mu.Lock()
 	values := c.deadlineCtx

@@ -37,14 +37,14 @@ type methodRules struct {
 	request int
 	// isStream reports whether the method is a stream. Streams have no deadline.
 	isStream bool
-	// carried reports whether calls of the method may be carried; see [Conn].
+	// carried reports whether calls of the method may be carried on a shared stream; see [Conn].
 	carried bool
 }
 
 // foreignServices lists the gRPC services whose contracts belong to other projects, so they can't have the option
-// (sluice.auth.v1.callers). The inner keys are methods; the empty name applies to all other methods of the service.
-// The contracts of all other services state their callers. A test checks both. Streams require authentication,
-// because they stay open.
+// (sluice.auth.v1.callers). The inner keys are methods; the empty name applies to all other methods of the service. The
+// contracts of all other services state their callers. A test checks this for every service. Streams require
+// authentication, because they stay open.
 var foreignServices = map[string]map[string]callers{
 	"grpc.health.v1.Health": {
 		"":      {anyone: true},
@@ -70,7 +70,7 @@ func (c callers) tokenRoles() (out []string) {
 	return out
 }
 
-// methodTerms returns the terms of each method of a service by full method name ("/package.Service/Method"). If the
+// methodTerms returns the rules for each method of a service by full method name ("/package.Service/Method"). If the
 // contract of a method of the mesh does not state callers, no caller may call the method.
 func methodTerms(service string) (map[string]methodRules, error) {
 	if foreign, ok := foreignServices[service]; ok {
@@ -138,7 +138,7 @@ func maxRequestOf(md protoreflect.MethodDescriptor) int {
 	return min(int(most), maxRequest)
 }
 
-// isCarried reports whether a method's contract allows that its calls are carried.
+// isCarried reports whether a method's contract allows its calls to be carried on a shared stream.
 func isCarried(md protoreflect.MethodDescriptor) bool {
 	opts, ok := md.Options().(*descriptorpb.MethodOptions)
 	if !ok || !proto.HasExtension(opts, authv1.E_Carried) || md.IsStreamingClient() || md.IsStreamingServer() {

@@ -1,5 +1,5 @@
 // Package rpc creates all gRPC servers and clients of the mesh. Every service has the same authentication,
-// authorization, validation, deadlines, tracing and form of errors, over the network and inside one process.
+// authorization, validation, deadlines, tracing and error format, over the network and inside one process.
 package rpc
 
 import (
@@ -48,9 +48,9 @@ const (
 	// maxStreams is how many calls a connection may have at a time. The client delays further calls. Unauthenticated
 	// connections may have fewer calls.
 	maxStreams = 1024
-	// maxHeaders is the maximum size of the header of a call, in bytes, as HTTP/2 counts it: decoded, with 32 bytes
-	// for each field in addition to its text. The largest header is that of a principal with 256 groups that have the
-	// longest names.
+	// maxHeaders is the maximum size of the header of a call, in bytes, as HTTP/2 counts it: decoded, with 32 bytes for
+	// each field in addition to its text. The largest header belongs to a principal with 256 groups whose names have the
+	// maximum length.
 	maxHeaders = 96 << 10
 	// window is how many bytes of a message may arrive before the server reads it.
 	window = 64 << 10
@@ -108,7 +108,7 @@ type Server struct {
 	err     error
 }
 
-// NewServer returns a server. It has no roles until [Server.Add] is called.
+// NewServer returns a server. The server has no roles until [Server.Add] is called.
 func NewServer(cfg ServerConfig, deps ServerDeps) (*Server, error) {
 	if deps.Tokens == nil || deps.Log == nil {
 		return nil, errors.New("rpc: tokens and a log are required")
@@ -211,7 +211,7 @@ func (s *Server) RegisterService(desc *grpc.ServiceDesc, impl any) {
 
 func (s *Server) registrar(role authv1.Role) grpc.ServiceRegistrar { return registrar{s, role} }
 
-// registrar registers the services of a role, with their methods for calls inside the process and the terms of all
+// registrar registers the services of a role, with their methods for calls inside the process and the rules for all
 // methods.
 type registrar struct {
 	server *Server

@@ -292,7 +292,8 @@ func TestHealth_IsForAllCallers(t *testing.T) {
 	}
 }
 
-// Case N2. A stream stays open, so unauthenticated callers and agents can't open one, not even of the health service.
+// Case N2. A stream stays open, so unauthenticated callers and agents can't open a stream, not even to the health
+// service.
 func TestHealth_WatchRequiresAuthentication(t *testing.T) {
 	t.Parallel()
 	s := newTestServer(t, whoami().register(t))

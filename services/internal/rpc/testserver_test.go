@@ -243,7 +243,7 @@ func (s *testServer) person(t *testing.T, token string) *grpc.ClientConn {
 	return conn
 }
 
-// timeoutContext returns a context that ends after patience.
+// timeoutContext returns a context that ends after testTimeout.
 func timeoutContext(t *testing.T) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)

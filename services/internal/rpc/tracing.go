@@ -12,8 +12,8 @@ import (
 )
 
 // ServerTrace returns a stats handler that makes a server's spans. It skips calls whose parent is not sampled, which
-// costs only the reading of one header. It also skips calls that do not come from a role, so an untrusted peer can't
-// start a trace.
+// costs only one header lookup. It also skips calls that do not come from a role, so an untrusted peer can't start a
+// trace.
 func ServerTrace(tp trace.TracerProvider, prop propagation.TextMapPropagator) stats.Handler {
 	return &sampledOnly{inner: otelgrpc.NewServerHandler(options(tp, prop)...), prop: prop, server: true}
 }
@@ -32,7 +32,7 @@ func options(tp trace.TracerProvider, prop propagation.TextMapPropagator) []otel
 	}
 }
 
-// sampledOnly passes calls of sampled traces to inner and skips other calls.
+// sampledOnly forwards calls of sampled traces to inner and skips other calls.
 type sampledOnly struct {
 	inner  stats.Handler
 	prop   propagation.TextMapPropagator

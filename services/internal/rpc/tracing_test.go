@@ -114,7 +114,7 @@ func TestTrace_AttributesAreDocumented(t *testing.T) {
 	}
 }
 
-// A trace that is not sampled makes no spans, and its trace id is passed on.
+// A trace that is not sampled makes no spans, and its trace id is forwarded.
 func TestTrace_UnsampledCallPassesContextOn(t *testing.T) {
 	t.Parallel()
 	tr := newTracing(t, nil)

@@ -16,8 +16,8 @@ import (
 )
 
 const (
-	// readWithin is how long an answer on a connection may be unread. Whenever the client has read another readRate
-	// bytes, it gets another second.
+	// readWithin is how long an answer on a connection may be unread. The client gets another second for every readRate
+	// bytes that it reads.
 	readWithin = 10 * time.Second
 	readRate   = 64 << 10
 	// pieceSize is the size of the pieces of an answer. gRPC releases them one by one. minReleased is the minimum
@@ -126,7 +126,7 @@ func (a *answer) Put(piece *[]byte) {
 func send(ss grpc.ServerStream, m any) error {
 	err := ss.SendMsg(m)
 	if a, ok := m.(*answer); ok && err == nil && isClosed(ss) {
-		a.to.unread.uncount(a) // if the stream has ended meanwhile, gRPC may never release the answer
+		a.to.unread.uncount(a) // if the stream has ended, gRPC may never release the answer
 	}
 	return err
 }
@@ -231,7 +231,7 @@ func (l *unreadAnswers) uncount(a *answer) {
 	}
 }
 
-// closeIfSlow closes the connection if an answer was not read in time. Otherwise it schedules the next look.
+// closeIfSlow closes the connection if an answer was not read in time. Otherwise it schedules the next check.
 func (l *unreadAnswers) closeIfSlow() {
 	l.mu.Lock()
 	now := time.Now()
@@ -249,8 +249,8 @@ func (l *unreadAnswers) closeIfSlow() {
 	}
 }
 
-// end uncounts all answers. It is called when the connection is closed, because gRPC then does not release what its
-// streams have queued.
+// end uncounts all answers. It is called when the connection is closed, because gRPC does not release the messages that
+// the streams of a closed connection have queued.
 func (l *unreadAnswers) end() {
 	l.mu.Lock()
 	left := l.unread

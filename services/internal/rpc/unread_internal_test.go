@@ -20,7 +20,7 @@ func TestLine_ClosesConnectionOfSlowReader(t *testing.T) {
 	const large = 4 << 20
 	for _, tt := range []struct {
 		name string
-		// every is how long the client takes to read a piece. It begins to read after pause.
+		// every is how long the client takes to read a piece. The client begins to read after pause.
 		pause, every time.Duration
 		want         bool
 	}{

@@ -229,7 +229,7 @@ func TestServer_CountsUnreadAnswersOfUnauthenticatedClients(t *testing.T) {
 	}
 }
 
-// Case X3. When a client closes its connection, its whole quota is released, however its calls end. It is not
+// Case X3. When a client closes its connection, its whole quota is released, however its calls end. The client is not
 // disconnected for unread answers before that.
 func TestServer_ReleasesQuotaWhenClientLeaves(t *testing.T) {
 	t.Parallel()

@@ -69,8 +69,8 @@ func Invisible(text string) int {
 // assigned.
 func isNewEmoji(r rune) bool { return 0x1f300 <= r && r <= 0x1faff && !unicode.Is(unicode.Cf, r) }
 
-// flagEnd returns the length of the tags at the beginning of a text, including the cancel tag. It returns 0 if the
-// tags are not those of a flag.
+// flagEnd returns the length of the tags at the beginning of a text, including the cancel tag. It returns 0 if the tags
+// do not form a flag.
 func flagEnd(tags string) int {
 	for at, count := 0, 0; at < len(tags); count++ {
 		r, size := utf8.DecodeRuneInString(tags[at:])

@@ -7,10 +7,10 @@ import (
 	"unicode/utf8"
 )
 
-// Writer writes text in which hidden characters are escaped. Untrusted text can't control a terminal then, even if it
-// was not escaped before. Line breaks and tabs are unchanged, because columns and completions need them. Therefore
-// line breaks in untrusted text must be escaped before, with [Line]. JSON keeps its meaning: a hidden character in
-// JSON is inside a string, and the escape is equivalent. A Writer is safe for concurrent use.
+// Writer writes text in which hidden characters are escaped. Therefore untrusted text can't control a terminal, even if
+// it was not escaped beforehand. Line breaks and tabs are unchanged, because columns and completions need them. Callers
+// must therefore escape line breaks in untrusted text with [Line]. JSON keeps its meaning: a hidden character in JSON
+// is inside a string, and the escape is equivalent. A Writer is safe for concurrent use.
 type Writer struct {
 	to io.Writer
 

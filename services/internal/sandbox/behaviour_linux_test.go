@@ -65,7 +65,7 @@ func TestSandbox_OtherFilesAreUnchanged(t *testing.T) {
 	})
 }
 
-// The exit status is the program's. Processes that remain end with the program.
+// The sandbox returns the program's exit status, and processes that the program leaves behind end with it.
 func TestSandbox_ReturnsExitStatus(t *testing.T) {
 	eachMechanism(t, nil, func(t *testing.T, h *fixture, s *sandbox.Sandbox) {
 		null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
@@ -266,8 +266,8 @@ func TestSandbox_UsesLandlockWithoutUserNamespaces(t *testing.T) {
 	}
 }
 
-// Case X6. A link on the path to a hidden file can't be replaced if it is mounted over, and its target can't be read.
-// If an operator replaces the link, the new link is mounted over.
+// Case X6. A link on the path to a hidden file can't be replaced if it is mounted over itself, and its target can't be
+// read. If an operator replaces the link, the new link is mounted over itself.
 func TestSandbox_LinksCannotBeReplaced(t *testing.T) {
 	eachMechanism(t, func(h *fixture) {
 		target := filepath.Join(h.dir, "elsewhere.yaml")
@@ -307,7 +307,7 @@ func TestSandbox_LinksCannotBeReplaced(t *testing.T) {
 }
 
 // Case X6. If a folder contains only files of the mesh, a replacement of a file in it is hidden. Otherwise the report
-// says that it is not.
+// says that a replacement is not hidden.
 func TestSandbox_HidesWholeFolderOfMesh(t *testing.T) {
 	eachMechanism(t, func(h *fixture) {
 		h.Config = filepath.Join(h.dir, "etc", "sluice.yaml")

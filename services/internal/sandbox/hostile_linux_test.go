@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// targets is what a hostile program tries to access.
+// targets lists what a hostile program tries to access.
 type targets struct {
 	Own, Data, Token, Key, Journal, Other, Config, Policy, Cert, Secret, Program string
 	Socket, Abstract                                                             string

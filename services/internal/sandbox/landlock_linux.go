@@ -105,7 +105,7 @@ func (p *plan) makeCaches(o *order) error {
 	return nil
 }
 
-// ruleSet collects the rules of what is allowed.
+// ruleSet collects the Landlock rules, which say what is allowed.
 type ruleSet struct {
 	plan  *plan
 	rules []landlock.Rule
@@ -159,8 +159,8 @@ func (w *ruleSet) holdsHidden(folder string) bool {
 	return slices.ContainsFunc(w.plan.hidden, in) || slices.ContainsFunc(w.plan.expected, in)
 }
 
-// allow allows access to a file, or to a folder with everything in it. It ignores links. Its descriptor refers to the
-// same file that was checked.
+// allow allows access to a file, or to a folder with everything in it. It ignores links. The rule refers to a
+// descriptor, so it applies to the same file that was checked.
 func (w *ruleSet) allow(path string, write bool) error {
 	fd, err := unix.Open(path, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if errors.Is(err, os.ErrNotExist) || errors.Is(err, os.ErrPermission) {

@@ -16,8 +16,8 @@ import (
 // errorPrefix is the prefix of an error message of the launcher.
 const errorPrefix = "sluice could not start the program: "
 
-// launch is the main function of the launcher. It gives up privileges and access. Then it becomes the program or, in
-// namespaces, starts the program and waits for its end. It returns the exit code.
+// launch is the main function of the launcher. It gives up privileges and access. After that it becomes the program or,
+// in namespaces, starts the program and waits for its end. It returns the exit code.
 func launch() int {
 	// Privileges belong to threads. This thread gives up its privileges and starts the program.
 	runtime.LockOSThread()
@@ -69,7 +69,7 @@ func runOrder() (int, error) {
 	}
 }
 
-// execProgram replaces the launcher by the program.
+// execProgram replaces the launcher with the program.
 func execProgram(c *Command) error {
 	if err := os.Chdir(c.Dir); err != nil {
 		return fmt.Errorf("enter its folder: %w", err)
@@ -78,8 +78,8 @@ func execProgram(c *Command) error {
 	return fmt.Errorf("run %s: %w", c.Path, err)
 }
 
-// startAndWait starts the program and waits for its end. The launcher is the first process of the namespace.
-// Therefore it must also wait for orphaned processes, and all processes that remain end with it. It keeps none of the
+// startAndWait starts the program and waits for its end. The launcher is the first process of the namespace. Therefore
+// it must also wait for orphaned processes, and all processes that remain end with it. startAndWait keeps none of the
 // program's descriptors open.
 func startAndWait(c *Command, rehide func()) (int, error) {
 	signals := make(chan os.Signal, 1)

@@ -8,8 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// watchLinks adds to the plan the links on the paths to hidden or read-only files. They are mounted over themselves,
-// and again after they were replaced from outside. Then the folders above them can't be renamed.
+// watchLinks adds to the plan the symbolic links on the paths to hidden or read-only files. Each link is mounted over
+// itself, and again after it was replaced from outside the sandbox. The mounts prevent the folders above the links from
+// being renamed.
 func (p *plan) watchLinks() {
 	links := make(map[string]bool)
 	for _, link := range slices.Concat(p.replaceableLinks, p.links) {
@@ -31,7 +32,7 @@ func (p *plan) pinLinks() {
 }
 
 // pinLink mounts a link over itself, unless it is a mount point already. It returns nil if the path is missing or no
-// longer a link. Another path of the plan covers the replacement.
+// longer a link. In these cases another path of the plan covers the replacement.
 func pinLink(link string) error {
 	info, err := os.Lstat(link)
 	if errors.Is(err, os.ErrNotExist) || err == nil && info.Mode()&os.ModeSymlink == 0 || isMounted(link) {
@@ -40,7 +41,7 @@ func pinLink(link string) error {
 	if err != nil {
 		return err
 	}
-	if err = remount(link, 0); errors.Is(err, unix.ENOENT) { // the link was removed meanwhile
+	if err = remount(link, 0); errors.Is(err, unix.ENOENT) { // the link was removed
 		return nil
 	}
 	return err

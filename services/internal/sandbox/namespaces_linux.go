@@ -14,8 +14,8 @@ import (
 // unusable contains the attributes of a mount whose files can't be used.
 const unusable = unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV | unix.MOUNT_ATTR_NOEXEC
 
-// enterNamespaces applies the rules in the namespaces whose first process is this process. The returned function
-// hides replaced paths again. It does not return.
+// enterNamespaces applies the rules in the namespaces whose first process is this process. The returned function hides
+// replaced paths again, and never returns.
 func enterNamespaces(o *order) (Report, func(), error) {
 	if os.Getpid() != 1 {
 		return Report{}, nil, errors.New("it is not the first process of its namespace")
@@ -92,11 +92,11 @@ func (p *plan) mount(o *order) error {
 	return protectSystem(o.AsRoot)
 }
 
-// hide mounts an empty folder over a folder, or a file that can't be opened over a file.
+// hide makes a path inaccessible. It mounts an empty folder over a folder, and an unusable file over a file.
 func hide(path string) error {
 	info, err := os.Lstat(path)
 	if errors.Is(err, os.ErrNotExist) {
-		return nil // the path was removed meanwhile
+		return nil // the path was removed
 	}
 	if err != nil {
 		return fmt.Errorf("hide %s: %w", path, err)
@@ -118,7 +118,7 @@ func hide(path string) error {
 	return attach(fd, path)
 }
 
-// reopen mounts the opened paths into the folder that hides them. Then it makes that folder read-only.
+// reopen mounts the opened paths into the folder that hides them, and then makes the folder read-only.
 func (p *plan) reopen(hidden string, opened map[string]int) error {
 	info, err := os.Stat(hidden)
 	if err != nil || !info.IsDir() {

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// plan is the result of applying the rules to the present files. All its paths are real paths, without links.
+// plan is the result of applying the rules to the current files. All its paths are real paths, without links.
 type plan struct {
 	// hidden lists hidden files and folders. None is inside another.
 	hidden []string
@@ -28,12 +28,13 @@ type plan struct {
 	expected []string
 	// watched lists paths that may later refer to another file.
 	watched []watched
-	// replaceableLinks lists links on the paths to hidden files that could be replaced. inSharedFolders lists hidden
-	// files in folders to which a program may write. A replacement of such a file is accessible for a moment.
+	// replaceableLinks lists the links on the paths to hidden files if the program could replace these links.
+	// inSharedFolders lists hidden files in folders to which a program may write. A replacement of such a file is
+	// accessible for a moment.
 	replaceableLinks, inSharedFolders []string
 	// access lists the read-only paths, and the writable paths inside them. A folder comes before its contents.
 	access []access
-	// links lists links on the paths to read-only files that could be replaced.
+	// links lists the links on the paths to read-only files if the program could replace these links.
 	links []string
 }
 
@@ -131,8 +132,8 @@ func (p *plan) hideOwnFolders(hidden map[string]bool) {
 	}
 }
 
-// protectFolders protects the whole folder of a program instead of the program if no program must write to that
-// folder. Then a replacement of the program can't be changed either.
+// protectFolders protects the whole folder of a program instead of the program if no program must write to that folder.
+// A file that replaces the program in that folder is then protected too.
 func (p *plan) protectFolders(programs, hidden map[string]bool, o *order) {
 	for _, path := range slices.Sorted(maps.Keys(programs)) {
 		folder := filepath.Dir(path)
@@ -236,7 +237,7 @@ func foldersAbove(sets ...map[string]bool) []string {
 	return slices.Sorted(maps.Keys(above)) // a folder sorts before its contents
 }
 
-// outermost returns the paths that are not inside another one of the paths.
+// outermost returns the paths that are not inside any of the other paths.
 func outermost(paths map[string]bool) []string {
 	var out []string
 	for _, path := range slices.Sorted(maps.Keys(paths)) {

@@ -63,7 +63,7 @@ func (p *plan) writable(path string) bool {
 }
 
 // mountAccess mounts read-only paths, and the writable paths inside them, over themselves. copies contains the copies
-// of the writable paths, which must be made before.
+// of the writable paths, which the caller must have made beforehand.
 func (p *plan) mountAccess(copies map[string]int) error {
 	for _, a := range p.access {
 		var err error
@@ -79,7 +79,7 @@ func (p *plan) mountAccess(copies map[string]int) error {
 			return err
 		}
 	}
-	// A copy covers the mounts over the folders inside it, which prevent that these folders are renamed.
+	// A copy covers the mounts over the folders inside it, which prevent these folders from being renamed.
 	for _, dir := range p.above {
 		if _, isCopy := copies[dir]; !isCopy && p.inCopy(dir) {
 			if err := remount(dir, 0); err != nil {
@@ -110,8 +110,8 @@ func (p *plan) copies() (map[string]int, error) {
 	return out, nil
 }
 
-// notHeld returns what is not enforced for read-only files and folders. These are links to them that could be
-// replaced, and files in a folder in which the program may create other files, for example a module that an
+// notHeld returns what is not enforced for read-only files and folders. These are links to the files and folders that
+// could be replaced, and files in a folder in which the program may create other files, for example a module that an
 // interpreter finds first.
 func (p *plan) notHeld() []string {
 	var out []string

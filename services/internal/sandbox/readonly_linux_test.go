@@ -36,7 +36,7 @@ try unmount 'umount -l $APP && : >> $APP/cli.js'
 try nested 'unshare -Urm sh -c "umount -l $APP; mount -o remount,rw,bind $APP; mount --bind $APP $OWN; : >> $APP/cli.js || : >> $OWN/cli.js"'
 `
 
-// installed adds a program to the house and returns the program's folder.
+// installed adds a program to the fixture and returns the program's folder.
 func (h *fixture) installed(t *testing.T) string {
 	t.Helper()
 	app := filepath.Join(h.dir, "installed", "app")

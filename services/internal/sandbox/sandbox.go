@@ -3,8 +3,8 @@
 //
 // There are two mechanisms. With namespaces, the program has separate mounts and processes, and exactly the hidden
 // paths are missing. If namespaces can't be created, Landlock allows access to everything except the hidden paths.
-// Landlock does not cover sockets with a path and modes of files. With Landlock, nothing new can be created directly
-// in a folder that contains a hidden path.
+// Landlock covers neither sockets with a path nor file modes. With Landlock, nothing new can be created directly in a
+// folder that contains a hidden path.
 package sandbox
 
 import (
@@ -67,10 +67,10 @@ type Command struct {
 	Env  []string
 	// Dir is the working folder, an absolute path.
 	Dir string
-	// Own is a folder that the program may use although the folder is inside a hidden one; empty if there is none.
+	// Own is a folder that the program may use although it is inside a hidden folder; empty if there is none.
 	Own string
-	// Read is a folder that the program can read but not change, although the folder is inside a hidden one; empty if
-	// there is none.
+	// Read is a folder that the program can read but not change, although it is inside a hidden folder; empty if there is
+	// none.
 	Read string
 }
 
@@ -131,8 +131,8 @@ func Nothing() *Sandbox {
 	return &Sandbox{rules: Rules{Mode: Off}, mechanism: byNothing, report: Report{Why: offReason}}
 }
 
-// New returns a sandbox. It tries which rules this system can enforce. It returns an error if the rules contradict
-// each other, and in mode [Required] if not all rules can be enforced.
+// New returns a sandbox. It tests which rules this system can enforce. It returns an error if the rules contradict each
+// other, and in mode [Required] if not all rules can be enforced.
 func New(launcher Launcher, rules Rules) (*Sandbox, error) {
 	if rules.Mode == Off {
 		return Nothing(), nil
@@ -206,8 +206,8 @@ func (r *Rules) Check() error {
 	return nil
 }
 
-// mayOpen returns an error if a path can't be opened, because it is secret or contains hidden paths. Other paths in
-// such a folder must be named separately.
+// mayOpen returns an error if a path can't be opened, because it is secret or contains hidden paths. If a folder
+// contains hidden paths, its other paths must be named separately.
 func (r *Rules) mayOpen(path string) error {
 	if err := r.CheckAccess(path); err != nil {
 		return err

@@ -51,7 +51,8 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// runVictim is a process like the gateway. It prints a line when it receives a signal.
+// runVictim is the main function of a process that takes the place of the gateway. It prints a line when it receives a
+// signal.
 func runVictim() {
 	got := make(chan os.Signal, 1)
 	signal.Notify(got, syscall.SIGUSR1)
@@ -252,8 +253,8 @@ func runAsOther(t *testing.T, sys *syscall.SysProcAttr, env ...string) {
 	}
 }
 
-// Case X6. Without a sandbox, all attempts of a hostile program succeed. With a sandbox, only those succeed that the
-// report names as not enforced.
+// Case X6. Without a sandbox, all attempts of a hostile program succeed. With a sandbox, only the attempts succeed that
+// the report names as not enforced.
 func TestSandbox_StopsHostileProgram(t *testing.T) {
 	eachUser(t, func(t *testing.T) {
 		open := newFixture(t)

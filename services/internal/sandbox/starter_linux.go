@@ -22,15 +22,15 @@ const (
 	// number of files of a request.
 	maxStart = 4 << 10
 	maxFiles = 16
-	// startTimeout is how long a starter may take to start one launcher. All other starts wait meanwhile.
+	// startTimeout is how long a starter may take to start one launcher. All other starts wait during that time.
 	startTimeout = 10 * time.Second
 )
 
 // starter starts launchers in namespaces, from a small separate process. Go can't share its memory with a new process
 // that gets a user namespace (no CLONE_VM). Therefore the kernel copies the page tables of all memory, and every page
-// that is written afterwards causes a fault. In a gateway with hundreds of MiB that stopped everything for up to 0.4
-// s (docs/decisions/0078-stdio-processes.md). The zero value starts the separate process when it is first needed.
-// starter is safe for concurrent use.
+// that is written afterwards causes a fault. In a gateway with hundreds of MiB of memory, this stopped all goroutines
+// for up to 0.4 s (docs/decisions/0078-stdio-processes.md). The zero value starts the separate process when it is first
+// needed. starter is safe for concurrent use.
 type starter struct {
 	mu sync.Mutex
 	// socket is the socket to the separate process. It is nil if there is no process.
@@ -125,8 +125,8 @@ func (s *starter) receive() (answer startAnswer, err error) {
 	return answer, json.Unmarshal(buf[:n], &answer)
 }
 
-// startStarter starts a starter and returns the socket to it. The parent of the starter's launchers is the thread
-// that has started the starter. If this thread ended, launchers would receive Pdeathsig, so it is kept.
+// startStarter starts a starter and returns the socket to it. The parent of the starter's launchers is the thread that
+// has started the starter. If this thread ended, launchers would receive Pdeathsig, so the thread never ends.
 func startStarter(argv []string) (*os.File, error) {
 	ends, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -248,7 +248,7 @@ func filesOf(oob []byte) (files []*os.File, err error) {
 	return slices.Clip(files), nil
 }
 
-// uninterrupted calls a function again while signals interrupt its system call.
+// uninterrupted retries a function as long as signals interrupt its system call.
 func uninterrupted(call func() error) error {
 	for {
 		if err := call(); !errors.Is(err, unix.EINTR) {

@@ -65,7 +65,7 @@ func waitUntilAvailable(t *testing.T, db *sqlstore.DB) {
 }
 
 // While a server resets every connection, its callers open few new ones. Otherwise the server would still be busy
-// with ending them when it could work again.
+// closing connections when it could work again.
 func TestDo_LimitsAttemptsWhenServerResetsConnections(t *testing.T) {
 	t.Parallel()
 	db, proxy := newProxiedStore(t)
@@ -96,7 +96,7 @@ func TestDo_LimitsAttemptsWhenServerResetsConnections(t *testing.T) {
 	waitUntilAvailable(t, db)
 }
 
-// The locks of a lost connection are released although the server does not notice the loss.
+// The locks of a lost connection are released, even if the server does not notice the loss.
 func TestDo_LostTransactionReleasesLocks(t *testing.T) {
 	t.Parallel()
 	db, proxy := newProxiedStore(t)
@@ -117,7 +117,7 @@ func TestDo_LostTransactionReleasesLocks(t *testing.T) {
 	}
 }
 
-// A transaction that is lost while it waits does not get the lock, so it can't hold the lock against others.
+// A transaction that is lost while it waits does not get the lock, so it can't block other transactions.
 func TestDo_LostWaitersGetNoLocks(t *testing.T) {
 	t.Parallel()
 	db, proxy := newProxiedStore(t)
@@ -162,8 +162,8 @@ func awaitWaiters(ctx context.Context, t *testing.T, tx *sqlstore.Tx, many int) 
 	}
 }
 
-// If the answer to a commit is lost, it is unknown whether the change was made. In this test it was made, and a
-// repetition finds that out.
+// If the answer to a commit is lost, it is unknown whether the change was made. In this test the change was made, and a
+// retry finds that out.
 func TestDo_ReportsErrAwayWhenCommitAnswerIsLost(t *testing.T) {
 	t.Parallel()
 	db, proxy := newProxiedStore(t)
@@ -268,7 +268,7 @@ func TestDo_AcceptsSlowStore(t *testing.T) {
 		t.Fatal(err)
 	}
 	proxy.Delay(t, 350*time.Millisecond)
-	// Beginning the transaction takes three answers, the change one, and the commit one.
+	// The transaction needs five answers: three to begin, one for the change, and one for the commit.
 	if err := db.Do(t.Context(), count); err != nil {
 		t.Error(err)
 	}

@@ -17,12 +17,12 @@ const (
 	// connectTimeout is how long opening a connection may take if the address has no connect_timeout. The pool itself
 	// opens some connections for waiting callers. Without a limit, an attempt without an answer would block forever.
 	connectTimeout = 2 * time.Second
-	// testAfter is how long a connection may be unused before it is tested. pingTimeout is how long the test may
-	// take. Many connections may be lost without a notice, and callers wait for their tests.
+	// testAfter is how long a connection may be unused before it is tested. pingTimeout is how long the test may take. The
+	// timeout is short, because many connections may be lost without a notice, and callers wait for the tests.
 	testAfter   = time.Second
 	pingTimeout = 500 * time.Millisecond
 	// answerTimeout is how long the store may take for each answer until a transaction has begun. No transaction waits
-	// for another one for longer than lockTimeout, so a store that takes longer counts as unavailable.
+	// longer than lockTimeout for another one, so a store that takes longer counts as unavailable.
 	answerTimeout = 2 * time.Second
 	// transactionTimeout is how long a transaction may take.
 	transactionTimeout = time.Minute

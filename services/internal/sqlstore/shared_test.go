@@ -72,7 +72,7 @@ func TestOpen_RolesStartConcurrentlyOnEmptyDatabase(t *testing.T) {
 	group.Wait()
 }
 
-// migrateEarlier migrates a database like a release in which all roles used the same table of versions.
+// migrateEarlier migrates a database as earlier releases did, in which all roles used the same version table.
 func migrateEarlier(t *testing.T, source string, texts ...string) error {
 	t.Helper()
 	db, err := sql.Open("pgx", source)

@@ -20,8 +20,8 @@ import (
 // SQLite is the value of [Config.Source] for a file in the role's data folder.
 const SQLite = "sqlite"
 
-// ErrUnavailable means that the store could not be reached, or that its answer to a commit was lost. In the second
-// case it is unknown whether the change was made; a repetition finds out.
+// ErrUnavailable means that the store could not be reached, or that its answer to a commit was lost. In the second case
+// it is unknown whether the change was made; a retry finds out.
 var ErrUnavailable = errors.New("the store is unavailable")
 
 // Config is the configuration of a store. All fields except Queue, Now and File are required. File is required for
@@ -29,18 +29,18 @@ var ErrUnavailable = errors.New("the store is unavailable")
 type Config struct {
 	// Source is [SQLite], or the URL of a PostgreSQL database, `postgres://…`.
 	Source string
-	// File is the path of the file of SQLite. The file is created if it does not exist.
+	// File is the path of the SQLite file. The file is created if it does not exist.
 	File string
-	// Name is the role that the tables belong to, `[a-z]{1,32}`. Roles may share a PostgreSQL database. Each role
-	// then has a separate table of versions, and no two roles have a table with the same name.
+	// Name is the role that the tables belong to, `[a-z]{1,32}`. Roles may share a PostgreSQL database. In that case each
+	// role has a separate version table, and no two roles have a table with the same name.
 	Name string
 	// Marker lists the tables of the first migration, separated by spaces. They show to which role a database of an
-	// earlier release belongs, because in these releases all roles used the same table of versions.
+	// earlier release belongs, because in these releases all roles used the same version table.
 	Marker string
-	// Migrations contains the migrations of goose, in SQL, in its root.
+	// Migrations contains the goose migrations, in SQL, in its root folder.
 	Migrations fs.FS
-	// Queue names a table that transactions of [DB.Do] lock one after the other in PostgreSQL, so that they don't
-	// collide. If it is empty, transactions may collide and are then repeated.
+	// Queue names a table that transactions of [DB.Do] lock one after the other in PostgreSQL, so that they don't collide.
+	// If Queue is empty, transactions may collide and are then retried.
 	Queue string
 	// Log receives the messages of migrations.
 	Log *slog.Logger
@@ -110,7 +110,7 @@ func open(cfg Config) (*DB, goose.Dialect, error) {
 }
 
 // createPrivate creates the file if it does not exist, with access only for this user. Otherwise SQLite would let every
-// user read the file who has access to the folder. SQLite creates its other files with the same mode.
+// user who has access to the folder read the file. SQLite creates its other files with the same mode.
 func createPrivate(file string) error {
 	f, err := os.OpenFile(file, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {

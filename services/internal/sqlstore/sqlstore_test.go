@@ -124,8 +124,8 @@ func TestOpen_CreatesPrivateFiles(t *testing.T) {
 	}
 }
 
-// If a transaction reads a value and writes a result of it, no change is lost, with many concurrent callers on
-// several connections to one store.
+// With many concurrent callers on several connections to one store, no change is lost if transactions read a value and
+// write a new value that depends on it.
 func TestDo_IsSerializable(t *testing.T) {
 	eachStore(t, func(t *testing.T, cfg sqlstore.Config) {
 		db := open(t, cfg, counters)
@@ -165,9 +165,9 @@ func TestDo_IsSerializable(t *testing.T) {
 	})
 }
 
-// With a queue, transactions with changes wait for each other, and hardly any is repeated. On a busy machine
+// With a queue, transactions with changes wait for each other, and almost no transaction is retried. On a busy machine
 // PostgreSQL sometimes reports a collision without a reason (13.2.3, Serializable Isolation Level). Without a queue,
-// most transactions are repeated.
+// most transactions are retried.
 func TestDo_QueuePreventsCollisions(t *testing.T) {
 	t.Parallel()
 	db := open(t, sqlstore.Config{Source: sqlstoretest.Postgres(t), Queue: "counters"}, counters)

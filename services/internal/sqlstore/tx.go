@@ -22,7 +22,7 @@ type Tx struct {
 	Now time.Time
 }
 
-// Each calls read for every row of a query, until read returns an error.
+// Each calls read for every row of a query. It stops when read returns an error.
 func (tx *Tx) Each(ctx context.Context, read func(*sql.Rows) error, query string, args ...any) (err error) {
 	rows, err := tx.QueryContext(ctx, query, args...)
 	if err != nil {
@@ -39,11 +39,10 @@ func (tx *Tx) Each(ctx context.Context, read func(*sql.Rows) error, query string
 
 // These are timeouts of PostgreSQL, in milliseconds.
 //
-// silenceTimeout is how long a process may be silent during a transaction. It equals the time for which callers wait
-// for an answer.
+// silenceTimeout is how long a process may be silent during a transaction. It equals answerTimeout.
 //
 // lockTimeout is how long a transaction waits in the queue before it returns to the end of the queue. A process that
-// the network has lost therefore does not hold up others for long.
+// has lost its network connection therefore does not hold up others for long.
 const (
 	silenceTimeout = "2000"
 	lockTimeout    = "1000"
@@ -57,8 +56,8 @@ const (
 
 // Do runs fn in a serializable transaction, after earlier transactions, and commits it if fn returns nil. If the
 // transaction collides with another one, Do runs fn again, so fn must have no effects outside of the transaction. Do
-// returns an error of fn, or [ErrUnavailable], also if ctx has ended. A transaction takes at most a minute, even if ctx
-// allows more.
+// returns the error from fn, or [ErrUnavailable] if the store is unavailable or ctx has ended. A transaction takes at
+// most a minute, even if ctx allows more.
 func (d *DB) Do(ctx context.Context, fn func(ctx context.Context, tx *Tx) error) error {
 	return d.do(ctx, d.queue, fn)
 }
@@ -135,9 +134,9 @@ func (d *DB) runOnce(ctx context.Context, queue string, fn func(ctx context.Cont
 	return inner.Commit()
 }
 
-// clock returns the store's time instead of the time of this process, because replicas must agree on what has
-// expired. The query also sets a timeout, after which PostgreSQL ends the transaction of a silent process. The locks
-// of a process that the network has lost are released then. The timeout is not set when the connection is opened,
+// clock returns the store's time instead of the time of this process, because replicas must agree on what has expired.
+// The query also sets a timeout after which PostgreSQL ends the transaction of a silent process, so that the locks of a
+// process that has lost its network connection are released. The timeout is not set when the connection is opened,
 // because poolers refuse that.
 func (d *DB) clock(ctx context.Context, tx *sql.Tx) (time.Time, error) {
 	if d.now != nil {
@@ -165,16 +164,16 @@ func Time(micros int64) time.Time {
 	return time.UnixMicro(micros).UTC()
 }
 
-// collided reports whether a transaction was rolled back because of another one (PostgreSQL, appendix A, class 40),
-// or has waited too long for another one (55P03).
+// collided reports whether PostgreSQL rolled back a transaction because of a conflict with another transaction
+// (PostgreSQL, appendix A, class 40), or because the transaction waited too long for a lock (55P03).
 func collided(err error) bool {
 	pg, ok := errors.AsType[*pgconn.PgError](err)
 	return ok && (pg.Code == "40001" || pg.Code == "40P01" || pg.Code == "55P03")
 }
 
-// queueFor returns the SQL that waits for all transactions that write to a table. LOCK does not fix the snapshot of
-// the transaction (PostgreSQL, LOCK), so the transaction sees the changes of earlier ones. The timeout for silence is
-// set before the wait, because the process may be lost when the wait ends.
+// queueFor returns the SQL that waits for all transactions that write to a table. LOCK does not fix the snapshot of the
+// transaction (PostgreSQL, LOCK), so the transaction sees the changes of earlier ones. The timeout for silence is set
+// before the wait, because the process may have lost its connection when the wait ends.
 func queueFor(table string) string {
 	return "SET LOCAL idle_in_transaction_session_timeout = " + silenceTimeout + "; SET LOCAL lock_timeout = " + lockTimeout +
 		"; LOCK TABLE " + pgx.Identifier{table}.Sanitize() + " IN EXCLUSIVE MODE"

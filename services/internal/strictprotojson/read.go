@@ -20,7 +20,7 @@ import (
 type Error struct {
 	// Pointer is a JSON Pointer (RFC 6901) into the text.
 	Pointer string
-	// Message says what is wrong there. Its readers are people and models.
+	// Message says what is wrong with the value. It is written for people and models.
 	Message string
 }
 

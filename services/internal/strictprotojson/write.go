@@ -19,9 +19,9 @@ import (
 // ErrTooLarge means that the JSON text of a message would be too long.
 var ErrTooLarge = errors.New("the message is larger as JSON than it may be")
 
-// Append appends a message to out as a JSON object. If out becomes longer than most bytes, Append returns
-// [ErrTooLarge]; it may append a little more before. A field without presence is written even if it is empty.
-// Unspecified enum values and progress are omitted.
+// Append appends a message to out as a JSON object. The argument most is the maximum length of out in bytes. If out
+// becomes longer, Append returns [ErrTooLarge], possibly after appending a little more. A field without presence is
+// written even if it is empty. Unspecified enum values and progress are omitted.
 func Append(out []byte, m protoreflect.Message, most int) ([]byte, error) {
 	return (&writer{most}).message(out, m)
 }

@@ -25,9 +25,9 @@ type OneOrMany[T any] []T
 
 func (OneOrMany[T]) oneOrMany() {}
 
-// Decode decodes the document into the value that into points to. Values that the document does not name stay,
-// entries are added to maps, and lists are replaced. An empty document changes nothing. The error is an [Errors].
-// After an error, the value must not be used.
+// Decode decodes the document into the value to which the argument into points. Values that the document does not name
+// are unchanged, map entries are added, and lists are replaced. An empty document changes nothing. The error is an
+// [Errors]. After an error, the value must not be used.
 //
 // A field is named by its tag `yaml:"name"`, or without a tag by its name in lower case. The tag `yaml:"-"` hides a
 // field. The tag `yaml:",inline"` adds the fields of a struct to its parent. Fields may be booleans, numbers, text,

@@ -70,11 +70,11 @@ func (t *valuePath) String() string {
 	}
 }
 
-// A location is a value in a document. If the value is in a mapping, the spot also contains the key.
+// A location is a value in a document. If the value is in a mapping, the location also contains the key.
 type location struct{ key, value *yaml.Node }
 
-// find returns the value at path below at, or its nearest existing ancestor. It also returns the path as it is in the
-// document: an item that is written without a list has no index.
+// find returns the value at path, relative to the location at, or its nearest existing ancestor. It also returns the
+// path as it is in the document: an item that is written without a list has no index.
 func find(at location, walked, path string) (location, string) {
 	if rest, ok := strings.CutPrefix(path, "[0]"); ok && at.value.Kind != yaml.SequenceNode {
 		return find(at, walked, rest)
@@ -115,8 +115,8 @@ func children(n *yaml.Node) iter.Seq2[string, location] {
 	}
 }
 
-// position returns the line and column of a location. A scalar that is written out has its own position. All other
-// values have the position of their key, where people look for a mapping or a list.
+// position returns the line and column of a location. A scalar that is written out has its own position. Any other
+// value has the position of its key, where people look for a mapping or a list.
 func (s location) position() (line, column int) {
 	n := s.value
 	if s.key != nil && (n.Kind != yaml.ScalarNode || n.Tag == nullTag && n.Value == "") {

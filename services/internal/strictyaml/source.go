@@ -76,9 +76,9 @@ func (s *Source) File() string { return s.file }
 // Empty reports whether the document is empty.
 func (s *Source) Empty() bool { return s.root == nil }
 
-// Problem returns a problem of the value at path, with its position. Make path with [Key] and [Index]. A scalar has
-// its own position, other values have the position of their key. If the value does not exist, the position is that of
-// its nearest existing ancestor. If a [OneOrMany] is written without a list, its index is removed from the path.
+// Problem returns a problem of the value at path, with its position. Make path with [Key] and [Index]. A scalar has its
+// own position, and any other value has the position of its key. A value that does not exist has the position of its
+// nearest existing ancestor. If a [OneOrMany] is written without a list, its index is removed from the path.
 func (s *Source) Problem(path, message, suggestion string) Problem {
 	p := Problem{File: s.file, Line: 1, Column: 1, Path: path, Message: message, Suggestion: suggestion}
 	if s.root != nil {

@@ -6,7 +6,7 @@ import (
 
 const noAnchors = "anchors and aliases are not supported"
 
-// A reader collects the problems of one document. It must not be used again.
+// A reader collects the problems of one document. It must not be reused.
 type reader struct {
 	file     string
 	problems Errors

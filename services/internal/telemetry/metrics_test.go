@@ -61,7 +61,7 @@ func counter(t *testing.T, tel *telemetry.Telemetry) metric.Int64Counter {
 	return c
 }
 
-// Metrics count everything, whatever the sampling is.
+// Metrics count everything, regardless of sampling.
 func TestClose_ExportsLastMetrics(t *testing.T) {
 	t.Parallel()
 	c := newCollector(t)

@@ -1,6 +1,6 @@
-// Package telemetry starts OpenTelemetry in a process. Traces, which are sampled at the root, and metrics are
-// exported over OTLP to the same collector. The package makes trace ids even if nothing is exported, so journals,
-// logs and servers always name the same trace.
+// Package telemetry starts OpenTelemetry in a process. Traces, which are sampled at the root, and metrics are exported
+// over OTLP to the same collector. The package makes trace ids even if nothing is exported, so that journals, logs and
+// servers always contain the same trace id.
 package telemetry
 
 import (
@@ -58,7 +58,7 @@ type Telemetry struct {
 	// Propagator carries only W3C Trace Context. The baggage of untrusted clients is dropped.
 	Propagator propagation.TextMapPropagator
 
-	// flush contains functions that export the remaining data and stop an exporter.
+	// flush contains a function for each exporter that exports the remaining data and stops the exporter.
 	flush []func(context.Context) error
 }
 

@@ -155,7 +155,7 @@ func TestSpans_ParentDecidesSampling(t *testing.T) {
 	}
 }
 
-// A client's baggage is untrusted and is not passed on.
+// A client's baggage is untrusted and is not forwarded.
 func TestPropagator_DropsBaggage(t *testing.T) {
 	t.Parallel()
 	tel := start(t, telemetry.Config{})
@@ -212,7 +212,7 @@ func TestStart_LogsExportErrors(t *testing.T) { // not parallel, because a proce
 	}
 }
 
-// writer passes log lines on to a channel.
+// writer sends log lines to a channel.
 type writer chan string
 
 func (w writer) Write(line []byte) (int, error) {

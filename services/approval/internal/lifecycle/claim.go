@@ -100,8 +100,8 @@ func isDecision(d *policyv1.Decision) bool {
 	}
 }
 
-// checkClaim returns why the call can't be claimed, or nil if it can. It also makes the move that results from the
-// reason, unless the approval is in outcome_unknown, which no refusal changes.
+// checkClaim returns why the call can't be claimed, or nil if it can. It also makes the move that the reason requires,
+// except in the state outcome_unknown, which no refusal changes.
 func (r *Record) checkClaim(c ClaimRequest, now time.Time) *Refusal {
 	a, again := r.Approval, r.Approval.GetState() == unknown
 	move := func(to approvalv1.ApprovalState, why cause) {
@@ -190,7 +190,7 @@ func (r *Record) endClaim(how End, now time.Time) {
 	r.Approval.GetClaim().Ended = timestamppb.New(now)
 }
 
-// Renew sets the end of a claim's lease to d from now.
+// Renew extends a claim's lease, so that it ends at now plus d.
 func (r *Record) Renew(id, holder string, d time.Duration, now time.Time) error {
 	c, err := r.currentClaim(id, holder)
 	switch {

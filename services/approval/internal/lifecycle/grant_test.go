@@ -9,8 +9,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/approval/internal/lifecycle"
 )
 
-// If a grant no longer has enough votes, approvers are asked about the covered call itself. Their approval gives the
-// grant in the terms of that call.
+// If a grant no longer has enough votes, approvers are asked about the covered call itself. Their approval creates the
+// grant that the terms of that call allow.
 func TestGrant_IsGivenByACallThatWasCovered(t *testing.T) {
 	t.Parallel()
 	r := approvedRecord(t, grant(5))
@@ -49,7 +49,7 @@ func TestCancel_EndsTheGrantOfACancelledApproval(t *testing.T) {
 	}
 }
 
-// The time to execute of a covered call ends with the grant at the latest.
+// A covered call can't be executed after the grant has expired, even if the time to execute has not ended.
 func TestCover_LimitsTheTimeToExecuteToTheGrant(t *testing.T) {
 	t.Parallel()
 	r := approvedRecord(t, grant(5)) // for an hour

@@ -13,8 +13,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/approval/internal/lifecycle"
 )
 
-// recordModel is the model of one approval: the record, and the facts that check compares the record with. sent is the
-// claim that succeeded, by attempt.
+// recordModel is the model of one approval: the record, and the facts against which check compares the record. sent
+// contains the id of the claim that succeeded in each attempt.
 type recordModel struct {
 	r       *lifecycle.Record
 	now     time.Time

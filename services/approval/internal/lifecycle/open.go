@@ -20,7 +20,7 @@ type OpenRequest struct {
 	// digest of the call.
 	ID, DecisionID string
 	Digest         []byte
-	// Alike and Bare are as in [Record].
+	// Alike and Bare have the same meaning as in [Record].
 	Alike, Bare []byte
 	// TraceParent is the `traceparent` of the request; may be empty.
 	TraceParent string
@@ -90,8 +90,8 @@ func newGrant(terms *policyv1.ApprovalTerms) *approvalv1.GrantRecord {
 	return &approvalv1.GrantRecord{Calls: g.GetCalls(), Scope: g.GetScope()}
 }
 
-// RecordSelfVote records the vote of the person at the agent. d is the decision on whose terms the person was asked;
-// they must have self_confirm and a quorum of 1. If the record is no longer pending or has other terms, a vote to
+// RecordSelfVote records the vote of the person at the agent. d is the decision whose terms the person was shown. These
+// terms must have self_confirm and a quorum of 1. If the record is no longer pending or has other terms, a vote to
 // approve changes nothing, and a vote to deny cancels a pending or approved record. A denied call stays denied for
 // coolDown.
 func (r *Record) RecordSelfVote(verdict approvalv1.Verdict, d *policyv1.Decision, coolDown time.Duration, now time.Time) error {
@@ -147,7 +147,7 @@ func (r *Record) askAgain(d *policyv1.Decision, times Times, now time.Time) {
 	r.move(pending, now, cause{reason: "the rule or its terms have changed"})
 }
 
-// sameTerms reports whether a decision has the rule and the terms of the record, on which approvers vote.
+// sameTerms reports whether a decision has the same rule and the same terms as the record.
 func (r *Record) sameTerms(d *policyv1.Decision) bool {
 	was, is := r.Approval.GetTerms(), d.GetApproval()
 	return bytes.Equal(r.Approval.GetRuleDigest(), d.GetRuleDigest()) &&
@@ -159,8 +159,8 @@ func (r *Record) sameTerms(d *policyv1.Decision) bool {
 
 func sortedSet(words []string) []string { return slices.Compact(slices.Sorted(slices.Values(words))) }
 
-// Covers reports whether the record's grant has a call left for a call with decision d, which must have the same rule
-// and terms.
+// Covers reports whether the record's grant covers one more call, on which policy made decision d. It returns false if
+// d has another rule or other terms than the record.
 func (r *Record) Covers(d *policyv1.Decision, now time.Time) bool {
 	return r.HasLiveGrant(now) && r.sameTerms(d)
 }

@@ -26,14 +26,14 @@ const (
 
 // Record is an approval as the store has it.
 type Record struct {
-	// Approval is the part that people and callers may see. Its state is the state after the last move.
-	// [Record.ApplyDue] makes the moves that are due by time.
+	// Approval is the part that people and callers may see. Its state is the state after the last move. [Record.ApplyDue]
+	// makes the moves that are due.
 	Approval *approvalv1.Approval
 	// Call is the call to send. Its params are deleted when the approval has ended and the call certainly did not run.
 	Call *approvalv1.BoundCall
 	// Decision is the newest decision that requires this approval.
 	Decision *policyv1.Decision
-	// Times are the times in the decision's terms. The configuration supplies a time that the terms leave out.
+	// Times are the time limits in the decision's terms. If the terms don't set a limit, the configuration does.
 	Times Times
 	// Alike is the digest of the call without the tool's definition and the server's identity. It is empty for an
 	// approval that an older version of the store wrote.
@@ -54,9 +54,10 @@ type Times struct {
 	Decide, Execute time.Duration
 }
 
-// Claim is the part of a claim that the store has until the approval is deleted.
+// Claim is the part of a claim that is stored until the approval is deleted.
 type Claim struct {
-	// ID and Holder identify the claim. Lease is the identifier of the lease of limits; may be empty.
+	// ID and Holder identify the claim. Lease identifies the lease under which the call's rate limits are reserved; may be
+	// empty.
 	ID, Holder, Lease string
 	// Attempt is the attempt of the approval when it was claimed.
 	Attempt int32
@@ -75,8 +76,7 @@ const (
 	Reported
 	// Expired means that the lease of the claim expired.
 	Expired
-	// NeverSent means that the holder reported that the call was not sent. Older versions stored this as the number of
-	// Reported.
+	// NeverSent means that the holder reported that the call was not sent. Older versions stored Reported instead.
 	NeverSent
 )
 
@@ -103,10 +103,10 @@ func (r *Record) LastAsked() time.Time {
 	return r.Approval.GetDecideBefore().AsTime().Add(-r.Times.Decide)
 }
 
-// Due returns when the next move is due by time, or the zero time if no move is.
+// Due returns when the next move is due, or the zero time if no move will be due.
 func (r *Record) Due() time.Time {
 	var at *timestamppb.Timestamp
-	switch r.Approval.GetState() { //nolint:exhaustive // time moves no other state
+	switch r.Approval.GetState() { //nolint:exhaustive // no other state has a deadline
 	case pending:
 		at = r.Approval.GetDecideBefore()
 	case approved:
@@ -145,7 +145,7 @@ type cause struct {
 	reason string
 	// vote is the vote that causes the move; may be nil.
 	vote *approvalv1.Vote
-	// code replaces the code of the state; may be unspecified.
+	// code overrides the code of the state; may be unspecified.
 	code commonv1.Code
 }
 

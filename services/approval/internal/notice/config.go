@@ -25,9 +25,9 @@ type Target struct {
 	Name string
 	// Tenant limits the channel to approvals of one tenant; empty for all.
 	Tenant string
-	// After is a part of the time to decide: at least 0 and below 1. A channel with 0 is notified at once, and also
-	// when an approval ends. A channel with a higher value is an escalation: it is notified only of an approval that is
-	// still pending after this part of the time.
+	// After is a fraction of the time to decide: at least 0 and below 1. A channel with 0 is notified at once, and also
+	// when an approval ends. A channel with a higher value is an escalation: it is notified only of approvals that are
+	// still pending after this fraction of the time.
 	After float64
 }
 

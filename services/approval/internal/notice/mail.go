@@ -105,8 +105,8 @@ type recipient struct {
 	to string
 }
 
-// recipients returns all addresses of all lists. The channel of an address has the list's name with a digest of the
-// address.
+// recipients returns all addresses of all lists. Each address has a channel. The name of the channel is the list's name
+// followed by a digest of the address.
 func (m *Mail) recipients() (out []channelConfig) {
 	for _, l := range m.Lists {
 		for _, to := range l.To {

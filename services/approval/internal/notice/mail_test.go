@@ -205,8 +205,8 @@ func TestMail_IsSentToEachAddressSeparately(t *testing.T) {
 	}
 }
 
-// A mail that waits for another attempt is not sent if approvers were asked again meanwhile. The mail about the newer
-// request is sent.
+// A mail that waits for another attempt is not sent if approvers have been asked again since the failed attempt. Only
+// the mail about the newer request is sent.
 func TestMail_IsNotSentIfOutOfDate(t *testing.T) {
 	t.Parallel()
 	s := startMailServer(t, nil)

@@ -28,7 +28,7 @@ const (
 	// firstPause is the longest pause after the first failure. The pause doubles with each failure, up to lastPause.
 	firstPause = time.Second
 	lastPause  = 10 * time.Minute
-	// giveUpAfter is how long a channel tries to send a notice. keep is how long a notice is stored after its end.
+	// giveUpAfter is how long a channel tries to send a notice. retention is how long a notice is stored after its end.
 	giveUpAfter = 24 * time.Hour
 	retention   = 30 * 24 * time.Hour
 	// deleteInterval is how often old notices are deleted.
@@ -202,8 +202,8 @@ func (s *Sender) attempt(ctx context.Context, c Channel, m *Message) (receipt st
 	return c.Send(ctx, m)
 }
 
-// retryPause returns how long a notice waits after an attempt, which counts from 1. It grows exponentially, and half of
-// it is random.
+// retryPause returns how long to wait before the next attempt. attempt is the number of the failed attempt, from 1. The
+// pause grows exponentially, and half of it is random.
 func retryPause(attempt int64) time.Duration {
 	most := lastPause
 	if n := attempt - 1; n < 20 { // a larger shift would overflow

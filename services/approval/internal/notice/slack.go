@@ -30,7 +30,7 @@ type Slack struct {
 	// People maps the identifiers of Slack users to subjects. Presses by other users don't count. If People is empty,
 	// messages have no buttons.
 	People map[string]string
-	// API is the address of Slack's Web API, for tests; empty means Slack's.
+	// API is the address of Slack's Web API, for tests; empty means the address of slack.com.
 	API string
 }
 
@@ -69,8 +69,8 @@ type slackChannel struct {
 	api  *slack.Client
 }
 
-// maxText is the maximum length of the text of a section, in bytes. Slack limits the number of characters, which is
-// never higher.
+// maxText is the maximum length of the text of a section, in bytes. Slack limits the number of characters, which is at
+// most the number of bytes.
 const maxText = 3000
 
 // Send implements Channel. Its receipt is the timestamp of the message. Later notices use the timestamp to change the

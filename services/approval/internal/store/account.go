@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/sqlstore"
 )
 
-// An Account is a principal or a person whose limits a caller's pending calls and approval requests use.
+// An Account is a principal or a person whose limits are charged for a caller's pending calls and approval requests.
 type Account struct {
 	principal.Key
 
@@ -60,8 +60,7 @@ func (t *Tx) RetryAfter(ctx context.Context, p *identityv1.Principal, most int, 
 	return left, nil
 }
 
-// CountRequest counts an approval request of a principal that moves no approval. [Tx.Save] counts a request that moves
-// an approval.
+// CountRequest counts an approval request that makes no move. [Tx.Save] counts an approval request that makes a move.
 func (t *Tx) CountRequest(ctx context.Context, p *identityv1.Principal) error {
 	number, err := t.nextMoveNumber(ctx)
 	if err != nil {

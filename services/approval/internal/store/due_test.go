@@ -44,7 +44,7 @@ func TestPrune_KeepsALiveGrant(t *testing.T) {
 	})
 }
 
-// An approval that is due is expired when it is read, also if more moves are due than one transaction makes.
+// An approval that is due is expired when it is read, even if more moves are due than one transaction makes.
 func TestDo_ExpiresMoreApprovalsThanOneBatch(t *testing.T) {
 	forEachStore(t, func(t *testing.T, at storeKind) {
 		s := at.open(t)

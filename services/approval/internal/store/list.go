@@ -57,7 +57,8 @@ func (t *Tx) MovedSince(ctx context.Context, f Filter, after int64, most int) ([
 	return t.listed(ctx, c, "ORDER BY moved", most)
 }
 
-// maxWaiting is how many approvals OtherDefinitions reads at most. A caller can't have as many pending approvals.
+// maxWaiting is the maximum number of approvals that OtherDefinitions reads. A caller can't have that many pending
+// approvals.
 const maxWaiting = 1000
 
 // OtherDefinitions returns the identifiers of the caller's pending and approved approvals for the same call with

@@ -16,22 +16,22 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/sqlstore"
 )
 
-// Kinds of notices. Every other notice has as its kind the name of the approval's new state.
+// Kinds of notices. The kind of every other notice is the name of the approval's new state.
 const (
 	// Pending means that approvers are asked, for the first time or again.
 	Pending = "pending"
-	// Escalated means that the approval is still pending after a part of the time to decide.
+	// Escalated means that the approval is still pending after the channel's fraction of the time to decide.
 	Escalated = "escalated"
 )
 
-// Channel is what the store must know of a channel for notices.
+// Channel describes a notice channel to the store.
 type Channel struct {
 	// Name identifies the channel in stored notices. It consists of letters, digits and hyphens.
 	Name string
 	// Tenant limits the channel to approvals of one tenant; empty for all.
 	Tenant string
-	// After is 0, or the part of the time to decide, below 1, after which the channel gets one notice if the approval
-	// is still pending. Such a channel gets no other notice.
+	// After is 0, or the fraction of the time to decide (below 1) after which the channel gets one notice if the approval
+	// is still pending. A channel with a value above 0 gets no other notices.
 	After float64
 }
 
@@ -180,8 +180,8 @@ func (t *Tx) CountNotices(ctx context.Context, channel string, how NoticeEnd) (n
 	return n, err
 }
 
-// DeleteOldNotices deletes notices that ended longer than older ago. It also deletes notices that have waited longer
-// than older, because their channel is no longer configured.
+// DeleteOldNotices deletes notices whose end is longer ago than the duration older. It also deletes notices that have
+// waited for longer than that, because their channel is no longer configured.
 func (t *Tx) DeleteOldNotices(ctx context.Context, older time.Duration) error {
 	_, err := t.inner.ExecContext(ctx, "DELETE FROM notices WHERE ended > 0 AND ended <= $1 OR state = 0 AND due <= $1", sqlstore.Micros(t.Now.Add(-older)))
 	return err

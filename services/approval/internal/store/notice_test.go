@@ -79,7 +79,7 @@ func TestNotices_AreWrittenForMoves(t *testing.T) {
 	forEachStore(t, func(t *testing.T, at storeKind) {
 		s := at.open(t)
 		openApproval(t, s, openRequest("a", func(q *lifecycle.OpenRequest) { q.Decision.Approval.Quorum = 2 }))
-		approve(t, s, "a", "ben") // one vote of two is no notice
+		approve(t, s, "a", "ben") // one vote of two causes no notice
 		changeRecord(t, s, "a", func(r *lifecycle.Record, now time.Time) error {
 			r.UpdateDecision(&policyv1.Decision{Approval: &policyv1.ApprovalTerms{Quorum: 1}}, r.Times, now)
 			return nil
@@ -182,7 +182,7 @@ func TestLeaseNotices_ReturnsANoticeAgainAfterTheLease(t *testing.T) {
 	})
 }
 
-// A channel gets the notices of an approval in the order of the approval's moves, also after failures.
+// A channel gets the notices of an approval in the order of the approval's moves, even after failures.
 func TestLeaseNotices_KeepsTheOrderOfMoves(t *testing.T) {
 	forEachStore(t, func(t *testing.T, at storeKind) {
 		s := at.open(t)

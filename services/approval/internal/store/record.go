@@ -58,9 +58,9 @@ func (t *Tx) Previous(ctx context.Context, r *lifecycle.Record) (*lifecycle.Reco
 		int64(approvalv1.ApprovalState_APPROVAL_STATE_FAILED), int64(lifecycle.Reported), int64(lifecycle.Expired)))
 }
 
-// Denied reads the approval with which a person denied the call with this digest, or a call with this digest of its
-// essential parts, bare. Of several approvals, Denied reads the approval whose cool-down ends last. It returns nil if
-// the call was not denied or all cool-downs have ended.
+// Denied returns the approval in which a person denied a call, until the cool-down ends. It finds the call by digest,
+// or by bare, which is the digest of the call's essential parts. If several approvals match, Denied returns the
+// approval whose cool-down ends last. If none matches, it returns nil.
 func (t *Tx) Denied(ctx context.Context, tenant string, digest, bare []byte) (*approvalv1.Approval, error) {
 	var raw []byte
 	var until int64
@@ -93,8 +93,8 @@ func (t *Tx) Unsettled(ctx context.Context, r *lifecycle.Record) (id string, err
 	return id, err
 }
 
-// Grants reads the approvals whose live grants may cover a call like that of r. The grant that expires last comes
-// first.
+// Grants reads the approvals whose live grants may cover the call of r. They are sorted by the expiry of the grant, the
+// latest first.
 func (t *Tx) Grants(ctx context.Context, r *lifecycle.Record) ([]*lifecycle.Record, error) {
 	return t.query(ctx, "family = $1 AND granted_to > $2 ORDER BY granted_to DESC, opened", grantFamily(r), sqlstore.Micros(t.Now))
 }

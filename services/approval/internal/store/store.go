@@ -1,6 +1,6 @@
 // Package store stores approvals in SQLite or PostgreSQL. Each change is one serializable transaction. The transaction
-// first makes the moves that are due by time, so that an approval never appears valid after its time. A committed
-// change survives a crash.
+// first makes the moves that are due, so that an approval never appears valid after its deadline. A committed change
+// survives a crash.
 package store
 
 import (
@@ -67,9 +67,9 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 // Close closes the store.
 func (s *Store) Close() error { return s.db.Close() }
 
-// Do runs fn in one transaction, after the moves that are due by time. If many moves are due, Do makes them in
-// transactions of their own first. Transactions of Do wait for each other. Do may run fn several times, so fn must have
-// no effect outside of its transaction. Do returns the error of fn, or [sqlstore.ErrUnavailable].
+// Do makes the moves that are due, and then runs fn in the same transaction. If many moves are due, Do first makes them
+// in separate transactions. Concurrent calls of Do wait for each other. Do may run fn several times, so fn must have no
+// effect outside of its transaction. Do returns the error of fn, or [sqlstore.ErrUnavailable].
 func (s *Store) Do(ctx context.Context, fn func(ctx context.Context, tx *Tx) error) error {
 	return s.do(ctx, s.db.Do, fn)
 }
@@ -145,7 +145,7 @@ type Tx struct {
 // moved all of them would let callers wait too long.
 const dueBatchSize = 8
 
-// applyDue makes moves that are due by time, and reports whether more may be due.
+// applyDue makes moves that are due, and reports whether more may be due.
 func (t *Tx) applyDue(ctx context.Context) (more bool, err error) {
 	records, err := t.query(ctx, "due > 0 AND due <= $1 ORDER BY due LIMIT $2", sqlstore.Micros(t.Now), dueBatchSize)
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/safetext"
 )
 
-// redacted replaces a value that rules hide from people too.
+// redacted replaces a value that policy rules hide even from approvers.
 const redacted = `"[redacted]"`
 
 // renderParams returns params as indented JSON without invisible characters. It replaces the values at the JSON
@@ -97,8 +97,8 @@ const (
 // errTooLarge means that the pointers in the params are too many or too long to compare.
 var errTooLarge = errors.New("the params are too wide to compare")
 
-// diffParams returns the differences between two params, sorted by JSON Pointer, up to maxChanges. Its second result is
-// the number of all differences.
+// diffParams returns the differences between the params of two calls, sorted by JSON Pointer, up to maxChanges. Its
+// second result is the number of all differences.
 func diffParams(before, after string, hidden []string) ([]*approvalv1.ArgumentChange, int32, error) {
 	was, err1 := leaves(before, hidden)
 	is, err2 := leaves(after, hidden)

@@ -214,8 +214,8 @@ func hasInvisible(params string) bool {
 	}
 }
 
-// redactedPointers returns the JSON Pointers of the arguments that rules hide from people too. It skips redactions by a
-// detector, which have no path. No policy can require them yet.
+// redactedPointers returns the JSON Pointers of the arguments that policy rules hide even from approvers. It skips
+// redactions by a detector, which have no path. No policy can require them yet.
 func redactedPointers(d *policyv1.Decision) (out []string) {
 	for _, r := range d.GetRedactions() {
 		if r.GetPath() != "" {

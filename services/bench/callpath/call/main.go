@@ -79,7 +79,7 @@ func run(ctx context.Context, out string) (err error) {
 		return err
 	}
 	c := &client{url: "http://" + mesh.MCP().String() + "/mcp/echo", token: token}
-	for _, body := range []string{hello, ready, call, call} { // code that runs only for the first calls must not count
+	for _, body := range []string{hello, ready, call, call} { // code that runs only during the first calls must not be counted
 		if err := c.post(ctx, body); err != nil {
 			return err
 		}

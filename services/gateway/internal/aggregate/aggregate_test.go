@@ -163,7 +163,8 @@ func values(raw ...string) (out []jsontext.Value) {
 	return out
 }
 
-// Checks that a client is notified of a list only if a part of the list that the client may see has changed.
+// Checks that a client is notified of a changed list only if the change is in a part of the list that the client may
+// see.
 func TestChanged_ReturnsNotificationsForChangedLists(t *testing.T) {
 	t.Parallel()
 	methods := []string{"notifications/tools/list_changed", "notifications/prompts/list_changed", "notifications/resources/list_changed"}

@@ -27,7 +27,8 @@ type ServerLists struct {
 //
 // The line for tools also contains the number of changes of each server's list, and the policy's revision. The gateway
 // does not list prompts and resources itself, so their lines contain the revision only if policy distinguishes them by
-// name. If the caller must not be notified of a server's list, the server is not in the line of that list.
+// name. If the caller must not be notified of changes of a server's list, the line for that list does not contain the
+// server.
 func State(servers []ServerLists) string {
 	var tools, prompts, resources []byte
 	var known [3]int // in the order of the lines
@@ -52,7 +53,8 @@ func State(servers []ServerLists) string {
 	return fmt.Sprintf("%d%s\n%d%s\n%d%s", known[0], tools, known[1], prompts, known[2], resources)
 }
 
-// ChangedLists returns the list_changed notifications for a client that knows the state before, when the state is now.
+// ChangedLists returns the list_changed notifications for a client that knows an old state. The argument before is the
+// old state, and now is the current state.
 func ChangedLists(before, now string) (notifications []string) {
 	was := strings.Split(before, "\n")
 	for i, state := range strings.Split(now, "\n") {
@@ -63,8 +65,8 @@ func ChangedLists(before, now string) (notifications []string) {
 	return notifications
 }
 
-// MarkToolsRead returns the state that a client knows after it has read the list of tools. The line for tools comes
-// from now, and the other lines from before.
+// MarkToolsRead returns the state that a client knows after it has read the list of tools. The line for tools is taken
+// from the argument now, and the other lines from the argument before.
 func MarkToolsRead(before, now string) string {
 	tools, _, _ := strings.Cut(now, "\n")
 	if _, others, known := strings.Cut(before, "\n"); known && now != "" {

@@ -27,8 +27,8 @@ type Greeting struct {
 }
 
 // Capabilities returns the union of the capabilities of all servers, without the capabilities that the caller may not
-// use. A server that has not answered yet counts as having all capabilities of MCP, because clients do not ask a second
-// time. Logging is left out, because the level cannot be set for one server alone.
+// use. A server that has not answered yet counts as having all capabilities of MCP, because clients read the
+// capabilities only once. Logging is left out, because the level cannot be set for one server alone.
 func Capabilities(servers []Greeting) (map[string]map[string]bool, error) {
 	all := map[string]map[string]bool{"tools": {"listChanged": true}}
 	for _, s := range servers {
@@ -96,7 +96,7 @@ func (s Greeting) instructions() string {
 	if len(text) > maxInstructions {
 		text = strings.ToValidUTF8(text[:maxInstructions], "") + "…"
 	}
-	return strings.Map(func(r rune) rune { // some readers begin a new line at each of these characters, and that line would have no mark
+	return strings.Map(func(r rune) rune { // some programs break lines at these characters, and the new line would have no mark
 		if r == '\r' || r == '\u2028' || r == '\u2029' || r == '\v' || r == '\f' || r == '\u0085' {
 			return '\n'
 		}

@@ -30,7 +30,7 @@ const (
 	maxName = 128
 )
 
-// ErrNoList means that a server's answer lacks the list that was asked for.
+// ErrNoList means that a server's answer does not contain the requested list.
 var ErrNoList = errors.New("the server's answer is not a list")
 
 // Part contains the elements of one server in a joined list.
@@ -110,8 +110,8 @@ func Elements(answer []byte, field string) (items []jsontext.Value, next string,
 	return items, next, nil
 }
 
-// NextPage returns the request for the page of a list at a raw cursor. The request has the _meta of before, which is
-// the request for the previous page.
+// NextPage returns the request for the page of a list at a raw cursor. The _meta is copied from the argument before,
+// which is the request for the previous page.
 func NextPage(before *jsonrpc.Message, cursor string, limits jsonrpc.Limits) (*jsonrpc.Message, error) {
 	params := `"cursor":` + cursor
 	if meta := before.Meta.Object; meta.Present() {

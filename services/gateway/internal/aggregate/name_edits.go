@@ -17,10 +17,11 @@ import (
 // stands for each element of an array, and "{}" for each member of an object.
 type namePlace struct {
 	path []string
-	// combine returns the combined name for a server's name, and cuts the server and its name for a combined name.
+	// combine returns the combined name for a server's name, and split returns the server and the server's name for a
+	// combined name.
 	combine func(server, name string) string
 	split   func(name string) (server, rest string, ok bool)
-	// form means that the value is a form, in which each text is marked.
+	// form means that the value is a form, in which each text is marked with the server's name.
 	form bool
 }
 
@@ -120,13 +121,13 @@ func CombineNames(server, method string, raw []byte) ([]jsonrpc.Edit, error) {
 	}}
 	err := w.walk(raw, responsePlaces(method))
 	if err == nil && method == elicitationComplete && len(out) == 0 {
-		err = ErrNoServer // without a server's name it could be taken for a message of another server
+		err = ErrNoServer // without a server's name it could be mistaken for a message of another server
 	}
 	return out, err
 }
 
 // maxNames is the maximum number of names and titles in an answer: three for each of 10,000 elements. It is limited
-// because a name takes more memory than its bytes.
+// because a name in memory is larger than its JSON text.
 const maxNames = 30_000
 
 // Errors of [CombineNames] and [ResolveTarget]. Compare with errors.Is.
@@ -251,8 +252,8 @@ func (w *nameWalker) text(on []namePlace) error {
 	return nil
 }
 
-// nextPlaces returns the places whose paths continue with a step. "{}" matches each key of an object. A key "*" of an
-// object does not match the "*" of an array.
+// nextPlaces returns the places whose paths continue with the argument step. "{}" matches each key of an object. A key
+// "*" of an object does not match the "*" of an array.
 func nextPlaces(on []namePlace, step string, array bool) (out []namePlace) {
 	for _, p := range on {
 		if len(p.path) > 0 && array == (p.path[0] == "*") && (p.path[0] == step || p.path[0] == "{}") {

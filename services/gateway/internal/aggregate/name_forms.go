@@ -15,9 +15,9 @@ func isPlainKey(key string) bool {
 	}
 }
 
-// form marks each text that people see in a form or a part of a form. A field without a title gets a title with its
-// key, because clients show the key in that case. field is the key of the field; it is empty for an object that is not
-// a field.
+// form marks each text that people see in a form or a part of a form with the server's name. A field without a title
+// gets a title with its key, because clients show the key in that case. field is the key of the field; it is empty for
+// an object that is not a field.
 func (w *nameWalker) form(field string) error {
 	titled, members := field == "", 0
 	err := eachMember(w.dec, func(key string) error {
@@ -46,7 +46,7 @@ func (w *nameWalker) form(field string) error {
 	return w.add(jsonrpc.Edit{Span: jsonrpc.Span{Start: end, End: end}, With: title})
 }
 
-// field marks one property of a form.
+// field marks the texts of one property of a form.
 func (w *nameWalker) field(key string) error {
 	if w.dec.PeekKind() == '{' {
 		return w.form(key)

@@ -16,10 +16,10 @@ const (
 	logMessage          = "notifications/message"
 )
 
-// lineBreaks matches every character that a reader may take for a line break (Unicode Standard, section 5.8).
+// lineBreaks matches every character that a program may treat as a line break (Unicode Standard, section 5.8).
 var lineBreaks = regexp.MustCompile(`\r\n|[\n\v\f\r\x{85}\x{2028}\x{2029}]`)
 
-// prefixLines puts begin before each line of a text, because a line without a mark could look like the beginning of
+// prefixLines adds the prefix begin to each line of a text. A line without a prefix could look like the beginning of
 // another server's text.
 func prefixLines(begin, text string) string {
 	return begin + lineBreaks.ReplaceAllString(text, "\n"+begin)
@@ -46,8 +46,8 @@ func questionPlaces(path string) []namePlace {
 	}
 }
 
-// CombineTitles returns the edits that add the server's name to the titles in a tool's definition, which is at this
-// span of raw.
+// CombineTitles returns the edits that add the server's name to the titles in a tool's definition. The argument
+// definition is the span of the definition in raw.
 func CombineTitles(server string, raw []byte, definition jsonrpc.Span) (out []jsonrpc.Edit, err error) {
 	w := nameWalker{found: func(at jsonrpc.Span, text string, p namePlace) error {
 		at.Start, at.End = at.Start+definition.Start, at.End+definition.Start

@@ -9,14 +9,14 @@ import (
 )
 
 const (
-	// separator separates the server's name from the name that the server uses. A server's name has no underscore, so
-	// the first separator is the relevant one.
+	// separator separates the server's name from the name that the server uses. A server's name contains no underscore, so
+	// a combined name is always split at the first separator.
 	separator = "__"
 	// uriPrefix is the beginning of a combined URI: `mcp.<server>+<uri>`. It begins with a letter and contains only
 	// characters that RFC 3986, section 3.1, allows, so a combined URI is a URI with another scheme.
 	uriPrefix = "mcp."
 	// maxToolName is the maximum length of a tool's name in bytes. Model APIs accept 64 characters, and hosts put their
-	// name for the connection before the tool's name (`mcp__sluice__…`). nameRunes are the allowed characters in
+	// name for the connection before the tool's name (`mcp__sluice__…`). nameRunes contains the allowed characters in
 	// addition to letters and digits.
 	maxToolName = 48
 	nameRunes   = "_-"

@@ -31,7 +31,7 @@ func TestCombinedTool_IsResolvedToServerAndTool(t *testing.T) {
 	}
 }
 
-// Case T2. Checks that an alias that would mean two tools means no tool.
+// Case T2. Checks that an alias that two tools would have resolves to no tool.
 func TestToolAliases_AmbiguousAliasMeansNoTool(t *testing.T) {
 	t.Parallel()
 	alias := aggregate.CombinedTool("docs", "a.b")

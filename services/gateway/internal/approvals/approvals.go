@@ -18,7 +18,7 @@ type Manager struct {
 	client *Client
 	desk   *attempt.Client
 	log    *slog.Logger
-	// draining is cancelled by Drain and Stop. After that, no call is held.
+	// draining is cancelled by Drain and Stop. After that, calls are no longer held.
 	draining context.Context
 	drain    context.CancelFunc
 	// stopped is cancelled by Stop. After that, nothing is reported.
@@ -28,7 +28,7 @@ type Manager struct {
 	reports sync.WaitGroup
 }
 
-// New returns a clerk, or an error if a dependency is missing.
+// New returns a manager, or an error if a dependency is missing.
 func New(client *Client, desk *attempt.Client, log *slog.Logger) (*Manager, error) {
 	if client == nil || desk == nil || log == nil {
 		return nil, errors.New("approvals: every dependency is required")
@@ -56,5 +56,5 @@ func (k *Manager) Wait(ctx context.Context) {
 }
 
 // HasTicket reports whether this gateway remembers an approval for a call of this tool by this agent on this server. If
-// it does not, the call has no earlier approval.
+// it does not, no earlier approval of the call is known.
 func (k *Manager) HasTicket(a attempt.Attempt) bool { return k.client.tickets.hasAny(callFor(a).key()) }

@@ -16,11 +16,11 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// maxClaims is the number of times that a call tries to claim an approval that changes meanwhile.
+// maxClaims is how many times a call tries to claim an approval if the approval changes during each attempt.
 const maxClaims = 8
 
-// RequestAndClaim requests an approval for a call and waits for the decision. If the call is approved, Ask claims the
-// approval, because equal calls may compete for the approval.
+// RequestAndClaim requests an approval for a call and waits for the decision. If the call is approved, RequestAndClaim
+// claims the approval. Only one of several equal calls can claim it.
 func (k *Manager) RequestAndClaim(ctx, disconnected context.Context, a attempt.Attempt) (attempt.Attempt, *refusal.Refusal) {
 	if a.Tools == nil || !mcp.IsMultiRound(a.Sent.Method) { // in every revision, clients can wait for the answers to these methods only
 		return a, Unavailable()
@@ -55,7 +55,7 @@ func (k *Manager) RequestAndClaim(ctx, disconnected context.Context, a attempt.A
 				a = a.WithNewID()
 			}
 			return a, k.cancelSuperseded(ctx, a)
-		case disconnected.Err() != nil: // the approval stays pending, and the gateway does not make the call by itself
+		case disconnected.Err() != nil: // the approval stays pending, and the call is made only if the caller repeats it
 			return a, refusalFor(result.Approval)
 		}
 		if a, refused, lostClaim = k.tryClaim(ctx, a, result.Approval); !lostClaim {
@@ -75,7 +75,7 @@ func (k *Manager) RefuseIfEnded(ctx context.Context, a attempt.Attempt) *refusal
 	return nil
 }
 
-// attestFunc returns a function that asks policy about a call of a tool with this definition.
+// attestFunc returns an [Attest] function for a call of a tool with this definition.
 func (k *Manager) attestFunc(a attempt.Attempt, definition []byte) Attest {
 	return func(ctx context.Context, approval string, n int32) (*policyv1.DecideCallResponse, *refusal.Refusal) {
 		return k.desk.Attest(ctx, a, definition, approval, n)
@@ -97,7 +97,7 @@ func (k *Manager) definitionRefusal(ctx context.Context, a attempt.Attempt, err 
 }
 
 // tryClaim claims an approval for a call if policy's current decision allows that. changed reports that the approval
-// has changed meanwhile, so that the call must start again.
+// has changed during the attempt, so that the call must be retried from the beginning.
 func (k *Manager) tryClaim(ctx context.Context, a attempt.Attempt, by *approvalv1.Approval) (_ attempt.Attempt, refused *refusal.Refusal, changed bool) {
 	if a.Revoked == nil || a.Revoked() {
 		return a, &refusal.Refusal{Code: commonv1.Code_CODE_POLICY_UNAVAILABLE}, false
@@ -126,7 +126,7 @@ func (k *Manager) tryClaim(ctx context.Context, a attempt.Attempt, by *approvalv
 	case claimed.claimed == nil:
 		return a, k.client.translateRefusal(claimed.refusal), false
 	}
-	if refused = a.Refusal(); refused != nil { // policy has the last word, whatever the approval service answers
+	if refused = a.Refusal(); refused != nil { // policy's decision applies even if the approval service approves the call
 		return k.releaseClaim(ctx, a, "policy denies the call now"), refused, false
 	}
 	a, refused = k.restoreStored(ctx, a, claimed.claimed)

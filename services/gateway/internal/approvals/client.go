@@ -22,7 +22,7 @@ import (
 )
 
 const (
-	// askTimeout limits one request to the approval service.
+	// askTimeout is the timeout of one request to the approval service.
 	askTimeout = 2 * time.Second
 	// progressEvery is the interval at which a held caller is notified that it is still held.
 	progressEvery = 10 * time.Second
@@ -32,7 +32,8 @@ const (
 	// maxAttestations is the maximum number of times that policy is asked about a call if the approval service rejects
 	// policy's decisions as stale.
 	maxAttestations = 3
-	// clockTolerance is how much earlier than in the gateway a hold may end in the approval service.
+	// clockTolerance is how much earlier the approval service may end a hold than the gateway, because their clocks
+	// differ.
 	clockTolerance = time.Second
 )
 
@@ -43,11 +44,11 @@ const (
 	denied   = approvalv1.ApprovalState_APPROVAL_STATE_DENIED
 )
 
-// Config sets how long and how many calls wait.
+// Config sets how long calls wait for approvals, and how many may wait.
 type Config struct {
 	// Hold is how long a call is held open. If Hold is 0, the caller gets the ticket at once.
 	Hold time.Duration
-	// ClientHolds set other hold times for some clients. The first pattern that matches counts.
+	// ClientHolds sets other hold times for some clients. The first matching pattern applies.
 	ClientHolds []ClientHold
 	// MaxPending is the maximum number of calls of one principal that wait, as configured in the approval service. It
 	// must be positive. It appears in the text of refusals.
@@ -72,7 +73,7 @@ type Client struct {
 	held *quota.Quota
 }
 
-// NewClient returns a waiter, or an error if a dependency is missing or the configuration is invalid.
+// NewClient returns a client, or an error if a dependency is missing or the configuration is invalid.
 func NewClient(cfg Config, client approvalv1.ApprovalServiceClient, m *meters.Meters, log *slog.Logger) (*Client, error) {
 	if client == nil || m == nil || log == nil {
 		return nil, errors.New("approvals: every dependency is required")
@@ -98,17 +99,18 @@ type Request struct {
 	DecisionID string
 	// Until is the time at which the gateway stops holding the call.
 	Until time.Time
-	// Caller is cancelled when the caller has disconnected, and Drain when the gateway is about to stop. In both cases
-	// the approval stays pending, and the gateway does not make the call by itself.
+	// Caller is cancelled when the caller has disconnected. Drain is cancelled when the gateway is about to stop. In both
+	// cases the approval stays pending, and the call is made only if the caller repeats it.
 	Caller, Drain context.Context //nolint:containedctx // the context of the call does not end in these two cases
 	// Reply is notified that the call is held. It may be nil.
 	Reply attempt.Reply
-	// Confirm asks the user at the agent until ctx is cancelled. It is nil if the client cannot ask the user.
+	// Confirm asks the agent's user until ctx is cancelled. It is nil if the client cannot ask the user.
 	Confirm attempt.Confirm
 }
 
-// Attest asks policy about a call now. The decision is signed for the approval service: for one approval and its
-// attempt, or for no approval. The refusal says why there is no decision, or why the decision cannot be used.
+// Attest asks policy for a current decision on a call. The decision is signed for the approval service. The signature
+// covers the approval's id and attempt number, or no approval if the id is empty. A refusal says why there is no
+// decision, or why the decision cannot be used.
 type Attest func(ctx context.Context, approval string, attempt int32) (*policyv1.DecideCallResponse, *refusal.Refusal)
 
 // Result is the result of an approval request.
@@ -121,9 +123,9 @@ type Result struct {
 	Held time.Duration
 }
 
-// RequestAndHold requests an approval and holds the call until the approval may be claimed. The refusal says why it may
-// not. If no approver has decided yet, the refusal is the ticket. If policy requires no approval, RequestAndHold
-// returns neither a refusal nor an approval.
+// RequestAndHold requests an approval and holds the call until the approval may be claimed. If the approval may not be
+// claimed, RequestAndHold returns a refusal with the reason. If no approver has decided in time, the refusal is the
+// ticket. If policy requires no approval, RequestAndHold returns neither a refusal nor an approval.
 func (w *Client) RequestAndHold(ctx context.Context, q Request) (Result, *refusal.Refusal) {
 	ctx = authn.OnBehalfOf(ctx, q.Principal)
 	resp, decision, refused, err := w.request(ctx, q, &approvalv1.RequestApprovalRequest{CanConfirm: q.Confirm != nil && time.Now().Before(q.Until)})
@@ -139,7 +141,7 @@ func (w *Client) RequestAndHold(ctx context.Context, q Request) (Result, *refusa
 	}
 	w.remember(q, result.Approval)
 	if !resp.GetAsked().GetConfirm() {
-		q.Confirm = nil // the question to the user is an approval request, too, and the approval service counts it
+		q.Confirm = nil // the user is not asked, because the approval service would count the question as a request
 	}
 	if result.Approval.GetState() == pending {
 		if result, refused = w.hold(ctx, q, result); refused != nil {
@@ -149,7 +151,7 @@ func (w *Client) RequestAndHold(ctx context.Context, q Request) (Result, *refusa
 	switch result.Approval.GetState() { //nolint:exhaustive // the call is refused in every other state
 	case approved:
 		return result, nil
-	case approvalv1.ApprovalState_APPROVAL_STATE_OUTCOME_UNKNOWN: // the claim decides on a call in this state
+	case approvalv1.ApprovalState_APPROVAL_STATE_OUTCOME_UNKNOWN: // in this state, the claim decides whether the call may run
 		return result, nil
 	default:
 		return result, refusalFor(result.Approval)
@@ -194,8 +196,8 @@ func (w *Client) RefuseIfEnded(ctx context.Context, p *identityv1.Principal, id 
 	}
 }
 
-// WaitDecided waits until one of the principal's approvals is decided or the time of the question is over. It returns
-// the state of the approval.
+// WaitDecided waits until one of the principal's approvals is decided or the hold time of q is over. It returns the
+// state of the approval.
 func (w *Client) WaitDecided(ctx context.Context, id string, q Request) (Result, *refusal.Refusal) {
 	ctx = authn.OnBehalfOf(ctx, q.Principal)
 	a, refused := w.get(ctx, id)
@@ -245,7 +247,7 @@ func (w *Client) hold(ctx context.Context, q Request, initial Result) (result Re
 	if answer.decision != nil {
 		result.Decision = answer.decision
 	}
-	if answer.approval.GetVersion() > result.Approval.GetVersion() { // the watch was slower than the answer of the user
+	if answer.approval.GetVersion() > result.Approval.GetVersion() { // the user's answer has arrived before the watch's update
 		result.Approval = answer.approval
 	}
 	if answer.answer == attempt.Declined && result.Approval.GetState() != denied {
@@ -315,8 +317,8 @@ func (w *Client) watch(ctx context.Context, a *approvalv1.Approval) *approvalv1.
 	return a
 }
 
-// isHoldOver reports whether a watch broke because the hold is over. The gateway and the approval service measure the
-// time separately.
+// isHoldOver reports whether a watch has ended because the hold time is over. The approval service may end the hold
+// slightly earlier than the gateway, because their clocks differ.
 func isHoldOver(ctx context.Context, err error) bool {
 	end, ok := ctx.Deadline()
 	return ok && status.Code(err) == codes.DeadlineExceeded && time.Until(end) < clockTolerance

@@ -31,7 +31,7 @@ type ClaimRequest struct {
 	Approval *approvalv1.Approval
 	// ID identifies the claim: the decision's identifier in the journal.
 	ID string
-	// Decided is policy's current decision, signed for this claim, and Attest asks policy for a new one. Lease
+	// Decided is policy's current decision, signed for this claim. Attest asks policy for a newer decision. Lease
 	// identifies the reserved limits; empty if no limits were reserved.
 	Decided *policyv1.DecideCallResponse
 	Attest  Attest
@@ -42,8 +42,8 @@ type ClaimRequest struct {
 }
 
 // Claim claims an approval, which gives the right to send the call. If a response is lost or the decision is too old,
-// Claim asks policy for a new decision and tries again; all tries are the same claim. It also returns policy's last
-// decision.
+// Claim asks policy for a new decision and retries. Retries have the same id, so the approval service treats them as
+// one claim. It also returns policy's last decision.
 func (w *Client) Claim(ctx context.Context, c ClaimRequest) (*approvalv1.ClaimApprovalResponse, *policyv1.Decision, error) {
 	ctx = authn.OnBehalfOf(ctx, c.Principal)
 	last := c.Decided.GetDecision()
@@ -101,8 +101,8 @@ func (w *Client) RenewClaim(ctx context.Context, approvalID, claimID string) (st
 	}
 }
 
-// ReleaseClaim gives back a claim whose call was never sent. It returns the lease of the limits that must also be given
-// back; empty if there are none. It retries until the service answers or ctx is cancelled.
+// ReleaseClaim releases a claim whose call was never sent. It returns the lease of the limits that must be released as
+// well; empty if there are none. It retries until the service answers or ctx is cancelled.
 func (w *Client) ReleaseClaim(ctx context.Context, approvalID, claimID, reason string) (limitLease string, err error) {
 	var a *approvalv1.Approval
 	err = w.retry(ctx, func(ctx context.Context) error {

@@ -16,24 +16,24 @@ import (
 )
 
 const (
-	// maxShown is the maximum size of a call that is shown to the user at an agent, in bytes. Some clients cut longer
+	// maxShown is the maximum size of a call that is shown to an agent's user, in bytes. Some clients truncate longer
 	// texts, and users cannot confirm text that they do not see.
 	maxShown = 8 << 10
-	// answerTimeout limits the time for passing an answer to the approval service.
+	// answerTimeout limits how long submitting an answer to the approval service may take.
 	answerTimeout = 5 * askTimeout
 )
 
-// userAnswer is the answer of the user at the agent. approval and decision are the approval and policy's decision at
-// the time when the answer was passed to the approval service. Both are nil if the answer was not passed.
+// userAnswer is the answer of the agent's user. approval and decision are the approval and policy's decision after the
+// answer was submitted to the approval service. Both are nil if the answer was not submitted.
 type userAnswer struct {
 	answer   attempt.Confirmation
 	approval *approvalv1.Approval
 	decision *policyv1.Decision
 }
 
-// startConfirm asks the user at the agent while the call is held, if the terms of the approval let that user decide.
-// The returned function ends the question and returns the user's answer. The approval changes through the watch, as it
-// does after every other vote.
+// startConfirm asks the agent's user while the call is held, if the terms of the approval let that user decide. The
+// returned function ends the question and returns the user's answer. The watch reports the resulting change of the
+// approval, as for every other vote.
 func (w *Client) startConfirm(ctx context.Context, q Request, a *approvalv1.Approval) (end func() userAnswer) {
 	if terms := a.GetTerms(); q.Confirm == nil || !terms.GetSelfConfirm() || terms.GetQuorum() != 1 {
 		return func() userAnswer { return userAnswer{} }
@@ -56,7 +56,7 @@ func (w *Client) confirmWithUser(ctx context.Context, q Request, a *approvalv1.A
 	if answer.answer == attempt.Unanswered {
 		return answer
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerTimeout) // an answer that the user has given is always passed on
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerTimeout) // a given answer is always submitted
 	defer cancel()
 	answer.approval, answer.decision = w.submitAnswer(ctx, q, a.GetId(), answer.answer)
 	return answer
@@ -67,9 +67,9 @@ var verdicts = map[attempt.Confirmation]approvalv1.Verdict{
 	attempt.Declined:  approvalv1.Verdict_VERDICT_DENY,
 }
 
-// submitAnswer passes a user's answer to the approval service. It returns the approval after the vote, or nil if the
-// state of the approval is not known, and policy's last decision. It retries until policy and the approval service
-// answer or ctx is cancelled.
+// submitAnswer submits a user's answer to the approval service. It returns the approval after the vote and policy's
+// last decision. The approval is nil if its state is not known. It retries until policy and the approval service answer
+// or ctx is cancelled.
 func (w *Client) submitAnswer(ctx context.Context, q Request, id string, answer attempt.Confirmation) (a *approvalv1.Approval, last *policyv1.Decision) {
 	err := w.retry(ctx, func(ctx context.Context) error {
 		resp, decision, refused, err := w.request(ctx, q, &approvalv1.RequestApprovalRequest{SelfVote: &approvalv1.SelfVote{ApprovalId: id, Verdict: verdicts[answer]}})
@@ -93,7 +93,7 @@ func (w *Client) submitAnswer(ctx context.Context, q Request, id string, answer 
 	return a, last
 }
 
-// errNoPolicy means that policy does not decide at the moment.
+// errNoPolicy means that the policy service is currently unavailable.
 var errNoPolicy = status.Error(codes.Unavailable, "policy does not decide")
 
 // callText returns the text that shows a call to the user. It is empty if the call cannot be shown completely.
@@ -116,8 +116,8 @@ func (w *Client) callText(ctx context.Context, a *approvalv1.Approval) string {
 	return text
 }
 
-// refusalAtAgent returns the refusal of a call that the user at the agent has declined. The user's answer counts,
-// however approvers decide.
+// refusalAtAgent returns the refusal of a call that the agent's user has declined. The user's answer applies even if
+// approvers approve the call.
 func refusalAtAgent(a *approvalv1.Approval) *refusal.Refusal {
 	return &refusal.Refusal{
 		Code: commonv1.Code_CODE_APPROVAL_DENIED, Message: "declined at the agent. Do not make the same call again.",

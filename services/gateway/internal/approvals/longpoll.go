@@ -10,8 +10,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// maxHeld is the maximum number of calls that are held at a time for one principal and the agents that it has made. All
-// principals of one person together may have four times as many held calls. Every further call gets its ticket at once.
+// maxHeld is the maximum number of calls that are held at a time for one principal and the agents that it has created.
+// All principals of one person together may have four times as many held calls. Every further call gets its ticket at
+// once.
 const maxHeld = 16
 
 // ClientHold sets how long calls of some clients are held.
@@ -44,7 +45,8 @@ func compileHolds(clients []ClientHold) ([]compiledHold, error) {
 	return out, nil
 }
 
-// HoldUntil returns the time until which a call is held that arrives at now from a client with this declared name.
+// HoldUntil returns the time at which the hold ends for a call that arrives at the time now. client is the name that
+// the client declares.
 func (w *Client) HoldUntil(client string, now time.Time) time.Time {
 	for _, p := range w.clients {
 		if p.name.MatchString(client) {

@@ -40,7 +40,7 @@ func (w *Client) translateRefusal(r *approvalv1.Refusal) *refusal.Refusal {
 	return out
 }
 
-// refusalFor returns the refusal for a caller whose approval does not let the call run.
+// refusalFor returns the refusal of a call whose approval does not allow it to run.
 func refusalFor(a *approvalv1.Approval) *refusal.Refusal {
 	out := &refusal.Refusal{Code: a.GetCode(), Message: a.GetReason(), Approval: approvalTicket(a), Rule: a.GetRule(), PolicyRevision: a.GetPolicyRevision()}
 	switch out.Code { //nolint:exhaustive // every other code uses the approval's reason
@@ -70,7 +70,7 @@ func approvalTicket(a *approvalv1.Approval) *refusal.Approval {
 	return t
 }
 
-// pendingText returns the text that says what a model should do while its call waits.
+// pendingText returns the text that tells a model what to do while its call waits.
 func pendingText(a *approvalv1.Approval) string {
 	text := "a person must approve this call"
 	if why := a.GetMessage(); why != "" {
@@ -86,7 +86,7 @@ func pendingText(a *approvalv1.Approval) string {
 		"To wait without sending them again, call " + mcp.ToolApprovalWait + ` with {"id":"` + a.GetId() + `"}.`
 }
 
-// tooManyText returns the text that says what a model should do if too many calls wait already.
+// tooManyText returns the text that tells a model what to do if too many calls wait already.
 func (w *Client) tooManyText() string {
 	return fmt.Sprintf("%d calls of this caller, or of those it works for, wait for approval already, which is the limit (approvals.max_pending). "+
 		"Wait for one of them with %s, or until people have decided, and then make this call again.", w.cfg.MaxPending, mcp.ToolApprovalWait)
@@ -120,7 +120,7 @@ func Denial(a *approvalv1.Approval) string {
 	return text
 }
 
-// waitText returns a time to wait as text, rounded up: in seconds if it is below two minutes, otherwise in minutes.
+// waitText returns a waiting time as text, in seconds below two minutes and in minutes otherwise. It rounds up.
 func waitText(d time.Duration) string {
 	if seconds := math.Ceil(d.Seconds()); seconds < 120 {
 		return fmt.Sprintf("%.0f s", seconds)

@@ -42,7 +42,7 @@ func OpenCalls(ctx context.Context, j *journal.Journal) ([]OpenCall, error) {
 }
 
 // Replay reports the outcomes of these calls to the approval service. It retries until the service answers or ctx is
-// cancelled. The gateway serves requests meanwhile.
+// cancelled. The gateway can serve requests while Replay runs.
 func (k *Manager) Replay(ctx context.Context, open []OpenCall) error {
 	if len(open) == 0 {
 		return nil

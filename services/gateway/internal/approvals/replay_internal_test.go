@@ -42,7 +42,7 @@ func (h *recordingService) CompleteClaim(_ context.Context, r *approvalv1.Comple
 	return &approvalv1.CompleteClaimResponse{}, h.fails
 }
 
-// recordingLimiter is a limiter that records settlements in the same list as the reports.
+// recordingLimiter is a ratelimit role that records settlements in the same list as the reports.
 type recordingLimiter struct {
 	ratelimitv1.RateLimitServiceClient
 
@@ -75,7 +75,8 @@ func (w journalRecord) to(t *testing.T, j *journal.Journal) {
 	}
 }
 
-// Checks that a gateway reports the unreported calls once at its next start, each by the newest record of the call.
+// Checks that after a restart the gateway reports each unreported call once, according to the newest record of the
+// call.
 func TestReplay_ReportsEachOpenCallOnce(t *testing.T) {
 	t.Parallel()
 	var (

@@ -12,11 +12,13 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// reportTimeout is how long the answer of an approved call waits until the approval service has received the outcome.
-// It waits so that an equal call that follows at once requests a new approval instead of finding the claim.
+// reportTimeout is how long the answer to an approved call is delayed at most until the approval service has received
+// the outcome. The delay ensures that an equal call that follows immediately requests a new approval instead of finding
+// the old claim.
 const reportTimeout = 200 * time.Millisecond
 
-// Reported is closed when the outcome of a call was reported to the approval service. It is nil if no report is made.
+// Reported is a channel that is closed after the outcome of a call was reported to the approval service. It is nil if
+// no report is made.
 type Reported <-chan struct{}
 
 // WaitBriefly waits for the report, at most 200 ms.
@@ -40,8 +42,8 @@ func (k *Manager) RenewClaim(ctx context.Context, a attempt.Attempt) (stop func(
 	return k.client.RenewClaim(ctx, a.Claim.GetId(), a.ID)
 }
 
-// ReleaseUnsent gives back the limits of a call that was provably never sent. For an approved call it gives back the
-// claim first. It works in the background.
+// ReleaseUnsent releases the limits of a call that was provably never sent, in the background. If the call was
+// approved, it releases the claim first.
 func (k *Manager) ReleaseUnsent(ctx context.Context, a attempt.Attempt, reason string) Reported {
 	if a.Claim == nil {
 		k.desk.ReleaseLease(ctx, a.Lease.GetId(), a.ID)
@@ -85,7 +87,7 @@ type outcomeReport struct {
 	class           journal.ResultClass
 	// reason is why the call was never sent.
 	reason string
-	// lease identifies the limits that the call has reserved. They are given back if the call was never sent and the
+	// lease identifies the limits that the call has reserved. The limits are released if the call was never sent and the
 	// approval service names the same lease. anyLease matches every lease.
 	lease string
 }

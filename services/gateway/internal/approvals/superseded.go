@@ -30,12 +30,12 @@ func (k *Manager) CheckNotRequired(ctx context.Context, a attempt.Attempt) *refu
 	return refused
 }
 
-// cancelSuperseded decides on a call for which policy requires no approval, although the gateway has requested an
-// approval for an equal call before. It first cancels that approval if it is pending or approved and no call has
-// claimed it. Otherwise the votes could let a later call run.
+// cancelSuperseded decides on a call for which policy requires no approval, although the gateway has earlier requested
+// an approval for an equal call. It first cancels that approval if the approval is pending or approved and unclaimed.
+// Without the cancellation, the votes could let a later call run.
 //
-// The result is nil if policy allows the call. If the approval cannot be cancelled, an allowed call is refused. A
-// denied call is denied in any case.
+// The result is nil if policy allows the call. If the approval cannot be cancelled, an allowed call is refused. If
+// policy denies the call, the call is denied in both cases.
 func (k *Manager) cancelSuperseded(ctx context.Context, a attempt.Attempt) *refusal.Refusal {
 	denied := a.Refusal()
 	if denied != nil && !a.Denies() {

@@ -32,15 +32,15 @@ type Call struct {
 // approval for such a call. The zero value cannot be used; use newTickets.
 type tickets struct {
 	mu sync.Mutex
-	// by contains the tickets for each place. ids contains the elements of order by the id of the approval.
+	// by maps a key to the tickets of calls with that key. ids maps the id of an approval to its element in order.
 	by  map[callKey][]*ticketEntry
 	ids map[string]*list.Element
 	// order contains all tickets, the oldest first.
 	order *list.List
 }
 
-// callKey is the part of a call that is cheap to compare. The digest of a call is computed only if its place has
-// tickets.
+// callKey contains the values of a call that are cheap to compare. The digest of a call is computed only if there are
+// tickets with its key.
 type callKey struct{ tenant, subject, agent, server, name string }
 
 // ticketEntry is the ticket of one approval.
@@ -60,8 +60,8 @@ func (c *Call) key() callKey {
 	return callKey{c.Principal.GetTenant(), c.Principal.GetSubject(), c.Principal.GetAgent(), c.Server, c.Name}
 }
 
-// digest returns a digest that is equal only for equal calls. It is the digest of an approval of the call, without the
-// tool's definition.
+// digest returns a digest that is equal only for equal calls. It is computed like the digest of an approval, but
+// without the tool's definition.
 func (c *Call) digest() ([32]byte, error) {
 	digest, _, err := binding.Bind(c.Principal, &approvalv1.BoundCall{
 		ServerIdentity: c.Identity,
@@ -159,8 +159,8 @@ func (w *Client) remember(q Request, a *approvalv1.Approval) {
 }
 
 // unclaimedApproval returns the id of the approval that this gateway has requested for a call, if the approval is
-// pending or approved and no call has claimed it. Otherwise the id is empty. If the approval has ended, unclaimed
-// forgets it.
+// pending or approved and no call has claimed it. Otherwise the id is empty. If the approval has ended,
+// unclaimedApproval forgets it.
 func (w *Client) unclaimedApproval(ctx context.Context, c Call) (id string, err error) {
 	id = w.tickets.find(c, time.Now())
 	if id == "" {
@@ -172,7 +172,7 @@ func (w *Client) unclaimedApproval(ctx context.Context, c Call) (id string, err 
 		return "", errUnavailable
 	case a.GetState() == pending, a.GetState() == approved:
 		return id, nil
-	case a.GetState() != approvalv1.ApprovalState_APPROVAL_STATE_CLAIMED: // a claimed approval may become approved again if its claim is given back
+	case a.GetState() != approvalv1.ApprovalState_APPROVAL_STATE_CLAIMED: // a claimed approval becomes approved again if its claim is released
 		w.tickets.forget(id)
 	}
 	return "", nil

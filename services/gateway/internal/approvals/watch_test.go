@@ -53,8 +53,8 @@ func (s *brokenStream) Recv() (*approvalv1.WatchApprovalsResponse, error) {
 	return nil, s.of.err
 }
 
-// Checks that a watch that breaks because the hold is over is not logged as a failure of the approval service, and that
-// a watch that breaks earlier is.
+// Checks that a watch that ends because the hold is over is not logged as a failure of the approval service, but a
+// watch that breaks earlier is logged.
 func TestWatch_HoldThatIsOverIsNotLogged(t *testing.T) {
 	t.Parallel()
 	const hold = 45 * time.Second

@@ -1,5 +1,5 @@
-// Package attempt asks policy to decide on one attempt at a call, reserves its limits, and records it in the journal.
-// Packages pipeline and approvals use it.
+// Package attempt handles one attempt at a call. It asks policy for a decision, reserves limits, and writes records to
+// the journal. Packages pipeline and approvals use it.
 package attempt
 
 import (
@@ -12,14 +12,13 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/spans"
 )
 
-// Attempt is one attempt at a call. It is a value: its methods return changed copies.
+// Attempt is one attempt at a call. It is a value type: methods that change an Attempt return a changed copy.
 type Attempt struct {
 	*Call
 
-	// Sent is the message that is sent: the received one, or the one that was approved.
+	// Sent is the message to send. It is the received message or, after an approval, the message that was approved.
 	Sent *jsonrpc.Message
-	// ID is the id of the decision. An attempt to use an approval has another id, which is also the
-	// id of the claim.
+	// ID is the id of the decision. An attempt to use an approval gets a new id, which is also the id of the claim.
 	ID string
 	// Definition is the digest of the tool's definition as the caller knows it; nil if it is not known.
 	Definition []byte
@@ -27,7 +26,7 @@ type Attempt struct {
 	Decision *policyv1.Decision
 	// Lease is the reservation; nil if nothing was reserved.
 	Lease *ratelimitv1.Lease
-	// Claim is the approval with which the call runs; nil if it runs without one.
+	// Claim is the approval under which the call runs; nil if the call runs without an approval.
 	Claim *Claim
 	// HeldFor is how long the call was held open.
 	HeldFor time.Duration
@@ -36,30 +35,30 @@ type Attempt struct {
 // New returns the first attempt at a call.
 func New(call *Call) Attempt { return Attempt{Call: call, Sent: call.Message, ID: NewID()} }
 
-// Claim is an approval by which a call runs. It does not change.
+// Claim is the approval under which a call runs. It is immutable.
 type Claim struct {
 	*approvalv1.Approval
 
-	// Attempt is the attempt of the approval that is claimed.
+	// Attempt is the number of the approval's attempt that is claimed.
 	Attempt int32
-	// Votes are the votes that let the call pass. They are known once it is claimed.
+	// Votes are the votes that approved the call. They are empty until the approval is claimed.
 	Votes []*approvalv1.Vote
 }
 
-// WithClaim returns an attempt to use an approval. It has a new id, and no reservation.
+// WithClaim returns a copy that tries to use an approval. The copy has a new id and no reservation.
 func (a Attempt) WithClaim(claim *approvalv1.Approval) Attempt {
 	a.ID, a.Lease, a.Claim = NewID(), nil, &Claim{Approval: claim, Attempt: claim.GetAttempt()}
 	return a
 }
 
-// WithoutClaim returns the attempt without its approval and the reservation for it.
+// WithoutClaim returns a copy without the approval and without the reservation for the approval.
 func (a Attempt) WithoutClaim() Attempt {
 	a.Lease, a.Claim = nil, nil
 	return a
 }
 
-// WithNewID returns the attempt with another id. A call that continues without a claim that it has lost needs it,
-// because the records of the claim have the old id.
+// WithNewID returns a copy with a new id. A call that continues after it has lost its claim needs a new id, because the
+// records of the claim have the old id.
 func (a Attempt) WithNewID() Attempt {
 	a.ID = NewID()
 	return a
@@ -73,7 +72,8 @@ func (a Attempt) PolicyCall(definition []byte) *policyv1.Call {
 	}
 }
 
-// Events returns the function that receives what the server sends before its answer; nil if the caller receives none.
+// Events returns the function that receives the server's messages before the answer; nil if the caller accepts no
+// messages.
 func (a Attempt) Events() func(message []byte) {
 	if a.Reply == nil {
 		return nil
@@ -81,7 +81,7 @@ func (a Attempt) Events() func(message []byte) {
 	return a.Reply.Event
 }
 
-// Name returns what the request names, which is what policy matches: its URI or its name.
+// Name returns the name or URI in the request. Policy rules match this text.
 func (a Attempt) Name() string {
 	if a.Sent.URI != "" {
 		return a.Sent.URI
@@ -89,7 +89,7 @@ func (a Attempt) Name() string {
 	return a.Sent.Name
 }
 
-// Place returns where the call is sent, for its span.
+// Place returns the server and session to which the call is sent, for the call's span.
 func (a Attempt) Place() spans.Place {
 	return spans.Place{Server: a.Server, Transport: spans.Transport(a.Transport), Version: a.Version, Session: a.Principal.GetSession()}
 }

@@ -11,91 +11,94 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// A Forwarder sends a judged request: to a server, as [upstream.Session] does, or from a server to the client.
+// A Forwarder sends a judged request to its destination. [upstream.Session] sends a client's request to a server. Other
+// implementations send a server's request to the client.
 type Forwarder interface {
 	Forward(ctx context.Context, req upstream.Request, events func(message []byte)) (upstream.Answer, error)
 }
 
-// ErrClient means that a server's request got no answer because of the client. Compare with errors.Is.
+// ErrClient means that the client did not answer a server's request. Compare with errors.Is.
 var ErrClient = errors.New("the client gave no answer to the server's request")
 
-// Call is one request that was parsed and is to be decided.
+// Call is a parsed request that needs a decision.
 type Call struct {
 	// Principal is the authenticated caller; never nil. Its session and run are set.
 	Principal *identityv1.Principal
-	// Stale reports that the gateway does not know at present whether the principal may call: the source of token
-	// revocations is unavailable, or policy did not answer what the principal may see. The call is refused.
+	// Stale reports that the gateway cannot currently tell whether the principal may call, because the source of token
+	// revocations or the policy service is unavailable. A stale call is refused.
 	Stale bool
-	// Revoked reports whether the token is revoked, or its state is unknown, at the time when the function is called.
-	// Calls that have waited check it.
+	// Revoked reports whether the caller's token is currently revoked or its state is unknown. It is called after a call
+	// has waited.
 	Revoked func() bool
-	// Server is the called server, Transport is `http` or `stdio`, and Version is the protocol revision of the
+	// Server is the name of the called server, Transport is `http` or `stdio`, and Version is the protocol revision of the
 	// session.
 	Server, Transport, Version string
 	// Client is the name that the client declares. It is not verified.
 	Client string
-	// Message is the request as it was judged.
+	// Message is the request on which policy decides.
 	Message *jsonrpc.Message
-	// Received is when the last byte of the request arrived.
+	// Received is the time at which the last byte of the request arrived.
 	Received time.Time
-	// Timeout limits the server's work unless policy sets another limit. Deadline measures the timeout and can be
-	// paused; nil for a timeout that is never paused.
+	// Timeout is how long the server may take, unless policy sets another timeout. Deadline measures the timeout and can
+	// be paused; nil for a timeout that is never paused.
 	Timeout  time.Duration
 	Deadline *upstream.PausableDeadline
-	// MaxTimeout limits the server's total work if it reports progress, unless policy sets a limit. If it is not
-	// above Timeout, progress changes nothing.
+	// MaxTimeout is how long the server may take in total if it reports progress, unless policy sets a timeout. If
+	// MaxTimeout is not above Timeout, progress does not extend the timeout.
 	MaxTimeout time.Duration
-	// FromServer reports that the request is the server's own and goes to the client.
+	// FromServer reports that a server has sent the request to the client.
 	FromServer bool
-	// DeclaredCapabilities replaces, for the server, the client capabilities in the message. It is a raw JSON object;
-	// nil keeps those in the message. ParamHeaders are the HTTP headers that repeat
-	// arguments (MCP 2026-07-28, Transports).
+	// DeclaredCapabilities is a raw JSON object that replaces the client capabilities in the message that is sent to the
+	// server; nil leaves the capabilities unchanged. ParamHeaders are the HTTP headers that repeat arguments (MCP
+	// 2026-07-28, Transports).
 	DeclaredCapabilities []byte
 	ParamHeaders         []upstream.Header
-	// Upstream sends the request, and Memory is the memory that its answer takes.
+	// Upstream sends the request, and Memory is the memory of its answer.
 	Upstream Forwarder
 	Memory   *limits.Memory
-	// Reply sends messages to the client before the answer; nil if that is not possible.
+	// Reply sends messages to the client before the answer; nil if the client accepts no messages before the answer.
 	Reply Reply
 	// Hold limits how long the call is held open for approvers; nil uses the configured time.
 	Hold *time.Duration
-	// ApprovalID is the id of the approval for which the call waited in an earlier request; empty for none.
+	// ApprovalID is the id of the approval for which the call has waited in an earlier request; empty if it has not
+	// waited.
 	ApprovalID string
 	// Confirm asks the user of the agent to confirm the call; nil if the client cannot show forms.
 	Confirm Confirm
-	// Identity identifies the server behind the name. Approvals are bound to it.
+	// Identity identifies the actual server, for example by its URL. Approvals are bound to it.
 	Identity string
-	// Tools reads the server's list for the caller. If it is nil, no approval can be requested for the call.
+	// Tools looks up the called tool in the server's list. If Tools is nil, no approval can be requested for the call.
 	Tools Tools
-	// HidesTools is true if policy hides tools of the server from the caller. Then the called tool must be in the list
-	// that the caller may see.
+	// HidesTools is true if policy hides tools of the server from the caller. In that case the called tool must be in the
+	// list that the caller may see.
 	HidesTools bool
 }
 
 // Reply sends messages to a client before its answer. It is safe for concurrent use.
 type Reply interface {
-	// Event receives what the server sends before its answer.
+	// Event receives a message that the server has sent before its answer.
 	Event(message []byte)
-	// Hold is called when the call begins to wait for an approver. Progress is called repeatedly while the call waits,
-	// with the number of the repetition.
+	// Hold is called when the call begins to wait for an approver. While the call waits, Progress is called at intervals,
+	// with n = 1, 2, 3 and so on.
 	Hold()
 	Progress(n int)
 }
 
-// Tools reads the list of a server for a caller in its session.
+// Tools looks up the called tool in a server's list, for a caller and its session.
 type Tools interface {
 	// Listed reports whether the caller's list has the called tool. It returns [ErrUnlisted], or an error if policy
 	// cannot be asked.
 	Listed(ctx context.Context) (Listing, error)
-	// Known returns the digest of the called tool's definition as it was last listed in the session or, if it was not,
-	// as the gateway has listed it; nil if neither has. Known does not ask the server.
+	// Known returns the digest of the called tool's definition that was last listed in the session. If the session has not
+	// listed the tool, Known returns the digest from the gateway's own list; nil if that does not have the tool either.
+	// Known sends no request to the server.
 	Known(ctx context.Context) []byte
-	// Definition returns the known digest. If none is known, or now is set, it returns the digest of the definition
-	// that the server lists to the session now; nil if the server lists no such tool.
+	// Definition returns the digest that Known returns. If that is nil, or if now is true, Definition requests the
+	// server's list in the session and returns the digest from it; nil if the server does not list the tool.
 	Definition(ctx context.Context, now bool) ([]byte, error)
 }
 
-// Confirmation is the answer of the user at the agent. The zero value means that there is no answer.
+// Confirmation is the answer of the agent's user. The zero value means that there is no answer.
 type Confirmation int
 
 const (
@@ -107,7 +110,7 @@ const (
 	Declined
 )
 
-// Confirm shows a text to the user at the agent and returns the answer. It returns when ctx is cancelled.
+// Confirm shows a text to the agent's user and returns the answer. It returns early when ctx is cancelled.
 type Confirm func(ctx context.Context, text string) Confirmation
 
 // Listing is the result of looking for a tool in a caller's list of a server. The zero value means that the list does
@@ -115,9 +118,9 @@ type Confirm func(ctx context.Context, text string) Confirmation
 type Listing struct {
 	// Listed reports that the list has the tool.
 	Listed bool
-	// Revision is the policy revision that judged the list.
+	// Revision is the policy revision that decided what the caller may see of the list.
 	Revision string
 }
 
-// ErrUnlisted means that the server's list is not known.
+// ErrUnlisted means that the server's list could not be read.
 var ErrUnlisted = errors.New("the server's list could not be read")

@@ -17,29 +17,29 @@ import (
 )
 
 const (
-	// peerTimeout limits each request to another service. An unavailable service is noticed at once; this limit is
-	// for one that hangs, and is longer than a busy machine takes.
+	// peerTimeout is the timeout of each request to another service. Requests to a stopped service fail at once, so the
+	// timeout matters only for a service that hangs. It is long enough for a service on a busy machine.
 	peerTimeout = 2 * time.Second
-	// settleTimeout limits giving a reservation back.
+	// settleTimeout is the timeout of a request that releases a reservation.
 	settleTimeout = time.Second
 )
 
 // A Journal records decisions and outcomes. Its methods do not retain the record: the caller may reuse it after they
 // have returned.
 type Journal interface {
-	// Intent records that a call is about to be sent. If it fails, the call must not be sent.
+	// Intent records that a call is about to be sent. If Intent returns an error, the call must not be sent.
 	Intent(ctx context.Context, r *journal.Record) error
 	// Outcome records the outcome of a call.
 	Outcome(ctx context.Context, r *journal.Record) error
 	// Refusal records that a call was refused.
 	Refusal(ctx context.Context, r *journal.Record) error
-	// Claim records that an approved call is about to be claimed. If it fails, the call must not be claimed.
+	// Claim records that an approval is about to be claimed. If Claim returns an error, the approval must not be claimed.
 	Claim(ctx context.Context, r *journal.Record) error
-	// Settled records that nothing is left to report to the approval service about an approved call.
+	// Settled records that everything about an approved call was reported to the approval service.
 	Settled(ctx context.Context, r *journal.Record) error
-	// Passed records how many messages that need no rule arrived.
+	// Passed records a count of messages that need no rule.
 	Passed(ctx context.Context, r *journal.Record) error
-	// HMAC returns the keyed digest by which arguments are recorded.
+	// HMAC returns the keyed digest that records contain instead of arguments.
 	HMAC(b []byte) string
 }
 
@@ -53,11 +53,11 @@ type Deps struct {
 	Log       *slog.Logger
 }
 
-// Client asks the policy service about attempts, reserves their limits and records them. [NewClient] creates it. It is
-// safe for concurrent use.
+// Client asks the policy service about attempts, reserves limits for attempts, and writes records of attempts.
+// [NewClient] creates it. It is safe for concurrent use.
 type Client struct {
 	deps Deps
-	// blanks are unused records. Calls take them to avoid allocations.
+	// blanks contains unused records, which are reused to avoid allocations.
 	blanks sync.Pool
 	// instances are the instances of the ratelimit role that have answered.
 	instances instances

@@ -7,27 +7,28 @@ import (
 )
 
 const (
-	// splitDuration is how long limited calls are refused after two instances of the ratelimit role answered in turn.
+	// splitDuration is how long calls with rate limits are refused after two instances of the ratelimit role have answered
+	// alternately.
 	splitDuration = time.Minute
 	// maxInstances is how many earlier instances are remembered. Each restart of the role adds one.
 	maxInstances = 16
 )
 
-// instances detects that more than one ratelimit role answers. Each role counts for itself, so two of them would
-// double every limit. An instance that is replaced by a new one is a restart; one that returns is a second role. The
-// zero value knows no instance. It is safe for concurrent use.
+// instances detects that more than one ratelimit role answers. Each role keeps separate counts, so two roles would
+// double every limit. If a new instance answers, the role was restarted. If an earlier instance answers again, there
+// are two roles. The zero value has seen no instance. It is safe for concurrent use.
 type instances struct {
 	mu      sync.Mutex
 	current string
-	// since is when current answered first.
+	// since is the time at which the instance current answered first.
 	since      time.Time
 	earlier    []string
 	splitUntil time.Time
 }
 
-// observe records that instance answered a request sent at asked, and reports whether two instances have answered in
-// turn within splitFor. Late answers of a replaced instance do not count. An empty instance is a role of an earlier
-// version, which cannot be distinguished from others.
+// observe records that an instance has answered a request that was sent at the time asked. It reports whether two
+// instances have answered alternately within splitDuration. Late answers of a replaced instance are ignored. An empty
+// instance means a role of an earlier version, which does not identify itself.
 func (i *instances) observe(instance string, asked time.Time) bool {
 	if instance == "" {
 		return false
@@ -49,7 +50,7 @@ func (i *instances) observe(instance string, asked time.Time) bool {
 	return now.Before(i.splitUntil)
 }
 
-// isSplit reports whether limited calls are refused because two instances answered in turn.
+// isSplit reports whether calls with rate limits are currently refused because two instances have answered alternately.
 func (i *instances) isSplit() bool {
 	i.mu.Lock()
 	defer i.mu.Unlock()

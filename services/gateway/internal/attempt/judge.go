@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 )
 
-// Judge returns the attempt with the decision of policy. It uses the cached decision on an equal call if that is still
-// valid. Otherwise it asks the policy service.
+// Judge returns the attempt with policy's decision. It uses the cached decision on an equal call if the cached decision
+// is still valid, and otherwise asks the policy service.
 func (d *Client) Judge(ctx context.Context, a Attempt) (Attempt, *refusal.Refusal) {
 	question := decisioncache.Query{Principal: a.Principal, Method: a.Sent.Method, Server: a.Server, Name: a.Name(), Ref: a.Sent.Ref, Definition: a.Definition}
 	if decision := d.deps.Decisions.Get(ctx, question); decision != nil {
@@ -26,8 +26,9 @@ func (d *Client) Judge(ctx context.Context, a Attempt) (Attempt, *refusal.Refusa
 	return a, refused
 }
 
-// Attest asks policy about a call of a tool with this definition, without the cache. The decision is signed for the
-// approval service: for an approval and its attempt, or for none if approval is empty.
+// Attest asks the policy service about a call of a tool with this definition, and bypasses the cache. The decision is
+// signed for the approval service. The signature covers the approval's id and its attempt number n, or no approval if
+// the argument approval is empty.
 func (d *Client) Attest(ctx context.Context, a Attempt, definition []byte, approval string, n int32) (*policyv1.DecideCallResponse, *refusal.Refusal) {
 	return d.decide(ctx, a, &policyv1.DecideCallRequest{
 		Call: a.PolicyCall(definition), Attest: &policyv1.Attest{ServerIdentity: a.Identity, ApprovalId: approval, Attempt: n},
@@ -45,16 +46,16 @@ func (d *Client) decide(ctx context.Context, a Attempt, req *policyv1.DecideCall
 	return resp, nil
 }
 
-// Refusal returns the refusal that follows from the decision, if policy lets the call pass neither at once nor with
-// an approval, or under conditions that this gateway cannot carry out. Otherwise it returns nil.
+// Refusal returns the refusal that follows from the decision. It returns nil if policy allows the call at once or with
+// an approval. A decision with conditions that this gateway does not support is a refusal, too.
 func (a Attempt) Refusal() *refusal.Refusal {
 	switch a.Decision.GetEffect() {
 	case policyv1.Effect_EFFECT_ALLOW, policyv1.Effect_EFFECT_REQUIRE_APPROVAL:
-		if a.Decision.GetHidden() { // a decision with both an effect and hidden lets nothing through
+		if a.Decision.GetHidden() { // a hidden tool is refused, whatever the effect of the decision is
 			return a.Denied(commonv1.Code_CODE_TOOL_UNKNOWN)
 		}
 		if d := a.Decision; len(d.GetRedactions()) > 0 || d.GetStrictSchema() || slices.ContainsFunc(d.GetLimits(), isUnknown) {
-			refused := a.Denied(commonv1.Code_CODE_POLICY_UNAVAILABLE) // ignoring one of them would let more through than policy decided
+			refused := a.Denied(commonv1.Code_CODE_POLICY_UNAVAILABLE) // ignoring a condition would allow more than policy has decided
 			refused.Message = "the policy asks for something that this gateway can't do yet; upgrade the gateway."
 			return refused
 		}
@@ -85,12 +86,12 @@ func (a Attempt) Denied(code commonv1.Code) *refusal.Refusal {
 	return refused
 }
 
-// Denies reports whether policy denies the call. It returns false if only this gateway refuses the call.
+// Denies reports whether policy denies the call. It returns false if only the gateway itself refuses the call.
 func (a Attempt) Denies() bool {
 	return a.Decision.GetEffect() == policyv1.Effect_EFFECT_DENY || a.Decision.GetHidden()
 }
 
-// Allows reports whether policy lets the call pass and asks for nothing that this gateway cannot do.
+// Allows reports whether policy allows the call without conditions that this gateway does not support.
 func (a Attempt) Allows() bool {
 	return a.Decision.GetEffect() == policyv1.Effect_EFFECT_ALLOW && a.Refusal() == nil
 }

@@ -15,18 +15,19 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 )
 
-// leaseTime is the time in which a reservation can be given back. It is long enough, because the gateway knows that a
-// call was never sent as soon as no connection could be made. After leaseTime the reservation is spent without another
-// request.
+// leaseTime is how long after a reservation it can be released. It is long enough, because the gateway knows that a
+// call was never sent as soon as the connection attempt has failed. After leaseTime the reservation counts as used,
+// without another request.
 const leaseTime = 15 * time.Second
 
-// Miscounted is the reason to refuse limited calls while two instances of the ratelimit role answer.
+// Miscounted is the text of refusals while two instances of the ratelimit role answer.
 const Miscounted = "two ratelimit roles answer in turn and each counts for itself, which would multiply every limit: run one alone; limited calls pass a minute after the last answer of the other"
 
 // IsLimited reports whether limits must be reserved for the call.
 func (a Attempt) IsLimited() bool { return len(a.Decision.GetLimits()) > 0 }
 
-// Reserve reserves all limits of a call, or none, under an idempotency key.
+// Reserve reserves all limits of a call with an idempotency key. If one limit is exceeded, Reserve reserves none and
+// returns a refusal.
 func (d *Client) Reserve(ctx context.Context, a Attempt, key string) (Attempt, *refusal.Refusal) {
 	ctx, cancel := context.WithTimeout(authn.OnBehalfOf(ctx, a.Principal), peerTimeout)
 	defer cancel()
@@ -47,7 +48,7 @@ func (d *Client) Reserve(ctx context.Context, a Attempt, key string) (Attempt, *
 	return a, a.limited(resp.GetRefusal())
 }
 
-// LimitsOf returns the limits of a decision in the form in which they are reserved.
+// LimitsOf converts the limits of a decision into limits for a reservation request.
 func LimitsOf(limits []*policyv1.RuleLimit) []*ratelimitv1.Limit {
 	out := make([]*ratelimitv1.Limit, len(limits))
 	for i, l := range limits {
@@ -56,15 +57,15 @@ func LimitsOf(limits []*policyv1.RuleLimit) []*ratelimitv1.Limit {
 	return out
 }
 
-// isUnknown reports whether a limit asks for more than a reservation: this gateway neither renews concurrency limits
-// nor settles actual amounts.
+// isUnknown reports whether a limit needs more than a reservation. This gateway supports neither the renewal of
+// concurrency limits nor the settlement of actual amounts.
 func isUnknown(l *policyv1.RuleLimit) bool {
 	return l.GetLimit().GetKind() == ratelimitv1.LimitKind_LIMIT_KIND_CONCURRENCY || l.GetSettle() != ""
 }
 
-// notReserved returns the refusal of a call whose limits cannot be reserved. It returns nil if the limiter is
-// unavailable and every limit is configured to let calls pass in that case. A limiter that answers with an error has
-// refused.
+// notReserved returns the refusal of a call whose limits cannot be reserved. It returns nil if the ratelimit role is
+// unavailable and every limit is configured to allow calls in that case. An error that the role has returned is a
+// refusal.
 func (d *Client) notReserved(ctx context.Context, a Attempt, err error) *refusal.Refusal {
 	d.deps.Log.WarnContext(ctx, "limits were not reserved", "decision_id", a.ID, "error", err)
 	code := status.Code(err)
@@ -80,8 +81,8 @@ func (d *Client) notReserved(ctx context.Context, a Attempt, err error) *refusal
 	return nil
 }
 
-// miscounted refuses a call whose limits two instances count separately. Rules that let calls pass while the limiter is
-// unavailable do not apply, because the limiter is available.
+// miscounted returns the refusal of a call whose limits are counted separately by two instances of the ratelimit role.
+// Rules that allow calls while the role is unavailable do not apply, because the role is available.
 func (d *Client) miscounted(ctx context.Context, a Attempt) *refusal.Refusal {
 	d.deps.Log.WarnContext(ctx, Miscounted, "decision_id", a.ID)
 	d.ReleaseLease(ctx, a.Lease.GetId(), a.ID)
@@ -92,12 +93,12 @@ func (d *Client) miscounted(ctx context.Context, a Attempt) *refusal.Refusal {
 	return refused
 }
 
-// IsMiscounting reports whether limited calls are refused now, because two instances of the ratelimit role answer
-// alternately and each of them counts only its own calls.
+// IsMiscounting reports whether calls with rate limits are currently refused because two instances of the ratelimit
+// role answer alternately, each with separate counts.
 func (d *Client) IsMiscounting() bool { return d.instances.isSplit() }
 
-// limited returns the refusal of a call that a limit does not allow. An answer with neither a lease nor a refusal
-// refuses the call, too.
+// limited returns the refusal of a call that exceeds a limit. If exceeded is nil because the answer had neither a lease
+// nor a refusal, the call is refused, too.
 func (a Attempt) limited(exceeded *ratelimitv1.Refusal) *refusal.Refusal {
 	refused := &refusal.Refusal{
 		Code:           exceeded.GetCode(),
@@ -116,7 +117,7 @@ func (a Attempt) limited(exceeded *ratelimitv1.Refusal) *refusal.Refusal {
 	return refused
 }
 
-// describe returns a sentence about what a limit allows.
+// describe returns a sentence that says how many calls the limit allows.
 func describe(l *policyv1.RuleLimit) string {
 	of := "for each session"
 	switch {
@@ -132,7 +133,7 @@ func describe(l *policyv1.RuleLimit) string {
 	return "at most " + l.GetLimit().GetMax() + " calls in " + l.GetLimit().GetWindow().AsDuration().String() + " " + of + "."
 }
 
-// ReleaseLease gives back the reservation of a call that was provably never sent. An empty lease is ignored.
+// ReleaseLease releases the reservation of a call that was provably never sent. An empty lease is ignored.
 func (d *Client) ReleaseLease(ctx context.Context, lease, decisionID string) {
 	if lease == "" {
 		return
@@ -143,7 +144,7 @@ func (d *Client) ReleaseLease(ctx context.Context, lease, decisionID string) {
 		Target:     &ratelimitv1.SettleLeaseRequest_LeaseId{LeaseId: lease},
 		Settlement: ratelimitv1.Settlement_SETTLEMENT_NEVER_SENT,
 	})
-	if err != nil { // the reservation stays spent: an error counts against the caller
+	if err != nil { // the reservation stays used: an error is at the caller's expense
 		d.deps.Log.WarnContext(ctx, "reservation was not given back", "decision_id", decisionID, "error", err)
 	}
 }

@@ -53,7 +53,7 @@ func (d *Client) reuseRecord(rec *journal.Record) {
 	d.blanks.Put(rec)
 }
 
-// baseRecord fills in what every record of a call contains.
+// baseRecord sets the fields that every record of a call contains.
 func (a Attempt) baseRecord(ctx context.Context, rec *journal.Record) *journal.Record {
 	*rec = journal.Record{
 		DecisionID:     a.ID,
@@ -79,7 +79,7 @@ func (a Attempt) baseRecord(ctx context.Context, rec *journal.Record) *journal.R
 	return rec
 }
 
-// addDefinition adds the tool's definition and class. Only the first record of a call has them.
+// addDefinition adds the tool's definition and class. Only the first record of a call contains them.
 func (a Attempt) addDefinition(rec *journal.Record) {
 	rec.DefinitionDigest = hex.EncodeToString(a.Definition)
 	if class := a.Decision.GetToolClass(); class != nil {
@@ -87,8 +87,8 @@ func (a Attempt) addDefinition(rec *journal.Record) {
 	}
 }
 
-// arguments returns the keyed digest of a tool call's arguments, or of the params of another method; empty if there
-// are none. Only the first record of a call has it.
+// arguments returns the keyed digest of a tool call's arguments, or of the params of another method; empty if there are
+// none. Only the first record of a call contains the digest.
 func (d *Client) arguments(a Attempt) string {
 	args := a.Sent.Arguments
 	if a.Sent.Method != mcp.MethodToolsCall {
@@ -100,7 +100,7 @@ func (d *Client) arguments(a Attempt) string {
 	return d.deps.Journal.HMAC(args.Of(a.Sent.Raw))
 }
 
-// PrincipalRecord returns a principal as records name it.
+// PrincipalRecord returns a principal in the form for records.
 func PrincipalRecord(p *identityv1.Principal) journal.Principal {
 	return journal.Principal{
 		Tenant: p.GetTenant(), Subject: p.GetSubject(), Agent: p.GetAgent(), Owner: p.GetOwner(), TokenID: p.GetTokenId(),
@@ -137,11 +137,11 @@ func (d *Client) intentRecord(ctx context.Context, a Attempt, rec *journal.Recor
 	return rec
 }
 
-// RefusalRecord returns the record of a refused call. It contains the actual reason, even if the caller's answer does
-// not.
+// RefusalRecord returns the record of a refused call. The record contains the actual reason, even if the answer to the
+// caller does not.
 func (d *Client) RefusalRecord(ctx context.Context, a Attempt, refused *refusal.Refusal) *journal.Record {
 	rec := a.baseRecord(ctx, new(journal.Record))
-	if !a.Decision.GetHidden() { // the record of a hidden tool looks like that of a missing one
+	if !a.Decision.GetHidden() { // records of hidden and missing tools must look alike
 		a.addDefinition(rec)
 	}
 	rec.ArgumentsHMAC = d.arguments(a)
@@ -196,23 +196,23 @@ func class(a upstream.Answer, err error) journal.ResultClass {
 	}
 }
 
-// RecordIntent records that a call is about to be sent. If it fails, the call must not be sent.
+// RecordIntent records that a call is about to be sent. If RecordIntent returns an error, the call must not be sent.
 func (d *Client) RecordIntent(ctx context.Context, a Attempt) error {
 	rec := d.newRecord()
 	defer d.reuseRecord(rec)
 	return d.writeRecord(ctx, spans.JournalIntent, d.intentRecord(ctx, a, rec), d.deps.Journal.Intent)
 }
 
-// RecordClaim records that an approval is about to be claimed, and the idempotency key under which its limits are
-// reserved; an empty key means that none are. If it fails, the approval must not be claimed.
+// RecordClaim records that an approval is about to be claimed. key is the idempotency key of the reserved limits; empty
+// if no limits are reserved. If RecordClaim returns an error, the approval must not be claimed.
 func (d *Client) RecordClaim(ctx context.Context, a Attempt, key string) error {
 	rec := d.intentRecord(ctx, a, new(journal.Record))
 	rec.IdempotencyKey = key
 	return d.writeRecord(ctx, spans.JournalClaim, rec, d.deps.Journal.Claim)
 }
 
-// RecordOutcome records the outcome of a sent call and returns its class. An error means that the outcome is not on
-// record yet.
+// RecordOutcome records the outcome of a sent call and returns its class. An error means that the outcome is not in the
+// journal yet.
 func (d *Client) RecordOutcome(ctx context.Context, a Attempt, answer upstream.Answer, err error) (journal.ResultClass, error) {
 	rec := d.newRecord()
 	defer d.reuseRecord(rec)
@@ -220,12 +220,12 @@ func (d *Client) RecordOutcome(ctx context.Context, a Attempt, answer upstream.A
 	return rec.ResultClass, d.writeRecord(ctx, spans.JournalOutcome, rec, d.deps.Journal.Outcome)
 }
 
-// RecordSettled records that nothing is left to report to the approval service about an approved call.
+// RecordSettled records that everything about an approved call was reported to the approval service.
 func (d *Client) RecordSettled(ctx context.Context, a Attempt) {
 	d.WriteSettled(ctx, a.baseRecord(ctx, new(journal.Record)))
 }
 
-// WriteSettled does what [Desk.RecordSettled] does for a call of which only a record exists.
+// WriteSettled is like [Client.RecordSettled], for a call that is known only from a record.
 func (d *Client) WriteSettled(ctx context.Context, rec *journal.Record) {
 	if err := d.deps.Journal.Settled(ctx, rec); err != nil && !errors.Is(err, journal.ErrClosed) {
 		d.deps.Log.WarnContext(ctx, "settled call not recorded", "decision_id", rec.DecisionID, "error", err)
@@ -239,12 +239,12 @@ func (d *Client) WriteRefusal(ctx context.Context, rec *journal.Record) {
 	}
 }
 
-// WriteOutcome records the outcome of a call of which only a record exists.
+// WriteOutcome records the outcome of a call that is known only from a record.
 func (d *Client) WriteOutcome(ctx context.Context, rec *journal.Record) error {
 	return d.deps.Journal.Outcome(ctx, rec)
 }
 
-// WritePassed records how many messages that need no rule arrived.
+// WritePassed records a count of messages that need no rule.
 func (d *Client) WritePassed(ctx context.Context, rec *journal.Record) error {
 	return d.deps.Journal.Passed(ctx, rec)
 }
@@ -281,18 +281,18 @@ func rule(r *policyv1.RuleRef) journal.Rule {
 
 func sessionKey(k policyv1.SessionKey) string { return enum.NameOrEmpty(k) }
 
-// RefusedRequest is a request of an authenticated caller that was rejected or refused before policy was asked about it.
+// RefusedRequest is a request of an authenticated caller that was refused before policy was asked about it.
 type RefusedRequest struct {
 	// Principal is the caller.
 	Principal *identityv1.Principal
-	// Server, Method and Name are what the request named, as far as it could be read.
+	// Server, Method and Name are from the request. They are empty if they could not be read.
 	Server, Method, Name string
-	// Code is why it was refused. Message gives details; it may be empty.
+	// Code is the reason of the refusal. Message gives details; it may be empty.
 	Code    commonv1.Code
 	Message string
 	// Bytes is the size of the request.
 	Bytes int
-	// FromServer reports that the request is the server's own.
+	// FromServer reports that a server has sent the request.
 	FromServer bool
 }
 
@@ -319,8 +319,8 @@ func (r RefusedRequest) Record(ctx context.Context) *journal.Record {
 	return rec
 }
 
-// AnswerProblem returns a text that explains why a server's answer cannot be used, as far as its status or the error
-// shows; empty if neither does.
+// AnswerProblem returns a text that explains why a server's answer cannot be used. It is empty if neither the HTTP
+// status nor err shows the reason.
 func AnswerProblem(status int, err error) string {
 	if errors.Is(err, limits.ErrMemory) {
 		return "the server answered, but no memory is left for the answer: read the others first, or make fewer such calls at once. Whether the call ran is not known."
@@ -362,11 +362,11 @@ func AnswerProblem(status int, err error) string {
 
 // A TimeoutError says which time limit a call has exceeded.
 type TimeoutError struct {
-	// After is the exceeded time. Key is the configuration key, or names the rule, that sets it; an empty Key means
-	// that the limit is not named.
+	// After is the exceeded limit. Key is the configuration key or the name of the rule that sets the limit; if Key is
+	// empty, the text of the error does not name it.
 	After time.Duration
 	Key   string
-	// Progress reports that progress notifications would have given the server more time.
+	// Progress reports that progress notifications would have extended the time limit.
 	Progress bool
 }
 
@@ -379,7 +379,7 @@ func (e TimeoutError) Error() string {
 	return text
 }
 
-// lostSession returns the text for a client whose session the server no longer knows.
+// lostSession returns the error text for a client whose session the server no longer knows.
 func lostSession(status int, err error) string {
 	ran := fmt.Sprintf("It answered with HTTP status %d; whether the call ran is not known", status)
 	if errors.Is(err, upstream.ErrNeverSent) {
@@ -402,7 +402,7 @@ func unusableByLimit(limit *upstream.LimitError, err error) string {
 	return limit.Error() + ". Whether the call ran is not known."
 }
 
-// Code returns the code with which a call without a usable answer is answered.
+// Code returns the refusal code for a call that got no usable answer because of err.
 func Code(err error) commonv1.Code {
 	switch {
 	case errors.Is(err, upstream.ErrNeverSent):

@@ -1,4 +1,4 @@
-// Package bodyreader reads messages of untrusted peers, within a memory budget and at a minimum pace.
+// Package bodyreader reads messages of untrusted peers within a memory budget, and enforces a minimum transfer rate.
 package bodyreader
 
 import (
@@ -13,18 +13,19 @@ import (
 )
 
 const (
-	// leastMemory is the first allocation for a message, in bytes.
+	// leastMemory is the size of the first allocation for a message, in bytes.
 	leastMemory = 512
-	// sureMemory is how many bytes of a message must have arrived, beyond the first piece, until its announced length
-	// is allocated. So the memory is allocated once, and a server that announces more than it sends must send a part.
+	// sureMemory is how many bytes of a message must arrive after the first piece before memory for the announced length
+	// is allocated. Memory is then allocated only once, but a server must send a part of a large message before it causes
+	// a large allocation.
 	sureMemory = 1 << 20
-	// maxRead is how much is read or copied without yielding the processor, in bytes.
+	// maxRead is the maximum number of bytes that are read or copied without yielding the processor.
 	maxRead = 256 << 10
 )
 
-// Memory is the buffer for one message. It grows with what arrives, because a peer may announce any length, and beyond
-// a first piece only within the budget. If the length is announced, the whole is allocated once a part has arrived. A
-// Memory is for one goroutine. [New] creates it.
+// Memory is the buffer for one message. It grows with the bytes that arrive, because a peer may announce any length.
+// Beyond the first piece it grows only within the budget. If the length is announced, memory for the whole message is
+// allocated after a part has arrived. A Memory is not safe for concurrent use. [New] creates it.
 type Memory struct {
 	ctx      context.Context //nolint:containedctx // it bounds every wait for memory
 	budget   *limits.Memory
@@ -34,19 +35,21 @@ type Memory struct {
 	stint    gosched.Work
 }
 
-// New returns an empty buffer for a message of at most maxBytes bytes; the caller must not add more. The bytes count in
-// memory; if memory is nil, only small messages are accepted. Waiting for memory ends with ctx.
+// New returns an empty buffer for a message of at most maxBytes bytes; the caller must not add more. The bytes are
+// charged to the argument memory; if it is nil, only small messages are accepted. When ctx ends, the buffer stops
+// waiting for memory.
 func New(ctx context.Context, memory *limits.Memory, maxBytes int) *Memory {
 	return &Memory{ctx: ctx, budget: memory, maxBytes: maxBytes}
 }
 
 // Body reads a body of at most limit bytes with this announced length; -1 means that no length is announced. The result
-// counts in memory. Errors: [limits.ErrMemory], [ErrSlow], an error for a body that is too large, and those of body.
+// is charged to the argument memory. The error is [limits.ErrMemory], [ErrSlow], an error for a body that is too large,
+// or an error from body.
 func Body(ctx context.Context, body io.ReadCloser, length int64, limit int, memory *limits.Memory) ([]byte, error) {
 	if length > int64(limit) {
 		return nil, fmt.Errorf("the answer of %d bytes is larger than %d", length, limit)
 	}
-	if 0 <= length && length < limits.UncountedBytes { // most are small: they count nothing and need no pace
+	if 0 <= length && length < limits.UncountedBytes { // small bodies are not charged and have no minimum rate
 		m := Memory{ctx: ctx, budget: memory, maxBytes: int(length) + 1, sized: true}
 		err := m.readFrom(body)
 		return m.bytes, err
@@ -68,7 +71,7 @@ func Body(ctx context.Context, body io.ReadCloser, length int64, limit int, memo
 	return m.bytes, nil
 }
 
-// reserve makes room in the buffer for n more bytes.
+// reserve ensures that the buffer has capacity for n more bytes.
 func (m *Memory) reserve(n int) error {
 	need, had := len(m.bytes)+n, cap(m.bytes)
 	if need <= had {
@@ -87,7 +90,7 @@ func (m *Memory) reserve(n int) error {
 	return nil
 }
 
-// nextCapacity returns the next capacity for a buffer that is full.
+// nextCapacity returns the new capacity for a full buffer.
 func (m *Memory) nextCapacity(had int) int {
 	switch {
 	case !m.sized || had < limits.UncountedBytes:
@@ -105,7 +108,7 @@ func (m *Memory) Bytes() []byte { return m.bytes }
 // Truncate keeps the first n bytes.
 func (m *Memory) Truncate(n int) { m.bytes = m.bytes[:n] }
 
-// Add appends a part. Errors are those of waiting for memory.
+// Add appends a part. It returns an error if there is no memory for the part.
 func (m *Memory) Add(part []byte) error {
 	if err := m.reserve(len(part)); err != nil {
 		return err
@@ -114,7 +117,7 @@ func (m *Memory) Add(part []byte) error {
 	return nil
 }
 
-// readFrom reads r up to the expected size.
+// readFrom reads r until its end or until the buffer has the maximum size.
 func (m *Memory) readFrom(r io.Reader) error {
 	for len(m.bytes) < m.maxBytes {
 		if err := m.reserve(1); err != nil {
@@ -133,10 +136,10 @@ func (m *Memory) readFrom(r io.Reader) error {
 	return nil
 }
 
-// IsHeld reports whether the buffer takes memory that counts in the budget.
+// IsHeld reports whether the buffer uses memory that is charged to the budget.
 func (m *Memory) IsHeld() bool { return cap(m.bytes) > limits.UncountedBytes }
 
-// Settle gives back the memory that the message did not need.
+// Settle releases the memory that was reserved but not needed.
 func (m *Memory) Settle() { m.budget.Settle(cap(m.bytes)) }
 
 // Drop discards the message.

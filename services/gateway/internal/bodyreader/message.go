@@ -9,7 +9,7 @@ import (
 )
 
 // ReadMessage reads a server's message with the server's secrets redacted. For a large message it first waits for a
-// processor slot. Errors are those of [jsonrpc.ReadAnswer] and of [limits.Memory.TimesliceFor].
+// processor slot. It returns the errors of [jsonrpc.ReadAnswer] and [limits.Memory.TimesliceFor].
 func ReadMessage(ctx context.Context, raw []byte, redactor *redact.Redactor, memory *limits.Memory) (*jsonrpc.Answer, error) {
 	end, err := memory.TimesliceFor(ctx, len(raw))
 	if err != nil {
@@ -19,8 +19,8 @@ func ReadMessage(ctx context.Context, raw []byte, redactor *redact.Redactor, mem
 	return jsonrpc.ReadAnswer(redactor.Answer(raw), jsonrpc.AnswerLimits())
 }
 
-// ReadRepaired is [ReadMessage], but repairs an answer with a fault that [jsonrpc.Repair] knows, in raw itself.
-// methodOf is that of gate.Mend.
+// ReadRepaired is like [ReadMessage], but first repairs known faults of an answer with [jsonrpc.Repair], which modifies
+// raw. methodOf is the argument of that function.
 func ReadRepaired(ctx context.Context, raw []byte, redactor *redact.Redactor, memory *limits.Memory, methodOf func(id []byte) string) (*jsonrpc.Answer, error) {
 	end, err := memory.TimesliceFor(ctx, len(raw))
 	if err != nil {

@@ -8,14 +8,14 @@ import (
 )
 
 const (
-	// maxStall is how long a read may wait for a server that has begun a message that takes memory. Each
-	// minBytesPerSecond bytes that arrive extend that by a second.
+	// maxStall is how long reads may wait for a server that has begun a message that uses memory of the budget. For each
+	// minBytesPerSecond bytes that arrive, the limit is extended by a second.
 	maxStall          = 10 * time.Second
 	minBytesPerSecond = 64 << 10
 )
 
-// ErrSlow means that a server was cut off because it sent a large message too slowly, while others may need the memory.
-// Compare with errors.Is.
+// ErrSlow means that a connection was cut off because the server has sent a large message too slowly. A slow message
+// would block memory that other messages may need. Compare with errors.Is.
 var ErrSlow = errors.New("the server sent a large answer too slowly: less than 64 KiB a second, for 10 s")
 
 type pacedReader struct {
@@ -28,15 +28,17 @@ type pacedReader struct {
 	late  atomic.Bool
 }
 
-// Pace returns a reader that cuts a server off if its message takes memory, which held reports, and comes more slowly
-// than 64 KiB a second for more than 10 s. Only the time in which a read waits for the server counts. A message that
-// takes no memory may come at any pace. To cut off, Pace calls cut from another goroutine, which must end the read;
-// then the error is [ErrSlow].
+// Pace returns a reader that enforces a minimum rate: it cuts the server off if the message arrives more slowly than 64
+// KiB per second for more than 10 s. The rate is enforced only while held returns true, because the message uses memory
+// of the budget. Only the time in which a read waits for the server counts.
+//
+// To cut the server off, the reader calls cut from another goroutine. The function cut must end the blocked read, which
+// then returns [ErrSlow].
 func Pace(from io.Reader, held func() bool, cut func()) io.Reader {
 	return &pacedReader{from: from, held: held, cut: cut, left: maxStall}
 }
 
-// Read implements io.Reader. After the server was cut off, its error is [ErrSlow].
+// Read implements io.Reader. After the server was cut off, Read returns [ErrSlow].
 func (p *pacedReader) Read(to []byte) (int, error) {
 	if !p.held() {
 		p.left = maxStall

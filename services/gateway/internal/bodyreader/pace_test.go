@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/bodyreader"
 )
 
-// bodySender is a server's end of a body.
+// bodySender is the server side of a body.
 type bodySender struct{ *io.PipeWriter }
 
 // send sends this many bytes, one piece per second, and reports whether they were accepted.
@@ -26,14 +26,14 @@ func (s bodySender) send(bytes, piece int) bool {
 	return true
 }
 
-// Case X3. A server that is too slow with a message that takes memory is soon cut off. A server that keeps the pace, or
-// takes no memory, may take any time.
+// Case X3. A server that sends a message that uses memory too slowly is soon cut off. A server that keeps the minimum
+// rate, or whose message uses no memory, may take any time.
 func TestPace_ClosesSlowServers(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		held bool
 		send func(bodySender) bool
-		// whole means that everything is read; otherwise the server is cut off within that time.
+		// whole means that the complete message is read; otherwise the server is cut off within the given time.
 		whole  bool
 		within time.Duration
 	}{
@@ -67,7 +67,7 @@ func TestPace_ClosesSlowServers(t *testing.T) {
 	}
 }
 
-// Case X3. The time in which the gateway does not read does not count.
+// Case X3. Time during which the gateway is not reading does not count.
 func TestPace_IgnoresTheTimeOfTheReader(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

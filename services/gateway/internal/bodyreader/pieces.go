@@ -13,12 +13,12 @@ import (
 // pieceSize is the size of a piece, in bytes.
 const pieceSize = 64 << 10
 
-// Pieces are reusable buffers for bodies until they are complete. So a large body is allocated only once, and the
-// garbage collector is not kept busy by growing bodies. The zero value is ready. It is safe for concurrent use.
+// Pieces is a pool of buffers in which bodies are collected until they are complete. With it, a large body is allocated
+// only once, which saves work of the garbage collector. The zero value is ready to use. It is safe for concurrent use.
 type Pieces struct{ free sync.Pool }
 
-// ReadAll reads a body, at most one byte beyond the limit, after which the parser refuses it. claimed is the announced
-// length, or -1; it causes at most the allocation of a first piece.
+// ReadAll reads a body. It stops one byte after the limit, so that the parser refuses a body that is too large. claimed
+// is the announced length, or -1. The announced length causes at most the allocation of one piece.
 func (p *Pieces) ReadAll(r io.Reader, claimed int64, limit int) ([]byte, error) {
 	r = io.LimitReader(r, int64(limit)+1)
 	if 0 <= claimed && claimed <= pieceSize {
@@ -38,7 +38,7 @@ func (p *Pieces) ReadAll(r io.Reader, claimed int64, limit int) ([]byte, error) 
 		}
 		stint.Part()
 		n, err := 0, error(nil)
-		for n < pieceSize && err == nil { // io.ReadFull would not distinguish the end from a premature end
+		for n < pieceSize && err == nil { // io.ReadFull could not distinguish the end of the body from an error
 			var more int
 			more, err = r.Read(piece[n:])
 			n += more

@@ -34,7 +34,7 @@ func TestReadAll_ReturnsTheWholeBody(t *testing.T) {
 	}
 }
 
-// A body that ends too early is refused, whatever its length.
+// A truncated body of any length is refused.
 func TestReadAll_FailsForATruncatedBody(t *testing.T) {
 	t.Parallel()
 	var p Pieces
@@ -48,7 +48,7 @@ func TestReadAll_FailsForATruncatedBody(t *testing.T) {
 	}
 }
 
-// Case X3. A large body is allocated once, so that bodies do not keep the garbage collector busy.
+// Case X3. Memory for a large body is allocated only once, which saves work of the garbage collector.
 func TestReadAll_LargeBodyIsAllocatedOnce(t *testing.T) {
 	const size = 3 << 20
 	body := make([]byte, size)
@@ -61,7 +61,7 @@ func TestReadAll_LargeBodyIsAllocatedOnce(t *testing.T) {
 			}
 		}
 	})
-	if got := result.AllocedBytesPerOp(); got > size*3/2 { // the race detector empties pools now and then
+	if got := result.AllocedBytesPerOp(); got > size*3/2 { // the race detector empties pools at random
 		t.Errorf("a body of %d bytes allocates %d", size, got)
 	}
 }

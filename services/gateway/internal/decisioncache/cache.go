@@ -1,5 +1,6 @@
 // Package decisioncache caches decisions of the policy service. A cached decision is used only while the gateway has a
-// lease on the policy epoch in which the decision was made. Package attempt uses this package.
+// lease on the policy epoch in which the decision was made. A policy epoch is a period in which no data changes on
+// which decisions depend.
 package decisioncache
 
 import (
@@ -24,16 +25,15 @@ import (
 )
 
 const (
-	// verifyOneIn is how many lookups pass, on average, between two that ask policy although a decision may be cached.
-	// Such a lookup compares the cached decision with policy's response.
+	// verifyOneIn controls verification: on average, one in verifyOneIn lookups queries policy although a decision may be
+	// cached, so that the cached decision can be compared with policy's response.
 	verifyOneIn = 1000
-	// maxPerPrincipal is the maximum number of cached decisions of one principal and the agents that act for it. maxAll
-	// is the maximum number of all cached decisions. maxKey is the maximum length of a question's key that is cached,
-	// in bytes.
+	// maxPerPrincipal is the maximum number of cached decisions of one principal and the agents that act for it. maxAll is
+	// the maximum number of all cached decisions. maxKey is the maximum length of a cache key, in bytes.
 	maxPerPrincipal = 1024
 	maxAll          = 100_000
 	maxKey          = 2048
-	// idleAfter is the time since the last lookup for a principal after which its decisions are removed.
+	// idleAfter is how long after the last lookup for a principal the principal's decisions are removed.
 	idleAfter = time.Minute
 )
 
@@ -44,7 +44,7 @@ type Deps struct {
 	Log    *slog.Logger
 }
 
-// Cache caches decisions of the policy service. It uses them only with a lease, which [Decisions.Run] renews. It is
+// Cache caches decisions of the policy service. It uses them only while it has a lease, which [Cache.Run] renews. It is
 // safe for concurrent use.
 type Cache struct {
 	deps Deps
@@ -56,10 +56,10 @@ type Cache struct {
 	received atomic.Pointer[lastMessage]
 }
 
-// epoch is a state of the data from which policy decides, and contains the decisions that were made in that state.
+// epoch is a policy epoch, with the decisions that were made in it.
 type epoch struct {
 	name, revision string
-	// until is the end of the lease; nil if there is no lease.
+	// until is the end of the lease, or nil if there is no lease.
 	until atomic.Pointer[instant]
 
 	mu         sync.Mutex
@@ -86,14 +86,15 @@ func New(deps Deps, off bool) (*Cache, error) {
 type Query struct {
 	// Principal is the caller.
 	Principal *identityv1.Principal
-	// Method, Server and Name identify the target, and Ref is the kind of target that Name refers to.
+	// Method, Server and Name identify the target. Ref is the reference type of a completion, which says whether Name is a
+	// prompt or a resource.
 	Method, Server, Name, Ref string
-	// Definition is the digest of the tool's definition; nil if it is not known.
+	// Definition is the digest of the tool's definition. It is nil if the definition is not known.
 	Definition []byte
 }
 
-// owner returns the principal whose part of the cache is used. It is the last principal of the chain, for which all
-// others act.
+// owner returns the principal to whose cache entries the decision belongs: the last principal of the chain, for which
+// all others in the chain act.
 func (q *Query) owner() principal.Key {
 	if chain := q.Principal.GetChain(); len(chain) > 0 {
 		return principal.Of(chain[len(chain)-1])
@@ -101,8 +102,8 @@ func (q *Query) owner() principal.Key {
 	return principal.Of(q.Principal)
 }
 
-// appendKey appends everything on which a decision depends, except for sessions. The length of the chain comes first,
-// so that different questions always have different keys.
+// appendKey appends everything on which a decision depends, except for sessions. The length of the chain is written
+// first, so that different queries always have different keys.
 func (q *Query) appendKey(dst []byte) []byte {
 	dst = append(strconv.AppendInt(dst, int64(len(q.Principal.GetChain())), 10), ':')
 	dst = visibility.AppendKey(dst, q.Principal, q.Server)
@@ -123,9 +124,9 @@ func (q *Query) appendSessions(dst []byte) []byte {
 	return dst
 }
 
-// Get returns the cached decision on a call, or nil if policy must be asked. Policy must be asked if no usable
-// decision is cached, or if the call's trace is sampled and should show the policy service. It is also asked for one of
-// 1000 lookups, for comparison. Callers must not change the decision.
+// Get returns the cached decision on a call, or nil if policy must be queried. Policy must be queried if no usable
+// decision is cached, or if the call's trace is sampled and should show the policy service. For comparison, policy is
+// also queried for one in 1000 lookups. Callers must not modify the decision.
 func (d *Cache) Get(ctx context.Context, q Query) *policyv1.Decision {
 	e := d.epoch.Load()
 	if e == nil || d.off || rand.IntN(verifyOneIn) == 0 || trace.SpanContextFromContext(ctx).IsSampled() { //nolint:gosec // an attacker gains nothing by predicting the lookups
@@ -161,9 +162,9 @@ func (e *epoch) get(q *Query, now instant) *policyv1.Decision {
 	return found
 }
 
-// Put caches policy's response to a question, and returns the decision that applies. Usually that is the response's
-// decision. If the cache contains a different decision of the same epoch, that is an error: it is logged and counted,
-// the cache is cleared, and the stricter of the two decisions applies.
+// Put caches policy's response to a query, and returns the decision that applies. This is usually the decision in the
+// response. If the cache contains a different decision of the same epoch, an error is logged and counted, the cache is
+// cleared, and the stricter of the two decisions applies.
 func (d *Cache) Put(ctx context.Context, q Query, resp *policyv1.DecideCallResponse) *policyv1.Decision {
 	decision, keeping := resp.GetDecision(), resp.GetKeeping()
 	e := d.epoch.Load()
@@ -204,14 +205,15 @@ func (e *epoch) putIfAbsent(q *Query, decision *policyv1.Decision, bySession boo
 	return nil
 }
 
-// insert adds an entry to a share. If the share is full, the new entry replaces another one. The caller holds the lock.
+// insert adds an entry to a principal's entries. If the principal already has the maximum number of entries, the new
+// entry replaces an arbitrary entry. The caller holds the lock.
 func (e *epoch) insert(s *principalEntries, key string, decision *policyv1.Decision) {
 	if _, ok := s.entries[key]; !ok {
 		if len(key) > maxKey {
 			return
 		}
 		if len(s.entries) >= maxPerPrincipal {
-			for other := range s.entries { // any entry
+			for other := range s.entries { // an arbitrary entry
 				delete(s.entries, other)
 				e.all--
 				break
@@ -244,8 +246,8 @@ func (e *epoch) forget(now instant) {
 	}
 }
 
-// stricter returns the decision that allows less. If two different decisions have the same effect and that effect is
-// not a denial, stricter returns a denial.
+// stricter returns the more restrictive of two decisions. If the decisions differ but have the same effect, stricter
+// returns a denial.
 func stricter(a, b *policyv1.Decision) *policyv1.Decision {
 	strictness := func(d *policyv1.Decision) int {
 		switch d.GetEffect() {

@@ -60,7 +60,7 @@ func (d *decisions) keep(q Query, of *policyv1.Decision, epoch string) *policyv1
 	return d.Put(context.Background(), q, &policyv1.DecideCallResponse{Decision: of, Keeping: &policyv1.Keeping{Epoch: epoch}})
 }
 
-// find looks up a decision. It repeats the lookup if the cache asks policy only for comparison.
+// find looks up a decision. It repeats the lookup if the cache wants to query policy only for comparison.
 func (d *decisions) find(q Query) *policyv1.Decision {
 	for range 5 {
 		if found := d.Get(context.Background(), q); found != nil {
@@ -154,8 +154,8 @@ func TestCache_LeaseEndsWhileTheMachineSleeps(t *testing.T) {
 	}
 }
 
-// TestCache_DistinguishesQueriesThatPolicyDistinguishes generates pairs of questions. It checks that a decision that is
-// cached for one question is found for the other if and only if policy cannot distinguish the two.
+// TestCache_DistinguishesQueriesThatPolicyDistinguishes generates pairs of queries. It checks that a decision that is
+// cached for the first query is found for the second query if and only if policy cannot distinguish the two queries.
 func TestCache_DistinguishesQueriesThatPolicyDistinguishes(t *testing.T) {
 	t.Parallel()
 	outer := t
@@ -190,7 +190,7 @@ func TestCache_DistinguishesQueriesThatPolicyDistinguishes(t *testing.T) {
 		d := newDecisions(outer)
 		d.lease("e")
 		a, b := draw(t), draw(t)
-		if rapid.Bool().Draw(t, "alike") { // otherwise two questions are rarely equal
+		if rapid.Bool().Draw(t, "alike") { // otherwise two queries are rarely equal
 			b = Query{Principal: a.Principal, Method: a.Method, Server: a.Server, Name: a.Name, Ref: a.Ref, Definition: a.Definition}
 			if rapid.Bool().Draw(t, "elsewhere") {
 				p := person(t)
@@ -272,8 +272,8 @@ func TestCache_UsesStricterDecisionWhenTwoDiffer(t *testing.T) {
 	}
 }
 
-// Case X5. Checks that the questions of a principal and its agents replace only decisions of that principal and its
-// agents.
+// Case X5. Checks that queries of a principal and its agents replace only cached decisions of the same principal and
+// its agents.
 func TestCache_PrincipalReplacesOnlyItsOwnDecisions(t *testing.T) {
 	t.Parallel()
 	d := newDecisions(t)

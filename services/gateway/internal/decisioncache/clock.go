@@ -2,9 +2,9 @@ package decisioncache
 
 import "time"
 
-// An instant is a time on two clocks. One clock is monotonic, but stops while the machine sleeps. The other is the wall
-// clock, which people can change. A lease ends when one of the two clocks reaches its end. Unlike CLOCK_BOOTTIME, which
-// is monotonic and does not stop, both clocks can be read without a system call.
+// An instant is a time on two clocks. The first clock is monotonic, but stops while the machine sleeps. The second
+// clock is the wall clock, which people can change. A lease ends as soon as one of the clocks reaches the end of the
+// lease. Both clocks can be read without a system call, unlike CLOCK_BOOTTIME, which is monotonic and does not stop.
 type instant struct{ monotonic, wall time.Duration }
 
 // start is the origin of the monotonic clock.
@@ -18,5 +18,5 @@ func now() instant {
 // after returns the instant that is d later on both clocks.
 func (i instant) after(d time.Duration) instant { return instant{i.monotonic + d, i.wall + d} }
 
-// reaches reports whether at least one of the clocks has reached end.
+// reaches reports whether at least one clock of i has reached end.
 func (i instant) reaches(end instant) bool { return i.monotonic >= end.monotonic || i.wall >= end.wall }

@@ -14,24 +14,25 @@ import (
 )
 
 const (
-	// renewEvery is the time between two renewals of the lease. longest is the maximum time for which a lease is used,
-	// even if policy grants more.
+	// renewEvery is the time between two renewals of the lease. longest is how long a lease is used at most, even if
+	// policy grants a longer lease.
 	renewEvery = 250 * time.Millisecond
 	longest    = time.Second
-	// drift is the divisor for the part of a lease that is not used, because clocks run at different rates: 1 percent.
+	// drift is the divisor for the part of a lease that is not used: 1/100. This margin is needed because clocks run at
+	// different rates.
 	drift = 100
-	// silence is the time without a message after which the policy role counts as unavailable. The policy role answers
-	// every request for a lease.
+	// silence is how long after the last message from the policy service it counts as unavailable. The policy service
+	// responds to every lease request.
 	silence = 2 * time.Second
 )
 
-// lastMessage is the last message that was received from the policy role.
+// lastMessage is the last message that was received from the policy service.
 type lastMessage struct {
 	revision string
 	at       time.Time
 }
 
-// UnavailableReason returns the reason why no active revision is known; empty if one is known.
+// UnavailableReason returns why no active policy revision is known. It returns "" if a revision is known.
 func (d *Cache) UnavailableReason() string {
 	last := d.received.Load()
 	switch {
@@ -44,8 +45,8 @@ func (d *Cache) UnavailableReason() string {
 	}
 }
 
-// Revision returns the revision that was active when the policy role sent its last message. It is empty if that was
-// more than 2 s ago. No call is judged by an older revision.
+// Revision returns the policy revision that was active when the policy service sent its last message. It is empty if
+// that was more than 2 s ago. No call is judged by an older revision.
 func (d *Cache) Revision() string {
 	last := d.received.Load()
 	if last.isSilent() {
@@ -56,7 +57,7 @@ func (d *Cache) Revision() string {
 
 func (h *lastMessage) isSilent() bool { return h == nil || time.Since(h.at) > silence }
 
-// LeasedRevision returns the revision on which the gateway has a lease; empty if it has no lease.
+// LeasedRevision returns the policy revision on which the gateway has a lease. It is empty if the gateway has no lease.
 func (d *Cache) LeasedRevision() string {
 	e := d.epoch.Load()
 	if e == nil || !e.isLeased(d.clock()) {
@@ -65,7 +66,7 @@ func (d *Cache) LeasedRevision() string {
 	return e.revision
 }
 
-// Run follows the epochs of the policy role and renews the lease until ctx is cancelled.
+// Run follows the epochs of the policy service and renews the lease until ctx is cancelled.
 func (d *Cache) Run(ctx context.Context) error {
 	var helpers sync.WaitGroup
 	defer helpers.Wait()
@@ -92,8 +93,8 @@ func (d *Cache) Run(ctx context.Context) error {
 	return nil
 }
 
-// applyResponse applies a response and reports whether it begins another epoch. asked is the time at which the last
-// request was sent.
+// applyResponse applies a response and reports whether the response begins another epoch. requested is the time at
+// which the last request was sent.
 func (d *Cache) applyResponse(resp *policyv1.LeaseRevisionResponse, requested *instant) (changed bool) {
 	e := d.epoch.Load()
 	if e == nil || e.name != resp.GetEpoch() {
@@ -109,7 +110,7 @@ func (d *Cache) applyResponse(resp *policyv1.LeaseRevisionResponse, requested *i
 	return changed
 }
 
-// forgetIdle removes the decisions of idle principals at intervals.
+// forgetIdle periodically removes the decisions of idle principals.
 func (d *Cache) forgetIdle(ctx context.Context) {
 	tick := time.NewTicker(idleAfter / 4)
 	defer tick.Stop()
@@ -125,15 +126,15 @@ func (d *Cache) forgetIdle(ctx context.Context) {
 	}
 }
 
-// leaseStream sends the requests for leases on one stream, one at a time.
+// leaseStream sends lease requests on one stream, one at a time.
 type leaseStream struct {
 	stream grpc.BidiStreamingClient[policyv1.LeaseRevisionRequest, policyv1.LeaseRevisionResponse]
 	clock  func() instant
 	// sent is the time at which the last request was sent. applied is the number of the last response that was applied.
 	sent    atomic.Pointer[instant]
 	applied atomic.Uint64
-	// answered signals that the last request was answered. changed signals another epoch, which the gateway has to
-	// confirm to policy.
+	// answered signals that the last request was answered. changed signals that another epoch has begun, which the gateway
+	// has to confirm to policy.
 	answered, changed chan struct{}
 }
 
@@ -145,7 +146,7 @@ func (a *leaseStream) run(ctx context.Context) {
 		sent := a.clock()
 		a.sent.Store(&sent)
 		if a.stream.Send(&policyv1.LeaseRevisionRequest{Number: number, Taken: a.applied.Load()}) != nil {
-			return // the receiver gets the cause of the error
+			return // the receiving goroutine gets the cause of the error
 		}
 		select {
 		case <-ctx.Done():
@@ -172,7 +173,7 @@ func (a *leaseStream) noteResponse(resp *policyv1.LeaseRevisionResponse, changed
 	}
 }
 
-// signal puts a value into c unless c already contains one.
+// signal sends a value to the channel c unless c already contains a value.
 func signal(c chan struct{}) {
 	select {
 	case c <- struct{}{}:

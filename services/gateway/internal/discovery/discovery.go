@@ -1,6 +1,6 @@
-// Package discovery holds the gateway's own view of a server. The view contains the server's response to initialize and
-// its list of tools, as a client without capabilities receives them. The gateway uses the view to answer callers that
-// may use nothing on the server, and for lists of tools.
+// Package discovery queries servers on behalf of the gateway, and caches the results. A result contains the server's
+// response to initialize and its tool list, as a client without capabilities receives them. The gateway uses the
+// results to answer callers that may use nothing on a server, and for tool lists.
 package discovery
 
 import (
@@ -28,18 +28,18 @@ import (
 )
 
 const (
-	// Fresh is the age up to which a result is used.
+	// Fresh is the maximum age of a result that is used.
 	Fresh = 5 * time.Minute
-	// minPause is the pause before a server that could not be asked is asked again. The pause doubles with each
-	// further failure in a row, up to longestPause.
+	// minPause is the pause after a failed query of a server. The pause doubles with each further failure in a row, up to
+	// maxPause.
 	minPause = 250 * time.Millisecond
 	maxPause = 5 * time.Second
 	// maxRetries is the maximum number of failures in a row after which [Server.GetWithRetry] stops waiting.
 	maxRetries = 2
-	// closeTimeout limits closing the session.
+	// closeTimeout is the timeout for closing the session.
 	closeTimeout = 5 * time.Second
-	// maxPages and maxTools limit how much of a list is read. All pages together may have as many bytes as one page:
-	// MaxMessage of package upstream.
+	// maxPages and maxTools limit how much of a list is read. All pages together may be as large as a single page may be:
+	// [upstream.MaxMessage].
 	maxPages = 100
 	maxTools = 10_000
 )
@@ -50,37 +50,38 @@ var catalogPrincipal = principal.Key{Tenant: "system", Subject: principal.Catalo
 // gatewayClient describes the gateway as a client.
 var gatewayClient = &upstream.Client{Name: "sluice", Version: "1"} //nolint:gochecknoglobals // a constant; Go has no constant structs
 
-// reportPrincipal returns the principal in whose name lists are reported to the catalog.
+// reportPrincipal returns the principal on whose behalf lists are reported to the catalog.
 func reportPrincipal() *identityv1.Principal {
 	return &identityv1.Principal{Tenant: "default", Subject: principal.Catalogue, Role: authv1.TokenRole_TOKEN_ROLE_AGENT}
 }
 
-// ErrList means that a server's list of tools can't be read.
+// ErrList means that a server's tool list can't be read.
 var ErrList = errors.New("the server's answer is not a list of tools")
 
-// Result is the result of asking a server. It is immutable.
+// Result is the result of querying a server. It is immutable.
 type Result struct {
-	// Greeting is the response to initialize or server/discover. It has a result.
+	// Greeting is the successful response to initialize or server/discover.
 	Greeting *jsonrpc.Answer
 	// List is a response to tools/list that contains all tools on one page.
 	List *jsonrpc.Answer
-	// Version is the negotiated revision of MCP, and Known is the catalog's response to the list.
+	// Version is the negotiated MCP revision, and Known is the catalog's response to the list.
 	Version string
 	Known   *toolreport.Response
-	// Aliases are the names of the tools in a list of all servers.
+	// Aliases are the names under which the tools appear in an aggregate list of many servers.
 	Aliases aggregate.ToolAliases
-	// AggregateList is List in the form for a list of many servers. It lacks malformed tools, because a strict client
-	// would refuse the whole list, and optional members that are null.
+	// AggregateList is List in the form for an aggregate list of many servers. Malformed tools are left out, because a
+	// strict client would refuse the whole list. Optional members that are null are left out, too.
 	AggregateList *jsonrpc.Answer
-	// Faults are the reasons why clients do not get some tools of List, in the order of the list.
+	// Faults says why clients do not get some tools of List, in the order of the list.
 	Faults []Fault
-	// paramHeaders are the arguments that clients without sessions must repeat in headers, by tool.
+	// paramHeaders contains the arguments that clients without sessions must repeat in headers, by tool name.
 	paramHeaders map[string][]paramheaders.Binding
-	// At is the time at which the server was asked.
+	// At is the time at which the server was queried.
 	At time.Time
 }
 
-// client returns the client of a list request without a session. It returns nil for a request in a session.
+// client returns the client description for a list request without a session. It returns nil for a list request in a
+// session.
 func (f *Result) client() *upstream.Client {
 	if f.Version != mcp.Modern {
 		return nil
@@ -88,51 +89,51 @@ func (f *Result) client() *upstream.Client {
 	return gatewayClient
 }
 
-// Config configures a view of a server.
+// Config configures a [Server].
 type Config struct {
 	// Name is the name of the server.
 	Name string
-	// Version is the revision of MCP in which the server is asked. Empty means the newest revision with sessions or,
-	// for a server without sessions, the revision without sessions.
+	// Version is the MCP revision in which the server is queried. Empty means the newest revision with sessions or, for a
+	// server without sessions, the revision without sessions.
 	Version string
-	// Timeout limits the time for asking the server once.
+	// Timeout is the timeout of one query.
 	Timeout time.Duration
 }
 
 // Deps are the dependencies of a [Server]. Every field is required.
 type Deps struct {
 	Server *upstream.Server
-	// Room is the memory budget that is used until answers are read.
+	// Room is the memory budget for answers that are being read.
 	Room      *limits.Budget
 	Catalogue *toolreport.Reporter
-	// Changed is called when the server's list of tools has changed. It must return at once.
+	// Changed is called when the server's tool list has changed. It must return without blocking.
 	Changed func()
 }
 
-// Server is the view of one server. It is safe for concurrent use.
+// Server queries one server and caches the last result. It is safe for concurrent use.
 type Server struct {
 	cfg  Config
 	deps Deps
 
-	// last is a copy of found that is read without the lock.
+	// last is a copy of found that can be read without the lock.
 	last atomic.Pointer[Result]
 
 	mu    sync.Mutex
 	found *Result
 	// greeted means that the server has answered initialize or server/discover, even if its list could not be read.
 	greeted bool
-	// changes is the number of times that the server's list has changed.
+	// changes is how many times the server's list has changed.
 	changes int
-	// recheckScheduled means that RecheckList has scheduled another request to the server.
+	// recheckScheduled means that RecheckList has scheduled another query.
 	recheckScheduled bool
 	// failures is the number of failures in a row.
 	failures int
-	err      error // the last error, which occurred at the time failed
+	err      error // the last error; failed is when it occurred
 	failed   time.Time
-	asking   chan struct{} // closed when the running request ends; nil if no request is running
+	asking   chan struct{} // closed when the running query ends; nil if no query is running
 }
 
-// New returns a view of a server. The view is empty until the server is asked.
+// New returns a Server without a result. The server is not queried yet.
 func New(cfg Config, deps Deps) (*Server, error) {
 	if deps.Server == nil || deps.Room == nil || deps.Catalogue == nil || deps.Changed == nil || cfg.Timeout <= 0 {
 		return nil, errors.New("discovery: a server, a memory budget, the catalog, a function for changes and a positive timeout are required")
@@ -140,10 +141,10 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	return &Server{cfg: cfg, deps: deps}, nil
 }
 
-// Last returns the last result, whatever its age; nil if there is none.
+// Last returns the last result regardless of its age, or nil if there is none.
 func (s *Server) Last() *Result { return s.last.Load() }
 
-// Changes returns the number of times that the server's list of tools has changed.
+// Changes returns how many times the server's tool list has changed.
 func (s *Server) Changes() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -165,7 +166,7 @@ func (s *Server) RefusedRevision() bool {
 	return errors.Is(s.err, upstream.ErrRevision) && time.Since(s.failed) <= Fresh
 }
 
-// TimedOut reports whether the last request to the server timed out within the last five minutes.
+// TimedOut reports whether the last query timed out within the last five minutes.
 func (s *Server) TimedOut() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -173,8 +174,8 @@ func (s *Server) TimedOut() bool {
 }
 
 // ReportError returns an error that wraps [toolreport.ErrNotReported] if there is no result because the catalog did not
-// accept the server's list. In that case a list of a session does not count as accepted either, although no operator
-// has to accept it.
+// accept the server's list. In that case, a list that the server sends in a session does not count as accepted either,
+// although no operator has to accept it.
 func (s *Server) ReportError() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -184,9 +185,8 @@ func (s *Server) ReportError() error {
 	return nil
 }
 
-// GetWithRetry is [Server.Get] for a session that the server has just answered. If the server could not be asked
-// recently, GetWithRetry waits until the server is asked again, for at most two failures in a row. It returns nil if
-// there is still no result.
+// GetWithRetry is [Server.Get] for a session that the server has just answered. If the last query failed recently,
+// GetWithRetry waits until the server is queried again. It gives up after two failures in a row, and then returns nil.
 func (s *Server) GetWithRetry(ctx context.Context) *Result {
 	for {
 		found, err := s.Get(ctx, Fresh)
@@ -208,7 +208,7 @@ func (s *Server) GetWithRetry(ctx context.Context) *Result {
 	}
 }
 
-// ParamHeaders returns the arguments of a tool that a call repeats in headers, according to the last result.
+// ParamHeaders returns the arguments of a tool that calls must repeat in headers, according to the last result.
 func (s *Server) ParamHeaders(tool string) []paramheaders.Binding {
 	if found := s.Last(); found != nil {
 		return found.paramHeaders[tool]
@@ -216,7 +216,7 @@ func (s *Server) ParamHeaders(tool string) []paramheaders.Binding {
 	return nil
 }
 
-// RefreshInBackground asks the server in the background if the last result is older than age.
+// RefreshInBackground queries the server in the background if the last result is older than age.
 func (s *Server) RefreshInBackground(age time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -227,9 +227,9 @@ func (s *Server) RefreshInBackground(age time.Duration) {
 	go func() { _, _ = s.refresh(context.Background()) }() // the result is stored
 }
 
-// RecheckList asks the server again because the server has listed other definitions to a session. If the last result is
-// older than age, RecheckList asks the server at once and waits for the result. Otherwise it returns at once, and the
-// server is asked when the result has reached that age.
+// RecheckList queries the server again because the server has listed different definitions in a session. If the last
+// result is older than age, RecheckList queries the server immediately and waits for the result. Otherwise it returns
+// immediately, and the server is queried when the result has reached that age.
 func (s *Server) RecheckList(ctx context.Context, age time.Duration) {
 	s.mu.Lock()
 	if s.found == nil || time.Since(s.found.At) > age {
@@ -250,9 +250,8 @@ func (s *Server) RecheckList(ctx context.Context, age time.Duration) {
 	})
 }
 
-// Get returns a result that is at most age old, and asks the server if necessary. If several callers ask at the same
-// time, the server is asked once. Errors are errors of [upstream.Session], or wrap [ErrList] or
-// [toolreport.ErrNotReported].
+// Get returns a result that is at most age old, and queries the server if necessary. Concurrent callers share one
+// query. Errors are those of [upstream.Session], or wrap [ErrList] or [toolreport.ErrNotReported].
 func (s *Server) Get(ctx context.Context, age time.Duration) (*Result, error) {
 	for {
 		s.mu.Lock()
@@ -278,8 +277,8 @@ func (s *Server) Get(ctx context.Context, age time.Duration) (*Result, error) {
 	}
 }
 
-// pause returns how long the server is not asked after the last failure; 0 if the last request succeeded. The caller
-// holds the lock.
+// pause returns how long the server is not queried after the last failure. It returns 0 if the last query succeeded.
+// The caller holds the lock.
 func (s *Server) pause() time.Duration {
 	switch {
 	case s.err == nil:
@@ -291,25 +290,25 @@ func (s *Server) pause() time.Duration {
 	}
 }
 
-// isPointless reports whether it would be expensive or pointless to ask the server again soon, because the last request
+// isPointless reports whether it would be expensive or pointless to query the server again soon, because the last query
 // timed out or the server does not speak the revision. The caller holds the lock.
 func (s *Server) isPointless() bool {
 	return errors.Is(s.err, upstream.ErrTimeout) || errors.Is(s.err, upstream.ErrRevision)
 }
 
-// refresh asks the server. It continues after ctx ends, because other callers may wait for the result.
+// refresh queries the server. It continues after ctx ends, because other callers may wait for the result.
 func (s *Server) refresh(ctx context.Context) (*Result, error) {
-	ctx = trace.ContextWithSpan(context.WithoutCancel(ctx), nil) // the server is asked for all callers, so the request does not belong to the trace of one caller
+	ctx = trace.ContextWithSpan(context.WithoutCancel(ctx), nil) // the query serves all callers
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
 	defer cancel()
 	at := time.Now()
 	found, err := (*Result)(nil), fmt.Errorf("%w: it could not be asked", upstream.ErrNoAnswer)
-	defer func() { s.storeResult(found, err) }() // also if ask panics
+	defer func() { s.storeResult(found, err) }() // also if query panics
 	found, err = s.query(ctx, at)
 	return found, err
 }
 
-// storeResult stores the result of a request and wakes the waiting callers.
+// storeResult stores the result of a query and wakes the waiting callers.
 func (s *Server) storeResult(found *Result, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -417,7 +416,7 @@ func (s *Server) finishOpen(ctx context.Context, sess *upstream.Session, greetin
 	return &Result{Greeting: greeting, Version: string(version)}, nil
 }
 
-// openWithDiscover asks the server in revision 2026-07-28.
+// openWithDiscover sends server/discover in revision 2026-07-28.
 func (s *Server) openWithDiscover(ctx context.Context, memory *limits.Memory) (*Result, *upstream.Session, error) {
 	sess, answer, err := s.deps.Server.Open(ctx, catalogPrincipal, upstream.Discover(gatewayClient), memory)
 	if err != nil {
@@ -433,7 +432,7 @@ func closeSession(ctx context.Context, sess *upstream.Session) {
 	_ = sess.Close(ctx)
 }
 
-// readTools reads all pages of a list of tools and joins them to one page.
+// readTools reads all pages of a tool list and joins them into one page.
 func readTools(ctx context.Context, sess *upstream.Session, by *upstream.Client, memory *limits.Memory) (*jsonrpc.Answer, error) {
 	whole := bytes.NewBufferString(`{"jsonrpc":"2.0","id":0,"result":{"tools":[`)
 	tools, cursor, given := 0, "", make(map[string]bool)

@@ -25,12 +25,12 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// web is a transport to a server that speaks only these revisions.
+// web is a transport to a server that speaks only the listed revisions.
 type web struct {
 	upstream.ListChanged
 
 	speaks []string
-	broken bool // its list is broken
+	broken bool // its list is malformed
 	hangs  bool // its list is never answered
 	asked  []string
 }
@@ -73,7 +73,7 @@ func (webConn) Notify(context.Context, upstream.Request) error  { return nil }
 func (webConn) Listen(context.Context, upstream.Listener) error { return upstream.ErrNoStream }
 func (webConn) Close(context.Context) error                     { return nil }
 
-// viewOf returns a view of a server in a revision.
+// viewOf returns a [discovery.Server] for a server and a revision.
 func viewOf(t *testing.T, s upstream.Transport, version string) *discovery.Server {
 	t.Helper()
 	return viewWith(t, s, version, new(toolreporttest.Catalog))
@@ -105,8 +105,8 @@ func viewWith(t *testing.T, s upstream.Transport, version string, catalog *toolr
 	return view
 }
 
-// Checks that a server is asked in the newest revision with sessions, and in the revision without sessions if the
-// server has no sessions.
+// Checks that a server is queried in the newest revision with sessions, or in the revision without sessions if it has
+// no sessions.
 func TestGet_AsksInARevisionThatTheServerSpeaks(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -135,7 +135,7 @@ func TestGet_AsksInARevisionThatTheServerSpeaks(t *testing.T) {
 				t.Errorf("it was asked (-want +got):\n%s", diff)
 			}
 			var mirrors []paramheaders.Binding
-			if tt.want != "" { // clients without sessions may use the server, whichever revision it speaks
+			if tt.want != "" { // clients without sessions may use the server, regardless of its revision
 				mirrors = []paramheaders.Binding{{Path: []string{"a"}, Header: "Mcp-Param-A"}}
 			}
 			if diff := cmp.Diff(mirrors, view.ParamHeaders("t")); diff != "" || view.ParamHeaders("x") != nil {
@@ -145,8 +145,8 @@ func TestGet_AsksInARevisionThatTheServerSpeaks(t *testing.T) {
 	}
 }
 
-// Checks that a server counts as speaking a revision even if its list is broken, until the server answers that it does
-// not speak the revision any more.
+// Checks that a server counts as speaking a revision even if its list is malformed, until the server answers that it no
+// longer speaks the revision.
 func TestSpeaksRevision_UntilServerRefusesTheRevision(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -163,8 +163,8 @@ func TestSpeaksRevision_UntilServerRefusesTheRevision(t *testing.T) {
 	})
 }
 
-// Checks that the server is asked again soon if the catalog did not accept its list, because that says nothing about
-// the server.
+// Checks that if the catalog did not accept a server's list, the server is queried again soon, because that failure
+// says nothing about the server.
 func TestGet_AsksAgainSoonWhenCatalogRefusesTheList(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -190,7 +190,7 @@ func TestGet_AsksAgainSoonWhenCatalogRefusesTheList(t *testing.T) {
 	})
 }
 
-// Checks that a server whose list is in doubt is asked again, but at most every two seconds.
+// Checks that RecheckList queries the server again, but at most every two seconds.
 func TestRecheckList_AsksAtMostEveryTwoSeconds(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -213,15 +213,15 @@ func TestRecheckList_AsksAtMostEveryTwoSeconds(t *testing.T) {
 			t.Errorf("it was asked %q", s.asked)
 		}
 		time.Sleep(10 * time.Second)
-		view.RecheckList(t.Context(), 2*time.Second) // the server is asked before RecheckList returns
+		view.RecheckList(t.Context(), 2*time.Second) // the server is queried before RecheckList returns
 		if got := len(s.asked); got != 6 {
 			t.Errorf("it was asked %q", s.asked)
 		}
 	})
 }
 
-// Checks that a server whose list could not be read is asked again when it answers a session: once for all waiting
-// callers, and not forever.
+// Checks that after a failed query, the server is queried again once it answers in a session. All waiting callers share
+// one query, and the number of queries is limited.
 func TestGetWithRetry_AsksAgainAfterFailure(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -256,7 +256,8 @@ func TestGetWithRetry_AsksAgainAfterFailure(t *testing.T) {
 	})
 }
 
-// Checks that a server that timed out is not asked again soon, because its callers have already waited for the answer.
+// Checks that after a timeout, the server is not queried again soon, because the callers have already waited for the
+// answer.
 func TestGetWithRetry_DoesNotWaitForServerThatTimedOut(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// maxFaults is how many faults of a list are stored.
+// maxFaults is the maximum number of stored faults of one list.
 const maxFaults = 100
 
 // A Fault is the reason why clients do not get a tool of a server's list.
@@ -22,7 +22,7 @@ type Fault struct {
 	Tool string
 	// Why describes the fault. It contains no text of the server.
 	Why string
-	// AggregateOnly means that the tool is missing only in lists of many servers.
+	// AggregateOnly means that the tool is missing only from aggregate lists of many servers.
 	AggregateOnly bool
 }
 
@@ -32,10 +32,10 @@ type listError struct{ why string }
 // Error implements error.
 func (e *listError) Error() string { return ErrList.Error() + ": " + e.why }
 
-// Unwrap returns the errors that this error belongs to.
+// Unwrap returns the errors that a listError wraps.
 func (e *listError) Unwrap() []error { return []error{upstream.ErrNoAnswer, ErrList} }
 
-// ListFault returns the reason why a list cannot be read, without text of the server. It is empty for any other error.
+// ListFault returns why a list cannot be read, without text of the server. It returns "" for any other error.
 func ListFault(err error) string {
 	if bad, ok := errors.AsType[*listError](err); ok {
 		return "the list of tools can't be read: " + bad.why
@@ -43,8 +43,8 @@ func ListFault(err error) string {
 	return ""
 }
 
-// Faults returns the known faults of the server's tools: the reason why the server's list cannot be read, or otherwise
-// the faults in its newest list.
+// Faults returns the known faults of the server's tools: why the server's list cannot be read, or otherwise the faults
+// in the newest list.
 func (s *Server) Faults() []Fault {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -57,7 +57,7 @@ func (s *Server) Faults() []Fault {
 	return s.found.Faults
 }
 
-// conformTools returns a server's list in the form for a list of many servers, and the faults of its tools.
+// conformTools returns a server's list in the form for an aggregate list of many servers, and the faults of its tools.
 func conformTools(server string, list *jsonrpc.Answer, aliases aggregate.ToolAliases) (*jsonrpc.Answer, []Fault, error) {
 	listed := make(map[string]int, len(list.Tools))
 	for _, t := range list.Tools {

@@ -6,24 +6,25 @@ import (
 )
 
 const (
-	// renewEvery is the time between two regular requests. It is shorter than Fresh, so that the last result is never
+	// renewEvery is the time between two regular queries. It is shorter than Fresh, so that the last result never becomes
 	// too old.
 	renewEvery = Fresh - 30*time.Second
 	// retryFirst is the pause after the first failure of a server. The pause doubles with each further failure, up to
 	// renewEvery.
 	retryFirst = 15 * time.Second
 	// restFirst is the pause after a server has reported a change. The pause doubles with each further report, up to
-	// renewEvery, until the server reports no change between two requests.
+	// renewEvery, until the server reports no change between two queries.
 	restFirst = 10 * time.Second
-	// lookEvery is the time between two checks whether the server must be asked.
+	// lookEvery is the time between two checks whether the server must be queried.
 	lookEvery = time.Second
 )
 
-// KeepFresh asks the server until ctx ends: before the last result is too old, and soon after the server reports that
-// its list has changed. At the same time it asks those of the others that were asked before. For each request,
-// KeepFresh takes a slot of places, which limits how many servers are asked at once. While idle returns true, KeepFresh
-// asks nothing. A request that is running when ctx ends continues until its own timeout. Only one goroutine may call
-// KeepFresh for a server.
+// KeepFresh queries the server until ctx ends: before the last result becomes too old, and soon after the server
+// reports that its list has changed. The argument `others` contains further Servers for the same MCP server. KeepFresh
+// also queries those that have been queried earlier. KeepFresh sends a value to the channel `places` before each query
+// and receives a value after the query, so that the channel's capacity limits how many servers are queried at once.
+// While idle returns true, KeepFresh sends no queries. A query that is running when ctx ends continues until its own
+// timeout. Only one goroutine may call KeepFresh for a server.
 func (s *Server) KeepFresh(ctx context.Context, places chan struct{}, idle func() bool, others ...*Server) {
 	due, retry, rest, announced := time.Now(), retryFirst, restFirst, false
 	var last *Result // the last result; nil if the last attempt failed
@@ -32,7 +33,7 @@ func (s *Server) KeepFresh(ctx context.Context, places chan struct{}, idle func(
 		case <-ctx.Done():
 			return
 		case <-s.deps.Server.ToolsChanged():
-			if announced = true; last != nil { // a server that failed is asked at its regular time
+			if announced = true; last != nil { // a server that failed is queried at its regular time
 				due = earlier(due, last.At.Add(rest))
 			}
 			continue
@@ -63,7 +64,7 @@ func (s *Server) KeepFresh(ctx context.Context, places chan struct{}, idle func(
 		}
 		<-places
 		switch {
-		case err != nil && s.failedBefore(began): // another caller has just asked the server
+		case err != nil && s.failedBefore(began): // another caller has just queried the server
 			due = time.Now().Add(maxPause)
 			continue
 		case err != nil:
@@ -87,7 +88,7 @@ func (s *Server) failedBefore(at time.Time) bool {
 	return s.failed.Before(at)
 }
 
-// refreshOnce asks the server, and those of the others that were asked before.
+// refreshOnce queries the server, and those Servers in `others` that have been queried earlier.
 func (s *Server) refreshOnce(ctx context.Context, age time.Duration, others []*Server) (*Result, error) {
 	found, err := s.Get(ctx, age)
 	if err != nil { // the others would fail, too
@@ -95,7 +96,7 @@ func (s *Server) refreshOnce(ctx context.Context, age time.Duration, others []*S
 	}
 	for _, other := range others {
 		if other.Last() != nil {
-			_, _ = other.Get(ctx, min(age, renewEvery/2)) // a caller that needs the result asks again and gets the error
+			_, _ = other.Get(ctx, min(age, renewEvery/2)) // a caller that needs the result retries and gets the error
 		}
 	}
 	return found, nil

@@ -18,7 +18,7 @@ import (
 
 const timeout = 30 * time.Second
 
-// behaviour is the behaviour of a server when it is asked.
+// behaviour is how a server behaves when it is queried.
 type behaviour int
 
 const (
@@ -101,7 +101,7 @@ func newView(t *testing.T, m behaviour) (*discovery.Server, *server) {
 	return viewOf(t, peer, ""), peer
 }
 
-// keeping returns a function that calls Keep for views until the test's bubble ends.
+// keeping returns a function that runs KeepFresh for servers until the test's bubble ends.
 func keeping(t *testing.T) (keep func(v *discovery.Server, places chan struct{}, idle func() bool, others ...*discovery.Server)) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var all sync.WaitGroup
@@ -113,8 +113,8 @@ func keeping(t *testing.T) (keep func(v *discovery.Server, places chan struct{},
 
 func busy() bool { return false }
 
-// Checks that a server is asked before its last result is too old, and that a server that fails is asked at longer and
-// longer intervals until it answers.
+// Checks that a server is queried before its last result becomes too old, and that a failing server is queried at
+// longer and longer intervals until it answers.
 func TestKeepFresh_AsksOnASchedule(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -148,8 +148,8 @@ func TestKeepFresh_AsksOnASchedule(t *testing.T) {
 	})
 }
 
-// Checks that a server that reports a change is asked soon, and that a server that reports changes all the time, with
-// the same list, is asked at longer and longer intervals.
+// Checks that a server is queried soon after it reports a change. If a server keeps reporting changes although its list
+// stays the same, it is queried at longer and longer intervals.
 func TestKeepFresh_AsksSoonAfterAChange(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -173,7 +173,7 @@ func TestKeepFresh_AsksSoonAfterAChange(t *testing.T) {
 			t.Errorf("in an hour it was asked %d times", n)
 		}
 		peer.setTool("three")
-		time.Sleep(2 * discovery.Fresh) // the server reports no change between two requests
+		time.Sleep(2 * discovery.Fresh) // the server reports no change between two queries
 		peer.setTool("four")
 		time.Sleep(11 * time.Second)
 		if got := view.Last().List.Tools[0].Name; got != "four" {
@@ -182,8 +182,8 @@ func TestKeepFresh_AsksSoonAfterAChange(t *testing.T) {
 	})
 }
 
-// Case X1. Checks that a server that fails is not asked earlier because it reports changes, or because its list always
-// changes.
+// Case X1. Checks that a failing server is not queried earlier because it reports changes or because its list keeps
+// changing.
 func TestKeepFresh_ChangesDoNotHurryAFailingServer(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct{ first, then behaviour }{
@@ -215,8 +215,8 @@ func TestKeepFresh_ChangesDoNotHurryAFailingServer(t *testing.T) {
 	}
 }
 
-// Case X1. Checks that servers that hang hold their slots only until they time out, and that a waiting server gets a
-// slot in its turn.
+// Case X1. Checks that hanging servers occupy slots only until their queries time out, and that a waiting server gets a
+// slot when its turn comes.
 func TestKeepFresh_HangingServersReleaseTheirSlots(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -234,15 +234,16 @@ func TestKeepFresh_HangingServersReleaseTheirSlots(t *testing.T) {
 		if len(times) < 4 {
 			t.Fatalf("it was asked at %v", times)
 		}
-		// Each of the six servers that hang holds a slot for its timeout, between two requests to the seventh server.
+		// Between two queries of the seventh server, each of the six hanging servers occupies a slot until its timeout
+		// expires.
 		if first := times[0]; first > 4*timeout {
 			t.Errorf("it was asked first after %v", first)
 		}
 	})
 }
 
-// Checks that no server is asked while idle returns true, and that the other views of a server are asked once they have
-// been asked before.
+// Checks that no server is queried while idle returns true, and that KeepFresh queries those Servers in others that
+// have been queried earlier.
 func TestKeepFresh_AsksNothingWhileIdle(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -15,8 +15,8 @@ func (x *Exchange) AbilitiesFor(access visibility.Access) []mcp.Ability {
 	return x.FilterAbilities(x.Abilities(), access)
 }
 
-// Abilities returns the capabilities that the client declares. In sessions, requests are sent to the client
-// on streams, so Abilities returns nil for a client that reads no streams.
+// Abilities returns the capabilities that the client declares. In revisions with sessions, servers send requests to the
+// client on event streams, so Abilities returns nil for a client that does not accept streams.
 func (x *Exchange) Abilities() []mcp.Ability {
 	if x.AsksOnStreams && !x.Sink.Accepts() {
 		return nil
@@ -24,8 +24,8 @@ func (x *Exchange) Abilities() []mcp.Ability {
 	return DeclaredAbilities(x.DeclaredCapabilities())
 }
 
-// DeclaredCapabilities returns the capabilities object that the client sends: in initialize, or in each request of
-// 2026-07-28. It returns nil for a caller without an MCP client.
+// DeclaredCapabilities returns the capabilities object that the client sends. Clients send it in initialize, or in each
+// request of 2026-07-28. It returns nil for a caller without an MCP client.
 func (x *Exchange) DeclaredCapabilities() (capabilities map[string]jsontext.Value) {
 	if !x.Sink.HasClient() || json.Unmarshal(x.ClientCapabilities, &capabilities) != nil {
 		return nil
@@ -39,8 +39,8 @@ func AcceptsTasks(capabilities map[string]jsontext.Value) bool {
 	return capabilities["extensions"].Kind() == '{' && json.Unmarshal(capabilities["extensions"], &extensions) == nil && extensions[mcp.ExtensionTasks].Kind() == '{'
 }
 
-// FilterAbilities returns the capabilities that are declared to the server: policy does not deny their methods to the
-// caller on that server. It returns nil for a gRPC server, which cannot send requests.
+// FilterAbilities returns the capabilities that are declared to the server. It removes capabilities whose methods
+// policy denies to the caller on that server. It returns nil for a gRPC server, which cannot send requests.
 func (x *Exchange) FilterAbilities(abilities []mcp.Ability, access visibility.Access) []mcp.Ability {
 	if x.Server.Upstream.Transport() == "grpc" {
 		return nil
@@ -48,7 +48,7 @@ func (x *Exchange) FilterAbilities(abilities []mcp.Ability, access visibility.Ac
 	return slices.DeleteFunc(slices.Clone(abilities), func(a mcp.Ability) bool { return !access.Has(a.Method) })
 }
 
-// DeclaredAbilities returns the capabilities in a client's capabilities object.
+// DeclaredAbilities parses a client's capabilities object.
 func DeclaredAbilities(capabilities map[string]jsontext.Value) (out []mcp.Ability) {
 	for _, a := range mcp.Abilities() {
 		var options map[string]jsontext.Value
@@ -63,7 +63,7 @@ func DeclaredAbilities(capabilities map[string]jsontext.Value) (out []mcp.Abilit
 	return out
 }
 
-// MethodsOf returns the methods with which a server uses these capabilities.
+// MethodsOf returns the methods that a server may call if the client has these capabilities.
 func MethodsOf(abilities []mcp.Ability) (out []string) {
 	for _, a := range abilities {
 		out = append(out, a.Method)

@@ -6,33 +6,33 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// Addressing is how a client addresses the server of a message: at a URL of its own ([Direct]), or as one of many
-// servers at one URL (package aggregate).
+// Addressing implements what depends on the URL at which a client addresses a server: the URL of that server
+// ([Direct]), or the URL of all servers (package allservers).
 type Addressing interface {
-	// IsShared reports whether other servers answer at the same URL.
+	// IsShared reports whether the client has used the URL of all servers.
 	IsShared() bool
-	// ClientID returns the id or progress token of a server as the client reads it. Both are raw JSON.
+	// ClientID translates a server's request id or progress token for the client. Argument and result are raw JSON.
 	ClientID(raw []byte) []byte
-	// Rename returns the edits that replace the server's names by the names that the client knows, in a message from
-	// the server. No edit overlaps the edits in others, which are also made to the message.
+	// Rename returns the edits that replace the server's names by the client's names in a message from the server. The
+	// returned edits don't overlap the edits in others, which are applied to the same message.
 	Rename(method string, raw []byte, others []jsonrpc.Edit) ([]jsonrpc.Edit, error)
-	// RenameRequest returns the same for a request from the server.
+	// RenameRequest returns the edits that replace the server's names by the client's names in a request from the server.
 	RenameRequest(req upstream.Request) ([]jsonrpc.Edit, error)
-	// Event returns the event to send on the client's stream for an event of the server's stream.
+	// Event translates an event of the server's stream into an event for the client's stream.
 	Event(upstream.Event) upstream.Event
-	// Forwards reports whether a notification is forwarded to the client if policy allows it. The gateway itself sends
-	// the notifications that are not forwarded.
+	// Forwards reports whether a server's notification with this method is forwarded to the client if policy allows it.
+	// Notifications that are not forwarded are sent by the gateway itself.
 	Forwards(notification string) bool
 	// IsSubscribed reports whether a message on the stream of a subscription belongs to the subscription.
 	IsSubscribed(m *jsonrpc.Answer) bool
-	// ListedDigest returns the digest of a tool's definition as the session has listed it; nil if the session has not
+	// ListedDigest returns the digest of the tool definition that the session has listed; nil if the session has not
 	// listed the tool.
 	ListedDigest(tool string) []byte
-	// Resumable returns the session in which a client may continue the stream of an answer.
+	// Resumable returns the session in which the client may resume the stream of an answer.
 	Resumable(own *session.Session) *session.Session
 }
 
-// Direct is the addressing of a server at a URL of its own.
+// Direct is the [Addressing] for the URL of a single server.
 type Direct struct{ *Exchange }
 
 // IsShared implements [Addressing].

@@ -16,7 +16,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 )
 
-// WaitTool is the definition of the gateway's own tool (docs/approvals.md).
+// WaitTool is the definition of the gateway's own tool, which waits for approvals (docs/approvals.md).
 const WaitTool = `{"name":"` + mcp.ToolApprovalWait + `","title":"Wait for an approval",` +
 	`"description":"Waits until people have decided on a call that needs their approval, and returns its state. ` +
 	`It runs nothing: once the call is approved, make it again with the same arguments.",` +
@@ -24,14 +24,15 @@ const WaitTool = `{"name":"` + mcp.ToolApprovalWait + `","title":"Wait for an ap
 	`"outputSchema":{"type":"object","properties":{"id":{"type":"string"},"state":{"type":"string"},"tool":{"type":"string"},"expiresAt":{"type":"string"},"deniedUntil":{"type":"string"}},"required":["id","state","tool"]},` +
 	`"annotations":{"readOnlyHint":true,"destructiveHint":false,"idempotentHint":true,"openWorldHint":false}}`
 
-// approvalState is the structured content of the tool's result.
+// approvalState is the structuredContent of the tool's result.
 type approvalState struct {
 	ID    string `json:"id"`
 	State string `json:"state"`
 	Tool  string `json:"tool"`
-	// ExpiresAt is until when the approval can be decided or, once approved, used; zero once it has ended.
+	// ExpiresAt is when a pending approval can no longer be decided, or when an approved one can no longer be used. It is
+	// zero if the approval has ended.
 	ExpiresAt time.Time `json:"expiresAt,omitzero"`
-	// DeniedUntil is until when equal calls stay denied; zero if no person has denied the call.
+	// DeniedUntil is the time until which equal calls are denied; zero if no person has denied the call.
 	DeniedUntil time.Time `json:"deniedUntil,omitzero"`
 }
 
@@ -50,8 +51,8 @@ type waitResult struct {
 	} `json:"result"`
 }
 
-// WaitForApproval carries out the gateway's own tool: it waits for an approval of the caller, and returns the state of
-// the approval.
+// WaitForApproval executes a call of the gateway's own tool. It waits for one of the caller's approvals, and returns
+// the state of the approval.
 func (x *Exchange) WaitForApproval(ctx context.Context) Response {
 	if x.Stale {
 		return x.Refuse(ctx, PolicyUnavailable())
@@ -102,7 +103,8 @@ func timeOf(t *timestamppb.Timestamp) time.Time {
 	return t.AsTime()
 }
 
-// states maps each state to the texts of the tool's answer: its name, what has happened, and what to do next.
+// states maps each state of an approval to texts for the tool's result: name is the name of the state, text says what
+// has happened, and then says what the caller should do next.
 var states = map[approvalv1.ApprovalState]struct{ name, text, then string }{
 	approvalv1.ApprovalState_APPROVAL_STATE_PENDING:         {"pending", "still waits for people", "Call this tool again to keep waiting; people may take minutes."},
 	approvalv1.ApprovalState_APPROVAL_STATE_APPROVED:        {"approved", "is approved", "Make it again with the same arguments now: it runs once."},

@@ -25,7 +25,7 @@ import (
 // NotifyTimeout is how long sending a notification to a server may take.
 const NotifyTimeout = 5 * time.Second
 
-// makeCall sends a request through the pipeline: tools/call, and every other method that needs a rule.
+// makeCall sends a request through the pipeline. The method is tools/call or another method that needs a rule.
 func (x *Exchange) makeCall(ctx context.Context) Response {
 	relay := x.NewRelay()
 	callCtx, tracked := x.Session.BeginCall(ctx, jsonrpc.IDKey(x.ID()), x.Deadline)
@@ -45,8 +45,8 @@ func (x *Exchange) makeCall(ctx context.Context) Response {
 	return response
 }
 
-// newCall returns the request as the pipeline takes it, and what the server lists to the caller. policyKnown reports
-// whether the policy service could say which tools the caller sees.
+// newCall returns the input of the pipeline for the request, and a reader of the tools that the server lists to the
+// caller. policyKnown reports whether the policy service could say which tools the caller sees.
 func (x *Exchange) newCall(ctx context.Context, tracked *session.Call, relay *Relay) (call attempt.Call, tools Tools, policyKnown bool) {
 	tools, err := x.tools(ctx)
 	call = attempt.Call{
@@ -92,8 +92,8 @@ func (x *Exchange) newResponse(ctx context.Context, result pipeline.Result) Resp
 	return x.RefusedResponse(ctx, refused)
 }
 
-// Access returns what policy may allow the caller on the server. Messages that need no rule depend on the result.
-// Access returns an error if policy cannot be asked.
+// Access returns what policy may allow the caller on the server. Messages that need no rule are admitted by this
+// result. Access returns an error if the policy service is unavailable.
 func (x *Exchange) Access(ctx context.Context) (visibility.Access, error) {
 	if x.Stale {
 		return visibility.Access{}, ErrStale
@@ -101,11 +101,10 @@ func (x *Exchange) Access(ctx context.Context) (visibility.Access, error) {
 	return x.Deps.Visibility.Access(ctx, x.Principal, x.ServerName)
 }
 
-// ErrStale means that the caller's token may have been revoked without the gateway's knowledge.
+// ErrStale means that the gateway cannot tell whether the caller's token is still valid.
 var ErrStale = errors.New("whether the token still counts is not known")
 
-// NotAdmitted returns the refusal for a caller that has too many requests under way, or has not read the answers that
-// it got.
+// NotAdmitted returns the refusal for a caller that has too many requests in flight or too many unread answers.
 func NotAdmitted(err error) *refusal.Refusal {
 	if errors.Is(err, limits.ErrServer) {
 		return &refusal.Refusal{Code: commonv1.Code_CODE_ABUSE_LIMITED, Message: err.Error() + "."}
@@ -116,13 +115,13 @@ func NotAdmitted(err error) *refusal.Refusal {
 	}
 }
 
-// PolicyUnavailable returns the refusal for the case that policy cannot be asked.
+// PolicyUnavailable returns the refusal of a request while the policy service is unavailable.
 func PolicyUnavailable() *refusal.Refusal {
 	return &refusal.Refusal{Code: commonv1.Code_CODE_POLICY_UNAVAILABLE}
 }
 
-// AskServer sends a request of the gateway in place of the client's, and returns the server's answer. It waits until
-// ctx ends, and at most the timeout of the server.
+// AskServer sends the gateway's own request to the server instead of the client's request, and returns the server's
+// answer. It returns early when ctx ends or the server's timeout is over.
 func (x *Exchange) AskServer(ctx context.Context, own upstream.GatewayMessage, out *Relay) (*jsonrpc.Answer, *refusal.Refusal) {
 	ctx, cancel := context.WithTimeout(ctx, x.Timeout)
 	defer cancel()
@@ -136,7 +135,7 @@ func (x *Exchange) AskServer(ctx context.Context, own upstream.GatewayMessage, o
 	return answer.Message, nil
 }
 
-// ServerFailed logs that a server gave no usable answer, and returns the refusal.
+// ServerFailed logs that a server gave no usable answer, and returns the refusal for the client.
 func (x *Exchange) ServerFailed(ctx context.Context, answer upstream.Answer, err error) *refusal.Refusal {
 	x.Deps.Log.WarnContext(ctx, "server did not answer", "server", x.ServerName, "mcp_method", x.Message.Method, "why", upstream.PublicReason(answer, err))
 	x.Deps.Log.DebugContext(ctx, "server did not answer", "server", x.ServerName, "error", upstream.ForLog(err))
@@ -147,7 +146,7 @@ func (x *Exchange) ServerFailed(ctx context.Context, answer upstream.Answer, err
 	return refused
 }
 
-// refusalOf returns the refusal of a request that got no usable answer and did not go through the pipeline.
+// refusalOf returns the refusal of a request that did not go through the pipeline and got no usable answer.
 func refusalOf(answer upstream.Answer, err error) *refusal.Refusal {
 	refused := &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_UNAVAILABLE}
 	if cause := upstream.CauseOf(err); cause != nil {
@@ -181,11 +180,12 @@ func refusalOf(answer upstream.Answer, err error) *refusal.Refusal {
 	return refused
 }
 
-// HandleNotification sends a notification to the server if the server may get it. A notification needs a rule that
-// allows it, unless MCP defines it as one that needs no rule. Otherwise its refusal is recorded.
+// HandleNotification sends the client's notification to the server if that is allowed. Notifications that MCP defines
+// are allowed as [Exchange.MayNotify] says. All other notifications need a rule that allows them. Refusals are
+// recorded.
 func (x *Exchange) HandleNotification(ctx context.Context) {
 	sent := false
-	if x.Message.Method == mcp.MethodCancelled { // a call that waits for an approver must not run afterwards
+	if x.Message.Method == mcp.MethodCancelled { // a cancelled call that waits for an approver must not run later
 		sent = x.Session.Calls.Cancel(jsonrpc.IDKey(x.Message.RequestID.Of(x.Message.Raw)))
 	}
 	if mcp.IsVendorNotification(x.Message.Method) && x.Server != nil && x.Deps.Visibility.MayUse(ctx, x.Principal, x.ServerName, x.Message.Method) {
@@ -212,13 +212,13 @@ func (x *Exchange) HandleNotification(ctx context.Context) {
 	}
 }
 
-// MayNotify reports whether the notification may go to a server without a rule. A server is notified of changed roots
-// only if the server may ask the client for roots.
+// MayNotify reports whether the notification may be sent to the server without a rule. A server is notified of changed
+// roots only if the server may request the client's roots.
 func (x *Exchange) MayNotify() bool {
 	return mcp.NeedsNoRule(x.Message.Method) || x.Message.Method == mcp.MethodRootsChanged && x.Session.Client.Offer.Has(mcp.MethodRoots)
 }
 
-// sendNotification sends a notification of the gateway in place of the client's.
+// sendNotification sends the gateway's own notification to the server instead of the client's notification.
 func (x *Exchange) sendNotification(ctx context.Context, own upstream.GatewayMessage) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), NotifyTimeout)
 	defer cancel()

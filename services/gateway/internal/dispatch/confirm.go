@@ -12,8 +12,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 )
 
-// SupportsForms reports whether the client of an initialize can show a form to its user. An empty capability means that
-// it can, as in the revision that had no modes.
+// SupportsForms reports whether the client that has sent initialize can show a form to its user. An empty elicitation
+// capability also means that it can, because the first revision with elicitation had no modes.
 func SupportsForms(initialize *jsonrpc.Message, version string) bool {
 	var capabilities struct {
 		Elicitation map[string]jsontext.Value `json:"elicitation"`
@@ -38,13 +38,13 @@ type elicitation struct {
 	} `json:"params"`
 }
 
-// confirmForm has one checkbox, which is not ticked at first, so that a client that accepts every form confirms
-// nothing.
+// confirmForm is the schema of a form with one checkbox. The checkbox is not ticked by default, so that a client that
+// accepts every form unread does not confirm a call.
 const confirmForm = `{"type":"object","properties":{"run":{"type":"boolean","title":"Run this call","default":false}},"required":["run"]}`
 
 // confirmText returns the text that the agent's user reads. The call is indented, so that clients that render Markdown
-// show it as it is. Otherwise the arguments, which the agent has chosen, could hide a part of themselves or fetch a
-// URL.
+// show the call literally. Otherwise the arguments, which the agent has chosen, could hide text or make the client
+// fetch a URL.
 func confirmText(call string) string {
 	const indent = "    "
 	return `An agent wants to make the call below, which needs your consent. Tick "Run this call" and accept, and it runs; ` +
@@ -79,7 +79,7 @@ func (x *Exchange) confirm(out *Relay) attempt.Confirm {
 		case <-ctx.Done():
 		}
 		select {
-		case m := <-question.Response(): // an answer that arrived at the same moment counts
+		case m := <-question.Response(): // an answer that arrives at the same moment still counts
 			return confirmed(m.Result.Of(m.Raw))
 		default:
 			out.withdraw(id)
@@ -88,7 +88,7 @@ func (x *Exchange) confirm(out *Relay) attempt.Confirm {
 	}
 }
 
-// confirmed reads the answer to the form. A user who closes the form has not answered.
+// confirmed parses the client's response to the form. If the user has closed the form, the result is Unanswered.
 func confirmed(result []byte) attempt.Confirmation {
 	var form struct {
 		Action  string `json:"action"`

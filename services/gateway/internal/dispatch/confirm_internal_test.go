@@ -7,7 +7,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 )
 
-// A client that can't show forms is not asked.
+// Checks that only a client whose capabilities include forms is asked with a form.
 func TestSupportsForms_ReadsTheCapability(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -40,7 +40,7 @@ func TestSupportsForms_ReadsTheCapability(t *testing.T) {
 	}
 }
 
-// Case A3. Only a form that says so confirms.
+// Case A3. A call is confirmed only if the checkbox in the form is ticked.
 func TestConfirm_NeedsATickedForm(t *testing.T) {
 	t.Parallel()
 	for result, want := range map[string]attempt.Confirmation{

@@ -18,7 +18,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/sse"
 )
 
-// client answers a confirmation before it has read the whole of it.
+// client is a sink whose client answers a confirmation request before it has received the complete request.
 type client struct {
 	*httptest.ResponseRecorder
 
@@ -34,7 +34,7 @@ func (c client) Write(p []byte) (int, error) {
 	return c.ResponseRecorder.Write(p)
 }
 
-// Case A3. An answer counts even if the call stops being held at the same moment. Otherwise a declined call would run.
+// Case A3. The user's answer counts even if the hold ends at the same moment. Otherwise a declined call could run.
 func TestConfirm_AnswerAtTheLastMomentCounts(t *testing.T) {
 	t.Parallel()
 	for range 50 {
@@ -68,7 +68,7 @@ func newClientAnswer(t *testing.T, id, result string) *jsonrpc.Message {
 	return m
 }
 
-// newExchange returns an exchange with a server at a URL of its own.
+// newExchange returns an exchange at the URL of a single server.
 func newExchange(ctx context.Context, sink dispatch.Sink) *dispatch.Exchange {
 	x := &dispatch.Exchange{
 		Dispatcher: &dispatch.Dispatcher{Deps: dispatch.Deps{Log: slog.New(slog.DiscardHandler), Limits: jsonrpc.DefaultLimits()}},
@@ -91,8 +91,8 @@ func eventStream(w http.ResponseWriter) *sse.Writer {
 	return sse.NewWriter(w, http.Header{"Accept": {"application/json, text/event-stream"}})
 }
 
-// Case A3. The text says what each answer does, and shows the call as it is, even if the client renders Markdown:
-// nothing is hidden, fetched or rendered.
+// Case A3. The text explains each answer and shows the call literally. If the client renders Markdown, no part of the
+// call is hidden, fetched or rendered.
 func TestConfirm_ShowsTheCallVerbatim(t *testing.T) {
 	t.Parallel()
 	x, body := newFormExchange(t), httptest.NewRecorder()

@@ -16,29 +16,29 @@ import (
 )
 
 const (
-	// maxPages is how many pages of a list are read to find a tool.
+	// maxPages is the maximum number of pages of a list that are read to find a tool.
 	maxPages = 100
-	// lookupInterval is how long a session waits before it lists a server again to find a tool that the list lacked.
+	// lookupInterval is the minimum time between two complete reads of a server's list by one session in search of a tool.
 	lookupInterval = 30 * time.Second
 	// anyAge accepts a list of any age.
 	anyAge = math.MaxInt64
 )
 
-// errNotToolList means that a server's list of tools cannot be read.
+// errNotToolList means that a server's answer to tools/list is not a valid list.
 var errNotToolList = errors.New("the server's answer is no list of tools")
 
-// reportTools reports the tools in an answer to the catalog, and returns what the catalog knows about them. The result
-// is at most age old.
+// reportTools reports the tools in an answer to the catalog, and returns what the catalog knows about them. Knowledge
+// that is older than age is fetched again.
 func (x *Exchange) reportTools(ctx context.Context, answer *jsonrpc.Answer, age time.Duration) (*toolreport.Response, error) {
 	version := x.Session.Version
 	if found := x.Server.Own().Last(); found != nil && x.Era.TranslatesRevisions() {
-		version = found.Version // the revision in which the server lists, whatever revision the client speaks
+		version = found.Version // the server lists in this revision, even if the client speaks another revision
 	}
 	return x.Deps.Catalogue.Report(ctx, toolreport.List{Server: x.ServerName, Version: version, Recipient: x.Principal}, answer, age)
 }
 
-// latestDiscovery returns the gateway's own list of the server; nil if the server could not be listed.
-// latestDiscovery waits only if there is no list yet.
+// latestDiscovery returns the gateway's own list of the server; nil if the server could not be listed. It waits only if
+// the server has not been listed yet.
 func latestDiscovery(ctx context.Context, server *discovery.Server) *discovery.Result {
 	if found := server.Last(); found != nil {
 		server.RefreshInBackground(discovery.Fresh)
@@ -51,8 +51,8 @@ func latestDiscovery(ctx context.Context, server *discovery.Server) *discovery.R
 	return found
 }
 
-// Known returns the digest of the called tool's definition as this session has listed it. If the session has not listed
-// the tool, Known returns the digest from the gateway's own list; nil if that lacks the tool too.
+// Known returns the digest of the called tool's definition from the session's list. If the session has not listed the
+// tool, Known returns the digest from the gateway's own list; nil if the gateway's list does not have the tool either.
 func (x *Exchange) Known(ctx context.Context) []byte {
 	if digest := x.Addressing.ListedDigest(x.Message.Name); digest != nil {
 		return digest
@@ -63,9 +63,9 @@ func (x *Exchange) Known(ctx context.Context) []byte {
 	return nil
 }
 
-// Definition returns the digest of the called tool's definition. That is the digest which [Exchange.Known] returns. If
-// there is none, or if now is set, Definition lists the server in this session and returns the digest of the listed
-// definition. It returns nil if the server does not list the tool, and if the message is not a tools/call.
+// Definition returns the digest of the called tool's definition. If [Exchange.Known] returns a digest and now is false,
+// Definition returns that digest. Otherwise Definition lists the server in this session and returns the digest of the
+// listed definition. It returns nil if the server does not list the tool, or if the message is not a tools/call.
 func (x *Exchange) Definition(ctx context.Context, now bool) ([]byte, error) {
 	if x.Message.Method != mcp.MethodToolsCall {
 		return nil, nil
@@ -119,7 +119,7 @@ func (x *Exchange) Definition(ctx context.Context, now bool) ([]byte, error) {
 	return nil, fmt.Errorf("%w: it has more than %d pages", errNotToolList, maxPages)
 }
 
-// page requests one page of the server's list, for the gateway itself.
+// page sends a tools/list request of the gateway for one page of the server's list.
 func (x *Exchange) page(ctx context.Context, cursor string, memory *limits.Memory) (*jsonrpc.Answer, error) {
 	answer, err := x.Session.Upstream.SendRequest(ctx, upstream.ListTools(cursor, x.AsClient), memory, nil)
 	if err != nil {

@@ -13,28 +13,29 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// Era is what the two families of MCP revisions do differently with a request to one server.
+// Era implements what differs between the two families of MCP revisions when a request to one server is handled.
 type Era interface {
-	// IsOwnTask reports whether the message is about a task of the gateway's own.
+	// IsOwnTask reports whether the message concerns a task that the gateway itself has created.
 	IsOwnTask() bool
-	// Prepare completes a call before the pipeline gets it, or refuses the call. policyKnown reports whether the policy
+	// Prepare completes a call before it enters the pipeline, or refuses the call. policyKnown reports whether the policy
 	// service could say which tools the caller sees.
 	Prepare(ctx context.Context, call attempt.Call, tracked *session.Call, tools Tools, policyKnown bool) (attempt.Call, *refusal.Refusal)
-	// TranslatesRevisions reports whether client and server have no family of revisions in common, as far as is known.
+	// TranslatesRevisions reports whether the gateway translates between client and server, because they are known to have
+	// no family of revisions in common.
 	TranslatesRevisions() bool
-	// Pending returns the response to a call that waits for an approval, such as a task. It returns false if the
-	// response is the refusal in result.
+	// Pending returns the response to a call that waits for an approval, for example a task. It returns false if the call
+	// must be answered with the refusal in result.
 	Pending(ctx context.Context, result pipeline.Result) (Response, bool)
 	// Answer returns the response for the server's answer to a request that the pipeline has carried out.
 	Answer(ctx context.Context, result pipeline.Result) Response
-	// OwnList returns the gateway's own list as a server of this revision would answer with it.
+	// OwnList returns the gateway's own list in the form of a server's answer in this revision.
 	OwnList(found *discovery.Result) (*jsonrpc.Answer, error)
 }
 
-// Terms are the values that depend on the revision of a message, its session and its client. The protocol sets them
-// before the message is routed.
+// Terms contains values that depend on a message's revision, session and client. The protocol sets them before it
+// routes the message.
 type Terms struct {
-	// Version is the revision as records and spans name it. SessionDigest is the digest of the id of the client's
+	// Version is the name of the revision in records and spans. SessionDigest is the digest of the id of the client's
 	// session; empty before there is one.
 	Version, SessionDigest string
 	// ResultType is the resultType of the gateway's own results; empty if the revision has none.
@@ -43,19 +44,21 @@ type Terms struct {
 	ClientName string
 	// ClientCapabilities is the client's capabilities, as a raw object.
 	ClientCapabilities []byte
-	// AsksOnStreams reports whether servers send requests to the client on streams, and AsksInAnswers whether they may
-	// do so in the answer to this message.
+	// AsksOnStreams reports whether servers may send requests to the client on event streams. AsksInAnswers reports
+	// whether servers may send requests in the answer to this message.
 	AsksOnStreams, AsksInAnswers bool
 	// Offer is what the server may request from the client.
 	Offer question.Offer
-	// DeclaredToServer is the capabilities of the client that the request declares to the server, as a raw JSON object;
-	// nil if the request declares none.
+	// DeclaredToServer is the raw JSON object with the client capabilities that the request declares to the server; nil if
+	// the request declares none.
 	DeclaredToServer []byte
-	// AsClient is the client that the gateway's own requests declare; nil in sessions, which have declared it in
-	// initialize.
+	// AsClient is the client that the gateway's own requests declare. It is nil in sessions, because initialize has
+	// declared the client.
 	AsClient *upstream.Client
-	// Discovery is the gateway's own discovery of the server, in the revision in which the message is sent to it.
+	// Discovery is what the gateway has discovered of the server, in the revision in which the message is sent to the
+	// server.
 	Discovery *discovery.Server
-	// Resumable is the session in which the client can continue the stream of its answer; nil if the client cannot.
+	// Resumable is the session in which the client can resume the stream of its answer; nil if the stream cannot be
+	// resumed.
 	Resumable *session.Session
 }

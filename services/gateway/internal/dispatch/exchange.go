@@ -43,14 +43,13 @@ type Deps struct {
 	Pipeline   *pipeline.Pipeline
 	Sessions   *session.Store
 	Visibility *visibility.Visibility
-	// Catalogue receives the lists of servers.
+	// Catalogue receives the tool lists of servers.
 	Catalogue *toolreport.Reporter
-	// Remembered is the memory budget for the answers that clients may continue to read after they have lost their
-	// connection.
+	// Remembered is the memory budget for stored answers, which clients can resume after they have lost their connection.
 	Remembered *limits.Budget
 	// Limits are the limits for parsing messages.
 	Limits jsonrpc.Limits
-	// Version is the version of this build, which clients read.
+	// Version is the version of this build, which is sent to clients.
 	Version string
 	// Panicked logs a panic that was recovered.
 	Panicked func(ctx context.Context, what any)
@@ -61,16 +60,16 @@ type Deps struct {
 	Log        *slog.Logger
 }
 
-// Exchange is one message of an authenticated caller to a server, while the message is handled. The protocols create
-// it (see protocol.Router.NewRequest); the zero value is not usable. One goroutine handles an Exchange. Only its Relay
-// and its Sink are used by several goroutines.
+// Exchange is one message of an authenticated caller to a server, while the message is handled. It is created with
+// protocol.Router.NewRequest; the zero value is not usable. An Exchange is not safe for concurrent use, except for its
+// Relay and its Sink.
 type Exchange struct {
 	*Dispatcher
 	httpserver.Caller
 
 	// ClientCtx ends when the caller disconnects.
-	ClientCtx context.Context //nolint:containedctx // the caller's own
-	// Sink sends the caller messages before the response, and relay filters what the server sends.
+	ClientCtx context.Context //nolint:containedctx // the caller's context
+	// Sink sends messages to the caller before the response. relay filters the messages that the server sends.
 	Sink  Sink
 	relay Relay
 	// ServerName is the configured name of the server; empty at the URL of all servers. Server is that server; nil at
@@ -83,22 +82,24 @@ type Exchange struct {
 	Message *jsonrpc.Message
 	// Size is the size of the message in bytes; 0 before it is read.
 	Size int
-	// Received is when the whole message had arrived.
+	// Received is the time at which the message had arrived completely.
 	Received time.Time
-	// Session is the session of the message, or the state that takes its place; nil before it is found.
+	// Session is the session of the message or, in 2026-07-28, the state that replaces a session. It is nil until the
+	// session is found.
 	Session *session.Session
-	// Slot is the message's share of the quotas of requests and of memory.
+	// Slot is what the message uses of the quotas for requests and memory.
 	Slot *limits.Slot
-	// Deadline is the clock of the server's timeout if the server may send requests to the client; otherwise nil.
+	// Deadline measures the server's timeout if the server may send requests to the client; otherwise nil.
 	Deadline *upstream.PausableDeadline
-	// Hold is how long a call is held while it waits for approvers; nil means as configured.
+	// Hold is how long a call is held while it waits for approvers; nil means the configured time.
 	Hold *time.Duration
-	// ApprovalID is the id of the approval that a task has waited for; empty if there is none.
+	// ApprovalID is the id of the approval that a task has waited for; empty for calls without a task.
 	ApprovalID string
-	// Era does what the families of revisions do differently, and Terms are the values that depend on the revision.
+	// Era implements what differs between the families of MCP revisions. Terms contains values that depend on the
+	// revision.
 	Era Era
 	Terms
-	// Addressing is how the client addresses the server.
+	// Addressing depends on the URL at which the client addresses the server.
 	Addressing Addressing
 }
 
@@ -108,14 +109,14 @@ func (x *Exchange) ID() []byte { return x.Message.ID.Of(x.Message.Raw) }
 // RawID implements [Replayable].
 func (x *Exchange) RawID() []byte { return x.ID() }
 
-// ActingPrincipal returns the principal with the session and the run of the message.
+// ActingPrincipal returns the principal, including the session and run of the message.
 func (x *Exchange) ActingPrincipal() *identityv1.Principal {
 	p := proto.CloneOf(x.Principal)
 	p.Session, p.Run = x.Place().Session, x.Message.Meta.Run
 	return p
 }
 
-// Handle carries out a request in the way that all revisions have in common.
+// Handle executes a request. It contains the handling that all revisions have in common.
 func (x *Exchange) Handle(ctx context.Context) Response {
 	switch {
 	case x.Message.Method == mcp.MethodToolsList:

@@ -14,16 +14,17 @@ import (
 // maxExemptBytes is the maximum size of a message that needs no rule, in bytes.
 const maxExemptBytes = 64 << 10
 
-// MethodResponse is the method under which answers of clients are counted.
+// MethodResponse is the method name under which clients' responses to servers' requests are counted.
 const MethodResponse = "response"
 
-// NeedsNoRule reports whether the message needs no rule.
+// NeedsNoRule reports whether the message may pass without a policy rule that allows it.
 func (x *Exchange) NeedsNoRule() bool {
 	return x.Message.Kind == jsonrpc.Response || mcp.NeedsNoRule(x.Message.Method) || x.Message.Method == mcp.MethodListen || x.Message.Method == mcp.MethodToolsCall && x.Message.Name == mcp.ToolApprovalWait || x.Era.IsOwnTask()
 }
 
-// Admit counts a message that needs no rule, under a method of a closed list. It returns nil if the message is
-// admitted. Otherwise the caller has sent too many messages, and Admit returns the response.
+// Admit counts a message that needs no rule. The method under which it is counted must be from a fixed list. Admit
+// returns nil if the message is admitted, and otherwise the response that says that the caller has sent too many
+// messages.
 func (x *Exchange) Admit(ctx context.Context, method string) *Response {
 	refused := x.Deps.Pipeline.CountExempt(pipeline.ExemptMessage{Principal: x.Principal, Server: x.ServerName, Method: method, Bytes: len(x.Message.Raw)})
 	switch {
@@ -37,7 +38,7 @@ func (x *Exchange) Admit(ctx context.Context, method string) *Response {
 	}
 }
 
-// AnswerPing answers a ping. The answer does not depend on the server; a client learns from its calls whether the
+// AnswerPing answers a ping. The answer does not depend on the server. A client learns only from its calls whether the
 // server is available.
 func (x *Exchange) AnswerPing(ctx context.Context) Response {
 	if x.Stale {
@@ -46,12 +47,13 @@ func (x *Exchange) AnswerPing(ctx context.Context) Response {
 	return x.OwnResponse(ctx, fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"result":{}}`, x.ID()), nil)
 }
 
-// WithClientID adds the edit that makes an answer to the gateway's own request an answer to the client's.
+// WithClientID adds the edit that replaces the id of the gateway's own request in an answer by the id of the client's
+// request.
 func (x *Exchange) WithClientID(answer *jsonrpc.Answer, edits []jsonrpc.Edit) []jsonrpc.Edit {
 	return append(edits, jsonrpc.Edit{Span: answer.ID, With: x.ID()})
 }
 
-// CheckSize returns the refusal of a message that has more than 64 KiB; nil for a smaller one.
+// CheckSize returns the refusal of a message of more than 64 KiB; nil if the message is not larger.
 func (x *Exchange) CheckSize() *refusal.Refusal {
 	if len(x.Message.Raw) <= maxExemptBytes {
 		return nil

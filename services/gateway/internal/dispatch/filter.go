@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/visibility"
 )
 
-// identifierOf returns the member that identifies the elements of a list.
+// identifierOf returns the JSON member that identifies an element of the list.
 func identifierOf(field string) string {
 	switch field {
 	case "resources":
@@ -25,7 +25,8 @@ func identifierOf(field string) string {
 	}
 }
 
-// ignoresNames reports whether policy treats all elements of a list alike for the caller, whatever their names are.
+// ignoresNames reports whether policy's decision for the caller is the same for all elements of a list, regardless of
+// their names.
 func ignoresNames(access visibility.Access, field string) bool {
 	if field == "prompts" {
 		return access.PromptNamesIgnored
@@ -33,9 +34,9 @@ func ignoresNames(access visibility.Access, field string) bool {
 	return access.ResourceNamesIgnored
 }
 
-// FilterResult returns the edits of an answer for the client, and whether the answer was filtered. In a list of
-// prompts, resources or templates, the edits remove the elements that the caller may not use. If no rule distinguishes
-// the elements by name, the policy service is not asked.
+// FilterResult returns the edits that prepare an answer for the client, and whether the answer was filtered. In a list
+// of prompts, resources or templates, the edits remove the elements that the caller may not use. The policy service is
+// not asked if no rule distinguishes the elements by name.
 func (x *Exchange) FilterResult(ctx context.Context, answer *jsonrpc.Answer) (edits []jsonrpc.Edit, filtered bool, refused *refusal.Refusal) {
 	field := aggregate.FieldOf(x.Message.Method)
 	if field == "" || !answer.Result.Present() {
@@ -62,7 +63,7 @@ func (x *Exchange) FilterResult(ctx context.Context, answer *jsonrpc.Answer) (ed
 	return list.Clean(func(t jsonrpc.Tool) bool { return !visible[t.Name] }), true, nil
 }
 
-// listing reads the list in an answer, in a time slice of the caller.
+// listing parses the list in an answer. It uses one of the caller's time slices for processor work.
 func (x *Exchange) listing(ctx context.Context, answer *jsonrpc.Answer, field string) (*jsonrpc.Answer, error) {
 	end, err := x.Slot.Answer.TimesliceFor(ctx, len(answer.Raw))
 	if err != nil {
@@ -72,8 +73,8 @@ func (x *Exchange) listing(ctx context.Context, answer *jsonrpc.Answer, field st
 	return answer.Listing(field, identifierOf(field))
 }
 
-// mayReceiveUpdate reports whether the client may be notified of a change of the resource that the notification names.
-// It returns true for notifications that name no resource.
+// mayReceiveUpdate reports whether the client may receive a notification that a resource has changed. It returns true
+// for notifications that name no resource.
 func (x *Exchange) mayReceiveUpdate(m *jsonrpc.Answer) bool {
 	if m.Method != mcp.MethodResourceUpdated {
 		return true

@@ -8,8 +8,8 @@ import (
 )
 
 // RedactGreeting returns a server's answer to initialize or server/discover for a caller that may use nothing of the
-// server. It contains the revisions and capabilities, and nothing else that the server declares about itself. In
-// initialize the gateway names itself as the server.
+// server. The answer contains only the revisions and capabilities that the server declares. In an answer to initialize,
+// serverInfo names the gateway.
 func (x *Exchange) RedactGreeting(answer *jsonrpc.Answer) (*jsonrpc.Answer, error) {
 	if !answer.Result.Present() {
 		return answer, nil
@@ -42,14 +42,14 @@ func (x *Exchange) RedactGreeting(answer *jsonrpc.Answer) (*jsonrpc.Answer, erro
 	return jsonrpc.ReadAnswer(raw, jsonrpc.AnswerLimits())
 }
 
-// ServerInfo names the server that answers (MCP, Implementation).
+// ServerInfo is the name and version of a server (MCP, Implementation).
 type ServerInfo struct {
 	Name    string `json:"name"`
 	Title   string `json:"title"`
 	Version string `json:"version"`
 }
 
-// Info names the gateway, which answers for all servers.
+// Info returns the gateway's own name and version.
 func (x *Exchange) Info() ServerInfo {
 	return ServerInfo{Name: "sluice", Title: "Sluice", Version: x.Deps.Version}
 }

@@ -20,12 +20,13 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/enum"
 )
 
-// CheckInputRequests decides on the requests in a server's answer: in a result of 2026-07-28 (Multi Round-Trip
-// Requests), and in the error with which a server of 2025-11-25 requires that a URL is opened first (Elicitation, URL
-// Mode). Each request is decided and recorded as a request of the server. If one of the requests is denied, or if the
-// answer must not have requests, the client does not get the answer, because the client cannot continue without them.
-// What the server has done by then is unknown. All revisions and methods are checked, because a client may act on
-// requests in any answer.
+// CheckInputRequests decides on the requests in a server's answer. Two kinds of answers contain requests: results of
+// 2026-07-28 (Multi Round-Trip Requests), and the error with which a server of 2025-11-25 requires that a URL is opened
+// first (Elicitation, URL Mode). Each request is decided on and recorded as a request of the server.
+//
+// If a request is denied, or if the answer must not contain requests, the client does not receive the answer, because
+// the client could not continue without the requests. It is unknown what the server has done so far. Answers of all
+// revisions and methods are checked, because a client may act on requests in any answer.
 func (x *Exchange) CheckInputRequests(ctx context.Context, answer *jsonrpc.Answer) *refusal.Refusal {
 	in := answer.InputRequests
 	asks := in.Present() && string(in.Of(answer.Raw)) != "null"
@@ -39,7 +40,8 @@ func (x *Exchange) CheckInputRequests(ctx context.Context, answer *jsonrpc.Answe
 	return &refusal.Refusal{ID: why.ID, Code: commonv1.Code_CODE_OUTCOME_UNKNOWN, Message: "the server has received the request, and its answer has a request for the client that is not allowed (" + enum.NameOrEmpty(why.Code) + "); whether it has done anything is not known."}
 }
 
-// checkInputRequests returns the refusal of the first request in an answer that is not allowed; nil if all are allowed.
+// checkInputRequests returns the refusal of the first request in the answer that is not allowed; nil if all requests
+// are allowed.
 func (x *Exchange) checkInputRequests(ctx context.Context, answer *jsonrpc.Answer, asks bool) *refusal.Refusal {
 	may := x.Session != nil
 	if asks {
@@ -106,8 +108,8 @@ func (x *Exchange) DecideServerRequest(ctx context.Context, id, raw []byte) *ups
 	return new(upstream.Refused(id, code, text))
 }
 
-// checkServerRequest returns why a request must not be in an answer; nil if it may be. Extensions define no requests
-// that may be in answers.
+// checkServerRequest returns why an answer must not contain the request; nil if the answer may contain it. Extensions
+// define no requests for answers.
 func (x *Exchange) checkServerRequest(m *jsonrpc.Message) *question.Error {
 	if !mcp.AsksClient(m.Method) {
 		return &question.Error{Code: commonv1.Code_CODE_METHOD_DENIED, Method: true, Detail: "the method is not one that MCP lets servers send to clients"}
@@ -115,8 +117,8 @@ func (x *Exchange) checkServerRequest(m *jsonrpc.Message) *question.Error {
 	return x.Offer.Check(m)
 }
 
-// readInputRequests returns the requests in an answer, each with an id of the gateway. It returns false if they could
-// be read in more than one way.
+// readInputRequests returns the requests in an answer, each with an id from the gateway. It returns false if the
+// requests are ambiguous.
 func (x *Exchange) readInputRequests(answer *jsonrpc.Answer, asks bool) (out []*jsonrpc.Message, ok bool) {
 	var requests [][]byte
 	if asks {
@@ -130,7 +132,7 @@ func (x *Exchange) readInputRequests(answer *jsonrpc.Answer, asks bool) (out []*
 				Elicitations []jsontext.Value `json:"elicitations"`
 			} `json:"data"`
 		}
-		// Some readers ignore case, so two keys that differ only in case are refused.
+		// Some parsers ignore case, so two keys that differ only in case are refused.
 		err := json.Unmarshal(answer.Error.Of(answer.Raw), &fields, json.MatchCaseInsensitiveNames(true))
 		for _, params := range fields.Data.Elicitations {
 			if !isURLMode(params) {
@@ -158,10 +160,11 @@ func isURLMode(params []byte) bool {
 	return json.Unmarshal(params, &fields) == nil && fields.Mode == "url"
 }
 
-// maxElicitations is how many URLs a server may require to be opened first, because each is decided.
+// maxElicitations is the maximum number of URLs in one answer that must be opened first. It is limited because each URL
+// needs a decision.
 const maxElicitations = 100
 
-// inputID returns an id that cannot be guessed, as raw JSON.
+// inputID returns an unguessable request id as raw JSON.
 func inputID() []byte { return []byte(`"sluice-` + rand.Text() + `"`) }
 
 // refuseServerRequest records and returns the refusal of a server's request.
@@ -173,8 +176,8 @@ func (x *Exchange) refuseServerRequest(ctx context.Context, method string, code 
 	return out
 }
 
-// UnusableAnswer returns the refusal of an answer that must not go to the client. The server has carried out the
-// request.
+// UnusableAnswer returns the refusal for a request whose answer must not be sent to the client, although the server has
+// carried out the request.
 func (x *Exchange) UnusableAnswer(ctx context.Context, why string) *refusal.Refusal {
 	recorded := x.refuseServerRequest(ctx, "", commonv1.Code_CODE_METHOD_INVALID, why)
 	return &refusal.Refusal{ID: recorded.ID, Code: commonv1.Code_CODE_OUTCOME_UNKNOWN, Message: why}

@@ -15,10 +15,10 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/visibility"
 )
 
-// listTools answers tools/list with the tools that the caller may see. If a call may have to wait for an approval, the
-// list also has the gateway's own tool that waits for approvals.
+// listTools answers tools/list with the tools that the caller may see. If a call may need an approval, the list also
+// contains the gateway's own tool, which waits for approvals.
 //
-// A list changes nothing at its server, so the request is cancelled when the caller disconnects.
+// A list request has no side effects, so it is cancelled when the caller disconnects.
 func (x *Exchange) listTools(ctx context.Context) Response {
 	ctx, cancel := context.WithTimeout(ctx, x.Timeout)
 	defer cancel()
@@ -49,8 +49,8 @@ func (x *Exchange) listTools(ctx context.Context) Response {
 	return x.Edited(ctx, answer, edits)
 }
 
-// fetchTools returns a page of the server's list. If policy can allow the caller nothing, fetchTools returns the
-// gateway's own list, which is one page.
+// fetchTools returns a page of the server's list. If policy can allow the caller no call at all, fetchTools returns the
+// gateway's own list as one page instead.
 func (x *Exchange) fetchTools(ctx context.Context, out *Relay) (*jsonrpc.Answer, *refusal.Refusal) {
 	access, err := x.Access(ctx)
 	switch {
@@ -72,8 +72,8 @@ func (x *Exchange) fetchTools(ctx context.Context, out *Relay) (*jsonrpc.Answer,
 	return list, nil
 }
 
-// DiscoveryFailed returns the refusal of a message that needs the gateway's own list of the server, if the server could
-// not be listed.
+// DiscoveryFailed returns the refusal of a message that needs the gateway's own list of the server, after listing the
+// server has failed with err.
 func (x *Exchange) DiscoveryFailed(ctx context.Context, err error) *refusal.Refusal {
 	if errors.Is(err, toolreport.ErrNotReported) {
 		x.Deps.Log.WarnContext(ctx, "tool list not reported to the catalog", "server", x.ServerName, "error", err)
@@ -86,11 +86,11 @@ func (x *Exchange) DiscoveryFailed(ctx context.Context, err error) *refusal.Refu
 	return refused
 }
 
-// filterTools reports a page of a list to the catalog, asks policy what the caller may see of it, and remembers the
-// visible definitions. If a tool is not known as accepted, filterTools tries once more: the gateway may not have listed
-// the server in the session's revision yet, or the catalog may have lost its records.
+// filterTools reports a page of a list to the catalog, asks policy which tools the caller may see, and remembers the
+// visible definitions. If the catalog has not accepted a tool, filterTools tries once more, because the gateway may not
+// have listed the server in the session's revision yet, or the catalog may have lost its records.
 func (x *Exchange) filterTools(ctx context.Context, answer *jsonrpc.Answer) (*visibility.Tools, *refusal.Refusal) {
-	if latestDiscovery(ctx, x.Discovery) == nil { // see Definition: first use needs the whole list
+	if latestDiscovery(ctx, x.Discovery) == nil { // as in Definition, first use needs the complete list
 		x.Discovery.GetWithRetry(ctx)
 	}
 	for age := time.Duration(anyAge); ; age = servers.RenewAfter {
@@ -104,7 +104,7 @@ func (x *Exchange) filterTools(ctx context.Context, answer *jsonrpc.Answer) (*vi
 		}
 		if !shown.Unaccepted || age == servers.RenewAfter || !x.mayBeOutdated(ctx, known) {
 			if len(shown.Changed) > 0 {
-				x.Discovery.RecheckList(ctx, changedAfter) // a change for all sessions blocks the tool for all
+				x.Discovery.RecheckList(ctx, changedAfter) // a definition that changed for all sessions blocks the tool for all
 			}
 			x.Deps.Sessions.Learn(x.Session, shown.Digests(known.Digests))
 			return shown, nil
@@ -112,8 +112,8 @@ func (x *Exchange) filterTools(ctx context.Context, answer *jsonrpc.Answer) (*vi
 	}
 }
 
-// mayBeOutdated reports whether the knowledge that a tool is not accepted may be outdated. If the server was never
-// listed in the session's revision, mayBeOld lists it.
+// mayBeOutdated reports whether the catalog's answer that a tool is not accepted may be outdated. If the server was
+// never listed in the session's revision, mayBeOutdated lists it.
 func (x *Exchange) mayBeOutdated(ctx context.Context, known *toolreport.Response) bool {
 	if x.Era.TranslatesRevisions() {
 		return time.Since(known.At) > servers.RenewAfter
@@ -142,14 +142,14 @@ func FilterFailed(err error) *refusal.Refusal {
 	return PolicyUnavailable()
 }
 
-// MarkPrivate adds the edits that let a cache use an answer for its caller only, because policy has decided for this
-// caller. A filtered answer must not be cached at all (MCP 2026-07-28, Caching).
+// MarkPrivate adds the edits that set the cache scope of an answer to private, because policy has decided for this
+// caller. If the answer was filtered, the edits forbid caching it at all (MCP 2026-07-28, Caching).
 func MarkPrivate(answer *jsonrpc.Answer, edits []jsonrpc.Edit, filtered bool) []jsonrpc.Edit {
 	ttl, scope := answer.TTL, answer.CacheScope
 	switch {
 	case scope.Present():
 		edits = append(edits, jsonrpc.Edit{Span: scope, With: []byte(`"private"`)})
-	case ttl.Present(): // otherwise some clients take it for public
+	case ttl.Present(): // otherwise some clients would treat the answer as public
 		edits = append(edits, jsonrpc.Edit{Span: jsonrpc.Span{Start: ttl.End, End: ttl.End}, With: []byte(`,"cacheScope":"private"`)})
 	}
 	if ttl.Present() && filtered {

@@ -11,9 +11,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// allowsVendorNotification reports whether a server's notification whose method MCP does not define may go to the
-// client. It decides on the notification and records the decision. If no rule could allow the notification, it is
-// dropped without a decision and a record, because servers may send many.
+// allowsVendorNotification reports whether the client may receive a server's notification whose method MCP does not
+// define. It decides on the notification and records the decision. A notification that no rule could allow is dropped
+// without a decision or record, because servers may send many of them.
 func (x *Exchange) allowsVendorNotification(m *jsonrpc.Answer) bool {
 	ctx := x.ClientCtx
 	if m.Kind != jsonrpc.Notification || !mcp.IsVendorNotification(m.Method) || x.Session == nil || !x.Deps.Visibility.MayUse(ctx, x.Principal, x.ServerName, m.Method) {
@@ -23,7 +23,7 @@ func (x *Exchange) allowsVendorNotification(m *jsonrpc.Answer) bool {
 	if err != nil {
 		return false
 	}
-	counted, err := x.Session.ClientRequests.AddFromServer(inputID()) // counts with the server's requests in a minute
+	counted, err := x.Session.ClientRequests.AddFromServer(inputID()) // counts as one of the server's requests per minute
 	if err != nil {
 		x.Deps.Log.DebugContext(ctx, "server notification dropped", "server", x.ServerName, "why", err)
 		return false
@@ -33,7 +33,7 @@ func (x *Exchange) allowsVendorNotification(m *jsonrpc.Answer) bool {
 }
 
 // sendVendorNotification decides on a client's notification whose method MCP does not define, and records the decision.
-// If the notification is allowed, it is sent to the server. It is refused for gRPC servers and for servers without
+// An allowed notification is sent to the server. The notification is refused if the server is a gRPC server or has no
 // sessions.
 func (x *Exchange) sendVendorNotification(ctx context.Context) {
 	if x.Server.Upstream.Transport() == "grpc" || x.Server.IsStateless() {
@@ -48,7 +48,7 @@ func (x *Exchange) sendVendorNotification(ctx context.Context) {
 	})
 }
 
-// notifier is the forwarder of notifications, which have no answers.
+// notifier is the [attempt.Forwarder] for notifications, which have no answers.
 type notifier struct{ to *upstream.Session }
 
 // Forward implements [attempt.Forwarder].

@@ -17,24 +17,24 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/visibility"
 )
 
-// KeepAliveInterval is how often a silent stream gets a comment, so that the gateway notices a client that has
-// disconnected.
+// KeepAliveInterval is the interval at which a comment is sent on an idle stream, so that the gateway notices when the
+// client has disconnected.
 const KeepAliveInterval = 25 * time.Second
 
-// Relay forwards what a server sends before its answer to the client, as far as the client may get it. It is safe for
+// Relay forwards the messages that a server sends before its answer, if the client may receive them. It is safe for
 // concurrent use.
 type Relay struct {
 	exchange *Exchange
 	Sink
 	serverRequests serverRequests
 	// requestCtx ends when the client has disconnected or cancelled its request.
-	requestCtx context.Context //nolint:containedctx // the client's own
-	// Subscription is what the client has subscribed to on this stream; nil if the stream has no subscription.
+	requestCtx context.Context //nolint:containedctx // the client's context
+	// Subscription describes what the client has subscribed to on this stream; nil for a stream without a subscription.
 	Subscription *upstream.Wanted
 }
 
-// NewRelay returns the relay to the stream of the exchange. The exchange has one relay, which one handler uses at a
-// time. The caller must call [Relay.Settle] when no more messages of the server are forwarded.
+// NewRelay returns the relay for the stream of the exchange. An exchange has only one relay, and handlers must use it
+// one after another. The caller must call [Relay.Settle] when no more messages of the server will be forwarded.
 func (x *Exchange) NewRelay() *Relay {
 	x.relay.exchange, x.relay.Sink, x.relay.requestCtx = x, x.Sink, x.ClientCtx
 	return &x.relay
@@ -43,7 +43,8 @@ func (x *Exchange) NewRelay() *Relay {
 // Event forwards a message that a server sent before its answer.
 func (o *Relay) Event(raw []byte) { _ = o.Deliver(upstream.Event{Message: raw}) } // the client may have disconnected
 
-// Deliver forwards an event of a server, as far as the client may get it. An error means that the client can't get it.
+// Deliver forwards an event of a server if the client may receive it. An error means that the event could not be sent
+// to the client.
 func (o *Relay) Deliver(event upstream.Event) error {
 	x := o.exchange
 	m, clean, err := x.parseMessage(event.Message)
@@ -54,16 +55,16 @@ func (o *Relay) Deliver(event upstream.Event) error {
 	case m.Kind == jsonrpc.Request:
 		o.handleServerRequest(m)
 	case m.Method == mcp.MethodCancelled:
-		x.Session.ClientRequests.CancelRequest(m.RequestID.Of(m.Raw)) // the request's own goroutine notifies the client
-	case o.Subscription != nil && !x.Addressing.IsSubscribed(m): // the client would assign the message to another subscription
+		x.Session.ClientRequests.CancelRequest(m.RequestID.Of(m.Raw)) // the goroutine of the request notifies the client
+	case o.Subscription != nil && !x.Addressing.IsSubscribed(m): // the client would attribute the message to another subscription
 	case x.mayReceive(m.Method) && isSubscribedTo(m, o.Subscription) && x.mayReceiveUpdate(m), x.allowsVendorNotification(m):
 		return o.sendEvent(event, clean)
 	}
 	return o.sendEvent(event, nil)
 }
 
-// parseMessage parses a message of a server, in a time slice of the caller if the message is large. It returns the
-// message, and the bytes to forward. It returns nil if there is no message.
+// parseMessage parses a server's message. Large messages are parsed in one of the caller's time slices. parseMessage
+// returns the message and the bytes to forward; both are nil if raw contains no message.
 func (x *Exchange) parseMessage(raw []byte) (*jsonrpc.Answer, [][]byte, error) {
 	if raw == nil {
 		return nil, nil, nil
@@ -75,7 +76,7 @@ func (x *Exchange) parseMessage(raw []byte) (*jsonrpc.Answer, [][]byte, error) {
 	defer end()
 	m, err := jsonrpc.ReadAnswer(raw, jsonrpc.AnswerLimits())
 	if err != nil {
-		return nil, nil, nil // impossible: the upstream reader has parsed it; dropping it loses nothing
+		return nil, nil, nil // impossible, because package upstream has already parsed the message
 	}
 	edits, err := x.addNameEdits(m, m.Method, m.Clean(nil))
 	var clean [][]byte
@@ -89,9 +90,9 @@ func (x *Exchange) parseMessage(raw []byte) (*jsonrpc.Answer, [][]byte, error) {
 	return m, clean, nil
 }
 
-// mayReceive reports whether the client may get a notification that MCP defines. Progress and the acknowledgement of a
-// subscription always pass. Another notification
-// passes if policy denies neither the notification nor the method whose results the notification concerns.
+// mayReceive reports whether the client may receive a notification that MCP defines. Progress and the acknowledgement
+// of a subscription are always allowed. All other notifications are allowed if policy denies neither the notification
+// nor the method whose results the notification concerns.
 func (x *Exchange) mayReceive(notification string) bool {
 	switch {
 	case !x.Addressing.Forwards(notification):
@@ -113,13 +114,14 @@ func (x *Exchange) mayReceive(notification string) bool {
 	}
 }
 
-// SendMessage sends a message before the answer. An error means that the client can't get it.
+// SendMessage sends a message before the answer. An error means that the message could not be sent to the client.
 func (o *Relay) SendMessage(message ...[]byte) error { return o.sendEvent(upstream.Event{}, message) }
 
-// sendEvent sends a message as this event. It sends nothing if there is neither a message nor an id nor a retry time.
+// sendEvent sends a message with the id and retry time of event. It sends nothing if message, id and retry time are all
+// empty.
 func (o *Relay) sendEvent(event upstream.Event, message [][]byte) error {
 	event = o.exchange.Addressing.Event(event)
-	if session.IsReplayID(event.ID) { // the gateway would treat it as its own id
+	if session.IsReplayID(event.ID) { // the gateway would treat this id as one of its own
 		event.ID = ""
 	}
 	if message == nil && event.ID == "" && event.Retry == "" {
@@ -131,11 +133,12 @@ func (o *Relay) sendEvent(event upstream.Event, message [][]byte) error {
 	return o.Send(event, message...)
 }
 
-// Hold begins the stream, so that the client sees that its request is held.
+// Hold opens the stream, so that the client sees that its request is held.
 func (o *Relay) Hold() { o.Open() }
 
-// Progress notifies a client that asked for progress that its call still waits for an approval. The value n/1e6 is far
-// below the values that servers report later, because progress must rise (MCP, Progress).
+// Progress sends a progress notification if the client has asked for progress, because its call still waits for an
+// approval. The value n/1e6 is far below the values that servers report later, because progress must increase (MCP,
+// Progress).
 func (o *Relay) Progress(n int) {
 	token := o.exchange.Message.Meta.ProgressToken
 	if !token.Present() {
@@ -164,8 +167,8 @@ func (o *Relay) KeepOpen(ctx context.Context, end context.CancelFunc) {
 	}
 }
 
-// Uncancelled returns ctx or, if the client can continue the stream later, a context that does not end when the client
-// disconnects.
+// Uncancelled returns ctx. If the client can resume the stream later, it returns a context that is not cancelled when
+// the client disconnects.
 func (x *Exchange) Uncancelled(ctx context.Context) context.Context {
 	if x.Resumable == nil {
 		return ctx
@@ -181,8 +184,8 @@ func (x *Exchange) BeginAnswer() *session.ReplayStream {
 	return x.Resumable.Replay.Begin(x.ServerName, string(visibility.AppendCaller(nil, x.Principal, "")), x.Deps.Remembered.Open(&x.Slot.Owner))
 }
 
-// isSubscribedTo reports whether a notification is part of a subscription: it concerns a list, a resource of the
-// subscription, or a resource whose URI continues the URI of that resource.
+// isSubscribedTo reports whether a notification belongs to a subscription. The notification must concern a subscribed
+// list, a subscribed resource, or a resource whose URI is below the URI of a subscribed resource.
 func isSubscribedTo(m *jsonrpc.Answer, wants *upstream.Wanted) bool {
 	if wants == nil {
 		return true

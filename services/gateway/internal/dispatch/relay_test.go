@@ -41,7 +41,7 @@ func sseEvents(stream string) (events []string, other bool) {
 	return events, other || data != nil
 }
 
-// Case U1. Each message of a server becomes one event of the type message, with the same content.
+// Case U1. Each message of a server is sent as one event of type message with unchanged content.
 func FuzzAMessageStaysInItsEvent(f *testing.F) {
 	for _, seed := range []string{
 		`{"jsonrpc":"2.0","method":"notifications/progress","params":{"data":"x"}}`,
@@ -94,7 +94,7 @@ func TestRelay_LargeEventsWaitForTimeslices(t *testing.T) {
 	}
 }
 
-// newStreamRelay returns the response to a caller that reads event streams, and its relay.
+// newStreamRelay returns a response recorder for a client that accepts event streams, and the relay that writes to it.
 func newStreamRelay(ctx context.Context, t *testing.T) (*httptest.ResponseRecorder, *dispatch.Relay) {
 	t.Helper()
 	all, err := limits.NewBudget(limits.AnswerQuotas())

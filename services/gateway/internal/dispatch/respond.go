@@ -25,7 +25,7 @@ func (x *Exchange) Refuse(ctx context.Context, refused *refusal.Refusal) Respons
 	return x.RefusedResponse(ctx, refused)
 }
 
-// RefusedResponse returns the response to a request whose refusal is on record, or needs no record.
+// RefusedResponse returns the response to a refused request. The refusal must be recorded already, or need no record.
 func (x *Exchange) RefusedResponse(ctx context.Context, refused *refusal.Refusal) Response {
 	to := refusal.Request{ResultType: x.ResultType}
 	if x.Message != nil {
@@ -46,8 +46,8 @@ func (x *Exchange) RefusedResponse(ctx context.Context, refused *refusal.Refusal
 	return out
 }
 
-// OwnResponse returns a response with a body that the gateway has encoded. If err is set, the body could not be
-// encoded, and the response has HTTP status 500.
+// OwnResponse returns a response with a body that the gateway has encoded. err is the error of the encoding; if it is
+// not nil, the response has HTTP status 500.
 func (x *Exchange) OwnResponse(ctx context.Context, body []byte, err error) Response {
 	if err != nil {
 		x.Deps.Log.ErrorContext(ctx, "answer could not be encoded", "error", err)
@@ -56,7 +56,8 @@ func (x *Exchange) OwnResponse(ctx context.Context, body []byte, err error) Resp
 	return Response{Body: [][]byte{body}}
 }
 
-// Edited returns the response for a server's answer with these edits. They include the edits of [jsonrpc.Answer.Clean].
+// Edited returns the response that contains a server's answer with these edits. The edits must include the edits of
+// [jsonrpc.Answer.Clean].
 func (x *Exchange) Edited(ctx context.Context, a *jsonrpc.Answer, edits []jsonrpc.Edit) Response {
 	edits, err := x.addNameEdits(a, x.Message.Method, edits)
 	var body [][]byte
@@ -73,12 +74,12 @@ func (x *Exchange) Edited(ctx context.Context, a *jsonrpc.Answer, edits []jsonrp
 	return Response{Body: body, ErrorType: spans.Answer(trace.SpanFromContext(ctx), a)}
 }
 
-// addNameEdits adds the edits that replace the server's names by the names that the client knows, in an answer to a
-// method or in a notification.
+// addNameEdits adds the edits that replace the server's names by the client's names. The message m is an answer to
+// method, or a notification.
 func (x *Exchange) addNameEdits(m *jsonrpc.Answer, method string, edits []jsonrpc.Edit) ([]jsonrpc.Edit, error) {
 	names, err := x.Addressing.Rename(method, m.Raw, edits)
 	return append(edits, names...), err
 }
 
-// ErrUnread means that the caller has disconnected, or waits for too many messages.
+// ErrUnread means that the answer was not parsed, because the caller has disconnected or too many of its messages wait.
 var ErrUnread = errors.New("the answer was not read")

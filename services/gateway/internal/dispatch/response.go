@@ -1,7 +1,7 @@
-// Package dispatch carries out requests of callers to one server, in any revision of MCP. It answers the
-// requests that need no rule, filters lists and results by what the caller may see, hands all other requests to the
-// pipeline, and forwards what the server sends before its answer. The protocols build an [Exchange] and get a
-// [Response].
+// Package dispatch carries out requests of callers to one server, in any revision of MCP. It answers requests that need
+// no rule and passes all other requests to the pipeline. It removes from lists and results what the caller may not see,
+// and forwards messages that the server sends before its answer. Packages v2025 and v2026 build an [Exchange] and
+// receive a [Response].
 package dispatch
 
 import (
@@ -13,35 +13,36 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 )
 
-// Response is the answer to a message. The zero value has no body and HTTP status 200: it ends a stream.
+// Response is the answer to a message. The zero value has no body and HTTP status 200; it ends a stream without another
+// message.
 type Response struct {
-	// Body is the JSON-RPC response, in parts; nil if there is none, as after a notification.
+	// Body is the JSON-RPC response as a list of slices; nil if there is no response, for example to a notification.
 	Body [][]byte
 	// Status is the HTTP status if no event stream has begun; 0 means 200.
 	Status int
-	// Refusal is why the message was refused; nil if the gateway or a server has answered it.
+	// Refusal is the refusal of the message; nil if the gateway or a server has answered the message.
 	Refusal *refusal.Refusal
 	// ErrorType is the type of the error in the answer (OpenTelemetry, error.type); empty if there is no error.
 	ErrorType string
 	// Session is the id of the session that initialize has opened; empty otherwise.
 	Session string
-	// Held is how long the message waited for approvers and for its client.
+	// Held is how long the message waited for approvers and for the client.
 	Held time.Duration
-	// Unrecorded reports whether the outcome of the call is not on record yet.
+	// Unrecorded reports whether the outcome of the call is not in the journal yet.
 	Unrecorded bool
-	// Detached reports whether the client has to reconnect to get the answer, because the server ended its stream
-	// that way.
+	// Detached reports whether the client must reconnect to receive the answer, because the server has ended its stream
+	// before the answer.
 	Detached bool
-	// ID and Decision are set for a call on which policy has decided; zero otherwise.
+	// ID is the id of the decision and Decision is policy's decision on the call; both are zero if policy has not decided.
 	ID       string
 	Decision *policyv1.Decision
 }
 
-// Accepted returns the response to a notification, or to an answer of the client.
+// Accepted returns the response to a client's notification or response: HTTP status 202.
 func Accepted() Response { return Response{Status: http.StatusAccepted} }
 
-// Copy returns the body in one piece. If the body has more than most bytes, Copy returns nil and true. The memory of a
-// [Response]'s body is used again once its message is done.
+// Copy returns a copy of the body as one slice. If the body has more than most bytes, Copy returns nil and true. The
+// memory of the original body is reused after the request has ended.
 func (r Response) Copy(most int) (whole []byte, tooLarge bool) {
 	if SizeOf(r.Body) > most {
 		return nil, true

@@ -22,18 +22,18 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/enum"
 )
 
-// clientTimeout is how long a client, and the person who uses it, may take to answer a request of a server.
+// clientTimeout is how long a client and its user may take to answer a request of a server.
 const clientTimeout = 10 * time.Minute
 
-// serverRequests are the requests of a server that arrived on one stream to a client and have no answer yet. The zero
-// value has none. Only the goroutine that reads the stream may call its methods.
+// serverRequests contains the unanswered requests that a server has sent on one stream to a client. The zero value is
+// empty. Only the goroutine that reads the stream may call its methods.
 type serverRequests struct {
-	// ended is closed when the stream no longer waits for the requests; nil before the first request.
+	// ended is closed when the stream stops waiting for the requests; nil before the first request.
 	ended   chan struct{}
 	running sync.WaitGroup
 }
 
-// start runs a request in a goroutine.
+// start calls run in a new goroutine.
 func (a *serverRequests) start(run func()) {
 	if a.ended == nil {
 		a.ended = make(chan struct{})
@@ -41,7 +41,7 @@ func (a *serverRequests) start(run func()) {
 	a.running.Go(run)
 }
 
-// cancelAll ends the requests that have no answer yet, and waits for their goroutines.
+// cancelAll cancels the unanswered requests, and waits for their goroutines.
 func (a *serverRequests) cancelAll() {
 	if a.ended == nil {
 		return
@@ -51,7 +51,7 @@ func (a *serverRequests) cancelAll() {
 	a.ended = nil
 }
 
-// Settle ends the server's requests that have no answer yet, and waits for their goroutines.
+// Settle cancels the server's unanswered requests, and waits for their goroutines.
 func (o *Relay) Settle() { o.serverRequests.cancelAll() }
 
 // serverRequest is one request of a server to the client.
@@ -67,8 +67,8 @@ type serverRequest struct {
 	waited time.Duration
 }
 
-// handleServerRequest handles a request of the server. If policy and the client's capabilities allow the request, it is
-// sent to the client, and the client's answer is sent to the server. handleServerRequest does not wait for that.
+// handleServerRequest starts the handling of a request of the server, and returns at once. If policy and the client's
+// capabilities allow the request, it is sent to the client, and the client's answer is sent to the server.
 func (o *Relay) handleServerRequest(m *jsonrpc.Answer) {
 	x := o.exchange
 	a := &serverRequest{relay: o, memory: x.Slot.Answer.Sibling(), id: bytes.Clone(m.ID.Of(m.Raw)), raw: m.Raw, method: m.Method, received: time.Now()}
@@ -97,7 +97,7 @@ func (a *serverRequest) run() {
 	x := a.relay.exchange
 	ctx := context.WithoutCancel(x.ClientCtx)
 	defer func() {
-		if panicked := recover(); panicked != nil { // net/http recovers in the goroutines of requests only
+		if panicked := recover(); panicked != nil { // net/http recovers panics only in its own goroutines
 			x.Deps.Panicked(ctx, panicked)
 		}
 	}()
@@ -106,7 +106,7 @@ func (a *serverRequest) run() {
 		a.refuse(ctx, own.Code, own.Detail+".")
 		return
 	}
-	if err != nil { // there was no time slice to parse it in
+	if err != nil { // no time slice was available for parsing
 		a.refuse(ctx, commonv1.Code_CODE_ABUSE_LIMITED, err.Error()+".")
 		return
 	}
@@ -144,7 +144,7 @@ func (a *serverRequest) run() {
 	a.reply(ctx, result.Answer)
 }
 
-// read parses the request as strictly as a client's.
+// read parses the request as strictly as a request of a client.
 func (a *serverRequest) read(ctx context.Context) (*jsonrpc.Message, error) {
 	end, err := a.memory.TimesliceFor(ctx, len(a.raw))
 	if err != nil {
@@ -154,8 +154,8 @@ func (a *serverRequest) read(ctx context.Context) (*jsonrpc.Message, error) {
 	return jsonrpc.Parse(a.raw, a.relay.exchange.Deps.Limits)
 }
 
-// Forward implements [attempt.Forwarder]: it sends the request to the client and waits for the answer. Meanwhile the
-// timeout of the client's own requests to the server is paused.
+// Forward implements [attempt.Forwarder]: it sends the request to the client and waits for the answer. While it waits,
+// the timeout of the client's requests to the server is paused.
 func (a *serverRequest) Forward(ctx context.Context, req upstream.Request, _ func([]byte)) (upstream.Answer, error) {
 	x := a.relay.exchange
 	pause := x.Deadline.Pause
@@ -178,7 +178,7 @@ func (a *serverRequest) Forward(ctx context.Context, req upstream.Request, _ fun
 	case <-ctx.Done():
 	}
 	select {
-	case m := <-a.pending.Response(): // an answer that arrived at the same moment counts
+	case m := <-a.pending.Response(): // an answer that arrives at the same moment still counts
 		return a.acceptResponse(ctx, m)
 	default:
 	}
@@ -202,7 +202,7 @@ func (a *serverRequest) send(req upstream.Request) error {
 	return a.relay.SendMessage(body...)
 }
 
-// acceptResponse returns a client's answer as it is sent to the server.
+// acceptResponse returns the client's answer in the form in which it is sent to the server.
 func (a *serverRequest) acceptResponse(ctx context.Context, m *jsonrpc.Message) (upstream.Answer, error) {
 	answer, err := a.parseResponse(ctx, m)
 	if err != nil {
@@ -235,7 +235,7 @@ func (a *serverRequest) reply(ctx context.Context, answer *jsonrpc.Answer) {
 	x.logUnsent(ctx, a.method, x.Session.Upstream.Reply(ctx, &jsonrpc.Message{Raw: answer.Raw, Kind: answer.Kind, ID: answer.ID}))
 }
 
-// refuse records and answers the refusal of a request on which policy was not asked.
+// refuse records the refusal of a request about which policy was not asked, and answers the server.
 func (a *serverRequest) refuse(ctx context.Context, code commonv1.Code, why string) {
 	a.answerRefusal(ctx, a.record(ctx, code, why))
 }
@@ -250,15 +250,15 @@ func (a *serverRequest) record(ctx context.Context, code commonv1.Code, why stri
 	return refused
 }
 
-// answerRefusal answers the server that its request was not carried out, and returns the code of the error. The server
-// learns nothing about the policy, only the id of the decision, with which an operator finds the reason.
+// answerRefusal answers the server that its request was refused, and returns the JSON-RPC error code. The answer
+// contains the id of the decision, with which an operator can find the reason, but nothing else about the policy.
 func (a *serverRequest) answerRefusal(ctx context.Context, why *refusal.Refusal) int {
 	code, text := errorForRefusal(why)
 	a.answerError(ctx, code, text)
 	return code
 }
 
-// errorForRefusal returns the JSON-RPC error for a server whose request was refused.
+// errorForRefusal returns the JSON-RPC error that tells a server that its request was refused.
 func errorForRefusal(why *refusal.Refusal) (code int, text string) {
 	switch why.Code { //nolint:exhaustive // all other codes are from the gateway
 	case commonv1.Code_CODE_UPSTREAM_TIMEOUT, commonv1.Code_CODE_UPSTREAM_UNAVAILABLE, commonv1.Code_CODE_OUTCOME_UNKNOWN:
@@ -270,8 +270,8 @@ func errorForRefusal(why *refusal.Refusal) (code int, text string) {
 	}
 }
 
-// errorForInvalid returns the JSON-RPC error for a server that may not send its request. The text reveals nothing new,
-// because it follows from the capabilities that the gateway has declared to the server.
+// errorForInvalid returns the JSON-RPC error for a request that the server must not send. The text reveals nothing new
+// to the server, because it follows from the capabilities that the gateway has declared.
 func errorForInvalid(why *question.Error, refused *refusal.Refusal) (code int, text string) {
 	if why.Method {
 		return errorForRefusal(refused)
@@ -295,8 +295,8 @@ func (x *Exchange) logUnsent(ctx context.Context, method string, err error) {
 	x.Deps.Log.DebugContext(ctx, "message not sent to server", "server", x.ServerName, "error", upstream.ForLog(err))
 }
 
-// HandleResponse sends the answer of a client to the server that waits for it. An answer that no request waits for is
-// dropped.
+// HandleResponse sends a client's response to the server whose request waits for it. A response without a waiting
+// request is dropped.
 func (x *Exchange) HandleResponse(ctx context.Context) Response {
 	if !x.Session.ClientRequests.IsWaiting(x.ID()) {
 		if large := x.CheckSize(); large != nil {
@@ -309,7 +309,7 @@ func (x *Exchange) HandleResponse(ctx context.Context) Response {
 	return Accepted()
 }
 
-// forwardProgress forwards a client's progress with a request of the server.
+// forwardProgress forwards a client's progress notification for a request of the server.
 func (x *Exchange) forwardProgress(ctx context.Context) {
 	if !x.Session.ClientRequests.WantsProgress(x.Message.ProgressToken.Of(x.Message.Raw)) {
 		return

@@ -11,33 +11,34 @@ import (
 
 // Sink receives the messages that are sent to a caller before the response. It is safe for concurrent use.
 type Sink interface {
-	// HasClient reports whether an MCP client waits for the response. Otherwise requests of the server can't be
-	// answered, and the request can't be continued by another.
+	// HasClient reports whether an MCP client waits for the response. Without a client, requests of the server cannot be
+	// answered, and the call cannot be continued in a second request.
 	HasClient() bool
-	// Accepts reports whether the caller takes messages before the response.
+	// Accepts reports whether the caller accepts messages before the response.
 	Accepts() bool
-	// Open begins the stream, so that a caller sees that its request is held. It is idempotent.
+	// Open starts the stream, so that the caller sees that its request is held. It is idempotent.
 	Open()
-	// IsOpen reports whether the stream has begun.
+	// IsOpen reports whether the stream was started.
 	IsOpen() bool
-	// Send sends an event, which begins the stream. An error means that the caller can't get the event.
+	// Send sends an event. It starts the stream if necessary. An error means that the event could not be sent to the
+	// caller.
 	Send(event upstream.Event, message ...[]byte) error
-	// KeepAlive sends something that clients ignore. An error means that the caller has disconnected.
+	// KeepAlive sends data that clients ignore. An error means that the caller has disconnected.
 	KeepAlive() error
-	// Replay sets the message whose answer is stored, if the client may continue the stream after it has lost its
-	// connection. It has no effect once the stream has begun.
+	// Replay sets the message whose answer is stored, so that the client can resume the stream after it has lost its
+	// connection. Replay has no effect after the stream was started.
 	Replay(of Replayable)
 }
 
-// Replayable is a message whose answer may be stored.
+// Replayable is a message whose answer may be stored, so that a client can resume the stream of the answer.
 type Replayable interface {
 	// RawID returns the id of the message, as raw JSON.
 	RawID() []byte
-	// BeginAnswer begins to store the answer; nil if the client can't continue its stream.
+	// BeginAnswer returns a new stored stream for the answer; nil if the client cannot resume streams.
 	BeginAnswer() *session.ReplayStream
 }
 
-// ErrNoStream means that the caller takes no messages before the response.
+// ErrNoStream means that the caller accepts no messages before the response.
 var ErrNoStream = errors.New("the client reads no event stream")
 
 // MaxCallback is the maximum size of a message to a [Callback], in bytes.
@@ -50,7 +51,8 @@ type Callback struct {
 	event func(message []byte)
 }
 
-// NewCallback returns a sink that calls event with one message at a time. A nil event accepts nothing.
+// NewCallback returns a sink that calls event for each message, one at a time. If event is nil, the sink accepts no
+// messages.
 func NewCallback(event func(message []byte)) *Callback { return &Callback{event: event} }
 
 // HasClient implements [Sink].

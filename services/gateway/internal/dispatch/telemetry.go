@@ -8,7 +8,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/spans"
 )
 
-// Measure records the duration of the client's message, unless it is an answer: an answer has no method.
+// Measure records the duration of the handling of a client's request or notification. Responses are not measured,
+// because they have no method.
 func (x *Exchange) Measure(ctx context.Context, resp Response) {
 	if x.Message.Method != "" {
 		o, took := meters.Operation{Method: x.Message.Method, ErrorType: resp.ErrorType, Transport: x.Place().Transport}, time.Since(x.Received)
@@ -16,7 +17,7 @@ func (x *Exchange) Measure(ctx context.Context, resp Response) {
 	}
 }
 
-// Place returns server, revision and session of the message, as far as they are known.
+// Place returns the server, revision and session of the message for its span. Unknown values are empty.
 func (x *Exchange) Place() spans.Place {
 	return spans.Place{Server: x.ServerName, Transport: "tcp", Version: x.Version, Session: x.SessionDigest}
 }

@@ -17,13 +17,13 @@ import (
 )
 
 const (
-	// changedAfter is how old the gateway's own list may be when the server lists a definition to a session that is not
-	// the accepted one. A server whose definitions differ in each list makes the gateway list it no more often than
-	// this.
+	// changedAfter is the maximum age of the gateway's own list after a session has received a tool definition that
+	// differs from the accepted one. An older list is renewed. It also limits how often the gateway lists a server whose
+	// definitions differ each time.
 	changedAfter = 2 * time.Second
 )
 
-// Tools is what the server of an exchange lists to its caller.
+// Tools gives access to the tools that the server of an exchange lists to the caller. It implements [attempt.Tools].
 type Tools struct {
 	*Exchange
 
@@ -32,7 +32,7 @@ type Tools struct {
 	HidesTools bool
 }
 
-// tools returns what the server lists to the caller. It returns an error if policy cannot be asked.
+// tools returns the [Tools] of the exchange. It returns an error if the policy service is unavailable.
 func (x *Exchange) tools(ctx context.Context) (Tools, error) {
 	if x.Message.Method != mcp.MethodToolsCall {
 		return Tools{Exchange: x}, nil
@@ -41,9 +41,9 @@ func (x *Exchange) tools(ctx context.Context) (Tools, error) {
 	return Tools{Exchange: x, access: access, HidesTools: err == nil && !access.HidesNone}, err
 }
 
-// Listed reports whether the caller's list has the called tool: the list of this session, or what the caller sees of
-// the gateway's own. Listed takes the same steps whether a tool is hidden or does not exist. Its spans are not part of
-// the call's trace, because the result is cached for all calls.
+// Listed reports whether the caller can see the called tool. It looks in the list of this session, and then in the
+// visible part of the gateway's own list. It takes the same steps for hidden and for missing tools. Its spans are not
+// part of the call's trace, because the result is cached for all calls.
 func (t Tools) Listed(ctx context.Context) (attempt.Listing, error) {
 	if t.Addressing.ListedDigest(t.Message.Name) != nil {
 		return attempt.Listing{Listed: true}, nil

@@ -1,6 +1,6 @@
-// Package httpclient sends HTTP requests to servers. It uses its own pool of connections, does not pass requests to
-// other goroutines, and never connects to an address that cannot be meant by a configuration. It knows nothing about
-// MCP.
+// Package httpclient sends HTTP requests to servers. It has its own connection pool, does not pass requests to other
+// goroutines, and never connects to an address that no configuration can mean, such as a link-local address. It knows
+// nothing about MCP.
 package httpclient
 
 import (
@@ -21,16 +21,16 @@ import (
 )
 
 const (
-	// MaxRequest is the maximum size of a request that this package writes itself, in bytes. Every system buffers at
-	// least that many bytes on a connection, so writing never blocks.
+	// MaxRequest is the maximum size of a request that this package writes itself, in bytes. Every operating system
+	// buffers at least that many bytes per connection, so writing never blocks.
 	MaxRequest = 32 << 10
 	// maxHead is the maximum size of a response's head, in bytes.
 	maxHead = 64 << 10
-	// connBuffer is the size of each of the two buffers of a connection, in bytes.
+	// connBuffer is the size of a connection's read buffer and of its write buffer, in bytes.
 	connBuffer = 8 << 10
 )
 
-// ErrNeverSent is wrapped by the error of a request if no byte of its body can have been sent.
+// ErrNeverSent is wrapped by a request's error if no byte of the request's body can have been sent.
 var ErrNeverSent = errors.New("nothing was sent")
 
 // ErrUnreached is wrapped together with ErrNeverSent if no connection could be established.
@@ -43,12 +43,12 @@ type neverSentError struct{ error }
 func (e neverSentError) Unwrap() []error { return []error{ErrNeverSent, e.error} }
 
 // A Client sends requests to one server. On plain HTTP/1.1 the calling goroutine writes the request and reads the
-// response itself. net/http's transport passes each request to two other goroutines, which takes longer than all
-// decisions of the gateway on a call.
+// response itself. The transport of net/http passes each request to two other goroutines, which takes longer than all
+// decisions of the gateway on a call together.
 //
-// Large requests and all requests over TLS are sent with rest, which is a transport of net/http. It reads while it
-// writes, so it receives the response of a server that responds before it has read the whole request. A Client is safe
-// for concurrent use.
+// Large requests and all requests over TLS are sent with the field transport, a transport of net/http. This transport
+// reads while it writes, so it receives the response even if the server responds before it has read the whole request.
+// A Client is safe for concurrent use.
 type Client struct {
 	addr      string // empty over TLS
 	transport *http.Transport
@@ -57,7 +57,7 @@ type Client struct {
 	idle []*clientConn // the connection that was used last is at the end
 }
 
-// clientConn is a connection. It is used by one request at a time.
+// clientConn is a connection to a server. It is used by one request at a time.
 type clientConn struct {
 	net.Conn
 	alive func() bool
@@ -68,10 +68,10 @@ type clientConn struct {
 	since time.Time
 }
 
-// Send sends a request with a head, these additional fields and a body, and returns the response. The response's body
-// must be read to its end or closed. If body is nil, only the head is sent. A request is never sent twice. The error
-// wraps [ErrNeverSent] if no byte of the body can have been sent. When ctx ends, the request and the reading of the
-// response end.
+// Send sends a request with a head, additional header fields and a body, and returns the response. The caller must read
+// the response's body to its end or close it. If body is nil, only the head is sent. A request is never sent twice. The
+// error wraps [ErrNeverSent] if no byte of the body can have been sent. When ctx ends, the request is aborted, and so
+// is any reading of the response.
 func (w *Client) Send(ctx context.Context, head *Head, fields []Field, body []byte) (*http.Response, error) {
 	size := len(body)
 	for _, f := range fields {
@@ -117,7 +117,7 @@ func (w *Client) sendWithTransport(req *http.Request) (*http.Response, error) {
 	return resp, err
 }
 
-// unreached adds [ErrUnreached] to an error of connecting, unless the caller gave up before its deadline.
+// unreached adds [ErrUnreached] to a connection error, unless the caller gave up before its deadline.
 func unreached(ctx context.Context, err error) error {
 	if errors.Is(context.Cause(ctx), context.DeadlineExceeded) || ctx.Err() == nil {
 		return fmt.Errorf("%w: %w", ErrUnreached, err)
@@ -177,8 +177,8 @@ func (w *Client) popIdle() *clientConn {
 	return c
 }
 
-// putConn stores a connection for the next request. It closes the connection that was unused longest if there are too
-// many or that connection is too old.
+// putConn stores a connection for the next request. It closes the longest-unused connection if there are too many
+// connections, or if that connection has been unused for too long.
 func (w *Client) putConn(c *clientConn) {
 	c.since = time.Now()
 	w.mu.Lock()
@@ -201,16 +201,16 @@ func (w *Client) CloseIdleConnections() {
 	}
 }
 
-// responseBody is the body of a response. When it was read to its end, the connection can be used again. If it is
-// closed earlier, the connection is closed.
+// responseBody is the body of a response. When the body has been read to its end, the connection can be reused. If the
+// body is closed earlier, the connection is closed.
 type responseBody struct {
 	inner  io.Reader
 	ctx    context.Context //nolint:containedctx // the error of a read is the cause of the request's context
 	client *Client
 	conn   *clientConn
-	// stop stops watching ctx for the connection. It reports whether the connection was not yet closed because of ctx.
+	// stop stops watching ctx for the connection. It returns false if the connection was already closed because ctx ended.
 	stop func() bool
-	// closes reports whether the server closes the connection after the response.
+	// closes means that the server closes the connection after the response.
 	closes bool
 	ended  atomic.Bool // Close may be called during a Read
 }

@@ -18,33 +18,34 @@ import (
 )
 
 const (
-	// dialTimeout limits the time for establishing a connection.
+	// dialTimeout is the timeout for establishing a connection.
 	dialTimeout = 5 * time.Second
 	// maxIdle is the maximum number of unused connections to one server. With net/http's default of two, most calls
 	// under load would open a new connection.
 	maxIdle = 1024
 	// idleTimeout is how long an unused connection to a server stays open.
 	idleTimeout = 90 * time.Second
-	// receiveBuffer is the requested size of the system's receive buffer of a connection, in bytes. The system may use
-	// twice that. For HTTP/2 it is the window of each stream. These buffers count against no other limit.
+	// receiveBuffer is the requested size of the operating system's receive buffer per connection, in bytes. The system
+	// may use twice as much. For HTTP/2 it is also the flow-control window of each stream. No other limit includes these
+	// buffers.
 	receiveBuffer = 128 << 10
 )
 
-// Options say how a server is reached. The zero value means a direct connection, with the system's certificates.
+// Options say how a server is reached. The zero value means a direct connection that trusts the system's certificates.
 type Options struct {
-	// Proxy is the http or https URL of a proxy for CONNECT, with its credentials; nil for no proxy.
+	// Proxy is the http or https URL of a proxy that supports CONNECT, including credentials. It is nil for no proxy.
 	Proxy *url.URL
 	// Roots are the only trusted certificates, also for an https proxy. If Roots is nil, the system's certificates are
 	// trusted.
 	Roots *x509.CertPool
 }
 
-// New returns a client for one configured endpoint. The client never connects to an address that cannot be meant by a
-// configuration: a link-local address, or a private address to which a public name resolves.
+// New returns a client for one configured endpoint. The client never connects to an address that no configuration can
+// mean: a link-local address, or a private address to which a public name resolves.
 //
 // With a proxy, the proxy's address is checked. The endpoint's address is checked only if it is an IP address, because
-// the proxy resolves names. New returns an error if the endpoint's address is refused, and for a proxy to an endpoint
-// without TLS, whose requests the proxy could read.
+// the proxy resolves names. New returns an error if the endpoint's address is refused. It also returns an error if a
+// proxy is configured for an endpoint without TLS, because the proxy could read the requests.
 func New(u *url.URL, opts Options) (*Client, error) {
 	if opts.Proxy == nil {
 		return newDirect(u, opts), nil
@@ -94,8 +95,8 @@ func newDirect(u *url.URL, opts Options) *Client {
 	return w
 }
 
-// Dial returns a dial function for an http.Transport to one configured host. It refuses addresses that cannot be meant
-// by a configuration.
+// Dial returns a dial function for an http.Transport to one configured host. It refuses addresses that no configuration
+// can mean.
 func Dial(host string) func(ctx context.Context, network, address string) (net.Conn, error) {
 	private := mayBePrivate(host)
 	dialer := &net.Dialer{
@@ -129,8 +130,8 @@ func newTransport(host string) *http.Transport {
 	}
 }
 
-// mayBePrivate reports whether a configured host may mean a loopback or private address, because it is an IP address or
-// a name in no public zone.
+// mayBePrivate reports whether a configured host may mean a loopback or private address, because the host is an IP
+// address or a name outside of public zones.
 func mayBePrivate(host string) bool {
 	if _, err := netip.ParseAddr(host); err == nil {
 		return true
@@ -147,8 +148,8 @@ func mayBePrivate(host string) bool {
 	return false
 }
 
-// specialRanges contains the ranges, in addition to those that netip knows, in which there are no public servers
-// (IANA's registries of special-purpose addresses).
+// specialRanges contains the address ranges without public servers (IANA's registries of special-purpose addresses)
+// that netip does not recognize.
 var specialRanges = []netip.Prefix{
 	netip.MustParsePrefix("0.0.0.0/8"),      // RFC 791: this network
 	netip.MustParsePrefix("100.64.0.0/10"),  // RFC 6598: shared by a provider's customers, and some clouds' metadata
@@ -160,14 +161,15 @@ var specialRanges = []netip.Prefix{
 	netip.MustParsePrefix("fec0::/10"),      // RFC 3879: site-local
 }
 
-// Ranges of addresses that contain an IPv4 address, which is reached instead.
+// Ranges of IPv6 addresses that embed an IPv4 address. A connection to such an IPv6 address finally reaches the
+// embedded IPv4 address.
 var (
 	nat64  = netip.MustParsePrefix("64:ff9b::/96") // RFC 6052
 	sixTo4 = netip.MustParsePrefix("2002::/16")    // RFC 3056
 )
 
-// checkAddress refuses link-local, multicast and unspecified addresses. If a public name was resolved, it also refuses
-// other addresses that are not public (SSRF by DNS rebinding).
+// checkAddress refuses link-local, multicast and unspecified addresses. If the address was resolved from a public name,
+// checkAddress also refuses all other addresses that are not public (SSRF by DNS rebinding).
 func checkAddress(host, address string, private bool) error {
 	ap, err := netip.ParseAddrPort(address)
 	if err != nil {
@@ -184,7 +186,7 @@ func checkAddress(host, address string, private bool) error {
 	}
 }
 
-// finalAddress returns the address that is finally reached, without its zone.
+// finalAddress returns the address that a connection to ip finally reaches, without its zone.
 func finalAddress(ip netip.Addr) netip.Addr {
 	ip = ip.Unmap().WithZone("")
 	raw := ip.As16()

@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// Checks that the address at the time of dialling decides whether a configured name may be connected to (SSRF).
+// Checks that the address to which a configured name resolves at the time of dialling decides whether the connection is
+// allowed (SSRF).
 func TestCheckAddress(t *testing.T) {
 	t.Parallel()
 	const never, ifPrivate, always = "never", "only where the host may be private", "always"
@@ -73,8 +74,8 @@ func TestCheckAddress(t *testing.T) {
 	}
 }
 
-// Checks that a proxy is used only for connections that are encrypted up to the server, and not for an address that
-// cannot be meant by a configuration.
+// Checks that a proxy is used only for connections that are encrypted end to end, and never for an address that no
+// configuration can mean.
 func TestNew_UsesProxyOnlyForHTTPS(t *testing.T) {
 	t.Parallel()
 	proxy, err := url.Parse("http://user:secret@127.0.0.1:3128")

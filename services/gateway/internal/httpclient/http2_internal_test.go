@@ -11,7 +11,7 @@ import (
 )
 
 // Case X3. Checks that only a small part of an unread HTTP/2 response is received, because the buffers of a connection
-// count against no budget.
+// are not charged to any budget.
 func TestClient_BuffersLittleOfUnreadHTTP2Responses(t *testing.T) {
 	t.Parallel()
 	var sent atomic.Int64

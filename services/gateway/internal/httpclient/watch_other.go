@@ -4,5 +4,6 @@ package httpclient
 
 import "net"
 
-// watch cannot check connections on this system. A request on a connection that the server has closed fails.
+// watch returns a function that always returns true, because connections cannot be checked on this system. A request on
+// a connection that the server has closed fails.
 func watch(net.Conn) (alive func() bool) { return func() bool { return true } }

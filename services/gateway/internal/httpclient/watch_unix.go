@@ -7,8 +7,8 @@ import (
 	"syscall"
 )
 
-// watch returns a function that reports whether an unused connection can be used, because the other end has neither
-// closed it nor sent unexpected bytes. The function must be called by one goroutine at a time.
+// watch returns a function that reports whether an unused connection is still usable. This is the case if the server
+// has neither closed the connection nor sent unexpected bytes. The function must be called by one goroutine at a time.
 func watch(conn net.Conn) (alive func() bool) {
 	sc, ok := conn.(syscall.Conn)
 	if !ok {

@@ -11,8 +11,8 @@ import (
 const maxHops = 16
 
 // clientAddr returns the address from which a request was sent, without the port. Only trusted proxies may forward an
-// address. The client is the last address, counted back from the connection, that does not belong to a trusted proxy.
-// If the proxies forward no address, or two different ones, clientAddr returns the proxy's own address.
+// address. The client is the first address, going back from the connection, that does not belong to a trusted proxy. If
+// the proxies forward no address, or two different ones, clientAddr returns the proxy's own address.
 func (s *Server) clientAddr(r *http.Request) string {
 	at, err := netip.ParseAddrPort(r.RemoteAddr)
 	if err != nil {
@@ -39,8 +39,8 @@ func (s *Server) trusted(addr netip.Addr) bool {
 	return slices.ContainsFunc(s.cfg.Proxies, func(p netip.Prefix) bool { return p.Contains(addr) })
 }
 
-// lastUntrusted returns the client of a request that arrived from an address, given the forwarded hops. It follows the
-// hops from the last to the first as long as they are trusted proxies.
+// lastUntrusted returns the client's address for a request that arrived from the address `from`, with the forwarded
+// `hops`. It follows the hops from the last to the first as long as they are trusted proxies.
 func (s *Server) lastUntrusted(from netip.Addr, hops []string) netip.Addr {
 	for i, hop := range slices.Backward(hops) {
 		addr, ok := parseNode(hop)
@@ -62,8 +62,8 @@ func forwardedFor(h http.Header) (hops []string) {
 	return hops
 }
 
-// forwarded returns the parameter `for` of each element of Forwarded (RFC 7239, section 4). It is empty for an element
-// without that parameter.
+// forwarded returns the parameter `for` of each element of Forwarded (RFC 7239, section 4). The value is empty for an
+// element without that parameter.
 func forwarded(h http.Header) (hops []string) {
 	for _, line := range h["Forwarded"] {
 		for element := range strings.SplitSeq(line, ",") {

@@ -20,7 +20,8 @@ var pageHeaders = []string{"authorization", "content-type", "last-event-id"} //n
 
 // withCORS lets pages of accepted origins read responses, including refusals, and answers their preflight requests
 // (Fetch Standard, section 3.2). A preflight request has no caller, so its response is the same for every server.
-// Credentials of the browser are not allowed, because MCP's credentials are in a header that the page has to set.
+// Browser credentials, such as cookies, are not allowed, because MCP credentials are in a header that the page has to
+// set.
 func (s *Server) withCORS(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if len(s.cfg.Origins) == 0 || r.URL.Path != "/mcp" && !strings.HasPrefix(r.URL.Path, "/mcp/") {
@@ -53,8 +54,8 @@ func answerPreflight(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusNoContent)
 }
 
-// allowedHeaders returns the headers that a page may send. CORS has no pattern for the headers of MCP, so the requested
-// ones are listed.
+// allowedHeaders returns the headers that a page may send. CORS has no wildcard for headers that begin with `mcp-`, so
+// the requested headers of this form are listed.
 func allowedHeaders(requested []string) []string {
 	out := append(slices.Clone(pageHeaders), "mcp-session-id", "mcp-protocol-version", "mcp-method", "mcp-name")
 	if len(requested) != 1 || len(requested[0]) > maxAskedHeaders {

@@ -6,9 +6,9 @@ import (
 )
 
 const (
-	// writeTimeout is how long a client may take to read each piece of at most maxPiece bytes. minRate is the average
-	// rate at which the client must read after the first writeTimeout, in bytes per second. Only the time in which the
-	// gateway waits for the client counts. An answer as a whole has no time limit, because a call may take long.
+	// writeTimeout is how long a client may take to read each piece of at most maxPiece bytes. After the first
+	// writeTimeout, the client must read at an average rate of at least minRate, in bytes per second. Only time in which
+	// the gateway waits for the client counts. The answer as a whole has no timeout, because a call may take long.
 	writeTimeout = 10 * time.Second
 	maxPiece     = 64 << 10
 	minRate      = 64 << 10
@@ -20,19 +20,19 @@ func (s *Server) withWriteDeadlines(next http.Handler) http.Handler {
 		defer func() {
 			if panicked := recover(); panicked != nil {
 				s.deps.Panicked(r.Context(), panicked)
-				panic(http.ErrAbortHandler) // otherwise the client would take the part that it has received for the whole answer
+				panic(http.ErrAbortHandler) // otherwise the client would take a part for the whole answer
 			}
 		}()
 		if len(r.TransferEncoding) > 0 || !r.ProtoAtLeast(1, 1) {
-			// A proxy may see the end of such a request elsewhere (RFC 9112, sections 6.1 and 11.2). Therefore no
-			// further request is read from this connection.
+			// A proxy may locate the end of this request differently (RFC 9112, sections 6.1 and 11.2). Therefore no further
+			// request is read from this connection.
 			w.Header().Set("Connection", "close")
 		}
 		next.ServeHTTP(&deadlineWriter{ResponseWriter: w, control: http.NewResponseController(w)}, r)
 	})
 }
 
-// deadlineWriter sets a deadline for each piece of an answer. If the client does not read a piece in time, the
+// deadlineWriter sets a write deadline for each piece of an answer. If the client does not read a piece in time, the
 // connection is closed.
 type deadlineWriter struct {
 	http.ResponseWriter
@@ -42,7 +42,7 @@ type deadlineWriter struct {
 	waited  time.Duration
 }
 
-// Unwrap returns the writer with which http.ResponseController finds further methods.
+// Unwrap returns the underlying writer, so that http.ResponseController finds its methods.
 func (w *deadlineWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
 // WriteHeader implements http.ResponseWriter.
@@ -72,11 +72,11 @@ func (w *deadlineWriter) FlushError() error {
 	return err
 }
 
-// setDeadline sets the deadline of the next piece. The deadline is earlier for a client that has been slow.
+// setDeadline sets the write deadline for the next piece. The deadline is earlier for a client that has been slow.
 func (w *deadlineWriter) setDeadline() (now time.Time) {
 	now = time.Now()
 	earned := time.Duration(float64(w.written) / minRate * float64(time.Second))
 	remaining := writeTimeout + earned - w.waited
-	_ = w.control.SetWriteDeadline(now.Add(min(writeTimeout, remaining))) // only the transports of tests have no deadlines
+	_ = w.control.SetWriteDeadline(now.Add(min(writeTimeout, remaining))) // only transports in tests do not support deadlines
 	return now
 }

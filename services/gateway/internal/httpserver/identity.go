@@ -20,14 +20,15 @@ import (
 type Caller struct {
 	// Principal is never nil.
 	Principal *identityv1.Principal
-	// Stale reports whether the token may have been revoked since policy last confirmed it.
+	// Stale means that the token may have been revoked since policy last confirmed it.
 	Stale bool
-	// Revoked reports whether the token has been revoked by now, or may have been. It is never nil.
+	// Revoked reports whether the token has been revoked. It also returns true if that is not known. The function is never
+	// nil.
 	Revoked func() bool
 }
 
-// Authenticated passes requests of agents with a valid token to next. The requests of a caller that has too many
-// connections go to full instead, and their connection is closed.
+// Authenticated passes requests of agents with a valid token to next. If a caller has too many connections, its request
+// is passed to full instead, and the connection is closed.
 func (s *Server) Authenticated(next, full func(http.ResponseWriter, *http.Request, Caller)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		secret, ok := bearer(r.Header["Authorization"])
@@ -54,8 +55,8 @@ func (s *Server) Authenticated(next, full func(http.ResponseWriter, *http.Reques
 	}
 }
 
-// revocationCheck returns a function that reports whether a token no longer belongs to its principal, or whether that
-// is not known. If the policy service is busy, the function waits until ctx ends.
+// revocationCheck returns a function that reports whether a token no longer belongs to its principal. The function also
+// returns true if that is not known. If the policy service is busy, the function waits until ctx ends.
 func (s *Server) revocationCheck(ctx context.Context, secret string, principal *identityv1.Principal) func() bool {
 	return func() bool {
 		is, err := s.deps.Tokens.Await(ctx, secret)
@@ -64,7 +65,7 @@ func (s *Server) revocationCheck(ctx context.Context, secret string, principal *
 }
 
 // bearer returns the bearer token of a request (RFC 6750, section 2.1). It returns false unless the request has exactly
-// one.
+// one token.
 func bearer(lines []string) (string, bool) {
 	if len(lines) != 1 {
 		return "", false
@@ -74,7 +75,8 @@ func bearer(lines []string) (string, bool) {
 }
 
 const (
-	// noToken is the text for a request without a bearer token, and wrongToken for a request with an unknown token.
+	// noToken is the error text for a request without a bearer token. wrongToken is the error text for a request with an
+	// unknown token.
 	noToken    = "the request has no bearer token, or more than one: send the header `Authorization: Bearer TOKEN`, with an agent's token of this mesh."
 	wrongToken = "the mesh does not know this bearer token, or it was revoked: ask the operator of the mesh for an agent's token."
 )
@@ -91,8 +93,8 @@ func (s *Server) unauthenticated(w http.ResponseWriter, r *http.Request, sent bo
 	s.refuse(w, r, commonv1.Code_CODE_UNAUTHENTICATED, why)
 }
 
-// refuse refuses a request before its caller is identified. Such refusals are counted and not recorded one by one,
-// because callers without an identity must not fill the journal.
+// refuse refuses a request before its caller is identified. These refusals are only counted and not recorded
+// individually, because callers without an identity must not be able to fill the journal.
 func (s *Server) refuse(w http.ResponseWriter, r *http.Request, code commonv1.Code, message string) {
 	s.deps.Admission(enum.NameOrEmpty(code), s.clientAddr(r))
 	s.deps.Meters.CountRefused(r.Context(), code)

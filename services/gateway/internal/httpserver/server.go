@@ -18,14 +18,14 @@ import (
 )
 
 const (
-	// headerTimeout limits the time for reading the head of a request. readTimeout limits the time for reading the whole
+	// headerTimeout is the timeout for reading the head of a request. readTimeout is the timeout for reading the whole
 	// request, including a body that is not used.
 	headerTimeout = 10 * time.Second
 	readTimeout   = 30 * time.Second
 	// idleTimeout is how long an unused client connection stays open.
 	idleTimeout = 2 * time.Minute
-	// sendBuffer is the size of the socket's send buffer in bytes. The system takes up to twice that. The buffer does
-	// not count against any caller. The larger it is, the later the gateway notices a slow reader.
+	// sendBuffer is the size of the socket's send buffer in bytes. The operating system takes up to twice as much. The
+	// buffer is not charged to any caller. The larger it is, the later the gateway notices a slow reader.
 	sendBuffer = 128 << 10
 	// maxHeader is the maximum size of a request's head, in bytes.
 	maxHeader = 32 << 10
@@ -36,9 +36,9 @@ const (
 type Config struct {
 	// Hosts are host names that are accepted in addition to loopback names, without ports, in lower case.
 	Hosts []string
-	// Origins are accepted in addition to those on loopback.
+	// Origins are accepted in addition to origins on loopback.
 	Origins []string
-	// Proxies are the networks of trusted proxies. The client address that they forward is used.
+	// Proxies are the networks of trusted proxies. The gateway uses the client address that these proxies forward.
 	Proxies []netip.Prefix
 }
 
@@ -71,7 +71,7 @@ func New(cfg Config, deps Deps) (*Server, error) {
 func (s *Server) Guard(next http.Handler) http.Handler { return s.checkSite(s.withCORS(next)) }
 
 // HTTP returns an HTTP server with this handler. It closes connections of clients that send or read too slowly, so that
-// no client can hold a connection, a session or a call for longer than the limits above.
+// no client can hold a connection, a session or a call for longer than the timeouts of this package allow.
 func (s *Server) HTTP(handler http.Handler) *http.Server {
 	return &http.Server{
 		Handler:           s.withWriteDeadlines(handler),
@@ -85,16 +85,16 @@ func (s *Server) HTTP(handler http.Handler) *http.Server {
 	}
 }
 
-// http1 returns the protocols for connections: HTTP/1 only, also over TLS. Therefore a limit for a connection is also a
-// limit for a request.
+// http1 returns the protocols for connections: only HTTP/1, even over TLS. Therefore a limit per connection is also a
+// limit per request in flight.
 func http1() *http.Protocols {
 	p := new(http.Protocols)
 	p.SetHTTP1(true)
 	return p
 }
 
-// Listen limits the connections of a listener: the unauthenticated connections in total and of each address, and the
-// connections of each caller. Trusted proxies must limit connections themselves.
+// Listen wraps lis in a listener that limits connections: unauthenticated connections in total and per address, and
+// connections per caller. Trusted proxies must limit connections themselves.
 func (s *Server) Listen(lis net.Listener) (*connlimit.Listener, error) {
 	return connlimit.Listen(lis, connlimit.Limits{
 		MaxUnauthenticated: 1024, MaxPerAddress: 256, MaxPerCaller: 1024, IdentifyTimeout: 15 * time.Second, IsTrusted: s.trusted, MaxProxied: 4096,
@@ -122,7 +122,8 @@ func onConnect(ctx context.Context, c net.Conn) context.Context {
 	return ctx
 }
 
-// mayConnect reports whether a caller may have one more connection: the one over which its request was sent.
+// mayConnect reports whether a caller may have an additional connection, which is the connection of the current
+// request.
 func mayConnect(ctx context.Context, p *identityv1.Principal) bool {
 	at, ok := ctx.Value(connKey{}).(*connlimit.Conn)
 	return !ok || at.IsIdentified() || at.Identify(p.GetTenant()+"/"+p.GetSubject())

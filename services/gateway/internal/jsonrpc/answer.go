@@ -27,7 +27,7 @@ type Answer struct {
 	// IsError is true if result.isError is true.
 	IsError bool
 	// ToolList is result.tools if result.tools is an array, and Tools are its elements in order. If a response to
-	// tools/list has no ToolList, the gateway has nothing to filter.
+	// tools/list has no ToolList, there is nothing to filter.
 	ToolList Span
 	Tools    []Tool
 	// Raw values of other members of the result.
@@ -54,8 +54,8 @@ type Answer struct {
 type Tool struct {
 	// Definition is the whole element.
 	Definition Span
-	// Name is the tool's name with escapes resolved. It is empty if the element is not an object, has no string name,
-	// or has a key that a reader could take for the name. A tool with an empty Name must not be listed.
+	// Name is the tool's name with escapes resolved. It is empty if the element is not an object, has no string name, or
+	// has a key that a parser could take for the name. A tool with an empty Name must not be listed.
 	Name string
 	// NameValue is the raw value of the name. A caller that renames the tool replaces it with [ApplyEdits].
 	NameValue Span
@@ -86,10 +86,10 @@ func (in Input) Request(raw, id []byte) []byte {
 // without a byte order mark or lone surrogates, and its keys must be unique at every depth. Only the length of numbers
 // is limited.
 //
-// Unknown keys are accepted. However, in the envelope, the result and the params, a key that a reader could take for
-// one of the protocol's keys is refused.
+// Unknown keys are accepted. However, a key of the envelope, the result or the params is refused if a parser could take
+// it for one of the protocol's keys.
 //
-// The Answer refers to raw. ReadAnswer neither copies nor changes raw.
+// The Answer refers to the memory of raw. ReadAnswer neither copies nor modifies raw.
 func ReadAnswer(raw []byte, limits Limits) (*Answer, error) {
 	r := reader{scanner: scanner{raw: raw, limits: limits}}
 	r.a = &Answer{Raw: raw}
@@ -114,7 +114,7 @@ func (a *Answer) Clean(hide func(Tool) bool) []Edit {
 		}
 	}
 	edits := removeItems(nil, a.Raw, hidden)
-	// The members inside a hidden tool are removed together with the tool.
+	// Members inside a hidden tool are removed together with the tool.
 	var visible []item
 	for _, f := range a.foreign {
 		for len(hidden) > 0 && hidden[0].End <= f.Start {
@@ -127,8 +127,8 @@ func (a *Answer) Clean(hide func(Tool) bool) []Edit {
 	return removeItems(edits, a.Raw, visible)
 }
 
-// WithID returns a copy of a response that has another raw id and is cleaned as by [Answer.Clean] with a nil hide.
-// All other bytes are unchanged. Every span is moved to the new position, so the copy need not be parsed. For any other
+// WithID returns a copy of a response with another raw id, with the edits of [Answer.Clean] for a nil hide applied. All
+// other bytes are unchanged. Every span is moved to the new position, so the copy need not be parsed. For any other
 // kind of message the error is [ErrSplice].
 func (a *Answer) WithID(id []byte) (*Answer, error) {
 	if a.Kind != Response {
@@ -162,8 +162,8 @@ func (a *Answer) WithID(id []byte) (*Answer, error) {
 	return &out, nil
 }
 
-// AppendTool returns the edit that appends a tool, as JSON, to ToolList. The caller must use the edit together with the
-// edits of [Answer.Clean] for the same hide.
+// AppendTool returns the edit that appends a tool, as JSON, to ToolList. The caller must apply the edit together with
+// the edits of [Answer.Clean] for the same hide.
 func (a *Answer) AppendTool(tool []byte, hide func(Tool) bool) Edit {
 	with := tool
 	if slices.ContainsFunc(a.Tools, func(t Tool) bool { return hide == nil || !hide(t) }) {

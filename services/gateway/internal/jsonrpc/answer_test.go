@@ -115,7 +115,7 @@ var badAnswers = []refusal{
 	{"a variant in the error", `{"jsonrpc":"2.0","id":1,"error":{"Code":1}}`, commonv1.Code_CODE_FIELD_CASE_VARIANT},
 	{"a variant in the params", `{"jsonrpc":"2.0","method":"notifications/x","params":{"progre` + "\u017f" + `s":1}}`, commonv1.Code_CODE_FIELD_CASE_VARIANT}}
 
-// Case U1. Checks that an answer is refused if it is not valid JSON-RPC, or if readers could read it in two ways.
+// Case U1. Checks that an answer is refused if it is not valid JSON-RPC, or if parsers could read it in two ways.
 func TestReadAnswer_RefusesAmbiguousAnswers(t *testing.T) {
 	t.Parallel()
 	for _, tt := range badAnswers {
@@ -180,7 +180,7 @@ func TestClean_RemovesReservedMembersAndHiddenTools(t *testing.T) {
 	}
 }
 
-// Case U1. Checks that the memory for reading an answer is no large multiple of the answer's size.
+// Case U1. Checks that parsing an answer does not take much more memory than the answer's size.
 func TestReadAnswer_LimitsMemory(t *testing.T) {
 	t.Parallel()
 	keys := make([]string, 1_000_000)
@@ -215,7 +215,7 @@ func TestReadAnswer_LimitsMemory(t *testing.T) {
 	}
 }
 
-// Case U1. Checks that the requests in an answer are found wherever they are, and are read unambiguously.
+// Case U1. Checks that the requests in an answer are found at any position, and are read unambiguously.
 func TestReadAnswer_FindsInputRequests(t *testing.T) {
 	t.Parallel()
 	raw := []byte(`{"jsonrpc":"2.0","id":7,"result":{"inputRequests":{"a":{"params":{"_meta":{"dev.sluice/x":1},"n":1.0},"method":"roots/list","more":[]},"b":7,"":{}},"resultType":"input_required"}}`)

@@ -52,8 +52,8 @@ func BenchmarkParse(b *testing.B) {
 	}
 }
 
-// BenchmarkFloor measures the lower bound for BenchmarkParse: a strict reading of the same messages with jsontext,
-// token by token, without the parser's rules.
+// BenchmarkFloor measures a lower bound for BenchmarkParse: jsontext reads the same messages in strict mode, token by
+// token, without the parser's additional rules.
 func BenchmarkFloor(b *testing.B) {
 	for _, c := range calls {
 		b.Run(c.name, func(b *testing.B) {

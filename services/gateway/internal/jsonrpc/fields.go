@@ -15,16 +15,16 @@ const (
 	protocolPrefix = "io.modelcontextprotocol/"
 )
 
-// withoutSessions is the revision that has no subscriptions to single resources. In that revision, a request to
-// subscribe has an unknown method and need not have a URI.
+// withoutSessions is the revision in which resources/subscribe and resources/unsubscribe do not exist. In this
+// revision, these are unknown methods whose requests need no URI.
 const withoutSessions = "2026-07-28"
 
-// Protocol fields by their folded spelling. A key that folds to one of these fields must be equal to the field.
-// Otherwise a reader that ignores case would take the key for the field.
+// Protocol fields, keyed by their folded spelling. A key that folds to one of these fields must be equal to the field,
+// because a parser that ignores case would take any other spelling for the field.
 var (
 	envelopeFields = foldTable("jsonrpc", "id", "method", "params", "result", "error")
 
-	// paramsFields are the fields of all methods together, because the method may follow the params.
+	// paramsFields are the params fields of all methods, because the method may follow the params in the message.
 	paramsFields = foldTable("_meta", "name", "arguments", "uri", "cursor",
 		"protocolVersion", "capabilities", "clientInfo", "requestId", "reason",
 		"progressToken", "progress", "total", "message", "level", "logger", "data",
@@ -50,8 +50,8 @@ var (
 
 	toolFields = foldTable("name")
 
-	// methods are the methods of all revisions. A server that ignores case would take another spelling for one of these
-	// methods, to which other rules apply.
+	// methods are the methods of all revisions. A server that ignores case would take a different spelling for one of
+	// these methods, although other policy rules apply to that spelling.
 	methods = foldTable(mcpmethod.All()...)
 )
 
@@ -73,9 +73,9 @@ func isVariant(table map[string]string, key []byte) bool {
 	return known && field != string(key)
 }
 
-// fold appends key to dst and replaces each character that a reader may take for an ASCII letter by that letter in
-// lower case. By Unicode's simple case folding these characters are the capitals, the long s and the Kelvin sign. The
-// Turkish letters are included because Java's equalsIgnoreCase treats them as an i.
+// fold appends key to dst, and replaces each character that a parser may take for an ASCII letter with that letter in
+// lower case. According to Unicode's simple case folding, these characters are the capital letters, the long s and the
+// Kelvin sign. The Turkish dotted I and dotless i are included because Java's equalsIgnoreCase treats them as an i.
 func fold(dst, key []byte) []byte {
 	for i := 0; i < len(key); i++ {
 		c := key[i]
@@ -102,8 +102,8 @@ func fold(dst, key []byte) []byte {
 	return dst
 }
 
-// Fold returns a key in which each character that a reader may take for an ASCII letter is replaced by that letter in
-// lower case. Two keys with the same folded text are equal for a reader that ignores case.
+// Fold returns a key in which each character that a parser may take for an ASCII letter is replaced with that letter in
+// lower case. Two keys with the same folded text are equal for a parser that ignores case.
 func Fold(key string) string { return string(fold(nil, []byte(key))) }
 
 // foldsToPrefix reports whether key begins with prefix in any case.
@@ -115,7 +115,7 @@ func foldsToPrefix(key []byte, prefix string) bool {
 	return len(folded) >= len(prefix) && string(folded[:len(prefix)]) == prefix
 }
 
-// isMeta reports whether a reader could take key for _meta.
+// isMeta reports whether a parser could take key for _meta.
 func isMeta(key []byte) bool {
 	if len(key) != len("_meta") || key[0] != '_' { // no multi-byte character folds to a letter of _meta
 		return false
@@ -124,7 +124,7 @@ func isMeta(key []byte) bool {
 	return string(fold(buf[:0], key)) == "_meta"
 }
 
-// refuseVariant refuses a key that a reader could take for another field of the table.
+// refuseVariant refuses a key that a parser could take for a different field of the table.
 func (s *scanner) refuseVariant(table map[string]string, f *frame) error {
 	if isVariant(table, f.key) {
 		return s.variant(f)

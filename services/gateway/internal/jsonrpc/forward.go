@@ -20,12 +20,12 @@ func (t Trace) fields() [traceFields][2]string {
 }
 
 // Outgoing returns the message in the form in which it is sent to a server. Every "dev.sluice/" member of _meta is
-// removed. Each member of the trace context that m has is replaced by the value in t, or removed if that value is
-// empty; missing members are not added. If claims is not nil, that raw object replaces the client's declared
+// removed. Each trace context member that m has is replaced with the value in t, or removed if that value is empty.
+// Missing members are not added. If claims is not nil, it is a raw object that replaces the client's declared
 // capabilities.
 //
-// All other bytes are the judged bytes. Every span and string of the result refers to the new bytes, so they need not
-// be parsed again. Outgoing returns m itself if nothing changes. The result must not be passed to Outgoing again.
+// All other bytes are unchanged. Every span and string of the result refers to the new bytes, so the result need not be
+// parsed again. Outgoing returns m itself if nothing changes. The result must not be passed to Outgoing again.
 func (m *Message) Outgoing(t Trace, claims []byte) (*Message, error) {
 	edits, removed := m.outgoing(t, claims)
 	if len(edits) == 0 {
@@ -50,7 +50,8 @@ func (m *Message) Outgoing(t Trace, claims []byte) (*Message, error) {
 	return &sent, nil
 }
 
-// outgoing returns the edits for [Message.Outgoing] by position, and the number of members of _meta that they remove.
+// outgoing returns the edits for [Message.Outgoing], sorted by position, and the number of _meta members that they
+// remove.
 func (m *Message) outgoing(t Trace, claims []byte) (edits []Edit, removed int) {
 	meta := &m.Meta
 	out := slices.Clone(meta.ours)
@@ -72,8 +73,8 @@ func (m *Message) outgoing(t Trace, claims []byte) (edits []Edit, removed int) {
 	return edits, len(out)
 }
 
-// replacedValue returns the value that a trace member has after its replacement by text. It is empty if m does not have
-// the member or text is longer than most.
+// replacedValue returns the value of a trace member after its replacement with text. It is empty if m does not have the
+// member or text is longer than most.
 func (m *Message) replacedValue(field int, text string, most int) string {
 	if !m.Meta.trace[field].Present() || len(text) > most || quote(text) == nil {
 		return ""
@@ -92,10 +93,10 @@ func (m *Message) spans() [17]*Span {
 // ErrMemberExists means that a message already has a member that would be added. Compare with errors.Is.
 var ErrMemberExists = errors.New("the message already has a member that would be added")
 
-// WithMeta returns a request in the form for a server without sessions. It adds meta to the _meta, where each request
-// repeats what a session declared, and params to the params (MCP 2026-07-28, Requests). Both are raw members separated
-// by commas, and meta is not empty. All other bytes are unchanged. The result is parsed again. Errors are
-// [ErrMemberExists], [ErrSplice], or an [*Error].
+// WithMeta returns a request in the form for a server without sessions. It adds the members in meta to _meta, in which
+// each request repeats what a session would declare, and the members in params to the request's params (MCP 2026-07-28,
+// Requests). Both arguments contain raw members separated by commas, and meta must not be empty. All other bytes are
+// unchanged. The result is parsed again. Errors are [ErrMemberExists], [ErrSplice], or an [*Error].
 func (m *Message) WithMeta(meta, params []byte) (*Message, error) {
 	if m.Meta.ProtocolVersion != "" || m.Meta.Capabilities.Present() || m.clientInfo.Present() && m.Method != "initialize" || m.members(m.Params, paramsAgain) != nil {
 		return nil, ErrMemberExists
@@ -111,10 +112,10 @@ func (m *Message) WithMeta(meta, params []byte) (*Message, error) {
 	return m.reparsed(append(edits, m.insertMeta(bytes.Clone(meta), m.Meta.members)))
 }
 
-// WithoutClientMeta returns a request in the form for a server with sessions. It removes the members of _meta that
-// describe the client and the revision, because a session declares them. It also removes the responses and the state of
-// a repeated request (MCP 2026-07-28, Requests and Multi Round-Trip Requests). All other bytes are unchanged. The
-// result is parsed again.
+// WithoutClientMeta returns a request in the form for a server with sessions. It removes the _meta members that
+// describe the client and the revision, because a session declares these once. It also removes the responses and the
+// state of a repeated request (MCP 2026-07-28, Requests and Multi Round-Trip Requests). All other bytes are unchanged.
+// The result is parsed again.
 func (m *Message) WithoutClientMeta() (*Message, error) {
 	edits := removeItems(nil, m.Raw, m.members(m.Meta.Object, metaOfRequests))
 	return m.reparsed(append(edits, removeItems(nil, m.Raw, m.members(m.Params, paramsAgain))...))
@@ -143,7 +144,7 @@ var (
 	paramsAgain    = foldTable("inputResponses", "requestState")
 )
 
-// members returns the members of an object in m whose keys are in keys.
+// members returns those members of an object in m whose keys are in keys.
 func (m *Message) members(of Span, keys map[string]string) (out []item) {
 	passed := Limits{Bytes: math.MaxInt, Depth: math.MaxInt, Tokens: math.MaxInt, KeyBytes: math.MaxInt, NumberBytes: math.MaxInt}
 	s := scanner{raw: m.Raw, pos: of.Start, limits: passed}
@@ -166,7 +167,7 @@ func (m *Message) members(of Span, keys map[string]string) (out []item) {
 	}
 }
 
-// insertMeta returns the edit that inserts members into a _meta that keeps remain other members.
+// insertMeta returns the edit that inserts members into _meta, of which remain other members are kept.
 func (m *Message) insertMeta(members []byte, remain int) Edit {
 	var at int
 	switch {
@@ -185,8 +186,8 @@ func (m *Message) insertMeta(members []byte, remain int) Edit {
 	return Edit{Span{at, at}, members}
 }
 
-// quote returns text as a JSON string. It returns nil if text is empty or not UTF-8, because a broken trace must not
-// break a call.
+// quote returns text as a JSON string. It returns nil if text is empty or not UTF-8, because an invalid trace must not
+// make a call fail.
 func quote(text string) []byte {
 	if text == "" {
 		return nil

@@ -2,8 +2,8 @@ package jsonrpc_test
 
 import "testing"
 
-// Checks that First removes the state and the responses of a repeated request wherever they are, and changes nothing
-// else.
+// Checks that WithoutRetryMembers removes the state and the responses of a repeated request at any position, and
+// changes nothing else.
 func TestWithoutRetryMembers_RestoresFirstForm(t *testing.T) {
 	t.Parallel()
 	const state = `"requestState":"s"`

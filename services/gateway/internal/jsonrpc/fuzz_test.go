@@ -17,7 +17,7 @@ import (
 )
 
 // The fuzz tests compare the parser with the standard package encoding/json, which takes the last of two equal keys and
-// ignores the case of keys. If the parser accepts a message, both must have read the same.
+// ignores the case of keys. If the parser accepts a message, both must have read the same content.
 
 // decode decodes raw with the standard package. It keeps the spelling of numbers.
 func decode(t *testing.T, raw []byte, into any) {
@@ -37,7 +37,7 @@ func tree(t *testing.T, raw []byte) (value any) {
 	return value
 }
 
-// caseInsensitive is a message as a program reads it that ignores the case of keys.
+// caseInsensitive is a message as read by a program that ignores the case of keys.
 type caseInsensitive struct {
 	Method  any
 	ID      any
@@ -53,13 +53,13 @@ type caseInsensitive struct {
 // same reports an error unless got and want are equal.
 func same(t *testing.T, raw []byte, what string, got, want any) {
 	t.Helper()
-	// cmp.Diff needs exponential time for values that are nested this deep.
+	// cmp.Diff needs exponential time for values with this nesting depth.
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("%s of %q\n the gate: %#v\nstandard: %#v", what, raw, got, want)
 	}
 }
 
-// sameAsStandard reports an error unless the standard package reads the same in raw as the parser.
+// sameAsStandard reports an error unless the standard package and the parser read the same content in raw.
 func sameAsStandard(t *testing.T, m *jsonrpc.Message) {
 	t.Helper()
 	var other caseInsensitive
@@ -89,7 +89,8 @@ func sameAsStandard(t *testing.T, m *jsonrpc.Message) {
 	same(t, m.Raw, "the progress token", tree(t, m.Meta.ProgressToken.Of(m.Raw)), meta["progressToken"])
 }
 
-// expectedOutgoing returns the expected result of Outgoing, computed from the standard package's tree.
+// expectedOutgoing returns the expected result of Outgoing, computed from the tree that the standard package has
+// parsed.
 func expectedOutgoing(message map[string]any, trace jsonrpc.Trace) map[string]any {
 	params, _ := message["params"].(map[string]any)
 	meta, _ := params["_meta"].(map[string]any)
@@ -166,7 +167,7 @@ func checkOutgoing(t *testing.T, m *jsonrpc.Message, trace jsonrpc.Trace) {
 	}
 }
 
-// foldKey lowers the case of a key and replaces characters that look like its letters.
+// foldKey converts a key to lower case, and replaces characters that fold to ASCII letters.
 func foldKey(key string) string {
 	return strings.ToLower(strings.NewReplacer("\u017f", "s", "\u212a", "k", "\u0130", "i", "\u0131", "i").Replace(key))
 }
@@ -240,7 +241,7 @@ func FuzzReadAnswer(f *testing.F) {
 	})
 }
 
-// checkReadAnswer compares ReadAnswer with a strict reading by jsontext.
+// checkReadAnswer compares ReadAnswer with jsontext in strict mode.
 func checkReadAnswer(t *testing.T, raw []byte) {
 	t.Helper()
 	a, err := jsonrpc.ReadAnswer(raw, jsonrpc.AnswerLimits())
@@ -317,7 +318,7 @@ func checkAddressed(t *testing.T, a *jsonrpc.Answer) {
 	}
 }
 
-// checkAdd compares the list after the edits of Add and Clean with the expected list.
+// checkAdd applies the edits of AppendTool and Clean, and compares the resulting list with the expected list.
 func checkAdd(t *testing.T, a *jsonrpc.Answer, want map[string]any) {
 	t.Helper()
 	const tool = `{"name":"ours"}`

@@ -6,13 +6,13 @@ import (
 	"strings"
 )
 
-// generator generates messages that readers may read in two ways, and some that no reader accepts.
+// generator generates messages that parsers may read in two ways, and some messages that no parser accepts.
 type generator struct{ *rand.Rand }
 
 // one returns one of the values at random.
 func one[T any](d generator, of ...T) T { return of[d.IntN(len(of))] }
 
-// rarely returns true once in n times.
+// rarely returns true in one of n cases.
 func (d generator) rarely(n int) bool { return d.IntN(n) == 0 }
 
 // message generates a message that is broken at random positions.
@@ -45,7 +45,7 @@ func (d generator) message() []byte {
 	return text
 }
 
-// pick returns the usual text n times of n+1, and otherwise one of the other texts.
+// pick returns the usual text in n of n+1 cases, and otherwise one of the other texts.
 func (d generator) pick(usual string, n int, others ...string) string {
 	if !d.rarely(n + 1) {
 		return usual
@@ -64,12 +64,12 @@ func (d generator) comma() string {
 	return d.space() + d.pick(",", 500, ",,", ";", " ", "") + d.space()
 }
 
-// member generates a member with this key, which is sometimes spelled differently.
+// member generates a member with the given key, which is sometimes spelled differently.
 func (d generator) member(key, value string) string {
 	return d.space() + d.spelled(key) + d.space() + d.pick(":", 800, "=", "::", "") + d.space() + value
 }
 
-// spelled returns a key as JSON. Some spellings are the same key for some readers only.
+// spelled returns a key as JSON. Only some parsers take some of the spellings for the same key.
 func (d generator) spelled(key string) string {
 	if !d.rarely(90) {
 		return `"` + key + `"`
@@ -166,7 +166,7 @@ func (d generator) object(depth int) string {
 	return "{" + strings.Join(members, d.comma()) + d.pick("", 300, ",") + "}"
 }
 
-// value generates a value of at most this depth.
+// value generates a value with at most the given nesting depth.
 func (d generator) value(depth int) string {
 	switch n := d.IntN(10); {
 	case n < 3 && depth > 0:

@@ -8,7 +8,7 @@ import (
 )
 
 // isID reports whether the value is an id that a client may use: a string of 1 to IDBytes bytes, or an integer within
-// ±(2^53-1) without leading zeros, fraction or exponent. An empty string is not allowed, because some readers treat it
+// ±(2^53-1) without leading zeros, fraction or exponent. An empty string is not allowed, because some parsers treat it
 // as an absent id.
 func isID(s *scanner, span Span) bool {
 	if text, ok := s.decode(span); ok {
@@ -19,8 +19,8 @@ func isID(s *scanner, span Span) bool {
 	return isInteger(value) && atMost(digits, "9007199254740991")
 }
 
-// isInteger reports whether a number is written as an integer. The number -0 is not an integer, because some readers
-// change it to 0.
+// isInteger reports whether a number is written as an integer. The number -0 does not count as an integer, because some
+// parsers change it to 0.
 func isInteger(value []byte) bool {
 	digits := bytes.TrimPrefix(value, []byte("-"))
 	for _, c := range digits {

@@ -1,12 +1,12 @@
 // Package jsonrpc is the gateway's strict parser for JSON-RPC. It reads the bytes of one message once. It either
-// refuses the message with a code, or returns the position of each part in those bytes. Therefore the forwarded bytes
-// are the judged bytes, except for the replacements that [ApplyEdits] makes.
+// refuses the message with a code, or returns the position of each part in the message. Therefore the gateway forwards
+// the same bytes that it has judged, except for the replacements that [ApplyEdits] makes.
 //
 // [Parse] reads a client's message and enforces all rules for clients. [ReadAnswer] reads a server's message. It
-// requires unambiguous JSON, and finds the parts that the gateway has to read or to remove.
+// requires unambiguous JSON, and finds the parts that the gateway has to read or remove.
 //
-// The package has a scanner of its own, because the scanner must count tokens, levels and keys while it reads, and must
-// name the rule that was broken. Fuzz tests compare the scanner with the strict reading of jsontext. The package has no
+// The package has its own scanner, because the scanner must count tokens, nesting levels and keys while it reads, and
+// must say which rule was broken. Fuzz tests compare the scanner with the strict mode of jsontext. The package has no
 // state, so all functions are safe for concurrent use.
 package jsonrpc
 
@@ -62,18 +62,18 @@ func (k Kind) String() string {
 	return "invalid"
 }
 
-// Limits limit one message. Each is the largest accepted value. The zero Limits refuse everything.
+// Limits limit one message. Each is the largest accepted value. With the zero Limits, every message is refused.
 type Limits struct {
 	// Bytes is the length of the whole message.
 	Bytes int
 	// Depth counts nested objects and arrays; the message itself is level 1.
 	Depth int
-	// Tokens counts scalars, keys, and both brackets of objects and arrays.
+	// Tokens counts scalars, keys, and the opening and closing brackets of objects and arrays.
 	Tokens int
 	// KeyBytes is the length of one key in UTF-8, with escapes resolved.
 	KeyBytes int
-	// NumberBytes is the length of a number as it is written. It is limited because the time of exact parsers grows
-	// faster than the length of a number.
+	// NumberBytes is the length of a number as it is written. It is limited because the running time of exact parsers
+	// grows faster than the length of a number.
 	NumberBytes int
 	// IDBytes is the length of a string id in UTF-8, with escapes resolved. It also limits progress tokens.
 	IDBytes int
@@ -94,7 +94,7 @@ func AnswerLimits() Limits {
 type Error struct {
 	// Code is the code of the broken rule.
 	Code commonv1.Code
-	// Detail is a sentence for people. It is always a constant or made of constants.
+	// Detail is a sentence for people. It consists only of constant text.
 	Detail string
 	// Offset is the position in the message where the parser stopped, in bytes.
 	Offset int

@@ -33,7 +33,7 @@ func measure(t *testing.T, raw string) (depth, tokens int) {
 // Case P11. Checks that a message with too many levels of nesting is refused.
 func TestParse_DepthIsLimited(t *testing.T) {
 	t.Parallel()
-	// nest returns nested values that use the forms in turn.
+	// nest returns nested values that alternate between the forms.
 	nest := func(levels int, forms ...string) string {
 		raw := "1"
 		for level := range levels {
@@ -55,7 +55,7 @@ func TestParse_DepthIsLimited(t *testing.T) {
 	}
 	for _, position := range places {
 		for _, form := range forms {
-			// The innermost brackets of a form may be one level deeper than the value.
+			// The innermost brackets of a form may be nested one level deeper than the value.
 			levels := 64 - position.above
 			for {
 				raw := strings.Replace(position.raw, "_}", nest(levels, form...)+"}", 1)

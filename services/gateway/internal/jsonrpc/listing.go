@@ -4,12 +4,12 @@ import (
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 )
 
-// Listing returns the answer with another list of its result in ToolList and Tools. The elements of that list have
-// their names in the member name. [Answer.Clean] then hides elements of that list. If the result has no such list,
-// ToolList is absent.
+// Listing returns a copy of the answer in which ToolList and Tools describe another list of the result, such as
+// prompts. list is the key of that list in the result, and name is the key of an element's name. In the copy,
+// [Answer.Clean] hides elements of that list. If the result has no such list, ToolList is absent.
 //
 // Listing parses the result a second time; answers whose list is not filtered do not need it. The error is an [*Error]
-// if a reader could take another member for the list, or if the list is too long.
+// if a parser could take another member for the list, or if the list is too long.
 func (a *Answer) Listing(list, name string) (*Answer, error) {
 	out := *a
 	out.ToolList, out.Tools = Span{}, nil

@@ -21,15 +21,16 @@ type Message struct {
 	Kind Kind
 	// Method is empty in a response.
 	Method string
-	// ID is the raw id: a string or an integer. Absent in a notification.
+	// ID is the raw id: a string or an integer. It is absent in a notification.
 	ID Span
 	// Params is the params object.
 	Params Span
 	// Result and Error are objects; a response has exactly one of them.
 	Result, Error Span
 
-	// Name is params.name of tools/call, which matches the grammar of tool names, params.name of prompts/get, which may
-	// be any text, or params.ref.name of a completion for a prompt. It is empty for other methods.
+	// Name is params.name of tools/call, params.name of prompts/get, or params.ref.name of a completion for a prompt. It
+	// is empty for other methods. The name of a tool matches the grammar of tool names; the name of a prompt may be any
+	// text.
 	Name string
 	// NameValue is the raw value of params.name. A caller that renames the target replaces it with [ApplyEdits].
 	NameValue Span
@@ -43,9 +44,10 @@ type Message struct {
 	URIValue Span
 	// Arguments is the params.arguments object. It is absent if params.arguments is null.
 	Arguments Span
-	// RequestID is the raw params.requestId of notifications/cancelled: a valid id. Absent for other methods.
+	// RequestID is the raw params.requestId of notifications/cancelled, which is a valid id. It is absent for other
+	// methods.
 	RequestID Span
-	// ProgressToken is the raw params.progressToken of notifications/progress: a valid id. It is absent for other
+	// ProgressToken is the raw params.progressToken of notifications/progress, which is a valid id. It is absent for other
 	// methods. The token that a request declares is in Meta.
 	ProgressToken Span
 
@@ -56,15 +58,15 @@ type Message struct {
 	// Round-Trip Requests).
 	RequestState Span
 
-	// TaskID is params.taskId of the methods under tasks/. Empty for other methods.
+	// TaskID is params.taskId of the methods under tasks/. It is empty for other methods.
 	TaskID string
 	// TaskIDValue is the raw value of params.taskId.
 	TaskIDValue Span
 
-	// Cursor is params.cursor of tools/list. Empty for other methods.
+	// Cursor is params.cursor of tools/list. It is empty for other methods.
 	Cursor string
 
-	// Version is params.protocolVersion of initialize. Empty for other methods.
+	// Version is params.protocolVersion of initialize. It is empty for other methods.
 	Version string
 	// Capabilities is the params.capabilities object of initialize.
 	Capabilities Span
@@ -77,8 +79,8 @@ type Message struct {
 	paramCount int  // the number of members of params
 }
 
-// Clone returns a copy of m with memory of its own, for callers that use m longer than the buffer from which it was
-// read.
+// Clone returns a copy of m that shares no memory with m, for callers that need the message after the buffer with its
+// bytes is reused.
 func (m *Message) Clone() *Message {
 	own := *m
 	own.Raw = bytes.Clone(m.Raw)
@@ -91,8 +93,8 @@ type Meta struct {
 	Object Span
 	// Run and Approval are "dev.sluice/run" and "dev.sluice/approval", at most 128 bytes each.
 	Run, Approval string
-	// TraceParent and TraceState are the W3C trace context. TraceParent is empty if it is not a string of at most 128
-	// bytes, and TraceState if it is not a string of at most 512 bytes. Their content is not checked.
+	// TraceParent and TraceState are the W3C trace context. TraceParent is empty if the value is not a string of at most
+	// 128 bytes. TraceState is empty if the value is not a string of at most 512 bytes. Their content is not checked.
 	TraceParent, TraceState string
 	// ProtocolVersion is "io.modelcontextprotocol/protocolVersion", at most 64 bytes.
 	ProtocolVersion string
@@ -119,8 +121,8 @@ const (
 // JSON object within the limits, and must follow these rules:
 //   - The text is valid UTF-8 without byte order mark or lone surrogates. Keys are unique at every depth and contain no
 //     control characters. Only whitespace follows the object.
-//   - "jsonrpc" is "2.0". The envelope has no unknown keys. No key of the envelope, of params or of _meta could be taken
-//     for another key of the protocol.
+//   - "jsonrpc" is "2.0". The envelope has no unknown keys. No key of the envelope, params or _meta can be mistaken for
+//     another protocol key.
 //   - The message is a request (a method and an id), a notification (a method under "notifications/" and no id) or a
 //     response (an id, and a result or an error).
 //   - An id is a non-empty string, or an integer within ±(2^53-1) that is written as an integer.
@@ -128,10 +130,10 @@ const (
 //     int64.
 //   - params, arguments and _meta are absent or objects. arguments may be null.
 //   - tools/call has the name of a tool, and prompts/get has a name. resources/read, resources/subscribe and
-//     resources/unsubscribe have a URI; the latter two need none in a revision without these methods. The id of a task
-//     is a string.
+//     resources/unsubscribe have a URI. In a revision without resources/subscribe and resources/unsubscribe, these two
+//     need no URI. A task id is a string.
 //
-// The Message refers to raw. Parse neither copies nor changes raw.
+// The Message refers to the memory of raw. Parse neither copies nor modifies raw.
 func Parse(raw []byte, limits Limits) (*Message, error) {
 	p := parser{scanner: scanner{raw: raw, limits: limits, client: true, outOfRange: -1}}
 	p.m = &Message{Raw: raw}

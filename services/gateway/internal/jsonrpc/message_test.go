@@ -213,8 +213,8 @@ func TestParse_HandlesInMetaMustBeShortStrings(t *testing.T) {
 	}
 }
 
-// Case I2. Checks that nothing in a message becomes an identity. The data that a
-// client declares about itself is only returned by Client, and no key names a principal.
+// Case I2. Checks that nothing in a message becomes an identity. Only Client returns the data that a client declares
+// about itself, and no key names a principal.
 func TestParse_NoMemberBecomesAnIdentity(t *testing.T) {
 	t.Parallel()
 	m := accepted(t, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"safe","_meta":{"baggage":"sluice-principal=root",`+

@@ -31,11 +31,11 @@ func (n *nameStack) at(i int) []byte {
 	return n.far[i-len(n.near)]
 }
 
-// maxNames is the maximum number of keys in all open objects together. Each key needs many times its bytes in memory.
+// maxNames is the maximum number of keys in all open objects together. Each key takes many times its length in memory.
 const maxNames = 100_000
 
-// linearKeys is the number of keys up to which each new key is compared with all previous keys. Objects with more keys
-// are checked at their end by sorting.
+// linearKeys is the maximum number of keys for which each new key is compared with all previous keys of the object.
+// Objects with more keys are checked at their end by sorting.
 const linearKeys = 16
 
 // key reads the key at the current position into f.

@@ -7,7 +7,8 @@ type numeral struct {
 	negative, integer bool
 	// whole contains the digits before the point, without leading zeros, and fraction the digits after the point.
 	whole, fraction []byte
-	// exponent contains the digits of the exponent. shrinks means that the exponent is negative.
+	// exponent contains the digits of the exponent. shrinks means that the exponent is negative, so that it makes the
+	// number smaller.
 	exponent []byte
 	shrinks  bool
 }
@@ -23,9 +24,9 @@ func (n *numeral) isOutOfRange() bool {
 	return !atMost(n.whole, "9223372036854775807")
 }
 
-// infinity contains the first digits of 2^1024 - 2^970, the smallest number that is rounded to infinity. That number
-// has infinityPlaces digits before the point. A number that the parser accepts has fewer digits, so it is never equal
-// to that number.
+// infinity contains the first digits of 2^1024 - 2^970, the smallest number that is rounded to infinity. This number
+// has infinityPlaces digits before the point. A number that the parser accepts has fewer digits in total, so it is
+// never equal to this number.
 const (
 	infinity       = "1797693134862315807937289714053034150799341327100378269361737789804449682927647509466490179775872070"
 	infinityPlaces = 309

@@ -13,7 +13,7 @@ type paramSpans struct {
 	version, capabilities, clientInfo              Span
 	inputResponses, requestState, taskID           Span
 
-	// Members of ref. refVariant is a key in ref that a reader could take for another key.
+	// Members of ref. refVariant is a key in ref that a parser could take for another key.
 	refType, refName, refURI, refVariant Span
 
 	// Members of _meta.
@@ -169,7 +169,8 @@ func (p *parser) metaMember(f *frame) error {
 	return nil
 }
 
-// metaField returns the variable for the value of a member of _meta; nil if the value is not stored.
+// metaField returns a pointer to the variable in which the value of a _meta member is stored, or nil if the value is
+// not stored.
 func (p *parser) metaField(f *frame) (*Span, error) {
 	in := &p.in
 	switch string(f.key) {

@@ -36,7 +36,7 @@ type refusal struct {
 	code commonv1.Code
 }
 
-// refused checks that each message is refused with its code, also with whitespace around the message.
+// refused checks that each message is refused with its code, with and without whitespace around the message.
 func refused(t *testing.T, cases []refusal) {
 	t.Helper()
 	for _, tt := range cases {
@@ -64,7 +64,7 @@ func codeOf(t *testing.T, raw string) commonv1.Code {
 	return refusalCode(t, raw, m == nil, err)
 }
 
-// refusalCode checks that err is a well-formed refusal, and returns its code.
+// refusalCode checks that err is a well-formed [jsonrpc.Error], and returns its code.
 func refusalCode(t *testing.T, raw string, empty bool, err error) commonv1.Code {
 	t.Helper()
 	refused, ok := errors.AsType[*jsonrpc.Error](err)
@@ -173,8 +173,8 @@ func TestParse_DuplicateKeysInArgumentsAreRefused(t *testing.T) {
 	}
 }
 
-// wide returns an object with width keys, of which the two at the given positions are equal. Every third value is an
-// object with the same keys.
+// wide returns an object with width keys. The two keys at the given positions are equal. Every third value is an object
+// with the same keys.
 func wide(width int, twice [2]int) string {
 	var b strings.Builder
 	for i := range width {
@@ -205,7 +205,7 @@ var trailingBytes = []refusal{
 	{"a record separator", "\x1e" + ping, invalid},
 	{"junk before", "x" + ping, invalid}}
 
-// Case P4. Checks that a message with further bytes after it is refused.
+// Case P4. Checks that a message is refused if further bytes follow it.
 func TestParse_TrailingBytesAreRefused(t *testing.T) {
 	t.Parallel()
 	refused(t, trailingBytes)
@@ -392,8 +392,8 @@ func TestParse_NumbersAreLimitedTo64Bytes(t *testing.T) {
 	}
 }
 
-// Case P8. Checks that the parser, which decides from the digits whether a number is finite, always decides as a parser
-// does.
+// Case P8. Checks that the parser, which decides from the digits whether a number is finite, always agrees with parsing
+// the number as a float64.
 func TestParse_FiniteNumbersAreThoseOfFloat64(t *testing.T) {
 	t.Parallel()
 	digits, exponents := rapid.StringMatching(`[0-9]{0,20}`), rapid.StringMatching(`[eE][+-]?(2[4-9][0-9]|3[0-3][0-9]|[0-9]{1,6})`)

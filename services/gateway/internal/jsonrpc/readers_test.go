@@ -22,11 +22,11 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 )
 
-// readerMessages is how many messages TestReadersAgree draws.
+// readerMessages is how many random messages TestReadersAgree checks.
 var readerMessages = flag.Int("messages", 100_000, "how many messages other readers read in TestReadersAgree")
 
-// A reader is a program that reads messages as a server would. For each message it prints a canonical form of what it
-// has read.
+// A reader is a program that parses messages as a server would. For each message it prints a canonical form of what it
+// has parsed.
 type reader struct {
 	name string
 	in   *bufio.Writer
@@ -106,7 +106,7 @@ func goReads(text []byte) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// canonical writes a canonical form of a value. Two readers that have read the same value write the same form.
+// canonical writes the canonical form of a value. Two readers that have parsed the same value write the same form.
 func canonical(out *strings.Builder, v any) error {
 	switch v := v.(type) {
 	case nil:
@@ -119,7 +119,7 @@ func canonical(out *strings.Builder, v any) error {
 			return err
 		}
 		if n == 0 {
-			n = 0 // the sign of -0 is dropped, because readers disagree about it
+			n = 0 // the sign of -0 is dropped, because parsers disagree about it
 		}
 		fmt.Fprintf(out, "#%016x", math.Float64bits(math.Abs(n)*sign(n)))
 	case string:
@@ -154,7 +154,7 @@ func sign(n float64) float64 {
 	return 1
 }
 
-// typed is a message as a server in Go reads it with a reader that ignores the case of keys.
+// typed is a message as a server in Go reads it with a parser that ignores the case of keys.
 type typed struct {
 	Version string          `json:"jsonrpc"`
 	ID      json.RawMessage `json:"id"`
@@ -182,8 +182,8 @@ type completing struct {
 	} `json:"ref"`
 }
 
-// differs returns how a server in Go reads the sent message differently from the judged message. It is empty if there
-// is no difference.
+// differs returns how the sent message, as a server in Go reads it, differs from the judged message. It returns "" if
+// there is no difference.
 func differs(judged, sent *jsonrpc.Message) string {
 	var got typed
 	if err := json.Unmarshal(sent.Raw, &got); err != nil {
@@ -235,8 +235,8 @@ func differs(judged, sent *jsonrpc.Message) string {
 	return ""
 }
 
-// Checks that the message for a server has only one meaning, whatever the client writes. Readers in Go, Node and Python
-// must read the same in it, and the same as the gateway.
+// Checks that the message that a server receives has only one meaning, regardless of what the client writes: parsers in
+// Go, Node and Python must read the same content as the gateway.
 func TestReadersAgree(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it takes a while")
@@ -280,7 +280,7 @@ func TestReadersAgree(t *testing.T) {
 	t.Logf("of %d messages %d went on, and all readers read the same in each", *readerMessages, accepted)
 }
 
-// FuzzReadersAgree checks the same for messages of the fuzzer.
+// FuzzReadersAgree checks the same as TestReadersAgree for messages of the fuzzer.
 func FuzzReadersAgree(f *testing.F) {
 	others := otherReaders(f)
 	draw := generator{rand.New(rand.NewPCG(1, 2))}

@@ -10,16 +10,16 @@ import (
 type repairState struct {
 	// text is true while the parser is inside a value in which lone surrogates are replaced.
 	text bool
-	// last is the position of the last surrogate that was replaced, and replaced is the number of replaced surrogates.
+	// last is the position of the last replaced surrogate, and replaced is the number of replaced surrogates.
 	last, replaced int
-	// null is the member `"error": null`; absent if the message does not have it.
+	// null is the member `"error": null`. It is absent if the message has no such member.
 	null item
 }
 
 // Repair repairs the response to a request, in raw itself, if the response breaks the rules of JSON or JSON-RPC in one
 // of these two ways, which occur in some servers:
 //   - `"error": null` next to a result is overwritten with spaces.
-//   - A lone surrogate, such as the escape \ud83d, is replaced by \ufffd in string values of content or
+//   - A lone surrogate, such as the escape \ud83d, is replaced with \ufffd in string values of content or
 //     structuredContent in the result of tools/call. Surrogates in keys, and in all other members, are not replaced.
 //
 // methodOf returns the method of the request with this raw id, or "" if there is none. Repair reports whether it has
@@ -56,7 +56,7 @@ func (m *repairState) isNull(rest []byte) bool {
 	return m != nil && bytes.HasPrefix(rest, []byte("null"))
 }
 
-// removeNull overwrites the member `"error": null` and the comma next to it with spaces.
+// removeNull overwrites the member `"error": null` and the adjacent comma with spaces.
 func (m *repairState) removeNull(raw []byte) {
 	if !m.null.Present() {
 		return
@@ -72,7 +72,7 @@ func (m *repairState) removeNull(raw []byte) {
 	}
 }
 
-// repairable reads a member of a result that has no meaning here, and repairs strings in it.
+// repairable reads a member of a result that the parser does not interpret, and repairs strings in the member.
 func (r *reader) repairable(f *frame) error {
 	if key := string(f.key); r.repair != nil && (key == "content" || key == "structuredContent") {
 		r.repair.text = true

@@ -13,7 +13,8 @@ import (
 
 func called([]byte) string { return "tools/call" }
 
-// Case U2. Checks that only the two forms are repaired, and only in the response to a request that was sent.
+// Case U2. Checks that only the two faults that Repair documents are repaired, and only in the response to a request
+// that was sent.
 func TestRepair_OnlyTwoFormsAreRepaired(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct{ raw, method, want string }{
@@ -103,7 +104,7 @@ func FuzzRepair(f *testing.F) {
 			if err != nil || len(raw) != len(before) || a.Kind != jsonrpc.Response || a.Error.Present() || !jsontext.Value(raw).IsValid() {
 				t.Fatalf("%q became %q: %v", before, raw, err)
 			}
-			// A lenient reader reads the same in both messages, except for the error that is null.
+			// A lenient parser reads the same content in both messages, except for the error that is null.
 			lax := jsontext.Value(before)
 			if err := lax.Canonicalize(jsontext.AllowInvalidUTF8(true)); err != nil {
 				t.Fatalf("%q: %v", before, err)

@@ -9,9 +9,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/binding"
 )
 
-// Restore returns a request for a stored call. The request has the stored params, the id and the method of m, and the
-// members of the `_meta` of m that belong to the current attempt. m must be a request for the same call. The result
-// must be parsed before it is sent.
+// Restore returns a request for a stored call. The request has the stored params, the id and method of m, and those
+// `_meta` members of m that belong to the current attempt. m must be a request for the same call. The result must be
+// parsed before it is sent.
 func Restore(m *Message, params string) ([]byte, error) {
 	if params == "" {
 		params = "{}"
@@ -30,7 +30,8 @@ func Restore(m *Message, params string) ([]byte, error) {
 	return ApplyEdits(base, stored.insertMeta(members, stored.Meta.members))
 }
 
-// attemptMeta returns the raw members of a request's `_meta` that belong to the current attempt; nil if there are none.
+// attemptMeta returns the raw members of a request's `_meta` that belong to the current attempt, or nil if there are
+// none.
 func attemptMeta(m *Message) ([]byte, error) {
 	if !m.Meta.Object.Present() {
 		return nil, nil

@@ -116,7 +116,7 @@ func (r *reader) paramField(f *frame) (err error) {
 	return err
 }
 
-// subscription returns the raw id of the subscription in a _meta that was already read.
+// subscription returns the raw subscription id in a _meta that was already read.
 func (r *reader) subscription(meta Span) (id Span) {
 	s := scanner{raw: r.raw, pos: meta.Start, limits: r.limits}
 	var f frame
@@ -143,7 +143,7 @@ func (r *reader) errorField(f *frame) (err error) {
 	case string(f.key) == "code":
 		r.a.ErrorCode, err = r.read()
 	case string(f.key) == "data" && r.peek() == '{':
-		err = r.readMeta() // the gateway's own errors carry the decision in data
+		err = r.readMeta() // the gateway's own errors contain the decision in data
 	default:
 		err = r.memberValue(f)
 	}
@@ -193,8 +193,8 @@ func (r *reader) resultField(f *frame) (err error) {
 	return err
 }
 
-// maxReserved is the maximum number of members in a message whose keys only the gateway may send. It is limited because
-// removing a member takes more memory than the member.
+// maxReserved is the maximum number of members in a message whose keys only the gateway may send. The number is limited
+// because removing a member takes more memory than the member itself.
 const maxReserved = 1_000
 
 // maxTools is the maximum number of elements in result.tools.
@@ -203,8 +203,8 @@ const maxTools = 10_000
 // tools reads the value of result.tools.
 func (r *reader) tools() error { return r.list("name", toolFields) }
 
-// list reads the value of a list. The elements have their names in the member name. fields are the protocol fields of
-// an element, which other keys must not resemble.
+// list reads a list of the result. The parameter name is the key of an element's name, and fields contains the protocol
+// fields of an element, which other keys must not resemble.
 func (r *reader) list(name string, fields map[string]string) error {
 	if r.peek() != '[' {
 		return r.value()
@@ -266,7 +266,8 @@ func (r *reader) tool(field string, fields map[string]string) (Tool, error) {
 	}
 }
 
-// maxInputs is the maximum number of requests in result.inputRequests. It is limited because each request is judged.
+// maxInputs is the maximum number of requests in result.inputRequests. The number is limited because each request is
+// judged.
 const maxInputs = 100
 
 // inputs reads the value of result.inputRequests.
@@ -330,7 +331,7 @@ func (r *reader) input() (in Input, err error) {
 	}
 }
 
-// readMeta reads an object of a server, such as _meta, and collects its members that only the gateway may send.
+// readMeta reads an object from a server, such as _meta, and collects those members that only the gateway may send.
 func (s *scanner) readMeta() error {
 	var f frame
 	if err := s.enter(&f); err != nil {
@@ -347,7 +348,7 @@ func (s *scanner) readMeta() error {
 			}
 			continue
 		}
-		// The whole member is removed, so members that were found inside it are dropped from the list.
+		// The whole member is removed, so members that were found inside it need not be removed separately.
 		known := len(s.reserved)
 		if err := s.value(); err != nil {
 			return err

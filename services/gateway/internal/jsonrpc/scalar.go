@@ -30,8 +30,8 @@ func (s *scanner) quoted() (body []byte, escaped bool, err error) {
 	return s.raw[start:end:end], escaped, nil
 }
 
-// skipPlain is [plainEnd] for the rest of the text, which may be long. It yields the processor after every maxPart
-// bytes.
+// skipPlain is [plainEnd] for the whole rest of the text. Since the rest may be long, skipPlain yields the processor
+// after every maxPart bytes.
 func (s *scanner) skipPlain(i int) int {
 	for {
 		part := min(len(s.raw), i+maxPart)
@@ -111,7 +111,7 @@ func codeUnit(b []byte, i int) (rune, bool) {
 	return unit, true
 }
 
-// number reads the number at the current position, and records the position if the number is wild.
+// number reads the number at the current position, and sets outOfRange if the number is out of range.
 func (s *scanner) number() error {
 	start := s.pos
 	if s.peek() == '-' {
@@ -150,7 +150,7 @@ func (s *scanner) number() error {
 	return nil
 }
 
-// digits reads digits. It stops after NumberBytes+1 digits, because the number is then too long.
+// digits reads digits. It stops after NumberBytes+1 digits, because a number with more digits is too long anyway.
 func (s *scanner) digits() []byte {
 	start := s.pos
 	for s.pos < len(s.raw) && isDigit(s.raw[s.pos]) && s.pos-start <= s.limits.NumberBytes {

@@ -10,24 +10,24 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/gosched"
 )
 
-// A scanner reads one JSON text from front to back and enforces all rules that do not depend on JSON-RPC. It is part of
-// a parser or reader and is not allocated on the heap.
+// A scanner reads one JSON text from front to back and enforces all rules that do not depend on JSON-RPC. It is
+// embedded in a parser or reader, and is not allocated on the heap.
 type scanner struct {
 	raw    []byte
 	pos    int
 	limits Limits
-	// client is true for a client's message, whose keys must follow further rules. It is false for a server's message;
-	// then the members with keys that only the gateway may send are collected in foreign.
+	// client is true for a client's message, to whose keys additional rules apply. It is false for a server's message, in
+	// which members that only the gateway may send are collected in reserved.
 	client bool
 
 	depth  int
 	tokens int
 	stint  gosched.Work
-	// outOfRange is the position of the first number that is not finite, or is an integer outside of int64; -1 if there
-	// is no such number. Whether a wild number is allowed depends on the kind of the message, which is known only at
-	// its end. Once wild is set, numbers are no longer checked.
+	// outOfRange is the position of the first number that is not finite, or is an integer outside of int64. It is -1 if
+	// there is no such number. Whether these numbers are allowed depends on the kind of the message, which is not known
+	// until its end. Once outOfRange is set, numbers are no longer checked.
 	outOfRange int
-	// controls is false if control characters in keys are possible only as escapes.
+	// controls is false if keys can contain control characters only as escapes.
 	controls bool
 	names    nameStack
 	// text is the buffer in which escapes of strings are resolved.
@@ -40,11 +40,11 @@ type scanner struct {
 
 // A frame is the state of reading one object or array.
 type frame struct {
-	// count is the number of members or elements that were begun.
+	// count is the number of members or elements that have begun so far.
 	count int
 	// start is the position of the current element, or of the key of the current member.
 	start int
-	// prev is the offset at which the previous member or element ends; zero for the first one.
+	// prev is the offset at which the previous member or element ends. It is zero for the first member or element.
 	prev int
 	// key is the key of the current member, with escapes resolved.
 	key []byte
@@ -52,12 +52,12 @@ type frame struct {
 	base int
 }
 
-// fail returns the refusal of the message at the given offset.
+// fail returns the error that refuses the message at the given offset.
 func (s *scanner) fail(code commonv1.Code, offset int, detail string) error {
 	return &Error{Code: code, Detail: detail, Offset: offset}
 }
 
-// syntax refuses the message at the current position.
+// syntax returns the error for invalid JSON at the current position.
 func (s *scanner) syntax(detail string) error {
 	if s.pos >= len(s.raw) {
 		detail = "the text ends inside the value"
@@ -82,7 +82,7 @@ func (s *scanner) begin() error {
 	return nil
 }
 
-// end checks that only whitespace follows the value.
+// end checks that nothing but whitespace follows the value.
 func (s *scanner) end() error {
 	s.space()
 	if s.pos < len(s.raw) {
@@ -103,8 +103,8 @@ func badUTF8(b []byte) int {
 	return len(b)
 }
 
-// peek returns the current byte. At the end it returns 0, which is not allowed at any of the positions where peek is
-// used.
+// peek returns the current byte. At the end of the text it returns 0, a byte that is not allowed at any position where
+// peek is used.
 func (s *scanner) peek() byte {
 	if s.pos < len(s.raw) {
 		return s.raw[s.pos]
@@ -196,8 +196,8 @@ func (s *scanner) object() error {
 	}
 }
 
-// memberValue reads the value of a member that has no meaning here. In a server's message, a _meta may be in any
-// object.
+// memberValue reads the value of a member that the caller does not interpret. In a server's message, any object may
+// contain a _meta.
 func (s *scanner) memberValue(f *frame) error {
 	if !s.client && isMeta(f.key) && s.peek() == '{' {
 		return s.readMeta()

@@ -7,20 +7,20 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/gosched"
 )
 
-// A Sketch describes a message that cannot be read. It is only used to find the request whose answer is not usable.
-// Nothing else of the message may be used.
+// A Sketch describes a message that cannot be parsed. It is only used to find the request whose answer is unusable. No
+// other part of the message may be used.
 type Sketch struct {
-	// ID is the raw id: a string or a number; nil if it is absent or null.
+	// ID is the raw id, which is a string or a number. It is nil if the id is absent or null.
 	ID []byte
-	// Result reports whether the message has a result that is not null. Error reports whether it has an error that is
-	// an object.
+	// Result means that the message has a result that is not null. Error means that the message has an error that is an
+	// object.
 	Result, Error bool
 }
 
-// SketchOf finds the id of a text that looks like a response, whatever its faults, and reports whether the text looks
-// like one. Such a text begins with an object or an array of objects. It has no method, and has a result, an error that
-// is an object, or "jsonrpc". A text with two different ids does not count. SketchOf reads each byte at most once, up
-// to the end of the first object.
+// SketchOf finds the id in a text that looks like a response, even if the text is malformed. It reports whether the
+// text looks like a response: the text begins with an object or an array of objects, has no method, and has a result,
+// an error that is an object, or "jsonrpc". A text with two different ids does not look like a response. SketchOf reads
+// each byte at most once, up to the end of the first object.
 func SketchOf(raw []byte) (Sketch, bool) {
 	s := sketcher{scanner: scanner{raw: raw}}
 	raw = bytes.TrimPrefix(raw, []byte(ByteOrderMark))
@@ -132,8 +132,8 @@ func NumberIn(id []byte) []byte {
 	return id[1 : len(id)-1]
 }
 
-// UnquoteID replaces the id of an answer, in a.Raw itself, if the id is a string with the decimal form of the number
-// that was sent. It reports whether the id now equals sent. Both ids are raw JSON.
+// UnquoteID replaces the id of an answer, in a.Raw itself, if the id is a string with the decimal form of the number in
+// sent. It reports whether the id now equals sent, which is the raw id of the request.
 func (a *Answer) UnquoteID(sent []byte) bool {
 	id := a.ID.Of(a.Raw)
 	if number := NumberIn(id); number != nil && isInteger(sent) && bytes.Equal(number, sent) {
@@ -144,8 +144,8 @@ func (a *Answer) UnquoteID(sent []byte) bool {
 	return SameID(id, sent)
 }
 
-// Integer returns the integer in a raw id, however it is spelled, such as 7 for 7.0 or " 07". It is only used to find
-// the request whose answer has an unusable id.
+// Integer returns the integer in a raw id, however it is spelled, such as 7 for 7.0 or " 07". Integer is only used to
+// find the request whose answer has an unusable id.
 func Integer(id []byte) (n int64, ok bool) {
 	f, err := strconv.ParseFloat(string(bytes.Trim(id, `" `)), 64)
 	if n = int64(f); err != nil || len(id) > 64 || float64(n) != f || n > 1<<53 || n < -(1<<53) {

@@ -8,20 +8,21 @@ import (
 	"sort"
 )
 
-// An Edit replaces the bytes of a Span by With. With an empty Span it inserts bytes, and without With it removes bytes.
+// An Edit replaces the bytes in Span with the bytes in With. If Span is empty, the Edit inserts bytes. If With is
+// empty, the Edit removes bytes.
 type Edit struct {
 	Span Span
 	With []byte
 }
 
-// ErrSplice is returned by [ApplyEdits] and [PlanEdits] for edits that overlap or are outside of the message.
+// ErrSplice is the error of [ApplyEdits] and [PlanEdits] for edits that overlap or are outside of the message.
 var ErrSplice = errors.New("edits overlap or lie outside of the message")
 
-// ApplyEdits returns raw with the edits applied, in new memory. Without edits it returns raw itself. The order of the
-// edits does not matter, except that insertions at the same position keep their order. All other bytes are unchanged.
+// ApplyEdits returns a copy of raw with the edits applied, or raw itself if there are no edits. The order of the edits
+// does not matter, except that insertions at the same position keep their order. All other bytes are unchanged.
 //
-// Therefore the result is valid again if the edits were made by this package or replace a value by a value of the same
-// kind, and if the limits allow the added bytes.
+// Therefore the result of edits to a valid message is valid if the edits were made by this package or replace a value
+// with a value of the same kind, and if the limits allow the added bytes.
 func ApplyEdits(raw []byte, edits ...Edit) ([]byte, error) {
 	parts, err := PlanEdits(raw, edits...)
 	if err != nil {
@@ -33,7 +34,7 @@ func ApplyEdits(raw []byte, edits ...Edit) ([]byte, error) {
 	return bytes.Join(parts, nil), nil
 }
 
-// PlanEdits returns the parts of the result of [ApplyEdits] in order, without copying them. The caller must not change
+// PlanEdits returns the parts of the result of [ApplyEdits] in order, without copying them. The caller must not modify
 // the parts.
 func PlanEdits(raw []byte, edits ...Edit) ([][]byte, error) {
 	if !slices.IsSortedFunc(edits, byPosition) {
@@ -54,10 +55,10 @@ func PlanEdits(raw []byte, edits ...Edit) ([][]byte, error) {
 // shifts maps positions before the edits to positions after the edits.
 type shifts []shift
 
-// shift says that all bytes from the position from on move by this number of bytes.
+// shift says that all bytes at or after the position `from` move by `by` bytes.
 type shift struct{ from, by int }
 
-// shifting returns the shifts for edits, which are sorted by position.
+// shifting returns the shifts for edits. The edits must be sorted by position.
 func shifting(edits []Edit) shifts {
 	out, by := make(shifts, 0, len(edits)), 0
 	for _, e := range edits {
@@ -94,8 +95,8 @@ type item struct {
 	prev int // the offset at which the previous member or element ends; zero for the first one
 }
 
-// removeItems appends the edits that remove items from their objects and arrays. Each edit includes the comma that is
-// then superfluous. The items are sorted by position, and no item is inside another.
+// removeItems appends the edits that remove items from their objects and arrays. Each edit also removes the comma that
+// becomes superfluous. The items must be sorted by position, and no item may be inside another item.
 func removeItems(edits []Edit, raw []byte, items []item) []Edit {
 	for len(items) > 0 {
 		// Adjacent items are removed by one edit, so that each comma is removed once.
@@ -115,7 +116,8 @@ func removeItems(edits []Edit, raw []byte, items []item) []Edit {
 	return edits
 }
 
-// nextItem returns the position of the item that follows the end of another item, and reports whether there is one.
+// nextItem returns the position of the item that follows an item which ends at the position end, and reports whether
+// there is a next item.
 func nextItem(raw []byte, end int) (int, bool) {
 	s := scanner{raw: raw, pos: end}
 	s.space()

@@ -120,7 +120,7 @@ func TestOutgoing_ReplacesTraceAndRemovesReservedMembers(t *testing.T) {
 	}
 }
 
-// Checks that the spans of a message from Outgoing refer to its new bytes.
+// Checks that the spans of a message that Outgoing returns refer to the new bytes.
 func TestOutgoing_MovesSpansAfterEdits(t *testing.T) {
 	t.Parallel()
 	m := accepted(t, `{"method":"tools/call","params":{"_meta":{"dev.sluice/run":"x","traceparent":"longer than ours","progressToken":"p"},"name":"fs__read","arguments":{"n":1.0}},"id":"a","jsonrpc":"2.0"}`)
@@ -142,7 +142,8 @@ func TestOutgoing_MovesSpansAfterEdits(t *testing.T) {
 	}
 }
 
-// Checks that a client's declared capabilities are replaced, and that the spans after them refer to the new bytes.
+// Checks that a client's declared capabilities are replaced, and that spans after the replacement refer to the new
+// bytes.
 func TestOutgoing_ReplacesCapabilities(t *testing.T) {
 	t.Parallel()
 	const before, claims = `{"jsonrpc":"2.0","id":"a","method":"tools/call","params":{"_meta":{"dev.sluice/run":"x","io.modelcontextprotocol/clientCapabilities":{"roots":{}, "x":1},"traceparent":"t","progressToken":"p"},"name":"n","arguments":{},"inputResponses":{"k":1}}}`, `{"roots":{}}`
@@ -163,7 +164,7 @@ func TestOutgoing_ReplacesCapabilities(t *testing.T) {
 	}
 }
 
-// checkReparse checks that the fields of a message equal those of a new parse of its bytes.
+// checkReparse checks that parsing the bytes of a message again gives the same fields.
 func checkReparse(t *testing.T, m *jsonrpc.Message) {
 	t.Helper()
 	roomy := jsonrpc.Limits{Bytes: math.MaxInt, Depth: 70, Tokens: 11_000, KeyBytes: 256, NumberBytes: 64, IDBytes: 128}

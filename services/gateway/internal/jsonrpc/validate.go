@@ -16,7 +16,7 @@ const (
 	maxTraceState  = 512 // W3C Trace Context, section 3.3.1.5
 )
 
-// check checks the rules that need the whole message.
+// check enforces the rules that need the whole message.
 func (p *parser) check() error {
 	m := p.m
 	if version, ok := p.decode(p.jsonrpc); !ok || string(version) != "2.0" {
@@ -98,7 +98,7 @@ func (p *parser) checkMeta() error {
 	if meta.ProtocolVersion, err = p.version(in.metaVersion); err != nil {
 		return err
 	}
-	// An invalid trace must not break a call.
+	// An invalid trace must not make a call fail.
 	meta.TraceParent, _ = p.text(in.traceParent, maxTraceParent, "")
 	meta.TraceState, _ = p.text(in.traceState, maxTraceState, "")
 	if in.metaToken.Present() && !isID(&p.scanner, in.metaToken) {
@@ -179,7 +179,7 @@ func (p *parser) checkURI() (err error) {
 }
 
 // checkRef reads the reference of a completion. If the reference is ambiguous, or longer than policy accepts, it counts
-// as unknown, and rules refuse the request.
+// as unknown, so that policy rules refuse the request.
 func (p *parser) checkRef() error {
 	m, in := p.m, &p.in
 	if in.refVariant.Present() {

@@ -7,11 +7,11 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// Owner says on whose quotas memory counts. It is immutable.
+// Owner identifies the quotas to which memory is charged. It is immutable.
 type Owner struct {
-	// Accounts are those of the caller; the zero value if the memory belongs to no single caller.
+	// Accounts are the accounts of the caller; the zero value if the memory belongs to no single caller.
 	Accounts principal.Accounts
-	// Server is the server that sends; may be empty.
+	// Server is the name of the server that sends the message; it may be empty.
 	Server string
 }
 
@@ -31,8 +31,8 @@ const (
 	ofServer
 )
 
-// reader returns the key under which processor slots are counted: the person behind the caller, or the server if there
-// is no caller.
+// reader returns the account key under which time slices are counted. It is the key of the caller's person or, if the
+// memory belongs to no caller, the key of the server.
 func (h *Owner) reader() accountKey {
 	if h.Accounts.Root() == (principal.Key{}) {
 		return accountKey{what: ofServer, server: h.Server}
@@ -40,7 +40,7 @@ func (h *Owner) reader() accountKey {
 	return accountKey{what: ofPerson, who: h.Accounts.Root()}
 }
 
-// keys returns the keys of the accounts of the principals and the persons.
+// keys returns the account keys of the owner's principals and persons.
 func (h *Owner) keys() []accountKey {
 	all := h.Accounts.All()
 	keys := make([]accountKey, 0, 2*len(all))
@@ -55,11 +55,11 @@ func (h *Owner) keys() []accountKey {
 	return keys
 }
 
-// account is the use of one quota. It exists while a [Memory] counts on it.
+// account contains the current usage of one quota. It exists while a [Memory] is charged to it.
 type account struct {
 	key   accountKey
 	limit int
-	// bytes is the number of bytes taken, and holders the number of [Memory] values that count on the account.
+	// bytes is the number of bytes in use, and holders is the number of [Memory] values that are charged to the account.
 	bytes, holders int
 	// waiting is the number of [Memory] values that wait to grow.
 	waiting int
@@ -67,8 +67,8 @@ type account struct {
 	growing []*Memory
 }
 
-// available returns how many bytes may be taken in all after a [Memory] has grown. Only the Memory that began to grow
-// first may use the reserve.
+// available returns the maximum of bytes after a [Memory] has grown. Only the Memory that began to grow first may use
+// the reserve of last bytes.
 func (a *account) available(h *Memory, last int) int {
 	if len(a.growing) == 0 || a.growing[0] == h {
 		return a.limit
@@ -76,12 +76,12 @@ func (a *account) available(h *Memory, last int) int {
 	return a.limit - last
 }
 
-// isPrincipalOrPerson reports whether the account is of a principal or a person.
+// isPrincipalOrPerson reports whether the account belongs to a principal or a person.
 func (a *account) isPrincipalOrPerson() bool {
 	return a.key.what == ofPrincipal || a.key.what == ofPerson
 }
 
-// isWaitedFor reports whether a [Memory] of the account's principal or person waits.
+// isWaitedFor reports whether the account belongs to a principal or person that has a waiting [Memory].
 func (a *account) isWaitedFor() bool {
 	return a.isPrincipalOrPerson() && a.waiting > 0
 }
@@ -90,7 +90,7 @@ func byAge(a, b *Memory) int { return cmp.Compare(a.since, b.since) }
 
 // The caller of each function below holds the lock of the budget.
 
-// joinAccounts makes a [Memory] count on its accounts, except on the account of its server.
+// joinAccounts charges a [Memory] to its accounts, except to the account of its server.
 func (r *Budget) joinAccounts(h *Memory) {
 	if len(h.accounts) > 0 {
 		return
@@ -105,7 +105,7 @@ func (r *Budget) joinAccounts(h *Memory) {
 	}
 }
 
-// enter returns an account, and counts one more holder of it.
+// enter returns an account, and increments its number of holders.
 func (r *Budget) enter(key accountKey, limit int) *account {
 	a := r.accounts[key]
 	if a == nil {
@@ -116,15 +116,15 @@ func (r *Budget) enter(key accountKey, limit int) *account {
 	return a
 }
 
-// leave uncounts a holder of an account, and removes an account that has no holders.
+// leave decrements the number of holders of an account, and removes the account if it has no more holders.
 func (r *Budget) leave(a *account) {
 	if a.holders--; a.holders == 0 {
 		delete(r.accounts, a.key)
 	}
 }
 
-// startGrowth starts the growth of a [Memory], if the growth has not begun. The Memory gets its sequence number, and
-// counts on the account of its server.
+// startGrowth starts the growth of a [Memory], if the growth has not begun. The Memory gets its sequence number, and is
+// charged to the account of its server.
 func (r *Budget) startGrowth(h *Memory) {
 	if h.since > 0 {
 		return
@@ -142,7 +142,7 @@ func (r *Budget) startGrowth(h *Memory) {
 	}
 }
 
-// endGrowth ends the growth of a [Memory], which then no longer counts on the account of its server.
+// endGrowth ends the growth of a [Memory], which is then no longer charged to the account of its server.
 func (r *Budget) endGrowth(h *Memory) {
 	if h.since == 0 {
 		return
@@ -177,7 +177,7 @@ func (r *Budget) set(h *Memory, bytes int) {
 	h.accounts = nil
 }
 
-// settle ends the growth of a [Memory] with this size, and grants waiters the bytes that became free.
+// settle ends the growth of a [Memory] with this size, and grants the released bytes to waiters.
 func (r *Budget) settle(h *Memory, bytes int) {
 	before, grew := chargedBytes(h.bytes), h.since > 0
 	r.endGrowth(h)
@@ -188,7 +188,7 @@ func (r *Budget) settle(h *Memory, bytes int) {
 }
 
 // add enlarges a [Memory] if its quotas allow that and no other Memory of its principal or persons waits. It does not
-// check the accounts in counted, on which the bytes count already.
+// check the accounts in counted, to which the bytes are charged already.
 func (r *Budget) add(h *Memory, bytes int, counted []*account) bool {
 	if h.closed {
 		return false

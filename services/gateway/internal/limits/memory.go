@@ -1,6 +1,6 @@
-// Package limits bounds what each caller has in flight: the number of requests, and the memory that requests and
-// answers take until they are read. There is a quota for each principal, for each person behind principals and for each
-// server, and one budget for all. The package also bounds how many processors are used at once to read large messages.
+// Package limits bounds what each caller has in flight: the number of requests, and the memory of requests and answers
+// until they are read. There are quotas for each principal, each person and each server, and one total budget. The
+// package also bounds how many processors parse large messages at a time.
 package limits
 
 import (
@@ -14,21 +14,21 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// PrincipalBytes is the quota of one principal, and TotalBytes the budget of all principals together, in bytes.
-// PersonBytes is the quota of all principals of one person. It is also the quota of one server for answers that are not
-// complete.
+// PrincipalBytes is the quota of one principal, PersonBytes is the quota of all principals of one person, and
+// TotalBytes is the budget of all principals together, in bytes. PersonBytes is also the quota of one server for
+// incomplete answers.
 const (
 	PrincipalBytes = 64 << 20
 	TotalBytes     = 4 * PrincipalBytes
 	PersonBytes    = TotalBytes / 2
 )
 
-// UncountedBytes is the size up to which a [Memory] does not count, in bytes, so that a small answer never waits for a
-// large one. The quota of requests in flight limits the number of small answers.
+// UncountedBytes is the size up to which a [Memory] is not charged, in bytes, so that small answers never wait for
+// large answers. The quota of requests in flight limits the number of small answers.
 const UncountedBytes = 64 << 10
 
-// ReserveBytes is the part of each quota that is reserved for the answer that began first, in bytes. No answer is
-// larger.
+// ReserveBytes is the part of each quota that is reserved for the answer that began first, in bytes. It is at least the
+// size of the largest possible answer.
 const ReserveBytes = 17 << 20
 
 // ErrMemory means that there was not enough memory for an answer.
@@ -36,12 +36,12 @@ var ErrMemory = errors.New("no memory is left for the answer")
 
 // Quotas are budgets in bytes. All of them except Last must be positive.
 type Quotas struct {
-	// Principal is the quota of each principal with the agents made by it, Person that of all principals of one person,
-	// Server that of the incomplete answers of each server, and All the budget of everything together.
+	// Principal is the quota of each principal with the agents created by it. Person is the quota of all principals of one
+	// person. Server is the quota of each server for incomplete answers. All is the total budget.
 	Principal, Person, Server, All int
-	// Last is the part of each quota that is reserved for the [Memory] that began to grow first. It is at least the
-	// size of the largest answer, so that this answer becomes complete, and after it every other in turn. It is 0 if
-	// nothing waits for memory.
+	// Last is the part of each quota that is reserved for the [Memory] that began to grow first. Last is at least the size
+	// of the largest answer, so that the first answer can always become complete, and then the next one. Last is 0 for a
+	// budget in which messages do not wait for memory.
 	Last int
 }
 
@@ -50,20 +50,20 @@ func AnswerQuotas() Quotas {
 	return Quotas{Principal: PrincipalBytes, Person: PersonBytes, Server: PersonBytes, All: TotalBytes, Last: ReserveBytes}
 }
 
-// BodyQuotas returns the limits for requests. They never wait, and no server sends them.
+// BodyQuotas returns the limits for request bodies, which never wait for memory.
 func BodyQuotas() Quotas {
 	return Quotas{Principal: PrincipalBytes, Person: PersonBytes, Server: TotalBytes, All: TotalBytes}
 }
 
-// Budget is a memory budget that requests or answers share, each with a [Memory]. [NewBudget] creates it. It is safe
-// for concurrent use.
+// Budget is a memory budget that is shared by requests or answers. Each request or answer has a [Memory]. [NewBudget]
+// creates it. It is safe for concurrent use.
 type Budget struct {
 	limits  Quotas
 	reading *fairqueue.Queue[accountKey]
 
 	mu       sync.Mutex
 	accounts map[accountKey]*account
-	queue    []*waiter // the one that began first is first
+	queue    []*waiter // in the order in which the growth began
 	begun    uint64
 }
 
@@ -84,7 +84,7 @@ type waiter struct {
 	granted chan struct{}
 	// closed means that the Memory was closed before it grew.
 	closed bool
-	// accounts are those of the Memory when it began to wait.
+	// accounts are the accounts of the Memory at the time when it began to wait.
 	accounts []*account
 }
 
@@ -102,7 +102,7 @@ func (w *waiter) uncountWaiter() {
 	}
 }
 
-// result returns the result for the waiting goroutine.
+// result returns the error for the waiting goroutine; nil if the waiter was granted.
 func (w *waiter) result() error {
 	if w.closed {
 		return ErrMemory
@@ -113,20 +113,21 @@ func (w *waiter) result() error {
 // Open returns an empty [Memory] of an owner. The caller must call [Memory.Close].
 func (r *Budget) Open(owner *Owner) *Memory { return &Memory{budget: r, owner: owner} }
 
-// A Memory is the memory that one request or answer takes from a [Budget]. [Budget.Open] creates it. A nil Memory
-// always stays empty. Its methods are safe for concurrent use.
+// A Memory is the memory that one request or answer uses of a [Budget]. [Budget.Open] creates it. A nil Memory is
+// always empty. Its methods are safe for concurrent use.
 type Memory struct {
 	budget *Budget
 	owner  *Owner
 
-	// The lock of the budget guards the fields below. closed means that the Memory may not grow any more, because the
-	// bytes would not be given back.
+	// The lock of the budget guards the fields below. closed means that the Memory may no longer grow, because the bytes
+	// would never be released.
 	closed bool
 	bytes  int
-	// since is the sequence number of the growth; lower numbers began earlier. It is 0 if the Memory is complete or
-	// empty.
+	// since is the sequence number of the growth; a lower number means that the growth began earlier. It is 0 if the
+	// Memory is complete or empty.
 	since uint64
-	// accounts are those on which the bytes count. While the Memory grows, the account of its server is the last.
+	// accounts are the accounts to which the bytes are charged. While the Memory grows, the last element is the account of
+	// its server.
 	accounts []*account
 }
 
@@ -147,9 +148,9 @@ func (h *Memory) Sibling() *Memory {
 	return h.budget.Open(h.owner)
 }
 
-// Timeslice waits until the owner gets a slot for work that keeps a processor busy, or until ctx ends. The returned
-// function ends the slot. A goroutine with a slot must not take another. Errors are those of [fairqueue.Queue.Acquire],
-// and [ErrMemory] for a nil Memory.
+// Timeslice waits until the owner gets a time slice for work that keeps a processor busy, or until ctx ends. The
+// returned function ends the time slice. A goroutine must not hold two time slices. Errors are those of
+// [fairqueue.Queue.Acquire], and [ErrMemory] for a nil Memory.
 func (h *Memory) Timeslice(ctx context.Context) (func(), error) {
 	if h == nil {
 		return nil, ErrMemory
@@ -157,7 +158,8 @@ func (h *Memory) Timeslice(ctx context.Context) (func(), error) {
 	return h.budget.reading.Acquire(ctx, h.owner.reader())
 }
 
-// TimesliceFor is [Memory.Timeslice] for reading this many bytes. Up to [UncountedBytes] bytes need no slot.
+// TimesliceFor is [Memory.Timeslice] for parsing a message of this many bytes. Up to [UncountedBytes] bytes need no
+// time slice.
 func (h *Memory) TimesliceFor(ctx context.Context, bytes int) (func(), error) {
 	if chargedBytes(bytes) == 0 {
 		return func() {}, nil
@@ -173,9 +175,9 @@ func chargedBytes(bytes int) int {
 	return bytes
 }
 
-// Grow waits until the Memory may have this many bytes in all. It returns [ErrMemory] when ctx ends, and at once if the
-// Memory is closed or the bytes exceed a quota. It may be called with larger and larger values: the Memory that began
-// to grow first always becomes complete.
+// Grow waits until the Memory may have this size in bytes. It returns [ErrMemory] when ctx ends, and at once if the
+// Memory is closed or the size exceeds a quota. Repeated calls with increasing sizes don't deadlock, because the Memory
+// that began to grow first can always become complete.
 func (h *Memory) Grow(ctx context.Context, bytes int) error {
 	if chargedBytes(bytes) == 0 {
 		return nil
@@ -195,7 +197,7 @@ func (l *Quotas) maxMemory() int {
 	return least
 }
 
-// Add takes this many more bytes, if that is possible without waiting. It reports whether it did.
+// Add enlarges the Memory by this many bytes if that is possible without waiting, and reports whether it did.
 func (h *Memory) Add(bytes int) bool {
 	if h == nil {
 		return false
@@ -205,7 +207,7 @@ func (h *Memory) Add(bytes int) bool {
 	return h.budget.add(h, bytes, nil)
 }
 
-// Settle gives back everything above this many bytes. Afterwards the Memory is complete.
+// Settle shrinks the Memory to this size in bytes, and marks it as complete.
 func (h *Memory) Settle(bytes int) {
 	if h == nil {
 		return
@@ -215,7 +217,7 @@ func (h *Memory) Settle(bytes int) {
 	h.budget.settle(h, min(bytes, h.bytes))
 }
 
-// Drop gives this many bytes back.
+// Drop releases this many bytes.
 func (h *Memory) Drop(bytes int) {
 	if h == nil {
 		return
@@ -225,7 +227,7 @@ func (h *Memory) Drop(bytes int) {
 	h.budget.settle(h, max(0, h.bytes-bytes))
 }
 
-// Close gives all bytes back. Afterwards the Memory cannot grow, even if another goroutine still receives the message.
+// Close releases all bytes. After that the Memory cannot grow, even if another goroutine still receives the message.
 func (h *Memory) Close() {
 	if h == nil {
 		return
@@ -236,8 +238,8 @@ func (h *Memory) Close() {
 	h.budget.settle(h, 0)
 }
 
-// Transfer moves all bytes to another Memory. If the other Memory counts on other accounts, their quotas must allow the
-// bytes at once. Transfer reports whether they did; otherwise the bytes are given back.
+// Transfer moves all bytes to the Memory to. If that Memory has other accounts, their quotas must have space for the
+// bytes without waiting. Otherwise the bytes are released, and Transfer returns false.
 func (h *Memory) Transfer(to *Memory) bool {
 	if h == nil {
 		return true
@@ -254,9 +256,9 @@ func (h *Memory) Transfer(to *Memory) bool {
 	return h.budget.add(to, bytes, accounts)
 }
 
-// Admit waits until no answer of a principal, or of a person behind it, waits for memory. It returns [ErrMemory] when
-// ctx or the timeout ends. Requests that will have an answer must pass Admit first: otherwise a request would run whose
-// result could not be delivered.
+// Admit waits until no answer for the owner's principals and persons waits for memory. It returns [ErrMemory] when ctx
+// or the timeout ends. It must be called before a request is executed that has an answer. Otherwise the request would
+// run, but its result could not be delivered.
 func (r *Budget) Admit(ctx context.Context, owner *Owner, timeout time.Duration) error {
 	r.mu.Lock()
 	waited := slices.ContainsFunc(owner.keys(), func(k accountKey) bool { a := r.accounts[k]; return a != nil && a.waiting > 0 })
@@ -300,8 +302,8 @@ func (r *Budget) wait(ctx context.Context, w *waiter) error {
 	return ErrMemory
 }
 
-// grantWaiters grants the waiters that fit, in the order in which they began. A waiter is not overtaken by one that
-// needs the account that it waits for. The caller holds the lock.
+// grantWaiters grants the waiters for which there is space, in the order in which they began. A waiter that waits for
+// an account is never overtaken by a later waiter that needs the same account. The caller holds the lock.
 func (r *Budget) grantWaiters() {
 	if len(r.queue) == 0 {
 		return

@@ -46,7 +46,7 @@ var (
 	cat = newOwner("cat")
 )
 
-// newBudget has 4 MiB for each of two principals, and no reserve.
+// newBudget returns a budget of 4 MiB for each of two principals, without a reserve.
 func newBudget(t testing.TB) *limits.Budget {
 	return newBudgetWith(t, limits.Quotas{Principal: 4 * mib, Person: 6 * mib, Server: 8 * mib, All: 8 * mib})
 }
@@ -96,7 +96,7 @@ func canGrow(t *testing.T, h *limits.Memory, bytes int) bool {
 	return h.Grow(ctx, bytes) == nil
 }
 
-// Case X3. Waiters are granted in order, and a large answer is not overtaken forever.
+// Case X3. Waiters are granted in order, and smaller answers don't overtake a waiting large answer forever.
 func TestGrow_GrantsInOrder(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -126,8 +126,8 @@ func TestGrow_GrantsInOrder(t *testing.T) {
 	})
 }
 
-// Case X3. The reserve of each quota is for the Memory that began first, and when that is complete, for the next. So of
-// many Memories that each have a part and wait for more, all become complete.
+// Case X3. The reserve of each quota is for the Memory that began first and, after that is complete, for the next
+// Memory. Therefore many Memories that each have a part and wait for more all become complete.
 func TestGrow_FirstAnswerBecomesComplete(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -155,7 +155,7 @@ func TestGrow_FirstAnswerBecomesComplete(t *testing.T) {
 	})
 }
 
-// Case X3. However answers grow, all of them become complete.
+// Case X3. All answers become complete, regardless of the order and steps in which they grow.
 func TestGrow_FailsWhenItsContextEnds(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {
@@ -182,7 +182,7 @@ func TestGrow_FailsWhenItsContextEnds(t *testing.T) {
 	})
 }
 
-// arrivingAnswer is an answer as it arrives; times are in seconds.
+// arrivingAnswer describes how an answer arrives; times are in seconds.
 type arrivingAnswer struct {
 	of                  *limits.Owner
 	size, step          int
@@ -219,8 +219,8 @@ func (a arrivingAnswer) completes(ctx context.Context, r *limits.Budget) bool {
 	return true
 }
 
-// Case X3. A caller is not admitted while an answer of its own waits for its quota, or one of another principal of the
-// same person for that person's. Waiting answers of others don't matter.
+// Case X3. A caller is not admitted while one of its answers waits for the principal's quota, or while an answer for
+// another principal of the same person waits for the person's quota. Waiting answers of other persons don't matter.
 func TestAdmit_WaitsWhileAnswersWait(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -278,7 +278,7 @@ func TestTransfer_MovesBytes(t *testing.T) {
 	}
 }
 
-// A Memory can pass what it has to another one of the same owner, even if others wait.
+// A Memory can transfer its bytes to another Memory of the same owner, even if other Memories wait.
 func TestTransfer_MovesBytesThatAreThere(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -303,7 +303,8 @@ func expired() context.Context {
 	return ctx
 }
 
-// Case X3. Whatever comes and goes, the budget is never exceeded, and in the end nothing is held.
+// Case X3. The budget is never exceeded by any sequence of operations, and no account remains after all Memories are
+// closed.
 func TestClose_LeavesNoAccounts(t *testing.T) {
 	t.Parallel()
 	r := newBudget(t)
@@ -338,13 +339,14 @@ func TestClose_LeavesNoAccounts(t *testing.T) {
 	}
 }
 
-// Case X1. Large messages are read in slots, of which one principal gets only a part; small ones need no slot.
+// Case X1. Large messages are parsed in time slices, and one principal gets only a part of all time slices. Small
+// messages need no time slice.
 func TestTimeslice_LargeMessagesTakeTurns(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		r := newBudget(t)
 		var ends []func()
-		for range runtime.GOMAXPROCS(0) { // a quarter of the processors, at least one, is taken
+		for range runtime.GOMAXPROCS(0) { // one principal may use a quarter of the processors, but at least one
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 			if end, err := r.Open(ana).TimesliceFor(ctx, limits.UncountedBytes+1); err == nil {
 				ends = append(ends, end)
@@ -374,14 +376,14 @@ func TestTimeslice_LargeMessagesTakeTurns(t *testing.T) {
 	})
 }
 
-// Case X3. A request that waits for admission takes nothing of its server's quota: other answers of that server get all
-// of it.
+// Case X3. A request that waits for admission uses nothing of its server's quota, so other answers of that server can
+// use the whole quota.
 func TestAdmission_QueuedCallerHoldsNoServerMemory(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		r := newBudgetWith(t, limits.Quotas{Principal: 8 * mib, Person: 8 * mib, Server: 4 * mib, All: 32 * mib, Last: 4 * mib})
 		var full []*limits.Memory
-		for range 2 { // the second one waits
+		for range 2 { // the second request waits
 			h := r.Open(ownerAtServer(ana, "other"))
 			full = append(full, h)
 			go func() { _ = h.Grow(t.Context(), 4*mib) }()
@@ -399,7 +401,7 @@ func TestAdmission_QueuedCallerHoldsNoServerMemory(t *testing.T) {
 	})
 }
 
-// Small Memories, which are the most frequent ones, cost next to nothing.
+// BenchmarkSmall measures small Memories, which are the most frequent. They must be very cheap.
 func BenchmarkSmall(b *testing.B) {
 	r := newBudgetWith(b, limits.AnswerQuotas())
 	b.ReportAllocs()
@@ -413,8 +415,8 @@ func BenchmarkSmall(b *testing.B) {
 	}
 }
 
-// Case X3. The reader of a server's answers may find the waiting call at the moment when the call ends. What it takes
-// then would never be given back.
+// Case X3. A goroutine that receives a server's answer may grow the Memory of a call at the moment when the call ends.
+// Those bytes would never be released, so a closed Memory must not grow.
 func TestClose_ClosedMemoryTakesNothing(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -14,17 +14,17 @@ import (
 )
 
 const (
-	// maxRequests is the maximum number of requests in flight of one principal and the agents made by it. All
-	// principals of one person may have four times as many. Each request holds a connection to the gateway and one to a
-	// server.
+	// maxRequests is the maximum number of requests in flight for one principal and the agents created by it. All
+	// principals of one person together may have four times as many. Each request occupies a connection to the gateway and
+	// a connection to a server.
 	maxRequests = 512
-	// maxPerServer is the maximum number of these requests at one server, so that a server that hangs does not use up
-	// the quota.
+	// maxPerServer is the maximum number of a principal's requests in flight to one server, so that a server that hangs
+	// does not use up the whole quota of the principal.
 	maxPerServer = maxRequests / 2
-	// maxBytes is the maximum total size of the bodies of these requests, in bytes. Bytes count when they arrive; a
-	// length that a client only announces does not count. The maximum for all principals of one person is
-	// [PersonBytes], and for all principals together [TotalBytes]. For the latter, bodies of up to 64 KiB
-	// ([UncountedBytes]) do not count, and larger ones count in full.
+	// maxBytes is the maximum total size of the bodies of a principal's requests in flight, in bytes. Bytes count when
+	// they arrive; a length that a client only announces does not count. The maximum for all principals of one person is
+	// [PersonBytes], and for all principals together [TotalBytes]. In [TotalBytes], bodies of up to 64 KiB
+	// ([UncountedBytes]) do not count, and larger bodies count in full.
 	maxBytes = PrincipalBytes
 	// memoryTimeout is the maximum time for which a request waits while an answer to its principal waits for memory.
 	memoryTimeout = time.Second
@@ -34,21 +34,21 @@ const (
 // errors.Is; a [*quota.FullError] names the quota.
 var ErrRequests = quota.ErrFull
 
-// ErrServer means that one principal with its agents has too many requests at a server. Compare with errors.Is.
+// ErrServer means that a principal and its agents have too many requests in flight to a server. Compare with errors.Is.
 var ErrServer = errors.New("too many requests to this server are in flight; wait for some of them")
 
-// Requests counts what all principals have in flight. Make it with [NewRequests]. It is safe for concurrent use.
+// Requests counts the requests in flight of all principals. [NewRequests] creates it. It is safe for concurrent use.
 type Requests struct {
 	bodies, answers *Budget
 
 	mu sync.Mutex
-	// requests counts the requests in flight, perServer the requests that were admitted to each server, and bytes the
+	// requests counts the requests in flight, perServer counts the admitted requests per server, and bytes counts the
 	// sizes of the bodies.
 	requests, perServer, bytes *quota.Tally
 }
 
-// NewRequests returns a Requests that counts none yet. Request bodies take memory from the budget bodies, and answers
-// from the budget answers. Both are required.
+// NewRequests returns a Requests without requests. The memory of request bodies is charged to the budget bodies, and
+// the memory of answers to the budget answers. Both are required.
 func NewRequests(bodies, answers *Budget) (*Requests, error) {
 	if bodies == nil || answers == nil {
 		return nil, errors.New("limits: memory budgets for bodies and answers are required")
@@ -61,8 +61,8 @@ func NewRequests(bodies, answers *Budget) (*Requests, error) {
 	}, nil
 }
 
-// Begin counts a request of a principal to a server. The caller must call [Slot.End] when the request has ended.
-// Errors: [ErrRequests].
+// Begin counts a request of a principal to a server. The caller must call [Slot.End] when the request has ended. The
+// error is [ErrRequests].
 func (f *Requests) Begin(caller *identityv1.Principal, server string) (*Slot, error) {
 	slot := &Slot{requests: f, Owner: Owner{Accounts: principal.AccountsOf(caller), Server: server}}
 	slot.body, slot.Answer = *f.bodies.Open(&slot.Owner), *f.answers.Open(&slot.Owner)
@@ -74,17 +74,17 @@ func (f *Requests) Begin(caller *identityv1.Principal, server string) (*Slot, er
 	return slot, nil
 }
 
-// A Slot is the quota that one request uses. [Requests.Begin] creates it. It is safe for concurrent use, except that
-// End is called once, as the last method.
+// A Slot contains what one request uses of the quotas. [Requests.Begin] creates it. It is safe for concurrent use,
+// except that End must be called once, after all other methods have returned.
 type Slot struct {
 	requests *Requests
 	// Owner is the owner of the request's memory.
 	Owner Owner
-	// bytes is the size of the body, as far as it has arrived.
+	// bytes is the number of bytes of the body that have arrived.
 	bytes int
 	// admitted means that the request counts at its server.
 	admitted bool
-	// Answer is the memory of the answer, and body that of the request.
+	// Answer is the memory of the answer, and body is the memory of the request.
 	Answer, body Memory
 }
 
@@ -121,9 +121,9 @@ func (p *Slot) Reserve(n int) bool {
 	return true
 }
 
-// Admit counts the request at its server. It then waits up to a second until no answer to the principal, or to others
-// that work for the same person, waits for memory. Cancellations and answers to a server's requests must not be
-// admitted. Errors are [ErrServer], and those of [Budget.Admit].
+// Admit counts the request at its server. It then waits up to a second until no answer for the principal, or for
+// principals of the same person, waits for memory. Admit must not be called for cancellations and for answers to a
+// server's requests, because they must never wait. Errors are [ErrServer] and the errors of [Budget.Admit].
 func (p *Slot) Admit(ctx context.Context) error {
 	if err := p.admit(); err != nil {
 		return fmt.Errorf("%w: %w", ErrServer, err)

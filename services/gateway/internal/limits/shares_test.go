@@ -8,7 +8,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/limits"
 )
 
-// Case X3. A principal has its quota, and all together have the budget.
+// Case X3. A principal cannot exceed its quota, and all principals together cannot exceed the budget.
 func TestGrow_QuotasEnd(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -33,7 +33,7 @@ func TestGrow_QuotasEnd(t *testing.T) {
 	})
 }
 
-// Case X3. The principals of one person have a common quota, which includes the person.
+// Case X3. All principals of one person share a quota, including the principal of the person.
 func TestGrow_PersonsHaveAQuota(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -58,7 +58,8 @@ func TestGrow_PersonsHaveAQuota(t *testing.T) {
 	})
 }
 
-// Case X3. A server has a quota for incomplete answers. Complete ones count only for their readers.
+// Case X3. A server has a quota for incomplete answers. Complete answers count only against the quota of the callers
+// that read them.
 func TestGrow_ServersHaveAQuota(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -79,7 +80,7 @@ func TestGrow_ServersHaveAQuota(t *testing.T) {
 	})
 }
 
-// Answers to an agent count against the principal that made it, at any depth.
+// Answers to an agent count against the principal that created it, even through several generations of agents.
 func TestAdd_AgentsShareTheQuotaOfTheirMaker(t *testing.T) {
 	t.Parallel()
 	r := newBudgetWith(t, limits.Quotas{Principal: 4 * mib, Person: 8 * mib, Server: 16 * mib, All: 16 * mib})

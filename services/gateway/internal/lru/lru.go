@@ -1,4 +1,4 @@
-// Package lru provides a least recently used cache that is limited by number and weight.
+// Package lru provides a least recently used cache whose number of values and total weight are limited.
 package lru
 
 import (
@@ -7,8 +7,8 @@ import (
 	"github.com/hashicorp/golang-lru/v2/simplelru"
 )
 
-// Cache is a least recently used cache: a new value replaces the values that were unused longest. It is safe for
-// concurrent use.
+// Cache is a least recently used cache: a new value replaces the least recently used values. It is safe for concurrent
+// use.
 type Cache[K comparable, V any] struct {
 	// maxWeight is the maximum total weight of the values.
 	maxWeight int
@@ -19,8 +19,8 @@ type Cache[K comparable, V any] struct {
 	weight int
 }
 
-// New returns a cache for this number of values, which must be positive. The total weight of the values is at most
-// most.
+// New returns a cache for up to `number` values, whose total weight may not exceed `most`. The function `weigh`
+// computes the weight of a value. `number` must be positive.
 func New[K comparable, V any](number, most int, weigh func(V) int) *Cache[K, V] {
 	r := &Cache[K, V]{maxWeight: most, weigh: weigh}
 	r.values, _ = simplelru.NewLRU(number, func(_ K, v V) { r.weight -= weigh(v) }) // fails only if number is not positive

@@ -10,8 +10,8 @@ import (
 
 func length(s string) int { return len(s) }
 
-// TestPut_EvictsTheLeastRecentlyUsedValues checks that a value that was read stays longer than one that was not, and that
-// both limits evict.
+// TestPut_EvictsTheLeastRecentlyUsedValues checks that recently read values are evicted later than unread values, and
+// that both limits cause evictions.
 func TestPut_EvictsTheLeastRecentlyUsedValues(t *testing.T) {
 	t.Parallel()
 	c := lru.New[string](2, 10, length)
@@ -31,7 +31,7 @@ func TestPut_EvictsTheLeastRecentlyUsedValues(t *testing.T) {
 	}
 }
 
-// TestPut_TooHeavyValueRemovesThePrevious checks that a key never keeps an old value when its new one is too heavy.
+// TestPut_TooHeavyValueRemovesThePrevious checks that a key does not keep its old value if the new value is too heavy.
 func TestPut_TooHeavyValueRemovesThePrevious(t *testing.T) {
 	t.Parallel()
 	c := lru.New[string](2, 3, length)
@@ -45,7 +45,8 @@ func TestPut_TooHeavyValueRemovesThePrevious(t *testing.T) {
 	}
 }
 
-// TestPut_LimitsHoldAfterAnySequence checks the number, the weight and the last value of each key after random operations.
+// TestPut_LimitsHoldAfterAnySequence checks the number of values, their total weight and the last value of each key
+// after random operations.
 func TestPut_LimitsHoldAfterAnySequence(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

@@ -8,9 +8,9 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// FilterCapabilities returns a server's capabilities, a raw object, without features and options that are unknown or
-// whose methods are not allowed. It adds the extensions, which are provided by the gateway. If capabilities is not an
-// object, the server has no capabilities.
+// FilterCapabilities removes features and options that are unknown, or whose methods are not allowed, from a server's
+// capabilities, which are a raw object. It adds extensions, which the gateway provides, and returns the result. If
+// capabilities is not an object, the server has no capabilities.
 func FilterCapabilities(capabilities []byte, allowed func(method string) bool, extensions ...string) []byte {
 	dec := jsontext.NewDecoder(bytes.NewReader(capabilities))
 	if tok, err := dec.ReadToken(); err != nil || tok.Kind() != '{' {
@@ -36,7 +36,8 @@ func FilterCapabilities(capabilities []byte, allowed func(method string) bool, e
 	return []byte("{" + strings.Join(append(offered, ExtensionMembers(extensions)...), ",") + "}")
 }
 
-// filterOptions returns the members for the options of a feature that the server has and whose methods are allowed.
+// filterOptions returns the raw members for those options of a feature that the server has and whose methods are
+// allowed.
 func filterOptions(f Feature, feature jsontext.Value, allowed func(method string) bool) (out []string) {
 	var has struct {
 		ListChanged jsontext.Value `json:"listChanged"`

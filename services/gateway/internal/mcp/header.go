@@ -9,8 +9,8 @@ import (
 const encodedBegin, encodedEnd = "=?base64?", "?="
 
 // EncodeHeader returns a text in the form for a header `Mcp-Name` or `Mcp-Param-…` (MCP 2026-07-28, Transports, Value
-// Encoding). Visible ASCII with spaces only inside is unchanged. The empty text, text that looks encoded, and all other
-// text are encoded in base64.
+// Encoding). Visible ASCII, possibly with spaces between other characters, is unchanged. Any other text, including the
+// empty text and text that looks encoded, is encoded in base64.
 func EncodeHeader(text string) string {
 	plain := !strings.ContainsFunc(text, func(r rune) bool { return r < ' ' || r > '~' })
 	if plain && text != "" && strings.TrimSpace(text) == text && !isEncoded(text) {

@@ -4,8 +4,8 @@ package mcp
 const (
 	HeaderSession = "Mcp-Session-Id"
 	HeaderVersion = "Mcp-Protocol-Version"
-	// HeaderMethod contains the method of a request, and HeaderName the tool, prompt or resource that the request names
-	// (MCP 2026-07-28, Transports, Request Headers).
+	// HeaderMethod is the header with the method of a request. HeaderName is the header with the tool, prompt or resource
+	// that the request names (MCP 2026-07-28, Transports, Request Headers).
 	HeaderMethod = "Mcp-Method"
 	HeaderName   = "Mcp-Name"
 )

@@ -10,8 +10,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/mcpmethod"
 )
 
-// Modern is the first revision without sessions. Revisions are compared only for equality, not by order. A revision
-// that is in none of the lists below is unknown.
+// Modern is the first revision without sessions. Revisions are compared only for equality and never ordered. A revision
+// is unknown if it is neither Modern nor one of [Supported].
 const Modern = "2026-07-28"
 
 // Methods that the gateway allows without a rule, or sends itself.
@@ -37,8 +37,8 @@ const (
 	MethodAcknowledged     = "notifications/subscriptions/acknowledged" // the first notification on that stream
 )
 
-// A Feature is a capability that a server may offer (MCP 2025-11-25, Lifecycle, Capability Negotiation). It has the
-// method that clients call first to use it, and options.
+// A Feature is a capability that a server may offer (MCP 2025-11-25, Lifecycle, Capability Negotiation). A Feature has
+// options, and a method that clients call first to use the feature.
 type Feature struct {
 	Capability, Method string
 	// Options are the options of the feature. An option with a method is offered only if policy also allows that
@@ -83,9 +83,9 @@ func LogLevels() []string {
 	return []string{"debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"}
 }
 
-// MethodForNotification returns the method that a client must be allowed to use if a notification of a server is to be
-// useful for it. The method is one that the client calls or receives as a request of the server. It is empty for
-// unknown notifications.
+// MethodForNotification returns the method that a client must be allowed to use for a server's notification to be
+// useful to the client. The client calls this method, or receives it as a request of the server. MethodForNotification
+// returns "" for unknown notifications.
 func MethodForNotification(notification string) string {
 	switch notification {
 	case MethodToolsChanged:
@@ -113,8 +113,8 @@ func IsServerNotification(notification string) bool {
 	return strings.HasSuffix(notification, "/list_changed") && MethodForNotification(notification) != ""
 }
 
-// An Ability is a capability that a client may offer to a server. It has the method with which the server uses it, and
-// options.
+// An Ability is a capability that a client may offer to a server. An Ability has options, and a method with which the
+// server uses the ability.
 type Ability struct {
 	Capability, Method string
 	Options            []Option
@@ -136,8 +136,8 @@ func CapabilitiesJSON(abilities []Ability, extensions ...string) string {
 	return "{" + strings.Join(append(has, ExtensionMembers(extensions)...), ",") + "}"
 }
 
-// ExtensionMembers returns the raw members of a capabilities object that declare extensions: one member, or no member
-// without extensions.
+// ExtensionMembers returns the raw members of a capabilities object that declare extensions: one member, or none if
+// there are no extensions.
 func ExtensionMembers(extensions []string) []string {
 	if len(extensions) == 0 {
 		return nil
@@ -155,8 +155,8 @@ func Abilities() []Ability {
 	}
 }
 
-// OfferedMethods returns the methods on which policy is asked: the methods of [Features], [Abilities] and extensions,
-// and the notifications of the protocol.
+// OfferedMethods returns the methods for which policy is queried: the methods of [Features], [Abilities] and
+// extensions, and the notifications of the protocol.
 func OfferedMethods() []string {
 	out := mcpmethod.Notifications()
 	for _, f := range Features() {
@@ -192,7 +192,7 @@ func IsMultiRound(method string) bool {
 	return method == MethodToolsCall || method == "prompts/get" || method == "resources/read"
 }
 
-// IsCacheable reports whether the results of a method contain how long they may be cached (MCP 2026-07-28, Caching).
+// IsCacheable reports whether the results of a method say how long they may be cached (MCP 2026-07-28, Caching).
 func IsCacheable(method string) bool {
 	switch method {
 	case MethodDiscover, MethodToolsList, "prompts/list", "resources/list", "resources/templates/list", "resources/read":
@@ -235,11 +235,12 @@ const ToolApprovalWait = "sluice_approval_wait"
 
 // Keys of `_meta` that the gateway defines.
 const (
-	// MetaDecision is the part of the decision on a call that the caller gets.
+	// MetaDecision is the key for the part of the decision on a call that the caller may see.
 	MetaDecision = "dev.sluice/decision"
-	// MetaUnavailable lists the servers that are missing in a list of all servers, and why.
+	// MetaUnavailable is the key for the servers that are missing from an aggregate list of many servers, with the
+	// reasons.
 	MetaUnavailable = "dev.sluice/unavailable"
-	// MetaLeftOut lists the elements of servers' lists that are missing in a list of all servers, and why.
+	// MetaLeftOut is the key for the elements that are missing from an aggregate list of many servers, with the reasons.
 	MetaLeftOut = "dev.sluice/leftOut"
 )
 
@@ -248,10 +249,11 @@ const (
 	MetaVersion      = "io.modelcontextprotocol/protocolVersion"
 	MetaCapabilities = "io.modelcontextprotocol/clientCapabilities"
 	MetaClientInfo   = "io.modelcontextprotocol/clientInfo"
-	// MetaLogLevel is the lowest level of the log messages that the client wants before the answer. It may be absent.
+	// MetaLogLevel is the key for the lowest level of log messages that the client wants to receive before the answer. It
+	// may be absent.
 	MetaLogLevel = "io.modelcontextprotocol/logLevel"
-	// MetaServerInfo describes the server that answers. MetaSubscription is the id of the subscription to which a
-	// notification belongs.
+	// MetaServerInfo is the key for the description of the answering server. MetaSubscription is the key for the id of the
+	// subscription to which a notification belongs.
 	MetaServerInfo   = "io.modelcontextprotocol/serverInfo"
 	MetaSubscription = "io.modelcontextprotocol/subscriptionId"
 )

@@ -7,7 +7,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// schema checks a JSON Schema for an object, as tools have for their arguments and results.
+// schema checks a JSON Schema that describes an object, as the schemas of a tool's arguments and results must.
 var schema = members{
 	required: map[string]check{"type": oneOf("object")},
 	optional: map[string]check{"properties": each(anyObject), "required": list(text)},

@@ -1,6 +1,6 @@
 // Package mcpschema checks the elements of lists against the schema of MCP (MCP 2025-11-25, Schema Reference: Tool,
 // Prompt, Resource, ResourceTemplate). Clients that check elements refuse a whole list because of one invalid element.
-// In the list of many servers, an error of one server would hide the tools of all servers.
+// In an aggregate list of many servers, an error of one server would therefore hide the tools of all servers.
 package mcpschema
 
 import (
@@ -13,11 +13,11 @@ import (
 )
 
 // Conform checks an element of a list. It returns the element without optional members that are null, and otherwise
-// unchanged. If the element is not valid, why says what is wrong, such as "inputSchema.type is missing". It contains no
-// text of the server.
+// unchanged. If the element is not valid, why says what is wrong, such as "inputSchema.type is missing". The text why
+// quotes nothing from the server.
 //
 // list is `tools`, `prompts`, `resources` or `resourceTemplates`; elements of other lists are never valid. The element
-// must be JSON whose keys are unique.
+// must be valid JSON with unique keys.
 func Conform(list string, element []byte) (out []byte, why string) {
 	check, known := lists[list]
 	if !known {
@@ -37,7 +37,7 @@ func Conform(list string, element []byte) (out []byte, why string) {
 	return nil, strings.Join(fault.path, ".") + " " + fault.what
 }
 
-// A fault describes what is wrong with a value. path lists the members that lead to it, innermost first.
+// A fault describes what is wrong with a value. path lists the keys that lead to the value, innermost first.
 type fault struct {
 	path []string
 	what string
@@ -135,7 +135,7 @@ func (m members) check(value jsontext.Value) (jsontext.Value, *fault) {
 	return out, wrong
 }
 
-// variant returns a fault if a reader that ignores case would take key for a required member. Otherwise it returns nil.
+// variant returns a fault if a parser that ignores case would take key for a required member. Otherwise it returns nil.
 func (m members) variant(key string) *fault {
 	for name := range m.required {
 		if strings.EqualFold(key, name) {
@@ -158,8 +158,8 @@ func each(of check) check {
 	}
 }
 
-// eachMember returns an object that consists of the members that do returns. Members for which do returns nil are left
-// out.
+// eachMember calls `do` for each member of an object, and returns an object with the returned values. Members for which
+// `do` returns nil are left out.
 func eachMember(value jsontext.Value, do func(key string, raw jsontext.Value) (jsontext.Value, *fault)) (jsontext.Value, *fault) {
 	if value.Kind() != '{' {
 		return nil, &fault{what: "is not an object"}

@@ -13,8 +13,8 @@ import (
 // HTTPServer returns the HTTP server.
 func (s *Server) HTTPServer() *http.Server { return s.http.HTTP(s.Handler()) }
 
-// Listen returns a listener that limits the connections of lis: unauthenticated ones for each address, and the others
-// for each caller.
+// Listen returns a listener that limits the connections of lis. Unauthenticated connections are limited per IP address,
+// and authenticated connections per caller.
 func (s *Server) Listen(lis net.Listener) (*connlimit.Listener, error) { return s.http.Listen(lis) }
 
 // authenticated returns a handler that calls next only for an agent with a valid token.

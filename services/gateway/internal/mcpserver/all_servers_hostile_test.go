@@ -14,7 +14,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// A client can't choose names in the record of passed messages.
+// Records that count passed messages contain no names that a client can choose.
 func TestAllServers_NotificationRecordsNameNoServer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -112,7 +112,7 @@ func TestAllServers_ListsAServerInTheRevisionOfItsCalls(t *testing.T) {
 				return answer(r, `{"tools":[{"name":"safe",`+head+`}}}}]}`), nil
 			}
 		}
-		// Afterwards the server's revisions are known.
+		// After this call the server's revisions are known.
 		w.doAllServers("tools/call", "files__safe", `"name":"files__safe","arguments":{}`)
 		if got := w.doAllServers("tools/list", "", ""); !strings.Contains(got.body, `"x-mcp-header":"Region"`) || !strings.Contains(got.body, "files__newer") {
 			t.Errorf("it lists %s", got.body)
@@ -120,9 +120,9 @@ func TestAllServers_ListsAServerInTheRevisionOfItsCalls(t *testing.T) {
 	})
 }
 
-// Case A3. A subscription that is opened again at a server is decided again, and the client is notified that its
-// resources may have changed. A server without subscriptions is not asked again, and one that always ends them only
-// seldom.
+// Case A3. When a subscription is reopened at a server, policy decides on it a second time, and the client is notified
+// that its resources may have changed. The subscription is not reopened if the server has no subscriptions, and only
+// seldom if the server always ends subscriptions.
 func TestAllServers_SubscriptionIsOpenedAgainWhenItEnds(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -170,7 +170,8 @@ func TestAllServers_SubscriptionIsOpenedAgainWhenItEnds(t *testing.T) {
 	}
 }
 
-// A subscription is acknowledged for what the servers offer, and does not wait for a slow server.
+// A subscription is acknowledged for the notifications that the servers offer. The acknowledgement does not wait for a
+// slow server.
 func TestAllServers_SubscriptionGrantsWhatServersOffer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -16,7 +16,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// Servers that hang or are unavailable are named in the list, and do not affect the others.
+// Servers that hang or are unavailable are named in the list, and don't affect the elements of other servers.
 func TestAllServers_ListNamesUnavailableServers(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -61,7 +61,7 @@ func TestAllServers_ListNamesUnavailableServers(t *testing.T) {
 	}
 }
 
-// A list whose method needs a rule is requested from each server, page by page, in the caller's name.
+// A list whose method needs a rule is requested from each server page by page, on behalf of the caller.
 func TestAllServers_ListsAreJoined(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -106,7 +106,7 @@ func TestAllServers_ListsAreJoined(t *testing.T) {
 	})
 }
 
-// The joined list is valid even if a server adds nothing to it. An element that clients could refuse is left out.
+// The joined list is valid even if a server contributes no elements. Elements that clients could refuse are left out.
 func TestAllServers_ListIsOnePage(t *testing.T) {
 	t.Parallel()
 	broken := `{"tools":[{"name":"safe","inputSchema":{"type":"object"}},{"name":"x"},{"name":"y","inputSchema":true},{"inputSchema":{}}]}`
@@ -141,7 +141,7 @@ func TestAllServers_ListIsOnePage(t *testing.T) {
 	}
 }
 
-// switchAvailability makes a server unavailable until the returned value is true.
+// switchAvailability makes the server unavailable until the test sets the returned value to true.
 func switchAvailability(w *testGateway) *atomic.Bool {
 	there, own := new(atomic.Bool), w.answerDiscovery
 	w.answerDiscovery = func(r upstream.Request) (upstream.Answer, error) {
@@ -153,8 +153,8 @@ func switchAvailability(w *testGateway) *atomic.Bool {
 	return there
 }
 
-// The features of an unavailable server are declared from the start. Once it has been listed, it is listed as it was
-// while it is unavailable, and the client is notified of changes only.
+// The features of an unavailable server are declared from the start. After the server was listed once, its last list is
+// used while it is unavailable, and the client is notified only of changes.
 func TestAllServers_ListHasAServerThatIsAvailableAgain(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -195,8 +195,8 @@ func TestAllServers_ListHasAServerThatIsAvailableAgain(t *testing.T) {
 	})
 }
 
-// A gathered list ends in time: a server that answers slowly with page after page is named as unavailable, and elements
-// that are not valid are left out.
+// A combined list is complete within a time limit. A server that slowly sends page after page is named as unavailable,
+// and invalid elements are left out.
 func TestAllServers_ListEndsWhenAServerRepeatsACursor(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -231,7 +231,7 @@ func TestAllServers_ListEndsWhenAServerRepeatsACursor(t *testing.T) {
 	})
 }
 
-// A program that is not in use is not started for a list.
+// An unused program is not started only to list it.
 func TestAllServers_ListStartsNoProgram(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -261,8 +261,8 @@ func TestAllServers_ListStartsNoProgram(t *testing.T) {
 	})
 }
 
-// Case U1. A server that sends too many names only spoils its own answer, and from one that lists pages without end
-// only 20 are read.
+// Case U1. A server that sends too many names affects only its own answer. From a server that lists pages without end,
+// only 20 pages are read.
 func TestAllServers_LongNamesAreBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -320,7 +320,7 @@ func TestAllServers_GatheringEndsWhenTheClientDisconnects(t *testing.T) {
 	})
 }
 
-// A server with a greeting that is too large is left out.
+// A server is left out if its answer to initialize is too large.
 func TestAllServers_GreetingSizeIsBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -58,8 +58,8 @@ func (w *testGateway) doAllServers(method, name, params string) httpResponse {
 	return w.do("POST", "/mcp", body, head)
 }
 
-// A client without a session reaches servers of both families of revisions at one URL: it discovers them together,
-// lists their tools, and calls each by the combined names, which the headers contain too.
+// A client without a session reaches servers of both families of revisions at one URL: it discovers them with one
+// request, lists their tools, and calls the tools by combined names, also in the headers.
 func TestAllServers_ModernClientNeedsNoSession(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -109,7 +109,7 @@ func TestAllServers_ModernClientNeedsNoSession(t *testing.T) {
 	})
 }
 
-// Case T1. At the URL of many servers the headers must agree with the body, with the combined names.
+// Case T1. At the URL of all servers, headers and body must contain the same combined names.
 func TestAllServers_HeadersMustAgreeWithTheBody(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -152,8 +152,8 @@ func TestAllServers_HeadersMustAgreeWithTheBody(t *testing.T) {
 	})
 }
 
-// Case U1. Requests in the answers of servers of both families name their server, and the client's answers go to the
-// server that has sent the request, under the server's own names.
+// Case U1. Requests in the answers of servers of both families name their server, and the client's answers are sent to
+// the server that has sent the request, with the server's original names.
 func TestAllServers_InputRequestsAreDecided(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -196,7 +196,7 @@ func TestAllServers_InputRequestsAreDecided(t *testing.T) {
 	})
 }
 
-// Calls to many servers wait for approvals in round trips; there are no tasks.
+// At the URL of all servers, calls wait for approvals in round trips, without tasks.
 func TestAllServers_CallWaitsInRoundTrips(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -214,7 +214,7 @@ func TestAllServers_CallWaitsInRoundTrips(t *testing.T) {
 	})
 }
 
-// A list is joined from servers of both families, and each is asked in its own revision.
+// A list is joined from servers of both families, and each server gets the request in its own revision.
 func TestAllServers_ListsHaveServersOfBothEras(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -248,8 +248,8 @@ func TestAllServers_ListsHaveServersOfBothEras(t *testing.T) {
 	})
 }
 
-// Case T4. One subscription gets the changes of resources of many servers, under combined names, after each resource
-// was decided, and the changes of lists that the gateway finds.
+// Case T4. One subscription receives updates of resources of many servers under combined names, and changes of lists
+// that the gateway finds. Policy decides on each resource first.
 func TestAllServers_SubscriptionForwardsWhatItNames(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -300,8 +300,8 @@ func TestAllServers_SubscriptionForwardsWhatItNames(t *testing.T) {
 	})
 }
 
-// Case S1. The state of a client with many servers is not shared with another caller, nor with a client that has other
-// capabilities.
+// Case S1. The state of a client at the URL of all servers is shared neither with another caller nor with a client that
+// declares other capabilities.
 func TestAllServers_StateIsNotSharedBetweenCallers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

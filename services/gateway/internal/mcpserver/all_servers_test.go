@@ -53,7 +53,7 @@ func toolList(names ...string) string {
 	return `{"tools":[` + strings.Join(tools, ",") + `]}`
 }
 
-// recordRequests appends the requests that a server gets in the sessions of clients to got.
+// recordRequests makes the fake server append the requests of clients' sessions to *got.
 func recordRequests(w *testGateway, got *[]string) {
 	before := w.request
 	w.request = func(ctx context.Context, r upstream.Request, events func([]byte)) (upstream.Answer, error) {
@@ -62,8 +62,8 @@ func recordRequests(w *testGateway, got *[]string) {
 	}
 }
 
-// One aggregate session serves all servers: the gateway greets in their place, and a server is not contacted before it
-// is called. It gets the client's own bytes except for the names.
+// One aggregate session serves all servers. The gateway answers initialize for all servers, and contacts a server only
+// when it is called. The server receives the client's bytes, except that the combined names are replaced.
 func TestAllServers_AppearAsOneServer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -115,7 +115,8 @@ func TestAllServers_AppearAsOneServer(t *testing.T) {
 	})
 }
 
-// A message that names no server, or no single one, is sent nowhere. It is answered with the reason, and recorded.
+// A message that names no server, or more than one server, is sent to no server. It is answered with the reason, and
+// recorded.
 func TestAllServers_RefusesMessagesThatNameNoServer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -157,7 +158,8 @@ func TestAllServers_RefusesMessagesThatNameNoServer(t *testing.T) {
 	})
 }
 
-// Case U1. Two servers send requests with the same id and progress token, and each gets the answer to its own.
+// Case U1. If two servers send requests with the same id and progress token, each server receives the answer to its own
+// request.
 func TestAllServers_ServerRequestsHaveCombinedIDs(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -248,8 +250,8 @@ func TestAllServers_NotificationsReachMembers(t *testing.T) {
 	})
 }
 
-// Case T4. The stream of all has the messages of the servers that the session has used, without the ids of their
-// events, as far as the caller may get them.
+// Case T4. The stream at the URL of all servers contains the messages of the servers that the session has used, if the
+// caller may receive them. The servers' event ids are removed.
 func TestAllServers_StreamsAreJoined(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -293,7 +295,7 @@ func TestAllServers_StreamsAreJoined(t *testing.T) {
 			t.Errorf("heard (-want +got):\n%s", diff)
 		}
 		changed.Store(true)
-		time.Sleep(6 * time.Minute) // by then the next request lists the server again
+		time.Sleep(6 * time.Minute) // after this time the next request lists the server a second time
 		w.do("POST", "/mcp", `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`, h)
 		got := slices.DeleteFunc(readLines(lines), func(line string) bool { return line == "" || strings.HasPrefix(line, ":") })
 		if diff := cmp.Diff([]string{"event: message", `data: {"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`}, got); diff != "" {
@@ -310,8 +312,8 @@ func TestAllServers_StreamsAreJoined(t *testing.T) {
 	})
 }
 
-// A client is notified of the changes since its last list when it opens its stream, and of all lists if a server has
-// become known.
+// When a client opens its stream, it is notified of the lists that have changed since it last read them. If a server
+// has become known, the client is notified of all lists.
 func TestAllServers_ChangeBetweenListAndStreamIsNotified(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -321,7 +323,7 @@ func TestAllServers_ChangeBetweenListAndStreamIsNotified(t *testing.T) {
 		w.do("POST", "/mcp", `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`, h)
 		there.Store(true)
 		time.Sleep(time.Minute)
-		w.connectAs(initializeWithAll) // the greeting of another client makes the gateway list the server
+		w.connectAs(initializeWithAll) // initialize of another client makes the gateway list the server
 		lines, hangUp := w.openStream(h)
 		defer hangUp()
 		got := slices.DeleteFunc(readLines(lines), func(line string) bool { return !strings.HasPrefix(line, "data: ") })
@@ -370,7 +372,8 @@ func TestAllServers_MembersEndWithTheAggregateSession(t *testing.T) {
 	})
 }
 
-// Case A4. A call is decided by the definition that the client was shown, even if the server lists another one by then.
+// Case A4. A call is decided by the definition that was shown to the client, even if the server now lists another
+// definition.
 func TestAllServers_CallsAreDecidedByTheListedDefinition(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -389,7 +392,7 @@ func TestAllServers_CallsAreDecidedByTheListedDefinition(t *testing.T) {
 		w.do("POST", "/mcp", call, h)
 		changed.Store(true)
 		time.Sleep(6 * time.Minute)
-		other := w.connectAs(initializeWithAll) // makes the gateway list the server again
+		other := w.connectAs(initializeWithAll) // makes the gateway list the server a second time
 		w.do("POST", "/mcp", list, other)
 		w.do("POST", "/mcp", call, h)
 		w.do("POST", "/mcp", call, other)

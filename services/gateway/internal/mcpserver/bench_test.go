@@ -12,8 +12,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// BenchmarkCall measures an allowed tools/call from its headers to its answer, without connections, and with services
-// that answer at once.
+// BenchmarkCall measures an allowed tools/call from the parsed HTTP headers to the answer, without network connections.
+// The fake services answer at once.
 func BenchmarkCall(b *testing.B) {
 	w := prepareTestGateway(b, "")
 	w.sampler = sdktrace.NeverSample() // like most traces

@@ -36,8 +36,8 @@ func newConfirmGateway(t *testing.T) *testGateway {
 
 var asksPerson = regexp.MustCompile(`"id":"(sluice-[A-Z0-9]+)","method":"elicitation/create"`)
 
-// callAndReadForm makes a call, and returns the id of the confirmation that its client gets, and a function that reads
-// the rest of the response.
+// callAndReadForm makes a call. It returns the id of the confirmation request that the client receives, and a function
+// that reads the rest of the response.
 func (w *testGateway) callAndReadForm(h http.Header) (id string, rest func() string) {
 	w.t.Helper()
 	req, err := http.NewRequestWithContext(w.t.Context(), http.MethodPost, "http://localhost/mcp/files", strings.NewReader(payCall))
@@ -71,8 +71,8 @@ func (w *testGateway) callAndReadForm(h http.Header) (id string, rest func() str
 	}
 }
 
-// Case A3. Only the session that was asked can answer, and only once. Other answers are accepted with 202 and have no
-// effect.
+// Case A3. Only the session that received the confirmation request can answer it, and only once. Other answers are
+// accepted with 202 and have no effect.
 func TestConfirmationForm_IsAnsweredOnlyInItsSession(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -112,8 +112,8 @@ func TestConfirmationForm_IsAnsweredOnlyInItsSession(t *testing.T) {
 	})
 }
 
-// A confirmation is cancelled when its call is no longer held. The client is notified before the answer to the call; a
-// later answer changes nothing.
+// A confirmation is cancelled when its call is no longer held. The client is notified before it receives the answer to
+// the call. A later answer to the form has no effect.
 func TestConfirmationForm_IsCancelledWhenTheCallEnds(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -132,8 +132,8 @@ func TestConfirmationForm_IsCancelledWhenTheCallEnds(t *testing.T) {
 	})
 }
 
-// A held call that its client cancels is not held any longer, and does not run if it is approved later. Another id, and
-// the same id in another session, belong to other calls.
+// When the client cancels a held call, the hold ends, and the call does not run if it is approved later. A cancellation
+// with another id, or in another session, does not affect the call.
 func TestHeldCall_IsCancelledOnlyInItsSession(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -156,7 +156,7 @@ func TestHeldCall_IsCancelledOnlyInItsSession(t *testing.T) {
 					by = own
 				}
 				var cancels sync.WaitGroup
-				defer cancels.Wait() // its response may come after the call's
+				defer cancels.Wait() // its response may arrive after the response to the call
 				cancels.Go(func() {
 					time.Sleep(5 * time.Second)
 					w.do("POST", "/mcp/files", `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":`+tt.id+`}}`, by)

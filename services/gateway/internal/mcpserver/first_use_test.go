@@ -10,8 +10,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// The gateway could not list a server itself, and then the server lists its tools to a session. The gateway lists the
-// server again before it answers the session, because only a whole list is accepted at first use.
+// If the gateway's own listing of a server has failed, and the server then lists its tools to a session, the gateway
+// lists the server before it answers the session. The reason is that only a complete list is accepted at first use.
 func TestFirstUse_ListsTheServerAgainWhenASessionGetsAnswers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

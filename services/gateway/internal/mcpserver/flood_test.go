@@ -33,7 +33,7 @@ func endsWithin(t *testing.T, c net.Conn, limit time.Duration) {
 	}
 }
 
-// Case N2. A connection that sends its request slowly is closed, with and without a token.
+// Case N2. A connection whose request arrives too slowly is closed, with and without a token.
 func TestConnections_SlowRequestsAreClosed(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
@@ -134,7 +134,7 @@ func TestConnections_ClosedWhenTheClientDoesNotRead(t *testing.T) {
 // body.
 func TestConnections_PipeliningWithoutReadingIsBounded(t *testing.T) {
 	t.Parallel()
-	const nothing = `{"jsonrpc":"2.0","id":9,"result":{}}` // is answered with 202
+	const nothing = `{"jsonrpc":"2.0","id":9,"result":{}}` // answered with 202 and no body
 	for name, request := range map[string]func(session string) string{
 		"answers with a body":    func(string) string { return requestHead("", "", 0) },
 		"answers without a body": func(session string) string { return requestHead(anaToken, session, len(nothing)) + nothing },
@@ -162,7 +162,7 @@ func TestConnections_PipeliningWithoutReadingIsBounded(t *testing.T) {
 	}
 }
 
-// isInFlightRefusal reports whether a caller was refused, on record, because it has too many requests in flight.
+// isInFlightRefusal reports whether a response is a recorded refusal because of too many requests in flight.
 func (w *testGateway) isInFlightRefusal(got httpResponse) bool {
 	records := w.recordsOf(journal.KindRefusal)
 	return got.status == 429 && got.code() == "abuse_limited" && strings.Contains(got.body, "in flight") &&
@@ -210,7 +210,7 @@ func TestRequestsInFlight_CountIsBounded(t *testing.T) {
 	})
 }
 
-// Case N2. The memory of one principal's requests is limited, whatever lengths they declare.
+// Case N2. The memory of one principal's requests is limited, regardless of their Content-Length.
 func TestRequestsInFlight_BytesAreBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -236,7 +236,7 @@ func TestRequestsInFlight_BytesAreBounded(t *testing.T) {
 	})
 }
 
-// Case N2. The agents of one person together have the quota of two agents, so others keep theirs.
+// Case N2. All agents of one person together have the quota of two agents, so that other persons are not affected.
 func TestRequestsInFlight_BytesOfOnePersonAreBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -262,7 +262,7 @@ func TestRequestsInFlight_BytesOfOnePersonAreBounded(t *testing.T) {
 	})
 }
 
-// The time limits for requests do not end a long call, nor the next one on its connection.
+// The timeouts for receiving requests end neither a long call nor the next call on the same connection.
 func TestConnections_LongCallIsNotClosed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

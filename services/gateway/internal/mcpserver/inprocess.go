@@ -24,16 +24,17 @@ var (
 	ErrServer = errors.New("no such server is configured, or policy hides it from the caller")
 	// ErrStopping means that the gateway is shutting down.
 	ErrStopping = errors.New("the gateway stops")
-	// ErrSession means that the session with the server was lost twice while one request was made.
+	// ErrSession means that the session with the server was lost, and then lost once more during the retry.
 	ErrSession = errors.New("no session with the server could be kept")
 )
 
 const (
-	// initialize opens the sessions of principals for which services of the mesh make calls, and initialized completes
-	// the initialization.
+	// initialize is the request that opens a session when a service of the mesh calls on behalf of a principal.
+	// initialized is the notification that completes the initialization.
 	initialize  = `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"sluice-agent","version":"1"}}}`
 	initialized = `{"jsonrpc":"2.0","method":"notifications/initialized"}`
-	// maxSessionIDs is how many of these sessions are remembered, one for each caller and server.
+	// maxSessionIDs is the maximum number of these sessions that are remembered. There is one session for each caller and
+	// server.
 	maxSessionIDs = 10_000
 )
 
@@ -43,30 +44,30 @@ type Request struct {
 	Principal *identityv1.Principal
 	// Server is the configured name of the server.
 	Server string
-	// Message is the request as an MCP client would send it. It is parsed as strictly as a client's.
+	// Message is the request in the form in which an MCP client would send it. It is parsed as strictly as a client's
+	// request.
 	Message []byte
-	// Hold is how long the request is held while it waits for approvers; nil means as configured.
+	// Hold is how long the request is held while it waits for approvers; nil means the configured time.
 	Hold *time.Duration
-	// Event receives what the server sends before its answer, one message at a time; nil receives nothing.
+	// Event is called for each message that the server sends before its answer, one message at a time. It may be nil.
 	Event func(message []byte)
 }
 
 // Response is the outcome of a [Request].
 type Response struct {
-	// Answer is the JSON-RPC response that an MCP client would have got.
+	// Answer is the JSON-RPC response that an MCP client would have received.
 	Answer []byte
-	// Refusal is why the request was refused; nil if the server has answered.
+	// Refusal is the refusal of the request; nil if the server has answered.
 	Refusal *refusal.Refusal
-	// TooLarge reports whether the server has answered with more than 7 MiB; Answer is empty then.
+	// TooLarge reports whether the server's answer was larger than 7 MiB. In that case Answer is empty.
 	TooLarge bool
-	// ID and Decision are set for a call on which policy has decided.
+	// ID is the id of the decision and Decision is policy's decision on the call. Both are zero if policy has not decided.
 	ID       string
 	Decision *policyv1.Decision
 }
 
-// Do carries out a request on behalf of a principal. It handles the message as one of an MCP client, from the caller's
-// quota of requests to the answer, in a session that the principal has with the server. Errors: [ErrServer],
-// [ErrStopping], [ErrSession].
+// Do carries out a request on behalf of a principal. The request is handled like a request of an MCP client, with the
+// same quotas, in a session of the principal with the server. Errors are [ErrServer], [ErrStopping] and [ErrSession].
 func (s *Server) Do(ctx context.Context, req Request) (Response, error) {
 	c := httpserver.Caller{Principal: req.Principal, Revoked: func() bool { return false }}
 	if s.IsAbsent(ctx, c, req.Server) {
@@ -85,7 +86,7 @@ func (s *Server) Do(ctx context.Context, req Request) (Response, error) {
 	lost := ""
 	for range 2 {
 		sessionID, known := s.sessionIDs.Get(key)
-		if !known || sessionID == lost { // there is none yet, or it was closed because it was idle
+		if !known || sessionID == lost { // there is no session yet, or it was closed because it was idle
 			opened := send("", initialize)
 			if sessionID = opened.Session; sessionID == "" {
 				return responseOf(opened), nil
@@ -107,7 +108,7 @@ func (s *Server) Do(ctx context.Context, req Request) (Response, error) {
 	return Response{}, ErrSession
 }
 
-// sessionHeader returns the headers of a message in a session; without a session if sessionID is empty.
+// sessionHeader returns the HTTP headers of a message. If sessionID is empty, the message is outside of a session.
 func sessionHeader(sessionID string) http.Header {
 	h := http.Header{"Content-Type": {"application/json"}}
 	if sessionID != "" {
@@ -124,6 +125,6 @@ func newSessionIDs() *lru.Cache[session.Key, string] {
 	return lru.New[session.Key](maxSessionIDs, maxSessionIDs, func(string) int { return 1 })
 }
 
-// Drain lets [Server.Do] return [ErrStopping] from now on. It waits until the requests of [Server.Do] and the calls of
-// tasks that are under way have ended, or until ctx ends.
+// Drain makes [Server.Do] return [ErrStopping]. It then waits until the requests of [Server.Do] and the calls of tasks
+// in flight have ended, or until ctx ends.
 func (s *Server) Drain(ctx context.Context) { s.Background.Drain(ctx) }

@@ -28,8 +28,8 @@ func internalRequest(message string) mcpserver.Request {
 	return mcpserver.Request{Principal: internalPrincipal(), Server: "files", Message: []byte(message)}
 }
 
-// A request of a service of the mesh is handled like a message of an MCP client: it is decided and recorded for its
-// principal, in one session of that principal.
+// A request of a service of the mesh is handled like a message of an MCP client: it is decided and recorded for the
+// principal, and all requests use one session of the principal.
 func TestServerDo_TakesTheStepsOfAClientsCall(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -87,7 +87,7 @@ func TestServerDo_ReturnsErrorsWhenNotRun(t *testing.T) {
 	})
 }
 
-// Messages that the server sends before its answer arrive in order, and the answer last.
+// Messages that the server sends before its answer are forwarded in order, and the answer is forwarded last.
 func TestServerDo_ForwardsProgress(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -107,7 +107,7 @@ func TestServerDo_ForwardsProgress(t *testing.T) {
 	})
 }
 
-// Drain waits for the running requests, and refuses others.
+// Drain waits for running requests, and new requests are refused.
 func TestServerDrain_WaitsForRunningRequests(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// Cases U1, T4. Each request in a server's answer is decided as a request of the server, and the client does not get an
-// answer with a request that is denied.
+// Cases U1, T4. Each request in a server's answer is decided as a request of the server. If a request is denied, the
+// client does not receive the answer.
 func TestInputRequests_AreDecidedAndRecorded(t *testing.T) {
 	t.Parallel()
 	const sampling, form = `"s":{"method":"sampling/createMessage","params":{"messages":[],"maxTokens":9007199254740993}}`, `"f":{"method":"elicitation/create","params":{"message":"m","requestedSchema":{}}}`
@@ -57,7 +57,7 @@ func TestInputRequests_AreDecidedAndRecorded(t *testing.T) {
 	}
 }
 
-// Case U1. Requests in another form are not let through: the client does not get the answer.
+// Case U1. If requests in an answer are ambiguous or malformed, the client does not receive the answer.
 func TestInputRequests_AmbiguousAnswersAreRefused(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -82,9 +82,9 @@ func TestInputRequests_AmbiguousAnswersAreRefused(t *testing.T) {
 	})
 }
 
-// Case U1. If an answer must not have requests, the client does not get an answer that has some: in the revisions with
-// sessions, whose clients may act on it, and in answers to the gateway's own requests. A client's answers to such
-// requests are refused.
+// Case U1. The client does not receive an answer with requests if the answer must not contain requests. This concerns
+// the revisions with sessions, whose clients may act on the requests, and answers to the gateway's own requests. A
+// client's answers to such requests are refused.
 func TestInputRequests_AnswersWithoutThemPass(t *testing.T) {
 	t.Parallel()
 	const asks = `"inputRequests":{"a":{"method":"elicitation/create","params":{"message":"m"}}}`
@@ -169,7 +169,8 @@ func TestInputRequests_AnswersWithoutThemPass(t *testing.T) {
 	})
 }
 
-// Case U1. A server's request on a stream without a session reaches no client, and its refusal is recorded.
+// Case U1. If a server sends a request on a stream without a session, no client receives it, and its refusal is
+// recorded.
 func TestInputRequests_RequestsOnModernStreamsAreRefused(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -58,7 +58,8 @@ func (b *fakeJournal) Passed(_ context.Context, r *journal.Record) error {
 
 func (*fakeJournal) HMAC([]byte) string { return "x" }
 
-// fakeApprovals is an approval service with one approval, a-1, of ana. The zero value has none.
+// fakeApprovals is an approval service with one approval, which has the id a-1 and belongs to ana. The zero value has
+// no approval.
 type fakeApprovals struct {
 	approvalv1.ApprovalServiceClient
 
@@ -69,7 +70,7 @@ type fakeApprovals struct {
 	cancelled []string
 	// votes are the requests with a vote of the agent's user.
 	votes chan *approvalv1.RequestApprovalRequest
-	// answerClaim answers a claim; nil fails with an error that leaves the outcome open.
+	// answerClaim answers a claim. If it is nil, claims fail with an error that leaves open whether the claim was made.
 	answerClaim func(*approvalv1.ClaimApprovalRequest) *approvalv1.ClaimApprovalResponse
 }
 
@@ -114,7 +115,7 @@ func (p *fakeApprovals) WatchApprovals(ctx context.Context, _ *approvalv1.WatchA
 type approvalStream struct {
 	grpc.ClientStream
 
-	ctx     context.Context //nolint:containedctx // the stream's own
+	ctx     context.Context //nolint:containedctx // the stream's context
 	updates chan *approvalv1.Approval
 }
 
@@ -180,7 +181,7 @@ func (c *conn) Close(context.Context) error {
 	return nil
 }
 
-// discoveryConn is an upstream session of the gateway's own discovery.
+// discoveryConn is the upstream session in which the gateway discovers the server.
 type discoveryConn testGateway
 
 func (c *discoveryConn) Request(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {

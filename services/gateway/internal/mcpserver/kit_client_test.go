@@ -12,7 +12,7 @@ import (
 	"sync"
 )
 
-// httpResponse is the HTTP response that a client gets.
+// httpResponse is an HTTP response to a client.
 type httpResponse struct {
 	status  int
 	header  http.Header
@@ -74,7 +74,7 @@ func (w *testGateway) connect() http.Header {
 	return w.connectAs(initialize)
 }
 
-// connectAs opens a session with this initialize.
+// connectAs opens a session with this initialize request.
 func (w *testGateway) connectAs(initialize string) http.Header {
 	w.t.Helper()
 	got := w.do("POST", w.path, initialize, nil)

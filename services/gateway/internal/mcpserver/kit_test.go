@@ -115,7 +115,7 @@ func newTestGateway(t *testing.T) *testGateway {
 	return newTestGatewayWithTransport(t, "")
 }
 
-// newTestGatewayWithTransport does what newTestGateway does, with a server that is reached by this transport.
+// newTestGatewayWithTransport is like newTestGateway, with a server that has this transport.
 func newTestGatewayWithTransport(t *testing.T, kind string) *testGateway {
 	t.Helper()
 	w := prepareTestGateway(t, kind)
@@ -300,7 +300,7 @@ func (w *testGateway) decidedDigests() [][]byte {
 	return slices.Clone(w.digests)
 }
 
-// setAccess sets what policy answers about what callers may use.
+// setAccess sets the answer of the fake policy service to CheckServer.
 func (w *testGateway) setAccess(access *policyv1.CheckServerResponse) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -43,8 +43,8 @@ func TestList_EndsWhenTheCallerDisconnects(t *testing.T) {
 	})
 }
 
-// Case X1. At most two lists of one principal are filtered at once. Neither its calls nor the lists of others wait for
-// them.
+// Case X1. At most two lists of one principal are filtered at a time. They delay neither the principal's calls nor the
+// lists of other principals.
 func TestList_FilteringIsLimitedForOneCaller(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -90,8 +90,7 @@ func TestList_FilteringIsLimitedForOneCaller(t *testing.T) {
 	})
 }
 
-// Case X1. A request that waits for policy to filter a list holds no processing slot, so other lists are read
-// meanwhile.
+// Case X1. While a request waits for policy to filter a list, it has no time slice, so other lists can be parsed.
 func TestList_NoTimesliceIsHeldWhilePolicyIsAsked(t *testing.T) {
 	t.Parallel()
 	for name, standing := range map[string]*policyv1.CheckServerResponse{
@@ -185,7 +184,7 @@ func TestList_LongOneIsFilteredInParts(t *testing.T) {
 }
 
 // Case T1. If a server lists another definition to one session, the calls of that session are decided by that
-// definition, and those of other sessions are not. The same holds for a list that can be read in two ways.
+// definition, and calls of other sessions are not. The same holds for an ambiguous list.
 func TestCall_IsDecidedByTheDefinitionThatItsSessionListed(t *testing.T) {
 	t.Parallel()
 	const good, bad = `{"name":"safe"}`, `{"name":"safe","description":"sends it to us"}`

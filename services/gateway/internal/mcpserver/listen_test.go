@@ -17,7 +17,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// newEventGateway returns a gateway whose server sends these events on its stream, and then nothing more.
+// newEventGateway returns a gateway whose server sends these events on its stream, and no other events.
 func newEventGateway(t *testing.T, open []string, events ...upstream.Event) *testGateway {
 	t.Helper()
 	w := newTestGateway(t)
@@ -88,8 +88,8 @@ func readLines(lines <-chan string) (out []string) {
 	}
 }
 
-// Case T4. On its stream a client gets the notifications for methods that it may call or answer, and log messages, byte
-// for byte.
+// Case T4. On its stream, a client receives log messages and the notifications for methods that it may use, byte for
+// byte.
 func TestStream_ForwardsWhatPolicyAllows(t *testing.T) {
 	t.Parallel()
 	said := []upstream.Event{
@@ -126,7 +126,7 @@ func TestStream_ForwardsWhatPolicyAllows(t *testing.T) {
 	}
 }
 
-// A silent stream gets comments, and a client can continue the stream after an event that it received.
+// Comments are sent on an idle stream, and a client can resume the stream after an event that it has received.
 func TestStream_ContinuesAfterLastEventID(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -169,7 +169,8 @@ func TestStream_ContinuesAfterLastEventID(t *testing.T) {
 	})
 }
 
-// A server sends requests on its stream as on that of a call: those that policy allows and the client can answer.
+// Requests that a server sends on its session's stream are handled like requests on the stream of a call. They are
+// forwarded if policy allows them and the client can answer them.
 func TestStream_CarriesServerRequests(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -192,8 +193,8 @@ func TestStream_CarriesServerRequests(t *testing.T) {
 	})
 }
 
-// If a server sends a request on its session's stream and answers a call only after that, the call's timeout is paused,
-// as with a request on the call's stream.
+// While a request that a server has sent on its session's stream waits for an answer, the timeout of the session's
+// calls is paused, as for a request on the stream of a call.
 func TestStream_ServerRequestPausesTheTimeoutOfCalls(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -241,8 +242,8 @@ func TestStream_EndCancelsServerRequests(t *testing.T) {
 	})
 }
 
-// A session has one stream: a second one replaces the first. A stream ends with its session, and after its token was
-// revoked.
+// A session has only one stream: a second stream replaces the first. A stream ends with its session, and after its
+// token was revoked.
 func TestStream_EndsWithTokenAndSession(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -273,7 +274,7 @@ func TestStream_EndsWithTokenAndSession(t *testing.T) {
 	})
 }
 
-// A client that may not have a stream gets none, with a status that clients understand.
+// If a client may not have a stream, its request is refused with an HTTP status that clients understand.
 func TestStream_IsRefusedWithoutASession(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -320,7 +321,7 @@ func TestStream_IsRefusedWithoutASession(t *testing.T) {
 	})
 }
 
-// A change of a client's roots is sent to a server that may ask for the roots.
+// A notification that a client's roots have changed is sent to a server that may request the roots.
 func TestRootsChanged_ReachesServersThatMayListRoots(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -11,8 +11,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// Case X9. If something is hidden, a tool that is not in the caller's list is unknown, whatever policy would decide. A
-// tool that the server has added is found after 30 s, and the server is not asked more often than that.
+// Case X9. If policy hides tools from the caller, a call of a tool that is not in the caller's list is answered like a
+// call of an unknown tool. A tool that the server has added is found after 30 s, and the server is listed no more often
+// than that.
 func TestCall_UnlistedToolIsUnknown(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -1,6 +1,6 @@
 // Package mcpserver serves MCP over Streamable HTTP, in the revisions with sessions (2024-11-05 to 2025-11-25) and in
-// 2026-07-28. It authenticates callers, parses their messages and routes them; package pipeline decides what is carried
-// out.
+// 2026-07-28. It authenticates callers, and parses and routes their messages. Package pipeline decides which calls are
+// carried out.
 package mcpserver
 
 import (
@@ -38,9 +38,10 @@ import (
 // Config configures a [Server].
 type Config struct {
 	HTTP httpserver.Config
-	// Version is the version of this build, which clients read.
+	// Version is the version of this build, which is sent to clients.
 	Version string
-	// TrustParent reports whether a client's trace is continued. Otherwise spans only link to it.
+	// TrustParent reports whether the gateway continues a client's trace. Otherwise the gateway's spans only link to the
+	// client's trace.
 	TrustParent bool
 }
 
@@ -48,21 +49,21 @@ type Config struct {
 type Deps struct {
 	Tokens *authn.Tokens
 	Policy policyv1.PolicyServiceClient
-	// Revision returns the revision of the active policy, as far as it is known; empty if there is none.
+	// Revision returns the revision of the active policy; empty if it is not known.
 	Revision func() string
 	Pipeline *pipeline.Pipeline
 	Sessions *session.Store
 	Servers  map[string]servers.Config
-	// Catalogue receives the lists of servers.
+	// Catalogue receives the tool lists of servers.
 	Catalogue *toolreport.Reporter
 	// AnswerMemory is the memory budget for answers until clients have read them.
 	AnswerMemory *limits.Budget
 	// Secret is a secret of this gateway that stays the same after a restart.
 	Secret []byte
-	// Admission counts a request that was refused before its caller was authenticated.
+	// Admission is called to count a request that was refused before its caller was authenticated.
 	Admission func(code, peer string)
-	// Ready returns why the gateway is not ready; empty if it is. Degraded returns which services are unavailable
-	// although the gateway may be ready.
+	// Ready returns the reasons why the gateway is not ready; empty if it is ready. Degraded returns sentences about
+	// unavailable services, even if the gateway is ready.
 	Ready, Degraded func() []string
 
 	Tracer     trace.Tracer
@@ -78,7 +79,7 @@ type Server struct {
 	deps    Deps
 	http    *httpserver.Server
 	servers map[string]*servers.Server
-	// sessionIDs are the ids of the sessions that services of the mesh have for principals.
+	// sessionIDs caches the ids of the sessions in which services of the mesh call on behalf of principals.
 	sessionIDs *lru.Cache[session.Key, string]
 }
 
@@ -138,7 +139,7 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	return e, err
 }
 
-// Discover lists every server for the catalog, and again on a schedule, until ctx ends.
+// Discover lists every server for the catalog, and repeats that on a schedule until ctx ends.
 func (s *Server) Discover(ctx context.Context) error {
 	servers.Discover(ctx, s.servers, func() bool { return s.deps.Revision() != "" })
 	return nil
@@ -165,7 +166,7 @@ func (s *Server) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", s.health)
 	mux.HandleFunc("GET /readyz", s.ready)
-	for _, at := range []string{"/mcp", "/mcp/{$}", "/mcp/{server}", "/mcp/{server}/{$}"} { // for all servers, and for one
+	for _, at := range []string{"/mcp", "/mcp/{$}", "/mcp/{server}", "/mcp/{server}/{$}"} { // the URL of all servers, and the URL of one server
 		mux.HandleFunc("POST "+at, s.authenticated(s.post))
 		mux.HandleFunc("DELETE "+at, s.authenticated(s.end))
 		mux.HandleFunc("GET "+at, s.authenticated(s.listen))
@@ -181,8 +182,8 @@ func (s *Server) Handler() http.Handler {
 	return s.http.Guard(mux)
 }
 
-// notFound answers a request to any other path with the paths that exist. It names no server, because callers are not
-// authenticated here.
+// notFound answers a request to any other path with the paths that exist. The answer names no server, because the
+// caller is not authenticated.
 func notFound(w http.ResponseWriter, _ *http.Request) {
 	writeText(w, http.StatusNotFound, "there is nothing at this path; send MCP messages to /mcp/NAME for the configured server NAME, "+
 		"or to /mcp for all servers; /healthz and /readyz report the gateway's state\n")
@@ -203,7 +204,7 @@ func (s *Server) ready(w http.ResponseWriter, _ *http.Request) {
 	writeText(w, status, text)
 }
 
-// notAllowed refuses an unsupported HTTP method, and GET if there is no stream.
+// notAllowed refuses an unsupported HTTP method. It also refuses GET in revisions that have no stream for GET.
 func (*Server) notAllowed(w http.ResponseWriter, r *http.Request) {
 	allow, how := "POST, GET, DELETE", "use POST to send a message, GET to receive a server's messages in a session, DELETE to end a session\n"
 	if r.Method == http.MethodGet || r.Method == http.MethodHead {

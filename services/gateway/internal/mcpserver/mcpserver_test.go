@@ -26,7 +26,7 @@ func TestNew_FailsWhenADependencyIsMissing(t *testing.T) {
 	}
 }
 
-// Health probes may name any host and have no token. They get only the state.
+// Health probes may have any Host header and need no token. The responses contain only the state.
 func TestHandler_ReportsHealth(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -115,7 +115,7 @@ func TestAdmission_UnauthenticatedRequestsAreCounted(t *testing.T) {
 			if got.status != tt.status || got.code() != tt.code || (tt.status == 401) != (got.header.Get("WWW-Authenticate") != "") {
 				t.Errorf("%s: %d %s", tt.name, got.status, got.body)
 			}
-			wrong := tt.name == "a wrong token" // only here the token is sent and unknown
+			wrong := tt.name == "a wrong token" // only this case sends an unknown token
 			if challenge := got.header.Get("WWW-Authenticate"); strings.Contains(challenge, `error="invalid_token"`) != wrong ||
 				tt.status == 401 && strings.Contains(got.body, "does not know this bearer token") != wrong || tt.status == 401 && strings.Contains(got.body, "has no bearer token") == wrong {
 				t.Errorf("%s gets %q: %s", tt.name, challenge, got.body)
@@ -140,7 +140,7 @@ func TestAdmission_OriginMustBeAccepted(t *testing.T) {
 			{"Host": {"mcp.example"}}, {"Host": {"MCP.example:443"}},
 			{"Origin": {"https://app.example"}}, {"Origin": {"http://localhost:3000"}}, {"Origin": {"http://[::1]:3000"}},
 		} {
-			if got := w.do("POST", "/mcp/files", toolCall, h); got.status != 400 { // it has no session
+			if got := w.do("POST", "/mcp/files", toolCall, h); got.status != 400 { // the request has no session
 				t.Errorf("%v: %d %s", h, got.status, got.body)
 			}
 		}
@@ -197,7 +197,7 @@ func TestRefusals_OfAuthenticatedCallersAreRecorded(t *testing.T) {
 	})
 }
 
-// A notification that no rule allows is recorded, and its sender learns nothing of the refusal.
+// A notification that no rule allows is recorded, and the response to its sender does not show the refusal.
 func TestNotifications_AreForwardedOrRefused(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -231,7 +231,7 @@ func TestNotifications_AreForwardedOrRefused(t *testing.T) {
 	})
 }
 
-// Tools that policy does not call visible are hidden, and a list that policy does not filter is refused.
+// Tools are hidden unless policy says that they are visible. If policy does not answer, the list is refused.
 func TestList_ShowsVisibleTools(t *testing.T) {
 	t.Parallel()
 	const (
@@ -328,7 +328,7 @@ func TestResume_OwnAnswersCanBeContinued(t *testing.T) {
 	})
 }
 
-// A client that reads no event streams gets only the answer.
+// A client that does not accept event streams receives only the answer.
 func TestEvents_ReachClientsThatAcceptStreams(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -352,7 +352,7 @@ func TestEvents_ReachClientsThatAcceptStreams(t *testing.T) {
 	})
 }
 
-// Case S1. Text of a server, which may repeat text of a client, is only logged at level debug.
+// Case S1. Text from a server is logged only at level debug, because it may repeat text from a client.
 func TestLog_QuotesNoServer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -14,13 +14,13 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// asked are the methods other than tools/call that may need an approval, with the name and the params of a request.
+// asked maps the methods other than tools/call that may need an approval to the name and params of an example request.
 var asked = map[string]struct{ name, params string }{
 	"prompts/get":    {"letter", `"name":"letter","arguments":{"to":"all"}`},
 	"resources/read": {"note://plan", `"uri":"note://plan"`},
 }
 
-// newApproval returns the gateway's one approval, of a request with this method.
+// newApproval returns the only approval of the gateway, for a request with this method.
 func newApproval(method string, state approvalv1.ApprovalState) *approvalv1.Approval {
 	a := newWaitApproval(state)
 	a.Method = method
@@ -30,7 +30,7 @@ func newApproval(method string, state approvalv1.ApprovalState) *approvalv1.Appr
 	return a
 }
 
-// forEachMethod runs story for each method in asked.
+// forEachMethod calls story in a subtest for each method in asked.
 func forEachMethod(t *testing.T, story func(t *testing.T, method, name, params string)) {
 	t.Helper()
 	t.Parallel()
@@ -68,7 +68,8 @@ func TestOtherMethods_WaitInRoundTrips(t *testing.T) {
 	})
 }
 
-// In a session a request is held, and then refused with a JSON-RPC error. So is a request that an approver has denied.
+// In a session, a request is held and then refused with a JSON-RPC error. A request that an approver has denied is
+// refused in the same way.
 func TestOtherMethods_WaitInSessions(t *testing.T) {
 	forEachMethod(t, func(t *testing.T, method, _, params string) {
 		w := newTestGateway(t)
@@ -124,7 +125,8 @@ func TestOtherMethods_RunAsApproved(t *testing.T) {
 	})
 }
 
-// No other method waits for an approval, whatever policy says, because its client could not wait in some revision.
+// No other method waits for an approval, even if policy requires one, because in some revisions clients cannot wait for
+// its answer.
 func TestOtherMethods_AreNotConfirmedByForm(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

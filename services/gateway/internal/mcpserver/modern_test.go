@@ -15,7 +15,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// everything are the methods that a policy without denials allows.
+// everything contains the methods that a policy without denials allows.
 var everything = []string{"prompts/list", "resources/list", "resources/subscribe", "completion/complete", "logging/setLevel", "sampling/createMessage", "elicitation/create", "roots/list"}
 
 // newModernGateway returns a gateway whose server speaks only 2026-07-28, and whose policy allows these methods. It
@@ -158,8 +158,8 @@ func TestModern_HeadersMustAgreeWithTheBody(t *testing.T) {
 	})
 }
 
-// The client gets those of the server's features that policy allows, cacheable for this caller only. The server is not
-// asked if policy can allow the caller nothing.
+// The client receives the server's features that policy allows, in an answer that only this caller may cache. If policy
+// can allow the caller nothing, no request is sent to the server.
 func TestModern_ServerDiscoverIsFiltered(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -281,8 +281,7 @@ func TestSession_IsProvidedForStatelessServers(t *testing.T) {
 	})
 }
 
-// A server's revision may become known while the server is being asked for a session: the client gets its session all
-// the same.
+// If the server's revision becomes known while a session is being opened, the client still gets its session.
 func TestModern_ServerIsProbedOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -303,8 +302,8 @@ func TestModern_ServerIsProbedOnce(t *testing.T) {
 	})
 }
 
-// A server that speaks both families, and answers initialize with a temporary error, is not taken for one that only
-// speaks 2026-07-28: its other clients are served once it has recovered.
+// A server that speaks both families may answer initialize with a temporary error. It is not treated as a server that
+// speaks only 2026-07-28: clients with sessions are served after it has recovered.
 func TestModern_FaultDoesNotHideTheRevision(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -334,7 +333,8 @@ func TestModern_FaultDoesNotHideTheRevision(t *testing.T) {
 	})
 }
 
-// Case X1. When a client disconnects, its call is cancelled at the server; that it was sent is on record.
+// Case X1. When a client disconnects, its call is cancelled at the server, and the journal shows that the call was
+// sent.
 func TestModern_DisconnectCancelsTheCall(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -432,8 +432,8 @@ func TestModern_CallersShareNoState(t *testing.T) {
 	})
 }
 
-// Case S1. Another caller can't evict a caller's state, however many clients it has. The state declares the client's
-// capabilities to the server even if the first request was refused.
+// Case S1. A caller with many clients can't evict another caller's state. The state declares the client's capabilities
+// to the server even if the client's first request was refused.
 func TestModern_StateCannotBeEndedByAnotherCaller(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -14,14 +14,14 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// distinguishNames is what policy answers if rules distinguish prompts and resources by name.
+// distinguishNames returns policy's answer if rules distinguish prompts and resources by name.
 func distinguishNames() *policyv1.CheckServerResponse {
 	return &policyv1.CheckServerResponse{CouldAllow: true, HidesNone: true, Methods: everyMethod()}
 }
 
 func isSecret(name string) bool { return strings.Contains(name, "secret") }
 
-// namedLists are lists of a server, with what a client sees that may not see names with "secret".
+// namedLists contains lists of a server. In each, want is what a client sees if policy hides names with "secret".
 var namedLists = []struct{ name, method, result, want string }{
 	{
 		"prompts", "prompts/list",
@@ -49,7 +49,7 @@ var namedLists = []struct{ name, method, result, want string }{
 
 func listing(method string) string { return `{"jsonrpc":"2.0","id":1,"method":"` + method + `"}` }
 
-// Case T4. A list shows what the caller may use, and is otherwise the server's, byte for byte.
+// Case T4. A list shows only what the caller may use. All other bytes of the server's list are unchanged.
 func TestNames_ListShowsWhatMayBeUsed(t *testing.T) {
 	t.Parallel()
 	for _, tt := range namedLists {
@@ -117,7 +117,7 @@ func TestNames_ListPassesWhenNoRuleDistinguishes(t *testing.T) {
 	})
 }
 
-// Case T4. A list that policy does not filter, or that can be read in two ways, is not shown.
+// Case T4. A list is refused if policy does not filter it, or if it is ambiguous.
 func TestNames_ListIsRefusedWithoutPolicy(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct{ result, code string }{
@@ -226,7 +226,7 @@ func TestNames_ListsOfAllServersShowWhatMayBeUsed(t *testing.T) {
 	})
 }
 
-// Case T4. A client is notified of the change of a resource only if policy shows it that URI.
+// Case T4. A client is notified of a changed resource only if policy shows the resource's URI to the client.
 func TestNames_ResourceUpdatesAreDecidedByURI(t *testing.T) {
 	t.Parallel()
 	update := func(uri string) upstream.Event {
@@ -259,8 +259,8 @@ func TestNames_ResourceUpdatesAreDecidedByURI(t *testing.T) {
 	})
 }
 
-// At the URL of all servers, a client is notified of changed lists when the policy changes and distinguishes names. A
-// list of tools that was read meanwhile does not suppress that.
+// At the URL of all servers, a client is notified of changed lists when the policy changes and distinguishes names. If
+// the client reads the list of tools after the change, it is still notified of the other lists.
 func TestNames_NewPolicyNotifiesOfChangedLists(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// Case T4. A server's notification reaches a client if MCP defines it and policy does not deny it. One with another
-// method reaches the client only if a rule allows it, and is decided and recorded.
+// Case T4. A server's notification reaches a client if MCP defines it and policy does not deny it. A notification with
+// another method is decided and recorded, and reaches the client only if a rule allows it.
 func TestVendorNotifications_OfServersNeedARule(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {

@@ -21,8 +21,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// Capabilities of the client that policy denies are not declared to the server, and those of the server whose use
-// policy denies are not declared to the client.
+// Client capabilities that policy denies are not declared to the server, and server capabilities that policy denies are
+// not declared to the client.
 func TestInitialize_OpensASession(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -114,7 +114,7 @@ func TestInitialize_NegotiatesTheRevision(t *testing.T) {
 	}
 }
 
-// A server that does not open its session leaves no session at the gateway.
+// If the server refuses to open a session, the gateway has no session either.
 func TestInitialize_RefusedByTheServerOpensNoSession(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
@@ -180,7 +180,8 @@ func TestInitialize_SizeIsBounded(t *testing.T) {
 	})
 }
 
-// The limit counts sessions that are open and those being opened, and a refusal because of it is recorded.
+// Sessions that are open and sessions that are being opened count against the limit. A refusal because of the limit is
+// recorded.
 func TestInitialize_SessionsAreLimited(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -241,7 +242,7 @@ func TestSession_IsEndedByDelete(t *testing.T) {
 	})
 }
 
-// If the list of valid tokens may be outdated, a token can open, list and call nothing.
+// If the list of valid tokens may be outdated, requests to open sessions, to list tools and to call tools are refused.
 func TestStaleToken_IsRefused(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -269,8 +270,8 @@ func TestStaleToken_IsRefused(t *testing.T) {
 	})
 }
 
-// Case I2. The principal is the one that the token names now, with this session and run, whatever the message declares.
-// A token that changes after the session was opened takes effect.
+// Case I2. The principal is always the current principal of the token, with the session and run of the message,
+// whatever else the message declares. A token that changes after the session was opened takes effect.
 func TestCaller_IsTheTokensPrincipal(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -331,7 +332,7 @@ func TestSession_ConcurrentRequestsGetTheirAnswers(t *testing.T) {
 	})
 }
 
-// The span names the error that the client gets.
+// The span contains the error code that is sent to the client.
 func TestInitialize_UnsupportedRevisionIsMeasured(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -352,7 +353,7 @@ func TestInitialize_UnsupportedRevisionIsMeasured(t *testing.T) {
 	})
 }
 
-// Case X9. A caller that may use nothing of a server gets nothing that the server declares about itself, in both
+// Case X9. If a caller may use nothing of a server, it receives nothing that the server declares about itself, in both
 // families of revisions.
 func TestInitialize_RevealsNothingWhenNothingIsAllowed(t *testing.T) {
 	t.Parallel()

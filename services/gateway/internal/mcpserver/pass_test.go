@@ -36,7 +36,7 @@ func TestExempt_MessagesAreLimitedAndRecorded(t *testing.T) {
 				t.Fatalf("%d %s", got.status, got.body)
 			}
 		}
-		if passed != 9_999 { // and one initialize
+		if passed != 9_999 { // plus one initialize
 			t.Errorf("%d pings passed", passed)
 		}
 		if got := w.do("POST", "/mcp/files", toolCall, h); got.code() != "" {
@@ -84,7 +84,7 @@ func TestExempt_MessageSizeIsBounded(t *testing.T) {
 	})
 }
 
-// Case X4. If policy cannot be asked what the caller may use, nothing passes.
+// Case X4. While the policy service is unavailable, messages that need no rule are refused.
 func TestExempt_NothingPassesWithoutPolicy(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -103,7 +103,7 @@ func TestExempt_NothingPassesWithoutPolicy(t *testing.T) {
 	})
 }
 
-// Case X4. A cursor that the server has not given in this session is refused.
+// Case X4. A cursor that the server has not sent in this session is refused.
 func TestExempt_CursorMustBeTheServers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -138,7 +138,7 @@ func TestExempt_CursorMustBeTheServers(t *testing.T) {
 	})
 }
 
-// Case X4. A cancellation is sent to the server only if the server has the call.
+// Case X4. A cancellation is sent to the server only if the call was sent to the server.
 func TestExempt_OnlySentRequestsAreCancelled(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -170,8 +170,8 @@ func TestExempt_OnlySentRequestsAreCancelled(t *testing.T) {
 	})
 }
 
-// Case X4. A caller to which policy can allow nothing gets the server's greeting and list from the gateway's own
-// discovery, which is made once for all callers. A server that can't be reached is asked again after a while.
+// Case X4. If policy can allow a caller nothing, initialize and tools/list are answered from the gateway's own
+// discovery, which is made once for all callers. The discovery of an unreachable server is retried after a while.
 func TestExempt_DiscoveryAnswersCallersWithoutAccess(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// newer are requests with which clients of a newer revision probe whether it is spoken.
+// newer contains requests with which clients of a newer revision probe whether a server supports it.
 var newer = []struct {
 	name, body, requested string
 	header                http.Header
@@ -22,8 +22,8 @@ var newer = []struct {
 	{"an unknown method", `{"jsonrpc":"2.0","id":7,"method":"x/y"}`, "2031-01-01", http.Header{"Mcp-Protocol-Version": {"2031-01-01"}}},
 }
 
-// A probe for an unsupported revision is answered with the supported ones. No refusal is recorded, only how often the
-// client probed.
+// A probe for an unsupported revision is answered with the supported ones. Probes are counted, but not recorded as
+// refusals.
 func TestProbe_IsAnswered(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -54,7 +54,7 @@ func TestProbe_IsAnswered(t *testing.T) {
 	})
 }
 
-// The revision is agreed on in the body of initialize, whatever its headers contain.
+// The body of initialize negotiates the revision, whatever the headers contain.
 func TestProbe_InitializeAgreesOnARevision(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -69,7 +69,7 @@ func TestProbe_InitializeAgreesOnARevision(t *testing.T) {
 	})
 }
 
-// Case X4. Too many probes are refused, on record, like all messages that need no rule.
+// Case X4. Too many probes are refused, and the refusals are recorded, as for all messages that need no rule.
 func TestProbe_IsLimited(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -17,8 +17,8 @@ const (
 	urlStart    = formStart + `,"mode":"url","elicitationId":"e"`
 )
 
-// serverRequestCase is a request of a server: what its client has declared, the request from its method on, and whether
-// the client gets it.
+// serverRequestCase is a test case for a request of a server. It contains the capabilities that the client has
+// declared, the request's JSON text from the method on, and whether the client receives the request.
 type serverRequestCase struct {
 	name, offers, question string
 	asked                  bool
@@ -80,7 +80,7 @@ func serverRequestCases() []serverRequestCase {
 	}
 }
 
-// sendInSession lets the server send the request in a session, and returns what the server got.
+// sendInSession makes the server send the request in a session, and returns what the server has received.
 func (tt serverRequestCase) sendInSession(t *testing.T, named, spoken string) (sent string, records []journal.Record) {
 	t.Helper()
 	var w *testGateway
@@ -99,7 +99,8 @@ func (tt serverRequestCase) sendInSession(t *testing.T, named, spoken string) (s
 	return w.serverMessages(1)[0], w.recordsOf(journal.KindRefusal)
 }
 
-// Case U1. In a session, a server may request what its client has declared. Otherwise it gets an error with the reason.
+// Case U1. In a session, a server may send a request only if the client has declared the capability. Otherwise the
+// server receives an error with the reason.
 func TestServerRequest_IsCheckedAgainstTheOffer(t *testing.T) {
 	t.Parallel()
 	for _, tt := range serverRequestCases() {
@@ -118,8 +119,8 @@ func TestServerRequest_IsCheckedAgainstTheOffer(t *testing.T) {
 	}
 }
 
-// Case U1. A request may have what its revision defines. A server gains nothing by speaking an older revision than its
-// client named.
+// Case U1. A request may contain only members that its revision defines. A server gains nothing by negotiating an older
+// revision than the client requested.
 func TestServerRequest_IsCheckedAgainstTheRevision(t *testing.T) {
 	t.Parallel()
 	const both, sampling = `"elicitation":{"form":{},"url":{}}`, `"sampling":{"tools":{}}`
@@ -151,8 +152,8 @@ func TestServerRequest_IsCheckedAgainstTheRevision(t *testing.T) {
 	}
 }
 
-// Case U1. The same holds for requests in an answer of 2026-07-28, and for those of a server with sessions to a client
-// without.
+// Case U1. Requests in an answer of 2026-07-28 are checked against the declared capabilities, and so are requests of a
+// server with sessions to a client without sessions.
 func TestInputRequests_AreCheckedAgainstTheOffer(t *testing.T) {
 	t.Parallel()
 	for _, tt := range serverRequestCases() {
@@ -198,8 +199,8 @@ func TestInputRequests_AreCheckedAgainstTheOffer(t *testing.T) {
 	}
 }
 
-// Case U1. URLs that a server requires to be opened first must be URLs, and the client must have declared that it can
-// open them.
+// Case U1. If a server requires that URLs are opened first, they must be valid URLs, and the client must have declared
+// that it can open URLs.
 func TestURLElicitationError_IsCheckedAgainstTheOffer(t *testing.T) {
 	t.Parallel()
 	const both = `"elicitation":{"form":{},"url":{}}`
@@ -227,8 +228,8 @@ func TestURLElicitationError_IsCheckedAgainstTheOffer(t *testing.T) {
 	}
 }
 
-// Case U1. At the URL of all servers no server gets the context of the others, because its own context would be that of
-// all servers.
+// Case U1. At the URL of all servers, no server may request context in a sampling request, because the client would
+// include the context of all servers.
 func TestAllServers_SamplingContextIsNotOffered(t *testing.T) {
 	t.Parallel()
 	for _, value := range []string{"thisServer", "allServers"} {
@@ -261,7 +262,7 @@ func TestAllServers_SamplingContextIsNotOffered(t *testing.T) {
 	})
 }
 
-// Case U1. At the URL of all servers each text that a server shows names the server.
+// Case U1. At the URL of all servers, each text that a server shows to the user contains the server's name.
 func TestAllServers_FormsNameTheirServer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -21,7 +21,8 @@ func (w *testGateway) resumeStream(h http.Header, last string) httpResponse {
 	return w.do("GET", "/mcp/files", "", back)
 }
 
-// A client that has lost the stream of an answer gets the rest and the answer, but only in its own session.
+// A client that has lost the stream of an answer can resume it and receive the remaining messages and the answer, but
+// only in its own session.
 func TestResume_LostAnswerIsContinued(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -65,8 +66,8 @@ func TestResume_LostAnswerIsContinued(t *testing.T) {
 	})
 }
 
-// If a server ends the stream of its answer so that the client reconnects, and the server can't resume the stream, the
-// client reconnects to the gateway, which answers what is known.
+// A server may end the stream before its answer and expect the client to reconnect. If the server's stream can't be
+// resumed, the client reconnects to the gateway and receives the messages and the answer that the gateway has.
 func TestResume_ClientReconnectsWhenTheServerDetaches(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

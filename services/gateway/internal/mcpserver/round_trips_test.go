@@ -28,7 +28,7 @@ func newRoundTripGateway(t *testing.T, state approvalv1.ApprovalState) *testGate
 	return w
 }
 
-// callWithState calls a tool with this requestState; without one if it is empty.
+// callWithState calls a tool with this requestState; an empty state is omitted.
 func (w *testGateway) callWithState(state string) httpResponse {
 	w.t.Helper()
 	params := `"name":"safe"`
@@ -40,7 +40,7 @@ func (w *testGateway) callWithState(state string) httpResponse {
 }
 
 // A call without a session waits for its approval in round trips, and is refused with the id of its approval before
-// clients would fail. The server is not contacted.
+// clients would time out. The server is not contacted.
 func TestRoundTrips_CallWaitsForItsApproval(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -63,7 +63,7 @@ func TestRoundTrips_CallWaitsForItsApproval(t *testing.T) {
 	})
 }
 
-// A call that waits in its second round trip gets the decision when it is made.
+// A call that waits in its second round trip is answered as soon as the approval is decided.
 func TestRoundTrips_AnswerWhenTheApprovalIsDecided(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -82,8 +82,8 @@ func TestRoundTrips_AnswerWhenTheApprovalIsDecided(t *testing.T) {
 	})
 }
 
-// Cases A2, A3. A requestState gives no rights. One that the gateway has not made is refused, one with another caller's
-// approval is unknown, and one whose approval was used returns that.
+// Cases A2, A3. A requestState does not authorize a call. A requestState that the gateway has not created is refused.
+// If it names another caller's approval, the approval is unknown. If its approval was used, the answer says so.
 func TestRoundTrips_RequestStateAllowsNothing(t *testing.T) {
 	t.Parallel()
 	const waits, done = approvalv1.ApprovalState_APPROVAL_STATE_PENDING, approvalv1.ApprovalState_APPROVAL_STATE_DONE
@@ -138,8 +138,8 @@ func TestRoundTrips_RequestStateOfServersPasses(t *testing.T) {
 	}
 }
 
-// A call with inputResponses is refused with the id of its approval, because the next round trip would lack those
-// answers.
+// A call with inputResponses is refused with the id of its approval, because the next round trip would not contain the
+// inputResponses.
 func TestRoundTrips_InputResponsesAreNotLost(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

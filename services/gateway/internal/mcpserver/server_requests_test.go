@@ -17,7 +17,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// initializeWithAll is the initialize of a client that has all capabilities that a server may use.
+// initializeWithAll is the initialize request of a client that declares all capabilities that a server may use.
 const initializeWithAll = `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{` +
 	`"sampling":{"tools":{},"x":{}},"elicitation":{"form":{}},"roots":{"listChanged":true},"tasks":{},"experimental":{"y":{}}},"clientInfo":{"name":"c","version":"1"}}}`
 
@@ -58,7 +58,7 @@ func (w *testGateway) callStream(h http.Header, body string) (next func() string
 	return next
 }
 
-// callStreamUntil is stream for a client that may disconnect.
+// callStreamUntil is like callStream, for a client that may disconnect. hangUp disconnects the client.
 func (w *testGateway) callStreamUntil(h http.Header, body string) (next func() string, hangUp func()) {
 	w.t.Helper()
 	ctx, hangUp := context.WithCancel(w.t.Context())
@@ -89,8 +89,8 @@ func (w *testGateway) callStreamUntil(h http.Header, body string) (next func() s
 
 const sample = `{"jsonrpc":"2.0","id":7,"method":"sampling/createMessage","params":{"maxTokens":9007199254740993,"x":[1e2,"é"],"_meta":{"progressToken":"p"}}}`
 
-// A server sends a request that policy allows and the client can answer. Request and answer are forwarded byte for
-// byte, and both are recorded as the server's.
+// If policy allows a server's request and the client can answer it, request and answer are forwarded byte for byte, and
+// the request is recorded as a request of the server.
 func TestServerRequest_ReachesTheClient(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -200,8 +200,8 @@ func TestServerMethods_AreRefusedFromClients(t *testing.T) {
 	})
 }
 
-// While a client is asked, the call's timeout is paused. If the client never answers, the server's request ends, and
-// the call does not.
+// While a server's request waits for the client, the timeout of the call is paused. If the client never answers, the
+// server's request fails, but the call continues.
 func TestServerRequest_PausesTheTimeoutOfTheCall(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -286,7 +286,8 @@ func TestServerRequest_FailsWhenTheClientDisconnects(t *testing.T) {
 	}
 }
 
-// A gRPC server can't send requests, so no capabilities are declared to it; its calls keep their deadlines.
+// A gRPC server can't send requests, so no client capabilities are declared to it, and the deadlines of its calls are
+// never paused.
 func TestGRPCServer_GetsNoClientCapabilities(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -305,7 +306,7 @@ func TestGRPCServer_GetsNoClientCapabilities(t *testing.T) {
 	})
 }
 
-// A server that is slow itself, before or after its request, gets no more time for that.
+// Time that a server uses before or after its request counts against its timeout.
 func TestServerTimeout_CountsOutsideOfServerRequests(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -331,7 +332,7 @@ func TestServerTimeout_CountsOutsideOfServerRequests(t *testing.T) {
 	})
 }
 
-// Case X1. A server may have at most 16 requests open with a client, and each id only once.
+// Case X1. A server may have at most 16 unanswered requests to a client, each with a different id.
 func TestServerRequests_OpenOnesAreLimited(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -12,8 +12,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// Case T4. A subscription has the notifications for methods that policy allows, and the resources that policy lets the
-// caller subscribe to.
+// Case T4. A subscription contains the notifications for methods that policy allows, and the resources to which policy
+// allows the caller to subscribe.
 func TestSubscription_ForwardsWhatPolicyAllows(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -52,7 +52,8 @@ func TestSubscription_ForwardsWhatPolicyAllows(t *testing.T) {
 	})
 }
 
-// Case A3. A resource that policy denies is not subscribed to, and a client whose token was revoked gets nothing more.
+// Case A3. A resource that policy denies is not subscribed to, and a client whose token was revoked receives no more
+// notifications.
 func TestSubscription_ResourcesAreDecided(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -86,14 +87,14 @@ func TestSubscription_ResourcesAreDecided(t *testing.T) {
 		if err := w.tokens.Replace(nil); err != nil {
 			t.Fatal(err)
 		}
-		if got := next(); got != "" { // even if the server sends nothing more
+		if got := next(); got != "" { // the stream ends even if the server sends no more messages
 			t.Errorf("a client without a token got %s", got)
 		}
 	})
 }
 
-// Case X4. Each resource of a subscription counts as a message that needs no rule, so subscriptions can't cause more
-// decisions than that limit.
+// Case X4. Each resource of a subscription counts as a message that needs no rule. The limit for these messages
+// therefore also limits the number of decisions on subscriptions.
 func TestSubscription_CountIsLimited(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

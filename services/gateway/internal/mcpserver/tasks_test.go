@@ -108,7 +108,7 @@ func TestTask_NeedsAClientThatAcceptsTasks(t *testing.T) {
 	})
 }
 
-// Cases I4, A3. Only its caller can use a task, and other ids are no tasks.
+// Cases I4, A3. Only the caller that has created a task can use it. Other ids are unknown.
 func TestTask_BelongsToItsCaller(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -151,7 +151,7 @@ func TestTask_MemoryIsLimited(t *testing.T) {
 		}
 		w.approvals.approval = newWaitApproval(approvalv1.ApprovalState_APPROVAL_STATE_DENIED)
 		w.approvals.approval.Code = commonv1.Code_CODE_APPROVAL_DENIED
-		for range 2 { // the first request ends the task, the second reports the end and frees its place
+		for range 2 { // the first request ends the task; the second one reports the end, so that the task can be removed
 			w.doTaskRequest("tasks/get", ids[7])
 			synctest.Wait()
 		}
@@ -163,8 +163,8 @@ func TestTask_MemoryIsLimited(t *testing.T) {
 	})
 }
 
-// Case I4. A server's task gets an id that is bound to its caller. The server gets its own id, only from that caller,
-// and so do policy and the record.
+// Case I4. The gateway translates the id of a server's task into an id that is bound to the caller. Only requests of
+// this caller are translated back. The server, policy and the record then contain the server's original id.
 func TestTask_OfAServerIsBoundToItsCaller(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -204,7 +204,7 @@ func TestTask_OfAServerIsBoundToItsCaller(t *testing.T) {
 	})
 }
 
-// If policy denies a caller tasks/get, servers do not learn that its client accepts tasks.
+// If policy denies tasks/get to a caller, it is not declared to servers that the client accepts tasks.
 func TestTask_CapabilityIsDeclaredWhenPolicyAllows(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -296,7 +296,7 @@ func (w *testGateway) approve() {
 	w.decision = &policyv1.Decision{Effect: policyv1.Effect_EFFECT_ALLOW}
 }
 
-// A failure while the call of a task is made ends only the task, or lets the task wait again.
+// If the call of a task fails, either the task ends or the task waits for the approval once more.
 func TestTask_CallMayFail(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -351,8 +351,8 @@ func TestTask_CallMayFail(t *testing.T) {
 	}
 }
 
-// A task that is cancelled before its call is sent sends nothing; after that, it reports the call's outcome. An
-// approval is not ended while another task waits for it.
+// If a task is cancelled before its call is sent, the call is not sent. If the task is cancelled later, it reports the
+// call's outcome. An approval is not cancelled while another task waits for it.
 func TestTask_IsCancelled(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

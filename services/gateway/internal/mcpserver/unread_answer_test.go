@@ -15,8 +15,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// Case X3. A client that reads more slowly than 64 KiB a second is disconnected, for an answer and for a stream. One
-// that is a little faster gets everything.
+// Case X3. A client that reads an answer or a stream more slowly than 64 KiB per second is disconnected. A client that
+// reads slightly faster receives everything.
 func TestUnreadAnswer_SlowReaderIsClosed(t *testing.T) {
 	t.Parallel()
 	const size = 4 << 20
@@ -73,8 +73,8 @@ func TestUnreadAnswer_SlowReaderIsClosed(t *testing.T) {
 	}
 }
 
-// Case X3. While an answer to a caller waits for memory, the caller's next requests are refused before they are sent,
-// on record. Other callers are not affected. The outcome of what was sent is recorded and answered.
+// Case X3. While an answer to a caller waits for memory, the caller's next requests are refused and recorded before
+// they are sent. Other callers are not affected. Outcomes of requests that were already sent are recorded and answered.
 func TestUnreadAnswer_BlocksFurtherRequests(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -93,7 +93,7 @@ func TestUnreadAnswer_BlocksFurtherRequests(t *testing.T) {
 			return answer(r, `{"content":[]}`), nil
 		}
 		replies := make(chan httpResponse, limits.PrincipalBytes/limits.ReserveBytes+1)
-		for range cap(replies) { // all get memory but one, which waits in vain
+		for range cap(replies) { // all answers get memory except one, which waits in vain
 			go func() { replies <- w.do("POST", "/mcp/files", toolCall, anas) }()
 			synctest.Wait()
 		}
@@ -110,7 +110,7 @@ func TestUnreadAnswer_BlocksFurtherRequests(t *testing.T) {
 		if sent != cap(replies)+1 {
 			t.Error("another caller's request was refused")
 		}
-		late := <-replies // after the server's timeout
+		late := <-replies // this answer arrives after the server's timeout
 		if late.code() != "outcome_unknown" || !strings.Contains(late.body, "no memory is left for the answer") {
 			t.Errorf("%d %s", late.status, late.body)
 		}

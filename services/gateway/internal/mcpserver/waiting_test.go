@@ -54,8 +54,8 @@ func TestWaitTool_IsListedOnTheLastPage(t *testing.T) {
 	}
 }
 
-// A caller that may have to wait for an approval sees the tool to wait with once, after the server's tools. A server's
-// own tool of that name is hidden.
+// If a call of the caller may need an approval, the list contains the gateway's wait tool once, after the server's
+// tools. A server's own tool of that name is hidden.
 func TestWaitTool_IsListedWhenACallMayWait(t *testing.T) {
 	t.Parallel()
 	const own = `{"name":"sluice_approval_wait","title":`
@@ -120,7 +120,8 @@ func newWaitApproval(state approvalv1.ApprovalState) *approvalv1.Approval {
 	return a
 }
 
-// The tool waits as long as a call is held, returns the state of the approval, and reaches no server.
+// The wait tool waits at most for the hold time of a call and returns the state of the approval. It sends nothing to a
+// server.
 func TestWaitTool_WaitsForAnApproval(t *testing.T) {
 	t.Parallel()
 	const (

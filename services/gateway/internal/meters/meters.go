@@ -1,5 +1,5 @@
-// Package meters defines the gateway's metrics. Every attribute has a closed list of values. Texts of clients and
-// servers are unlimited and may be secret, so all of them are counted under one value.
+// Package meters defines the gateway's metrics. Every attribute has a closed list of values. Texts from clients and
+// servers are unbounded and may be secret, so all of them are counted under the single value other.
 package meters
 
 import (
@@ -21,13 +21,13 @@ import (
 // conventions.
 const other = "_OTHER"
 
-// unlisted is the state under which all states without attributes are counted.
+// unlisted is the state under which all approval states without attributes of their own are counted.
 const unlisted = approvalv1.ApprovalState_APPROVAL_STATE_UNSPECIFIED
 
 // methods are the values of the method attribute: the methods of MCP, and other.
 var methods = append(mcpmethod.All(), other)
 
-// Error types of a message to a server that has no usable answer: the message was not sent, the server did not answer
+// Error types for a message to a server that got no usable answer: the message was not sent, the server did not answer
 // in time, or the message may have been executed.
 const (
 	Unavailable = "upstream_unavailable"
@@ -49,7 +49,7 @@ var transports = []string{"tcp", "pipe"}
 type Operation struct {
 	// Method is the MCP method.
 	Method string
-	// ErrorType is the type of the error; empty if there was no error.
+	// ErrorType is the type of the error. It is empty if there was no error.
 	ErrorType string
 	// Transport is `tcp` or `pipe`.
 	Transport string
@@ -69,7 +69,7 @@ type Meters struct {
 	allowed    []metric.AddOption
 }
 
-// New returns metrics that are recorded by meter.
+// New returns metrics that are recorded with meter.
 func New(meter metric.Meter) (*Meters, error) {
 	if meter == nil {
 		return nil, errors.New("meters: a meter is required")
@@ -140,8 +140,8 @@ func newAttributeSet(of ...attribute.KeyValue) metric.MeasurementOption {
 	return metric.WithAttributeSet(attribute.NewSet(of...))
 }
 
-// RecordServed records the time from the last byte of a client's message to its answer, once with and once without the
-// time for which the message was held open.
+// RecordServed records the time from the last byte of a client's message to the answer. It records this time in two
+// metrics: with and without the time for which the message was held open.
 func (m *Meters) RecordServed(ctx context.Context, o Operation, took, held time.Duration) {
 	of := m.attributesOf(o)
 	m.served.Record(ctx, took.Seconds(), of...)
@@ -153,7 +153,7 @@ func (m *Meters) RecordSent(ctx context.Context, o Operation, took time.Duration
 	m.sent.Record(ctx, took.Seconds(), m.attributesOf(o)...)
 }
 
-// attributesOf returns the attributes of an operation. Values that are not listed are replaced by other.
+// attributesOf returns the attributes of an operation. Values that are not listed are replaced with other.
 func (m *Meters) attributesOf(o Operation) []metric.RecordOption {
 	if found, ok := m.operations[o]; ok {
 		return found
@@ -203,10 +203,10 @@ func (m *Meters) RecordHeld(ctx context.Context, state approvalv1.ApprovalState,
 // CountAllowed counts a request that was allowed.
 func (m *Meters) CountAllowed(ctx context.Context) { m.decided.Add(ctx, 1, m.allowed...) }
 
-// CountCacheMismatch counts a decision that differs from a cached one of the same epoch.
+// CountCacheMismatch counts a decision that differs from the cached decision of the same epoch.
 func (m *Meters) CountCacheMismatch(ctx context.Context) { m.differed.Add(ctx, 1) }
 
-// CountPause counts a pause in which the gateway sends no requests to a server.
+// CountPause counts a pause during which the gateway sends no requests to a server.
 func (m *Meters) CountPause(ctx context.Context) { m.rested.Add(ctx, 1) }
 
 // CountRefused counts a request that was refused.

@@ -48,7 +48,7 @@ func recordedAttributes(t *testing.T, reader sdkmetric.Reader) map[string]int64 
 	return out
 }
 
-// Checks that all values that are not listed are recorded as one value.
+// Checks that all values that are not listed are recorded as the same value.
 func TestMeters_UnlistedValuesAreRecordedAsOne(t *testing.T) {
 	t.Parallel()
 	reader := sdkmetric.NewManualReader()
@@ -126,7 +126,7 @@ func BenchmarkCall(b *testing.B) {
 	}
 }
 
-// Checks that the time of waiting for approvers does not count as work of the gateway.
+// Checks that time in which a call waits for approvers does not count as the gateway's processing time.
 func TestRecordServed_ExcludesTimeOfWaitingForApprovers(t *testing.T) {
 	t.Parallel()
 	reader := sdkmetric.NewManualReader()

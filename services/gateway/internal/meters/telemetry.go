@@ -25,7 +25,7 @@ func (m *Meters) createInstruments(meter metric.Meter) error {
 	// The last boundary is the longest time for which a call can be held.
 	hold := metric.WithExplicitBucketBoundaries(1, 2, 5, 10, 20, 30, 45, 60, 120, 300, 600)
 	var errs [9]error
-	// Bucket boundaries that the conventions define for sessions, up to some hours.
+	// Bucket boundaries that the conventions define for sessions, extended to some hours.
 	lived := metric.WithExplicitBucketBoundaries(1, 5, 10, 30, 60, 300, 600, 1800, 3600, 7200, 14400)
 	m.served, errs[0] = meter.Float64Histogram("mcp.server.operation.duration",
 		metric.WithUnit("s"), metric.WithDescription("Time from a message of a client, or a request of a server's own, to the gateway's answer, all waits included"), operation)

@@ -31,9 +31,9 @@ type manifest struct {
 	} `json:"directories"`
 }
 
-// program returns the path of the program of the only package that is installed in a project, relative to the project,
-// and the package's version. If the package does not have the named program, the path is empty. In that case npx looks
-// for the program in PATH.
+// program returns the path of a program, relative to the project, and the version of the package that contains the
+// program. The package must be the only one that is installed in the project. If it does not have the program `named`,
+// the path is empty, and npx would look for the program in PATH.
 func program(project *os.Root, named string) (path, version string, err error) {
 	own, err := readManifest(project, "package.json")
 	if err != nil {
@@ -119,7 +119,7 @@ func (m *manifest) chooseProgram(project *os.Root, dependency string) (string, e
 }
 
 // linkedProgram returns the path of a program relative to the project. The program's file must be in the project,
-// because the server cannot write there.
+// because the server cannot write to the project.
 func linkedProgram(project *os.Root, name string) (string, error) {
 	path := filepath.Join(Bin, name)
 	if !filepath.IsLocal(name) || strings.ContainsRune(name, '/') {

@@ -1,4 +1,4 @@
-// Package npx reads commands that run an npm package, and manages the folders in which such packages are installed.
+// Package npx parses commands that run an npm package, and manages the folders in which these packages are installed.
 package npx
 
 import (
@@ -12,7 +12,7 @@ import (
 
 // Command is the package and program that a command such as `npx -y PACKAGE@VERSION ARGUMENT` runs.
 type Command struct {
-	// Package is the package in the syntax of npm: a name, with a version, a range or a tag; an alias; or the address
+	// Package is the package in npm syntax: a name, optionally with a version, a range or a tag; an alias; or the address
 	// of a tarball or a git repository.
 	Package string
 	// Program is the program that the command runs with --package. If Program is empty, the package's own program is
@@ -92,12 +92,12 @@ func splitArguments(args []string, stopAtFirst bool) (packages, words []string, 
 	return packages, words, ""
 }
 
-// maxPackage is the maximum length of a package's text, in bytes.
+// maxPackage is the maximum length of a package specification, in bytes.
 const maxPackage = 1024
 
 var local = regexp.MustCompile(`^(?:[.~/]|[a-zA-Z]:|file:|link:|workspace:)|^[^:]*@(?:[.~/]|file:|link:|workspace:)|^[^:]*[.](?:tgz|tar[.]gz|tar)$`)
 
-// refusalOf returns the reason why the gateway does not install a package; empty if it does.
+// refusalOf returns why the gateway does not install a package. It returns "" if the gateway installs the package.
 func refusalOf(spec string) string {
 	switch {
 	case spec == "" || len(spec) > maxPackage || strings.HasPrefix(spec, "-") || strings.ContainsFunc(spec, func(r rune) bool { return !unicode.IsPrint(r) || unicode.IsSpace(r) }):
@@ -137,7 +137,7 @@ func (c *Command) IsExact() bool {
 	return commit.MatchString(spec)
 }
 
-// IsBare reports whether the command names a package without a version, and no program of it. In that case npx runs an
+// IsBare reports whether the command names only a package, without a version or a program. In that case npx runs an
 // installed program with the package's name, if there is one.
 func (c *Command) IsBare() bool { return c.Program == "" && c.Name() == c.Package }
 

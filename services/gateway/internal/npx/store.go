@@ -22,8 +22,8 @@ const (
 	project = "program"
 	// work is the folder to which an installation may write while it runs.
 	work = "work"
-	// unusedMark is the name of the file that marks an installation which the configuration does not use. The
-	// modification time of the file is the time of the mark.
+	// unusedMark is the name of the file that marks an installation as unused by the configuration. The file's
+	// modification time records when the installation was marked.
 	unusedMark = "unused"
 	// attemptPrefix is the prefix of the name of an incomplete installation.
 	attemptPrefix = "new-"
@@ -31,14 +31,14 @@ const (
 	maxInstallations = 1000
 )
 
-// Grace is how long an installation that the configuration does not use is stored. The time begins with the first start
-// of a gateway whose configuration does not use the installation.
+// Grace is how long an installation that the configuration does not use is kept. The time begins when a gateway is
+// first started with a configuration that does not use the installation.
 const Grace = 7 * 24 * time.Hour
 
-// Installed is a complete installation. Its files do not change.
+// Installed is a complete installation. Its files are immutable.
 type Installed struct {
-	// Dir is the absolute path of the installation's folder. Program is the absolute path of a file in Dir, or the name
-	// of a program that is searched in the folder Bin and then in PATH.
+	// Dir is the absolute path of the installation's folder. Program is the absolute path of a file in Dir, or the name of
+	// a program that is looked up first in the folder Bin and then in PATH.
 	Dir, Program string
 	// Version is the version of the package.
 	Version string
@@ -52,14 +52,14 @@ func (i *Installed) Bin() string { return filepath.Join(i.Dir, project, Bin) }
 // Folder is the absolute path of the folder that contains the installations of one server.
 type Folder string
 
-// recorded is the content of the file record.
+// recorded is the content of the file recordFile.
 type recorded struct {
 	Package string `json:"package"`
 	Program string `json:"program"`
 	Version string `json:"version"`
 }
 
-// Latest returns the newest installation with this digest; nil if there is none.
+// Latest returns the newest installation with this digest, or nil if there is none.
 func (f Folder) Latest(digest string) *Installed {
 	var found *Installed
 	for _, name := range f.names(digest + ".") {
@@ -132,7 +132,7 @@ func (f Folder) Begin() (*Attempt, error) {
 	for _, sub := range []string{a.Project(), a.Home(), a.Cache(), a.Temporary()} {
 		err = errors.Join(err, os.MkdirAll(sub, 0o700))
 	}
-	// Because of this file, npm uses this folder as the project, and not a folder above it.
+	// This file makes npm use this folder, and not a parent folder, as the project.
 	err = errors.Join(err, os.WriteFile(filepath.Join(a.Project(), "package.json"), []byte(`{"private": true}`+"\n"), 0o600))
 	if err != nil {
 		return nil, fmt.Errorf("make the folder of its package: %w", errors.Join(err, a.Remove()))
@@ -155,8 +155,8 @@ func (a *Attempt) Cache() string { return filepath.Join(a.Work(), "cache") }
 // Temporary returns the TMPDIR of npm.
 func (a *Attempt) Temporary() string { return filepath.Join(a.Work(), "tmp") }
 
-// Commit makes the attempt the newest installation with this digest. Files that npm has installed are not trusted, so
-// the gateway follows no links out of the folder.
+// Commit makes the attempt the newest installation with this digest. The files that npm has installed are not trusted,
+// so the gateway follows no links that lead out of the folder.
 func (a *Attempt) Commit(c *Command, digest string) (*Installed, error) {
 	final := filepath.Join(a.dir, project)
 	if err := os.Rename(a.Project(), final); err != nil {
@@ -192,13 +192,13 @@ func (a *Attempt) Commit(c *Command, digest string) (*Installed, error) {
 // Remove removes an attempt that has failed. It does nothing after Commit.
 func (a *Attempt) Remove() error { return datadir.RemoveAll(a.dir) }
 
-// Remove removes an installation that no process uses any more.
+// Remove removes an installation that no process uses.
 func (i *Installed) Remove() error { return datadir.RemoveAll(i.Dir) }
 
-// Sweep removes unused entries of the folders below root: interrupted attempts, installations that were replaced by
-// newer ones, and installations that the configuration has not used for Grace. in contains the digest of each
-// configured server's package by the server's name. Sweep may only be called while no process of these servers runs and
-// no package is being installed.
+// Sweep removes unused entries of the folders below root: interrupted attempts, installations for which there is a
+// newer one, and installations that the configuration has not used for Grace. The map `in` contains the digest of each
+// configured server's package, by server name. Sweep may be called only while no process of these servers runs and no
+// package is being installed.
 func Sweep(root string, in map[string]string, now time.Time) error {
 	servers, err := os.ReadDir(root)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -226,7 +226,7 @@ func Sweep(root string, in map[string]string, now time.Time) error {
 	return errors.Join(errs...)
 }
 
-// sweep removes one entry of a folder, or marks it as unused by the configuration since now.
+// sweep removes one entry of a folder, or marks the entry as unused by the configuration, with the time now.
 func (f Folder) sweep(name, digest string, now time.Time) error {
 	dir := filepath.Join(string(f), name)
 	if _, err := f.read(name); err != nil || digest != "" && strings.HasPrefix(name, digest+".") {

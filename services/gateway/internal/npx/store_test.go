@@ -112,7 +112,8 @@ func mixed(files map[string]string, more ...string) map[string]string {
 	return files
 }
 
-// Case X21. Checks that the gateway does not follow files that an install script has replaced out of the folder.
+// Case X21. Checks that the gateway follows no link out of the folder if an install script has replaced files with
+// links.
 func TestCommit_RefusesProgramsOutsideOfTheProject(t *testing.T) {
 	t.Parallel()
 	outside := t.TempDir()
@@ -153,7 +154,7 @@ func TestCommit_RefusesProgramsOutsideOfTheProject(t *testing.T) {
 	}
 }
 
-// Case X21. Checks that a project that was replaced by a link, and a forged record, are not used.
+// Case X21. Checks that neither a project that was replaced with a link nor a forged record is used.
 func TestCommit_RefusesReplacedFolders(t *testing.T) {
 	t.Parallel()
 	outside := t.TempDir()

@@ -1,5 +1,5 @@
-// Package paramheaders finds the arguments of a tool that its calls repeat in HTTP headers (MCP 2026-07-28, Transports,
-// Custom Headers from Tool Parameters). These are the arguments whose schema contains `x-mcp-header`.
+// Package paramheaders finds the tool arguments that calls repeat in HTTP headers (MCP 2026-07-28, Transports, Custom
+// Headers from Tool Parameters). These are the arguments whose schema contains `x-mcp-header`.
 package paramheaders
 
 import (
@@ -28,8 +28,8 @@ const (
 	// headers of a tool. Both are limited because the head of a request is limited.
 	maxDepth    = 16
 	maxBindings = 64
-	// maxValue is the maximum length of a value that the gateway writes for a client, in bytes. It is limited because
-	// the head of a request is limited.
+	// maxValue is the maximum length of a value that the gateway writes for a client, in bytes. The length is limited
+	// because the head of a request is limited.
 	maxValue = 4 << 10
 	// maxSafe is the largest integer in a header, and -maxSafe is the smallest.
 	maxSafe = 1<<53 - 1
@@ -38,7 +38,7 @@ const (
 // ErrMismatch means that a header differs from its argument. Compare with errors.Is.
 var ErrMismatch = errors.New("a header disagrees with the arguments")
 
-// A Binding binds a header to an argument: the header's value is the argument. It is immutable.
+// A Binding binds an HTTP header to an argument: the header's value is the value of the argument. It is immutable.
 type Binding struct {
 	// Path lists the keys that lead to the argument.
 	Path []string
@@ -46,9 +46,9 @@ type Binding struct {
 	Header string
 }
 
-// Bindings returns the bindings in a tool's definition, sorted by header. They come from annotated properties of
-// objects in the tool's schema. If an annotation breaks the specification, Bindings returns no bindings, because
-// clients must not list such a tool.
+// Bindings returns the bindings in a tool's definition, sorted by header. Each binding comes from an annotated property
+// in the tool's schema. If any annotation violates the specification, Bindings returns no bindings, because clients
+// must not list the tool.
 func Bindings(definition []byte) []Binding {
 	if !bytes.Contains(definition, []byte(annotation)) {
 		return nil
@@ -74,7 +74,8 @@ type schema struct {
 	Properties map[string]schema `json:"properties"`
 }
 
-// bindings appends the bindings of an object's properties. It returns false if an annotation breaks the specification.
+// bindings appends the bindings of an object's properties. It returns false if an annotation violates the
+// specification.
 func (s schema) bindings(out []Binding, path []string) ([]Binding, bool) {
 	ok := len(path) < maxDepth
 	for name, p := range s.Properties {
@@ -102,8 +103,8 @@ func isToken(text string) bool {
 	})
 }
 
-// Headers returns the headers of a call with these arguments, which are a raw object or empty. given returns the
-// received value of a header, or "". Received headers must agree with the arguments. Errors wrap [ErrMismatch].
+// Headers returns the headers of a call with these arguments, which are a raw object or empty. The function `given`
+// returns the received value of a header, or "". Received headers must match the arguments. Errors wrap [ErrMismatch].
 func Headers(arguments []byte, bindings []Binding, given func(header string) string) (out []upstream.Header, err error) {
 	found, err := argumentValues(arguments, bindings)
 	if err != nil {
@@ -133,7 +134,7 @@ func Headers(arguments []byte, bindings []Binding, given func(header string) str
 }
 
 // DerivedHeaders returns the headers of a call from a client that does not send them. Arguments that cannot be written
-// in a header are left out; the server decides what that means.
+// in a header are left out, and the server decides how to handle a missing header.
 func DerivedHeaders(arguments []byte, bindings []Binding) (out []upstream.Header) {
 	found, err := argumentValues(arguments, bindings)
 	if err != nil {
@@ -147,7 +148,7 @@ func DerivedHeaders(arguments []byte, bindings []Binding) (out []upstream.Header
 	return out
 }
 
-// argumentValues returns the arguments that have headers, by the names of the headers.
+// argumentValues returns the values of those arguments that have headers, by header name.
 func argumentValues(arguments []byte, bindings []Binding) (map[string]jsontext.Value, error) {
 	if len(bindings) == 0 || len(arguments) == 0 {
 		return nil, nil //nolint:nilnil // no arguments is a valid result
@@ -160,7 +161,7 @@ func argumentValues(arguments []byte, bindings []Binding) (map[string]jsontext.V
 }
 
 // collectArguments reads an object once and stores the arguments of the bindings whose paths lead into the object.
-// depth is the number of keys of the paths that lead to the object.
+// depth is the number of path keys that lead from the arguments to the object.
 func collectArguments(dec *jsontext.Decoder, bindings []Binding, depth int, found map[string]jsontext.Value) error {
 	if dec.PeekKind() != '{' {
 		return dec.SkipValue()

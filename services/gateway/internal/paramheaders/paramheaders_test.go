@@ -44,8 +44,7 @@ func TestBindings_FollowAnnotations(t *testing.T) {
 	}
 }
 
-// Checks that received headers must agree with the arguments, and that the headers that are sent are made from the
-// arguments.
+// Checks that received headers must match the arguments, and that the sent headers are derived from the arguments.
 func TestHeaders_MustAgreeWithArguments(t *testing.T) {
 	t.Parallel()
 	bindings := paramheaders.Bindings(tool(`"a":{"type":"string","x-mcp-header":"A"},"o":{"type":"object","properties":{"n":{"type":"integer","x-mcp-header":"N"}}}`))
@@ -93,8 +92,7 @@ func TestHeaders_MustAgreeWithArguments(t *testing.T) {
 	}
 }
 
-// FuzzHeaders checks that the headers that are sent decode to the values of the arguments, for any schema and
-// arguments.
+// FuzzHeaders checks that for any schema and arguments, the sent headers decode to the values of the arguments.
 func FuzzHeaders(f *testing.F) {
 	f.Add(`"a":{"type":"string","x-mcp-header":"A"}`, `{"a":"x"}`, "x")
 	f.Add(`"a":{"type":"integer","x-mcp-header":"A"}`, `{"a":1e3}`, "1000")

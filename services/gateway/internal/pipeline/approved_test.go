@@ -46,7 +46,7 @@ func refuseClaim(r *approvalv1.Refusal) func(*approvalv1.ClaimApprovalRequest) (
 	}
 }
 
-// newApprovalCall returns a call for that pipeline.
+// newApprovalCall returns a call for a pipeline from newApprovalPipeline.
 func (w *testPipeline) newApprovalCall(t *testing.T) attempt.Call {
 	t.Helper()
 	c := w.call(t)
@@ -61,7 +61,7 @@ func (w *testPipeline) newApprovalCall(t *testing.T) attempt.Call {
 	return c
 }
 
-// do carries the call out and waits until everything is reported.
+// do carries out a call from newApprovalCall and waits until its outcome is reported.
 func (w *testPipeline) do(t *testing.T, change ...func(*attempt.Call)) pipeline.Result {
 	t.Helper()
 	c := w.newApprovalCall(t)
@@ -73,7 +73,7 @@ func (w *testPipeline) do(t *testing.T, change ...func(*attempt.Call)) pipeline.
 	return p.Do(t.Context(), c)
 }
 
-// The approved call is the one that runs. The steps have a fixed order, and each is on record.
+// The call that approvers have approved is the call that runs. The steps have a fixed order, and each step is recorded.
 func TestApproval_CallRunsAsApproved(t *testing.T) {
 	t.Parallel()
 	w := newApprovalPipeline()
@@ -101,7 +101,8 @@ func TestApproval_CallRunsAsApproved(t *testing.T) {
 	}
 }
 
-// A held call continues as soon as approvers have decided; a caller that asks for progress gets it.
+// A held call continues as soon as approvers have decided. A caller that asks for progress receives progress
+// notifications during the hold.
 func TestApproval_CallIsHeldUntilDecided(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -150,7 +151,7 @@ func codeOf(r *refusal.Refusal) commonv1.Code {
 	return r.Code
 }
 
-// If the caller disconnects or the gateway stops, the hold ends, and the call does not run by itself later.
+// If the caller disconnects or the gateway stops, the hold ends, and the call does not run later without a new request.
 func TestApproval_HeldCallIsReleased(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]func(p *pipeline.Pipeline, hangUp func()){
@@ -176,7 +177,7 @@ func TestApproval_HeldCallIsReleased(t *testing.T) {
 	}
 }
 
-// Case A4. A call that is refused when it would run is not sent, and the refusal says why.
+// Case A4. If the claim of an approval is refused, the call is not sent, and the refusal says why.
 func TestApproval_ClaimMayBeRefused(t *testing.T) {
 	t.Parallel()
 	deny := allow()
@@ -261,7 +262,7 @@ func TestApproval_ClaimMayBeRefused(t *testing.T) {
 				if codeOf(got.Refusal) != tt.code || w.count("send") != 0 || w.count("refusal") != 1 {
 					t.Errorf("%+v", got.Refusal)
 				}
-				// The refusal is recorded while the claim is given back, in either order.
+				// The refusal is recorded concurrently with the release of the claim, so their order varies.
 				steps := slices.DeleteFunc(w.steps, func(s string) bool { return s == "refusal" })
 				if diff := cmp.Diff(tt.steps, steps); diff != "" {
 					t.Errorf("steps (-want +got):\n%s", diff)
@@ -271,7 +272,7 @@ func TestApproval_ClaimMayBeRefused(t *testing.T) {
 	}
 }
 
-// If an approval changes between its reading and its claim, it is read again.
+// If an approval changes after it was read and before it is claimed, it is read a second time.
 func TestDo_LostClaimIsFollowedByAnotherLookAtTheApproval(t *testing.T) {
 	t.Parallel()
 	for name, first := range map[string]func(*approvalv1.ClaimApprovalRequest) (*approvalv1.ClaimApprovalResponse, error){
@@ -286,7 +287,7 @@ func TestDo_LostClaimIsFollowedByAnotherLookAtTheApproval(t *testing.T) {
 			w.approvals.answerRequest = answerStates(approvalUntil(approved))
 			asking := w.decide
 			w.decide = func(ctx context.Context, r *policyv1.DecideCallRequest) (*policyv1.DecideCallResponse, error) {
-				if w.count("ask") == 1 { // by then policy allows the call without an approval
+				if w.count("ask") == 1 { // from now on policy allows the call without an approval
 					return &policyv1.DecideCallResponse{Decision: limited(policyv1.OnLimiterError_ON_LIMITER_ERROR_DENY)}, nil
 				}
 				return asking(ctx, r)
@@ -313,8 +314,8 @@ func TestDo_LostClaimIsFollowedByAnotherLookAtTheApproval(t *testing.T) {
 	}
 }
 
-// Case U1. The outcome of an approved call is reported as far as it is known. If the call was never sent, the claim is
-// given back first and then the limits.
+// Case U1. The outcome of an approved call is reported to the approval service. If the call was never sent, first the
+// claim is released and then the limits.
 func TestApproval_OutcomeIsReported(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -348,8 +349,8 @@ func TestApproval_OutcomeIsReported(t *testing.T) {
 	}
 }
 
-// If the answer to a claim is lost, the same claim is made again. If that fails too, the claim is given back, because
-// it may exist.
+// If the answer to a claim is lost, the same claim is retried. If the retry fails too, the claim is released, because
+// the approval service may have accepted it.
 func TestApproval_LostClaimReleasesItsLimits(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -370,7 +371,8 @@ func TestApproval_LostClaimReleasesItsLimits(t *testing.T) {
 	})
 }
 
-// A call that names an approval gets its state, and requests no new approval.
+// If a call names an approval that was denied or does not exist, the call is refused with that state, and no new
+// approval is requested. If the named approval is approved, the call runs.
 func TestApproval_CallThatNamesItGetsItsState(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -399,8 +401,8 @@ func TestApproval_CallThatNamesItGetsItsState(t *testing.T) {
 	}
 }
 
-// Case N2. Only a limited number of calls of one principal is held. Further calls are refused with the ids of their
-// approvals at once, and calls of other principals are still held.
+// Case N2. Only a limited number of calls of one principal is held. Further calls of this principal are refused at once
+// with the ids of their approvals, while calls of other principals are still held.
 func TestApproval_HeldCallsAreLimited(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -16,7 +16,7 @@ import (
 // errStale is the approval service's error for a decision that is too old.
 var errStale = &rpc.Error{Code: codes.FailedPrecondition, Reason: "DECISION_STALE"}
 
-// recordAttestations makes policy sign, and returns what it was asked to sign.
+// recordAttestations makes the fake policy service sign decisions, and returns a list of the requested signatures.
 func (w *testPipeline) recordAttestations() (uses *[]*policyv1.Attest) {
 	uses, then := new([]*policyv1.Attest), w.decide
 	w.decide = func(ctx context.Context, r *policyv1.DecideCallRequest) (*policyv1.DecideCallResponse, error) {
@@ -30,11 +30,12 @@ func (w *testPipeline) recordAttestations() (uses *[]*policyv1.Attest) {
 	return uses
 }
 
-// Policy is asked again, a few times, if its decision is too old when it reaches the approval service.
+// If policy's decision is too old when it arrives at the approval service, policy is asked for a new decision, but only
+// a few times.
 func TestApproval_RequestHasAFreshDecision(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
-		asks, claims int // this many are answered that the decision is stale
+		asks, claims int // the number of requests that are answered with DECISION_STALE
 		code         commonv1.Code
 		uses         int
 	}{

@@ -16,7 +16,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/attempt"
 )
 
-// newConfirmPipeline returns a pipeline in which the user at the agent may confirm.
+// newConfirmPipeline returns a pipeline in which the agent's user may confirm calls.
 func newConfirmPipeline() *testPipeline {
 	w := newApprovalPipeline()
 	waits := approvalIn(pending)
@@ -33,7 +33,7 @@ func approvalWithTwoVotes() *approvalv1.Approval {
 	return waits
 }
 
-// answerForm returns a function that answers after a time, and records the text that it was shown.
+// answerForm returns a function that answers after the given time, and appends the text of the form to shown.
 func answerForm(answer attempt.Confirmation, after time.Duration, shown *[]string) attempt.Confirm {
 	return func(ctx context.Context, text string) attempt.Confirmation {
 		*shown = append(*shown, text)
@@ -46,13 +46,14 @@ func answerForm(answer attempt.Confirmation, after time.Duration, shown *[]strin
 	}
 }
 
-// The answer of the user at the agent counts if the terms allow it. Approvers may decide meanwhile.
+// The answer of the agent's user counts if the terms of the approval allow it. Approvers may decide while the user is
+// asked.
 func TestConfirm_AsksTheUser(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		answer    attempt.Confirmation
 		after     time.Duration
-		elsewhere *approvalv1.Approval // decided after 3 s
+		elsewhere *approvalv1.Approval // the decision of approvers after 3 s
 		said      []approvalv1.Verdict
 		code      commonv1.Code
 		took      time.Duration
@@ -90,8 +91,8 @@ func TestConfirm_AsksTheUser(t *testing.T) {
 	}
 }
 
-// Case X8. If the approval service does not allow it, the user at the agent is not asked: the call waits only for
-// approvers.
+// Case X8. If the approval service does not allow another form, the agent's user is not asked, and the call waits only
+// for approvers.
 func TestConfirm_FormsAreLimited(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -105,8 +106,8 @@ func TestConfirm_FormsAreLimited(t *testing.T) {
 	})
 }
 
-// A user who has confirmed does not get the refusal that a person must approve, even if the watch is slower than the
-// end of the hold.
+// If the user confirms the call, but the watch does not report that before the end of the hold, the call still runs. It
+// is not refused with the text that a person must approve.
 func TestConfirm_LateConfirmationCounts(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -120,9 +121,8 @@ func TestConfirm_LateConfirmationCounts(t *testing.T) {
 	})
 }
 
-// The user at the agent does not see the identity of the server, because an agent that knows it could call the server
-// directly.
-// Case A3.
+// The form does not show the server's identity to the agent's user, because an agent that knows the identity could call
+// the server directly. Case A3.
 func TestConfirm_FormHidesTheServersIdentity(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -139,7 +139,7 @@ func TestConfirm_FormHidesTheServersIdentity(t *testing.T) {
 	})
 }
 
-// The user at the agent is not asked if the call cannot be shown completely, or if the decision is not the user's.
+// The agent's user is not asked if the call cannot be shown completely, or if the terms do not let the user decide.
 func TestConfirm_IsNotAskedWhenImpossible(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(w *testPipeline){
@@ -167,8 +167,8 @@ func TestConfirm_IsNotAskedWhenImpossible(t *testing.T) {
 	}
 }
 
-// Case A3. If an answer is lost, nothing runs: neither after a confirmation that was not accepted, nor after a declined
-// call that others approve.
+// Case A3. If the user's answer cannot be submitted, the call does not run. This holds for a confirmation that was not
+// accepted, and for a declined call that approvers approve.
 func TestConfirm_LostVoteAllowsNothing(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {

@@ -34,7 +34,7 @@ func refuseRequest(r *approvalv1.Refusal) func() (*approvalv1.RequestApprovalRes
 	}
 }
 
-// A denial says who denied the call and why, how long that lasts, and not to try again.
+// A denial says who denied the call and why, how long equal calls are denied, and that the call must not be repeated.
 func TestDenial_MessageHasItsReason(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -101,7 +101,8 @@ func checkPermanent(t *testing.T, got pipeline.Result, want string) {
 	}
 }
 
-// A caller with too many waiting calls gets the limit, its configuration key, and what to do.
+// The refusal for a caller with too many waiting calls contains the limit, the limit's configuration key, and what to
+// do.
 func TestApproval_TooManyPendingIsExplained(t *testing.T) {
 	t.Parallel()
 	w := newApprovalPipeline()

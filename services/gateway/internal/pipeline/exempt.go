@@ -17,14 +17,16 @@ import (
 )
 
 const (
-	// maxExempt is how many messages that need no rule one principal and the agents made by it may send in a minute,
-	// and maxExemptBytes is their total size. All principals of one person together may send four times as many.
+	// maxExempt is the maximum number of messages without a rule that one principal and the agents created by it may send
+	// in a minute. maxExemptBytes is the maximum total size of these messages in bytes. All principals of one person
+	// together may send four times as much.
 	maxExempt      = 10_000
 	maxExemptBytes = 64 << 20
-	// maxKinds is how many pairs of server and method are counted separately for one principal in a minute, so that
-	// such messages cannot fill the journal. The rest are counted under the server "*".
+	// maxKinds is the maximum number of pairs of server and method that are counted separately for one principal in a
+	// minute. It keeps the records of these counts from filling the journal. Messages of further pairs are counted under
+	// the server "*".
 	maxKinds = 64
-	// otherServers is the server of the records that count the rest.
+	// otherServers is the server name in the records that count messages beyond maxKinds.
 	otherServers = "*"
 )
 
@@ -32,10 +34,10 @@ const (
 type ExemptMessage struct {
 	// Principal is the sender.
 	Principal *identityv1.Principal
-	// Server is the addressed server and Method the MCP method. Both are from closed lists, so that callers
-	// cannot choose the texts in records.
+	// Server is the addressed server, and Method is the MCP method. Both are from fixed lists, so that callers cannot
+	// choose the texts in records.
 	Server, Method string
-	// Bytes is the size of the message.
+	// Bytes is the size of the message in bytes.
 	Bytes int
 }
 
@@ -56,7 +58,7 @@ func (p *Pipeline) CountExempt(m ExemptMessage) *refusal.Refusal {
 type exemptCounter struct {
 	mu      sync.Mutex
 	minutes map[principal.Key]*minute
-	// since is when the minute of the tallies began; messages and bytes count what arrived in it.
+	// since is the time at which the current minute began. messages and bytes count what arrived in this minute.
 	since           time.Time
 	messages, bytes *quota.Tally
 }
@@ -65,7 +67,7 @@ func newExemptCounter() *exemptCounter {
 	return &exemptCounter{minutes: make(map[principal.Key]*minute)}
 }
 
-// begin starts a new minute of the tallies when the current one is over.
+// begin starts a new minute if the current minute is over.
 func (c *exemptCounter) begin(now time.Time) {
 	if c.messages != nil && now.Sub(c.since) < windowTime {
 		return
@@ -77,14 +79,14 @@ func (c *exemptCounter) begin(now time.Time) {
 // minute counts the messages of one principal in one minute, until the counts are recorded.
 type minute struct {
 	since time.Time
-	// kinds are the records to write, and counted is when the first of their messages arrived.
+	// kinds contains the records to write, and counted is the time at which the first counted message arrived.
 	kinds   map[recordKey]*journal.Record
 	counted time.Time
 }
 
 type recordKey struct{ server, method string }
 
-// count counts a message. It returns a [*quota.FullError] if the message may not pass.
+// count counts a message. It returns a [*quota.FullError] if the message exceeds a quota.
 func (c *exemptCounter) count(m ExemptMessage, now time.Time) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -133,7 +135,7 @@ func (o *minute) count(m ExemptMessage, now time.Time) {
 	rec.RequestBytes += int64(m.Bytes)
 }
 
-// takeEnded removes and returns the records of the minutes that are over, or of all if all is set.
+// takeEnded removes and returns the records of the minutes that are over. If all is true, it does so for all minutes.
 func (c *exemptCounter) takeEnded(now time.Time, all bool) (records []*journal.Record) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -149,7 +151,7 @@ func (c *exemptCounter) takeEnded(now time.Time, all bool) (records []*journal.R
 	return records
 }
 
-// recordExempt records the counts of the minutes that are over, or of all if all is set.
+// recordExempt writes the counts of the minutes that are over to the journal. If all is true, it writes all counts.
 func (p *Pipeline) recordExempt(ctx context.Context, now time.Time, all bool) {
 	for _, rec := range p.exempt.takeEnded(now, all) {
 		if err := p.attempts.WritePassed(context.WithoutCancel(ctx), rec); err != nil {

@@ -20,7 +20,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/telemetry"
 )
 
-// forward sends the judged bytes to the server and records the outcome. The intent must be on record.
+// forward sends the judged bytes to the server and records the outcome. The intent must already be in the journal.
 func (p *Pipeline) forward(ctx context.Context, a attempt.Attempt) Result {
 	defer p.approvals.RenewClaim(ctx, a)()
 	answer, err := p.send(ctx, a)
@@ -56,8 +56,8 @@ func (p *Pipeline) forward(ctx context.Context, a attempt.Attempt) Result {
 	return result
 }
 
-// sendContext is the context of a request that is under way. It is cancelled with the pipeline or when its time is up,
-// but not with its caller. It has the caller's values.
+// sendContext is the context of a request to a server. It is cancelled when the pipeline is stopped or the timeout is
+// over, but not when the context of the caller is cancelled. It has the values of the caller's context.
 type sendContext struct {
 	context.Context //nolint:containedctx // this type is a context
 
@@ -77,10 +77,10 @@ func (c sendContext) Value(key any) any {
 	return c.values.Value(key)
 }
 
-// send is the only place that sends a judged request to a server.
+// send sends a judged request to the server. No other function does that.
 func (p *Pipeline) send(ctx context.Context, a attempt.Attempt) (upstream.Answer, error) {
 	timeout, maxTimeout := a.Timeout, a.MaxTimeout
-	if d := a.Decision.GetTimeout(); d != nil { // it applies whatever progress the server reports
+	if d := a.Decision.GetTimeout(); d != nil { // progress of the server does not extend policy's timeout
 		timeout, maxTimeout = d.AsDuration(), 0
 	}
 	events, deadline := a.Events(), a.Deadline
@@ -99,7 +99,7 @@ func (p *Pipeline) send(ctx context.Context, a attempt.Attempt) (upstream.Answer
 		sendCtx.deadline = time.Now().Add(timeout)
 		defer time.AfterFunc(timeout, func() { cancel(context.DeadlineExceeded) }).Stop()
 	}
-	if timeout <= 0 { // cancelled before the request is sent, so that the two do not race
+	if timeout <= 0 { // cancels before sending, so that the cancellation does not race with the request
 		cancel(context.DeadlineExceeded)
 	}
 	ctx, span := spans.Send(sendCtx, p.deps.Tracer, a.Sent, a.Place())
@@ -109,9 +109,9 @@ func (p *Pipeline) send(ctx context.Context, a attempt.Attempt) (upstream.Answer
 		return upstream.Answer{}, errors.Join(upstream.ErrNeverSent, err)
 	}
 	req.Mirrored = a.ParamHeaders
-	req.Once = a.Claim != nil // people have approved sending the call once
+	req.Once = a.Claim != nil // approvers have approved sending the call once
 	req.Room, req.Leave = a.Memory, cancel
-	ctx = authn.OnBehalfOf(ctx, a.Principal) // sent only to services of the mesh, to no other server
+	ctx = authn.OnBehalfOf(ctx, a.Principal) // the principal is sent only to services of the mesh
 	// gofail: var gatewayBeforeSend struct{}
 	answer, err := a.Upstream.Forward(ctx, req, events)
 	if errors.Is(err, upstream.ErrTimeout) {
@@ -125,8 +125,8 @@ func (p *Pipeline) send(ctx context.Context, a attempt.Attempt) (upstream.Answer
 	return answer, err
 }
 
-// extendOnProgress returns a function that passes events on and restarts the server's time with each progress
-// notification.
+// extendOnProgress returns a function that forwards messages to events, and restarts the server's timeout at each
+// progress notification.
 func extendOnProgress(events func([]byte), deadline *upstream.PausableDeadline) func([]byte) {
 	return func(message []byte) {
 		if !bytes.Contains(message, []byte("progress")) {
@@ -140,7 +140,7 @@ func extendOnProgress(events func([]byte), deadline *upstream.PausableDeadline) 
 	}
 }
 
-// timeoutError returns the error that names the timeout which a call has exceeded.
+// timeoutError returns an error that names the timeout that the call has exceeded.
 func timeoutError(a attempt.Attempt, timeout, maxTimeout time.Duration, deadline *upstream.PausableDeadline) error {
 	if a.FromServer {
 		return attempt.TimeoutError{}
@@ -154,9 +154,9 @@ func timeoutError(a attempt.Attempt, timeout, maxTimeout time.Duration, deadline
 	return attempt.TimeoutError{After: timeout, Key: "servers." + a.Server + ".timeout", Progress: maxTimeout > timeout}
 }
 
-// Prepare returns the request that is sent to the server for a judged message. The bytes are the same, except that
-// the project's own `_meta` keys are removed, a client's trace context is replaced by the gateway's, and
-// capabilities, if not nil, replaces the client capabilities.
+// Prepare returns the request that is sent to the server for a judged message. The bytes are unchanged, with three
+// exceptions: the `_meta` keys of this project are removed, the client's trace context is replaced by the gateway's
+// trace context, and the client capabilities are replaced by the argument capabilities if that is not nil.
 func Prepare(m *jsonrpc.Message, span trace.SpanContext, capabilities []byte) (upstream.Request, error) {
 	parent := telemetry.TraceParent(span)
 	var carry jsonrpc.Trace

@@ -20,8 +20,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// Case R2. The limits of a sent call are spent, whatever the answer is. They are given back only if the call was
-// provably never sent.
+// Case R2. The limits of a sent call stay used, whatever the answer is. They are released only if the call was provably
+// never sent.
 func TestForward_OnlyUnsentCallsAreGivenBack(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
@@ -68,7 +68,7 @@ func TestForward_OnlyUnsentCallsAreGivenBack(t *testing.T) {
 	}
 }
 
-// If the intent cannot be recorded, the call is not sent, and its reservation is given back.
+// If the intent cannot be recorded, the call is not sent, and its reservation is released.
 func TestForward_ReservationIsReleasedWithoutAnIntent(t *testing.T) {
 	t.Parallel()
 	w := newTestPipeline()
@@ -80,7 +80,7 @@ func TestForward_ReservationIsReleasedWithoutAnIntent(t *testing.T) {
 	}
 }
 
-// The caller gets the answer even if the outcome cannot be recorded.
+// The caller receives the answer even if the outcome cannot be recorded.
 func TestForward_AnswerIsReturnedWhenItsOutcomeIsNotRecorded(t *testing.T) {
 	t.Parallel()
 	w := newTestPipeline()
@@ -104,7 +104,7 @@ func TestForward_OutcomesAreClassified(t *testing.T) {
 	}
 }
 
-// The server gets the time that policy sets, otherwise the server's own.
+// The timeout of a call is the timeout that policy sets or, if policy sets none, the configured timeout of the server.
 func TestForward_ServerGetsItsTimeout(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -143,7 +143,7 @@ func TestForward_ServerGetsItsTimeout(t *testing.T) {
 	}
 }
 
-// Leaving a call ends the wait for its answer, with a cause.
+// Calling the request's Leave function ends the wait for the answer with the given cause.
 func TestForward_DisconnectedCallEnds(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -163,7 +163,7 @@ func TestForward_DisconnectedCallEnds(t *testing.T) {
 	})
 }
 
-// Stopping the pipeline cancels calls that are with their servers; their outcomes are recorded.
+// Stop cancels calls that were sent to their servers, and the outcomes of these calls are recorded.
 func TestStop_CancelsCalls(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

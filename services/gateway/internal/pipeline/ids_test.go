@@ -22,14 +22,14 @@ func claimBrokenCall(*approvalv1.ClaimApprovalRequest) (*approvalv1.ClaimApprova
 	}}}, nil
 }
 
-// denyDecision returns a decision that denies by a rule.
+// denyDecision returns a decision in which a rule denies the call.
 func denyDecision() *policyv1.Decision {
 	d := allow()
 	d.Effect, d.Code, d.Message = policyv1.Effect_EFFECT_DENY, commonv1.Code_CODE_DENIED_BY_RULE, "not any more"
 	return d
 }
 
-// A lost claim is on record with an id of its own, which the refusal of the call has too.
+// A lost claim is recorded with a new id, and the refusal of the call has the same id.
 func TestDo_RefusalHasTheIDOfItsLostClaim(t *testing.T) {
 	t.Parallel()
 	used := refuseClaim(&approvalv1.Refusal{Code: commonv1.Code_CODE_APPROVAL_USED, LeaseUnused: true})
@@ -51,7 +51,7 @@ func TestDo_RefusalHasTheIDOfItsLostClaim(t *testing.T) {
 	}
 }
 
-// A denied call ends its approval even if its tool's definition cannot be read.
+// A denied call ends its approval even if the tool's definition cannot be read.
 func TestDo_DenialNeedsNoList(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -65,7 +65,7 @@ func TestDo_DenialNeedsNoList(t *testing.T) {
 	})
 }
 
-// A stored call that cannot be read does not run: the claim is given back.
+// If the stored call cannot be parsed, it does not run, and the claim is released.
 func TestApproval_BrokenStoredCallIsReleased(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -78,8 +78,8 @@ func TestApproval_BrokenStoredCallIsReleased(t *testing.T) {
 	})
 }
 
-// Policy is also asked about the answer of the user at the agent. A call that the user declines is refused and
-// recorded with policy's last decision.
+// Policy is also asked when the agent's user answers. A call that the user declines is refused and recorded with
+// policy's last decision.
 func TestConfirm_RefusalHasTheLastDecision(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -87,7 +87,7 @@ func TestConfirm_RefusalHasTheLastDecision(t *testing.T) {
 		asking := w.decide
 		w.decide = func(ctx context.Context, r *policyv1.DecideCallRequest) (*policyv1.DecideCallResponse, error) {
 			resp, err := asking(ctx, r)
-			if w.count("get") > 0 { // the call has been shown
+			if w.count("get") > 0 { // the call was shown to the user
 				resp = proto.CloneOf(resp)
 				resp.Decision.PolicyRevision = "later"
 			}
@@ -101,8 +101,8 @@ func TestConfirm_RefusalHasTheLastDecision(t *testing.T) {
 	})
 }
 
-// Case A4. If policy answers a request for a signed decision without a decision, the call is refused, even if it was
-// approved and policy would allow it a moment later.
+// Case A4. If policy's answer to a request for a signed decision contains no decision, the call is refused. This holds
+// even if the call was approved and policy would allow it a moment later.
 func TestDo_MissingDecisionIsARefusal(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -12,7 +12,8 @@ import (
 	ratelimitv1 "github.com/sluice-mesh/sluice/gen/sluice/ratelimit/v1"
 )
 
-// setInstances makes the limiter grant each reservation, with the instances in this order.
+// setInstances makes the fake ratelimit role grant all reservations. Its answers name these instances one after
+// another.
 func (w *testPipeline) setInstances(instances ...string) {
 	w.decide = decides(limited(policyv1.OnLimiterError_ON_LIMITER_ERROR_ALLOW))
 	next := 0
@@ -74,7 +75,8 @@ func TestLimits_TwoInstancesThatAnswerInTurnCountNothing(t *testing.T) {
 	}
 }
 
-// An answer that was sent before its instance was replaced does not count as a second instance.
+// A late answer, whose request was sent before the instance was replaced, does not count as an answer of a second
+// instance.
 func TestLimits_LateAnswerOfAnInstanceThatHasGone(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

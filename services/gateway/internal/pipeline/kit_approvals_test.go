@@ -21,25 +21,25 @@ type fakeApprovals struct {
 	approvalv1.ApprovalServiceClient
 
 	w *testPipeline
-	// view is what approvers see of an approval. votes are the votes of the user at the agent, which are accepted
-	// unless voteErr is set. If silent is set, WatchApprovals does not report them.
+	// view is the approval in the form for approvers. votes contains the votes of the agent's user, which are accepted
+	// unless voteErr is set. If silent is set, WatchApprovals does not report the votes.
 	view    *approvalv1.View
 	votes   []approvalv1.Verdict
 	voteErr error
 	silent  bool
-	// limitReached means that the user at the agent must not be asked any more.
+	// limitReached means that the agent's user must not be asked any more.
 	limitReached bool
-	// answerRequest answers RequestApproval, and updates are the approvals that WatchApprovals sends afterwards.
+	// answerRequest answers RequestApproval, and updates contains the approvals that WatchApprovals then sends.
 	answerRequest func() (*approvalv1.RequestApprovalResponse, error)
 	updates       chan *approvalv1.Approval
 	answerClaim   func(*approvalv1.ClaimApprovalRequest) (*approvalv1.ClaimApprovalResponse, error)
 	// beforeComplete runs before an outcome is accepted; nil does nothing.
 	beforeComplete func()
-	// outcomes are the received outcomes, released the claims that were given back, and renewed those that were
-	// renewed.
+	// outcomes contains the reported outcomes, released the released claims, and renewed the renewed claims.
 	outcomes []approvalv1.CallOutcome
 	released []string
-	// cancel answers the n-th CancelApproval; nil cancels. cancelled are the reasons.
+	// cancel answers the n-th CancelApproval; if cancel is nil, the approval is cancelled. cancelled contains the reasons
+	// of the requests.
 	cancel    func(n int) error
 	cancelled []string
 	renewed   []*approvalv1.RenewClaimRequest
@@ -183,8 +183,8 @@ const (
 	denied   = approvalv1.ApprovalState_APPROVAL_STATE_DENIED
 )
 
-// answerStates returns a function that answers each request with the approval in the next of the states, and then with
-// the last.
+// answerStates returns a function that answers each request with the next approval in states. After the last one, it
+// repeats the last one.
 func answerStates(states ...*approvalv1.Approval) func() (*approvalv1.RequestApprovalResponse, error) {
 	return func() (*approvalv1.RequestApprovalResponse, error) {
 		a := states[0]

@@ -28,7 +28,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// testPipeline contains everything around a pipeline, controlled by a test. It records the steps in their order.
+// testPipeline contains fakes of everything that a pipeline uses. A test controls the fakes. A testPipeline records the
+// steps of calls in order.
 type testPipeline struct {
 	policyv1.PolicyServiceClient
 	ratelimitv1.RateLimitServiceClient
@@ -36,12 +37,12 @@ type testPipeline struct {
 	decide  func(context.Context, *policyv1.DecideCallRequest) (*policyv1.DecideCallResponse, error)
 	reserve func(context.Context, *ratelimitv1.ReserveLimitsRequest) (*ratelimitv1.ReserveLimitsResponse, error)
 	answer  func(context.Context, upstream.Request) (upstream.Answer, error)
-	// approvals is the approval service, and hold is how long calls wait for it.
+	// approvals is the fake approval service, and hold is how long calls are held.
 	approvals fakeApprovals
 	hold      time.Duration
 	// meter records metrics; nil records none.
 	meter metric.Meter
-	// broken are the errors of the journal, by kind of record.
+	// broken maps a kind of record to the error that the journal returns for it.
 	broken map[journal.Kind]error
 
 	mu      sync.Mutex
@@ -51,7 +52,7 @@ type testPipeline struct {
 	settled []*ratelimitv1.SettleLeaseRequest
 }
 
-// newTestPipeline returns a pipeline in which everything is allowed and answered.
+// newTestPipeline returns a testPipeline in which policy allows every call and the server answers every call.
 func newTestPipeline() *testPipeline {
 	return &testPipeline{
 		decide: func(context.Context, *policyv1.DecideCallRequest) (*policyv1.DecideCallResponse, error) {
@@ -108,7 +109,7 @@ func (w *testPipeline) step(name string) {
 	w.steps = append(w.steps, name)
 }
 
-// count returns how often a step occurred.
+// count returns how many times a step has occurred.
 func (w *testPipeline) count(name string) int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -204,7 +205,7 @@ func allow() *policyv1.Decision {
 	}
 }
 
-// limited returns a decision that allows a call within one limit.
+// limited returns a decision that allows a call and requires one rate limit.
 func limited(onError policyv1.OnLimiterError) *policyv1.Decision {
 	d := allow()
 	d.Limits = []*policyv1.RuleLimit{limit(onError)}
@@ -270,10 +271,11 @@ func (w *testPipeline) call(t testing.TB) attempt.Call {
 	}
 }
 
-// definitionFunc returns the definition that a server lists for the called tool.
+// definitionFunc returns the digest of the definition that a server lists for the called tool. It implements
+// attempt.Tools.
 type definitionFunc func(ctx context.Context, now bool) ([]byte, error)
 
-// Known implements attempt.Tools: no definition is known before the server is asked.
+// Known implements attempt.Tools. It returns nil, so that the server must be listed.
 func (definitionFunc) Known(context.Context) []byte { return nil }
 
 func (d definitionFunc) Definition(ctx context.Context, now bool) ([]byte, error) { return d(ctx, now) }

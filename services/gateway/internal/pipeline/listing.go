@@ -12,9 +12,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/toolreport"
 )
 
-// judge asks policy about a call, with the known definition of the called tool. If no definition is known, and policy
-// denies the call for no other reason, judge asks the server for its list and then policy again. A call that a rule
-// denies never reaches the server.
+// judge asks policy about a call, with the known definition of the called tool. If policy denies the call only because
+// no definition is known, judge lists the server and asks policy a second time. A call that a rule denies causes no
+// request to the server.
 func (p *Pipeline) judge(ctx context.Context, a attempt.Attempt) (attempt.Attempt, *refusal.Refusal) {
 	calls := a.Tools != nil && a.Sent.Method == mcp.MethodToolsCall
 	if calls {
@@ -45,10 +45,10 @@ func definitionUnknown(err error) *refusal.Refusal {
 	return &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_UNAVAILABLE, Message: "the server does not list its tools, so it is not known what would be called."}
 }
 
-// mustBeListed refuses a call of a tool that is missing in the caller's list, if something is hidden from the caller.
-// Hidden and missing tools go through the same steps, and policy is asked about neither. A caller could measure the
-// time of writing a record, so the records of both have the same length: neither says that a tool exists or which
-// rule hides it.
+// mustBeListed refuses a call of a tool that is missing in the caller's list, if the server has tools that are hidden
+// from the caller. Hidden and missing tools go through the same steps, without a question to policy. A caller could
+// measure how long writing a record takes, so the records for hidden and missing tools have the same length. They say
+// neither whether the tool exists nor which rule hides it.
 func (*Pipeline) mustBeListed(ctx context.Context, a attempt.Attempt) (attempt.Attempt, *refusal.Refusal) {
 	listing, err := a.Tools.Listed(ctx)
 	switch {

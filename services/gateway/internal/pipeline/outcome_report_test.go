@@ -13,8 +13,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// An equal call right after the answer of an approved one requests a new approval: the approval service already knows
-// that the first call has run.
+// An equal call immediately after the answer to an approved call requests a new approval, because the approval service
+// already knows that the first call has run.
 func TestApproval_RepeatedCallAfterTheAnswerNeedsAnother(t *testing.T) {
 	t.Parallel()
 	for range 100 {
@@ -69,7 +69,7 @@ func TestApproval_SlowServiceDelaysNoAnswer(t *testing.T) {
 	}
 }
 
-// A claim is renewed while its call runs, however long that takes, and no longer.
+// A claim is renewed for as long as its call runs, and not after that.
 func TestApproval_ClaimIsRenewedWhileItsCallRuns(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

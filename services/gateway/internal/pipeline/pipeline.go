@@ -1,5 +1,7 @@
-// Package pipeline carries out calls: decide, wait for approval, reserve, record the intent, forward, record the
-// outcome, settle. If a step fails, the call is refused. A client's message can reach a server in no other way.
+// Package pipeline carries out calls. The steps are: ask policy, wait for approval, reserve limits, record the intent,
+// send the call to the server, record the outcome, and report the outcome of an approved call. If a step before sending
+// fails, the call is refused. A client's message can reach a server only through this package, unless the message needs
+// no rule.
 package pipeline
 
 import (
@@ -67,24 +69,25 @@ func New(deps Deps) (*Pipeline, error) {
 	return p, nil
 }
 
-// Drain stops holding calls that wait for approvers. Each is refused with the id of its approval.
+// Drain stops holding calls that wait for approvers. Each of these calls is refused with the id of its approval.
 func (p *Pipeline) Drain() { p.approvals.Drain() }
 
-// IsMiscounting reports whether limited calls are refused because two instances of the ratelimit role answer in turn.
+// IsMiscounting reports whether calls with rate limits are currently refused because two instances of the ratelimit
+// role answer alternately.
 func (p *Pipeline) IsMiscounting() bool { return p.attempts.IsMiscounting() }
 
-// Stop cancels the calls that are with their servers, and later ones. Their outcomes are recorded as unknown, and
-// their callers are answered. Stop does not wait for that.
+// Stop cancels all calls that were sent to servers, and all later calls. The outcomes of these calls are recorded as
+// unknown, and the callers are answered. Stop does not wait for that.
 func (p *Pipeline) Stop() {
 	p.approvals.Stop()
 	p.stop()
 }
 
-// Wait waits until all outcomes are reported to the approval service. When ctx is cancelled, it cancels the remaining
-// reports; a replay makes them later. No call may be under way.
+// Wait waits until all outcomes are reported to the approval service. When ctx is cancelled, Wait cancels the remaining
+// reports; a replay makes them after the next start. No call may be in flight.
 func (p *Pipeline) Wait(ctx context.Context) { p.approvals.Wait(ctx) }
 
-// WaitFor waits until approvers have decided, at most as long as a call of that client is held. It runs nothing.
+// WaitFor waits until approvers have decided, but at most for the hold time of the client. It does not make the call.
 func (p *Pipeline) WaitFor(ctx context.Context, w approvals.WaitRequest) (*approvalv1.Approval, *refusal.Refusal) {
 	return p.approvals.WaitDecision(ctx, w)
 }
@@ -94,20 +97,20 @@ func (p *Pipeline) Approval(ctx context.Context, who *identityv1.Principal, appr
 	return p.approvals.Approval(ctx, who, approval)
 }
 
-// Withdraw cancels one of the principal's approvals that is pending or was not used.
+// Withdraw cancels one of the principal's approvals that is pending, or approved but not yet used.
 func (p *Pipeline) Withdraw(ctx context.Context, who *identityv1.Principal, approval, reason string) error {
 	return p.approvals.Withdraw(ctx, who, approval, reason)
 }
 
-// Replay reports the outcomes of the calls that were left open to the approval service. It retries until the service
-// answers or ctx is cancelled. Other calls can pass meanwhile.
+// Replay reports the outcomes of calls to the approval service that were not reported before the last stop. It retries
+// until the service answers or ctx is cancelled. The pipeline can carry out calls while Replay runs.
 func (p *Pipeline) Replay(ctx context.Context, left []approvals.OpenCall) error {
 	return p.approvals.Replay(ctx, left)
 }
 
 // Result is the result of a call. Exactly one of Answer and Refusal is set.
 type Result struct {
-	// Answer is the server's answer, and Status its HTTP status; 0 if the transport has none.
+	// Answer is the server's answer. Status is the HTTP status of the answer, or 0 if the transport is not HTTP.
 	Answer *jsonrpc.Answer
 	Status int
 	// Refusal says why there is no answer.
@@ -117,18 +120,18 @@ type Result struct {
 	Decision *policyv1.Decision
 	// Held is how long the call was held open for approvers.
 	Held time.Duration
-	// StreamEnded reports that the server has ended the stream of its answer so that the client reconnects, but has
-	// given no event id to do so.
+	// StreamEnded reports that the server has ended the stream before its answer and expects the client to reconnect, but
+	// has sent no event id for that.
 	StreamEnded bool
-	// Unrecorded reports that the call ran and that its outcome could not be recorded yet.
+	// Unrecorded reports that the call ran, but its outcome could not be recorded yet.
 	Unrecorded bool
 }
 
-// Do carries out a call. It returns when the call has ended, even if ctx is cancelled before: in the protocol
-// revisions with sessions, a client that disconnects cancels neither the call nor its reservation.
+// Do carries out a call. It returns when the call has ended, even if ctx is cancelled earlier. The reason is that in
+// the revisions with sessions a client that disconnects cancels neither the call nor its reservation.
 func (p *Pipeline) Do(ctx context.Context, call attempt.Call) Result {
 	callerCtx := ctx                                                                    // cancelled when the caller disconnects; the call continues
-	ctx = trace.ContextWithSpan(context.WithoutCancel(ctx), trace.SpanFromContext(ctx)) // keeps the span, which WithoutCancel would make slow to find
+	ctx = trace.ContextWithSpan(context.WithoutCancel(ctx), trace.SpanFromContext(ctx)) // sets the span again, because finding it through WithoutCancel is slow
 	a, refused := p.admit(ctx, callerCtx, attempt.New(&call))
 	if refused != nil {
 		return p.refuse(ctx, a, refused)
@@ -146,8 +149,9 @@ func (p *Pipeline) Do(ctx context.Context, call attempt.Call) Result {
 	return p.forward(ctx, a)
 }
 
-// admit lets policy decide on a call, requests an approval if policy requires one, and reserves limits. A principal
-// whose refusals are only counted waits until no other call of the same principal is judged.
+// admit lets policy decide on a call, requests an approval if policy requires one, and reserves limits. If the
+// principal has had so many refusals that they are only counted, admit first waits until no other call of this
+// principal is being judged.
 func (p *Pipeline) admit(ctx, callerCtx context.Context, a attempt.Attempt) (_ attempt.Attempt, refused *refusal.Refusal) {
 	if a.Stale {
 		return a, &refusal.Refusal{Code: commonv1.Code_CODE_POLICY_UNAVAILABLE}
@@ -167,12 +171,12 @@ func (p *Pipeline) admit(ctx, callerCtx context.Context, a attempt.Attempt) (_ a
 	}
 	switch {
 	case a.NeedsApproval():
-		turn.end(false) // approvers may take long
+		turn.end(false) // the wait for approvers may be long
 		a, refused = p.approvals.RequestAndClaim(ctx, callerCtx, a)
 	default:
 		refused = p.approvals.CheckNotRequired(ctx, a)
 	}
-	if refused == nil && a.Claim == nil && a.IsLimited() { // a claim has reserved its limits
+	if refused == nil && a.Claim == nil && a.IsLimited() { // the claim of an approval has already reserved the limits
 		a, refused = p.attempts.Reserve(ctx, a, a.ID)
 	}
 	return a, refused

@@ -102,7 +102,7 @@ func TestDo_AllowedCallRuns(t *testing.T) {
 	}
 }
 
-// A call without limits needs no request to the limiter.
+// A call without limits causes no request to the ratelimit role.
 func TestDo_CallWithoutLimitsReservesNothing(t *testing.T) {
 	t.Parallel()
 	w := newTestPipeline()
@@ -128,7 +128,8 @@ func with(change func(*policyv1.Decision)) func(*testPipeline) {
 	}
 }
 
-// refusedCases are calls that must not be sent, whatever is missing, broken or not understood.
+// refusedCases contains situations in which a call must not be sent, because a service fails or its answer is
+// incomplete or not supported.
 var refusedCases = []struct {
 	name  string
 	given func(*testPipeline)
@@ -253,7 +254,7 @@ func TestDo_UnrecordedRefusalIsARefusal(t *testing.T) {
 	}
 }
 
-// A call with a token that may be revoked is refused, and no service is asked about it.
+// A call whose token may be revoked is refused without a request to any service.
 func TestDo_StaleTokenIsRefused(t *testing.T) {
 	t.Parallel()
 	w := newTestPipeline()
@@ -267,7 +268,7 @@ func TestDo_StaleTokenIsRefused(t *testing.T) {
 	}
 }
 
-// A hidden tool is answered like a missing one; only the record shows the difference.
+// A call of a hidden tool is answered like a call of a missing tool. Only the record shows the difference.
 func TestDo_HiddenToolLooksMissingExceptInItsRecord(t *testing.T) {
 	t.Parallel()
 	w := newTestPipeline()
@@ -283,7 +284,7 @@ func TestDo_HiddenToolLooksMissingExceptInItsRecord(t *testing.T) {
 	}
 }
 
-// If every limit says so, calls pass while the limiter is unavailable.
+// While the ratelimit role is unavailable, a call passes if all its limits are configured to allow that.
 func TestLimits_MayAllowCallsUncounted(t *testing.T) {
 	t.Parallel()
 	for name, reserve := range map[string]func(context.Context, *ratelimitv1.ReserveLimitsRequest) (*ratelimitv1.ReserveLimitsResponse, error){
@@ -303,8 +304,8 @@ func TestLimits_MayAllowCallsUncounted(t *testing.T) {
 	}
 }
 
-// Case R2. Disconnecting cancels nothing, neither the call nor its reservation. A caller must not be able to avoid a
-// limit that way.
+// Case R2. If the caller disconnects, neither the call nor its reservation is cancelled. Otherwise a caller could evade
+// a limit by disconnecting.
 func TestDo_DisconnectChangesNothing(t *testing.T) {
 	t.Parallel()
 	for name, given := range map[string]func(*testPipeline, context.CancelFunc){

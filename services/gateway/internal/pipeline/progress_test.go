@@ -42,8 +42,8 @@ func (s messageServer) Forward(ctx context.Context, r upstream.Request, events f
 	})
 }
 
-// Each progress notification restarts the time of a call, up to a maximum. The refusal names the time and its key. A
-// rule's timeout is not extended.
+// Each progress notification restarts the timeout of a call, up to a maximum. The refusal names the exceeded timeout
+// and its configuration key. A rule's timeout is not extended.
 func TestDo_ProgressExtendsACall(t *testing.T) {
 	t.Parallel()
 	every := func(d time.Duration, n int) (all progressServer) {

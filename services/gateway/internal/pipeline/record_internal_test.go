@@ -33,7 +33,7 @@ func TestLimits_AreRecordedInFull(t *testing.T) {
 		}
 	}
 	recorded := journal.FromLimit(said)
-	recorded.Remaining = "7" // only the limiter knows it
+	recorded.Remaining = "7" // only the ratelimit role knows this value
 	v := reflect.ValueOf(recorded)
 	for i := range v.NumField() {
 		if v.Field(i).IsZero() {

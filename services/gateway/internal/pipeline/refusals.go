@@ -15,19 +15,19 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/quota"
 )
 
-// Refused calls write to the journal and cost their caller nothing. Only a limited number of a principal's refusals
-// is recorded one by one; the rest are only counted. So no principal can push the refusals of others out of the
-// journal.
+// Each refused call causes a record in the journal, but costs the caller nothing. Therefore only a limited number of a
+// principal's refusals is recorded one by one, and further refusals are only counted. Otherwise a principal could push
+// the records of others out of the journal.
 const (
 	// maxRefusals is how many refusals of a principal are recorded in a window of one minute.
 	maxRefusals = 1000
-	// maxBytes is how many bytes of records a principal may write at once, and bytesPerSecond is how many it regains
-	// each second: 84 MiB a day and a burst, of the 256 MiB that the journal holds.
+	// maxBytes is the size of a principal's token bucket for records, in bytes, and bytesPerSecond is its refill rate.
+	// Together they allow 84 MiB a day plus one burst, while the journal has space for 256 MiB.
 	maxBytes       = 1 << 20
 	bytesPerSecond = 1 << 10
 	// windowTime is the length of a window.
 	windowTime = time.Minute
-	// flushEvery is how often the pipeline looks for windows that are over.
+	// flushEvery is the interval at which the pipeline writes the counts of windows that are over.
 	flushEvery = 10 * time.Second
 )
 
@@ -36,12 +36,12 @@ const (
 type refusalCounter struct {
 	mu      sync.Mutex
 	windows map[offender]*window
-	// groups counts the recorded refusals of each principal with the agents made by it, and of each person.
+	// groups counts the recorded refusals of each group.
 	groups map[group]*window
 }
 
-// group is a principal with the agents made by it, or a person. For requests of a server, the server is part of the
-// key.
+// group identifies a principal together with the agents created by it, or a person. For requests that a server has
+// sent, the key also contains the server.
 type group struct {
 	offender
 
@@ -52,7 +52,8 @@ func newRefusalCounter() refusalCounter {
 	return refusalCounter{windows: make(map[offender]*window), groups: make(map[group]*window)}
 }
 
-// groupsOf returns the groups of a record, each with the multiple of one principal's quota that it has.
+// groupsOf returns the groups to which a record is charged. The value is the group's quota as a multiple of a
+// principal's quota.
 func groupsOf(rec *journal.Record) map[group]int {
 	out := make(map[group]int, 2+2*len(rec.Chain))
 	server := offenderOf(rec).server
@@ -64,8 +65,8 @@ func groupsOf(rec *journal.Record) map[group]int {
 	return out
 }
 
-// charge charges a refusal to all groups of its record. If one of the groups has no quota left, charge charges nothing
-// and returns false.
+// charge charges a refusal to all groups of its record. If a group has no quota left, charge returns false and charges
+// no group.
 func (a *refusalCounter) charge(rec *journal.Record, now time.Time) bool {
 	all, allowed := groupsOf(rec), true
 	for g, times := range all {
@@ -87,8 +88,8 @@ func (a *refusalCounter) charge(rec *journal.Record, now time.Time) bool {
 	return true
 }
 
-// offender identifies whose refusals are counted together: a principal's own, or those of one server's requests to a
-// principal's client. The server is to blame for the latter.
+// offender identifies refusals that are counted together: the refusals of a principal's requests, or the refusals of
+// the requests that one server has sent to a principal's client.
 type offender struct {
 	principal.Key
 
@@ -113,22 +114,22 @@ func offenderOfCall(c *attempt.Call) offender {
 	return out
 }
 
-// window is a minute of refusals. A window of a principal uses overflow and slot; a window of a group uses recorded
-// and bytes.
+// window contains the counts of refusals in one minute. In the window of a principal, overflow and slot are used. In
+// the window of a group, recorded and bytes are used.
 type window struct {
 	since    time.Time
 	recorded int
-	// bytes is the size of the recorded refusals, less the bytes that were regained since.
+	// bytes is the used part of the token bucket of maxBytes.
 	bytes int
-	// overflow is the record of the refusals that are only counted; nil until a refusal is only counted.
+	// overflow is the record that counts further refusals; nil while all refusals are recorded.
 	overflow *journal.Record
-	// slot is full while a call is judged. It is nil until refusals are only counted.
+	// slot contains an element while a call is being judged. It is nil while all refusals are recorded.
 	slot chan struct{}
 }
 
-// count counts a refusal. It returns the identifier for the answer, and the records to write now: the count of a
-// window that is over, if any, and then the refusal itself. If refusals are only counted, the first of them is recorded
-// instead, and later ones have no record.
+// count counts a refusal. It returns the decision id for the answer, and the records to write now. These are the count
+// of the previous window, if there is one, followed by the record of the refusal. Once refusals are only counted, the
+// first one causes a count record, and later ones cause no record.
 func (a *refusalCounter) count(rec *journal.Record, now time.Time) (id string, records []*journal.Record) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -152,8 +153,8 @@ func (a *refusalCounter) count(rec *journal.Record, now time.Time) (id string, r
 	}
 }
 
-// newCountRecord returns the record that counts the further refusals of a principal. It is written for the first
-// counted refusal, before the answer and under the same identifier.
+// newCountRecord returns the record that counts a principal's further refusals. It is written before the answer to the
+// first counted refusal, and has the same id as that answer.
 func newCountRecord(rec *journal.Record, since time.Time) *journal.Record {
 	return &journal.Record{
 		DecisionID: attempt.NewID(),
@@ -169,7 +170,7 @@ func newCountRecord(rec *journal.Record, since time.Time) *journal.Record {
 	}
 }
 
-// summary appends the record that counts the refusals after the first counted one if it counts at least one.
+// summary appends the record with the number of refusals after the first counted one, unless that number is zero.
 func (s *window) summary(records []*journal.Record) []*journal.Record {
 	if s == nil || s.overflow == nil || s.overflow.Count == 0 {
 		return records
@@ -177,7 +178,7 @@ func (s *window) summary(records []*journal.Record) []*journal.Record {
 	return append(records, s.overflow)
 }
 
-// next returns the window that follows s. A nil s is valid: then there was none before.
+// next returns the window that follows s. If s is nil, it returns a first window.
 func (s *window) next(now time.Time) *window {
 	if s == nil {
 		return &window{since: now}
@@ -186,8 +187,8 @@ func (s *window) next(now time.Time) *window {
 	return &window{since: now, bytes: max(0, s.bytes-allowed)}
 }
 
-// takeEnded closes the windows that are over, or all if all is set, and returns the records to write for them. A
-// window whose bytes are all regained is removed.
+// takeEnded closes the windows that are over and returns their records to write. If all is true, it closes all windows.
+// A window whose token bucket is full again is removed.
 func (a *refusalCounter) takeEnded(now time.Time, all bool) (records []*journal.Record) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -209,7 +210,7 @@ func (a *refusalCounter) takeEnded(now time.Time, all bool) (records []*journal.
 	return records
 }
 
-// recordRefusal records or counts a refusal, and returns the identifier of its record.
+// recordRefusal records or counts a refusal, and returns the id of its record.
 func (p *Pipeline) recordRefusal(ctx context.Context, rec *journal.Record) string {
 	id, records := p.refusals.count(rec, time.Now())
 	p.write(ctx, records)
@@ -222,8 +223,8 @@ func (p *Pipeline) write(ctx context.Context, records []*journal.Record) {
 	}
 }
 
-// Run writes the counts of refusals and of messages that need no rule until ctx is cancelled. Then it writes what is
-// left and returns nil.
+// Run writes the counts of refusals and of messages that need no rule until ctx is cancelled. After that, Run writes
+// the remaining counts and returns nil.
 func (p *Pipeline) Run(ctx context.Context) error {
 	tick := time.NewTicker(flushEvery)
 	defer tick.Stop()

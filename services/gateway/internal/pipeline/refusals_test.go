@@ -27,7 +27,7 @@ func denyAllExceptBen(w *testPipeline) {
 	}
 }
 
-// run runs a pipeline until the test's bubble stops it.
+// run starts Run of a pipeline. The returned function stops it.
 func run(t *testing.T, p *pipeline.Pipeline) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -59,8 +59,8 @@ func countRefusals(t *testing.T, records []journal.Record, ids map[string]int) (
 	return n
 }
 
-// After 1,000 refusals in a minute, a principal's further refusals are only counted. Each caller still gets its own
-// reason and a decision that is on record, and allowed calls pass.
+// After 1,000 refusals in a minute, a principal's further refusals are only counted. Each answer still contains the
+// reason and the id of a recorded decision, and allowed calls pass.
 func TestRefusals_AboveTheLimitAreCounted(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -108,9 +108,8 @@ func TestRefusals_AboveTheLimitAreCounted(t *testing.T) {
 	})
 }
 
-// However many and large a principal's refusals are, their records take less than half of the space for refusals in a
-// day. All of them are counted.
-// Case N2.
+// If a principal causes many large refusals, their records use less than half of the journal's space for refusals in a
+// day. All refusals are counted. Case N2.
 func TestRefusals_OfOnePrincipalLeaveRoomForOthers(t *testing.T) {
 	t.Parallel()
 	for name, tool := range map[string]string{"small": "x", "large": strings.Repeat("\x01", 4<<10)} {
@@ -147,7 +146,7 @@ func TestRefusals_OfOnePrincipalLeaveRoomForOthers(t *testing.T) {
 	}
 }
 
-// No count is lost when the pipeline stops, or when a stretch ends without being noticed.
+// No count is lost when the pipeline stops, or when a minute ends before the pipeline notices.
 func TestRefusals_CountsAreWrittenAtTheEnd(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -175,7 +174,7 @@ func TestRefusals_CountsAreWrittenAtTheEnd(t *testing.T) {
 	})
 }
 
-// The count is exact with concurrent refusals. Requests that end before policy is asked count too.
+// The count of concurrent refusals is exact. Requests that are refused before policy is asked are counted, too.
 func TestRefusals_AreCountedByPrincipal(t *testing.T) {
 	t.Parallel()
 	w := newTestPipeline()
@@ -203,8 +202,8 @@ func TestRefusals_AreCountedByPrincipal(t *testing.T) {
 	}
 }
 
-// Case X1. Refused requests of a server count against that server: the caller's own refusals, and those of other
-// servers, are still recorded one by one.
+// Case X1. Refused requests of a server are counted for that server. The refusals of the caller's requests and of other
+// servers' requests are still recorded one by one.
 func TestRefusals_OfServerRequestsAreCountedApart(t *testing.T) {
 	t.Parallel()
 	w := newTestPipeline()
@@ -228,7 +227,7 @@ func TestRefusals_OfServerRequestsAreCountedApart(t *testing.T) {
 	}
 }
 
-// A request that ends before policy is asked is recorded as far as it was read.
+// A request that is refused before policy is asked is recorded with the values that could be read.
 func TestRecordRefusal_RecordsRejectedRequests(t *testing.T) {
 	t.Parallel()
 	w := newTestPipeline()

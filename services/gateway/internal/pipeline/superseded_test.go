@@ -21,15 +21,15 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// approvalUntil returns an approval in a state, with times.
+// approvalUntil returns an approval in a state, with expiry times.
 func approvalUntil(state approvalv1.ApprovalState) *approvalv1.Approval {
 	a := approvalIn(state)
 	a.DecideBefore = timestamppb.New(time.Now().Add(15 * time.Minute))
 	return a
 }
 
-// newPendingCall returns a pipeline in which a call was refused with the id of its approval, the approval was granted,
-// and policy now decides d. The steps until then are removed.
+// newPendingCall returns a pipeline after the following events: a call was refused with the id of its approval,
+// approvers have approved it, and policy has changed to the decision d. The list of recorded steps is empty.
 func newPendingCall(t *testing.T, d *policyv1.Decision) (*testPipeline, *pipeline.Pipeline) {
 	t.Helper()
 	w := newApprovalPipeline()
@@ -53,8 +53,8 @@ func allowDecision() *policyv1.Decision {
 // errEnded is the approval service's error for an approval that was claimed or has ended.
 var errEnded = status.Error(codes.FailedPrecondition, "NOT_PENDING")
 
-// An approval that no call has claimed ends before the call that policy now allows is sent, so that no later call
-// runs by its votes. If the approval cannot be ended, the call is not sent.
+// If policy allows a call that has an unclaimed approval, the approval is cancelled before the call is sent, so that
+// its votes cannot let a later call run. If the approval cannot be cancelled, the call is not sent.
 func TestDo_AllowedCallEndsItsUnclaimedApproval(t *testing.T) {
 	t.Parallel()
 	isIn := func(state approvalv1.ApprovalState) func(*testPipeline) {
@@ -122,8 +122,8 @@ func TestDo_AllowedCallEndsItsUnclaimedApproval(t *testing.T) {
 	}
 }
 
-// A call that names its approval, as a resumed task does, runs once when policy allows it by then. Repeated, it is
-// refused, because its caller may only have lost the answer.
+// A call that names its approval, for example of a resumed task, runs once if policy now allows it. If the call is
+// repeated, it is refused, because the caller may only have lost the answer.
 func TestDo_AllowedCallThatNamesItsApprovalRunsOnce(t *testing.T) {
 	t.Parallel()
 	for name, state := range map[string]approvalv1.ApprovalState{"pending": pending, "approved": approved} {
@@ -145,7 +145,7 @@ func TestDo_AllowedCallThatNamesItsApprovalRunsOnce(t *testing.T) {
 	}
 }
 
-// A limit refuses the call even if an approval was ended for it.
+// A call for which an unclaimed approval was cancelled is still refused if a limit is exceeded.
 func TestDo_AllowedCallIsHeldToItsLimitsAfterItsApprovalEnded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -158,7 +158,7 @@ func TestDo_AllowedCallIsHeldToItsLimitsAfterItsApprovalEnded(t *testing.T) {
 	})
 }
 
-// A denied call ends its approval, and is refused with policy's message whatever the approval service answers.
+// A denied call cancels its approval. It is refused with policy's message even if the cancellation fails.
 func TestDo_DeniedCallEndsItsUnclaimedApproval(t *testing.T) {
 	t.Parallel()
 	deny := allow()
@@ -197,7 +197,8 @@ func TestDo_DeniedCallEndsItsUnclaimedApproval(t *testing.T) {
 	}
 }
 
-// Only an equal call finds the approval, until it expires. For other calls the approval service is not asked.
+// Only an equal call finds the approval, and only until the approval expires. Other calls cause no request to the
+// approval service.
 func TestApproval_OtherCallsDoNotUseIt(t *testing.T) {
 	t.Parallel()
 	message := func(params string) func(*testing.T, *attempt.Call) {
@@ -246,7 +247,7 @@ func TestApproval_OtherCallsDoNotUseIt(t *testing.T) {
 	}
 }
 
-// An approval that has ended is forgotten: it is read once.
+// An approval that has ended is read once and then forgotten.
 func TestApproval_EndedOneIsForgotten(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

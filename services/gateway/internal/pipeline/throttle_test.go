@@ -13,8 +13,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// Case R11. A principal that is refused continuously causes at most 200 policy requests a second after 1,000 refusals
-// in a minute, whatever it sends. Its allowed calls pass soon, and those of others at once.
+// Case R11. After 1,000 refusals in a minute, a principal causes at most 200 policy requests per second, whatever it
+// sends. The principal's allowed calls pass with a short delay, and calls of other principals without delay.
 func TestThrottle_DelaysAfterManyRefusals(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -35,7 +35,7 @@ func TestThrottle_DelaysAfterManyRefusals(t *testing.T) {
 			flood.Go(func() {
 				for ctx.Err() == nil {
 					p.Do(ctx, w.call(t))
-					if asked.Load() > 50_000 { // without a throttle, time would stand still here
+					if asked.Load() > 50_000 { // without the throttle, the bubble's clock would never advance
 						t.Error("policy requests are not limited")
 						return
 					}
@@ -74,7 +74,7 @@ func TestThrottle_DisconnectedCallIsNotJudged(t *testing.T) {
 		for range recordedOneByOne + 1 {
 			p.Do(t.Context(), w.call(t))
 		}
-		p.Do(t.Context(), w.call(t)) // its slot stays taken for a while
+		p.Do(t.Context(), w.call(t)) // its slot stays in use for a while
 		gone, hangUp := context.WithCancel(t.Context())
 		hangUp()
 		w.decide = func(context.Context, *policyv1.DecideCallRequest) (*policyv1.DecideCallResponse, error) {

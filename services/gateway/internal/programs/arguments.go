@@ -8,13 +8,15 @@ import (
 	"strings"
 )
 
-// interpreters are programs that run their first argument that is not an option. The names contain no versions.
+// interpreters are programs that run the file in their first argument that is not an option. The names contain no
+// versions.
 var interpreters = []string{
 	"node", "nodejs", "python", "pypy", "ruby", "perl", "php", "deno", "bun", "tsx", "ts-node", "java", "lua", "sh", "bash", "dash", "zsh", "ksh", "fish", "dotnet", "go", "julia", "Rscript",
 }
 
-// packageManagers are programs that run what a package defines: the package in the working folder, or in a folder that
-// an option names. packageRunners are programs that run what they install, or what is installed in the working folder.
+// packageManagers are programs that run a command which a package defines. The package is in the working folder, or in
+// a folder that an option names. packageRunners are programs that run a package which they install, or which is
+// installed in the working folder.
 var (
 	packageManagers = []string{"npm", "pnpm", "yarn", "bun", "deno", "uv", "poetry", "pdm", "hatch", "go", "cargo", "bundle", "make"}
 	packageRunners  = []string{"npx", "bunx", "uvx", "pipx"}
@@ -92,8 +94,8 @@ func (f *finder) addCode(path string) bool {
 	return true
 }
 
-// absolute returns the absolute form of a path that the program gets. It is empty for a path relative to a private
-// folder of each process.
+// absolute returns the absolute form of a path in the program's arguments. It returns "" for a relative path if each
+// process has its own private folder.
 func (f *finder) absolute(path string) string {
 	path = strings.TrimPrefix(path, "file://")
 	switch {
@@ -106,13 +108,13 @@ func (f *finder) absolute(path string) string {
 	}
 }
 
-// isScript reports whether a path is a file of code, judged by its extension, or by its mode and its first bytes. The
-// mode alone is not enough, because on some file systems every file is executable.
+// isScript reports whether a path is a file that contains code, judged by its extension, or by its mode and its first
+// bytes. The mode alone is not enough, because on some file systems every file is executable.
 func isScript(path string) bool {
 	return path != "" && !isFolder(path) && exists(path) && (slices.Contains(codeExtensions, filepath.Ext(path)) || isExecutable(path) && isProgram(path))
 }
 
-// isProgram reports whether a file begins like a script or an ELF program.
+// isProgram reports whether a file begins like a script or an ELF binary.
 func isProgram(path string) bool {
 	file, err := os.Open(path)
 	if err != nil {
@@ -129,15 +131,14 @@ func pathParts(arg string) []string {
 	return strings.FieldsFunc(arg, func(r rune) bool { return strings.ContainsRune(" \t\n\"'`=;&|()<>,", r) })
 }
 
-// codeVariables are the variables that name code which interpreters and the loader load, or trusted certificates. Their
-// values are lists of paths, or options with paths.
+// codeVariables are the environment variables that name trusted certificates, or code that interpreters and the dynamic
+// loader load. Their values are lists of paths, or options with paths.
 var codeVariables = []string{
 	"PATH", "NODE_PATH", "NODE_OPTIONS", "NODE_EXTRA_CA_CERTS", "PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "VIRTUAL_ENV", "RUBYLIB", "RUBYOPT", "GEM_PATH", "GEM_HOME", "PERL5LIB", "PERL5OPT",
 	"CLASSPATH", "JAVA_TOOL_OPTIONS", "LUA_PATH", "LD_PRELOAD", "LD_LIBRARY_PATH", "BASH_ENV", "ENV", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE",
 }
 
-// addEnvironment adds the paths in the loaded variables, and the folders of the operator's home from which Python loads
-// code.
+// addEnvironment adds the paths in codeVariables, and the folders in the operator's home from which Python loads code.
 func (f *finder) addEnvironment() {
 	c := f.command
 	for _, name := range codeVariables {

@@ -1,5 +1,5 @@
-// Package programs finds the files that stdio servers execute, so that the gateway can protect them from the servers'
-// processes.
+// Package programs finds the files that stdio servers execute, so that the gateway can protect these files from the
+// servers' processes.
 package programs
 
 import (
@@ -18,20 +18,20 @@ type Command struct {
 	Args    []string
 	// Env is the environment of the server's processes. Files reads PATH from it.
 	Env map[string]string
-	// Dir is the absolute path of the working folder of all processes; empty if each process has a folder of its own.
+	// Dir is the absolute path of the working folder of all processes. It is empty if each process has its own folder.
 	Dir string
-	// Home is the operator's home folder; empty for none.
+	// Home is the operator's home folder. It is empty if there is none.
 	Home string
 }
 
 // Files returns the existing files and folders of a server's program, as absolute paths: a folder if the program has
 // its own, otherwise files. It finds
 //
-//   - the program, scripts among the arguments, and the interpreters of their first lines, each with the folder that
-//     contains it or a link to it;
-//   - the package of each of them: the nearest folder above it with a manifest such as package.json, the outermost
-//     node_modules or site-packages, the node_modules folders above the package, the prefix of an installation and
-//     the virtual environment;
+//   - the program, scripts among the arguments, and the interpreters that their first lines name, each with the folder
+//     that contains the file or a link to it;
+//   - the package of each of these files: the nearest parent folder with a manifest such as package.json, the outermost
+//     node_modules or site-packages, the node_modules folders above the package, the prefix of an installation and the
+//     virtual environment;
 //   - the folders of PATH, and the paths in variables from which interpreters load code or trusted certificates.
 //
 // A folder that people and other programs use, such as HOME or /tmp, is never returned. Instead, Files returns the
@@ -44,8 +44,8 @@ func Files(c *Command) []string {
 	return slices.Sorted(maps.Keys(f.found))
 }
 
-// System returns the folders of the system's programs, libraries, settings and certificates, as far as they exist. It
-// also returns the files outside of these folders to which links of resolver settings and certificates lead.
+// System returns the existing folders that contain the system's programs, libraries, settings and certificates. It also
+// returns files outside of these folders to which links in the resolver settings and certificates lead.
 func System() []string {
 	found := make(map[string]bool)
 	for _, path := range []string{
@@ -60,7 +60,7 @@ func System() []string {
 		if err != nil || isBelow(real, "/etc") {
 			continue
 		}
-		if found[real] = true; !isShared(filepath.Dir(real), "") { // a file that could replace it must be read-only, too
+		if found[real] = true; !isShared(filepath.Dir(real), "") { // so that no other file can replace it
 			found[filepath.Dir(real)] = true
 		}
 	}
@@ -88,7 +88,7 @@ func (f *finder) addFile(path string) {
 	f.addFile(f.interpreter(path))
 }
 
-// addFolder adds a folder, and reports whether it may be read-only for all servers.
+// addFolder adds a folder if it may be read-only for all servers, and reports whether that is the case.
 func (f *finder) addFolder(path string) bool {
 	if isShared(path, f.command.Home) || !isFolder(path) {
 		return false
@@ -131,7 +131,7 @@ func isPackage(dir string) bool {
 	return slices.ContainsFunc(manifests, func(name string) bool { return exists(filepath.Join(dir, name)) })
 }
 
-// interpreter returns the program that the first line of a script names; empty if there is none.
+// interpreter returns the program that the first line of a script names, or "" if there is none.
 func (f *finder) interpreter(path string) string {
 	file, err := os.Open(path)
 	if err != nil {
@@ -161,7 +161,7 @@ func (f *finder) interpreter(path string) string {
 	return ""
 }
 
-// lookUp returns the path of a program in PATH; empty if there is none.
+// lookUp returns the path of a program in PATH, or "" if there is none.
 func (f *finder) lookUp(name string) string {
 	if filepath.IsAbs(name) {
 		return name

@@ -14,10 +14,10 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/quota"
 )
 
-// MayReceive reports whether the caller may get what the server of the message sends now.
+// MayReceive reports whether the caller may currently receive messages from the server of the request.
 func (x *Request) MayReceive(ctx context.Context) bool { return x.MayReceiveFrom(ctx, x.ServerName) }
 
-// MayReceiveFrom reports whether the caller may get what a server sends now.
+// MayReceiveFrom reports whether the caller may currently receive messages from a server.
 func (x *Request) MayReceiveFrom(ctx context.Context, server string) bool {
 	if x.Stale || x.Revoked() {
 		return false
@@ -26,10 +26,10 @@ func (x *Request) MayReceiveFrom(ctx context.Context, server string) bool {
 	return err == nil && access.MayCall
 }
 
-// ErrVersion means that client and server agreed on a revision that the gateway does not speak.
+// ErrVersion means that client and server agreed on an MCP revision that the gateway does not support.
 var ErrVersion = errors.New("the server speaks a protocol version that is not supported here")
 
-// SessionNotOpened returns the refusal of a session that could not be opened.
+// SessionNotOpened returns the refusal of a request whose session could not be opened because of err.
 func SessionNotOpened(err error) *refusal.Refusal {
 	switch {
 	case errors.Is(err, session.ErrTooMany):
@@ -45,8 +45,8 @@ func SessionNotOpened(err error) *refusal.Refusal {
 	}
 }
 
-// ServerCapabilities returns those capabilities of the server that the caller may use. It adds the extensions, which
-// are the gateway's own.
+// ServerCapabilities returns the capabilities of the server that the caller may use. It adds the extensions, which the
+// gateway itself implements.
 func ServerCapabilities(answer *jsonrpc.Answer, access visibility.Access, extensions ...string) []byte {
 	return mcp.FilterCapabilities(answer.Capabilities.Of(answer.Raw), MayUse(access), extensions...)
 }

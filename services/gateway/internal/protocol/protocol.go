@@ -11,30 +11,32 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/visibility"
 )
 
-// Protocol is what the two families of MCP revisions do differently with one message: those with sessions (package
-// v2025), and 2026-07-28 (package v2026). Differences that are only values for the rest of the gateway are in
-// [dispatch.Terms]. A Protocol belongs to one [Request].
+// Protocol implements what differs between the two families of MCP revisions when a message is handled. Package v2025
+// implements the revisions with sessions, and package v2026 implements 2026-07-28. Differences that are plain values
+// are in [dispatch.Terms]. A Protocol belongs to one [Request].
 type Protocol interface {
 	// Route handles a message by its method.
 	Route(ctx context.Context) dispatch.Response
 	dispatch.Era
 
-	// SetTerms sets the terms of a message that was put into its session.
+	// SetTerms sets the [dispatch.Terms] of the message when its session is known.
 	SetTerms(sess *session.Session)
-	// The rest is for the URL of many servers.
+	// The methods below are for messages at the URL of all servers.
 
 	// OwnAnswer returns the function with which the gateway answers the message itself; nil if a server answers it.
 	OwnAnswer() func(context.Context) dispatch.Response
-	// DiscoveryOf returns the gateway's own discovery of a server in the revision in which the message is sent to it.
+	// DiscoveryOf returns what the gateway has discovered of a server, in the revision in which the message is sent to
+	// that server.
 	DiscoveryOf(*servers.Server) *discovery.Server
-	// ForMember returns the protocol of the message that is sent to one of the servers.
+	// ForMember returns the protocol for the request that is sent to one of the servers.
 	ForMember(*Request) Protocol
-	// Restore replaces what the gateway gave the client, such as the id of a task, by what the server reads.
+	// Restore replaces values that the gateway translated for the client, such as task ids, by the server's original
+	// values.
 	Restore(ctx context.Context) *refusal.Refusal
-	// MemberKey finds out in which revision the message is sent to its server, and returns the key of the member
-	// session that it is sent in.
+	// MemberKey determines the revision in which the message is sent to its server, and returns the key of the member
+	// session for the message.
 	MemberKey(ctx context.Context, access visibility.Access) (member string, refused *refusal.Refusal)
-	// OpenMember sets how a new member session is opened with the server.
+	// OpenMember prepares a new member session for opening it with the server.
 	OpenMember(sess *session.Session, access visibility.Access)
 }
 

@@ -9,8 +9,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
 )
 
-// Request is one message of an authenticated caller while it is handled. [Router.NewRequest] creates it. One goroutine
-// handles a Request. Its user sets Cleanup before [Request.Serve], and calls [Request.End] afterwards.
+// Request is a message of an authenticated caller that is being handled. [Router.NewRequest] creates it. One goroutine
+// handles a Request. The goroutine must set Cleanup before it calls [Request.Serve], and must call [Request.End] after
+// that.
 type Request struct {
 	*Router
 	dispatch.Exchange
@@ -21,26 +22,28 @@ type Request struct {
 	span trace.Span
 	// Release releases the session; nil before there is one.
 	Release func()
-	// Cleanup are the steps to take after the message is answered: OwnCleanup or, if this request was made for one of
-	// many servers, the OwnCleanup of the client's request.
+	// Cleanup contains the functions to call after the message is answered. It points to OwnCleanup or, if the client's
+	// request went to the URL of all servers, to OwnCleanup of the client's request.
 	Cleanup    *Cleanup
 	OwnCleanup Cleanup
-	// Aggregate is the aggregate session to which this message to one server belongs; nil if there is none.
+	// Aggregate is the aggregate session to which the message belongs; nil if the message was not sent at the URL of all
+	// servers.
 	Aggregate *session.Session
-	// Protocol does what the families of revisions do differently.
+	// Protocol implements what differs between the families of MCP revisions.
 	Protocol Protocol
 }
 
-// Cleanup is a list of steps to take after a message is answered. The zero value is empty. It is for one goroutine.
+// Cleanup is a list of functions to call after a message is answered. The zero value is empty. A Cleanup is not safe
+// for concurrent use.
 type Cleanup []func()
 
-// Add appends a step.
+// Add appends a function.
 func (f *Cleanup) Add(step func()) { *f = append(*f, step) }
 
-// Run takes the steps, the last one first, and empties the list.
+// Run calls the functions in reverse order, and empties the list.
 func (f *Cleanup) Run() {
 	for _, step := range *f {
-		defer step() // the other steps run even if one panics
+		defer step() // the other functions run even if one of them panics
 	}
 	*f = nil
 }

@@ -1,6 +1,6 @@
-// Package protocol reads the messages of authenticated callers, and hands each to the protocol of its revision: package
-// v2025 or v2026. Both use package allservers for messages to the URL of all servers, and package dispatch to carry out
-// requests to one server.
+// Package protocol reads the messages of authenticated callers, and passes each message to the package for its MCP
+// revision: v2025 or v2026. Both use package allservers for messages to the URL of all servers, and package dispatch to
+// carry out requests to one server.
 package protocol
 
 import (
@@ -34,15 +34,17 @@ type Deps struct {
 	Visibility *visibility.Visibility
 	// Servers are the configured servers by name.
 	Servers map[string]*servers.Server
-	// InFlight counts the requests under way.
+	// InFlight counts the requests in flight.
 	InFlight *limits.Requests
-	// Changes notifies of servers whose list of tools has changed.
+	// Changes broadcasts that the tool list of a server has changed.
 	Changes *broadcast.Broadcaster
 	// Limits are the limits for parsing messages.
 	Limits jsonrpc.Limits
-	// TrustParent reports whether a client's trace is continued. Otherwise spans only link to it.
+	// TrustParent reports whether the gateway continues a client's trace. Otherwise the gateway's spans only link to the
+	// client's trace.
 	TrustParent bool
-	// Sessionful and Stateless return the handler of a message of the revisions with sessions, and of 2026-07-28.
+	// Sessionful returns the handler for a message of the revisions with sessions. Stateless returns the handler for a
+	// message of 2026-07-28.
 	Sessionful, Stateless func(*Request) Handler
 
 	Tracer     trace.Tracer
@@ -50,8 +52,8 @@ type Deps struct {
 	Log        *slog.Logger
 }
 
-// Router reads the messages of authenticated callers, and hands each to the protocol of its revision. It is safe for
-// concurrent use. Set Deps before the first message; the zero value is not usable.
+// Router reads the messages of authenticated callers, and passes each message to the protocol of its revision. It is
+// safe for concurrent use. Deps must be set before the first message.
 type Router struct {
 	Deps
 
@@ -65,13 +67,13 @@ func SessionKey(c httpserver.Caller, server string) session.Key {
 	return session.Key{Key: principal.Of(c.Principal), Server: server}
 }
 
-// LogPanic logs a panic that was recovered, so that it ends only the message that caused it.
+// LogPanic logs a recovered panic. The panic ends only the request that caused it.
 func (f *Router) LogPanic(ctx context.Context, what any) {
 	f.Log.ErrorContext(ctx, "request panicked", "panic", fmt.Sprint(what), "stack", string(debug.Stack()))
 }
 
-// Background counts the requests of the mesh's own services and the calls of tasks that are under way. The zero value
-// has none. It is safe for concurrent use.
+// Background counts the requests in flight that come from services of the mesh or from tasks. The zero value counts
+// none. A Background is safe for concurrent use.
 type Background struct {
 	mu      sync.Mutex
 	closed  bool
@@ -92,7 +94,8 @@ func (b *Background) Begin() bool {
 // Done ends a request that Begin has counted.
 func (b *Background) Done() { b.running.Done() }
 
-// Drain lets [Background.Begin] return false from now on. It waits until the counted requests have ended, or ctx has.
+// Drain makes [Background.Begin] return false, and then waits until the counted requests have ended or ctx is
+// cancelled.
 func (b *Background) Drain(ctx context.Context) {
 	b.mu.Lock()
 	b.closed = true

@@ -23,7 +23,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/quota"
 )
 
-// End releases what a message has used. It is called once, after the message is answered with resp.
+// End releases the resources of the request. It must be called once, after resp was sent.
 func (x *Request) End(resp dispatch.Response) {
 	if x.Slot != nil {
 		defer x.Slot.End()
@@ -38,8 +38,8 @@ func (x *Request) End(resp dispatch.Response) {
 	x.OwnCleanup.Run()
 }
 
-// NewRequest returns the request for a message to a server; an empty name means all servers. ctx ends when the caller
-// disconnects.
+// NewRequest returns the request for a message to a server. An empty server name means the URL of all servers. ctx must
+// be cancelled when the caller disconnects.
 func (f *Router) NewRequest(ctx context.Context, c httpserver.Caller, server string, header http.Header, to dispatch.Sink) *Request {
 	x := &Request{Router: f, Header: header}
 	x.Exchange = dispatch.Exchange{Dispatcher: f.Dispatcher, Caller: c, ClientCtx: ctx, Sink: to, ServerName: server}
@@ -47,8 +47,8 @@ func (f *Router) NewRequest(ctx context.Context, c httpserver.Caller, server str
 	return x
 }
 
-// Serve handles the message in body, and returns its answer. size is the size of the message in bytes; -1 if it is not
-// known.
+// Serve handles the message in body, and returns its answer. size is the size of the message in bytes, or -1 if the
+// size is unknown.
 func (x *Request) Serve(body io.Reader, size int64) dispatch.Response {
 	ctx := x.ClientCtx
 	sessions := x.Sessionful(x)
@@ -118,8 +118,8 @@ func (x *Request) Resolve() *refusal.Refusal {
 // IsForAllServers reports whether the message came to the URL of all servers.
 func (x *Request) IsForAllServers() bool { return x.ServerName == "" }
 
-// parseLimits returns the limits for parsing the message. At the URL of all servers ids may be twice as long, because
-// the ids of servers' requests get the names of the servers there.
+// parseLimits returns the limits for parsing the message. At the URL of all servers, ids may be twice as long, because
+// the gateway adds the server's name to the ids of servers' requests.
 func (x *Request) parseLimits() jsonrpc.Limits {
 	l := x.Limits
 	if x.IsForAllServers() {
@@ -128,7 +128,7 @@ func (x *Request) parseLimits() jsonrpc.Limits {
 	return l
 }
 
-// isJSON reports whether the headers declare a body of JSON in UTF-8, without an encoding.
+// isJSON reports whether the headers declare a JSON body in UTF-8 without a content encoding.
 func isJSON(h http.Header) bool {
 	text, ok := SingleHeader(h, "Content-Type")
 	encoding := h["Content-Encoding"]
@@ -141,12 +141,12 @@ func isJSON(h http.Header) bool {
 	return ok && !encoded && err == nil && kind == "application/json" && (!named || strings.EqualFold(charset, "utf-8"))
 }
 
-// checkMessage refuses a message that could be read in two ways, one of a revision that the gateway does not speak, and
-// one that needs no rule and is too large. The revision in the headers of initialize is ignored, because the revision
-// is agreed on in the body.
+// checkMessage refuses three kinds of messages: ambiguous messages, messages of a revision that the gateway does not
+// support, and messages that need no rule but are too large. In initialize, the revision in the headers is ignored,
+// because the body negotiates the revision.
 func (x *Request) checkMessage() *refusal.Refusal {
 	for name, lines := range x.Header {
-		if len(lines) > 1 && strings.HasPrefix(name, "Mcp-") { // one reader could take the first, and another the last
+		if len(lines) > 1 && strings.HasPrefix(name, "Mcp-") { // one parser could use the first line, and another parser the last
 			return refusal.ProtocolError(commonv1.Code_CODE_HEADER_MISMATCH, "send each Mcp- header once.")
 		}
 	}
@@ -164,13 +164,13 @@ func (x *Request) checkMessage() *refusal.Refusal {
 			return x.UnsupportedVersion(version)
 		}
 	}
-	if x.NeedsNoRule() && x.Message.Kind != jsonrpc.Response { // whether a request waits for an answer is only known in its session
+	if x.NeedsNoRule() && x.Message.Kind != jsonrpc.Response { // only the session knows whether a request waits for this response
 		return x.CheckSize()
 	}
 	return nil
 }
 
-// TooMuchInFlight refuses a message that exceeds a quota of requests under way.
+// TooMuchInFlight returns the refusal of a message that exceeds a quota of requests in flight.
 func TooMuchInFlight(err error) *refusal.Refusal {
 	message := "this caller has too many or too large requests in flight; wait for some of them."
 	if full := quota.Reason(err); full != "" {
@@ -179,12 +179,12 @@ func TooMuchInFlight(err error) *refusal.Refusal {
 	return refusal.ProtocolError(commonv1.Code_CODE_ABUSE_LIMITED, message)
 }
 
-// UnreadableBody refuses a message whose body could not be read.
+// UnreadableBody returns the refusal of a message whose body could not be read.
 func UnreadableBody() *refusal.Refusal {
 	return refusal.ProtocolError(commonv1.Code_CODE_JSON_INVALID, "the body could not be read.")
 }
 
-// InvalidMessage refuses a message that the parser has refused.
+// InvalidMessage returns the refusal of a message that the parser has rejected with err.
 func InvalidMessage(err error) *refusal.Refusal {
 	own, ok := errors.AsType[*jsonrpc.Error](err)
 	if !ok {
@@ -193,7 +193,7 @@ func InvalidMessage(err error) *refusal.Refusal {
 	return refusal.ProtocolError(own.Code, fmt.Sprintf("%s (at byte %d).", own.Detail, own.Offset))
 }
 
-// UnknownSession refuses a message whose session does not exist or belongs to another caller.
+// UnknownSession returns the refusal of a message whose session does not exist or belongs to another caller.
 func UnknownSession() *refusal.Refusal {
 	return refusal.ProtocolError(commonv1.Code_CODE_SESSION_UNKNOWN, "")
 }
@@ -201,7 +201,7 @@ func UnknownSession() *refusal.Refusal {
 // SetProtocol sets the protocol of the message.
 func (x *Request) SetProtocol(p Protocol) { x.Protocol, x.Era = p, p }
 
-// Enter puts the message into its session.
+// Enter sets the session of the message.
 func (x *Request) Enter(sess *session.Session) {
 	if x.Session = sess; len(sess.Client.Offer.Abilities) > 0 {
 		x.Deadline = new(upstream.PausableDeadline)
@@ -209,8 +209,8 @@ func (x *Request) Enter(sess *session.Session) {
 	x.Protocol.SetTerms(sess)
 }
 
-// SingleHeader returns the value of a header that may be present only once, because two readers could choose different
-// lines. It returns false if the header is missing, empty or repeated.
+// SingleHeader returns the value of a header. It returns false if the header is missing, empty or repeated. Repeated
+// headers are not accepted because two parsers could choose different values.
 func SingleHeader(h http.Header, name string) (string, bool) {
 	if lines := h[name]; len(lines) == 1 {
 		return lines[0], lines[0] != ""

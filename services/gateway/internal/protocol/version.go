@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/spans"
 )
 
-// MethodProbe is the method under which a client's probe for revisions is counted, whatever its real method is: clients
-// must not choose the method names in records.
+// MethodProbe is the method name under which a client's probe for revisions is counted. The method name in the message
+// is not used, because clients must not choose the method names in records.
 const MethodProbe = "probe"
 
 // UnsupportedVersion returns the refusal of a message of a revision that is not supported.
@@ -27,8 +27,9 @@ func (x *Request) isOutsideSession() bool {
 	return x.Message.Kind == jsonrpc.Request && len(x.Header[mcp.HeaderSession]) == 0
 }
 
-// refuseVersion answers a message that check has refused. A client of a newer revision without a session only probes
-// for the supported revisions, and falls back: such a probe is counted, and not recorded as a refusal.
+// refuseVersion answers a message that checkMessage has refused. A request of a newer revision outside of a session is
+// a probe: the client wants to learn the supported revisions and then falls back to one of them. A probe is only
+// counted, not recorded as a refusal.
 func (x *Request) refuseVersion(ctx context.Context, why *refusal.Refusal) dispatch.Response {
 	if why.Versions == nil || !mcp.IsRevision(why.Versions.Requested) || !x.isOutsideSession() {
 		return x.Refuse(ctx, why)
@@ -39,8 +40,8 @@ func (x *Request) refuseVersion(ctx context.Context, why *refusal.Refusal) dispa
 	return x.RefusedResponse(ctx, why)
 }
 
-// isModern reports whether the message is of 2026-07-28. The headers of initialize are ignored, because the revision is
-// agreed on in the body.
+// isModern reports whether the message is of 2026-07-28. The headers of initialize are ignored, because the body
+// negotiates the revision.
 func (x *Request) isModern() bool {
 	head, _ := SingleHeader(x.Header, mcp.HeaderVersion)
 	return x.Message.Meta.ProtocolVersion == mcp.Modern || mcp.IsModern(x.Message.Method) && x.Message.Meta.ProtocolVersion == "" ||

@@ -1,6 +1,6 @@
 // Package question checks requests of servers to clients: sampling/createMessage, elicitation/create and roots/list,
-// and their equivalents in results of 2026-07-28 and in the error -32042. A server may use only what the client offers,
-// in the form that the protocol revision defines.
+// and their equivalents in results of 2026-07-28 and in the error -32042. A server may use only capabilities that the
+// client offers, in the form that the protocol revision defines.
 package question
 
 import (
@@ -14,7 +14,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 )
 
-// Offer is the client's capabilities as the server received them. The zero Offer allows no request. It is read-only.
+// Offer describes the client's capabilities as the server received them. The zero Offer allows no request. It is
+// read-only.
 type Offer struct {
 	// Abilities are the client's capabilities, with the options that were sent to the server.
 	Abilities []mcp.Ability
@@ -23,8 +24,8 @@ type Offer struct {
 	// RequestedRevision is the revision that the client requested, which may be newer than Revision. Empty means
 	// Revision.
 	RequestedRevision string
-	// Aggregated means that the client reaches several servers at one URL. In that case a request must say which server
-	// sends it. Check expects that its caller replaces includeContext by "none", as package aggregate does.
+	// Aggregated means that the client reaches several servers at one URL. In that case a request must name the server
+	// that sends it. Check expects that its caller replaces includeContext with "none", as package aggregate does.
 	Aggregated bool
 }
 
@@ -32,7 +33,7 @@ type Offer struct {
 type Error struct {
 	// Code is METHOD_DENIED if the client does not offer a feature, and METHOD_INVALID if MCP has no such request.
 	Code commonv1.Code
-	// Method reports whether the client does not offer the method itself.
+	// Method means that the client does not offer the method itself.
 	Method bool
 	// Detail is a sentence without a full stop.
 	Detail string
@@ -61,7 +62,7 @@ func (o Offer) Methods() (out []string) {
 // Has reports whether the server may send requests with this method.
 func (o Offer) Has(method string) bool { return slices.Contains(o.Methods(), method) }
 
-// Check returns the reason why the server may not send a request; nil if it may. Methods of extensions are not checked.
+// Check returns why the server may not send a request, or nil if it may. Methods of extensions are not checked.
 func (o Offer) Check(m *jsonrpc.Message) *Error {
 	if !mcp.AsksClient(m.Method) {
 		return nil
@@ -85,8 +86,8 @@ func (o Offer) Check(m *jsonrpc.Message) *Error {
 	return nil
 }
 
-// fields are the members of requests by their folded names. A variant of such a name is refused, because a client that
-// ignores case would treat it as the member.
+// fields are the members of requests, by their folded names. A different spelling of a member's name is refused,
+// because a client that ignores case would take it for the member.
 var fields = table(
 	"_meta", "task",
 	"messages", "modelPreferences", "systemPrompt", "includeContext", "temperature", "maxTokens", "stopSequences", "metadata", "tools", "toolChoice",
@@ -134,8 +135,8 @@ func text(of map[string]jsontext.Value, key string) (string, bool) {
 	return string(out), err == nil
 }
 
-// option reports whether the server received this option of a capability. declared reports whether it received any
-// option of the capability.
+// option reports whether the client's capability, as the server received it, has the option `name`. declared reports
+// whether the capability has any option.
 func (o Offer) option(method, name string) (is, declared bool) {
 	for _, a := range o.Abilities {
 		if a.Method == method {

@@ -23,8 +23,9 @@ func (o Offer) checkSampling(params map[string]jsontext.Value) *Error {
 	return nil
 }
 
-// checkContext checks includeContext. Clients could not offer includeContext before 2025-11-25. In those revisions it
-// is part of sampling, unless the client requested a revision in which it could have offered includeContext.
+// checkContext checks includeContext. Before 2025-11-25, includeContext was part of sampling, and clients could not
+// offer it separately. Therefore checkContext allows includeContext in these revisions, unless the client requested a
+// revision in which it could have offered includeContext.
 func (o Offer) checkContext(params map[string]jsontext.Value) *Error {
 	if !has(params, "includeContext") {
 		return nil
@@ -44,7 +45,7 @@ func (o Offer) checkContext(params map[string]jsontext.Value) *Error {
 	return denied("the client's capabilities for this server do not include context (`sampling.context`), but `includeContext` asks for some")
 }
 
-// hasToolsAndURLs reports whether a revision has sampling with tools and elicitation with a URL.
+// hasToolsAndURLs reports whether a revision supports sampling with tools and elicitation with a URL.
 func hasToolsAndURLs(revision string) bool { return revision == "2025-11-25" || revision == mcp.Modern }
 
 // isBeforeOptions reports whether clients of a revision could not offer any options. An unknown revision may be newer.
@@ -52,11 +53,11 @@ func isBeforeOptions(revision string) bool {
 	return mcp.IsSupported(revision) && !hasToolsAndURLs(revision)
 }
 
-// containsToolUse reports whether a message contains the use of a tool or its result.
+// containsToolUse reports whether a message contains a tool use or a tool result.
 func containsToolUse(messages jsontext.Value) bool {
 	var all []map[string]jsontext.Value
 	if messages.Kind() != '[' || json.Unmarshal(messages, &all) != nil {
-		return messages.Kind() == '{' // the value is not a list, so a reader may take it for one message
+		return messages.Kind() == '{' // the value is not a list, so a parser may take it for a single message
 	}
 	for _, message := range all {
 		for key, content := range message {
@@ -68,13 +69,13 @@ func containsToolUse(messages jsontext.Value) bool {
 	return false
 }
 
-// hasToolContent reports whether a content block, or one of a list of blocks, is the use of a tool or its result.
+// hasToolContent reports whether a content block, or any block in a list, is a tool use or a tool result.
 func hasToolContent(content jsontext.Value) bool {
 	var blocks []map[string]jsontext.Value
 	switch content.Kind() { //nolint:exhaustive // all other kinds contain no blocks
 	case '[':
 		if json.Unmarshal(content, &blocks) != nil {
-			return true // the block cannot be read, so it may be anything
+			return true // the block cannot be parsed, so it may be anything
 		}
 	case '{':
 		blocks = make([]map[string]jsontext.Value, 1)

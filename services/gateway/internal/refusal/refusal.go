@@ -18,27 +18,27 @@ type Refusal struct {
 	ID string
 	// Code is the reason.
 	Code commonv1.Code
-	// Message tells the caller more than the code. It may be empty.
+	// Message gives the caller details in addition to the code. It may be empty.
 	Message string
 	// Rule is the rule that decided; nil if no rule did.
 	Rule *policyv1.RuleRef
 	// RetryAfter is the time after which the same call may succeed; zero if that is not known. The caller receives it
 	// only if the refusal is retryable.
 	RetryAfter time.Duration
-	// SessionKey says what "per session" meant in the limit that refused the request. It is unspecified if no such
-	// limit refused.
+	// SessionKey says by which key sessions are distinguished in the per-session limit that was exceeded. It is
+	// unspecified if the request was refused for another reason.
 	SessionKey policyv1.SessionKey
 	// PolicyRevision is the policy revision that decided; empty if policy did not decide.
 	PolicyRevision string
-	// Permanent reports whether the same call will be refused until an operator changes something. It overrides the
-	// code.
+	// Permanent reports whether the same call will be refused until an operator changes something, even if the code means
+	// that a retry may succeed.
 	Permanent bool
 	// Approval is the approval for which the call waits, or because of which it was refused; nil if there is none.
 	Approval *Approval
-	// IsProtocolError reports whether the message itself was not accepted, because it breaks the protocol or because
-	// there is no capacity for it. Such a message is answered with an HTTP status and a JSON-RPC error code
-	// ([Refusal.Status]). Otherwise a valid request was refused. Its answer has the form of its method (MCP 2025-11-25,
-	// Tools, Error Handling).
+	// IsProtocolError reports whether the message itself was not accepted, because it breaks the protocol or because there
+	// is no capacity for it. If true, the answer has an HTTP error status ([Refusal.Status]) and a JSON-RPC error. If
+	// false, a valid request was refused, and the form of the answer depends on the method (MCP 2025-11-25, Tools, Error
+	// Handling).
 	IsProtocolError bool
 	// Versions are the requested and the supported revisions, with CODE_PROTOCOL_VERSION; nil otherwise.
 	Versions *Versions

@@ -99,7 +99,7 @@ func (r *Refusal) toolResult(id []byte, resultType string) ([]byte, error) {
 
 // RetryResponse returns the answer to a call of 2026-07-28 that makes the client repeat the call with this
 // requestState, without input from the user (MCP 2026-07-28, Multi Round-Trip Requests). inputRequests is present and
-// empty, because some clients take an answer without inputRequests for the final result.
+// empty, because some clients treat an answer without inputRequests as the final result.
 func (r *Refusal) RetryResponse(id []byte, state string) ([]byte, error) {
 	return json.Marshal(response{Version: "2.0", ID: id, Result: retryResult{
 		Type: mcp.ResultInputRequired, Requests: struct{}{}, State: state, Meta: map[string]decision{mcp.MetaDecision: r.decision()},

@@ -12,8 +12,8 @@ import (
 // maxFaults is how many faults of one list are remembered.
 const maxFaults = 100
 
-// faults are the reasons why elements of the server's lists are left out at the URL of all servers, as of the last time
-// that each list was gathered. It is safe for concurrent use.
+// faults contains the reasons why elements of the server's lists are left out at the URL of all servers. They are from
+// the last time at which each list was combined. It is safe for concurrent use.
 type faults struct {
 	mu     sync.Mutex
 	byList map[string][]aggregate.LeftOut

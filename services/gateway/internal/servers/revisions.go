@@ -14,8 +14,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// RenewAfter is how old the gateway's own discovery of a server may be if it lacks a tool or header that a client uses.
-// An older discovery is renewed, because the server may have changed since.
+// RenewAfter is the age from which the gateway's discovery of a server is renewed if it does not contain a tool or
+// header that a client uses. The server may have changed since the discovery.
 const RenewAfter = 30 * time.Second
 
 // Stateless reports whether the server speaks 2026-07-28, which has no sessions, and whether that is known.
@@ -28,8 +28,8 @@ func (s *Server) Stateless() (speaks, known bool) {
 	return false, newest == nil || newest.RefusedRevision() || newest.TimedOut() && hasSessions(s.own.Last())
 }
 
-// AskStateless asks the server whether it speaks 2026-07-28. It returns an error if the server gives no usable answer.
-// The request continues for other callers after ctx ends.
+// AskStateless queries the server to learn whether it speaks 2026-07-28. It returns an error if the server gives no
+// usable answer. The request continues for other callers after ctx ends.
 func (s *Server) AskStateless(ctx context.Context) (speaks bool, err error) {
 	newest := s.revisions[mcp.Modern]
 	newest.RefreshInBackground(discovery.Fresh)
@@ -50,7 +50,7 @@ func hasSessions(found *discovery.Result) bool {
 	return found != nil && found.Version != mcp.Modern && time.Since(found.At) <= discovery.Fresh
 }
 
-// IsStateless reports whether the server speaks only 2026-07-28, as far as is known.
+// IsStateless reports whether the server is known to speak only 2026-07-28.
 func (s *Server) IsStateless() bool {
 	found := s.own.Last()
 	return found != nil && found.Version == mcp.Modern
@@ -69,7 +69,7 @@ func (s *Server) Versions() (out []string) {
 
 // Open opens a session with the server. If the server has no sessions, the gateway provides one.
 func (s *Server) Open(ctx context.Context, caller principal.Key, initialize upstream.GatewayMessage, memory *limits.Memory) (*upstream.Session, upstream.Answer, error) {
-	known := s.own.Last() // before the server is asked, because this may change meanwhile
+	known := s.own.Last() // read before the request, because the request may change it
 	if known != nil && known.Version == mcp.Modern {
 		s.own.RefreshInBackground(RenewAfter) // the server may have sessions by now
 		return s.Upstream.Bridge(ctx, caller, initialize, memory)
@@ -88,7 +88,7 @@ func (s *Server) Open(ctx context.Context, caller principal.Key, initialize upst
 	return s.Upstream.Bridge(ctx, caller, initialize, memory)
 }
 
-// Greeting returns what the gateway has discovered of a server, as an answer to initialize.
+// Greeting returns what the gateway has discovered of a server, in the form of an answer to initialize.
 func Greeting(found *discovery.Result) (*jsonrpc.Answer, error) {
 	if found.Version != mcp.Modern {
 		return found.Greeting, nil

@@ -1,5 +1,5 @@
-// Package servers holds the configured MCP servers: how requests reach each of them, which revisions of MCP it speaks,
-// and what it lists.
+// Package servers contains the configured MCP servers. For each server it knows the transport, the MCP revisions that
+// the server speaks, and the lists that the server offers.
 package servers
 
 import (
@@ -19,12 +19,12 @@ import (
 )
 
 const (
-	// revisionTimeout is how long a server may take to answer whether it speaks 2026-07-28, and to list what it offers
-	// in that revision. A client waits meanwhile.
+	// revisionTimeout is how long a server may take to answer whether it speaks 2026-07-28, and to list what it offers in
+	// that revision. A client waits during that time.
 	revisionTimeout = 10 * time.Second
-	// maxPrograms and maxOthers are how many servers are listed at once: programs that are started for it, and all
-	// others. A server that hangs occupies a slot for its timeout, once for each revision of MCP in which it has
-	// answered before.
+	// maxPrograms is the maximum number of stdio servers that are listed at a time. Their programs are started for that.
+	// maxOthers is the maximum for all other servers. A server that hangs occupies a slot until its timeout, once for each
+	// MCP revision in which it has answered before.
 	maxPrograms = 4
 	maxOthers   = 32
 )
@@ -56,14 +56,15 @@ type Server struct {
 	Config
 	faults
 
-	// own is the gateway's own discovery of the server, and revisions those in each revision that clients may speak.
+	// own is the gateway's own discovery of the server. revisions contains a discovery for each revision that clients may
+	// speak.
 	own       *discovery.Server
 	revisions map[string]*discovery.Server
 	// used is when the server was last used, in nanoseconds of the Unix time.
 	used atomic.Int64
 }
 
-// New returns a server with this configured name. Nothing has been discovered of it yet. It returns an error if
+// New returns a server with this configured name, of which nothing has been discovered yet. It returns an error if
 // cfg.Upstream is nil.
 func New(name string, cfg Config, deps Deps) (*Server, error) {
 	if cfg.Upstream == nil {
@@ -91,15 +92,17 @@ func New(name string, cfg Config, deps Deps) (*Server, error) {
 	return s, nil
 }
 
-// Own returns the gateway's own discovery of the server, in the newest revision with sessions that both speak, or in
-// 2026-07-28 if the server speaks no other.
+// Own returns the gateway's own discovery of the server. It is in the newest revision with sessions that both gateway
+// and server speak, or in 2026-07-28 if the server speaks no other revision.
 func (s *Server) Own() *discovery.Server { return s.own }
 
-// Revision returns the gateway's own discovery of the server in a revision of MCP; nil if the server can't speak it.
+// Revision returns the gateway's own discovery of the server in an MCP revision; nil if the server can't speak that
+// revision.
 func (s *Server) Revision(version string) *discovery.Server { return s.revisions[version] }
 
-// Discovery returns the gateway's own discovery of the server in the revision in which a message of 2026-07-28 is sent
-// to the server, as far as the revision is known.
+// Discovery returns the gateway's own discovery of the server that applies to messages of 2026-07-28. If the server is
+// known to speak that revision, the discovery is in that revision. Otherwise Discovery returns the result of
+// [Server.Own].
 func (s *Server) Discovery() *discovery.Server {
 	if speaks, _ := s.Stateless(); speaks {
 		return s.revisions[mcp.Modern]
@@ -113,15 +116,15 @@ func (s *Server) IsProgram() bool { return s.Upstream.Transport() == "stdio" }
 // Touch records that the server is used now.
 func (s *Server) Touch() { s.used.Store(time.Now().UnixNano()) }
 
-// isIdle reports whether the server is a program that was listed and not used since.
+// isIdle reports whether the server is a program that was not used after its last listing.
 func (s *Server) isIdle() bool {
 	found := s.own.Last()
 	return found != nil && s.IsProgram() && time.Unix(0, s.used.Load()).Before(found.At)
 }
 
-// Discover lists every server for the catalog, and again on a schedule, until ctx ends. A program is listed again only
-// if it was used since its last list. A server is listed only in the revisions in which it was used. While hasPolicy
-// returns false, no server is listed, because lists can't be reported.
+// Discover lists every server for the catalog, and repeats that on a schedule until ctx ends. A program is listed again
+// only if it was used after its last listing. A server is listed only in the revisions in which it was used. While
+// hasPolicy returns false, no server is listed, because lists can't be reported.
 func Discover(ctx context.Context, all map[string]*Server, hasPolicy func() bool) {
 	programs, others := make(chan struct{}, maxPrograms), make(chan struct{}, maxOthers)
 	var running sync.WaitGroup

@@ -29,7 +29,8 @@ const (
 	stateless    = "2026-07-28"
 )
 
-// transport reaches a server that speaks these revisions. A server that hangs never answers in other revisions.
+// transport is a transport to a fake server that speaks the given revisions. If the server hangs, it never answers
+// requests of other revisions.
 type transport struct {
 	upstream.ListChanged
 
@@ -103,8 +104,9 @@ func newServer(t *testing.T, s *transport) *servers.Server {
 	return out
 }
 
-// TestServer_FindsOutTheRevisions checks what is known of a server's revisions before and after it is asked, for
-// servers with sessions, without, with both, and for one that answers no request of 2026-07-28.
+// TestServer_FindsOutTheRevisions checks what is known of a server's revisions before and after a request to the
+// server. It tests servers with sessions, without sessions, with both, and a server that never answers requests of
+// 2026-07-28.
 func TestServer_FindsOutTheRevisions(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -142,7 +144,8 @@ func TestServer_FindsOutTheRevisions(t *testing.T) {
 	}
 }
 
-// TestServer_OpenProvidesASession checks that a session can be opened with every server, also with one that has none.
+// TestServer_OpenProvidesASession checks that a session can be opened with every server, even if the server has no
+// sessions.
 func TestServer_OpenProvidesASession(t *testing.T) {
 	t.Parallel()
 	memory, err := limits.NewBudget(limits.AnswerQuotas())
@@ -172,8 +175,8 @@ func TestServer_OpenProvidesASession(t *testing.T) {
 	}
 }
 
-// TestDiscover_ListsAProgramAgainOnlyAfterUse checks that a program that is not used is listed once, and that servers
-// over HTTP are listed on a schedule.
+// TestDiscover_ListsAProgramAgainOnlyAfterUse checks that an unused program is listed only once, and that servers over
+// HTTP are listed repeatedly.
 func TestDiscover_ListsAProgramAgainOnlyAfterUse(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -209,8 +212,8 @@ func TestDiscover_ListsAProgramAgainOnlyAfterUse(t *testing.T) {
 	})
 }
 
-// TestFaults_NameWhatEachListLeavesOut checks that the faults of a list are replaced together, and that at most 100 are
-// remembered.
+// TestFaults_NameWhatEachListLeavesOut checks that new faults of a list replace all its old faults, and that at most
+// 100 faults are remembered.
 func TestFaults_NameWhatEachListLeavesOut(t *testing.T) {
 	t.Parallel()
 	s := newServer(t, &transport{kind: "http", speaks: []string{withSessions}})

@@ -23,8 +23,7 @@ func (stubborn) Close(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// Case N2. Checks that a principal that opens and ends sessions has no more sessions that a slow server is still
-// closing than it may have open.
+// Case N2. Checks that sessions that a slow server is still closing count against the principal's limit of sessions.
 func TestEnd_ClosingSessionsCountAgainstTheLimit(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -62,7 +61,7 @@ func TestEnd_ClosingSessionsCountAgainstTheLimit(t *testing.T) {
 }
 
 // Case N2. Checks that the memory for listed definitions does not grow with the number of sessions, because only the
-// sessions that were used last remember their definitions.
+// most recently used sessions remember their definitions.
 func TestLearn_DefinitionsOfAPrincipalAreLimited(t *testing.T) {
 	t.Parallel()
 	const tools, most = 10_000, 50_000
@@ -110,9 +109,9 @@ func TestLearn_DefinitionsOfAPrincipalAreLimited(t *testing.T) {
 	s.Learn(all[0], map[string][]byte{"late": {1}}) // the session has ended
 }
 
-// Checks that agents share the sessions of the principal that has made them and of the person for whom they work. One
-// more session closes the session among these that was unused longest, and no session of others. If all are in use, no
-// session is opened.
+// Checks that agents share the limit of sessions with the principal that has created them and with the person for whom
+// they work. When the limit is reached, a new session closes the longest idle of these sessions, and no session of
+// others. If all sessions are in use, no session is opened.
 func TestAdd_AgentsShareTheLimitOfTheirMaker(t *testing.T) {
 	t.Parallel()
 	bot := &identityv1.Principal{Tenant: "t", Subject: "bot", Owner: "olga"}

@@ -10,7 +10,7 @@ import (
 )
 
 // cancelGrace is how long the gateway waits for a server's response after the client has cancelled the call. The server
-// need not send a response (MCP, Cancellation). Transports that wait themselves use a shorter time.
+// need not send a response (MCP, Cancellation). Transports that also wait for the response use a shorter time.
 const cancelGrace = 3 * time.Second
 
 // Calls contains the calls of a session that are in flight, so that the client can cancel a call by its id. The zero
@@ -28,17 +28,17 @@ type Call struct {
 	sent    bool // guarded by Calls.mu
 	// stopWaiting ends the wait for the server's response; nil while no goroutine waits. It is guarded by Calls.mu.
 	stopWaiting context.CancelCauseFunc
-	// clientContext is the context with whose end the call is cancelled at its server, too. It is nil if a disconnected
-	// client cancels nothing.
+	// clientContext is a context of the client. When it ends, the call is also cancelled at the server. It is nil if the
+	// call continues when the client disconnects.
 	clientContext context.Context //nolint:containedctx // the client's context
 	// decide decides on requests of the server; nil if the server cannot send requests in its answer.
 	decide func(ctx context.Context, id, raw []byte) *upstream.GatewayMessage
-	// deadline is the clock for the server's working time; nil if that time is not limited.
+	// deadline measures the server's timeout; nil if the call has no timeout.
 	deadline *upstream.PausableDeadline
 }
 
-// BeginCall adds a call by a key of its id, with the clock for its server, which may be nil. The returned context is
-// cancelled when the call ends or the client cancels the call.
+// BeginCall adds a call. key is derived from the call's id. deadline measures the server's timeout, and may be nil. The
+// returned context is cancelled when the call ends or the client cancels the call.
 func (s *Session) BeginCall(ctx context.Context, key string, deadline *upstream.PausableDeadline) (context.Context, *Call) {
 	begun := &Call{session: s, key: key, deadline: deadline}
 	ctx, begun.giveUp = context.WithCancel(ctx)
@@ -51,8 +51,8 @@ func (s *Session) BeginCall(ctx context.Context, key string, deadline *upstream.
 	return ctx, begun
 }
 
-// Forward sends the call to the server, as [upstream.Session] does. Before that it records that the call was sent,
-// because the server is not notified of the end of an unsent call. req.Leave must be set.
+// Forward sends the call to the server, as [upstream.Session] does. It first marks the call as sent, because a server
+// is notified of the cancellation of sent calls only. req.Leave must be set.
 func (c *Call) Forward(ctx context.Context, req upstream.Request, events func(message []byte)) (upstream.Answer, error) {
 	if c.clientContext != nil && c.clientContext.Err() != nil {
 		return upstream.Answer{}, fmt.Errorf("%w: %w", upstream.ErrNeverSent, upstream.ErrCancelled)
@@ -90,8 +90,8 @@ func (c *Call) End() {
 	c.giveUp()
 }
 
-// Pause stops the clocks of all calls until resume is called, because the server waits for the client. resume must be
-// called once.
+// Pause pauses the deadlines of all calls until resume is called. It is used while the server waits for the client.
+// resume must be called once.
 func (c *Calls) Pause() (resume func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -106,8 +106,8 @@ func (c *Calls) Pause() (resume func()) {
 	}
 }
 
-// Cancel cancels the calls with this key. There are several if the client uses an id twice. Cancel reports whether one
-// of the calls may have reached the server.
+// Cancel cancels the calls with this key. Several calls have the same key if the client uses an id twice. Cancel
+// reports whether at least one of the calls may have reached the server.
 func (c *Calls) Cancel(key string) (sent bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -105,7 +105,7 @@ func (q *ClientRequest) SetProgressToken(token []byte) {
 	q.token = jsonrpc.IDKey(token)
 }
 
-// Response returns the channel that receives the response. The response may be read until the question is closed.
+// Response returns the channel that receives the response. The response must not be read after [ClientRequest.Close].
 func (q *ClientRequest) Response() <-chan *jsonrpc.Message { return q.answer }
 
 // Cancelled returns a channel that is closed when the sender has cancelled the request or the session was closed.
@@ -122,8 +122,8 @@ func (q *ClientRequest) Close() {
 	close(q.closed)
 }
 
-// Deliver passes a client's response to the sender of the request. It returns when the sender has closed the question
-// or ctx is cancelled. A response without a waiting request, and a second response, are dropped.
+// Deliver sends a client's response to the goroutine that has sent the request. It returns when that goroutine has
+// closed the request or ctx is cancelled. A response without a waiting request, and a second response, are dropped.
 func (a *ClientRequests) Deliver(ctx context.Context, m *jsonrpc.Message) {
 	a.mu.Lock()
 	q := a.byID[jsonrpc.IDKey(m.ID.Of(m.Raw))]

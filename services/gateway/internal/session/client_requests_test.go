@@ -10,8 +10,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
 )
 
-// Case X1. Checks that the requests of a server are limited: those that wait, and those that are sent in a minute,
-// including refused ones. The gateway can always send requests.
+// Case X1. Checks that the number of a server's waiting requests and the number of its requests per minute are limited.
+// Refused requests count, too. Requests of the gateway are not limited.
 func TestClientRequests_ServerRequestsAreLimited(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -54,8 +54,8 @@ func TestClientRequests_ServerRequestsAreLimited(t *testing.T) {
 	})
 }
 
-// Checks that an id must be a string or an integer that no waiting request has, and that a server cannot cancel
-// requests of the gateway.
+// Checks that a request id must be a string or an integer, that no other waiting request may have the same id, and that
+// a server cannot cancel requests of the gateway.
 func TestClientRequests_IDsAreUnique(t *testing.T) {
 	t.Parallel()
 	var a session.ClientRequests

@@ -12,8 +12,8 @@ type Definitions struct {
 	byName map[string][]byte
 }
 
-// maxDefinitions is the maximum number of digests that one session remembers, and maxLearned that all sessions of one
-// principal remember together. If a digest is not remembered, the server is asked again.
+// maxDefinitions is the maximum number of digests that one session remembers. maxLearned is the maximum number that all
+// sessions of one principal remember together. If a digest is not remembered, the gateway lists the server to find it.
 const (
 	maxDefinitions = 10_000
 	maxLearned     = 5 * maxDefinitions
@@ -49,7 +49,7 @@ func (d *Definitions) Digest(tool string) []byte {
 }
 
 // Learn adds the digests from a page of a list that a session received. If the sessions of one of its accounts together
-// remember too many, the sessions that were unused longest forget their lists.
+// remember too many digests, the sessions that have been idle longest forget their lists.
 func (s *Store) Learn(sess *Session, page map[string][]byte) {
 	sess.Definitions.learn(page) // without the lock, because it may take long and concerns only this session
 	s.mu.Lock()
@@ -80,8 +80,8 @@ func (s *Store) count(sess *Session, n int) {
 	}
 }
 
-// trim makes sessions of an account forget their lists until the account is within its limit. The session but is not
-// affected.
+// trim makes sessions of an account forget their lists until the account is within its limit. The session in the
+// argument but is not affected.
 func (s *Store) trim(own *accountSessions, but *Session) {
 	forget := func(other *Session) {
 		if other != but && own.learned > own.maxLearned {

@@ -10,8 +10,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
 )
 
-// Checks that a session whose client listens is not idle, but can be closed for another session of its principal. In
-// that case its stream ends.
+// Checks that a session whose client listens is not idle. If its principal opens too many sessions, the session can
+// still be closed, and its stream ends.
 func TestListen_SessionIsNotIdleWhileItsClientListens(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -9,7 +9,7 @@ import (
 )
 
 // Members contains the member sessions of an aggregate session, one for each server that the client has used. It is
-// safe for concurrent use. Its exported fields do not change.
+// safe for concurrent use. Its exported fields are immutable.
 type Members struct {
 	// Abilities are the capabilities that the client declares, including those that policy hides from servers.
 	Abilities []mcp.Ability
@@ -20,21 +20,21 @@ type Members struct {
 
 	mu sync.Mutex
 	by map[string]string // session ids, by server
-	// listed is the state of the servers' lists of which the client was last notified. shownDigests contains functions
-	// that return the digest of a definition as it was last shown to the client, by server.
+	// listed is the state of the servers' lists in the last notification to the client. shownDigests maps a server to a
+	// function that returns the digest of a tool definition that was last shown to the client.
 	listed       string
 	shownDigests map[string]func(tool string) []byte
 }
 
-// UseMember calls use with the member session of a server. If there is none, or use fails, UseMember opens one with
-// makes and calls use again. Only one caller at a time opens a session.
+// UseMember calls use with the member session of a server. If the server has no member session, or use returns an
+// error, UseMember opens a session with makes and calls use with it. Only one caller at a time opens a session.
 func (m *Members) UseMember(server string, use func(id string) error, makes func() (id string, err error)) error {
 	if id, known := m.idOf(server); known && use(id) == nil {
 		return nil
 	}
 	m.making.Lock()
 	defer m.making.Unlock()
-	if id, known := m.idOf(server); known && use(id) == nil { // another caller has opened the session meanwhile
+	if id, known := m.idOf(server); known && use(id) == nil { // another goroutine has opened the session during the wait
 		return nil
 	}
 	id, err := makes()
@@ -85,15 +85,16 @@ func (m *Members) IDs() map[string]string {
 	return maps.Clone(m.by)
 }
 
-// UpdateListState changes the recorded state of the servers' lists of which the client was notified.
+// UpdateListState replaces the recorded list state with the result of change. The list state is the state of the
+// servers' lists in the last notification to the client.
 func (m *Members) UpdateListState(change func(state string) string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.listed = change(m.listed)
 }
 
-// SetListState records the state of the servers' lists of which the client is notified. It returns the previous state;
-// empty if there was none.
+// SetListState records the state of the servers' lists in a notification to the client. It returns the previously
+// recorded state; empty if there was none.
 func (m *Members) SetListState(state string) (before string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -17,9 +17,9 @@ import (
 const (
 	// answerPrefix is the prefix of the event ids on the streams of a session's answers.
 	answerPrefix = "sluice-"
-	// maxReplayStreams is the maximum number of streams that a session remembers: the newest, and those that have not
-	// ended. maxReplay and maxReplayed are the maximum number of messages and bytes that are remembered for each
-	// stream. The oldest messages are dropped first.
+	// maxReplayStreams is the maximum number of streams that a session remembers: the newest streams, and all streams that
+	// have not ended. maxReplay is the maximum number of messages, and maxReplayed the maximum number of bytes, that are
+	// remembered for each stream. The oldest messages are dropped first.
 	maxReplayStreams = 16
 	maxReplay        = 256
 	maxReplayed      = 1 << 20
@@ -52,17 +52,17 @@ type ReplayStream struct {
 	number int
 	owner  string
 	has    *limits.Memory
-	timer  *time.Timer // set after the stream has ended; guarded by Answers.mu
+	timer  *time.Timer // set after the stream has ended; guarded by ReplayStreams.mu
 
 	mu sync.Mutex
-	// messages are the remembered messages. The last of them has the number last. Numbers begin with 1, because 0 is
-	// the event with which the stream begins.
+	// messages are the remembered messages. last is the number of the last message in messages. Numbers begin with 1,
+	// because number 0 belongs to the event that starts the stream.
 	messages [][]byte
 	last     int
 	bytes    int
 	// ended reports that the last message was added. unrecorded reports that the outcome of the call is not on record.
 	ended, unrecorded bool
-	// more is closed and replaced when one of the other fields changes.
+	// more is closed and replaced when another field changes.
 	more chan struct{}
 	// resumed reports that the client has resumed the stream on another connection.
 	resumed bool
@@ -78,7 +78,7 @@ func (a *ReplayStreams) Begin(server, owner string, memory *limits.Memory) *Repl
 			a.forget(i)
 		}
 	}
-	if a.closed || len(a.order) == maxReplayStreams || !memory.Add(limits.UncountedBytes) { // the free part of a holding is for messages in flight
+	if a.closed || len(a.order) == maxReplayStreams || !memory.Add(limits.UncountedBytes) { // UncountedBytes are only free for messages in flight
 		memory.Close()
 		return nil
 	}
@@ -174,7 +174,7 @@ func (s *ReplayStream) IsUnrecorded() bool {
 	return s.unrecorded
 }
 
-// wake wakes the goroutines that wait in Next. The caller of tell or shorten holds the lock.
+// wake wakes the goroutines that wait in Next. The caller of wake holds the lock.
 func (s *ReplayStream) wake() {
 	close(s.more)
 	s.more = make(chan struct{})
@@ -220,7 +220,7 @@ func (a *ReplayStreams) Resume(id, owner string) (s *ReplayStream, from int, ok 
 var errForgotten = errors.New("the message is no longer stored")
 
 // Next waits for message n of the stream and returns it with its event id. If the stream has ended before n, Next
-// returns neither a message nor an error. Errors are the cause of ctx, or say that the message was dropped.
+// returns neither a message nor an error. The error is the cause of ctx, or errForgotten if the message was dropped.
 func (s *ReplayStream) Next(ctx context.Context, n int) (id string, message []byte, err error) {
 	for {
 		s.mu.Lock()

@@ -29,9 +29,9 @@ import (
 var (
 	// ErrUnknown means that the principal has no such session on that server.
 	ErrUnknown = errors.New("no such session")
-	// ErrTooMany means that one of three has the maximum number of sessions: the principal, a principal in its chain,
-	// or the person for whom it works. No session can be closed, because each has a request in flight or is being
-	// opened. A wrapped [*quota.FullError] names the one that is full.
+	// ErrTooMany means that the quota of sessions is full for the principal, for a principal in its chain, or for the
+	// person for whom it works. No session can be closed instead, because all have requests in flight or are being opened.
+	// A wrapped [*quota.FullError] names the full quota.
 	ErrTooMany = errors.New("too many sessions are at work")
 )
 
@@ -45,7 +45,7 @@ const closeTimeout = 5 * time.Second
 type Config struct {
 	// Idle is how long a session lives without a request. It must be positive.
 	Idle time.Duration
-	// MaxPerPrincipal is the maximum number of sessions of one principal and the agents that it has made. It must be at
+	// MaxPerPrincipal is the maximum number of sessions of one principal and the agents that it has created. It must be at
 	// least 1. All principals of one person together may have four times as many.
 	MaxPerPrincipal int
 	// Ended is called for each session that has ended. It is required and must not block.
@@ -60,7 +60,8 @@ type Key struct {
 	Server string
 }
 
-// Session is an open session. Its exported fields do not change.
+// Session is an open session. Its exported fields are immutable, except that some of them have methods that change
+// their contents.
 type Session struct {
 	// ID is the handle of the session. In the revision without sessions, no client receives it. It must not appear in
 	// records and logs.
@@ -69,8 +70,8 @@ type Session struct {
 	Digest string
 	// Key identifies the owner and the server.
 	Key Key
-	// Accounts are the accounts of the caller that opened the session. The session counts against them. Add replaces a
-	// zero value by the account of the principal in Key. They must not be changed.
+	// Accounts are the accounts of the caller that opened the session. The session counts against them. [Store.Add]
+	// replaces a zero value by the account of the principal in Key. Accounts must not be modified.
 	Accounts principal.Accounts
 	// Agent is the agent that opened the session.
 	Agent string
@@ -78,9 +79,9 @@ type Session struct {
 	Version string
 	// Client describes the client. It is not verified.
 	Client Client
-	// Upstream is the session with the server. An aggregate session has Members instead: sessions with several servers.
-	// Hub is the aggregate session to which a member session belongs; it is nil for all other sessions. A member
-	// session ends with its aggregate session.
+	// Upstream is the session with the server; nil for an aggregate session. Members contains the member sessions of an
+	// aggregate session, one for each server; nil for other sessions. Hub is the aggregate session of a member session;
+	// nil for other sessions. A member session ends with its aggregate session.
 	Upstream *upstream.Session
 	Members  *Members
 	Hub      *Session
@@ -102,7 +103,7 @@ type Session struct {
 	Cursors, Events IssuedTexts
 	// Replay contains the streams of the session's answers.
 	Replay ReplayStreams
-	// Ready reports whether the server was notified, or will be, that the session is in use.
+	// Ready reports whether the server was notified, or is about to be notified, that the session is initialized.
 	Ready atomic.Bool
 
 	// The fields below are guarded by Store.mu.
@@ -123,7 +124,8 @@ type Client struct {
 	Name, Version string
 	// Elicits reports whether the client can ask its user with a form.
 	Elicits bool
-	// Offer contains the capabilities that were sent to the server. The server's requests are checked against it.
+	// Offer contains the client capabilities that were sent to the server. The server's requests are checked against
+	// Offer.
 	Offer question.Offer
 }
 
@@ -136,7 +138,8 @@ type State struct {
 	InFlight int
 }
 
-// account identifies a list of sessions: the sessions of a principal and the agents that it has made, or of a person.
+// account identifies a list of sessions. The list contains the sessions of a principal and the agents that it has
+// created, or the sessions of a person.
 type account struct {
 	principal.Key
 
@@ -145,7 +148,7 @@ type account struct {
 
 // accountSessions contains the sessions of one account.
 type accountSessions struct {
-	// byUse contains the open sessions, the last used first.
+	// byUse contains the open sessions, the most recently used first.
 	byUse list.List
 	// learned is the number of digests that the sessions remember, and maxLearned is its maximum.
 	learned, maxLearned int
@@ -166,8 +169,8 @@ type Store struct {
 	mu     sync.Mutex
 	byID   map[string]*Session
 	owners map[account]*accountSessions
-	// open counts open sessions. An aggregate session and its members count as one. moving counts sessions that are
-	// being opened, and closed sessions that their servers have not closed yet.
+	// open counts open sessions. An aggregate session and its members count as one. moving counts sessions that are being
+	// opened, and sessions that the gateway has closed but the server has not.
 	open, moving *quota.Tally
 	closed       bool
 	// hungUp reports whether CloseStreams was called.
@@ -204,8 +207,9 @@ func DigestOf(id string) string {
 	return hex.EncodeToString(sum[:8])
 }
 
-// BeginOpen counts a session that a caller with these accounts is opening, until done is called. It returns
-// [ErrTooMany] if one of the accounts would have more sessions that are being opened or closed than it may have open.
+// BeginOpen counts a session that is being opened by a caller with these accounts, until done is called. It returns
+// [ErrTooMany] if for one of the accounts the number of sessions that are being opened or closed would exceed the
+// maximum number of open sessions.
 func (s *Store) BeginOpen(by principal.Accounts) (done func(), err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -222,9 +226,9 @@ func (s *Store) BeginOpen(by principal.Accounts) (done func(), err error) {
 	}, nil
 }
 
-// Add opens a session. If one of the session's accounts is full, Add closes the session of that account that was unused
-// longest and has no request in flight. A member session counts with its aggregate session, which must be open. Errors
-// are [ErrTooMany] and [ErrUnknown].
+// Add opens a session. If one of the session's accounts is full, Add closes the longest idle session of that account
+// that has no request in flight. A member session counts with its aggregate session, which must be open. Errors are
+// [ErrTooMany] and [ErrUnknown].
 func (s *Store) Add(sess *Session) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -255,8 +259,8 @@ func (s *Store) Add(sess *Session) error {
 	return nil
 }
 
-// Use returns a session. Until done is called, the session is in use: it is neither idle nor closed for another
-// session. Use returns [ErrUnknown] if there is no such session.
+// Use returns a session. Until done is called, the session is not closed because it is idle or because an account is
+// full. Use returns [ErrUnknown] if there is no such session.
 func (s *Store) Use(id string, key Key) (sess *Session, done func(), err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -280,10 +284,10 @@ func (s *Store) Use(id string, key Key) (sess *Session, done func(), err error) 
 	}, nil
 }
 
-// Listen returns a session for a stream on which its client listens. The returned context derives from ctx. It is
-// cancelled when the session ends or another stream replaces this one; if parallel is true, streams do not replace one
-// another. Until done is called the session is not idle, but it may be closed if an account is full. Errors are
-// [ErrUnknown], and [ErrTooMany] if the session has 64 streams.
+// Listen adds a stream on which the client listens, and returns the stream's session. The returned context derives from
+// ctx. It is cancelled when the session ends. It is also cancelled when a new stream replaces this stream, unless
+// parallel is true. Until done is called, the session is not idle, but it may be closed if an account is full. Errors
+// are [ErrUnknown], and [ErrTooMany] if the session has 64 streams.
 func (s *Store) Listen(ctx context.Context, id string, key Key, parallel bool) (sess *Session, listening context.Context, done func(), err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -411,14 +415,16 @@ func (s *Store) membersOf(sess *Session) iter.Seq[*Session] {
 	}
 }
 
-// noteClosed records that the server has closed a closed session, or has had the time to do so.
+// noteClosed records that the server has closed a session that the gateway has closed, or that the time for that is
+// over.
 func (s *Store) noteClosed(sess *Session) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.moving.Release(&sess.Accounts, 1)
 }
 
-// List returns the sessions of a tenant, the last used first. Sessions with the same time are ordered by their digests.
+// List returns the sessions of a tenant, the most recently used first. Sessions that were last used at the same time
+// are ordered by digest.
 func (s *Store) List(tenant string) []State {
 	states := s.snapshot(tenant)
 	slices.SortFunc(states, func(a, b State) int {

@@ -21,7 +21,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// over is a transport to a server. The test provides its sessions.
+// over is a transport whose sessions are provided by the test.
 type over struct {
 	upstream.Transport
 
@@ -229,7 +229,7 @@ func TestRun_ClosesIdleSessions(t *testing.T) {
 		if isOpen(s, used) || !isOpen(s, busy) {
 			t.Errorf("open: used %v, busy %v", isOpen(s, used), isOpen(s, busy))
 		}
-		done() // from here on the session is idle
+		done() // the session is now idle
 		time.Sleep(idle - time.Second)
 		if !isOpen(s, busy) {
 			t.Error("a session was closed right after its request")
@@ -249,8 +249,8 @@ func TestRun_ClosesIdleSessions(t *testing.T) {
 	})
 }
 
-// Checks that a new session of a principal that has its maximum closes the session that was unused longest and has no
-// request in flight.
+// Checks that when a principal has the maximum number of sessions, a new session closes the longest idle session that
+// has no request in flight.
 func TestAdd_ClosesLongestIdleSessionWhenFull(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -295,8 +295,8 @@ func TestAdd_ClosesLongestIdleSessionWhenFull(t *testing.T) {
 	})
 }
 
-// Checks that the number of sessions that are being opened is limited, too. Otherwise a server that opens sessions
-// slowly would get more and more of them.
+// Checks that the number of sessions that are being opened is limited, too. Otherwise the number of openings at a slow
+// server could grow without bound.
 func TestBeginOpen_ConcurrentOpeningsAreLimited(t *testing.T) {
 	t.Parallel()
 	s := newStore(t, time.Hour, 2)
@@ -329,8 +329,8 @@ func TestBeginOpen_ConcurrentOpeningsAreLimited(t *testing.T) {
 	}
 }
 
-// Checks under concurrent use that no principal has more sessions than its maximum, that a session in use is never
-// closed for another one, and that each session is closed once.
+// Checks under concurrent use that no principal exceeds its maximum number of sessions, that a session in use is never
+// closed to make space for a new session, and that each session is closed exactly once.
 func TestStore_LimitsHoldUnderConcurrentUse(t *testing.T) {
 	t.Parallel()
 	const most = 4
@@ -394,7 +394,7 @@ func TestStore_BehavesLikeItsModel(t *testing.T) {
 		if err != nil {
 			r.Fatal(err)
 		}
-		var open []*session.Session // the session that was unused longest comes first
+		var open []*session.Session // the longest idle session comes first
 		busy := make(map[*session.Session][]func())
 		use := func(sess *session.Session) {
 			open = append(slices.DeleteFunc(open, func(o *session.Session) bool { return o == sess }), sess)
@@ -465,7 +465,7 @@ func TestStore_BehavesLikeItsModel(t *testing.T) {
 	})
 }
 
-// Checks that the list begins with the session that was used last.
+// Checks that the list begins with the most recently used session.
 func TestList_IsOrderedByLastUse(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -1,5 +1,6 @@
-// Package spans defines the contents of the gateway's spans. They follow OpenTelemetry's semantic conventions for MCP,
-// and have further attributes with the prefix `sluice.`. Spans never contain arguments, results, tokens or session ids.
+// Package spans defines the contents of the gateway's spans. The spans follow OpenTelemetry's semantic conventions for
+// MCP, and have additional attributes with the prefix `sluice.`. Spans never contain arguments, results, tokens or
+// session ids.
 package spans
 
 import (
@@ -27,23 +28,23 @@ const toolError = "tool_error"
 // maxName is the maximum length of a name from a client or server in a span, in bytes.
 const maxName = 128
 
-// Place describes the source or the target of a message.
+// Place describes the server or session from or to which a message is sent.
 type Place struct {
 	// Server is the configured name of the server.
 	Server string
 	// Transport is `tcp` or `pipe`.
 	Transport string
-	// Version is the protocol revision of the session; empty if there is no session.
+	// Version is the protocol revision of the session. It is empty if there is no session.
 	Version string
-	// Session is the digest of the gateway's session, never its id; empty if there is no session.
+	// Session is the digest of the gateway's session id, never the id itself. It is empty if there is no session.
 	Session string
 }
 
-// serverSpanOptions contains the options for the spans of all messages. It does not change.
+// serverSpanOptions contains the options that all server spans share. It is immutable.
 var serverSpanOptions = []trace.SpanStartOption{trace.WithSpanKind(trace.SpanKindServer)}
 
-// Serve starts the server span of a message. If the client is trusted, its span is the parent. Otherwise its span is
-// linked.
+// Serve starts the server span of a message. If the client is trusted, the client's span becomes the parent. Otherwise
+// the client's span is linked.
 func Serve(ctx context.Context, tracer trace.Tracer, m *jsonrpc.Message, client trace.SpanContext, trusted bool) (context.Context, trace.Span) {
 	opts := serverSpanOptions
 	switch {
@@ -57,7 +58,7 @@ func Serve(ctx context.Context, tracer trace.Tracer, m *jsonrpc.Message, client 
 }
 
 // Send starts the client span of a message to a server if the span of ctx is sampled. Otherwise it returns the span of
-// ctx, because neither span would be exported.
+// ctx, because the new span would not be exported, either.
 func Send(ctx context.Context, tracer trace.Tracer, m *jsonrpc.Message, to Place) (context.Context, trace.Span) {
 	if span := trace.SpanFromContext(ctx); span.SpanContext().IsValid() && !span.SpanContext().IsSampled() {
 		return ctx, span
@@ -67,8 +68,8 @@ func Send(ctx context.Context, tracer trace.Tracer, m *jsonrpc.Message, to Place
 	return ctx, span //nolint:spancheck // see above
 }
 
-// Client returns a client's trace context. It reads the context from `_meta`, or otherwise from the header traceparent,
-// which may be empty.
+// Client returns a client's trace context. The context comes from `_meta` or, if `_meta` has none, from the value of
+// the header traceparent, which may be empty.
 func Client(m *jsonrpc.Message, header string, with propagation.TextMapPropagator) trace.SpanContext {
 	parent := cmp.Or(m.Meta.TraceParent, header)
 	if parent == "" {
@@ -116,7 +117,7 @@ func Message(s trace.Span, m *jsonrpc.Message, at Place) {
 	Session(s, at)
 }
 
-// Session sets the attributes that describe the session of a message. They may be set later than the other attributes.
+// Session sets the attributes that describe the session of a message. It may be called later than Message.
 func Session(s trace.Span, at Place) {
 	if !s.IsRecording() {
 		return
@@ -130,8 +131,8 @@ func Session(s trace.Span, at Place) {
 }
 
 // Decision sets the attributes that describe the decision on a call: its id, the code of the refusal, and the decisions
-// of policy and the limiter. The code is empty for an allowed call. d and lease are nil if policy or the limiter was
-// not asked.
+// of policy and the limiter. The code is empty for an allowed call. d is nil if policy was not queried, and lease is
+// nil if the limiter was not queried.
 func Decision(s trace.Span, decision, code string, d *policyv1.Decision, lease *ratelimitv1.Lease) {
 	if !s.IsRecording() {
 		return
@@ -164,7 +165,7 @@ func Approval(s trace.Span, id string, held time.Duration) {
 	}
 }
 
-// ErrorType returns the type of the error in a server's answer; empty if the answer is not an error.
+// ErrorType returns the type of the error in a server's answer. The result is empty if the answer is not an error.
 func ErrorType(a *jsonrpc.Answer) string {
 	switch {
 	case a.IsError:
@@ -172,7 +173,7 @@ func ErrorType(a *jsonrpc.Answer) string {
 	case a.Error.Present():
 		code, err := strconv.Atoi(string(a.ErrorCode.Of(a.Raw)))
 		if err != nil {
-			code = mcp.CodeInvalidRequest // a code that is not a number could be any text
+			code = mcp.CodeInvalidRequest // a code that is not a number could be arbitrary text
 		}
 		return strconv.Itoa(code)
 	default:
@@ -180,8 +181,8 @@ func ErrorType(a *jsonrpc.Answer) string {
 	}
 }
 
-// Answer sets the error type of a server's answer. Answer, ToolError and Error return the type, which is also an
-// attribute of metrics.
+// Answer sets the error type of a server's answer. Answer, ToolError and Error return the error type, which is also a
+// metric attribute.
 func Answer(s trace.Span, a *jsonrpc.Answer) string {
 	failure := ErrorType(a)
 	switch failure {
@@ -208,7 +209,7 @@ func jsonError(s trace.Span, code string) string {
 	return code
 }
 
-// Failed sets the error type of a message that got no usable answer: the code of the refusal.
+// Failed sets the error type of a message that got no usable answer. The error type is the code of the refusal.
 func Failed(s trace.Span, code string) {
 	s.SetAttributes(errorType.String(code))
 	s.SetStatus(codes.Error, code)

@@ -19,7 +19,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/spans"
 )
 
-// described returns the attributes and the status that describe sets on a span.
+// described returns the attributes and the status that the function `describe` sets on a span.
 func described(t *testing.T, describe func(trace.Span)) (map[string]string, sdktrace.Status) {
 	t.Helper()
 	recorder := tracetest.NewSpanRecorder()

@@ -38,12 +38,12 @@ type Writer struct {
 	mu sync.Mutex
 	// started reports whether the stream has begun.
 	started bool
-	// of is the request to answer; nil if the answer is not stored.
+	// of is the request whose answer is stored; nil if the answer is not stored.
 	of dispatch.Replayable
-	// stored is the stored stream, which the client may resume; nil if it cannot be resumed.
+	// stored is the stored stream, which the client may resume; nil if the stream cannot be resumed.
 	stored *session.ReplayStream
-	// last reports whether the answer is being written. detached reports whether the client must reconnect to receive
-	// it. unrecorded reports whether the outcome is not on record.
+	// last reports whether the answer is being written. detached reports whether the client must reconnect to receive the
+	// answer. unrecorded reports whether the outcome is not on record.
 	last, detached, unrecorded bool
 }
 
@@ -131,11 +131,11 @@ func (s *Writer) start() {
 }
 
 // write writes one event. It replaces each line break in the message by a space, because a line break would end the
-// event. In JSON, line breaks are allowed only between tokens, where a space means the same. The caller holds the lock.
+// event. In JSON, line breaks are allowed only between tokens, where a space is equivalent. The caller holds the lock.
 func (s *Writer) write(event upstream.Event, parts ...[]byte) error {
 	if s.stored != nil {
 		id, taken, stored := s.stored.Add(parts...)
-		if s.last && taken && !stored { // the client waits on another connection, and needs an end of the stream
+		if s.last && taken && !stored { // the client waits on another connection until the stream ends
 			lost, err := (&refusal.Refusal{Code: commonv1.Code_CODE_OUTCOME_UNKNOWN, Message: "the answer is too large to be stored for a client that has lost its connection."}).Error(s.of.RawID(), mcp.CodeInternal)
 			if err == nil {
 				s.stored.Add(lost)
@@ -195,7 +195,7 @@ func (s *Writer) Answer(resp dispatch.Response) {
 	if resp.Session != "" {
 		s.w.Header().Set(mcp.HeaderSession, resp.Session)
 	}
-	if resp.Unrecorded { // as a header if no stream has begun, because some clients do not read trailers
+	if resp.Unrecorded { // a header if no stream has begun, because some clients do not read trailers
 		s.setOutcome("unrecorded")
 	}
 	if resp.Detached && s.accepts { // the first event contains the id with which the client reconnects

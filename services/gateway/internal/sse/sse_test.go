@@ -80,7 +80,8 @@ func TestWriter_WritesJSONOrAStream(t *testing.T) {
 	}
 }
 
-// Case U1. Checks that a line break in a message does not end its event, however the message is divided into parts.
+// Case U1. Checks that a line break in a message does not end the event of the message, for every division of the
+// message into parts.
 func TestWriter_LineBreaksStayInTheirEvent(t *testing.T) {
 	t.Parallel()
 	message := []byte("{\"a\":\r\n\n1,\r\"b\":\n" + strings.Repeat(" ", 5000) + "\n2}")

@@ -20,7 +20,7 @@ type IDs struct {
 	aead   cipher.AEAD
 }
 
-// NewIDs returns a translation with a secret of any length. Translations with the same secret return the same ids.
+// NewIDs returns an IDs with a secret of any length. IDs with the same secret return the same encrypted ids.
 func NewIDs(secret []byte) (*IDs, error) {
 	key := sha256.Sum256(append([]byte("ids of tasks: "), secret...))
 	block, err := aes.NewCipher(key[:])

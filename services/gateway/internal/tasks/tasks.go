@@ -58,7 +58,7 @@ type Call struct {
 	Header http.Header
 	// Message is the JSON-RPC request. It must not be changed.
 	Message []byte
-	// Holder is the holder against whose memory and number of tasks the task counts.
+	// Holder identifies the quotas of memory and tasks to which the task is charged.
 	Holder limits.Owner
 }
 
@@ -141,9 +141,9 @@ func (t *Task) Begin(stop context.CancelFunc) bool {
 	return true
 }
 
-// Wait records that the call was not made and that the task waits again, for the same approval or another one, which
-// expires at this time. It returns false if the client has cancelled the task meanwhile. In that case the task has
-// ended.
+// Wait records that the call was not made and that the task continues to wait for this approval, which may be a new
+// approval and expires at this time. It returns false if the client has cancelled the task during the call. In that
+// case the task has ended.
 func (t *Task) Wait(approval string, expires time.Time) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -212,8 +212,8 @@ func NewStore() (*Store, error) {
 	return &Store{memory: memory, byID: make(map[string]*Task), count: count}, err
 }
 
-// HasCapacity reports whether a holder may have one more task. This is also the case if a task of the owner can be
-// removed to make room.
+// HasCapacity reports whether a holder may have one more task. It also returns true if a task of the owner can be
+// removed to make space.
 func (s *Store) HasCapacity(of *limits.Owner, owner string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -250,7 +250,7 @@ func (s *Store) Add(call Call, approval string, expires time.Time) *Task {
 		return nil
 	}
 	t.memory = s.memory.Open(&t.Holder)
-	size := limits.UncountedBytes + len(t.Message) + headerSize(t.Header) // the free part of a holding is for requests in flight
+	size := limits.UncountedBytes + len(t.Message) + headerSize(t.Header) // UncountedBytes are only free for requests in flight
 	if !t.memory.Add(size) {
 		t.memory.Close()
 		s.count.Release(&t.Holder.Accounts, 1)

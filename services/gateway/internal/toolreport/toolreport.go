@@ -29,33 +29,33 @@ const (
 	// reportInterval is the time after which an unchanged list is reported again, so that the catalog knows that the
 	// server still lists these tools.
 	reportInterval = time.Hour
-	// reportTimeout limits one report.
+	// reportTimeout is the timeout of one report.
 	reportTimeout = 10 * time.Second
 )
 
 // Limits of ReportTools. maxDefinition is the maximum size of a definition, in bytes. Tools with a larger definition,
-// or with a name that cannot be called, are left out. maxLeftOut is the maximum number of reported names of left-out
-// tools, and maxLeftName is the maximum length of such a name, in bytes.
+// or with a name that cannot be called, are left out of the report. Their names are reported separately: at most
+// maxLeftOut names, each with at most maxLeftName bytes.
 const (
 	maxDefinition = 1 << 20
 	maxLeftOut    = 1000
 	maxLeftName   = 128
 )
 
-// refusals are the reasons of ReportTools that mean that the list can never be accepted.
+// refusals are the error reasons of ReportTools that mean that the list can never be accepted.
 var refusals = []string{"TOOL_DUPLICATE", "LIST_INVALID", "LIST_TOO_LONG"} //nolint:gochecknoglobals // a constant, which Go has none of for slices
 
 // ErrNotReported means that the list could not be reported. None of its tools may be shown.
 var ErrNotReported = errors.New("the catalog did not accept the list")
 
-// ErrRefused means that the catalog refused the list which should contain a definition.
+// ErrRefused means that the catalog refused the list in which a tool's definition was expected.
 var ErrRefused = errors.New("the catalog refused the server's list")
 
 // A List describes a list of tools: which server sent the list, and which principal receives it.
 type List struct {
 	// Server is the configured name, and Version is the negotiated protocol revision.
 	Server, Version string
-	// Complete reports whether this is the server's complete list.
+	// Complete means that this is the server's complete list.
 	Complete bool
 	// Recipient is the principal that receives the list.
 	Recipient *identityv1.Principal
@@ -63,14 +63,14 @@ type List struct {
 
 // Response is the catalog's response to a list. It is immutable.
 type Response struct {
-	// Digests are the digests of the definitions, by the tools' names. A tool has no digest if the catalog did not
-	// accept it, or if the list contains its name twice.
+	// Digests contains the digests of the definitions, by tool name. A tool has no digest if the catalog did not accept
+	// it, or if the list contains its name twice.
 	Digests map[string][]byte
 	// Activation is the token of the first policy revision that knows the list. It is empty if the catalog refused the
 	// list.
 	Activation string
-	// Refused reports whether the catalog refused the list, for example because a tool's name occurs twice. In that
-	// case it is not known which definition a call would use.
+	// Refused means that the catalog refused the list, for example because a tool's name occurs twice, so that it is not
+	// known which definition a call would use.
 	Refused bool
 	// At is when the catalog answered.
 	At time.Time
@@ -94,12 +94,12 @@ func New(client policyv1.CatalogServiceClient, log *slog.Logger) (*Reporter, err
 	}, nil
 }
 
-// CacheSize returns the number of cached lists, and their total weight: one for each list and one for each digest.
+// CacheSize returns the number of cached lists, and their total weight, to which each list and each digest adds one.
 func (r *Reporter) CacheSize() (lists, weight int) { return r.cache.Size() }
 
-// Report returns the catalog's response to a list. A cached response is returned if it is neither older than age nor
-// older than reportInterval. Otherwise, and for each complete list, Report reports the list and caches the response.
-// Errors wrap [ErrNotReported].
+// Report returns the catalog's response to a list. It returns a cached response if the list is not complete and the
+// response is neither older than age nor older than reportInterval. Otherwise it reports the list and caches the
+// response. Errors wrap [ErrNotReported].
 func (r *Reporter) Report(ctx context.Context, l List, answer *jsonrpc.Answer, age time.Duration) (*Response, error) {
 	key := keyOf(l, answer)
 	if known, ok := r.cache.Get(key); ok && !l.Complete && time.Since(known.At) <= min(age, reportInterval) {
@@ -135,7 +135,7 @@ func (r *Reporter) reportList(ctx context.Context, l List, answer *jsonrpc.Answe
 	case len(resp.GetTools()) != len(sent):
 		return nil, fmt.Errorf("%w: it answered with %d tools, of %d", ErrNotReported, len(resp.GetTools()), len(sent))
 	}
-	listed := make(map[string]int, len(answer.Tools)) // includes the tools that were not sent, because another reader may call them
+	listed := make(map[string]int, len(answer.Tools)) // includes tools that were not sent, which some client may call
 	for _, t := range answer.Tools {
 		listed[t.Name]++
 	}
@@ -147,7 +147,7 @@ func (r *Reporter) reportList(ctx context.Context, l List, answer *jsonrpc.Answe
 	return known, nil
 }
 
-// send sends a list to the catalog, and returns the names of the tools that were sent.
+// send sends a list to the catalog, and returns the response and the names of the tools that were sent.
 func (r *Reporter) send(ctx context.Context, l List, answer *jsonrpc.Answer) (resp *policyv1.ReportToolsResponse, sent []string, err error) {
 	stream, err := r.client.ReportTools(ctx)
 	if err != nil {

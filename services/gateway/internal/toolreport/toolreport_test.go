@@ -42,8 +42,8 @@ func listOf(tb testing.TB, tools string) *jsonrpc.Answer {
 	return a
 }
 
-// Checks that an unchanged list is reported once an hour, and that a different list, server or revision is reported at
-// once.
+// Checks that an unchanged list is reported once an hour, and that a different list, server or revision is reported
+// immediately.
 func TestReport_UnchangedListIsReportedOnceAnHour(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -100,8 +100,8 @@ func TestReport_LeavesOutDefinitionsThatAreTooLong(t *testing.T) {
 	}
 }
 
-// Case T1. Checks that a tool whose name occurs twice cannot be called, even if only one definition was reported
-// because the other is too long or cannot be read.
+// Case T1. Checks that a tool whose name occurs twice cannot be called, even if only one of its two definitions was
+// reported because the other definition is too long or cannot be read.
 func TestReport_ToolListedTwiceHasNoDigest(t *testing.T) {
 	t.Parallel()
 	for name, second := range map[string]string{
@@ -119,7 +119,8 @@ func TestReport_ToolListedTwiceHasNoDigest(t *testing.T) {
 	}
 }
 
-// Checks that a list that cannot be reported has no result, and that a refused list has no digests.
+// Checks that Report returns no response for a list that cannot be reported, and a response without digests for a
+// refused list.
 func TestReport_RefusedListHasNoDigests(t *testing.T) {
 	t.Parallel()
 	r, catalog := newReporter(t)
@@ -156,8 +157,8 @@ func TestReport_EndlessNewListsDoNotFillTheCache(t *testing.T) {
 	}
 }
 
-// BenchmarkKnownList measures a list of 353 real tools that was reported before. The digests are found by a hash of the
-// list.
+// BenchmarkKnownList measures Report for a list of 353 real tools that has already been reported. The digests are found
+// by a hash of the list.
 func BenchmarkKnownList(b *testing.B) {
 	raw, err := os.ReadFile("../../../policy/internal/classify/testdata/lists/claude-flow.json")
 	if err != nil {

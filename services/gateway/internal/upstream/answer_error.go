@@ -33,8 +33,8 @@ func AsAnswerError(err error) error {
 	return err
 }
 
-// AnswerFault returns the fault of a server's answer without text of the server. It is empty if err contains no such
-// fault.
+// AnswerFault returns what is wrong with a server's answer, without text of the server. The result is empty if err
+// contains no [AnswerError].
 func AnswerFault(err error) string {
 	if fault, ok := errors.AsType[*AnswerError](err); ok {
 		return fault.What

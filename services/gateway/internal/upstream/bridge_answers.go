@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 )
 
-// Greeting translates a response to server/discover into a response to initialize, with this revision and raw id.
+// Greeting translates a response to server/discover into a response to initialize, with the given revision and raw id.
 func Greeting(discovered *jsonrpc.Answer, version string, id []byte) (*jsonrpc.Answer, error) {
 	var said struct {
 		Capabilities map[string]jsontext.Value `json:"capabilities"`
@@ -39,7 +39,7 @@ func Greeting(discovered *jsonrpc.Answer, version string, id []byte) (*jsonrpc.A
 	return jsonrpc.ReadAnswer(slices.Concat([]byte(`{"jsonrpc":"2.0","id":`), id, []byte(`,"result":`), raw, []byte(`}`)), jsonrpc.AnswerLimits())
 }
 
-// Discovered translates a response to initialize into a response to server/discover with this raw id.
+// Discovered translates a response to initialize into a response to server/discover with the given raw id.
 func Discovered(greeting *jsonrpc.Answer, id []byte) (*jsonrpc.Answer, error) {
 	var said struct {
 		Capabilities jsontext.Value `json:"capabilities"`

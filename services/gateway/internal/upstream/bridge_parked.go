@@ -26,11 +26,11 @@ import (
 // parked is a request in flight to a server that may send requests of its own before it answers.
 type parked struct {
 	of *stateless
-	// digest identifies the request. Only a repetition of the same request can continue it.
+	// digest identifies the request. Only a repetition with the same digest can continue it.
 	digest [sha256.Size]byte
-	// id and token are the raw id and progress token that the server receives. clientToken is the client's raw token;
-	// nil if there is none. They differ because clients of one caller share a session and may choose equal ids and
-	// tokens.
+	// id and token are the raw id and progress token that the server receives. clientToken is the client's raw token. It
+	// is nil if there is none. The server receives other ids and tokens than the client sent, because clients of one
+	// caller share a session and may choose equal ones.
 	id, token, clientToken []byte
 	// canAsk reports whether the client can receive the server's requests in the answer.
 	canAsk        bool
@@ -49,14 +49,14 @@ type parked struct {
 	count     int
 }
 
-// question is a request of the server: its raw parts and the whole message.
+// question is a request of the server. It contains the raw parts and the whole message.
 type question struct {
 	id, method, params, raw []byte
 	// may reports whether the client may be sent the request, as decided for the current round trip.
 	may bool
 }
 
-// setReceiver sets the receiver for the server's notifications.
+// setReceiver sets the function that receives the server's notifications.
 func (p *parked) setReceiver(events func([]byte), logs bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -67,7 +67,7 @@ func (p *parked) setReceiver(events func([]byte), logs bool) {
 func (p *parked) handleMessage(raw []byte) {
 	m, err := jsonrpc.ReadAnswer(raw, jsonrpc.AnswerLimits())
 	if err != nil {
-		return // the reader of the connection has accepted the message, so this cannot happen
+		return // the connection has already parsed the message, so this cannot happen
 	}
 	if m.Kind == jsonrpc.Request {
 		if !p.addQuestion(m) {
@@ -98,7 +98,7 @@ func (p *parked) handleMessage(raw []byte) {
 	}
 }
 
-// addQuestion stores a request of the server. It returns false if the client cannot be sent the request.
+// addQuestion stores a request of the server. It returns false if the request cannot be sent to the client.
 func (p *parked) addQuestion(m *jsonrpc.Answer) bool {
 	p.of.mu.Lock()
 	unclear := p.of.ambiguous && p.of.running > 1
@@ -128,15 +128,15 @@ func (p *parked) dropQuestion(id []byte) {
 	maps.DeleteFunc(p.questions, func(_ string, q *question) bool { return jsonrpc.SameID(q.id, id) })
 }
 
-// refuse answers a request of the server with the error that no client accepts it.
+// refuse answers a request of the server with an error, because no client accepts the request.
 func (b *stateless) refuse(id []byte) {
 	ctx, cancel := context.WithTimeout(context.Background(), notifyTimeout)
 	defer cancel()
 	_ = b.Notify(ctx, Refused(id, mcp.CodeMethodUnknown, NoClientForRequest).inTrace(ctx, nil)) // without this answer the server waits until its own timeout
 }
 
-// sendResponses sends the client's answers to the server. Requests of the server that are still unanswered are decided
-// again.
+// sendResponses sends the client's answers to the server. The decision on the server's requests that are still
+// unanswered is made again.
 func (p *parked) sendResponses(ctx context.Context, responses map[string]jsontext.Value) error {
 	p.mu.Lock()
 	var replies [][]byte
@@ -173,9 +173,9 @@ func (p *parked) await(ctx context.Context, req Request) (Answer, error) {
 		}
 		open, ready := p.decide(ctx, req)
 		switch {
-		case ctx.Err() != nil: // the client would not receive the state
+		case ctx.Err() != nil: // the client would not receive the state that it needs to continue
 		case !ready:
-			continue // more requests have arrived meanwhile
+			continue // more requests arrived during the decision
 		case open != nil:
 			return p.park(req, open)
 		}
@@ -194,9 +194,9 @@ func (p *parked) await(ctx context.Context, req Request) (Answer, error) {
 	}
 }
 
-// decide decides which of the server's requests the client may be sent. It returns these requests as an object; nil if
-// there are none. The server receives an error for each other request, and continues. ready is false if more requests
-// have arrived meanwhile.
+// decide decides which of the server's requests the client may be sent. It returns the allowed requests as a JSON
+// object, or nil if there are none. The server receives an error for each of the remaining requests, and continues.
+// ready is false if more requests arrived during the decision.
 func (p *parked) decide(ctx context.Context, req Request) (open []byte, ready bool) {
 	p.mu.Lock()
 	undecided := make(map[string]*question)
@@ -252,7 +252,7 @@ func (b *stateless) sendCancellation(id []byte) {
 	_ = b.Notify(ctx, Cancelled(id).inTrace(ctx, nil)) // without this notification, the server only wastes time
 }
 
-// notifyTimeout limits the time for sending a refusal or a cancellation to a server.
+// notifyTimeout is the timeout for sending a refusal or a cancellation to a server.
 const notifyTimeout = 5 * time.Second
 
 // cancelUnanswered cancels a request for which no client waits, unless the server has already answered it.
@@ -267,7 +267,7 @@ func (p *parked) cancelUnanswered(why error) {
 	p.close()
 }
 
-// close releases the resources of a request that has ended.
+// close releases the resources of a finished request.
 func (p *parked) close() {
 	p.cancel(nil)
 	p.has.Close()

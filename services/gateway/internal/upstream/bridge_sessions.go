@@ -22,8 +22,8 @@ import (
 const (
 	// maxRounds is the maximum number of rounds of requests that a server may send before it answers one request.
 	maxRounds = 16
-	// maxState is the maximum size of the state that a server may have sent back. maxResponses is the maximum total
-	// size of the client's answers. Both are in bytes.
+	// maxState is the maximum size of the state that a server may ask the client to send back. maxResponses is the maximum
+	// total size of the client's answers. Both are in bytes.
 	maxState     = 64 << 10
 	maxResponses = 4 << 20
 	// maxSubscribed is the maximum number of resources to which a session may be subscribed.
@@ -31,8 +31,8 @@ const (
 )
 
 // withSessions opens a session with a server that has no sessions. Each request repeats what initialize declared. The
-// client receives requests in the server's answers as requests of the session. A subscription replaces the session's
-// stream.
+// client receives requests in the server's answers as requests of the session. A subscription takes the place of the
+// session's stream.
 func (s *Server) withSessions(ctx context.Context, key principal.Key, first Request) (*Session, Answer, error) {
 	client := new(Client)
 	client.Name, client.Version = first.Message.Client()
@@ -56,25 +56,25 @@ type sessions struct {
 	client *Client
 
 	mu sync.Mutex
-	// calls contains the requests in flight. pending contains the requests to the client that wait for responses, by a
-	// key of their ids.
+	// calls contains the requests in flight. pending contains the requests to the client that wait for responses, keyed by
+	// their ids.
 	calls   map[*sent]struct{}
 	pending map[string]chan *jsonrpc.Answer
-	// level is the lowest level of log messages that the client wants, as raw JSON; nil if the client wants none.
+	// level is the lowest level of log messages that the client wants, as raw JSON. It is nil if the client wants none.
 	level []byte
 	// uris are the resources to which the session is subscribed. renewed is closed and replaced when they change.
 	uris    []string
 	renewed chan struct{}
 }
 
-// sent is a request in flight, with the key of its id.
+// sent is a request in flight, together with the key of its id.
 type sent struct {
 	key    string
 	cancel context.CancelCauseFunc
 }
 
-// Request implements [Conn]. If the server's answer contains requests to the client, Request has the client answer
-// them, and sends the request again with the answers.
+// Request implements [Conn]. If the server's answer contains requests to the client, Request forwards them to the
+// client, and sends the original request again with the client's answers.
 func (b *sessions) Request(ctx context.Context, req Request, events func([]byte)) (Answer, error) {
 	if mcp.IsRemoved(req.Method()) {
 		return b.applySetting(req)
@@ -100,7 +100,7 @@ func (b *sessions) Request(ctx context.Context, req Request, events func([]byte)
 		} else {
 			answer, err = b.Conn.Request(ctx, leg, events)
 		}
-		if err != nil && rounds > 0 { // the class of err is that of the last round trip, but the server has received an earlier one
+		if err != nil && rounds > 0 { // err describes only the last round trip, but the server has received an earlier one
 			return answer, sentBefore(err)
 		}
 		if err != nil || !needsInput(answer.Message) {
@@ -135,7 +135,7 @@ func sentBefore(err error) error {
 	return fmt.Errorf("%w: %s", errors.Join(what...), err) //nolint:errorlint // see above
 }
 
-// members returns the members of `_meta` that repeat what the session has negotiated.
+// members returns the `_meta` members that repeat what the session has negotiated.
 func (b *sessions) members() []byte {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -189,7 +189,7 @@ func (b *sessions) restartSubscription() {
 	}
 }
 
-// wants returns what the stream contains, and a channel that is closed when that changes.
+// wants returns which notifications the stream must contain, and a channel that is closed when these change.
 func (b *sessions) wants() (Wanted, <-chan struct{}) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -218,8 +218,8 @@ var (
 	errUnreadable = errors.New("its request can't be read")
 )
 
-// askClient has the client answer the requests in an answer. It returns the params with which the request must be
-// repeated.
+// askClient sends the requests in an answer to the client and waits for the responses. It returns the params for the
+// repetition of the original request.
 func (b *sessions) askClient(ctx context.Context, answer *jsonrpc.Answer, events func([]byte)) ([]byte, error) {
 	var asks struct {
 		Inputs map[string]struct {
@@ -279,8 +279,8 @@ func (b *sessions) askClient(ctx context.Context, answer *jsonrpc.Answer, events
 	return params, nil
 }
 
-// registerRequest registers a request to the client with this id until done is called. The response arrives on the
-// channel.
+// registerRequest registers a request to the client under the given id until done is called. The channel receives the
+// response.
 func (b *sessions) registerRequest(id []byte) (responses chan *jsonrpc.Answer, done func()) {
 	key := jsonrpc.IDKey(id)
 	responses = make(chan *jsonrpc.Answer, 1)
@@ -325,8 +325,8 @@ func (b *sessions) Notify(_ context.Context, req Request) error {
 	return nil
 }
 
-// Listen implements [Conn]. The stream is a subscription to all lists, and to the resources to which the session is
-// subscribed.
+// Listen implements [Conn]. The stream is a subscription to changes of all lists, and of the resources to which the
+// session is subscribed.
 func (b *sessions) Listen(ctx context.Context, to Listener) error {
 	opened := sync.OnceFunc(to.Opened)
 	for {
@@ -338,7 +338,8 @@ func (b *sessions) Listen(ctx context.Context, to Listener) error {
 	}
 }
 
-// subscribe passes on the events of one subscription. resubscribe reports whether another subscription must replace it.
+// subscribe passes the events of one subscription to the listener. resubscribe reports whether another subscription
+// must replace it.
 func (b *sessions) subscribe(ctx context.Context, to Listener, opened func(), wanted Wanted, renewed <-chan struct{}) (resubscribe bool, err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

@@ -72,7 +72,7 @@ func (s *statelessServer) received() []string {
 
 const discovered = `{"supportedVersions":["2026-07-28"],"capabilities":{"tools":{},"logging":{},"resources":{"subscribe":true}},"instructions":"i","_meta":{"io.modelcontextprotocol/serverInfo":{"name":"s","version":"1"}}}`
 
-// serverOf returns a server that is reached through this transport.
+// serverOf returns a server that is reached through the given transport.
 func serverOf(t *testing.T, over upstream.Transport) *upstream.Server {
 	t.Helper()
 	counts, err := meters.New(noop.Meter{})
@@ -123,7 +123,7 @@ func request(t *testing.T, text string, memory *limits.Memory) upstream.Request 
 const inputs = `"result":{"resultType":"input_required","inputRequests":{"a":{"method":"elicitation/create","params":{"n":1e2}},"b":{"method":"roots/list"}},"requestState":"s\u00e9"}`
 
 // Checks that each request repeats what the session declared. If the server asks for input, it receives the request
-// again with the answers and its state. All other bytes are unchanged.
+// again, with the client's answers and the server's own state added, and all other bytes unchanged.
 func TestSessions_RepeatsDeclarationsAndAnswersInput(t *testing.T) {
 	t.Parallel()
 	s := new(statelessServer)
@@ -171,8 +171,8 @@ func TestSessions_RepeatsDeclarationsAndAnswersInput(t *testing.T) {
 	}
 }
 
-// Case U1. Checks that a request ends with an error if the server asks for input without end, no client accepts its
-// requests, they cannot be read, or the client does not answer.
+// Case U1. Checks that a request ends with an error if the server never stops asking for input, if no client accepts
+// the server's requests, if they cannot be parsed, or if the client does not answer.
 func TestSessions_UnansweredInputEndsTheRequest(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -211,8 +211,8 @@ func TestSessions_UnansweredInputEndsTheRequest(t *testing.T) {
 	}
 }
 
-// Checks that settings of a session are sent to the server with each request, and that the bridge refuses methods that
-// the server does not have.
+// Checks that session settings are sent to the server with each request, and that the bridge refuses methods that the
+// server does not have.
 func TestSessions_SendsSettingsWithEachRequest(t *testing.T) {
 	t.Parallel()
 	s := &statelessServer{answers: func(context.Context, upstream.Request, func([]byte)) (string, error) { return `"result":{}`, nil }}
@@ -281,8 +281,8 @@ func TestSessions_CancellationEndsTheRequest(t *testing.T) {
 	})
 }
 
-// Checks that the stream of a session is a subscription, which is replaced when the client subscribes to other
-// resources.
+// Checks that the stream of a session is a subscription, and that another subscription replaces it when the client
+// subscribes to other resources.
 func TestSessions_StreamIsASubscription(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -323,8 +323,8 @@ func TestSessions_StreamIsASubscription(t *testing.T) {
 	})
 }
 
-// Checks that a request counts as sent after the server has received one round trip, even if the next one fails. A
-// request that already contains the members of the second round trip is not sent.
+// Checks that a request counts as sent once the server has received one round trip, even if the next round trip fails.
+// A request that already contains the members of the second round trip is not sent.
 func TestSessions_RequestCountsAsSentAfterFirstRoundTrip(t *testing.T) {
 	t.Parallel()
 	s := new(statelessServer)

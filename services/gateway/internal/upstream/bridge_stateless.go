@@ -20,8 +20,8 @@ import (
 )
 
 const (
-	// parkedFor is how long a request with open requests of the server waits until the client repeats it. maxParked is
-	// the maximum number of such requests of one client at one server.
+	// parkedFor is how long a request for which the server has open requests waits until the client repeats it. maxParked
+	// is the maximum number of waiting requests per client and server.
 	parkedFor = 10 * time.Minute
 	maxParked = 16
 	// gatherTime is how long the bridge waits for further requests of the server after the first one.
@@ -75,9 +75,9 @@ type stateless struct {
 
 	greeting *jsonrpc.Answer
 	server   *Server
-	// accounts are the quotas against which waiting requests count.
+	// accounts are the quotas to which waiting requests are charged.
 	accounts principal.Accounts
-	// ambiguous reports whether the server does not say to which call its requests belong.
+	// ambiguous is true if the server does not say to which call its requests belong.
 	ambiguous bool
 
 	// resourceLock is a lock for subscribing to one resource and unsubscribing from it, which must happen in order. It
@@ -90,14 +90,15 @@ type stateless struct {
 	closed bool
 	// running is the number of requests in flight.
 	running int
-	// parked contains the calls that wait for their client, by the state that the client sends back.
+	// parked contains the calls that wait for their client, keyed by the state that the client sends back.
 	parked map[string]*parked
-	// listeners contains the subscriptions. endStream ends the stream that they share; nil if there is no stream.
+	// listeners contains the subscriptions. endStream ends the stream that the subscriptions share. It is nil if there is
+	// no stream.
 	listeners map[*listener]struct{}
 	endStream context.CancelFunc
 }
 
-// retryMembers contains the members that distinguish a repeated request from the first one.
+// retryMembers contains the params members that a repeated request has in addition to those of the first request.
 type retryMembers struct {
 	Responses map[string]jsontext.Value `json:"inputResponses"`
 	State     string                    `json:"requestState"`
@@ -144,8 +145,7 @@ func (b *stateless) Request(ctx context.Context, req Request, events func([]byte
 	return p.await(ctx, req)
 }
 
-// begin sends a request, which continues when its first round trip ends. events receives its notifications from the
-// first one on.
+// begin sends a request that outlives its first round trip. events receives all notifications of the request.
 func (b *stateless) begin(ctx context.Context, req Request, sent *jsonrpc.Message, digest [sha256.Size]byte, events func([]byte), logs bool) (*parked, error) {
 	p := &parked{
 		events: events, logs: logs,
@@ -192,7 +192,7 @@ func (b *stateless) begin(ctx context.Context, req Request, sent *jsonrpc.Messag
 	return p, nil
 }
 
-// resume removes the request that waits with this state and returns it; nil if there is none.
+// resume removes the request that waits under the given state and returns it. It returns nil if there is none.
 func (b *stateless) resume(state string, digest [sha256.Size]byte) *parked {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -206,8 +206,8 @@ func (b *stateless) resume(state string, digest [sha256.Size]byte) *parked {
 	return p
 }
 
-// Close implements [Conn]. It ends the waiting requests and everything that the bridge has started. It returns at the
-// latest when ctx ends.
+// Close implements [Conn]. It ends the waiting requests and everything that the bridge has started. It returns when ctx
+// ends at the latest.
 func (b *stateless) Close(ctx context.Context) error {
 	b.mu.Lock()
 	waiting := b.parked

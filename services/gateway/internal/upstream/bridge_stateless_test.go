@@ -128,7 +128,7 @@ func holding(t *testing.T) *limits.Memory {
 	return memory
 }
 
-// leg returns a request of 2026-07-28 with these params.
+// leg returns a request of 2026-07-28 with the given params.
 func leg(t *testing.T, id int, params string) upstream.Request {
 	t.Helper()
 	r := request(t, fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"t","arguments":{"n":1e2},"_meta":{%s,"progressToken":"mine"}%s}}`, id, requestMeta, params), holding(t))
@@ -136,7 +136,7 @@ func leg(t *testing.T, id int, params string) upstream.Request {
 	return r
 }
 
-// stateOf returns the requestState of an answer with requests.
+// stateOf returns the requestState of an answer that contains requests to the client.
 func stateOf(t *testing.T, a upstream.Answer) string {
 	t.Helper()
 	var said struct {
@@ -169,8 +169,8 @@ func asker(s *statefulServer) {
 	}
 }
 
-// Checks that the server's requests during a call are answered by repeating the call, and that the call then continues.
-// The server sees only one call.
+// Checks that a client answers the server's requests during a call by repeating the call, that the waiting call
+// continues with the answers, and that the server sees only one call.
 func TestStateless_RepeatedCallContinues(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -217,7 +217,7 @@ func TestStateless_RepeatedCallContinues(t *testing.T) {
 	})
 }
 
-// Checks that messages that the server sends immediately are received, even before the client's receiver is set.
+// Checks that messages of a server are received even if the server sends them before the client's receiver is set.
 func TestStateless_ImmediateMessagesAreReceived(t *testing.T) {
 	t.Parallel()
 	s := &statefulServer{answers: func(_ context.Context, r upstream.Request, events func([]byte)) (string, error) {
@@ -338,8 +338,8 @@ func TestStateless_WaitingCallEnds(t *testing.T) {
 	})
 }
 
-// Case U1. Checks that a request of the server that arrives while another one is being decided is decided separately,
-// and that a client cannot answer a request that it was not sent.
+// Case U1. Checks that a request of the server that arrives during the decision on an earlier request gets its own
+// decision, and that a client cannot answer a request that it has not received.
 func TestStateless_LateServerRequestIsDecidedSeparately(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -386,7 +386,8 @@ func TestStateless_LateServerRequestIsDecidedSeparately(t *testing.T) {
 	})
 }
 
-// Case N2. Checks that the requests of one caller that wait at a server are limited, over all the caller's clients.
+// Case N2. Checks that the number of waiting requests per caller and server is limited, across all clients of the
+// caller.
 func TestStateless_WaitingRequestsOfACallerAreLimited(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

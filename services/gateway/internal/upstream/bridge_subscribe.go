@@ -17,12 +17,12 @@ import (
 )
 
 const (
-	// reopenFirst is the pause before the stream of a session is opened again after its end. The pause doubles each
-	// time, up to reopenMost.
+	// reopenFirst is the pause before the stream of a session is opened again after its end. The pause doubles each time
+	// the stream ends without an event, up to reopenMost.
 	reopenFirst = time.Second
 	reopenMost  = time.Minute
 	// maxQueued is the maximum number of notifications that wait for one client. maxNotice is the maximum size of a
-	// notification that is passed on, in bytes.
+	// notification that is forwarded, in bytes.
 	maxQueued = 64
 	maxNotice = 64 << 10
 )
@@ -31,7 +31,7 @@ const (
 type listener struct {
 	id     jsontext.Value
 	filter notifications
-	// granted are the resources whose changes the server reports. It is guarded by the bridge's lock.
+	// granted contains the resources whose changes the server reports. It is guarded by the bridge's lock.
 	granted []string
 
 	// queue contains the notifications for the client. A goroutine of the listener sends them, so that a slow client
@@ -49,7 +49,7 @@ type notifications struct {
 	URIs      []string `json:"resourceSubscriptions,omitempty"`
 }
 
-// wants reports whether the subscription contains notifications of this method.
+// wants reports whether the subscription includes notifications with this method.
 func (n notifications) wants(method string) bool {
 	switch method {
 	case mcp.MethodToolsChanged:
@@ -80,7 +80,7 @@ func (b *stateless) subscribe(ctx context.Context, req Request, events func([]by
 		return errorAnswer(req, mcp.CodeInvalidParams, "The params of the subscription are invalid.")
 	}
 	l := &listener{id: req.ID(), filter: params.Notifications, queue: make(chan []byte, maxQueued), full: make(chan struct{})}
-	b.addListener(l, req.Room) // before the server is asked, so that a listener that leaves sees that the resource is still wanted
+	b.addListener(l, req.Room) // first, so that a leaving listener does not unsubscribe from the same resources
 	defer b.removeListener(l)
 	within, cancel := context.WithTimeout(ctx, subscribeTimeout)
 	defer cancel()
@@ -120,7 +120,7 @@ func (b *stateless) subscribeResource(ctx context.Context, method, uri string, m
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-	if method == mcp.MethodUnsubscribe && b.wanted(uri) { // another client has subscribed meanwhile
+	if method == mcp.MethodUnsubscribe && b.wanted(uri) { // another client has subscribed in the meantime
 		return nil
 	}
 	room := memory.Sibling()
@@ -132,7 +132,7 @@ func (b *stateless) subscribeResource(ctx context.Context, method, uri string, m
 	return err
 }
 
-// wanted reports whether a subscription contains a resource.
+// wanted reports whether any subscription includes a resource.
 func (b *stateless) wanted(uri string) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -144,8 +144,8 @@ func (b *stateless) wanted(uri string) bool {
 	return false
 }
 
-// subscribeTimeout limits subscribing to all resources of one listener, and unsubscribeTimeout limits unsubscribing
-// from them.
+// subscribeTimeout is the timeout for subscribing to all resources of one listener, and unsubscribeTimeout is the
+// timeout for unsubscribing from all of them.
 const (
 	subscribeTimeout   = 30 * time.Second
 	unsubscribeTimeout = 5 * time.Second
@@ -193,7 +193,7 @@ func (b *stateless) stream(ctx context.Context, memory *limits.Memory) {
 		_ = recover() // net/http recovers panics only in the goroutine of a request
 		b.mu.Lock()
 		defer b.mu.Unlock()
-		if ctx.Err() == nil { // the server has no stream now, and may have one when the next subscription begins
+		if ctx.Err() == nil { // the server has no stream now, but may have one when the next subscription begins
 			b.endStream = nil
 		}
 	}()
@@ -214,7 +214,7 @@ func (b *stateless) stream(ctx context.Context, memory *limits.Memory) {
 	}
 }
 
-// dispatch passes a message to the subscriptions that contain it.
+// dispatch passes a message to the subscriptions that include it.
 func (b *stateless) dispatch(ctx context.Context, raw []byte) {
 	m, err := jsonrpc.ReadAnswer(raw, jsonrpc.AnswerLimits())
 	if raw == nil || err != nil {
@@ -237,7 +237,7 @@ func (b *stateless) dispatch(ctx context.Context, raw []byte) {
 	}
 }
 
-// queueNotification queues a notification with the subscription's id.
+// queueNotification adds the subscription's id to a notification and queues it.
 func (l *listener) queueNotification(m *jsonrpc.Answer) {
 	params := make(map[string]jsontext.Value)
 	meta := make(map[string]jsontext.Value)

@@ -12,8 +12,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// Checks that subscriptions share the stream of the session. Each client receives its notifications with its own
-// subscription id. The server is subscribed to a resource as long as a subscription needs it.
+// Checks that subscriptions share the stream of the session. Each client receives notifications with its own
+// subscription id. The gateway stays subscribed to a resource of the server as long as any client's subscription
+// includes it.
 func TestStateless_SubscriptionsShareAStream(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -96,8 +97,8 @@ func TestStateless_SubscriptionsShareAStream(t *testing.T) {
 	})
 }
 
-// Checks that a client that reads its subscription slowly does not delay others and that its subscription ends. A
-// resource stays subscribed if one client leaves it while another subscribes to it.
+// Checks that the subscription of a slow client ends and does not delay other clients. A resource stays subscribed if
+// one client leaves it while another subscribes to it.
 func TestStateless_SlowSubscriberDelaysNoOther(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -164,8 +165,8 @@ func TestStateless_SlowSubscriberDelaysNoOther(t *testing.T) {
 	})
 }
 
-// Checks that a change that a process over stdio reports during a call is sent only to subscribers, because the process
-// does not say to which request a message belongs.
+// Checks that a change that a stdio process reports during a call is sent only to subscribers, because the process does
+// not say to which request a message belongs.
 func TestStateless_ChangesGoOnlyToSubscribers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

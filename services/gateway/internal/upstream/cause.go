@@ -23,9 +23,9 @@ type CauseError struct {
 	// Detail may be shown only to operators of the home tenant. An example is the last line of a program's standard
 	// error. It is redacted, escaped and bounded, and may be empty.
 	Detail string
-	// Lasts reports whether the same request fails until an operator changes something.
+	// Lasts is true if the same request will fail until an operator changes something.
 	Lasts bool
-	// RetryAfter is the time after which the same request may succeed; 0 if that is not known.
+	// RetryAfter is the time after which the same request may succeed. It is 0 if that is not known.
 	RetryAfter time.Duration
 	// Err is the error that is logged at level debug. It is never nil.
 	Err error
@@ -37,14 +37,15 @@ func (c *CauseError) Error() string { return c.Err.Error() }
 // Unwrap returns Err.
 func (c *CauseError) Unwrap() error { return c.Err }
 
-// CauseOf returns the cause in err's chain; nil if there is none.
+// CauseOf returns the [CauseError] in err's chain, or nil if there is none.
 func CauseOf(err error) *CauseError {
 	cause, _ := errors.AsType[*CauseError](err)
 	return cause
 }
 
-// WithClass returns an error of the given class with the text of err, its cause, and its [LimitError]. It drops the
-// class of err, because what is known about one message says nothing about another message.
+// WithClass returns an error of the given class, such as [ErrNeverSent], with the text of err and with the [CauseError]
+// and [LimitError] in its chain. The class of err is dropped, because what is known about one message says nothing
+// about another message.
 func WithClass(class error, what string, err error) error {
 	out := classedError{text: fmt.Sprintf("%v: %s: %v", class, what, err), under: []error{class}}
 	if limit, ok := errors.AsType[*LimitError](err); ok {
@@ -80,9 +81,9 @@ func Network(err error) string {
 	return ""
 }
 
-// ForLog returns the text of an error for the log at level debug. The text says why a request has no usable answer,
-// what operators may know about it, which address was not reached, and how an answer is malformed. Unlike the text of
-// err, it quotes no header, no argument and no part of an answer.
+// ForLog returns the text of an error for the log at level debug. The text says why a request has no usable answer, and
+// gives the details that operators may see, the address that was not reached, and what is malformed in an answer.
+// Unlike the text of err, it quotes no header, no argument and no part of an answer.
 func ForLog(err error) string {
 	reason := reasonOf(Answer{}, err)
 	parts := []string{reason.text}

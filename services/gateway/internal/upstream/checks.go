@@ -16,8 +16,9 @@ import (
 // ErrForged means that a server sent an answer that only the gateway may send.
 var ErrForged = errors.New("the server answered with the error code of the gateway's own refusals")
 
-// IsForged reports whether a reader could take a server's answer for a refusal of the gateway, because its error code
-// is one of the gateway's, in any spelling, or is not a number. The data of such an error would be read as a decision.
+// IsForged reports whether a client could take a server's answer for a refusal of the gateway. This is the case if the
+// error code is one of the gateway's codes, in any spelling, or is not a number. The client would read the data of such
+// an error as a decision.
 func IsForged(a *jsonrpc.Answer) bool {
 	if !a.Error.Present() {
 		return false
@@ -26,7 +27,7 @@ func IsForged(a *jsonrpc.Answer) bool {
 	return err != nil || HasCode(a, mcp.CodeRefused)
 }
 
-// HasCode reports whether a server's answer is an error with this code, in any spelling. Many readers treat -32042.0 as
+// HasCode reports whether a server's answer is an error with this code, in any spelling. Many parsers treat -32042.0 as
 // -32042.
 func HasCode(a *jsonrpc.Answer, code int) bool {
 	if !a.Error.Present() {
@@ -43,14 +44,14 @@ func SpeaksModern(a *jsonrpc.Answer) bool {
 }
 
 // BelongsToRequest reports whether a server's notification may be passed to the client of the request during which it
-// arrives. A progress notification must have the request's token, which is nil if the request has none. The receiver
-// decides on other notifications.
+// arrives. A progress notification must have the request's progress token; token is nil if the request has none. Other
+// notifications are accepted, and their receiver decides on them.
 func BelongsToRequest(a *jsonrpc.Answer, token []byte) bool {
 	return a.Method != mcp.MethodProgress || jsonrpc.SameID(a.ProgressToken.Of(a.Raw), token)
 }
 
-// ClassOf returns the class of an error of a request: [ErrNeverSent], [ErrTimeout] or [ErrNoAnswer]. The class of any
-// other error is ErrNoAnswer.
+// ClassOf returns the class of an error of a request: [ErrNeverSent], [ErrTimeout] or [ErrNoAnswer]. Any other error
+// has the class ErrNoAnswer.
 func ClassOf(err error) error {
 	for _, class := range []error{ErrNeverSent, ErrTimeout} {
 		if errors.Is(err, class) {

@@ -8,12 +8,12 @@ import (
 )
 
 const (
-	// maxInFlight is the maximum number of requests that wait for one server at a time.
+	// maxInFlight is the maximum number of requests in flight per server.
 	maxInFlight = 4096
 	// maxFailures is the number of failed connections in a row after which no requests are sent to the server.
 	maxFailures = 10
-	// OpenDuration is how long no requests are sent after that. Then requests are sent again, and the first request
-	// that does not reach the server starts another pause.
+	// OpenDuration is how long no requests are sent after maxFailures failures. After this pause, requests are sent again,
+	// and the first request that does not reach the server starts another pause.
 	OpenDuration = 2 * time.Second
 )
 
@@ -22,15 +22,15 @@ var (
 	// ErrUnreached means that there was no connection to the server, because its address refuses connections or does
 	// not exist. A request cannot cause this error.
 	ErrUnreached = errors.New("the server can't be reached")
-	// ErrCircuitOpen means that no request is sent because the server was not reached many times in a row.
+	// ErrCircuitOpen means that no request is sent because many connection attempts in a row have failed.
 	ErrCircuitOpen = errors.New("the server could not be reached many times in a row; it is tried again in a moment")
 	// ErrBusy means that too many requests wait for the server.
 	ErrBusy = errors.New("too many requests wait for the server")
 )
 
 // circuitBreaker decides whether requests are sent to a server. Only failed connections count. A request that the
-// server fails, or answers too late, must not prevent requests of other callers. circuitBreaker is safe for concurrent
-// use.
+// server answers with an error or too late must not block requests of other callers. circuitBreaker is safe for
+// concurrent use.
 type circuitBreaker struct {
 	// onOpen is called when a pause begins.
 	onOpen func()
@@ -41,7 +41,7 @@ type circuitBreaker struct {
 	until    time.Time
 }
 
-// do makes a request, unless requests are paused or too many are in flight.
+// do calls `request`, unless requests are paused or too many are in flight.
 func (h *circuitBreaker) do(request func() (Answer, error)) (answer Answer, err error) {
 	if err := h.begin(); err != nil {
 		return Answer{}, err
@@ -64,8 +64,8 @@ func (h *circuitBreaker) begin() error {
 	return nil
 }
 
-// end records the end of a request, and what its error says about the connection. Any answer shows that the server can
-// be reached. A cancelled request, or a request that was not sent for another reason, shows nothing.
+// end records the end of a request, and what err says about the connection. Any answer shows that the server is
+// reachable. A request that was cancelled, or not sent for a reason other than the connection, shows nothing.
 func (h *circuitBreaker) end(err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -81,7 +81,7 @@ func (h *circuitBreaker) end(err error) {
 	}
 }
 
-// state returns the number of requests in flight, and the end of the pause; zero if requests are not paused.
+// state returns the number of requests in flight, and the end of the pause. until is zero if requests are not paused.
 func (h *circuitBreaker) state() (inFlight int32, until time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

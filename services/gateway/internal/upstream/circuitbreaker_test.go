@@ -20,8 +20,8 @@ func ask(t *testing.T, sess *upstream.Session) error {
 	return err
 }
 
-// Checks that no requests are sent to a server that could not be reached many times in a row, and that it is tried
-// again after a pause.
+// Checks that no requests are sent to a server after many failed connections in a row, and that requests are sent again
+// after a pause.
 func TestCircuitBreaker_PausesUnreachableServer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -69,7 +69,7 @@ func TestCircuitBreaker_PausesUnreachableServer(t *testing.T) {
 }
 
 // Case X1. Checks that a caller's request cannot cause a pause. Any sign that the server can be reached resets the
-// count. A request that takes long after a pause delays no other request.
+// count. After a pause, a slow request does not delay other requests.
 func TestCircuitBreaker_CallerCannotOpenIt(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -119,8 +119,8 @@ func TestCircuitBreaker_CallerCannotOpenIt(t *testing.T) {
 	})
 }
 
-// Checks that the number of requests that wait for one server is limited, and that one more does not disturb the
-// waiting requests.
+// Checks that the number of requests in flight per server is limited, and that a refused request does not affect the
+// requests in flight.
 func TestCircuitBreaker_LimitsRequestsInFlight(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

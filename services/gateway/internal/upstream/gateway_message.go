@@ -17,9 +17,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/telemetry"
 )
 
-// A GatewayMessage is a message that the gateway writes itself, for messages that need no rule. Only the functions
-// below create one. It consists of known fields, and contains data of a client only where the function's comment says
-// so. The zero value is no message and is never sent.
+// A GatewayMessage is a message that the gateway writes itself and that needs no policy rule. Only functions of this
+// file create a GatewayMessage. It consists of known fields, and contains data of a client only where the comment of
+// the creating function says so. The zero value is no message and is never sent.
 type GatewayMessage struct{ message *jsonrpc.Message }
 
 // Request returns the message as a request with a W3C traceparent, which may be empty, and a memory budget for its
@@ -47,8 +47,9 @@ const (
 )
 
 // Initialize returns the request that opens a session. If version is not a revision that the gateway speaks, the
-// request contains the newest. The request contains the client's name and version, cut to 64 and 32 bytes. Characters
-// other than ASCII letters, digits and ` ._-/@+()` are dropped. The request declares exactly these abilities.
+// request contains the newest revision. The request contains the client's name and version, cut to 64 and 32 bytes.
+// Characters other than ASCII letters, digits and ` ._-/@+()` are dropped. The request declares exactly the abilities
+// in claims.
 func Initialize(version, client, clientVersion string, claims ...mcp.Ability) GatewayMessage {
 	if !mcp.IsSupported(version) {
 		version = mcp.Supported()[0]
@@ -56,22 +57,22 @@ func Initialize(version, client, clientVersion string, claims ...mcp.Ability) Ga
 	return initialize(version, client, clientVersion, mcp.CapabilitiesJSON(claims))
 }
 
-// initialize is [Initialize] with the claims as a raw object that the gateway has written.
+// initialize is [Initialize] with claims as a raw JSON object that the gateway has written.
 func initialize(version, client, clientVersion, claims string) GatewayMessage {
 	return gatewayRequest(mcp.MethodInitialize, `{"protocolVersion":"`+version+`","capabilities":`+claims+`,"clientInfo":`+clientInfo(client, clientVersion)+`}`)
 }
 
 // A Client describes the client of a request without a session (MCP 2026-07-28): its abilities, name and version. The
-// limits of [Initialize] apply to the name and the version. A nil Client describes nothing.
+// limits of [Initialize] apply to the name and the version. A nil Client adds nothing to a request.
 type Client struct {
 	Name, Version string
 	Claims        []mcp.Ability
-	// rawCapabilities is the raw object of abilities, written by the gateway. If it is nil, Claims is used.
+	// rawCapabilities is the raw capabilities object, written by the gateway. If it is nil, Claims is used.
 	rawCapabilities []byte
 }
 
-// meta returns the member `_meta` of a request with a comma after it. It is empty for a nil client, which is that of a
-// request in a session.
+// meta returns the `_meta` member of a request, followed by a comma. It returns "" for a nil client, because a request
+// in a session has no such member.
 func (c *Client) meta() string {
 	if c == nil {
 		return ""
@@ -79,7 +80,7 @@ func (c *Client) meta() string {
 	return `"_meta":{` + string(c.members()) + `},`
 }
 
-// members returns the members of `_meta` that describe the client.
+// members returns the `_meta` members that describe the client.
 func (c *Client) members() []byte {
 	claims := mcp.CapabilitiesJSON(c.Claims)
 	if c.rawCapabilities != nil {
@@ -117,7 +118,8 @@ func Subscribe(id []byte, of *Client, wanted Wanted) GatewayMessage {
 }
 
 // ListTools returns the request for one page of the list of tools: the first page if cursor is empty, and otherwise the
-// page at that cursor of the server. of describes the client of a request without a session, and is nil in a session.
+// page at that cursor of the server. The argument `of` describes the client of a request without a session, and is nil
+// in a session.
 func ListTools(cursor string, of *Client) GatewayMessage {
 	if cursor == "" {
 		return gatewayRequest(mcp.MethodToolsList, `{`+strings.TrimSuffix(of.meta(), ",")+`}`)
@@ -129,7 +131,7 @@ func ListTools(cursor string, of *Client) GatewayMessage {
 	return gatewayRequest(mcp.MethodToolsList, `{`+of.meta()+`"cursor":`+string(quoted)+`}`)
 }
 
-// Initialized returns the notification that ends the opening of a session.
+// Initialized returns the notification that completes the opening of a session.
 func Initialized() GatewayMessage { return notification(mcp.MethodInitialized, "") }
 
 // RootsChanged returns the notification that the client's roots have changed.
@@ -179,8 +181,8 @@ func newGatewayMessage(text string) GatewayMessage {
 	return GatewayMessage{m}
 }
 
-// cleanClientText returns the allowed characters of a client's text, cut to most bytes. It returns "unknown" if the text
-// contains no allowed character.
+// cleanClientText returns the allowed characters of a client's text, truncated to `most` bytes. It returns "unknown" if
+// no allowed character is left.
 func cleanClientText(text string, most int) string {
 	allowed := strings.Map(func(r rune) rune {
 		switch {

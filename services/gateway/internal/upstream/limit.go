@@ -12,7 +12,7 @@ type LimitError struct {
 	Key string
 	// What says which limit was reached, such as "it reached its limit of 512 tasks".
 	What string
-	// RetryAfter is the time until the program may be started again; 0 if the program has only just ended.
+	// RetryAfter is the time until the program may be started again. It is 0 if the program has only just ended.
 	RetryAfter time.Duration
 }
 

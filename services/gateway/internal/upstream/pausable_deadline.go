@@ -6,15 +6,15 @@ import (
 	"time"
 )
 
-// maxPaused is the maximum time for which a server may wait for its client during one call.
+// maxPaused is how long a server may wait for its client during one call.
 const maxPaused = time.Hour
 
-// PausableDeadline limits how long a server works on a call. The time for which the server waits for the client does
-// not count. The zero value is ready to use, and a nil PausableDeadline has no limit. It is safe for concurrent use.
+// PausableDeadline limits how long a server works on a call. Time in which the server waits for the client does not
+// count. The zero value is ready to use, and a nil PausableDeadline has no limit. It is safe for concurrent use.
 type PausableDeadline struct {
 	mu sync.Mutex
-	// work and wait are the times that are left for working and for waiting, as of the time since. waiting is the
-	// number of requests of the server that wait for the client.
+	// work and wait are how long the server may still work and still wait, as of the time since. waiting is the number of
+	// requests of the server that wait for the client.
 	work, wait time.Duration
 	since      time.Time
 	// limit is how long the server may work without progress. maxWork is how long it may work in total. worked is how
@@ -25,9 +25,9 @@ type PausableDeadline struct {
 	timer                  *time.Timer // nil while there is no limit
 }
 
-// Begin starts the limits of a call. It must be called once. After the server has worked for limit, end is called with
-// the cause [context.DeadlineExceeded], unless stop was called before. Each progress extends the time by another limit,
-// up to most in total. If most is below limit, limit is used.
+// Begin starts the limits of a call. It must be called once. After the server has worked for the duration `limit`, end
+// is called with the cause [context.DeadlineExceeded], unless stop was called earlier. Each progress report restarts
+// this duration, up to the total working time `most`. If `most` is less than `limit`, the total is `limit`.
 func (p *PausableDeadline) Begin(limit, most time.Duration, end context.CancelCauseFunc) (stop func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -78,7 +78,8 @@ func (p *PausableDeadline) Progressed() {
 	}
 }
 
-// Worked returns how long the server has worked. most reports whether that is the maximum that Begin allows.
+// Worked returns how long the server has worked. most reports whether the server has used up the total that Begin
+// allows.
 func (p *PausableDeadline) Worked() (worked time.Duration, most bool) {
 	if p == nil {
 		return 0, false
@@ -98,7 +99,7 @@ func (p *PausableDeadline) addWaiting(by int) {
 	p.update(by, false)
 }
 
-// update does the work of turn, and extends the working time if progressed is true. The caller holds the lock.
+// update implements addWaiting, and extends the working time if progressed is true. The caller holds the lock.
 func (p *PausableDeadline) update(by int, progressed bool) {
 	now := time.Now()
 	spent, took := &p.work, now.Sub(p.since)

@@ -10,8 +10,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// Checks that a server's time does not count while it waits for the client, even if several requests overlap or a
-// request began before the call. The time for waiting is limited, too.
+// Checks that time in which a server waits for the client does not count, even if several of the server's requests
+// overlap or a request began before the call. The waiting time has its own limit.
 func TestPausableDeadline_StopsWhileTheServerWaits(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {

@@ -46,24 +46,25 @@ func (s *Server) Transport() string { return s.transport.Kind() }
 // CanBeModern reports whether a server with this transport can speak 2026-07-28.
 func (s *Server) CanBeModern() bool { return s.transport.Kind() != "grpc" }
 
-// ToolsChanged returns a channel that receives a value after the server has reported a change of its list of tools.
-// Only one goroutine may receive from the channel.
+// ToolsChanged returns a channel that receives a value after the server has reported that its tool list changed. Only
+// one goroutine may receive from the channel.
 func (s *Server) ToolsChanged() <-chan struct{} { return s.transport.ToolsChanged() }
 
-// InFlight returns the number of requests that wait for their answers.
+// InFlight returns the number of requests that wait for an answer.
 func (s *Server) InFlight() int32 {
 	n, _ := s.circuit.state()
 	return n
 }
 
-// CircuitOpenUntil returns the time until which the gateway sends no requests, because the server was not reached many
-// times in a row. It is zero if requests are sent.
+// CircuitOpenUntil returns the time until which the gateway sends no requests because many connection attempts in a row
+// have failed. The time is zero if requests are sent.
 func (s *Server) CircuitOpenUntil() time.Time {
 	_, until := s.circuit.state()
 	return until
 }
 
-// StartingSince returns when the oldest current start of the server's program began; zero if no start is in progress.
+// StartingSince returns when the oldest start of the server's program that is still in progress began. The time is zero
+// if no start is in progress.
 func (s *Server) StartingSince() time.Time {
 	if starter, ok := s.transport.(Starter); ok {
 		return starter.StartingSince()
@@ -71,8 +72,8 @@ func (s *Server) StartingSince() time.Time {
 	return time.Time{}
 }
 
-// ProgramNotice returns what an operator should know about the server's program although calls still succeed. It is
-// empty if there is nothing to report.
+// ProgramNotice returns a warning about the server's program for operators, although calls still succeed. The text is
+// empty if there is no warning.
 func (s *Server) ProgramNotice() string {
 	if starter, ok := s.transport.(Starter); ok {
 		return starter.Notice()
@@ -80,8 +81,9 @@ func (s *Server) ProgramNotice() string {
 	return ""
 }
 
-// LastError returns why the last request had no usable answer. It is empty if the request had one, or if there was no
-// request. It contains no part of a request, and text of the server only as far as a [CauseError] may contain it.
+// LastError returns why the last request had no usable answer. The text is empty if the request had a usable answer, or
+// if there was no request. It contains no part of a request, and no more of the server's text than a [CauseError] may
+// contain.
 func (s *Server) LastError() string {
 	if last := s.lastError.Load(); last != nil {
 		return last.text
@@ -99,8 +101,8 @@ func (s *Server) LastErrorInDetail() string {
 	return last.text + ": " + last.detail
 }
 
-// Open opens a session for a principal with this hello in the trace of ctx. It returns the session and the server's
-// answer. Memory for the answer is reserved in memory, and errors are the same, as described at [Session.SendRequest].
+// Open sends hello to open a session for a principal, in the trace of ctx. It returns the session and the server's
+// answer. The budget `memory` and the errors are as described at [Session.SendRequest].
 func (s *Server) Open(ctx context.Context, key principal.Key, hello GatewayMessage, memory *limits.Memory) (*Session, Answer, error) {
 	req := hello.inTrace(ctx, memory)
 	if req.Method() == mcp.MethodDiscover && !s.CanBeModern() {
@@ -117,7 +119,8 @@ func (s *Server) Open(ctx context.Context, key principal.Key, hello GatewayMessa
 	return &Session{server: s, conn: conn, version: versionOf(answer), since: time.Now()}, answer, nil
 }
 
-// versionOf returns the revision in a response to initialize; empty if there is none.
+// versionOf returns the protocol revision in a response to initialize. It is empty if the response contains no
+// revision.
 func versionOf(a Answer) string {
 	if a.Message == nil {
 		return ""
@@ -132,8 +135,8 @@ func versionOf(a Answer) string {
 // Close ends all sessions and waits for everything that the transport has started.
 func (s *Server) Close() error { return s.transport.Close() }
 
-// PublicReason returns why a request has no usable answer, in a form that every caller may read. The text of err may
-// quote text of the server instead.
+// PublicReason returns why a request has no usable answer, in a form that every caller may read. In contrast, the text
+// of err may quote the server.
 func PublicReason(a Answer, err error) string { return reasonOf(a, err).text }
 
 func reasonOf(a Answer, err error) failure {

@@ -32,7 +32,7 @@ import (
 
 var ana = principal.Key{Tenant: "default", Subject: "ana"}
 
-// scripted is a transport whose answers are set by the test.
+// scripted is a transport whose answers the test sets.
 type scripted struct {
 	upstream.Transport
 
@@ -134,8 +134,8 @@ func TestLastError_DescribesLastFailure(t *testing.T) {
 	}
 }
 
-// Checks that a request that the gateway or the client has ended does not change the last error, because it says
-// nothing about the server.
+// Checks that a request that the gateway or the client has ended does not change the last error, because the end of
+// that request says nothing about the server.
 func TestLastError_IgnoresCancelledRequests(t *testing.T) {
 	t.Parallel()
 	f := new(scripted)

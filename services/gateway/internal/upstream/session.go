@@ -25,7 +25,7 @@ type Session struct {
 	open func(context.Context, *limits.Memory) (*Session, error)
 	// whenOpen is called after the session was opened. It may be nil.
 	whenOpen func()
-	// opening is held by the request that opens the session. It is a channel, so that other requests stop waiting when
+	// opening is a lock for the request that opens the session. It is a channel, so that other requests stop waiting when
 	// their contexts end.
 	opening chan struct{}
 
@@ -36,26 +36,27 @@ type Session struct {
 	since   time.Time
 	// lost is true after the server has forgotten the session.
 	lost bool
-	// err says why the session will never be open. It is nil while the session may still be opened. It is also nil for
-	// a session that was open from the beginning, because then the transport knows whether it is closed.
+	// err says why the session will never be open. err is nil while the session may still be opened. It is also nil for a
+	// session that was open from the beginning, because the transport knows whether that session is closed.
 	err error
 }
 
 // OpenLater returns a session that its first request opens. That request calls open with a memory budget for the
-// answer. If open fails, the next request tries again. Notifications are dropped until the session is open. After that,
-// whenOpen is called; it may be nil.
+// answer. If open fails, the next request tries again. Notifications are dropped until the session is open. When the
+// session is open, whenOpen is called unless it is nil.
 func (s *Server) OpenLater(open func(context.Context, *limits.Memory) (*Session, error), whenOpen func()) *Session {
 	return &Session{server: s, open: open, whenOpen: whenOpen, opening: make(chan struct{}, 1)}
 }
 
-// Forward sends a request that was judged. Only package pipeline has such requests. Forward returns the answer as
-// described at [Conn].
+// Forward sends a judged request and returns the answer as described at [Conn]. Only package pipeline creates judged
+// requests.
 func (s *Session) Forward(ctx context.Context, req Request, events func(message []byte)) (Answer, error) {
 	return s.request(ctx, req, events)
 }
 
-// SendRequest sends a request of the gateway in the trace of ctx, and returns the answer as described at [Conn]. Memory
-// for the answer is reserved in memory before the answer is read. If memory is nil, only small answers are accepted.
+// SendRequest sends a request of the gateway in the trace of ctx, and returns the answer as described at [Conn]. The
+// answer's size is reserved in the budget `memory` before the answer is read. If `memory` is nil, only small answers
+// are accepted.
 func (s *Session) SendRequest(ctx context.Context, own GatewayMessage, memory *limits.Memory, events func(message []byte)) (Answer, error) {
 	return s.request(ctx, own.inTrace(ctx, memory), events)
 }
@@ -71,7 +72,7 @@ func (s *Session) request(ctx context.Context, req Request, events func([]byte))
 	if errors.Is(err, quota.ErrFull) || errors.Is(err, ErrBusy) {
 		return Answer{}, fmt.Errorf("%w: %w", ErrNeverSent, err)
 	}
-	if err != nil { // the class of err is that of another message, and this request was not sent
+	if err != nil { // err describes another message, and this request was not sent
 		return Answer{}, WithClass(ErrNeverSent, "open the session", err)
 	}
 	answer, err := s.server.record(ctx, req.Method(), func() (Answer, error) { return conn.Request(ctx, req, events) })
@@ -91,13 +92,13 @@ func (s *Session) IsLost() bool {
 }
 
 // SendNotification sends a notification of the gateway, or the gateway's response to a request of the server, in the
-// trace of ctx. It does nothing before the session is open. Errors are those described at [Session.SendRequest].
+// trace of ctx. It does nothing before the session is open. Errors are the same as for [Session.SendRequest].
 func (s *Session) SendNotification(ctx context.Context, own GatewayMessage) error {
 	return s.notify(ctx, own.inTrace(ctx, nil))
 }
 
 // Reply sends a client's message that belongs to a judged request of the server: a response, or a progress
-// notification. Errors are those described at [Session.SendRequest].
+// notification. Errors are the same as for [Session.SendRequest].
 func (s *Session) Reply(ctx context.Context, m *jsonrpc.Message) error {
 	if m.Kind != jsonrpc.Response && m.Method != mcp.MethodProgress {
 		return fmt.Errorf("%w: the message is not a reply", ErrNeverSent)
@@ -105,7 +106,7 @@ func (s *Session) Reply(ctx context.Context, m *jsonrpc.Message) error {
 	return s.notify(ctx, Request{Message: m})
 }
 
-// Notify sends a notification that was judged. Errors are those described at [Session.SendRequest].
+// Notify sends a notification that was judged. Errors are the same as for [Session.SendRequest].
 func (s *Session) Notify(ctx context.Context, req Request) error {
 	if req.Kind() != jsonrpc.Notification {
 		return fmt.Errorf("%w: the message is not a notification", ErrNeverSent)
@@ -132,8 +133,8 @@ func (s *Session) notify(ctx context.Context, req Request) error {
 	return err
 }
 
-// Listen passes on messages that the server sends outside of requests, as described at [Conn]. A session that is not
-// open yet has no stream.
+// Listen passes messages that the server sends outside of requests to the listener, as described at [Conn]. A session
+// that is not open yet has no stream.
 func (s *Session) Listen(ctx context.Context, to Listener) error {
 	conn, err := s.current()
 	switch {
@@ -169,7 +170,7 @@ func (s *Session) IsOpen() bool {
 	return conn != nil && err == nil
 }
 
-// current returns the connection; nil if the session is not open yet. The error says why the session will never be
+// current returns the connection, or nil if the session is not open yet. The error says why the session will never be
 // open.
 func (s *Session) current() (Conn, error) {
 	s.mu.Lock()
@@ -207,7 +208,7 @@ func (s *Session) ensureOpen(ctx context.Context, of *limits.Memory) (Conn, erro
 	return nil, errors.Join(ErrClosed, opened.Close(ctx))
 }
 
-// record makes a request and records its outcome in the metrics, the server's health and its last error.
+// record calls request and records the outcome in the metrics, the server's health and its last error.
 func (s *Server) record(ctx context.Context, method string, request func() (Answer, error)) (Answer, error) {
 	begin := time.Now()
 	answer, err := s.circuit.do(request)

@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/redact"
 )
 
-// unwrapped is a transport to a server that hides the errors of its tools.
+// unwrapped is a transport to a server that reports tool errors inside successful results.
 type unwrapped struct {
 	Transport
 
@@ -36,12 +36,12 @@ func (u *unwrapped) Notice() string {
 	return ""
 }
 
-// Unwrap returns a transport that restores the errors of a server's tools. Claude Flow reports a failed tool,
-// `{"content":[…],"isError":true}`, as the only text of a successful result. The transport replaces the result by the
+// Unwrap returns a transport that restores the tool errors of a server. Claude Flow reports a failed tool,
+// `{"content":[…],"isError":true}`, as the only text of a successful result. The transport replaces the result with the
 // one in that text. Every other answer is unchanged.
 //
-// Secrets are redacted in the restored result, too. It was JSON inside JSON, whose escapes can hide a secret from a
-// search in the outer JSON.
+// Secrets are redacted in the restored result, too. The restored result was JSON inside a JSON string, whose escapes
+// can hide a secret from a search in the outer JSON.
 func Unwrap(t Transport, secrets []string) Transport {
 	return &unwrapped{Transport: t, clean: redact.New(nil, secrets)}
 }
@@ -92,8 +92,8 @@ func (c *unwrappedConn) restoreError(a *jsonrpc.Answer) *jsonrpc.Answer {
 	return revealed
 }
 
-// maxHidden is the maximum size of a result that is searched for a hidden error, in bytes. It is limited because the
-// search needs several copies.
+// maxHidden is the maximum size of a result that is searched for a hidden error, in bytes. The size is limited because
+// the search needs several copies of the result.
 const maxHidden = 1 << 20
 
 // hiddenError returns the only text of a result if that text is a result that reports an error; otherwise nil.

@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// unwrap returns a server's answer after it has passed [upstream.Unwrap].
+// unwrap returns a server's answer as the transport of [upstream.Unwrap] returns it.
 func unwrap(t *testing.T, method, message string, secrets ...string) *jsonrpc.Answer {
 	t.Helper()
 	answer, err := jsonrpc.ReadAnswer([]byte(message), jsonrpc.AnswerLimits())
@@ -32,7 +32,7 @@ func unwrap(t *testing.T, method, message string, secrets ...string) *jsonrpc.An
 	return got.Message
 }
 
-// says returns an answer whose result contains one text.
+// says returns an answer whose result contains a single text.
 func says(text string) string {
 	quoted, _ := json.Marshal(text) // marshaling a string never fails
 	return `{"jsonrpc":"2.0", "id":7,"result":{"content":[{"type":"text","text":` + string(quoted) + `}]}}`
@@ -101,7 +101,7 @@ func TestUnwrap_LeavesOtherAnswersUnchanged(t *testing.T) {
 	}
 }
 
-// Checks that a secret is redacted in a restored result, where the escapes of the outer text have hidden it.
+// Checks that a secret is redacted in a restored result even if escapes have hidden the secret in the outer text.
 func TestUnwrap_RedactsSecretsInRestoredErrors(t *testing.T) {
 	t.Parallel()
 	got := unwrap(t, "tools/call", says(`{"content":[{"type":"text","text":"with hunter\u0032-hunter"}],"isError":true}`), "hunter2-hunter")
@@ -118,8 +118,8 @@ func TestUnwrap_ReturnsErrorOfRefusedSession(t *testing.T) {
 	}
 }
 
-// FuzzUnwrap compares Unwrap with the standard package encoding/json: an answer is unchanged unless that package finds
-// a hidden error in it and nothing else.
+// FuzzUnwrap compares Unwrap with the standard package encoding/json: an answer is unchanged unless encoding/json finds
+// a hidden error and nothing else in it.
 func FuzzUnwrap(f *testing.F) {
 	f.Add(says(`{"content":[],"isError":true}`))
 	f.Add(says(`{"content":[],"isError":false}`))

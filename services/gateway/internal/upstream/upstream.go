@@ -1,7 +1,7 @@
 // Package upstream connects the gateway to MCP servers. The gateway sends every message to a server through a [Session]
-// of a [Server]. A message that a client wrote is sent only if it is the request that was judged, or the response to a
-// server's request that was judged. The gateway writes every other message itself. A [Transport] reopens sessions that
-// its server has forgotten, and checks the server's messages. It makes no decisions about calls.
+// of a [Server]. A client's message is sent only if it is a judged request, or the response to a judged request of the
+// server. The gateway writes every other message itself. A [Transport] reopens sessions that its server has forgotten,
+// and checks the server's messages. It makes no decisions about calls.
 package upstream
 
 import (
@@ -17,7 +17,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// Errors of a [Session]. They say what is known about a request without a usable answer. Compare with errors.Is.
+// Errors of a [Session]. They say what is known about a request that got no usable answer. Compare with errors.Is.
 var (
 	// ErrNeverSent means that the request provably never left the gateway, or was rejected before the server read it.
 	ErrNeverSent = errors.New("the request never reached the server")
@@ -30,15 +30,15 @@ var (
 const (
 	// MaxMessage is the maximum size of a message that the gateway accepts from a server, in bytes.
 	MaxMessage = 16 << 20
-	// MaxEvents is the maximum number of messages that a server may send before the answer to one request. Messages
-	// that no client receives are read and count, too.
+	// MaxEvents is the maximum number of messages that a server may send before the answer to one request. Messages that
+	// no client receives count, too.
 	MaxEvents = 100_000
-	// MaxStream is the maximum total size of these messages and the answer, in bytes.
+	// MaxStream is the maximum total size of one answer and the messages before it, in bytes.
 	MaxStream = 64 << 20
 )
 
-// Errors of requests that the gateway or the client has ended. They say nothing about the server. They are wrapped by
-// other errors; compare with errors.Is.
+// Errors of requests that the gateway or the client has ended. They say nothing about the server. Other errors wrap
+// them, so compare with errors.Is.
 var (
 	// ErrClosed means that the session was closed.
 	ErrClosed = errors.New("the session was closed")
@@ -51,12 +51,12 @@ var (
 // ErrNoStream means that a server sends no messages outside of requests. Compare with errors.Is.
 var ErrNoStream = errors.New("the server has no stream")
 
-// ErrStreamEnded means that a server ended the stream of its answer before the answer, and sent no event id with which
-// the stream could be resumed. Compare with errors.Is.
+// ErrStreamEnded means that a server ended a stream before it sent the answer, and sent no event id with which the
+// stream could be resumed. Compare with errors.Is.
 var ErrStreamEnded = errors.New("the server ended the stream of its answer, which can't be resumed without an event id")
 
 // ErrSessionLost means that a server no longer knows a session, although it did not answer with status 404. The request
-// with this error may have been executed. The session cannot be used any more. Compare with errors.Is.
+// with this error may have been executed. The session can no longer be used. Compare with errors.Is.
 var ErrSessionLost = errors.New("the server no longer knows the session")
 
 // ErrOneSession means that a server refuses a session because it accepts only one session in total, and the gateway has
@@ -74,15 +74,15 @@ const NoClientForRequest = "No client takes this request here."
 // A Transport carries messages to one server and back. Only a [Server] uses it. Implementations must be safe for
 // concurrent use.
 type Transport interface {
-	// Open opens a session for a principal. It sends hello, which is a whole JSON-RPC request, and returns the
-	// connection and the server's answer. hello is initialize, or server/discover for a connection without sessions. In
-	// the latter case the error wraps [ErrRevision] if the server answers that it needs a session. Sessions of two
-	// principals never share state that the server holds for one of them.
+	// Open opens a session for a principal. It sends hello, which is a whole JSON-RPC request, and returns the connection
+	// and the server's answer. hello is an initialize request, or a server/discover request for a connection without
+	// sessions. The error wraps [ErrRevision] if the server answers to server/discover that it needs a session. Sessions
+	// of different principals never share server-side state.
 	Open(ctx context.Context, key principal.Key, hello Request) (Conn, Answer, error)
 	// Kind returns `http`, `stdio` or `grpc`.
 	Kind() string
-	// ToolsChanged returns a channel that receives a value after the server has reported a change of its list of tools.
-	// It is nil if the transport cannot receive such reports.
+	// ToolsChanged returns a channel that receives a value after the server has reported that its tool list changed. The
+	// channel is nil if the transport cannot receive such reports.
 	ToolsChanged() <-chan struct{}
 	// Close closes all connections and waits for everything that the transport has started.
 	Close() error
@@ -90,26 +90,26 @@ type Transport interface {
 
 // A Starter is a [Transport] that starts programs.
 type Starter interface {
-	// StartingSince returns when the oldest current start of a program began, for any principal. It is zero if no start
-	// is in progress.
+	// StartingSince returns when the oldest start that is still in progress began, for any principal. The time is zero if
+	// no start is in progress.
 	StartingSince() time.Time
-	// Notice returns what an operator should know about the program although calls still succeed. It is empty if there
-	// is nothing to report.
+	// Notice returns a warning about the program for operators, although calls still succeed. The text is empty if there
+	// is no warning.
 	Notice() string
 }
 
 // A Conn is one session over a [Transport]. Only a [Session] uses it. It is safe for concurrent use.
 type Conn interface {
-	// Request sends a request and returns the answer. Until the answer arrives, it passes the server's messages to
-	// events in order: notifications that belong to the request, and requests of the server. The caller must have each
-	// of these requests answered. Request answers pings itself. If events is nil, notifications are dropped and
+	// Request sends a request and returns the answer. Until the answer arrives, it passes the server's messages to events
+	// in order: notifications that belong to the request, and requests of the server. The caller must make sure that each
+	// of these requests gets a response. Request responds to pings itself. If events is nil, notifications are dropped and
 	// requests of the server are refused. Errors wrap [ErrNeverSent], [ErrTimeout] or [ErrNoAnswer].
 	Request(ctx context.Context, req Request, events func(message []byte)) (Answer, error)
-	// Notify sends a notification, or the response to a request of the server. Errors are those of Request.
+	// Notify sends a notification, or the response to a request of the server. Errors are the same as for Request.
 	Notify(ctx context.Context, req Request) error
-	// Listen passes on messages that the server sends outside of requests. It returns when ctx ends, the server ends
-	// its stream, or the listener returns an error. Listen answers pings and drops responses. Errors wrap [ErrNoStream]
-	// if the server has no such stream.
+	// Listen passes messages that the server sends outside of requests to the listener. It returns when ctx ends, the
+	// server ends its stream, or the listener returns an error. Listen responds to pings and drops responses. Errors wrap
+	// [ErrNoStream] if the server has no such stream.
 	Listen(ctx context.Context, to Listener) error
 	// Close ends the session with the server and all requests in flight.
 	Close(ctx context.Context) error
@@ -117,9 +117,9 @@ type Conn interface {
 
 // A Listener receives the messages that a server sends outside of requests. Opened and Event are required.
 type Listener struct {
-	// After is the id of the last event that was received; empty if there was none.
+	// After is the id of the last received event. It is empty if no event was received.
 	After string
-	// Room is the memory budget of the message that is being received.
+	// Room is the memory budget for the message that is being received.
 	Room *limits.Memory
 	// Opened is called when it is known that the server has a stream.
 	Opened func()
@@ -139,26 +139,26 @@ type Event struct {
 
 // Request is one JSON-RPC message to a server.
 type Request struct {
-	// Message is sent byte for byte: a client's message that was judged, or a message of the gateway. It is not
-	// changed.
+	// Message is sent unmodified: a client's message that was judged, or a message of the gateway.
 	Message *jsonrpc.Message
 	// TraceParent is the W3C traceparent for the server. It may be empty.
 	TraceParent string
 	// Once means that the request must not be sent a second time, even if the server reports that it has forgotten the
 	// session.
 	Once bool
-	// Mirrored contains the headers that repeat arguments, for connections without sessions.
+	// Mirrored contains the HTTP headers that repeat arguments of the call, for connections without sessions.
 	Mirrored []Header
-	// May decides whether the client may be sent a server's request. It is used if the gateway returns that request
-	// inside an answer. Its arguments are the request's raw id and the raw request. It returns nil to allow the
-	// request; otherwise the server receives the returned response. If May is nil, all such requests are refused.
+	// May decides whether the client may be sent a server's request. May is called if the gateway returns that request
+	// inside an answer. The arguments are the raw id of the server's request and the raw request itself. May returns nil
+	// to allow the request. Otherwise the server receives the returned response. If May is nil, all such requests are
+	// refused.
 	May func(ctx context.Context, id, raw []byte) *GatewayMessage
-	// Leave ends the wait for the answer with the given cause. It may be called at any time, even after the answer. It
-	// is nil if the wait cannot be ended this way.
+	// Leave ends the wait for the answer with the given cause. It may be called at any time, even after the answer has
+	// arrived. Leave is nil if the wait cannot be ended by a call.
 	Leave context.CancelCauseFunc
-	// Room is the memory budget for the answer, which is reserved before the answer is read. It belongs to one request
-	// at a time. The code that created it closes it when the answer is no longer read. If Room is nil, only small
-	// answers are accepted, and no messages before them.
+	// Room is the memory budget for the answer, which is reserved before the answer is read. A budget belongs to one
+	// request at a time. The code that created the budget closes it when the answer is no longer read. If Room is nil,
+	// only small answers are accepted, and no messages before them.
 	Room *limits.Memory
 }
 
@@ -185,8 +185,8 @@ func (r Request) Kind() jsonrpc.Kind {
 	return r.Message.Kind
 }
 
-// IsUnknownRequest reports whether an answer says that the server does not know what it was asked, according to its
-// status and its error code. Answers about authentication, load or an internal fault do not count.
+// IsUnknownRequest reports whether the status and the error code of an answer say that the server does not know the
+// requested method or resource. Answers about authentication, load or an internal fault do not count.
 func (a Answer) IsUnknownRequest() bool {
 	status := slices.Contains([]int{
 		http.StatusBadRequest, http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusNotAcceptable,
@@ -202,6 +202,6 @@ func (a Answer) IsUnknownRequest() bool {
 type Answer struct {
 	// Message is the whole JSON-RPC response. Its id is the id of the request.
 	Message *jsonrpc.Answer
-	// Status is the HTTP status; 0 if the transport is not HTTP.
+	// Status is the HTTP status. It is 0 if the transport is not HTTP.
 	Status int
 }

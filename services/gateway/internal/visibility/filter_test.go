@@ -19,8 +19,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// filter is a policy service that shows tools and names by their prefix, and changes its revision after each of the
-// first flips requests.
+// filter is a policy service that decides on tools and names by their prefix. It changes its revision after each
+// request until it has done so flips times.
 type filter struct {
 	policyv1.PolicyServiceClient
 
@@ -94,8 +94,8 @@ func listOf(tb testing.TB, names ...string) *jsonrpc.Answer {
 	return a
 }
 
-// TestTools_ShowsWhatPolicyShowsOnce checks what a caller sees of a list with repeated, long, reserved, hidden and
-// changed tools, and which digests a session remembers of it.
+// TestTools_ShowsWhatPolicyShowsOnce checks which tools a caller sees, and which digests a session remembers, if the
+// list has repeated, long, reserved, hidden and changed tools.
 func TestTools_ShowsWhatPolicyShowsOnce(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("l", 129)
@@ -115,7 +115,7 @@ func TestTools_ShowsWhatPolicyShowsOnce(t *testing.T) {
 	}
 }
 
-// TestTools_UnknownToolIsUnaccepted checks that a tool hidden by a rule is not taken for one whose definition is
+// TestTools_UnknownToolIsUnaccepted checks that a tool that a rule hides is not treated like a tool whose definition is
 // unknown.
 func TestTools_UnknownToolIsUnaccepted(t *testing.T) {
 	t.Parallel()
@@ -127,8 +127,8 @@ func TestTools_UnknownToolIsUnaccepted(t *testing.T) {
 	}
 }
 
-// TestTools_AllPartsNeedOneRevision checks that a list is refused if the policy changes between its parts, and if the
-// policy service can't be asked.
+// TestTools_AllPartsNeedOneRevision checks that a list is refused if the policy revision changes between the requests
+// for its parts, and if the policy service is unavailable.
 func TestTools_AllPartsNeedOneRevision(t *testing.T) {
 	t.Parallel()
 	names := make([]string, 0, 600)
@@ -149,8 +149,7 @@ func TestTools_AllPartsNeedOneRevision(t *testing.T) {
 	}
 }
 
-// TestNames_HidesNamesThatNoRequestCanUse checks that empty and long names are not visible, and that policy is not
-// asked about them.
+// TestNames_HidesNamesThatNoRequestCanUse checks that empty and long names are hidden without asking policy.
 func TestNames_HidesNamesThatNoRequestCanUse(t *testing.T) {
 	t.Parallel()
 	f, long := new(filter), strings.Repeat("n", 4097)
@@ -172,7 +171,8 @@ func TestNames_HidesNamesThatNoRequestCanUse(t *testing.T) {
 	}
 }
 
-// TestView_IsCachedForItsListAndRevision checks that policy filters a list once for callers that it can't distinguish.
+// TestView_IsCachedForItsListAndRevision checks that policy filters a list only once for all callers that policy can't
+// tell apart.
 func TestView_IsCachedForItsListAndRevision(t *testing.T) {
 	t.Parallel()
 	f := new(filter)

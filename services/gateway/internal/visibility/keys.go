@@ -7,8 +7,9 @@ import (
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 )
 
-// AppendKey appends a key that is the same for principals which policy can't distinguish on a server. The key contains
-// no tokens and owners, which policy does not see, and no sessions and runs, because no rule allows anything by them.
+// AppendKey appends a key that is equal for principals that policy can't tell apart on a server. The key does not
+// contain tokens and owners, because policy does not see them. It does not contain sessions and runs, because rules
+// can't allow anything depending on them.
 func AppendKey(dst []byte, p *identityv1.Principal, server string) []byte {
 	dst = appendJudged(AppendPart(dst, server), p)
 	for _, behind := range p.GetChain() {
@@ -17,7 +18,7 @@ func AppendKey(dst []byte, p *identityv1.Principal, server string) []byte {
 	return dst
 }
 
-// AppendCaller appends a key that stays the same for a caller on a server when the caller's groups change.
+// AppendCaller appends a key for a caller on a server. The key does not depend on the caller's groups.
 func AppendCaller(dst []byte, p *identityv1.Principal, server string) []byte {
 	dst = AppendPart(dst, server)
 	for _, who := range slices.Concat([]*identityv1.Principal{p}, p.GetChain()) {
@@ -26,7 +27,7 @@ func AppendCaller(dst []byte, p *identityv1.Principal, server string) []byte {
 	return dst
 }
 
-// appendJudged appends the parts of a principal that policy considers.
+// appendJudged appends the fields of a principal that policy rules can refer to.
 func appendJudged(dst []byte, p *identityv1.Principal) []byte {
 	dst = AppendPart(dst, p.GetTenant())
 	dst = AppendPart(dst, p.GetSubject())

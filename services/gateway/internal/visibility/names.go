@@ -12,7 +12,7 @@ import (
 const maxName = 4096
 
 // Names asks policy which of the names in the result of a list method the caller may see, such as the URIs in the
-// result of resources/list. A name that is empty or has more than 4096 bytes is not visible. Errors: [ErrPolicy],
+// result of resources/list. A name that is empty or has more than 4096 bytes is not visible. Errors are [ErrPolicy] and
 // [ErrBusy].
 func (v *Visibility) Names(ctx context.Context, c Caller, method string, names []string) (map[string]bool, error) {
 	visible := make(map[string]bool, len(names))
@@ -43,12 +43,12 @@ func (v *Visibility) Names(ctx context.Context, c Caller, method string, names [
 		for i, name := range part {
 			visible[name] = resp.GetVisible()[i]
 		}
-		stint.Part() // if policy runs in this process, waiting calls run before the next part
+		stint.Part() // if policy runs in this process, waiting calls run before the next request
 	}
 	return visible, nil
 }
 
-// MayNotify reports whether a notification that names a resource or prompt may go to the caller. It returns false if
+// MayNotify reports whether the caller may receive a notification that names a resource or prompt. It returns false if
 // the name is empty or has more than 4096 bytes, or if the policy service can't be asked.
 func (v *Visibility) MayNotify(ctx context.Context, c Caller, notification, name string) bool {
 	if name == "" || len(name) > maxName {

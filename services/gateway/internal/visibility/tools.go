@@ -18,21 +18,22 @@ import (
 )
 
 const (
-	// maxFilters is how many lists policy filters at once, and maxFiltersEach how many of them for one person.
+	// maxFilters is the maximum number of lists that policy filters at a time. maxFiltersEach is the maximum for one
+	// person.
 	maxFilters     = 64
 	maxFiltersEach = 2
-	// maxToolName is the maximum length of a tool's name in bytes. The grammar of tool names allows no longer ones, so
-	// tools with longer names are not listed, and policy is not asked about them.
+	// maxToolName is the maximum length of a tool's name in bytes. MCP allows no longer names, so tools with longer names
+	// are hidden without asking policy.
 	maxToolName = 128
-	// maxPart is how many names of a list are filtered in one request to policy. One policy revision must decide all
-	// parts of a list.
+	// maxPart is the maximum number of names in one request to policy. A longer list needs several requests, which the
+	// same policy revision must decide.
 	maxPart = 512
 )
 
 // Caller is the caller for whom a server's list is filtered.
 type Caller struct {
-	// Principal is the authenticated caller; never nil. Session and Run are those of its message, which policy's
-	// decisions are recorded with.
+	// Principal is the authenticated caller; never nil. Session and Run are the session and run of the caller's message.
+	// The records of policy's decisions contain them.
 	Principal    *identityv1.Principal
 	Session, Run string
 	// Owner is the principal whose quota of filtered lists is used.
@@ -48,9 +49,9 @@ func (c Caller) behalf(ctx context.Context) context.Context {
 	return authn.OnBehalfOf(ctx, p)
 }
 
-// Tools is what a caller sees of a list of tools.
+// Tools says which tools of a list a caller sees.
 type Tools struct {
-	// Visible has an entry for each tool that policy was asked about.
+	// Visible has an entry for each tool about which policy was asked; true means that the caller sees the tool.
 	Visible map[string]bool
 	// Revision is the policy revision that decided.
 	Revision string
@@ -58,7 +59,7 @@ type Tools struct {
 	NeedsApproval bool
 	// Unaccepted reports whether a tool is hidden because its definition is not known as accepted.
 	Unaccepted bool
-	// Changed are the tools whose definition differs from the accepted one.
+	// Changed contains the tools whose definition differs from the accepted definition.
 	Changed map[string]bool
 
 	// hidesSome reports whether a tool is not visible.
@@ -68,9 +69,9 @@ type Tools struct {
 // Hides reports whether the caller may not see a tool.
 func (t *Tools) Hides(tool jsonrpc.Tool) bool { return !t.Visible[tool.Name] }
 
-// Digests returns the digests of the visible tools and of the changed ones. A session's calls are decided by what the
-// server lists to this session, whatever the server lists to others. A changed tool without a known digest gets a
-// digest that no definition has.
+// Digests returns the digests of the visible and the changed tools. Calls of a session are decided by the definitions
+// that the server lists to this session, even if the server lists other definitions to other sessions. A changed tool
+// without a known digest gets a digest that matches no definition.
 func (t *Tools) Digests(known map[string][]byte) map[string][]byte {
 	if !t.hidesSome {
 		return known
@@ -89,9 +90,9 @@ func (t *Tools) Digests(known map[string][]byte) map[string][]byte {
 	return out
 }
 
-// Tools asks policy which tools of a list the caller may see. It hides all other tools, names that are listed twice,
-// because clients may read either definition, and a server's tool that has the name of the gateway's own. Errors:
-// [ErrPolicy], [ErrBusy].
+// Tools asks policy which tools of a list the caller may see. It also hides tools whose name is listed twice, because
+// clients may use either definition, and a server's tool with the name of the gateway's own tool. Errors are
+// [ErrPolicy] and [ErrBusy].
 func (v *Visibility) Tools(ctx context.Context, c Caller, list *jsonrpc.Answer, known *toolreport.Response) (*Tools, error) {
 	asked, listed := toolRefs(list, known)
 	done, err := v.filters.Acquire(ctx, c.Owner)
@@ -115,12 +116,12 @@ func (v *Visibility) Tools(ctx context.Context, c Caller, list *jsonrpc.Answer, 
 		for _, t := range resp.GetTools() {
 			out.add(t, listed[t.GetName()] == 1)
 		}
-		stint.Part() // if policy runs in this process, waiting calls run before the next part
+		stint.Part() // if policy runs in this process, waiting calls run before the next request
 	}
 	return out, nil
 }
 
-// toolRefs returns the tools of a list about which policy is asked, and how often the list has each name.
+// toolRefs returns the tools about which policy is asked, and how many times the list contains each name.
 func toolRefs(list *jsonrpc.Answer, known *toolreport.Response) (refs []*policyv1.ToolRef, listed map[string]int) {
 	listed = make(map[string]int, len(list.Tools))
 	for _, t := range list.Tools {
@@ -134,7 +135,7 @@ func toolRefs(list *jsonrpc.Answer, known *toolreport.Response) (refs []*policyv
 	return refs, listed
 }
 
-// add adds policy's answer for one tool. unique reports whether the list has the tool's name once.
+// add adds policy's answer for one tool. unique reports whether the tool's name occurs only once in the list.
 func (t *Tools) add(tool *policyv1.ToolVisibility, unique bool) {
 	visible, code := tool.GetVisible() && unique, tool.GetCode()
 	changed := !visible && code == commonv1.Code_CODE_TOOL_CHANGED

@@ -8,14 +8,15 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/lru"
 )
 
-// maxViews is how many callers' views of lists are cached, and maxViewNames how many names of tools they may have
+// maxViews is the maximum number of cached views. maxViewNames is the maximum number of tool names in all cached views
 // together.
 const (
 	maxViews     = 10_000
 	maxViewNames = 500_000
 )
 
-// views caches what callers see of the gateway's own lists, by [AppendKey]. It is safe for concurrent use.
+// views caches what callers see of the gateway's own lists. The keys are made with [AppendKey]. It is safe for
+// concurrent use.
 type views struct{ *lru.Cache[string, *view] }
 
 func newViews() views {
@@ -34,7 +35,7 @@ func newView(tools *Tools, found *discovery.Result) *view {
 	return &view{Tools: tools, found: weak.Make(found)}
 }
 
-// find returns the cached view of a list as a policy revision decided it; nil if there is none.
+// find returns the cached view of a list that this policy revision has decided; nil if there is none.
 func (v views) find(key string, found *discovery.Result, revision string) *Tools {
 	if cached, ok := v.Get(key); ok && cached.found == weak.Make(found) && cached.Revision == revision {
 		return cached.Tools
@@ -43,7 +44,7 @@ func (v views) find(key string, found *discovery.Result, revision string) *Tools
 }
 
 // View returns what the caller sees of the gateway's own list of a server. revision is the policy revision of the
-// caller's [Access]. Errors: [ErrPolicy], [ErrBusy].
+// caller's [Access]. Errors are [ErrPolicy] and [ErrBusy].
 func (v *Visibility) View(ctx context.Context, c Caller, found *discovery.Result, revision string) (*Tools, error) {
 	key := string(AppendKey(nil, c.Principal, c.Server))
 	if cached := v.views.find(key, found, revision); cached != nil {

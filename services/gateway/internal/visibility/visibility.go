@@ -1,4 +1,4 @@
-// Package visibility answers what callers may see and use on servers. It asks the policy service, and caches the
+// Package visibility determines what callers may see and use on servers. It asks the policy service, and caches the
 // answers for each caller, server and policy revision.
 package visibility
 
@@ -21,21 +21,21 @@ import (
 const (
 	// policyTimeout is how long the policy service may take to answer one request.
 	policyTimeout = 2 * time.Second
-	// maxCached is how many servers' answers are cached for one principal and those that act for it. maxOwners is the
-	// number of principals for which answers are cached. Above either limit, cached answers are dropped and policy is
-	// asked again.
+	// maxCached is the maximum number of servers for which answers are cached, for one principal and the principals that
+	// act for it. maxOwners is the maximum number of principals for which answers are cached. If a limit is exceeded,
+	// cached answers are dropped, and policy is asked when they are next needed.
 	maxCached = 256
 	maxOwners = 10_000
-	// maxMethods is how many methods are cached for one caller on one server, because a server can send notifications
-	// with any method.
+	// maxMethods is the maximum number of methods that are cached for one caller on one server. It is limited because a
+	// server can send notifications with any method.
 	maxMethods = 256
-	// retryAfter is how long a method counts as not allowed after policy could not be asked about it.
+	// retryAfter is how long a method is treated as not allowed after a request to the policy service about it has failed.
 	retryAfter = 5 * time.Second
 )
 
 // Errors of the methods of [Visibility]. Compare with errors.Is.
 var (
-	// ErrPolicy means that the policy service could not be asked, so nothing may pass.
+	// ErrPolicy means that the policy service did not answer. The caller must be treated as if nothing were allowed.
 	ErrPolicy = errors.New("policy could not be asked what the caller may see")
 	// ErrBusy means that too many lists are being filtered for the caller.
 	ErrBusy = errors.New("too many lists are being read; wait for some of them")
@@ -43,15 +43,15 @@ var (
 
 // Access is what a caller may see and use on a server. The zero value allows nothing.
 type Access struct {
-	// MayCall reports whether some call could be allowed, at once or with an approval. If it is false, no request of
-	// the caller may reach the server.
+	// MayCall reports whether policy could allow at least one call, at once or with an approval. If MayCall is false, no
+	// request of the caller may reach the server.
 	MayCall bool
 	// HidesNone reports whether no tool is hidden from the caller.
 	HidesNone bool
-	// PromptNamesIgnored and ResourcesAlike report whether no rule distinguishes prompts, or resources, by name. Then
-	// lists of them are passed on without a filter.
+	// PromptNamesIgnored reports that no rule distinguishes prompts by name, so that lists of prompts need no filter.
+	// ResourceNamesIgnored reports the same for resources.
 	PromptNamesIgnored, ResourceNamesIgnored bool
-	// Methods are those of [mcp.OfferedMethods] that policy does not deny to the caller.
+	// Methods contains the methods of [mcp.OfferedMethods] that policy does not deny to the caller.
 	Methods []string
 	// Hidden reports whether a request to the server must be answered as if the server did not exist: the caller can
 	// use nothing of the server, policy hides something of it, and no list shows the caller a tool.
@@ -74,8 +74,7 @@ type methods struct {
 // Deps are the dependencies of a [Visibility]. Every field is required.
 type Deps struct {
 	Policy policyv1.PolicyServiceClient
-	// Revision returns the active policy revision; empty if none is known. A cached answer is used for its revision
-	// only.
+	// Revision returns the active policy revision; empty if none is known. Cached answers of other revisions are not used.
 	Revision func() string
 	Log      *slog.Logger
 }
@@ -103,8 +102,8 @@ func New(deps Deps) (*Visibility, error) {
 	return &Visibility{deps: deps, views: newViews(), filters: filters, access: make(map[principal.Key]map[string]Access)}, nil
 }
 
-// Access returns what a principal may see and use on a server. An error means that the policy service can't be asked,
-// so nothing may pass.
+// Access returns what a principal may see and use on a server. An error means that the policy service did not answer,
+// so nothing may be allowed.
 func (v *Visibility) Access(ctx context.Context, p *identityv1.Principal, server string) (Access, error) {
 	active := v.deps.Revision()
 	var space [256]byte
@@ -130,7 +129,7 @@ func (v *Visibility) Access(ctx context.Context, p *identityv1.Principal, server
 }
 
 // MayUse reports whether a method that is not in [mcp.OfferedMethods] could be allowed to a principal on a server. It
-// returns false if the policy service can't be asked, or was asked about too many methods.
+// returns false if the policy service does not answer, or if too many methods were used.
 func (v *Visibility) MayUse(ctx context.Context, p *identityv1.Principal, server, method string) bool {
 	access, err := v.Access(ctx, p, server)
 	if err != nil || !access.MayCall || access.extra == nil {
@@ -141,7 +140,7 @@ func (v *Visibility) MayUse(ctx context.Context, p *identityv1.Principal, server
 	may, known := m.allowed[method]
 	known = known || len(m.allowed) >= maxMethods
 	if !known {
-		m.allowed[method] = false // while policy is asked; concurrent calls do not wait
+		m.allowed[method] = false // concurrent calls get false instead of waiting for policy
 	}
 	m.mu.Unlock()
 	if known {
@@ -166,8 +165,8 @@ func (v *Visibility) MayUse(ctx context.Context, p *identityv1.Principal, server
 }
 
 // IsHidden reports whether a request of a principal to a server must be answered as if the server did not exist. If the
-// policy service can't be asked, or must not be asked because stale is set, the last answer for the principal is used;
-// without one, IsHidden returns false.
+// policy service does not answer, or is not asked because stale is true, IsHidden uses the last answer for the
+// principal. It returns false if there is no last answer.
 func (v *Visibility) IsHidden(ctx context.Context, p *identityv1.Principal, server string, stale bool) bool {
 	if !stale {
 		if access, err := v.Access(ctx, p, server); err == nil {

@@ -16,7 +16,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/visibility"
 )
 
-// policy answers with a revision, and counts its requests.
+// policy is a policy service that answers with a fixed revision, and counts its requests.
 type policy struct {
 	policyv1.PolicyServiceClient
 
@@ -47,7 +47,7 @@ func ana() *identityv1.Principal {
 }
 
 // TestAccess_IsAskedOncePerPrincipalServerAndRevision checks that the policy service is asked once for each principal,
-// server and revision, and each time while the active revision is not known. Case X4.
+// server and revision, and that it is asked each time while the active revision is unknown. Case X4.
 func TestAccess_IsAskedOncePerPrincipalServerAndRevision(t *testing.T) {
 	t.Parallel()
 	p, active := &policy{revision: "r1"}, "r1"
@@ -93,7 +93,8 @@ func TestAccess_IsAskedOncePerPrincipalServerAndRevision(t *testing.T) {
 	}
 }
 
-// TestAccess_CacheOfOnePrincipalIsBounded checks that the 257th server of a principal empties its cache. Case X4.
+// TestAccess_CacheOfOnePrincipalIsBounded checks that the 257th server of a principal empties the principal's cache.
+// Case X4.
 func TestAccess_CacheOfOnePrincipalIsBounded(t *testing.T) {
 	t.Parallel()
 	p := &policy{revision: "r"}
@@ -111,7 +112,7 @@ func TestAccess_CacheOfOnePrincipalIsBounded(t *testing.T) {
 	}
 }
 
-// BenchmarkAccess measures a cached answer, as each allowed call needs one.
+// BenchmarkAccess measures Access with a cached answer, which every allowed call needs.
 func BenchmarkAccess(b *testing.B) {
 	v, err := newVisibility(&policy{revision: "r"}, func() string { return "r" })
 	if err != nil {
@@ -126,7 +127,7 @@ func BenchmarkAccess(b *testing.B) {
 }
 
 // TestMayUse_AsksOncePerMethodUpToALimit checks that the policy service is asked once about each method that a server
-// or client invents, and about at most 256. Case N2.
+// or client invents, and about no more than 256 methods. Case N2.
 func TestMayUse_AsksOncePerMethodUpToALimit(t *testing.T) {
 	t.Parallel()
 	p := &policy{revision: "r", methods: []string{"notifications/x"}}
@@ -139,7 +140,7 @@ func TestMayUse_AsksOncePerMethodUpToALimit(t *testing.T) {
 			t.Error("the methods are not what policy allows")
 		}
 	}
-	if n := p.asked; n != 3 { // one of them for the access
+	if n := p.asked; n != 3 { // one request is for the access
 		t.Errorf("policy was asked %d times", n)
 	}
 	for n := range 1000 {

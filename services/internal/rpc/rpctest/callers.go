@@ -35,10 +35,10 @@ type caller struct {
 	refusal func(*authv1.Callers) codes.Code
 }
 
-// CheckCallers calls every method of every service in a protobuf package, as every kind of caller. These are each
+// CheckCallers calls every method of every service in a protobuf package, as every kind of caller. The kinds are each
 // role with and without a principal, each kind of token, no token, and an unknown token. The requests satisfy the
-// contracts. Callers that the contract does not name must be refused. Other callers must get UNIMPLEMENTED, except
-// from the methods in implemented, which are full names.
+// contracts. Callers that the contract does not name must be refused. Other callers must get UNIMPLEMENTED, except from
+// the methods whose full names are in implemented.
 func (s *Server) CheckCallers(t *testing.T, contracts protoreflect.FullName, implemented ...protoreflect.FullName) {
 	t.Helper()
 	callers := s.callers(t)
@@ -125,7 +125,7 @@ func (s *Server) persons(t *testing.T) []caller {
 		caller{name: "an unknown token", conn: s.Person(t, "stranger"), refusal: unknown})
 }
 
-// testPrincipal returns a principal on whose behalf every role may call that signs principals.
+// testPrincipal returns a principal on whose behalf every role that signs principals may call.
 func testPrincipal() *identityv1.Principal {
 	p := Principal("default", "agent:default/1")
 	p.Chain = []*identityv1.Principal{Principal("default", "creator")}

@@ -12,7 +12,7 @@ import (
 )
 
 // A Witness is a connection that records every message of every unary call when it is sent or received. Inside one
-// process both ends share the messages, so neither may change a message afterwards. A Witness is safe for concurrent
+// process both ends share the messages, so neither may modify a message afterwards. A Witness is safe for concurrent
 // use.
 type Witness struct {
 	grpc.ClientConnInterface
@@ -28,7 +28,8 @@ type recordedMessage struct {
 	original []byte
 }
 
-// NewWitness returns a witness of conn. When the test ends, the witness fails it for every message that was changed.
+// NewWitness returns a witness of conn. When the test ends, the witness fails the test for every message that was
+// modified.
 func NewWitness(t testing.TB, conn grpc.ClientConnInterface) *Witness {
 	t.Helper()
 	w := &Witness{ClientConnInterface: conn}
@@ -69,7 +70,7 @@ func (w *Witness) remember(method, what string, message any) {
 	w.seen = append(w.seen, recordedMessage{method, what, m, encode(m)})
 }
 
-// changed returns descriptions of the messages that were changed.
+// changed returns descriptions of the messages that were modified.
 func (w *Witness) changed() []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()

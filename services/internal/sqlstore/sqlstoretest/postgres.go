@@ -117,7 +117,7 @@ func (*Server) url(addr, database string) string {
 	return "postgres://postgres@" + addr + "/" + database
 }
 
-// Kill stops the server like a crash.
+// Kill stops the server abruptly, as a crash would.
 func (s *Server) Kill(t testing.TB) {
 	t.Helper()
 	if err := s.stop("immediate"); err != nil {

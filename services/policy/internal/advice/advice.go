@@ -1,7 +1,7 @@
 // Package advice explains why a tool needs a policy, which attacks can exploit the tool, and which rule is recommended.
 // The policy service uses it. The advice depends only on the tool's names and its classification.
 //
-// The package also contains the attack catalog, which describes attacks and has the rule that stops each of them. The
+// The package also contains the attack catalog, which describes attacks and contains the rules that stop them. The
 // files in testdata test each rule against its attack.
 package advice
 

@@ -37,8 +37,8 @@ func TestEntries_IDsAreStable(t *testing.T) {
 // reference matches the name of an entry of one of the two OWASP lists.
 var reference = regexp.MustCompile(`^OWASP (MCP(0[1-9]|10):2025|ASI(0[1-9]|10)) [A-Z].+$`)
 
-// TestEntries_AreComplete checks that every entry has sentences and references, that a reference has the same name in
-// all entries, and that an entry has a rule that loads, or a text that explains why it needs none.
+// TestEntries_AreComplete checks that every entry has sentences and references, and that a reference has the same name
+// in all entries. Every entry must have a rule that loads, or a text that explains why it needs no rule.
 func TestEntries_AreComplete(t *testing.T) {
 	t.Parallel()
 	names := make(map[string]string)
@@ -110,7 +110,7 @@ func TestAttacks_MatchEntries(t *testing.T) {
 	}
 }
 
-// classifications returns all classifications that differ in a property on which attacks depend.
+// classifications returns classifications that differ in the properties on which attacks depend.
 func classifications() []*policyv1.Classification {
 	var out []*policyv1.Classification
 	axes := []policyv1.Axis{policyv1.Axis_AXIS_UNSPECIFIED, policyv1.Axis_AXIS_LOW, policyv1.Axis_AXIS_MEDIUM, policyv1.Axis_AXIS_HIGH}
@@ -159,7 +159,7 @@ func exploited(c *policyv1.Classification) []string {
 	return ids
 }
 
-// TestFor_OrdersAttacksByRelevance checks that attacks that need a tool of the kind come first.
+// TestFor_OrdersAttacksByRelevance checks that attacks that need a tool of the given kind come first.
 func TestFor_OrdersAttacksByRelevance(t *testing.T) {
 	t.Parallel()
 	const low, medium, high = policyv1.Axis_AXIS_LOW, policyv1.Axis_AXIS_MEDIUM, policyv1.Axis_AXIS_HIGH

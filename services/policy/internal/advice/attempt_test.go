@@ -19,12 +19,12 @@ type attempt struct {
 		Args   jsontext.Value `json:"args"`
 	} `json:"call"`
 	Subject principal `json:"subject"`
-	// Tool has the facts about the tool.
+	// Tool contains the facts about the tool.
 	Tool facts `json:"tool"`
 	// Times is the number of calls. It is 1 if it is absent.
 	Times int `json:"times"`
-	// Varies is the value that differs from call to call: "session", "agent" (each with a different subject) or
-	// nothing.
+	// Varies is the value that is different in each call: "session", "agent" (each agent has a different subject), or ""
+	// if all calls are equal.
 	Varies string `json:"varies"`
 	// Want is the result of the calls: "allowed", "limited" (a limit denies one of the calls), "denied", "held" (each
 	// call needs an approval) or "covered" (one approval covers several calls).

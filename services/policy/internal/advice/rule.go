@@ -133,7 +133,7 @@ func Quoted(text string) string {
 
 var plain = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_-]*$`)
 
-// reserved has the words that some YAML parsers do not read as strings.
+// reserved contains the words that some YAML parsers do not parse as strings.
 var reserved = map[string]bool{
 	"y": true, "n": true, "yes": true, "no": true, "on": true, "off": true,
 	"true": true, "false": true, "null": true, "nan": true, "inf": true,

@@ -14,8 +14,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// TestRule_LimitsCallsOrRequiresApproval compiles the recommended rule for a tool, and checks the limit or that
-// approval is required.
+// TestRule_LimitsCallsOrRequiresApproval checks that the recommended rule for a tool limits the calls or requires
+// approval.
 func TestRule_LimitsCallsOrRequiresApproval(t *testing.T) {
 	t.Parallel()
 	const ask = -1
@@ -70,14 +70,14 @@ func TestRule_LimitsCallsOrRequiresApproval(t *testing.T) {
 	}
 }
 
-// tricky has names that a YAML parser could take for other values.
+// tricky lists names that a YAML parser could parse as other values than strings.
 var tricky = []string{
 	"no", "No", "y", "N", "on", "OFF", "yes", "true", "False", "null", "Null", "nan", ".nan", ".inf", "-.inf", "Infinity", "1e3", "0x1f", "0o7", "1_000", "12",
 	"-1", "1.5", ".", "..", "-", "--", "---", "...", "a/b", "/", "a.b", "-a", "_", "_a", "a-", "2024-01-01", "name", "action", "tools", "e", strings.Repeat("a", 128),
 }
 
-// TestFor_RulesOfAllToolsLoadTogether checks that the documents of all tools can be active together, whatever the names
-// are.
+// TestFor_RulesOfAllToolsLoadTogether checks that the recommended documents for all tools can be active together, for
+// any names of tools.
 func TestFor_RulesOfAllToolsLoadTogether(t *testing.T) {
 	t.Parallel()
 	var all []string

@@ -18,8 +18,8 @@ import (
 )
 
 // A story is an archive testdata/ID_name.txtar for the entry with the ID. Each NAME.attack.json is an attempt that the
-// rule of the entry must stop. Each NAME.ordinary.json is an attempt that must pass. The rule comes from the catalog of
-// attacks.
+// rule of the entry must stop. Each NAME.ordinary.json is an attempt that must pass. The rule comes from the attack
+// catalog.
 type story struct {
 	attacks, ordinary []attempt
 }
@@ -77,7 +77,7 @@ func compiled(t *testing.T, texts ...string) *engine.Set {
 	return set
 }
 
-// check returns what is wrong with the results of a story under a set.
+// check returns a message for each attempt of the story whose result under the set is wrong.
 func (s *story) check(set *engine.Set) []string {
 	var wrong []string
 	say := func(a *attempt, format string, args ...any) {
@@ -138,7 +138,7 @@ func TestEntries_RuleStopsTheAttacks(t *testing.T) {
 }
 
 // TestEntries_AttacksPassWithoutTheRule checks that every attack passes without the rule and without the status of the
-// definition, so that the other test can fail.
+// definition, so that TestEntries_RuleStopsTheAttacks is able to fail.
 func TestEntries_AttacksPassWithoutTheRule(t *testing.T) {
 	t.Parallel()
 	for _, e := range advice.Entries() {

@@ -41,7 +41,7 @@ func uncertaintyText(c *policyv1.Classification) string {
 	return "The category is uncertain, because the definition does not show it clearly. It is the strictest category for which there is evidence."
 }
 
-// denials has a phrase for tools that are not of the category. The least strict category comes first.
+// denials contains a phrase for tools that are not of the category. The least strict category comes first.
 var denials = []struct {
 	category mcpv1.Category
 	text     string
@@ -52,9 +52,9 @@ var denials = []struct {
 	{financial, "does not move money"},
 }
 
-// denialText says for which stricter categories there is no evidence in the definition. It returns "" if the class is
-// uncertain, if the tool executes, because it may do anything, and if the definition is dishonest. It leaves out the
-// deletion of data if the risk of the tool is raised.
+// denialText returns a sentence that names the stricter categories for which the definition contains no evidence. It
+// returns "" if the class is uncertain or the definition is dishonest. It also returns "" for a tool that executes,
+// because such a tool may do anything. It does not mention the deletion of data if the risk of the tool is raised.
 func denialText(c *policyv1.Classification) string {
 	if isUncertain(c) || c.GetCategory() == execute || isDishonest(c) {
 		return ""
@@ -120,7 +120,7 @@ func tagTexts(c *policyv1.Classification) string {
 			sentences = append(sentences, "Its definition tells its reader what to do or what to hide, instead of what the tool does.")
 		case tagHidden:
 			sentences = append(sentences, "Its definition has characters that show nothing, or text in another script than the rest.")
-		case tagDepends: // dependenceText has the sentence
+		case tagDepends: // dependenceText returns the sentence
 		default:
 			others = append(others, safetext.Line(tag))
 		}

@@ -19,7 +19,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/classify"
 )
 
-// listed returns the real tools with which the classifier is measured, with its results.
+// listed returns the classifications of the real tools with which the classifier is measured.
 func listed(t *testing.T) map[string]*policyv1.Classification {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join("..", "classify", "testdata", "*", "*.json"))
@@ -71,8 +71,8 @@ func TestFor_WhyForRealTools(t *testing.T) {
 	}
 }
 
-// TestFor_WhyHasASentenceForEachFact also checks that the text denies a property only if the classification supports
-// it.
+// TestFor_WhyHasASentenceForEachFact checks that the text contains a sentence for each property of a tool. It also
+// checks that the text denies a property only if the classification supports the denial.
 func TestFor_WhyHasASentenceForEachFact(t *testing.T) {
 	t.Parallel()
 	const read, write, execute, destructive, financial = mcpv1.Category_CATEGORY_READ, mcpv1.Category_CATEGORY_WRITE,
@@ -115,8 +115,8 @@ func TestFor_WhyHasASentenceForEachFact(t *testing.T) {
 	}
 }
 
-// TestFor_WhyQuotesHostileTexts checks that the text is one bounded line without instructions, whatever the server's
-// texts are.
+// TestFor_WhyQuotesHostileTexts checks that the text is one bounded line without instructions, even if the server's
+// texts are hostile.
 func TestFor_WhyQuotesHostileTexts(t *testing.T) {
 	t.Parallel()
 	hostile := strings.Repeat("é\x1b[2J\n\u202e\u2028\xff ", 1000)

@@ -21,7 +21,7 @@ var (
 
 const version = "2025-11-25"
 
-// fixture has the state of a server and the stored texts of its definitions.
+// fixture contains the state of a server and the stored texts of its definitions.
 type fixture struct {
 	t      *testing.T
 	server *catalog.Server
@@ -173,7 +173,7 @@ func TestReport_AcceptsNothingOutsideTheFirstList(t *testing.T) {
 		}
 	}
 	s := newFixture(t, first)
-	s.report(catalog.Report{}, tool("get", "Reads.")) // a page is not the first list
+	s.report(catalog.Report{}, tool("get", "Reads.")) // a page does not count as the first list
 	s.wantStatus(engine.Changed, tool("get", "Reads."))
 	s.report(whole, tool("get", "Reads."))
 	s.wantStatus(engine.Callable, tool("get", "Reads."))
@@ -204,8 +204,8 @@ func TestReport_DishonestDefinitionWaits(t *testing.T) {
 	}
 }
 
-// Case T7. TestReport_SteeringDefinitionWaits checks that a definition waits if it has a text that instructs the model,
-// wherever the text is and in each known language.
+// Case T7. TestReport_SteeringDefinitionWaits checks that a definition waits if one of its texts instructs the model.
+// It tests every location of a text and every known language.
 func TestReport_SteeringDefinitionWaits(t *testing.T) {
 	t.Parallel()
 	s := newFixture(t, first)
@@ -282,7 +282,7 @@ func TestReport_DefinitionWaitsWhenTheModeChangesAfterAReview(t *testing.T) {
 }
 
 // Case T1. TestReport_ChangedToolIsStoppedWhenTheStoreIsFull checks that another definition stops an accepted tool even
-// if the store has no capacity.
+// if the store has no capacity for that definition.
 func TestReport_ChangedToolIsStoppedWhenTheStoreIsFull(t *testing.T) {
 	t.Parallel()
 	s := newFixture(t, first)
@@ -446,8 +446,8 @@ func TestChanges_FailForUnknownToolsAndDefinitions(t *testing.T) {
 	}
 }
 
-// Case X3. TestReport_StorageIsBoundedWhenListsKeepChanging checks the bounds of the stored data of a server whose
-// lists change again and again.
+// Case X3. TestReport_StorageIsBoundedWhenListsKeepChanging checks that the stored data of a server is bounded if the
+// server's lists keep changing.
 func TestReport_StorageIsBoundedWhenListsKeepChanging(t *testing.T) {
 	t.Parallel()
 	s := newFixture(t, first)

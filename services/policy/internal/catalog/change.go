@@ -11,17 +11,17 @@ import (
 	"github.com/go-json-experiment/json"
 )
 
-// Errors of operators' changes.
+// Errors from operators' changes.
 var (
 	// ErrUnknownTool means that no reported list contains the tool.
 	ErrUnknownTool = errors.New("no gateway has reported this tool")
-	// ErrUnknownDefinition means that the tool has no definition with a digest.
+	// ErrUnknownDefinition means that the tool has no definition with the requested digest.
 	ErrUnknownDefinition = errors.New("the tool was never listed with this definition")
 	// ErrChanged means that the tool or server has changed since the operator read it.
 	ErrChanged = errors.New("the catalog has changed since you read it: read it again")
 )
 
-// ChangeInfo has the operator who makes a change, the reason, and the time.
+// ChangeInfo says who makes a change, why, and when.
 type ChangeInfo struct {
 	Operator, Reason string
 	Time             time.Time
@@ -81,7 +81,8 @@ func (s *Server) AcceptAll(digest []byte, by ChangeInfo) (*Server, int, error) {
 }
 
 // SetOverride sets the override of a tool, or removes it if o is nil. etag is the etag of the tool that the operator
-// saw; SetOverride returns [ErrChanged] if the tool has another one. It returns the same server if nothing changes.
+// saw; SetOverride returns [ErrChanged] if the tool's current etag differs. It returns the same server if nothing
+// changes.
 func (s *Server) SetOverride(name string, o *Override, etag string) (*Server, error) {
 	if o != nil {
 		own := *o
@@ -105,8 +106,8 @@ func (s *Server) SetOverride(name string, o *Override, etag string) (*Server, er
 	return s.withTools(map[string]*Tool{name: t}), nil
 }
 
-// SetQuarantine sets or ends the quarantine of a tool, or of the whole server if the name is empty. It returns the same
-// server if nothing changes.
+// SetQuarantine sets the quarantine of a tool if stop is true, and ends the quarantine otherwise. If the name is empty,
+// it does so for the whole server. It returns the same server if nothing changes.
 func (s *Server) SetQuarantine(name string, stop bool, by ChangeInfo) (*Server, error) {
 	var what *Quarantine
 	if stop {

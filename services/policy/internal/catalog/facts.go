@@ -37,8 +37,8 @@ func (t *Tool) ClassWith(d *Definition) Class {
 	return c
 }
 
-// Facts returns the facts about a tool with the definition that has the digest. s may be nil, for a server without
-// reports.
+// Facts returns the facts about a tool whose definition has the given digest. s may be nil if no lists of the server
+// were reported.
 func (s *Server) Facts(name string, digest []byte, set Settings) engine.Facts {
 	f := engine.Facts{Status: s.status(name, digest, set.Mode)}
 	if s == nil || s.Tools[name] == nil {
@@ -60,7 +60,7 @@ func (s *Server) Facts(name string, digest []byte, set Settings) engine.Facts {
 }
 
 // ServerFacts returns the facts for a method other than tools/call. They only show whether the server is in quarantine.
-// s may be nil, for a server without reports.
+// s may be nil if no lists of the server were reported.
 func (s *Server) ServerFacts() engine.Facts {
 	if s != nil && s.Quarantine != nil {
 		return engine.Facts{Status: engine.Quarantined}
@@ -68,8 +68,8 @@ func (s *Server) ServerFacts() engine.Facts {
 	return engine.Facts{Status: engine.Callable}
 }
 
-// nameOf returns names[value-1], or "" if there is no such name. The values of the contracts' enumerations begin with
-// 1.
+// nameOf returns names[value-1], or "" if the index is out of range. The specified values of the protobuf enumerations
+// begin with 1.
 func nameOf(names []string, value int) string {
 	if value < 1 || value > len(names) {
 		return ""

@@ -61,8 +61,8 @@ func Classify(text string, trusted bool) Class {
 // revisions omits them under older ones.
 var newerMembers = []string{"title", "annotations", "outputSchema", "icons", "_meta", "execution"}
 
-// isOlderForm reports whether a definition equals another one, except that it may lack members of [newerMembers]. It
-// then contains nothing new, so it needs no review.
+// isOlderForm reports whether definition is equal to than, except that members in [newerMembers] may be missing. Such a
+// definition contains nothing new, so it needs no review.
 func isOlderForm(definition, than string) bool {
 	var less, whole map[string]jsontext.Value
 	if json.Unmarshal([]byte(definition), &less) != nil || json.Unmarshal([]byte(than), &whole) != nil {

@@ -14,19 +14,19 @@ const (
 	MaxTools = 20_000
 	// MaxDefinitions is the largest number of definitions of a tool.
 	MaxDefinitions = 100
-	// MaxWaiting is the largest number of definitions of a tool that wait.
+	// MaxWaiting is the largest number of definitions of a tool that wait for a decision.
 	MaxWaiting = 10
-	// MaxWaitingBytes is the largest total size of the definitions of a server that wait. For the state of each
-	// definition, overhead bytes are added to the size.
+	// MaxWaitingBytes is the largest total size of the definitions of a server that wait for a decision. The size of each
+	// definition includes overhead bytes for its state.
 	MaxWaitingBytes = 64 << 20
 	overhead        = 1 << 10
 )
 
-// forgetAfter is how long after its last listing a tool is removed if the server listed it only to sessions and no
-// decision about it was made.
+// forgetAfter is how long after its last listing a tool is removed. Only tools that the server listed only to sessions,
+// and about which no decision was made, are removed.
 const forgetAfter = 24 * time.Hour
 
-// maxNotStored is the largest value of Server.NotStored.
+// maxNotStored is the largest value of Server.NotStored. Further definitions are not counted.
 const maxNotStored = 1000
 
 // refreshAfter is the age at which Definition.LastSeen is updated, so that not every report writes to the store.
@@ -42,7 +42,7 @@ type Report struct {
 	To string
 	// Tools are the entries of the list. Their names are distinct.
 	Tools []ListedTool
-	// LeftOut has the names of entries that exceed the bounds.
+	// LeftOut contains the names of entries that exceed the bounds or can't be parsed.
 	LeftOut []string
 }
 
@@ -52,13 +52,13 @@ type Outcome struct {
 	Server *Server
 	// States are the states of the definitions, in the order of Report.Tools.
 	States []State
-	// New has the indexes in Report.Tools of the definitions to store. Removed has the digests of the definitions to
-	// delete from the store.
+	// New contains the indexes in Report.Tools of the definitions to store. Removed contains the digests of the
+	// definitions to delete from the store.
 	New     []int
 	Removed []Digest
 }
 
-// FindDuplicate returns a name that occurs more than once in a list, or "" if there is none.
+// FindDuplicate returns a name that occurs more than once in a list, or "" if all names are distinct.
 func FindDuplicate(tools []ListedTool) string {
 	seen := make(map[string]bool, len(tools))
 	for _, t := range tools {
@@ -86,12 +86,12 @@ type reportRun struct {
 	first, newVersion bool
 	// skeletonCounts counts the names of tools by their skeletons; see [Skeleton].
 	skeletonCounts map[string]int
-	// waiting is the size of the definitions that wait, in bytes. added is the number of new tools.
+	// waiting is the size of the definitions that wait for a decision, in bytes. added is the number of new tools.
 	waiting, added int
 }
 
-// Report applies a list of the server. text returns the text of a stored definition. The only errors that Report
-// returns are errors of text.
+// Report applies a list of the server. text returns the text of a stored definition. Report returns an error only if
+// text returns one.
 func (s *Server) Report(r Report, set Settings, now time.Time, text func(Digest) (string, error)) (Outcome, error) {
 	w := &reportRun{Report: r, now: now, mode: set.Mode, text: text, out: Outcome{Server: s}, changed: make(map[string]*Tool)}
 	_, known := s.Lists[r.Version]
@@ -286,7 +286,7 @@ func (w *reportRun) reserve(s *Server, l ListedTool) bool {
 	return true
 }
 
-// trim removes definitions of a tool that has more than [MaxDefinitions].
+// trim removes definitions of a tool while the tool has more than [MaxDefinitions] and one of them may be removed.
 func (w *reportRun) trim(t *Tool) {
 	for len(t.Definitions) > MaxDefinitions {
 		i := oldestRemovable(t)

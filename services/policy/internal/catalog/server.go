@@ -40,7 +40,7 @@ type Server struct {
 	First string `json:"first,omitempty"`
 	// Trusted reports whether the server was trusted when the classes were computed.
 	Trusted bool `json:"trusted,omitzero"`
-	// LeftOut has the names of entries of the newest whole list that exceed the bounds.
+	// LeftOut contains the names of entries of the newest whole list that exceed the bounds or can't be parsed.
 	LeftOut []string `json:"leftOut,omitempty"`
 	// Quarantine is the quarantine of the whole server, or nil if there is none.
 	Quarantine *Quarantine `json:"stop,omitempty"`
@@ -54,7 +54,8 @@ type Tool struct {
 	Definitions []Definition `json:"definitions"`
 	// Override is an operator's classification, or nil if there is none.
 	Override *Override `json:"override,omitempty"`
-	// Quarantine is the quarantine of the tool, whatever its definition is. It is nil if there is none.
+	// Quarantine is the quarantine of the tool, which applies to all of its definitions. It is nil if the tool is not in
+	// quarantine.
 	Quarantine *Quarantine `json:"stop,omitempty"`
 }
 
@@ -114,7 +115,7 @@ type Override struct {
 	Reason string    `json:"reason"`
 	Author string    `json:"author"`
 	Time   time.Time `json:"time"`
-	// Digest is the definition that was the newest when the override was made.
+	// Digest is the digest of the definition that was the newest when the override was made.
 	Digest Digest `json:"digest"`
 }
 
@@ -197,7 +198,7 @@ func (t *Tool) Newest() *Definition {
 }
 
 // StoppedByChange reports whether no session can call the tool because its definition has changed: the tool has an
-// accepted definition, and the gateway itself has listed another one, which waits for a decision.
+// accepted definition, and the gateway itself has listed another definition, which waits for a decision.
 //
 // A waiting definition that the server listed only to sessions stops only these sessions, because their calls carry its
 // digest. Otherwise a server could stop a tool for all tenants by listing another definition to one caller.

@@ -17,8 +17,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/classify"
 )
 
-// label has the classes that two people gave a tool, with the alternatives that each accepts, and the class that
-// counts.
+// label contains the classes that two people gave a tool, the alternatives that each person accepts, and the class that
+// the classifier is compared with.
 type label struct {
 	Server   string   `json:"server"`
 	Name     string   `json:"name"`
@@ -103,7 +103,7 @@ func TestClassify_AgreesWithLabels(t *testing.T) {
 	}
 }
 
-// minSafe is the smallest part of a set whose results must be an accepted category or a stricter one.
+// minSafe is the smallest share of a set's results that must be an accepted category or a stricter category.
 const minSafe = 0.975
 
 func agrees(t *testing.T, all map[[2]string]classify.Tool, set []label, wantStrict, wantWithin float64) {

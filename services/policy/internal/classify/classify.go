@@ -45,8 +45,8 @@ type finding struct {
 	name    []word
 	text    []word
 
-	// inName is the leading verb of the name, and inText the leading verb of the description. They are nil if there is
-	// none.
+	// inName is the leading verb of the name. inText is the leading verb of the description. Each is nil if there is no
+	// verb.
 	inName, inText *foundVerb
 	evidence       []*policyv1.Evidence
 	dependsOn      string
@@ -62,7 +62,7 @@ type foundVerb struct {
 
 func (c *finding) add(e *policyv1.Evidence) { c.evidence = append(c.evidence, e) }
 
-// support returns the amount of evidence for each category, from 0 to 1. It combines the weights like independent
+// support returns the strength of the evidence for each category, from 0 to 1. It combines the weights like independent
 // probabilities.
 func (c *finding) support() map[mcpv1.Category]float64 {
 	out := make(map[mcpv1.Category]float64)
@@ -74,10 +74,10 @@ func (c *finding) support() map[mcpv1.Category]float64 {
 	return out
 }
 
-// weigh returns the category and the confidence. The category is the strictest one that has more than half as much
-// evidence as the category with the most evidence. If the confidence is below [Unsure], it is the strictest category
-// with any evidence. If there is no evidence, it is Execute, because the effect of an unknown tool depends at least on
-// its arguments.
+// weigh returns the category and the confidence. The category is the strictest category with more than half as much
+// evidence as the category with the most evidence. If the confidence is below [Unsure], weigh returns the strictest
+// category with any evidence. If there is no evidence, weigh returns Execute, because the effect of an unknown tool
+// depends at least on its arguments.
 func (c *finding) weigh() (mcpv1.Category, float64) {
 	support := c.support()
 	if len(support) == 0 {

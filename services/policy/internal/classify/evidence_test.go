@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/classify"
 )
 
-// matchesPath reports whether a definition has the quote of a piece of evidence at the path of the evidence.
+// matchesPath reports whether the quote of a piece of evidence occurs in the definition at the path of the evidence.
 func matchesPath(tool classify.Tool, e *policyv1.Evidence) bool {
 	if e.GetCategory() == 0 { // evidence without a category can be in any text
 		return slices.ContainsFunc(tool.Texts, func(one classify.Text) bool {
@@ -55,7 +55,7 @@ func checkClassification(t *testing.T, tool classify.Tool, trusted bool) {
 	}
 }
 
-// TestClassify_EvidenceIsAtItsPath checks that the definition has every quote at the path of the evidence.
+// TestClassify_EvidenceIsAtItsPath checks that every quote occurs in the definition at the path of the evidence.
 func TestClassify_EvidenceIsAtItsPath(t *testing.T) {
 	t.Parallel()
 	for _, tool := range tools(t, "lists") {

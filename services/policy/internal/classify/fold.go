@@ -14,11 +14,11 @@ import (
 // space between words, with spaces instead of [emphasis], and with " not" instead of "n't".
 type folded struct {
 	text string
-	// at has the offset in the original text for each byte of the folded text. It is nil if it was not requested.
+	// at contains the offset in the original text for each byte of the folded text. It is nil if it was not requested.
 	at []int
 }
 
-// emphasis has marks of emphasis and quotation, which count as spaces.
+// emphasis contains emphasis marks and quotation marks, which count as spaces.
 const emphasis = "*_`\"'“”«»‘’„#>|-–—~()[]{}（）「」『』【】"
 
 func fold(text string, offsets bool) folded {

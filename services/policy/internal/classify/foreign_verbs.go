@@ -12,8 +12,8 @@ import (
 	"golang.org/x/text/unicode/norm"
 )
 
-// endings has the endings of a verb's forms by the mark in translations. It has no participles ("eliminado",
-// "gelöscht"), because they describe things.
+// endings contains the endings of a verb's forms, by the mark in translations. It contains no endings of participles
+// ("eliminado", "gelöscht"), because participles describe things.
 var endings = map[byte][]string{
 	'a': {"a", "ar", "are", "e", "en", "an", "ando", "acion", "acao", "azione", "ion", "i", "ir", "er", "ere", "ire"},
 	'f': {"e", "er", "ez", "ent", "ant", "ation", "s", "t", "re"},
@@ -24,16 +24,16 @@ var endings = map[byte][]string{
 type foreignVerb struct{ form, english string }
 
 type foreignVerbs struct {
-	// latin maps forms without diacritics to English verbs. split has the verbs with two parts by the first part.
+	// latin maps forms without diacritics to English verbs. split contains the verbs with two parts, by the first part.
 	latin map[string]string
 	split map[string][]foreignVerb
-	// stems has beginnings of words in Cyrillic letters. ideograms has parts of texts in languages without spaces. Both
-	// are sorted by descending length.
+	// stems contains beginnings of words in Cyrillic letters. ideograms contains parts of texts in languages without
+	// spaces. Both are sorted by descending length.
 	stems, ideograms []foreignVerb
 }
 
-// foreignForms returns the verbs of all translations. It computes them at the first call, because only some processes
-// classify tools.
+// foreignForms returns the verbs of all translations. It computes the verbs at the first call, because only some
+// processes classify tools.
 var foreignForms = sync.OnceValue(func() *foreignVerbs {
 	all := &foreignVerbs{latin: make(map[string]string), split: make(map[string][]foreignVerb)}
 	mildest := func(a, b string) int { // if two verbs have the same form, the stricter one is added last and wins
@@ -95,7 +95,7 @@ func plain(word string) string {
 // participles are endings of Russian participles, which describe things.
 var participles = []string{"енный", "енных", "енные", "ённый", "ённых", "ённые", "анный", "анных", "анные", "енное", "енной", "ённой"}
 
-// translateWord returns the English verb for a word of another language, and reports whether there is one.
+// translateWord returns the English verb for a word of another language, and reports whether the word is a known verb.
 func translateWord(word string) (string, bool) {
 	r := []rune(word)
 	if len(r) == 0 {
@@ -139,8 +139,8 @@ func (c *finding) isUnknownLanguage() bool {
 	return letters[anyOther]+letters[greek] > known || len(c.text) >= 4 && letters[latin] > 0 && !containsNear(c.text, len(c.text), frequentEnglishWords)
 }
 
-// frequentEnglishWords has frequent English words. Every English text of four words or more contains at least one of
-// them.
+// frequentEnglishWords contains frequent English words. Every English text of four words or more is assumed to contain
+// at least one of them.
 var frequentEnglishWords = set(`the of and to with for from this is are or your by if it a an in on at as be not all no you can will that when which use its
 	using into via per only new more id`)
 
@@ -231,8 +231,8 @@ var moneyNouns = set(`reembolso reembolsos rimborso rimborsi remboursement rembo
 	zahlung zahlungen ruckzahlung ruckerstattung rueckerstattung erstattung uberweisung ueberweisung transferencia transferencias transferencia
 	bonifico virement virements`)
 
-// inSentence returns the verbs of the first sentence in Chinese, Japanese or Korean. The leading verb is the first one
-// in Chinese, and the last one in Japanese and Korean.
+// inSentence returns the verbs of the first sentence in Chinese, Japanese or Korean. The leading verb is the first verb
+// in Chinese, and the last verb in Japanese and Korean.
 func (c *finding) inSentence() []weightedVerb {
 	text := c.tool.Description[:min(len(c.tool.Description), maxSentence)]
 	if end := strings.IndexAny(text, "。\n"); end >= 0 && strings.ContainsFunc(text[:end], func(r rune) bool { return scriptOf(r) == eastAsian }) {
@@ -277,7 +277,7 @@ func joinsIdeograms(between string) bool {
 		strings.Contains(between, "또는") || strings.Contains(between, "하고"))
 }
 
-// inIdeograms returns the verbs in a text of a language without spaces, in their order.
+// inIdeograms returns the verbs in a text of a language without spaces, in the order of the text.
 func inIdeograms(text string) []foundVerb {
 	var out []foundVerb
 	forms := foreignForms().ideograms

@@ -1,6 +1,6 @@
 package classify
 
-// translations has verbs of other languages, by the English verb with the same meaning.
+// translations contains verbs of other languages, by the English verb with the same meaning.
 //
 // Latin words have no diacritics. A stem with a mark represents its forms; see [endings]. The mark /a is for verbs of
 // Spanish, Portuguese and Italian in -ar and -are, /f for French verbs in -er, and /d for German verbs. A slash before

@@ -19,11 +19,11 @@ const (
 // sense is what a verb means in a tool's name or at the beginning of its description.
 type sense struct {
 	category mcpv1.Category
-	// weak reports whether the word is often a noun or has several meanings. Other verbs then count more.
+	// weak reports whether the word is often a noun or has several meanings. Verbs that are not weak count more.
 	weak bool
 }
 
-// verbs has the known verbs in their base form. In the lists, ~ marks a weak verb.
+// verbs contains the known verbs in their base form. In the lists, ~ marks a weak verb.
 var verbs = lexicon(map[mcpv1.Category]string{
 	read: `
 		get list read search find fetch retrieve query show view look describe check count browse explore scan analyze

@@ -45,7 +45,7 @@ func (c *finding) byMoney() {
 	switch {
 	case object == "charge" && c.isAbout(batteries):
 		return
-	case object == "invoice" && !dueVerbs[verbText(c.inName)] && !dueVerbs[verbText(c.inText)] && !containsNear(c.name, len(c.name), dueInvoiceWords): // to write an invoice moves no money
+	case object == "invoice" && !dueVerbs[verbText(c.inName)] && !dueVerbs[verbText(c.inText)] && !containsNear(c.name, len(c.name), dueInvoiceWords): // writing an invoice moves no money
 		return
 	case object == "subscription" && !c.isAbout(freeSubscriptions) && !containsNear(c.sentence(), len(c.text), freeTopics),
 		moneyMovements[object]:
@@ -66,7 +66,7 @@ func (c *finding) wordsAfter(s *foundVerb) []word {
 	return c.text[i+1:]
 }
 
-// coinWords are words for money. dueInvoiceWords has words for an invoice that is due.
+// coinWords are words for money. dueInvoiceWords are words for an invoice that is due.
 var (
 	coinWords       = set("funds money tokens coins crypto cryptocurrency sol eth btc usdc usdt")
 	dueInvoiceWords = set("sent")
@@ -92,10 +92,10 @@ var amountNames = set("amount amt currency ccy lamports wei cents")
 // dueVerbs are verbs that make an invoice due.
 var dueVerbs = set("send finalize pay issue approve authorize authorise submit charge collect")
 
-// freeSubscriptions are things to which a subscription costs nothing.
+// freeSubscriptions are things to which one can subscribe for free.
 var freeSubscriptions = set("webhook webhooks event events notification notifications topic topics feed newsletter mailing queue calendar channel resource resources")
 
-// freeTopics are more things to which a subscription costs nothing, at the beginning of a description.
+// freeTopics are more things to which one can subscribe for free. They count only at the beginning of a description.
 var freeTopics = set("changes updates")
 
 func verbText(s *foundVerb) string {

@@ -36,7 +36,7 @@ func (c *finding) byParameters() {
 var certainPrograms = set(`command cmd commands script shellcommand shell_command sql python_code pythoncode js_code jscode javascript_code bash_code shell_code
 	shell_script python_script bash_script comando comandos commande befehl befehle kommando skript 命令 脚本 コマンド スクリプト 명령 명령어 команда скрипт`)
 
-// programWeight returns the weight of a parameter as evidence that the tool runs a program. It returns 0 if the
+// programWeight returns how much a parameter weighs as evidence that the tool runs a program. It returns 0 if the
 // parameter does not contain a program.
 func (c *finding) programWeight(p Parameter, lead mcpv1.Category) float64 {
 	if len(p.Values) > 0 || len(p.Types) > 0 && !slices.Contains(p.Types, "string") && !slices.Contains(p.Types, "array") && !slices.Contains(p.Types, "object") {
@@ -86,7 +86,8 @@ func (c *finding) readsByNameAndText() bool {
 	return c.inName != nil && c.inText != nil && c.inName.category == read && c.inText.category == read
 }
 
-// outputWords are words in names of parameters for a location to write to. locationWords are words for any location.
+// outputWords are words in names of parameters that give a location to write to. locationWords are words for any
+// location.
 var outputWords = set("output out destination dest save target")
 
 var locationWords = set("path file filename dir directory folder")
@@ -124,7 +125,8 @@ var removalParameters = set("delete remove purge wipe clear drop destroy reset p
 var confirmParameters = set("apply dryrun dry_run confirm commit yes")
 
 // byRemovalParameters adds evidence from parameters in [removalParameters], and from parameters in [confirmParameters]
-// if the description mentions removal. If the leading verb is in Write, only boolean parameters in removers count.
+// if the description mentions removal. If the leading verb is in Write, only boolean parameters in [removalParameters]
+// count.
 func (c *finding) byRemovalParameters() {
 	lead := c.leadCategory()
 	if lead > write {

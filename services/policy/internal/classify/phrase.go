@@ -14,7 +14,7 @@ type phrase struct {
 	category mcpv1.Category
 	weight   float64
 	meaning  string
-	// of lists categories of verbs. The phrase counts only if the category of the leading verb is in the list.
+	// of lists categories. The phrase counts only if the category of the leading verb is in the list.
 	of []mcpv1.Category
 }
 
@@ -76,7 +76,8 @@ func (c *finding) byPhrases() {
 	}
 }
 
-// byRetractions adds evidence from phrases that contradict other evidence. It must run after the evidence was added.
+// byRetractions adds evidence from phrases that contradict other evidence. It must run after all other evidence was
+// added.
 func (c *finding) byRetractions() {
 	lower := lowered(c.tool.Description)
 	c.reversible(lower, c.leadCategory())
@@ -84,7 +85,7 @@ func (c *finding) byRetractions() {
 }
 
 // findPhrase returns the offset of the first occurrence of text in lower, which is the description in lower case. It
-// skips occurrences that are part of a longer word or negated. It returns false if there is none.
+// skips occurrences that are part of a longer word or negated. It returns false if there is no such occurrence.
 func (c *finding) findPhrase(lower, text string) (int, bool) {
 	for from := 0; ; {
 		i := strings.Index(lower[from:], text)
@@ -97,14 +98,14 @@ func (c *finding) findPhrase(lower, text string) (int, bool) {
 			continue
 		}
 		if strings.HasPrefix(text, "irreversib") && (strings.HasSuffix(lower[:at], "may be ") || strings.HasSuffix(lower[:at], "might be ")) {
-			continue // some servers have this sentence in every description
+			continue // some servers put this sentence into every description
 		}
 		return at, true
 	}
 }
 
-// lowered returns a text with ASCII letters in lower case. Other letters do not change, because their length could
-// change.
+// lowered returns a text with ASCII letters in lower case. Other letters stay the same, because lower case could change
+// their length in bytes.
 func lowered(text string) string {
 	out := []byte(text)
 	for i, b := range out {

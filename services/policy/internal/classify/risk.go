@@ -7,13 +7,13 @@ import (
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 )
 
-// riskOf is the risk of a tool by its category alone.
+// riskOf maps a category to the risk of its tools if nothing raises the risk.
 var riskOf = map[mcpv1.Category]policyv1.Risk{
 	read: policyv1.Risk_RISK_LOW, write: policyv1.Risk_RISK_MEDIUM, execute: policyv1.Risk_RISK_HIGH,
 	destructive: policyv1.Risk_RISK_CRITICAL, financial: policyv1.Risk_RISK_CRITICAL,
 }
 
-// Tags of dishonest definitions: definitions that instruct the model, or that have hidden text.
+// Tags of dishonest definitions: definitions that instruct the model, or that contain hidden text.
 const (
 	tagSpeaks = "speaks-to-the-model"
 	tagHidden = "hidden-text"

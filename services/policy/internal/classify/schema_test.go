@@ -71,7 +71,8 @@ func TestRead_SchemaThatRefersToItselfIsBounded(t *testing.T) {
 }
 
 // TestClassify_HostileSchemasAndTextsAreBounded checks that the time grows only in proportion to the size of long texts
-// and deep schemas. Earlier versions took minutes, because they read these once for each verb or level.
+// and deep schemas. Earlier versions took minutes, because they read long texts once for each verb and deep schemas
+// once for each level.
 func TestClassify_HostileSchemasAndTextsAreBounded(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("x", 1<<20)

@@ -41,15 +41,16 @@ func scriptOf(r rune) script {
 	return anyOther
 }
 
-// Bounds of a passage in another script than the rest of a text.
+// Bounds of a passage that is in another script than the rest of a text.
 const (
-	// minPassage is the smallest number of letters of a passage. For a passage in ideograms it is minIdeogram.
+	// minPassage is the smallest number of letters in a passage. minIdeogram is the smallest number of ideograms in a
+	// passage of ideograms.
 	minPassage  = 16
 	minIdeogram = 8
-	// maxShare is the largest part of the text's letters that is in the script of the passage. A text in two languages
-	// has more.
+	// maxShare is the largest share of the text's letters that are in the script of the passage. In a text in two
+	// languages, the share is larger.
 	maxShare = 0.35
-	// ideogram is the number of letters as which an ideogram counts for maxShare.
+	// ideogram is how many letters an ideogram counts as when the share is compared with maxShare.
 	ideogram = 3
 )
 
@@ -66,7 +67,7 @@ func count(letters *[scripts]int, text string) {
 	}
 }
 
-// isRare reports whether the part of the letters in a script is at most maxShare.
+// isRare reports whether the share of the letters in a script is at most maxShare.
 func isRare(letters *[scripts]int, s script) bool {
 	all := 0
 	for _, some := range letters {
@@ -75,10 +76,10 @@ func isRare(letters *[scripts]int, s script) bool {
 	return float64(letters[s]) <= maxShare*float64(all)
 }
 
-// hasHiddenText reports whether the definition has text that a person does not see or can't read: invisible characters,
-// a word in which Latin letters are mixed with similar letters of another script, or a passage in another script than
-// the rest. Whether a script is rare is determined within each text. For scripts without steering forms it is
-// determined within the whole definition.
+// hasHiddenText reports whether the definition contains text that a person does not see or can't read: invisible
+// characters, a word in which Latin letters are mixed with similar letters of another script, or a passage in another
+// script than the rest of the text. Whether a script is rare is determined within each text. For scripts without
+// steering forms it is determined within the whole definition.
 func (c *finding) hasHiddenText() bool {
 	found := false
 	var whole [scripts]int
@@ -110,7 +111,7 @@ func (c *finding) hasHiddenText() bool {
 }
 
 // findForeignText finds a word with letters of two similar scripts, or a passage in a rare script. It returns the
-// bounds and the meaning of the evidence; the meaning is empty if there is none.
+// bounds and the meaning of the evidence. The meaning is empty if findForeignText finds nothing.
 func findForeignText(text string, rare func(script) bool) (from, to int, meaning string) {
 	var word, passage struct {
 		from, letters int

@@ -12,8 +12,8 @@ import (
 
 // A form is a pattern of texts that instruct the model instead of describing the tool.
 type form struct {
-	// triggers has words. Every text that the form matches contains one of them, so the expression is tried only near
-	// them.
+	// triggers lists words. Every text that the form matches contains one of these words, so the expression is tried only
+	// near them.
 	triggers []string
 	words    func() *regexp.Regexp
 	// raw reports whether the form matches the text in lower case instead of the folded text.
@@ -88,7 +88,7 @@ const (
 	addresses = "it speaks to the model"
 )
 
-// newForm returns a form for folded texts. any has its words, separated by |.
+// newForm returns a form for folded texts. any contains the form's triggers, separated by |.
 func newForm(meaning, any, expression string) form {
 	return form{triggers: strings.Split(any, "|"), words: compiled(expression), meaning: meaning}
 }
@@ -99,8 +99,8 @@ func compiled(expression string) func() *regexp.Regexp {
 	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(expression) })
 }
 
-// steering are the forms of English texts and of markup. They do not match sentences of real tools such as "you must
-// call X first" and "use this tool before Y".
+// steering are the forms of English texts and of markup. They do not match harmless sentences that real tools contain,
+// such as "you must call X first" and "use this tool before Y".
 var steering = []form{
 	newForm(overrules, "instruction|rule|guideline|directive|prompt|message|guardrail|restriction|safety|policy|policies|pretend|precedence|stop following",
 		`\b(?:ignor|disregard|forget|overrid|bypass|discard|obey)(?:e|es|s|ing)? `+upTo3+`(?:your|previous|prior|earlier|above|preceding|former|all|any|other|system|safety|users?) ?`+
@@ -152,8 +152,8 @@ const accessWords = `reads?|cat|open|pass|send|include|attach|paste|upload|appen
 	`读取|發送|讀取|发送|粘贴|复制|読|送|貼|읽|보내|붙여|прочитай|прочти|вставь|отправь|передай|скопируй`
 
 // Bounds of the search for forms, in bytes. Texts shorter than minForm are skipped. At most maxFolded bytes of a
-// definition's texts are searched. No further text is searched when expressions were tried on maxTried bytes. A
-// definition with texts that were not searched counts as steering.
+// definition's texts are searched. The search ends when expressions were tried on maxTried bytes. A definition with
+// texts that were not searched counts as steering.
 const (
 	minForm   = 12
 	maxFolded = 128 << 10
@@ -200,7 +200,7 @@ func (c *finding) hasSteeringText() bool {
 	return len(seen) > 0
 }
 
-// lastOf returns the offset after the character that begins at an offset.
+// lastOf returns the offset at which the character that begins at a given offset ends.
 func lastOf(text string, at int) int {
 	for i := range text[at:] {
 		if i > 0 {
@@ -213,7 +213,7 @@ func lastOf(text string, at int) int {
 // maxQuote is the largest length of a quote in evidence, in bytes.
 const maxQuote = 200
 
-// quote adds a part of a text as evidence without a category. This evidence explains a tag and affects only the risk.
+// quote adds a part of a text as evidence without a category. Such evidence explains a tag and affects only the risk.
 func (c *finding) quote(text Text, from, to int, meaning string) {
 	path := c.tool.path(text)
 	if path == "" {

@@ -13,7 +13,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/classify"
 )
 
-// steered returns a definition that has a text at one of the locations where a server can put texts.
+// steered returns a definition with a text at a given location. The location is one of those where a server can put
+// texts.
 func steered(t testing.TB, at, text string) classify.Tool {
 	t.Helper()
 	a := map[string]any{"type": "number", "description": "The first number."}
@@ -92,7 +93,7 @@ func TestClassify_SteeringTextsAreTagged(t *testing.T) {
 }
 
 // TestClassify_FindsMostLaterSteeringTexts uses texts that were written after the forms, by people who did not know the
-// forms. docs/catalog.md has the number of texts that are found.
+// forms. docs/catalog.md states the number of texts that are found.
 func TestClassify_FindsMostLaterSteeringTexts(t *testing.T) {
 	t.Parallel()
 	all := steering(t, "steering_later.tsv")

@@ -19,7 +19,7 @@ type Text struct {
 	token int
 }
 
-// textsIn returns the strings in a definition in their order.
+// textsIn returns the strings in a definition, in the order of the definition.
 func textsIn(definition jsontext.Value) []Text {
 	var out []Text
 	dec := jsontext.NewDecoder(bytes.NewReader(definition))
@@ -35,9 +35,8 @@ func textsIn(definition jsontext.Value) []Text {
 	}
 }
 
-// path returns the JSON Pointer of a text of the tool, or "" if it is longer than maxPath. It parses the definition
-// again. The paths are not stored, because their total length can be proportional to the square of the definition's
-// length.
+// path returns the JSON Pointer of a text of the tool, or "" if it is longer than maxPath. It reparses the definition.
+// The paths are not stored, because their total length can be proportional to the square of the definition's length.
 func (t *Tool) path(text Text) string {
 	dec := jsontext.NewDecoder(bytes.NewReader(t.definition))
 	for range text.token {

@@ -21,7 +21,7 @@ const (
 	maxValues     = 64      // values of a parameter
 	maxNested     = 1024    // parameters inside of other parameters
 	maxDepth      = 16      // depth of parameters inside of other parameters
-	maxParsed     = 8 << 20 // bytes; deep or shared parts are parsed, and counted, more than once
+	maxParsed     = 8 << 20 // bytes; deep or shared parts are parsed and counted more than once
 )
 
 // ErrDefinition means that a text is not the definition of a tool.
@@ -35,7 +35,8 @@ type Tool struct {
 	Parameters []Parameter
 	// Nested are the properties inside of parameters. There are at most 1024, at a depth of at most 16.
 	Nested []Parameter
-	// Cut is the first parameter that was not read because of these bounds. Its Path is empty if all were read.
+	// Cut is the first parameter that was not read because of the bounds of Parameters and Nested. Its Path is empty if
+	// all parameters were read.
 	Cut Parameter
 	// Hints are the annotations of the definition by name.
 	Hints map[string]bool
@@ -92,7 +93,7 @@ type schema struct {
 	choices    []property // anyOf, oneOf and allOf of the schema itself
 	next       string     // the first property that was not read because of maxParameters
 	required   map[string]bool
-	// shared has the schemas to which properties can refer, by their references.
+	// shared maps references to the schemas to which properties can refer.
 	shared map[string]jsontext.Value
 
 	nested   []Parameter
@@ -135,15 +136,15 @@ func (s *schema) UnmarshalJSONFrom(dec *jsontext.Decoder) error {
 	return nil
 }
 
-// members returns the first maxParameters members of an object, in their order. It returns nil if the value is not an
-// object.
+// members returns the first maxParameters members of an object, in the order of the object. It returns nil if the value
+// is not an object.
 func members(object jsontext.Value) []property {
 	out, _ := firstMembers(object)
 	return out
 }
 
-// firstMembers returns the first maxParameters members of an object, and the name of the next one, or "" if there is
-// none.
+// firstMembers returns the first maxParameters members of an object, and the name of the next member, or "" if there
+// are no more members.
 func firstMembers(object jsontext.Value) (out []property, next string) {
 	if object.Kind() != '{' {
 		return nil, ""

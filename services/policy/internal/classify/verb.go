@@ -9,7 +9,7 @@ import (
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 )
 
-// Weights of verbs by their position. A single verb gives too little confidence, and two verbs that agree give enough.
+// Weights of verbs by their position. A single verb gives too little confidence, but two verbs that agree give enough.
 const (
 	weightName   = 0.6
 	weightMiddle = 0.5
@@ -89,7 +89,7 @@ type weightedVerb struct {
 	weight float64
 }
 
-// addVerb adds a verb as evidence. path is the location of the verb, and what describes the location.
+// addVerb adds a verb as evidence. path is the location of the verb, and what is a description of the location.
 func (c *finding) addVerb(path, what string, s weightedVerb) {
 	meaning := fmt.Sprintf("the %s says that it will %s", what, s.base)
 	if questionVerbs[s.base] {
@@ -102,7 +102,7 @@ func (c *finding) addVerb(path, what string, s weightedVerb) {
 var questionVerbs = set("is has can")
 
 // stateNouns are words that mean reading if they are the last word of a name, for example deploy_status. After a verb
-// that changes something, they can be the thing that is changed, for example set_status.
+// that changes something, such a word can name the thing that is changed, for example set_status.
 var stateNouns = set("status info list search count stats health history metrics logs report")
 
 // verbsOfName returns the verbs of the name that count, the most important first. In names the verb is usually the
@@ -288,7 +288,7 @@ var articles = set("the a an this your its their")
 // maxHeading is the largest number of words of a description before its verb.
 const maxHeading = 14
 
-// sameForm reports whether two verbs have the same grammatical form. Verbs that are joined by a conjunction have.
+// sameForm reports whether two verbs have the same grammatical form. Verbs that a conjunction joins have the same form.
 func sameForm(one, oneBase, other, otherBase string) bool {
 	return (one == oneBase) == (other == otherBase)
 }
@@ -346,7 +346,7 @@ type context struct {
 	sense         sense
 }
 
-// contexts are tried in their order.
+// contexts are tried in the order of the list. The first one that matches applies.
 var contexts = []context{
 	{set("resolve"), 3, settled, nil, sense{category: write}},
 	{set("take capture"), 4, pictures, nil, sense{category: read}},
@@ -465,8 +465,8 @@ func pointer(key string) string {
 	return "/" + strings.NewReplacer("~", "~0", "/", "~1").Replace(key)
 }
 
-// leadCategory returns the strictest category of the leading verbs of name and description, or unknown if there are
-// none.
+// leadCategory returns the strictest category of the leading verbs of name and description, or unknown if they have no
+// leading verb.
 func (c *finding) leadCategory() mcpv1.Category {
 	out := unknown
 	for _, s := range []*foundVerb{c.inName, c.inText} {

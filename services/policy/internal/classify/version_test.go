@@ -15,8 +15,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/classify"
 )
 
-// TestVersion_RisesWithTheResults checks that Version is increased when a result for a real tool changes, because only
-// then are stored results computed again.
+// TestVersion_RisesWithTheResults checks that Version is increased when a result for a real tool changes, because
+// stored results are recomputed only if Version has increased.
 func TestVersion_RisesWithTheResults(t *testing.T) {
 	t.Parallel()
 	h := sha256.New()

@@ -8,7 +8,7 @@ import (
 
 // word is a word of a text.
 type word struct {
-	// text is the word in lower case, and offset its offset in the text in bytes.
+	// text is the word in lower case. offset is the word's offset in the text, in bytes.
 	text   string
 	offset int
 	// raw is the word as written.
@@ -101,7 +101,7 @@ func split(text string, camel bool) []word {
 	return out
 }
 
-// nextIsLower reports whether the second letter of a text is in lower case. If so, a capital first letter begins a
+// nextIsLower reports whether the second letter of a text is in lower case. If it is, a capital first letter begins a
 // word, as the S in "HTTPServer" does.
 func nextIsLower(text string) bool {
 	_, n := utf8.DecodeRuneInString(text)
@@ -151,7 +151,7 @@ func verbOfNoun(noun string) (base string, s sense, ok bool) {
 	return "", sense{}, false
 }
 
-// singular returns a noun without its plural ending, if it has one.
+// singular returns a noun without its plural ending. It returns a noun without such an ending as it is.
 func singular(noun string) string {
 	switch {
 	case strings.HasSuffix(noun, "ies") && len(noun) > 4:

@@ -18,14 +18,14 @@ import (
 // times the memory of its text.
 const MaxParamsBytes = 256 << 10
 
-// Arguments has the arguments of one call. It is immutable and safe for concurrent use. Every condition is false for
-// the zero Arguments.
+// Arguments contains the arguments of one call. It is immutable and safe for concurrent use. Every condition is false
+// for the zero Arguments.
 type Arguments struct {
 	values ref.Val
 }
 
-// ParseArguments parses the member `arguments` of a call's params, a JSON object. If params are empty, or the member is
-// absent or null, the arguments are the empty map.
+// ParseArguments parses the member `arguments` of a call's params, a JSON object. If params is empty, or if the member
+// is absent or null, the arguments are the empty map.
 //
 // ParseArguments returns an error if a key is repeated, if the arguments are not an object, if a number has more than
 // [maxNumberBytes] or an enormous exponent, and if the params are longer than [MaxParamsBytes].

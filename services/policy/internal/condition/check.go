@@ -9,9 +9,9 @@ import (
 	"cel.dev/cel-go/common/types"
 )
 
-// check returns what an expression reads. It returns an error for expressions that CEL allows but that users could
-// misread: expressions that are not boolean, numbers that would be rounded, comparisons that can never be true,
-// patterns that are not constant, and string tests of paths or URLs.
+// check returns the locations in the arguments that an expression reads. It returns an error for expressions that CEL
+// allows but that users could misread: expressions that are not boolean, numbers that would be rounded, comparisons
+// that can never be true, patterns that are not constant, and string tests of paths or URLs.
 func check(checked *cel.Ast, text string) (*location, *TextError) {
 	tree := checked.NativeRep()
 	var found *TextError
@@ -102,7 +102,7 @@ func checkMap(tree *ast.AST, m ast.MapExpr, refuse refuseFunc) {
 	checkMixed(tree, values, refuse)
 }
 
-// checkMixed refuses parts if some are decimals and others are not, because no comparison accepts both.
+// checkMixed refuses parts of which some are decimals and others are not, because no comparison accepts both.
 func checkMixed(tree *ast.AST, parts []ast.Expr, refuse refuseFunc) {
 	for _, part := range parts {
 		if hasDecimal(tree.GetType(part.ID())) != hasDecimal(tree.GetType(parts[0].ID())) {

@@ -21,7 +21,7 @@ const (
 // A Condition is a compiled expression. It is immutable and safe for concurrent use. The zero Condition is never true.
 type Condition struct {
 	program cel.Program
-	reads   *shape // nil if other spellings of keys are accepted
+	reads   *shape // nil if the arguments may contain other spellings of the keys
 }
 
 // Compile compiles a boolean expression. The error is a [*TextError].
@@ -64,7 +64,7 @@ func Compile(text string) (*Condition, error) {
 func (c *Condition) WithExtra() *Condition { return &Condition{program: c.program} }
 
 // Holds reports whether the condition is true for arguments. It returns false and an error if the condition can't be
-// evaluated: a key is missing, types don't fit, the evaluation would take too long, or the arguments have another
+// evaluated: a key is missing, types don't fit, the evaluation would take too long, or the arguments contain another
 // spelling of a key that the condition reads.
 func (c *Condition) Holds(args Arguments) (bool, error) {
 	if c.program == nil || args.values == nil {

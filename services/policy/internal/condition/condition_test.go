@@ -34,7 +34,7 @@ func TestHolds(t *testing.T) {
 	long := strings.Repeat("0", 260) + "1"
 	for _, tt := range []struct {
 		text, args string
-		want       string // held, or part of the error
+		want       string // the result, or a part of the error
 	}{
 		{`true`, `{}`, "true"},
 		{`args.draft == true`, `{"draft":true}`, "true"},
@@ -89,7 +89,7 @@ func TestHolds(t *testing.T) {
 		{`decimal(args.n) < decimal(100)`, `{"n":"12.50"}`, "true"},
 		{`decimal(args.n) < decimal(100)`, `{"n":null}`, "no such overload"},
 
-		// A number that can't be read is not equal to anything.
+		// A number that can't be parsed is not equal to anything.
 		{`args == {"n": 10}`, `{"n":1000000.` + long + `}`, "read the params: "},
 		{`args.l == ["a"]`, `{"l":[1e9999999999]}`, "read the params: "},
 		{`args.l == ["a"]`, `{"l":[1e-200000]}`, "read the params: "},
@@ -247,8 +247,8 @@ func FuzzHolds(f *testing.F) {
 	})
 }
 
-// TestHolds_FailsWhenTheCostIsTooHigh checks that the evaluation of conditions that are fast only for ordinary
-// arguments is stopped. BenchmarkWorst measures the time.
+// TestHolds_FailsWhenTheCostIsTooHigh checks that the evaluation of a condition is stopped if the arguments make it
+// slow. BenchmarkWorst measures the time.
 func TestHolds_FailsWhenTheCostIsTooHigh(t *testing.T) {
 	t.Parallel()
 	for _, tt := range slowConditions() {

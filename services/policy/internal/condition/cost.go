@@ -11,10 +11,10 @@ import (
 )
 
 const (
-	// maxEstimate is the largest estimated cost of a condition for arguments of an ordinary size. maxCost is the
-	// largest actual cost. The cost is one for each step, for each ten bytes of text, and for each nested value that is
-	// visited. A higher maxCost could take a tenth of a second: the time of CEL's cost tracking grows with the square
-	// of the steps of a loop, and a failing step costs little.
+	// maxEstimate is the largest estimated cost of a condition for arguments of an ordinary size. maxCost is the largest
+	// actual cost. Each step, each ten bytes of text, and each nested value that is visited cost one. With a higher
+	// maxCost, an evaluation could take a tenth of a second, because the time for CEL's cost tracking grows with the
+	// square of the number of loop steps, and because a failing step costs little.
 	maxEstimate = 20_000
 	maxCost     = 6_000
 	// assumedSize is the number of entries or characters that the estimate assumes for each list, map and string in the
@@ -64,8 +64,8 @@ func (costEstimator) CallCost(function, _ string, args []ref.Val, _ ref.Val) *ui
 	return &cost
 }
 
-// sizeOf returns the size of a value. A string has its length in bytes. Any other value has ten, plus the sizes of its
-// elements. weigh stops when the size reaches most.
+// sizeOf returns the size of a value. The size of a string is its length in bytes. The size of any other value is ten
+// plus the sizes of its elements. sizeOf stops when the size reaches most.
 func sizeOf(v ref.Val, most uint64) uint64 {
 	total := uint64(10)
 	switch v := v.(type) {

@@ -18,7 +18,7 @@ import (
 // than its length.
 const maxNumberBytes = 256
 
-// plainNumber matches a number in the form of JSON, except that leading zeros are allowed.
+// plainNumber matches a JSON number, except that leading zeros are allowed.
 var plainNumber = regexp.MustCompile(`^-?[0-9]+([.][0-9]+)?([eE][+-]?[0-9]+)?$`)
 
 var decimalType = cel.ObjectType("sluice.Decimal", traits.ComparerType)
@@ -55,7 +55,7 @@ func wholeText(value *apd.Decimal) string {
 	return reduced.Text('f')
 }
 
-// parseDecimal reads a number in the form of JSON.
+// parseDecimal parses a number that matches plainNumber.
 func parseDecimal(text string) (decimal, error) {
 	if len(text) > maxNumberBytes || !plainNumber.MatchString(text) {
 		return decimal{}, fmt.Errorf("%s is not a number of at most %d bytes", strconv.Quote(clip(text)), maxNumberBytes)
@@ -99,7 +99,7 @@ func (d decimal) Compare(other ref.Val) ref.Val {
 	return types.MaybeNoSuchOverloadErr(other)
 }
 
-// Equal implements ref.Val. A value of another type is not equal, as in CEL.
+// Equal implements ref.Val. As in CEL, a value of another type is not equal.
 func (d decimal) Equal(other ref.Val) ref.Val {
 	o, ok := other.(decimal)
 	return types.Bool(ok && d.value.Cmp(o.value) == 0)

@@ -20,7 +20,7 @@ type TextError struct {
 // Error implements error.
 func (p *TextError) Error() string { return strings.TrimSuffix(p.Message+"; "+p.Suggestion, "; ") }
 
-// suggestions has suggestions for messages of CEL that contain a part.
+// suggestions contains suggestions for CEL messages. A suggestion applies to the messages that contain its part.
 var suggestions = []struct{ part, suggestion string }{
 	{"'_==_' applied to '(sluice.Decimal", "make both sides decimals, for example decimal(100)"},
 	{"sluice.Decimal)'", "make both sides decimals, for example decimal(100)"},
@@ -40,7 +40,8 @@ var suggestions = []struct{ part, suggestion string }{
 	{"mismatched input 'or'", "write ||"},
 }
 
-// problemAt returns the error for a location in a text. It adds a suggestion if there is none.
+// problemAt returns the error for a location in a text. If suggestion is empty, problemAt adds a suggestion that fits
+// the message, if it knows one.
 func problemAt(at common.Location, text, message, suggestion string) *TextError {
 	message, _, _ = strings.Cut(strings.ReplaceAll(decodeIPIn(message), " (in container '')", ""), "\n")
 	p := &TextError{Message: message, Suggestion: suggestion}

@@ -17,7 +17,7 @@ const maxKeys = 20_000
 
 var errTooManyKeys = errors.New("the arguments have too many keys to check")
 
-// A shape has the keys that an expression reads by name in a value. The nil shape has none.
+// A shape contains the keys that an expression reads by name in a value. The nil shape contains no keys.
 type shape struct {
 	// keys are the keys that the expression reads in the value, with the shapes of their values.
 	keys map[string]*shape
@@ -27,7 +27,8 @@ type shape struct {
 	each *shape
 }
 
-// newShape returns the shape of a location in the arguments, or nil if no key is read by name there.
+// newShape returns the shape of a location in the arguments, or nil if the expression reads no key by name at that
+// location.
 func newShape(p *location) *shape {
 	if p == nil {
 		return nil
@@ -43,9 +44,9 @@ func newShape(p *location) *shape {
 	return s
 }
 
-// check returns an error if an object in value has another spelling, by case, `_` or `-`, of a key that the expression
-// reads. A server might accept that spelling, and would then use another value than the value that the condition
-// tested. left is the number of keys and elements that may still be checked.
+// check returns an error if an object in value has a key that differs only by case, `_` or `-` from a key that the
+// expression reads. A server might accept that spelling, and would then use a value that the condition has not tested.
+// left is the number of keys and elements that may still be checked.
 func (s *shape) check(value ref.Val, left *int) error {
 	if s == nil {
 		return nil

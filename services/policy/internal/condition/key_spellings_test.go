@@ -7,9 +7,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/condition"
 )
 
-// TestHolds_FailsForOtherSpellingsOfKeys checks that a condition is false if the arguments have another spelling of a
-// key that it reads. A server that reads Amount as amount would otherwise use a value that the condition did not test.
-// Case P14.
+// TestHolds_FailsForOtherSpellingsOfKeys checks that a condition is false if the arguments contain another spelling of
+// a key that the condition reads. Otherwise a server that interprets Amount as amount would use a value that the
+// condition did not test. Case P14.
 func TestHolds_FailsForOtherSpellingsOfKeys(t *testing.T) {
 	t.Parallel()
 	const taken = " may be read as "
@@ -28,7 +28,7 @@ func TestHolds_FailsForOtherSpellingsOfKeys(t *testing.T) {
 		{`args.key == 1`, `{"key":1,"\u212aey":2}`, taken},    // the sign of kelvin
 		{`args.dry_run == true`, `{"dry_run":true,"dryRun":false}`, taken},
 		{`args.dryRun == true`, `{"dryRun":true,"dry-run":false}`, taken},
-		{`args.a == 1 && args.A == 2`, `{"a":1,"A":2}`, "true"}, // both are read
+		{`args.a == 1 && args.A == 2`, `{"a":1,"A":2}`, "true"}, // the condition reads both keys
 
 		// Keys are checked at any depth at which the condition reads.
 		{`args.o.amount <= 100`, `{"o":{"amount":1,"Amount":2}}`, taken},

@@ -41,7 +41,7 @@ var environment = sync.OnceValues(func() (*cel.Env, error) {
 
 const (
 	// maxPattern is the largest size of a regular expression, in instructions of its program. maxMatched is the largest
-	// length of a string that is matched, in bytes. The time of a match is proportional to both.
+	// length of a string that is matched, in bytes. The time for a match is proportional to both.
 	maxPattern = 200
 	maxMatched = 8 << 10
 )

@@ -8,13 +8,12 @@ import (
 	"cel.dev/cel-go/common/types"
 )
 
-// A location is a location in the arguments that an expression reads. Together the locations form a tree, as the
-// arguments do.
+// A location is a location in the arguments that an expression reads. The locations form a tree, like the arguments.
 type location struct {
-	// name is the last key of the path to the location. Elements of a list have the name of the list.
+	// name is the last key of the path to the location. The location of a list's elements has the name of the list.
 	name string
-	// keys are the locations of the values that the expression reads by name. each is the location of all values that
-	// it reads without a name; nil if there are none.
+	// keys are the locations of the values that the expression reads by name. each is the location of all values that the
+	// expression reads without a name; it is nil if the expression reads no value without a name.
 	keys map[string]*location
 	each *location
 }
@@ -38,7 +37,7 @@ func (p *location) any() *location {
 	return p.each
 }
 
-// A variable has the locations of the values that a loop's variable can have: elements of lists, or keys of objects.
+// A variable contains the locations of the values that a loop variable can have: elements of lists, or keys of objects.
 type variable struct{ elements, keysOf []*location }
 
 // A tracer finds the locations in the arguments that an expression reads.

@@ -13,14 +13,14 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/locator"
 )
 
-// A locatorFunction is a function of conditions that reads a string as a path, a URL or an address, as package locator
-// does. It returns an error if the string can't be read.
+// A locatorFunction is a function of the condition language. It parses a string as a path, a URL or an address, as
+// package locator does. It returns an error if the string can't be parsed.
 type locatorFunction struct {
 	result *cel.Type
-	// unary implements a function of one string. It is nil if the function has two strings.
+	// unary implements a function with one argument. It is nil if the function has two arguments.
 	unary func(text string) (ref.Val, error)
-	// binary implements a function of two strings. It parses the second string, which is a constant, and returns the
-	// function that compares the first string with it. It is nil if the function has one string.
+	// binary implements a function with two arguments. It parses the second argument, which is a constant, and returns a
+	// function that compares the first argument with that constant. It is nil if the function has one argument.
 	binary func(constant string) (func(text string) (bool, error), error)
 }
 
@@ -113,7 +113,7 @@ func locators() []cel.EnvOption {
 	return options
 }
 
-// read returns the CEL implementation of a function of one string.
+// read returns the CEL implementation of a function with one argument.
 func (f locatorFunction) read(name string) func(ref.Val) ref.Val {
 	return func(arg ref.Val) ref.Val {
 		text, ok := arg.(types.String)
@@ -162,7 +162,7 @@ func compareText(name string, arg ref.Val, compare func(string) (bool, error)) r
 	return types.Bool(held)
 }
 
-// checkLocator refuses a second string that is not a constant or can't be parsed.
+// checkLocator refuses a second argument that is not a constant or can't be parsed.
 func checkLocator(f locatorFunction, args []ast.Expr, refuse refuseFunc) {
 	if f.binary == nil {
 		return

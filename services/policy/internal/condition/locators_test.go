@@ -7,8 +7,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/condition"
 )
 
-// TestHolds_LocatorFunctions checks that conditions have the functions of package locator. The tests of that package
-// check their results in detail. Case P14.
+// TestHolds_LocatorFunctions checks that conditions can call the functions of package locator. The tests of package
+// locator check the results in detail. Case P14.
 func TestHolds_LocatorFunctions(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct{ text, args, want string }{
@@ -97,7 +97,7 @@ func TestCompile_FailsForMisleadingTestsOfPathsAndURLs(t *testing.T) {
 		{`url.host(args.x).endsWith("example.com")`, useHost},
 		{`url.host(args.x).startsWith("api.")`, useHost},
 		{`email.domain(args.x).contains("example")`, useHost},
-		// An order comparison is also a test of the start.
+		// An order comparison also tests the start of a string.
 		{`args.path >= "/srv/" && args.path < "/srv0"`, usePath},
 		{`args.x > "/srv/"`, usePath},
 		{`"/srv/" <= args.x`, usePath},
@@ -160,7 +160,7 @@ func TestCompile_FailsForMisleadingTestsOfPathsAndURLs(t *testing.T) {
 	}
 }
 
-// TestCompile_RequiresValidConstants checks that the second string of a function must be a valid constant.
+// TestCompile_RequiresValidConstants checks that the second argument of a function must be a valid constant.
 func TestCompile_RequiresValidConstants(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{

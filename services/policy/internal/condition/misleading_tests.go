@@ -23,7 +23,7 @@ const (
 	mailText // an email address
 )
 
-// kindSuggestions has a suggestion for each kind: what to use instead of a string test.
+// kindSuggestions contains a suggestion for each kind, which says what to use instead of a string test.
 var kindSuggestions = map[kind]string{
 	pathText: `use path.within(x, "/srv"), path.base(x) or path.ext(x)`,
 	urlText:  `use url.under(x, "https://api.example.com/v1"), or compare url.scheme(x), url.host(x) and url.path(x)`,
@@ -31,7 +31,7 @@ var kindSuggestions = map[kind]string{
 	mailText: `compare email.domain(x) with ==`,
 }
 
-// kindExamples has an example for each kind: a string that a string test would wrongly accept.
+// kindExamples contains an example for each kind: a string that a string test would wrongly accept.
 var kindExamples = map[kind]string{
 	pathText: `"/srv/../etc" begins with "/srv"`,
 	urlText:  `"https://api.example.com@evil/" begins with "https://api.example.com"`,
@@ -96,8 +96,8 @@ func (k kind) String() string {
 	return map[kind]string{pathText: "a path", urlText: "a URL", hostText: "a host", mailText: "an email address"}[k]
 }
 
-// kindOfText returns the kind of a string: by the function that returns the string, by the text that it is compared
-// with, or by the name of the argument.
+// kindOfText guesses the kind of a string from the function that returns the string, from the text that the string is
+// compared with, or from the name of the argument.
 func kindOfText(function string, of ast.Expr, with string, from []*location) kind {
 	if of.Kind() == ast.CallKind {
 		switch of.AsCall().FunctionName() {
@@ -120,9 +120,9 @@ func kindOfText(function string, of ast.Expr, with string, from []*location) kin
 	return plainText
 }
 
-// kindOfPart returns the kind of a string by the text that it is compared with. The text shows the kind if it is the
-// start of a path or URL, or a part of one. A single separator does not show the kind, because other strings have it
-// too.
+// kindOfPart guesses the kind of a string from the text that the string is compared with. The text shows the kind if
+// the text is a part of a path or URL. A single separator does not show the kind, because other strings contain
+// separators too.
 func kindOfPart(function, with string) kind {
 	with = strings.ReplaceAll(strings.ReplaceAll(with, `\/`, "/"), `\.`, ".")
 	_, behind, hasHost := strings.Cut(with, "://")
@@ -144,7 +144,7 @@ func kindOfPart(function, with string) kind {
 	return plainText
 }
 
-// nameWords has the kinds of arguments by the last words of their names. nameEnds are endings of names that count even
+// nameWords maps the last words of arguments' names to kinds. nameEnds lists endings of names that show the kind even
 // if they are only a part of the last word.
 var (
 	nameWords = map[string]kind{
@@ -154,8 +154,8 @@ var (
 	nameEnds = []string{"path", "filename", "directory", "folder", "url", "uri"}
 )
 
-// kindOfName returns the kind of an argument by its name. The last word of the name may be singular or plural:
-// `filePaths`, `base_url`, `dir`.
+// kindOfName guesses the kind of an argument from the argument's name. The last word of the name may be singular or
+// plural: `filePaths`, `base_url`, `dir`.
 func kindOfName(name string) kind {
 	last := strings.ToLower(lastWord(name))
 	for _, word := range []string{last, strings.TrimSuffix(last, "s"), strings.TrimSuffix(last, "ies") + "y"} {

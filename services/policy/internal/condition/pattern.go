@@ -34,7 +34,7 @@ func hasAnchor(pattern *syntax.Regexp, anchor syntax.Op, end int) bool {
 // a literal character, but no class of the pattern may contain one.
 const tricks = "\\%@?#\x00\n\t"
 
-// The states of the walk through a pattern say what the current segment of the path has so far.
+// The states of the walk through a pattern say what the current segment of the path contains so far.
 const (
 	segmentStart = iota // nothing
 	segmentDot          // "."

@@ -22,21 +22,19 @@
 //	    grant: {calls: 10, within: 1h, critical: true, where: args.format == "csv"}
 //	    idempotent: true
 //
-// The keys method, tool, prompt, uri, server, agent, principal, groups and tenant of `match`
-// have a pattern or a list of patterns; see [engine.Match]. The keys category, risk and tags
-// have a name or a list of names that the catalog gives to tools. The key annotations has
-// values by name. An absent key matches everything, except for method: a rule without it
-// concerns only tools/call, or, with the key prompt or uri, the methods that name a prompt or
-// a URI. `default` concerns only tools/call.
+// The keys method, tool, prompt, uri, server, agent, principal, groups and tenant of `match` have a pattern or a list
+// of patterns; see [engine.Match]. The keys category, risk and tags have a name or a list of names that the catalog
+// gives to tools. The key annotations has values by name. An absent key matches everything, except for method: a rule
+// without it concerns only tools/call, or, with the key prompt or uri, the methods that name a prompt or a URI.
+// `default` concerns only tools/call.
 //
-// An entry under `tools` that has only a limit allows the tool. A rule under `rules` without
-// an action decides nothing; its limits apply if another rule or a default allows the call.
+// An entry under `tools` that has only a limit allows the tool. A rule under `rules` without an action decides nothing;
+// its limits apply if another rule or a default allows the call.
 //
-// `rate_limit` is a limit or a list of limits. The window is a number of seconds, or a
-// duration such as 90s, 1h or 7d. `per` lists the dimensions by which calls are counted
-// separately: session, principal, owner, agent, tenant, server and tool. If `per` is absent,
-// the limit of an entry counts per session, server and tool. The limit of a rule then counts
-// per session, over all calls that the rule matches. Other times have the form of windows.
+// `rate_limit` is a limit or a list of limits. The window is a number of seconds, or a duration such as 90s, 1h or 7d.
+// `per` lists the dimensions by which calls are counted separately: session, principal, owner, agent, tenant, server
+// and tool. If `per` is absent, the limit of an entry counts per session, server and tool. The limit of a rule then
+// counts per session, over all calls that the rule matches. All other times are written like windows.
 package document
 
 import (
@@ -100,7 +98,7 @@ func ParseSet(files []File, people *engine.Approvers) (*Set, error) {
 	return set, nil
 }
 
-// parse parses one document. It also returns the reader, which has the positions of the rules. The error is a
+// parse parses one document. It also returns the reader, which contains the positions of the rules. The error is a
 // [strictyaml.Errors].
 func parse(file string, text []byte, people *engine.Approvers) (*reader, engine.Document, error) {
 	source, err := strictyaml.Parse(file, text)
@@ -134,7 +132,7 @@ type reader struct {
 	source   *strictyaml.Source
 	problems strictyaml.Errors
 	warnings strictyaml.Errors
-	// rulePaths has the YAML paths of the document's rules.
+	// rulePaths lists the YAML paths of the document's rules.
 	rulePaths []string
 }
 
@@ -196,7 +194,7 @@ func (r *reader) addParseError(fault engine.ParseError, f *form) {
 	r.add(at, fault.Message, fault.Suggestion)
 }
 
-// checkFilled reports a value that is present but empty. ok is false if it is.
+// checkFilled reports that the value at a path is empty if ok is false.
 func (r *reader) checkFilled(at string, ok bool, suggestion string) {
 	if !ok {
 		r.add(at, "is empty", suggestion)

@@ -47,7 +47,7 @@ type match struct {
 	Annotations map[string]bool              `yaml:"annotations"`
 }
 
-// terms has the keys that an entry under `tools` and a rule have in common.
+// terms contains the keys that an entry under `tools` and a rule have in common.
 type terms struct {
 	Action    *string                         `yaml:"action"`
 	Reason    string                          `yaml:"reason"`
@@ -110,8 +110,8 @@ func parseWindow(n *yaml.Node) (time.Duration, bool) {
 	}
 }
 
-// saturate returns number times unit. If the product is too large, it returns a smaller duration that is out of bounds
-// too.
+// saturate returns number times unit. If the product overflows, it returns a smaller duration that still exceeds all
+// bounds.
 func saturate(number int64, unit time.Duration) time.Duration {
 	most := int64(2 * engine.MaxWindow / unit)
 	return time.Duration(min(max(number, -most), most)) * unit

@@ -42,7 +42,7 @@ func messages(t testing.TB) (out []message) {
 	return out
 }
 
-// testApprovers has few people who may approve.
+// testApprovers contains only a few people who may approve.
 var testApprovers = &engine.Approvers{
 	Deciders: []engine.Principal{{Tenant: "default", Name: "ana", Groups: []string{"finance"}}, {Tenant: "default", Name: "ben"}},
 	Callers:  []engine.OwnedAgent{{Principal: engine.Principal{Tenant: "default", Name: "bot"}, Owner: "ana"}},
@@ -89,8 +89,8 @@ func TestMessages(t *testing.T) {
 	}
 }
 
-// messageSources lists the sources whose strings are messages of the loader. untestedMessages has strings in them that
-// are not messages or that no document of the archive can cause, with the reason.
+// messageSources lists the sources whose strings are messages of the loader. untestedMessages maps strings in these
+// sources to a reason why they are not tested: they are not messages, or no document of the archive can cause them.
 var (
 	messageSources = []string{
 		".", "../engine/parse_error.go", "../engine/names_check.go", "../engine/glob.go", "../engine/approvers.go", "../../../internal/strictyaml/survey.go",

@@ -66,7 +66,7 @@ func (r *reader) match(at string, m *match) engine.Match {
 	}
 }
 
-// rule converts the keys that entries and rules have in common. per has the dimensions of limits that name none.
+// rule converts the keys that entries and rules have in common. per lists the dimensions for limits that name none.
 func (r *reader) rule(at string, t *terms, per []engine.Dimension) engine.Rule {
 	rule := engine.Rule{Action: r.action(at+".action", t.Action), Reason: t.Reason, Approvers: t.Approvers}
 	r.checkFilled(at+".rate_limit", t.RateLimit == nil || len(t.RateLimit) > 0, "remove it")
@@ -89,7 +89,7 @@ func (r *reader) rule(at string, t *terms, per []engine.Dimension) engine.Rule {
 	return rule
 }
 
-// time converts a time of an approval. It reports a time of 0, because the engine would ignore it.
+// time converts a time of an approval. It reports a time of 0 as a problem, because the engine would ignore it.
 func (r *reader) time(at string, w *window) time.Duration {
 	if w == nil {
 		return 0

@@ -31,7 +31,7 @@ type storyCall struct {
 		Params string `json:"paramsJson"`
 	} `json:"call"`
 	Subject storyPrincipal `json:"subject"`
-	// Tool has the facts about the tool. If it is absent, the tool is callable and has no class.
+	// Tool contains the facts about the tool. If it is absent, the tool is callable and has no class.
 	Tool *storyFacts `json:"tool"`
 }
 
@@ -84,8 +84,8 @@ type storyApproval struct {
 	Grant         string   `json:"grant,omitzero"`
 }
 
-// TestDecide_Stories runs each archive of testdata/decide. Each .yaml file is a policy document, and NAME.want.json has
-// the expected decision about the call in NAME.call.json. The flag -update rewrites the expected decisions.
+// TestDecide_Stories runs each archive of testdata/decide. Each .yaml file is a policy document, and NAME.want.json
+// contains the expected decision about the call in NAME.call.json. The flag -update rewrites the expected decisions.
 func TestDecide_Stories(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob("../../testdata/decide/*.txtar")

@@ -19,8 +19,8 @@ type Access struct {
 }
 
 // Access returns what a subject may do on a server. CouldAllow and CouldList may be true although every call is denied,
-// because a pattern that allows counts unless a single denied pattern covers it. The time grows with the number of
-// rules, and with nothing that a caller controls.
+// because an allowed pattern is ignored only if a single denied pattern covers it. The running time depends on the
+// number of rules and on nothing that a caller controls.
 func (s *Set) Access(subject Subject, server string) Access {
 	call := Call{Server: server, Tool: "any", Subject: subject, Facts: Facts{Status: Callable, anyTool: true}}
 	if refusal(&call) != "" {
@@ -37,7 +37,8 @@ func (s *Set) Access(subject Subject, server string) Access {
 }
 
 // couldListDenied reports whether a tool that is denied to the subject could be visible because the refusal has a
-// reason. It may return true although no tool is visible: a pattern counts unless a single hidden pattern covers it.
+// reason. It may return true although no tool is visible, because a pattern is ignored only if a single hidden pattern
+// covers it.
 func (s *Set) couldListDenied(call *Call) bool {
 	hiding := s.denialsFor(&call.Subject, call.Server, func(r *rule) patterns {
 		if r.Action != ActionHide {
@@ -59,7 +60,7 @@ func (s *Set) couldListDenied(call *Call) bool {
 	return false
 }
 
-// hasReason reports whether the decision about a tool's call has a message.
+// hasReason reports whether the decision about a call of the tool contains a message.
 func (s *Set) hasReason(call *Call, tool string) bool {
 	of := *call
 	of.Tool = tool
@@ -78,18 +79,18 @@ func (w *denials) permitsEach(subject *Subject) bool {
 	return true
 }
 
-// denials has the patterns that are denied to a subject on a server, and the rules that permit something there. The
-// patterns are for the names of tools, or for methods.
+// denials contains the patterns that are denied to a subject on a server, and the rules that permit calls on that
+// server. The patterns match either tool names or methods.
 type denials struct {
-	// names returns the patterns of a rule for tools, or for methods.
+	// names returns the patterns of a rule: those for tool names, or those for methods.
 	names func(*rule) patterns
 	// skipsExact reports whether names without a wildcard are skipped, because [Set.permitsNamedTool] decides each of
 	// them.
 	skipsExact bool
 	// allowing are the rules that allow calls of a principal of the subject, or require approval for them.
 	allowing []*rule
-	// prefixes has the denied prefixes: each name that starts with a denied prefix is denied. keys has the keys of the
-	// other denied patterns; see [glob.key].
+	// prefixes contains the denied prefixes: each name that starts with a denied prefix is denied. keys contains the keys
+	// of the other denied patterns; see [glob.key].
 	prefixes map[string]bool
 	keys     map[string]bool
 	// shortest and longest are the smallest and the largest length of a denied prefix, in bytes.
@@ -98,8 +99,8 @@ type denials struct {
 	hidesName bool
 }
 
-// denialsFor collects the rules about a server that match a principal of the subject. names returns the patterns of a
-// rule to collect.
+// denialsFor collects the rules about a server that match a principal of the subject. names returns the patterns to
+// collect from a rule.
 func (s *Set) denialsFor(subject *Subject, server string, names func(*rule) patterns) *denials {
 	w := &denials{names: names, prefixes: make(map[string]bool), keys: make(map[string]bool)}
 	for _, r := range s.rules {
@@ -184,7 +185,8 @@ func (g *glob) isPrefix() bool {
 // key returns a text that is equal for equal globs and different for others.
 func (g *glob) key() string { return g.prefix + "\x00" + string(encodeWildcards(g.rest)) }
 
-// encodeWildcards returns the rest of a pattern with control characters, which no pattern contains, for the wildcards.
+// encodeWildcards returns the rest of a pattern with each wildcard replaced by a control character. No pattern contains
+// control characters.
 func encodeWildcards(rest []rune) []rune {
 	out := make([]rune, len(rest))
 	for i, r := range rest {
@@ -200,8 +202,8 @@ func encodeWildcards(rest []rune) []rune {
 	return out
 }
 
-// permitsNamedTool reports whether a call of a tool would not be denied, for a tool that a rule in w.allowing names
-// without wildcards. It decides a call of each of these tools.
+// permitsNamedTool considers the tools that the rules in w.allowing name without wildcards. It decides a call of each
+// of these tools, and reports whether at least one of the calls would not be denied.
 func (s *Set) permitsNamedTool(w *denials, call *Call) bool {
 	for _, r := range w.allowing {
 		for _, g := range r.tools {
@@ -222,8 +224,9 @@ func (s *Set) permitsNamedTool(w *denials, call *Call) bool {
 	return false
 }
 
-// permitsPattern reports whether for each principal of the subject a default or a pattern permits names that no single
-// denied pattern covers. It does not check whether one name is permitted for all principals.
+// permitsPattern reports whether each principal of the subject has a default or a pattern that permits names. A default
+// or pattern does not count if a single denied pattern covers all names that it permits. permitsPattern does not check
+// that the same name is permitted for all principals.
 func (s *Set) permitsPattern(w *denials, call *Call) bool {
 	all := matchAll()
 	byDefault := s.fallbacks.find(call.Server).permits() && !w.covers(&all)

@@ -40,8 +40,8 @@ func TestAccess_CoversEveryAllowedCall(t *testing.T) {
 	})
 }
 
-// Case X4. TestAccess_IsExactWhenToolsAreNamed checks that CouldAllow is false if and only if every tool is denied, for
-// documents without patterns. It also tests callers with a chain.
+// Case X4. TestAccess_IsExactWhenToolsAreNamed checks that for documents without patterns, CouldAllow is false if and
+// only if every tool is denied. It also tests callers with a chain.
 func TestAccess_IsExactWhenToolsAreNamed(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -176,8 +176,8 @@ func BenchmarkAccess(b *testing.B) {
 	}
 }
 
-// Case X9. TestAccess_CouldList checks that tools that could be listed are distinguished from tools that could be
-// called.
+// Case X9. TestAccess_CouldList checks CouldList, including cases in which a tool could be listed although no tool can
+// be called.
 func TestAccess_CouldList(t *testing.T) {
 	t.Parallel()
 	rule := func(action engine.Action, reason string, tools ...string) engine.Rule {

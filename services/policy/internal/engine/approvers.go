@@ -26,8 +26,8 @@ type OwnedAgent struct {
 }
 
 // Check returns an error for each rule that requires more approvers than exist. It returns a warning for each rule
-// under which the calls of some agents can't be approved, although the calls of others can. Each rule is checked by
-// itself. The document must have no other errors. The suggestions name people.
+// under which the calls of some agents can't be approved, although the calls of others can. Each rule is checked
+// independently of the others. The document must have no other errors. The suggestions name people.
 func (p *Approvers) Check(d *Document) []ParseError {
 	var faults []ParseError
 	for i := range d.Rules {
@@ -81,7 +81,7 @@ func (p *Approvers) eligible(r *rule) map[string][]string {
 	return out
 }
 
-// checkCallers returns a warning if some callers have too few approvers. able has the eligible subjects by tenant.
+// checkCallers returns a warning if some callers have too few approvers. able contains the eligible subjects by tenant.
 func (p *Approvers) checkCallers(r *rule, quorum int, able map[string][]string) (ParseError, bool) {
 	var names []string
 	for i := range p.Callers {
@@ -114,7 +114,7 @@ func (p *Approvers) countFor(c *OwnedAgent, able []string) int {
 	return n
 }
 
-// requiredText describes the people that a rule requires.
+// requiredText describes the approvers that a rule requires.
 func requiredText(r *rule, quorum int) string {
 	text := "1 operator or approver"
 	if quorum > 1 {

@@ -17,7 +17,7 @@ const (
 	noGroup  = noPeople + ", in one of these groups"
 )
 
-// TestApprovers_Check compares what rules require with the people who exist.
+// TestApprovers_Check checks the errors and warnings about rules for which there are too few approvers.
 func TestApprovers_Check(t *testing.T) {
 	t.Parallel()
 	ask := func(change ...func(*engine.Rule)) engine.Rule {
@@ -95,8 +95,8 @@ func TestApprovers_Check(t *testing.T) {
 	}
 }
 
-// TestApprovers_CheckNamesTheRule checks that an error has the index of its rule, and that long lists of people are
-// cut.
+// TestApprovers_CheckNamesTheRule checks that an error contains the index of its rule, and that long lists of people
+// are shortened.
 func TestApprovers_CheckNamesTheRule(t *testing.T) {
 	t.Parallel()
 	var p engine.Approvers

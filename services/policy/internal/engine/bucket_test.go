@@ -50,8 +50,8 @@ func baseCase() bucketCase {
 	}
 }
 
-// TestBucket_IdentityIsStable checks fixed identities. If an identity changed, a limit would start empty after an
-// upgrade.
+// TestBucket_IdentityIsStable checks that the identities of some buckets are the same as in earlier versions. If an
+// identity changed, the limit would start empty after an upgrade.
 func TestBucket_IdentityIsStable(t *testing.T) {
 	t.Parallel()
 	own, capped := baseCase().bucket(t)
@@ -77,7 +77,7 @@ func TestBucket_ChangesWithEveryPart(t *testing.T) {
 		"subject":  func(c *bucketCase) { c.Name = "ben" },
 		"agent":    func(c *bucketCase) { c.Agent = "ci" },
 		"session":  func(c *bucketCase) { c.Session = "s2" },
-		"run":      func(c *bucketCase) { c.Run = "s1" }, // a run with the name of the session
+		"run":      func(c *bucketCase) { c.Run = "s1" }, // a run with the same name as the session
 		"neither":  func(c *bucketCase) { c.Session = "" },
 	}
 	seen := make(map[string]string)
@@ -163,8 +163,8 @@ func TestBucket_DiffersWhenAPartDiffers(t *testing.T) {
 	})
 }
 
-// TestBucket_DiffersWhenTheSessionDiffers checks that two calls have equal buckets of a limit per session only if
-// principal and session are equal.
+// TestBucket_DiffersWhenTheSessionDiffers checks that for a limit per session, two calls have equal buckets only if
+// both the principals and the sessions are equal.
 func TestBucket_DiffersWhenTheSessionDiffers(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

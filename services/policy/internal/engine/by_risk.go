@@ -42,7 +42,7 @@ func uncertaintyNote(f *Facts) string {
 	return " The tool's class is uncertain, so an approval is required."
 }
 
-// byRisk has the rules that implement a document's `default: by_risk`, by outcome.
+// byRisk contains the rules that implement a document's `default: by_risk`, by outcome.
 type byRisk [byRiskOutcomes]*rule
 
 func newByRisk(d *Document) *byRisk {

@@ -12,9 +12,9 @@ type Cacheability struct {
 // Cacheability returns for which other calls the decision d about a call may be reused, while the set and the facts of
 // the tool stay the same.
 //
-// A decision that requires approval may not be reused. Neither may a decision that a tool is unknown or hidden, so that
-// both kinds of decisions take the same time. For a tool that can't be called, the facts may change without a change of
-// the revision, so its decisions may not be reused either.
+// A decision that requires approval may not be reused. A decision that a tool is unknown or hidden may not be reused
+// either. Both then take the same time, so that callers can't tell hidden tools from unknown tools. Decisions about a
+// tool that can't be called may not be reused, because its facts may change although the revision stays the same.
 func (s *Set) Cacheability(call Call, d Decision) Cacheability {
 	if d.Effect == RequireApproval || d.Hidden || d.Code == ToolUnknown || call.Facts.Status != Callable || s.EvaluatesConditions(call) {
 		return Cacheability{}

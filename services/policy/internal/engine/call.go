@@ -15,17 +15,17 @@ type Call struct {
 	// template that the params name.
 	Tool string
 	// Ref is the kind of a completion: [RefPrompt] or [RefResource]. If Ref is empty, rules about prompts or resources
-	// match the completion unless they allow.
+	// match the completion, except for rules with [ActionAllow].
 	Ref string
 	// Params is the `params` of the request, a JSON object; empty means none.
 	Params string
 	// Subject is the caller.
 	Subject Subject
-	// Facts are the catalog's facts about the tool, with the definition that the caller's session has listed. For a
+	// Facts are the catalog's facts about the tool with the definition that was listed in the caller's session. For a
 	// method other than [MethodToolsCall], only Status is set, to the status of the server.
 	Facts Facts
 
-	// uriCache caches the readings of the call's URI; nil until they are computed.
+	// uriCache caches the result of the method uri. It is nil until the result is computed.
 	uriCache *uriReadings
 }
 
@@ -36,8 +36,8 @@ func (c *Call) OfTool() bool { return c.Method == "" || c.Method == MethodToolsC
 type Subject struct {
 	// Caller is the principal that calls.
 	Caller Principal
-	// Chain lists the principals for which the caller works, at most [MaxChain]. The first one started the caller, and
-	// each further one started the principal before it.
+	// Chain lists the principals for which the caller works, at most [MaxChain]. The first principal started the caller,
+	// and each further principal started the principal before it in the list.
 	Chain []Principal
 }
 
@@ -95,8 +95,8 @@ type Decision struct {
 	Rule RuleRef
 	// RuleDigest is the SHA-256 of the content of the rule that decided. It is zero if no rule decided.
 	RuleDigest [32]byte
-	// Limits are the limits that apply to the call. Before the call is sent, one use of every limit must be reserved,
-	// all or nothing. No two limits have the same bucket.
+	// Limits are the limits that apply to the call. Before the call is sent, one unit of every limit must be reserved, in
+	// a single reservation. No two limits have the same bucket.
 	Limits []Limit
 	// Approval is set if and only if Effect is [RequireApproval].
 	Approval *ApprovalTerms
@@ -168,12 +168,12 @@ func (r RuleRef) String() string { return r.Document + "/" + r.Rule }
 // IsZero reports whether the reference names no rule.
 func (r RuleRef) IsZero() bool { return r == RuleRef{} }
 
-// A Limit is one limit that applies to a call. It is a sliding window in which the call counts as one.
+// A Limit is one limit that applies to a call. It is a sliding window in which the call counts as one unit.
 type Limit struct {
 	// Rule is the rule that has the limit.
 	Rule RuleRef
-	// Bucket identifies the counter of the limit, in 43 characters. Calls that share the limit have the same bucket,
-	// whatever Max and the revision are.
+	// Bucket identifies the counter of the limit, in 43 characters. Calls that share the limit have the same bucket, even
+	// if Max or the revision differs.
 	Bucket string
 	// Max is the largest number of calls in Window.
 	Max int64

@@ -13,7 +13,7 @@ import (
 
 // Options are the settings that decisions depend on in addition to the documents.
 type Options struct {
-	// SessionCap limits what a principal uses over all its sessions, as a multiple of the limit of one session: 1 to
+	// SessionCap limits the usage of a principal over all its sessions. It is a multiple of the limit per session: 1 to
 	// [MaxSessionCap].
 	SessionCap int
 	// Times are the times of approvals for rules that set no time.
@@ -51,7 +51,7 @@ type rule struct {
 	tools              patterns
 	prompts            patterns
 	uris               patterns
-	// foldedURIs has the patterns of uris in lower case.
+	// foldedURIs contains the patterns of uris in lower case.
 	foldedURIs patterns
 	agents     patterns
 	names      patterns
@@ -218,7 +218,8 @@ func compilePatterns(texts []string) patterns {
 	return ps
 }
 
-// matchesCall reports whether the rule matches the call for any principal. The rule must be about the kind of call.
+// matchesCall reports whether the rule matches the call, regardless of the principal. For a call of a tool,
+// r.matchesTools must be true; for any other call, r.matchesMethods must be true.
 func (r *rule) matchesCall(call *Call) bool {
 	if !r.documentServers.match(call.Server) || !r.servers.match(call.Server) {
 		return false
@@ -235,7 +236,7 @@ func (r *rule) matchesPrincipal(p *Principal) bool {
 		r.groups.matchAny(p.Groups) && r.tenants.match(p.Tenant)
 }
 
-// fallbacks has the defaults of the documents, by the servers that they apply to.
+// fallbacks contains the defaults of the documents, by the servers that they apply to.
 type fallbacks struct {
 	everywhere fallback
 	exact      map[string]fallback
@@ -248,7 +249,7 @@ type fallback struct {
 	value    Default
 	document string
 	servers  glob
-	// table has the rules that implement by_risk. It is nil for other defaults.
+	// table contains the rules that implement by_risk. It is nil for other defaults.
 	table *byRisk
 }
 

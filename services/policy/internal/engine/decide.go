@@ -6,8 +6,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/mcpmethod"
 )
 
-// Decide decides a call. Its time grows with the number of rules whose pattern has a literal prefix, or an exact name,
-// that the name of the call's tool or method starts with. Other rules take no time.
+// Decide decides a call. Its running time grows with the number of rules that have a pattern whose literal prefix
+// matches the tool name or method of the call. Other rules are not evaluated.
 func (s *Set) Decide(call Call) Decision {
 	d, _ := s.decide(&call)
 	return d
@@ -77,10 +77,10 @@ type verdict struct {
 	terms *ApprovalTerms
 	// idempotent reports whether all rules that decide declare the call idempotent.
 	idempotent bool
-	// inexact is a rule with ActionRequireApproval that matches the call only because a server could read the call's
-	// URI as one that the rule names. It is set if no rule admits the call.
+	// inexact is a rule with ActionRequireApproval. The rule matches the call only because a server could interpret the
+	// call's URI as a URI that the rule names. It is set if no rule admits the call.
 	inexact *rule
-	// conflict has two rules whose lists of approvers have no group in common; nil if there are none.
+	// conflict contains two rules whose lists of approvers have no group in common. Both are nil if there is no conflict.
 	conflict [2]*rule
 }
 
@@ -118,8 +118,8 @@ func (s *Set) combine(rules []*rule, call *Call) verdict {
 	return best
 }
 
-// byRiskRule returns the rule of `default: by_risk`. It returns nil if the default is another one, or if for every
-// principal of the call a rule with an action matches.
+// byRiskRule returns the rule of `default: by_risk`. It returns nil if another default applies, or if every principal
+// of the call is matched by a rule with an action.
 func (s *Set) byRiskRule(rules []*rule, call *Call) *rule {
 	table := s.fallbacks.find(call.Server).table
 	if table == nil || !call.OfTool() {

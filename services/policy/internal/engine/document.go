@@ -14,7 +14,7 @@ const (
 	MaxReasonBytes = 1024
 	// MaxPatternBytes is the largest length of a pattern, in bytes.
 	MaxPatternBytes = 512
-	// MaxLimit is the largest max of a limit.
+	// MaxLimit is the largest value of RateLimit.Max.
 	MaxLimit = 1_000_000_000
 	// MinWindow and MaxWindow are the smallest and the largest window of a limit.
 	MinWindow = time.Millisecond
@@ -28,8 +28,8 @@ const (
 	// MinTime and MaxTime are the smallest and the largest time to decide and to execute.
 	MinTime = time.Second
 	MaxTime = 30 * 24 * time.Hour
-	// MaxGrantCalls is the largest number of calls that a grant covers, and MaxGrantTime the longest time that it is
-	// valid.
+	// MaxGrantCalls is the largest number of calls that a grant covers. MaxGrantTime is the longest time for which a grant
+	// is valid.
 	MaxGrantCalls = 10_000
 	MaxGrantTime  = 7 * 24 * time.Hour
 	// MaxSessionCap is the largest cap, in sessions.
@@ -59,10 +59,10 @@ type Document struct {
 
 // A Rule decides about the calls that it matches. It has either a Name or a Tool.
 type Rule struct {
-	// Name is unique in the document, in the form of a document's name. It must not start with "tools.", which names
-	// entries.
+	// Name is unique in the document and has the same form as the name of a document. It must not start with "tools.",
+	// because names with that prefix are for the entries under `tools`.
 	Name string
-	// Tool makes the rule the entry of the tool with that name. Match is then empty.
+	// Tool is the name of the tool if the rule is an entry under `tools`. Match is then empty.
 	Tool string
 	// Match says which calls the rule matches.
 	Match Match
@@ -139,16 +139,15 @@ type Match struct {
 	Method []string
 	// Tool are patterns for the tool's name.
 	Tool []string
-	// Prompt are patterns for the name of a prompt, and URI for the URI of a resource or for the template of a
-	// completion. A rule with Prompt concerns prompts/get and completion/complete. A rule with URI concerns
-	// resources/read, resources/subscribe, resources/unsubscribe and completion/complete. Method, if set, restricts
-	// these.
+	// Prompt are patterns for the name of a prompt, and URI for the URI of a resource or for the template of a completion.
+	// A rule with Prompt concerns prompts/get and completion/complete. A rule with URI concerns resources/read,
+	// resources/subscribe, resources/unsubscribe and completion/complete. Method, if set, restricts these.
 	//
-	// Servers read URIs in different ways. A rule with [ActionAllow] therefore matches only plain URIs, which have a
-	// single reading; see package locator. Any other rule also matches a URI if a server could read it, in any case, as
-	// a URI that the rule names, and it matches every URI that is not plain. A rule with [ActionRequireApproval] admits
-	// only the URIs that it would match with [ActionAllow]. For the other URIs that it matches, it adds approval if
-	// another rule allows the call.
+	// Servers interpret URIs in different ways. A rule with [ActionAllow] therefore matches only plain URIs, which all
+	// servers interpret alike; see package locator. Any other rule also matches a URI if a server could interpret it,
+	// ignoring case, as a URI that the rule names. It also matches every URI that is not plain. A rule with
+	// [ActionRequireApproval] admits only the URIs that it would match with [ActionAllow]. For other URIs it only adds the
+	// approval to a call that another rule allows.
 	Prompt, URI []string
 	// Server are patterns for the server's name, in addition to the document's.
 	Server []string

@@ -23,7 +23,7 @@ func compile(t testing.TB, documents ...engine.Document) *engine.Set {
 	return set
 }
 
-// callable has the facts about a callable tool without a class.
+// callable contains the facts about a callable tool without a class.
 var callable = engine.Facts{Status: engine.Callable}
 
 func person(name string) engine.Subject {

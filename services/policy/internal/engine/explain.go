@@ -16,7 +16,7 @@ type Explanation struct {
 	// Rules has an entry for each rule of each document and each principal of the call. The rules are ordered by the
 	// names of document and rule. Rules is empty if the call is refused before any rule is evaluated.
 	Rules []ConsideredRule
-	// Why says in one sentence why the call is decided in this way.
+	// Why explains the decision in one sentence.
 	Why string
 }
 
@@ -41,7 +41,7 @@ type Check struct {
 	Name string
 	// Want is what the document requires: patterns separated by ", ", or a condition.
 	Want string
-	// Got is the call's value. For a condition it is "true", "false", or the reason why it can't be evaluated.
+	// Got is the call's value. For a condition it is "true", "false", or the reason why the condition can't be evaluated.
 	Got string
 	// Held reports whether one of the patterns matched, or whether the condition is true.
 	Held bool
@@ -119,7 +119,7 @@ func (r *rule) checkNames(call *Call, check func(name string, want []string, got
 	check("uri", r.Match.URI, has, r.matchesName(call))
 }
 
-// checkProperties compares the category, risk, tags and annotations of the tool, each by itself.
+// checkProperties compares the category, the risk, the tags and the annotations of the tool, each in a separate check.
 func (r *rule) checkProperties(call *Call, check func(name string, want []string, got string, held bool)) {
 	f := &call.Facts
 	alone := func(m Match) bool {
@@ -137,7 +137,7 @@ func (r *rule) checkProperties(call *Call, check func(name string, want []string
 }
 
 // checkGrant checks whether the condition of the rule's grant is true for the arguments of a call. unread is the error
-// of reading the arguments.
+// from parsing the arguments.
 func (r *rule) checkGrant(args condition.Arguments, unread error) Check {
 	c := Check{Name: "grant.where", Want: r.Grant.Condition()}
 	if unread != nil {

@@ -50,8 +50,8 @@ func (s Status) String() string {
 	return nameOf([]string{"unlisted", "callable", "changed", "quarantined"}, int(s), "Status")
 }
 
-// refusal returns the code and the message of a refused call of a tool of the server. The code is empty if the tool is
-// [Callable].
+// refusal returns the code and the message with which a call of a tool on the server is refused. The code is empty if
+// the tool is [Callable].
 func (s Status) refusal(server string) (Code, string) {
 	switch s {
 	case Callable:

@@ -14,7 +14,7 @@ type glob struct {
 	prefix string
 	// exact reports whether the pattern has no wildcard, so that it matches only prefix.
 	exact bool
-	// rest is the pattern from the first wildcard on. It has anyRun for `*` and anyOne for `?`.
+	// rest is the pattern from the first wildcard on. It contains anyRun for `*` and anyOne for `?`.
 	rest []rune
 }
 
@@ -78,8 +78,8 @@ func checkText(pattern string) (message, suggestion string) {
 	}
 }
 
-// stray returns a literal character of the pattern that fits does not accept, and reports whether there is one. A
-// pattern with a stray character matches no name.
+// stray returns a literal character of the pattern for which fits returns false, and reports whether the pattern has
+// such a character. A pattern with a stray character matches no name.
 func (g *glob) stray(fits func(byte) bool) (rune, bool) {
 	for _, r := range g.prefix + string(g.literals()) {
 		if r >= utf8.RuneSelf || !fits(byte(r)) {
@@ -99,8 +99,9 @@ func (g *glob) literals() []rune {
 	return literal
 }
 
-// match reports whether s matches g. After a mismatch it extends only the text of the last `*`, because extending an
-// earlier one can't help. The time is at most proportional to len(s) times the length of the pattern.
+// match reports whether s matches g. After a mismatch it extends only the text of the last `*`, because extending the
+// text of an earlier `*` can't help. The running time is at most proportional to len(s) times the length of the
+// pattern.
 func (g *glob) match(s string) bool {
 	if g.exact {
 		return s == g.prefix

@@ -10,9 +10,9 @@ import (
 // maxWhere is the largest number of conditions of one grant, because each condition takes time to evaluate.
 const maxWhere = 8
 
-// poolGrants combines the grants of rules. The result has the fewest calls, the shortest time, and all conditions. It
-// is the zero Grant if a rule has no grant, if a rule's grant does not cover the tool, or if a condition is not true
-// for the call. A condition that can't be evaluated is not true.
+// poolGrants combines the grants of rules. The result has the smallest number of calls, the shortest time, and all
+// conditions. It is the zero Grant if a rule has no grant, if a rule's grant does not cover the tool, or if a condition
+// is not true for the call. A condition that can't be evaluated is not true.
 func poolGrants(asking []*rule, call *Call) (Grant, []string) {
 	pooled := asking[0].Grant
 	conditions := make(map[string]*condition.Condition)

@@ -7,9 +7,9 @@ import (
 
 // An index finds the rules that may match a tool's name or a method on a server, without trying every rule.
 type index struct {
-	// exact has the rules by the names in their patterns without wildcards.
+	// exact maps a name to the rules that have the name as a pattern without wildcards.
 	exact map[indexKey][]*rule
-	// prefixes has the rules by the prefixes of their patterns with wildcards.
+	// prefixes maps a prefix to the rules that have a pattern with the prefix before its first wildcard.
 	prefixes map[indexKey][]*rule
 	// lengths are the lengths of the prefixes in bytes, ascending.
 	lengths []int
@@ -51,7 +51,8 @@ func (x *index) finish() {
 	x.lengths = slices.Compact(x.lengths)
 }
 
-// namedServers returns the servers that a rule names without wildcards. If there are none, it returns one empty name.
+// namedServers returns the servers that a rule names without wildcards. If it names no such server, the result is one
+// empty name.
 func (r *rule) namedServers() []string {
 	for _, ps := range []patterns{r.documentServers, r.servers} {
 		if len(ps) == 0 || slices.ContainsFunc(ps, func(g glob) bool { return !g.exact }) {
@@ -66,8 +67,8 @@ func (r *rule) namedServers() []string {
 	return []string{""}
 }
 
-// find appends the rules that match a call, for any principal, to found, which must be empty. The rules are in the
-// order of Set.rules, without duplicates.
+// find appends the rules that match a call, regardless of the principal, to found. The slice found must be empty. The
+// rules are in the order of Set.rules, without duplicates.
 func (s *Set) find(found []*rule, call *Call) []*rule {
 	x, name := &s.methods, call.Method
 	if call.OfTool() {

@@ -10,8 +10,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// TestDecide_FindsEveryMatchingRule compares the index with trying all patterns. The set has a rule for each pair of
-// patterns, so that all paths through the index are used.
+// TestDecide_FindsEveryMatchingRule checks that the index finds the same rules as a search that tries all patterns. The
+// set contains a rule for each pair of patterns, so that all paths through the index are used.
 func TestDecide_FindsEveryMatchingRule(t *testing.T) {
 	t.Parallel()
 	servers := [][]string{nil, {"s"}, {"s", "t"}, {"s*"}, {"t", "?"}, {"*"}}

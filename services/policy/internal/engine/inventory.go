@@ -30,7 +30,7 @@ func (in Inventory) Check(d *Document) []ParseError {
 	return faults
 }
 
-// matching returns the servers that match a pattern, or all servers if the pattern is empty.
+// matching returns the servers that match a pattern, or all of the servers if the pattern is empty.
 func (in Inventory) matching(servers []string, pattern string) []string {
 	if pattern == "" {
 		return servers

@@ -26,8 +26,8 @@ type counter struct {
 	start []byte
 }
 
-// bucketFormat is the version of the form of identities. If it changes, every bucket gets a new identity and starts
-// empty.
+// bucketFormat is the version of the format of bucket identities. If it changes, every bucket gets a new identity and
+// starts empty.
 const bucketFormat = "sluice.bucket.v1"
 
 func compileLimit(ref RuleRef, l RateLimit) limit {
@@ -60,7 +60,8 @@ func compareLimits(a, b limit) int {
 	return cmp.Or(cmp.Compare(a.window, b.window), slices.Compare(a.own.per, b.own.per))
 }
 
-// appendPart appends the length of a part and the part, so that different sequences of parts give different results.
+// appendPart appends the length of a part before the part itself, so that different sequences of parts give different
+// results.
 func appendPart[T string | []byte](b []byte, part T) []byte {
 	return append(binary.AppendUvarint(b, uint64(len(part))), part...)
 }
@@ -111,8 +112,8 @@ func sessionOf(p *Principal) (SessionKey, string) {
 	}
 }
 
-// limits returns the limits that the rules, all of which match the call, impose on it. A rule's limits apply to the
-// first principal that the rule matches, and to all principals after that one in the chain.
+// limits returns the limits that the rules impose on a call. All of the rules must match the call. A rule's limits
+// apply to the first principal that the rule matches, and to all principals after that one in the chain.
 func (s *Set) limits(rules []*rule, call *Call) []Limit {
 	var found []Limit
 	for _, r := range rules {
@@ -131,7 +132,7 @@ func (s *Set) limits(rules []*rule, call *Call) []Limit {
 	return found
 }
 
-// limitScope is a call, with the index of its first principal to which a rule's limits apply.
+// limitScope is a call and the index of its first principal to which a rule's limits apply.
 type limitScope struct {
 	call  *Call
 	first int

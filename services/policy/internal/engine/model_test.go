@@ -15,7 +15,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// The model decides as the documentation says. It tries every rule and has no index.
+// The model is a second implementation of decisions, written from the documentation. It tries every rule and has no
+// index.
 
 // A vote is the result of one rule, or of the default, for one principal.
 type vote struct {
@@ -112,7 +113,7 @@ func modelConcerns(d engine.Document, r engine.Rule, call engine.Call, p engine.
 }
 
 // modelMatchesProperties reports whether a tool has the properties that a rule names. An unknown property matches
-// unless the rule allows.
+// unless the rule's action is allow.
 func modelMatchesProperties(r engine.Rule, f engine.Facts) bool {
 	doubt := r.Action != engine.ActionAllow
 	one := func(wanted []string, known bool, has ...string) bool {
@@ -132,8 +133,8 @@ func modelMatchesProperties(r engine.Rule, f engine.Facts) bool {
 
 func modelCallsTool(call engine.Call) bool { return call.Method == "" || call.Method == "tools/call" }
 
-// modelAddByRisk adds the rule of by_risk if that is the strictest default and no rule with an action matches for some
-// principal.
+// modelAddByRisk adds the rule of by_risk if by_risk is the strictest default, and if no rule with an action matches
+// for at least one of the principals.
 func modelAddByRisk(documents []engine.Document, call engine.Call) []engine.Document {
 	var strictest engine.Document
 	for _, d := range documents {
@@ -223,8 +224,8 @@ func modelVotes(documents []engine.Document, call engine.Call) []vote {
 			votes = append(votes, vote{action: engine.ActionDeny, chain: i})
 		}
 	}
-	// First the winner for each principal is found, then the winner among these. If two are equal, a rule of a document
-	// wins over the rule of a default.
+	// First the winning vote of each principal is found, and then the winner among these votes. If two votes are equal, a
+	// rule of a document wins over the rule of a default.
 	byRank := func(a, b vote) int {
 		reason := func(v vote) int { return min(len(v.reason), 1) }
 		ofDefault := func(v vote) int { return strings.Count(v.name, "default:by_risk") }
@@ -294,7 +295,8 @@ func modelTerms(documents []engine.Document, call engine.Call) (terms engine.App
 	return terms, lists == 0 || len(terms.Approvers) > 0
 }
 
-// modelTime returns the shortest time, with 0 counted as the configured time. It returns 0 if all are 0.
+// modelTime returns the shortest of the given times. A time of 0 counts as the configured time. If all times are 0,
+// modelTime returns 0.
 func modelTime(given []time.Duration, configured time.Duration) time.Duration {
 	if slices.Max(given) == 0 {
 		return 0
@@ -305,7 +307,7 @@ func modelTime(given []time.Duration, configured time.Duration) time.Duration {
 	return slices.Min(given)
 }
 
-// modelIdempotent reports whether for each principal a rule decides, and whether all rules that decide are idempotent.
+// modelIdempotent reports whether a rule decides for each principal and all rules that decide are idempotent.
 func modelIdempotent(documents []engine.Document, call engine.Call) bool {
 	for _, p := range principals(call.Subject) {
 		var declared []bool
@@ -423,8 +425,8 @@ func TestDecide_AgreesWithTheModel(t *testing.T) {
 	})
 }
 
-// TestDecide_PooledTermsAgreeWithTheModel uses only rules that require approval for every call, so that their terms are
-// combined.
+// TestDecide_PooledTermsAgreeWithTheModel compares the pooled terms with the model. It uses only rules that require
+// approval for every call, so that their terms are combined.
 func TestDecide_PooledTermsAgreeWithTheModel(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

@@ -12,8 +12,9 @@ const modelTool = "wasm_model_ask"
 
 const modelRefusal = "only agents of the mesh may call models; a rule that names " + modelTool + " and its callers allows it to others"
 
-// needsModelRule reports whether the call is of modelTool and the caller is not one of the mesh's own agents. The names
-// of these agents start with "agent:", and the configuration accepts no token whose subject starts with it.
+// needsModelRule reports whether the call is a call of modelTool by a caller other than the mesh's own agents. The
+// names of these agents start with "agent:", and the configuration accepts no token whose subject starts with that
+// prefix.
 func (c *Call) needsModelRule() bool {
 	caller := &c.Subject.Caller
 	return c.OfTool() && c.Tool == modelTool && !strings.HasPrefix(caller.Name, "agent:"+caller.Tenant+"/")

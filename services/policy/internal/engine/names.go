@@ -73,15 +73,15 @@ func (c *Call) nameKind() nameKind {
 	return namesNone
 }
 
-// uriReadings are the URIs as which servers could read the URI of a call.
+// uriReadings contains the URIs as which servers could interpret the URI of a call.
 type uriReadings struct {
 	// notPlain says why the URI is not plain. It is nil if the URI is plain.
 	notPlain error
-	// folded are the readings of a plain URI in lower case.
+	// folded lists the interpretations of a plain URI in lower case.
 	folded []string
 }
 
-// uri returns the readings of the call's URI. It computes them once.
+// uri returns the possible interpretations of the call's URI. It computes them only once.
 func (c *Call) uri() *uriReadings {
 	if c.uriCache != nil {
 		return c.uriCache
@@ -137,8 +137,8 @@ func (r *rule) matchesExactURI(call *Call) bool {
 	return call.uri().notPlain == nil && r.uris.match(call.Tool)
 }
 
-// isAdmitted reports whether one of the rules, all of which match the call, admits it for a principal. A rule with
-// ActionAllow admits all calls that it matches. A rule with ActionRequireApproval admits a URI only if
+// isAdmitted reports whether one of the rules admits the call for a principal. All of the rules must match the call. A
+// rule with ActionAllow admits all calls that it matches. A rule with ActionRequireApproval admits a URI only if
 // [rule.matchesExactURI] is true.
 func isAdmitted(rules []*rule, call *Call, p *Principal) bool {
 	return slices.ContainsFunc(rules, func(r *rule) bool {
@@ -177,9 +177,9 @@ const (
 	EntryUpdate
 )
 
-// ShowsEntry reports whether a subject may see an entry of a server's list, or be notified about it. The subject may if
-// a call that names the entry is allowed or requires approval. A template is shown unless the text before its first
-// expression proves that all URIs of the template are denied.
+// ShowsEntry reports whether a subject may see an entry of a server's list, or be notified about it. The subject may
+// see the entry if a call that names the entry is allowed or requires approval. A template is visible unless the text
+// before its first expression proves that all URIs of the template are denied.
 func (s *Set) ShowsEntry(subject Subject, server string, what EntryKind, name string, facts Facts) bool {
 	call := Call{Server: server, Tool: name, Subject: subject, Facts: facts}
 	switch what {

@@ -71,7 +71,8 @@ func TestDecide_URISpellingsMatchByAction(t *testing.T) {
 	}
 }
 
-// TestExplain_ComparesNames checks that an explanation has the compared names, and the reason why a URI is not plain.
+// TestExplain_ComparesNames checks that an explanation contains the compared names, and the reason why a URI is not
+// plain.
 func TestExplain_ComparesNames(t *testing.T) {
 	t.Parallel()
 	set := compile(t, engine.Document{Name: "d", Rules: []engine.Rule{
@@ -102,7 +103,8 @@ func TestExplain_ComparesNames(t *testing.T) {
 	}
 }
 
-// TestShowsEntry_Templates checks that a template is shown unless its start proves that all its URIs are denied.
+// TestShowsEntry_Templates checks that a template is shown unless the text before its first expression proves that all
+// URIs of the template are denied.
 func TestShowsEntry_Templates(t *testing.T) {
 	t.Parallel()
 	set := compile(t, engine.Document{Name: "d", Rules: []engine.Rule{
@@ -120,15 +122,15 @@ func TestShowsEntry_Templates(t *testing.T) {
 		"file:///pub/secret/{a}/{b}":  false,
 		"file:///held/{path}":         true,
 		"file:///helm/{path}":         false,
-		"file:///pub/x{?q}":           true, // the denied URI is only one of those that it stands for
+		"file:///pub/x{?q}":           true, // only one of the template's URIs is denied
 		"file:///etc/{path}":          false,
 		"note://{a}":                  true,
 		"note://a/b{c}":               true,
 		"note://a/c{d}":               false,
 		"{+any}":                      true,
-		"file:///pub/plain":           true, // without an expression it is a URI
+		"file:///pub/plain":           true, // a template without an expression is a URI
 		"file:///pub/x":               false,
-		"file:///pub/../etc/{passwd}": true, // no URI of it can be read, so showing it is harmless
+		"file:///pub/../etc/{passwd}": true, // no URI of the template can be read, so showing the template is harmless
 	} {
 		if got := set.ShowsEntry(person("x"), "s", engine.EntryTemplate, template, callable); got != want {
 			t.Errorf("%s is shown: %t", template, got)

@@ -12,10 +12,10 @@ import (
 
 // A ParseError is a problem in a document.
 type ParseError struct {
-	// Rule is the index in Rules of the rule with the problem, or -1 if the document itself has it.
+	// Rule is the index in Rules of the rule with the problem, or -1 if the problem concerns the document itself.
 	Rule int
-	// Field is the path of the field with the problem, for example `match.tool[0]`. It is empty if the rule or the
-	// document as a whole has the problem.
+	// Field is the path of the field with the problem, for example `match.tool[0]`. It is empty if the problem concerns
+	// the rule or the document as a whole.
 	Field string
 	// Message describes the problem.
 	Message string
@@ -54,9 +54,9 @@ func (d *Document) Check() []ParseError {
 	return c.problems
 }
 
-// correctSpelling returns the protocol's spelling of a method, or of the part of a method up to its last slash, if it
-// differs from the start of a pattern only by case. Otherwise it returns "". The gateway refuses requests with another
-// spelling, so a pattern with it never matches.
+// correctSpelling returns the protocol's spelling of a method if prefix, the start of a pattern, differs from the
+// method only by case. If only the part up to the last slash differs, it returns the spelling of that part. Otherwise
+// it returns "". The gateway refuses requests whose method is spelled in another case, so such a pattern never matches.
 func correctSpelling(prefix string) string {
 	upToSlash := func(s string) string { return s[:strings.LastIndexByte(s, '/')+1] }
 	families := make([]string, 0, len(mcpmethod.All()))

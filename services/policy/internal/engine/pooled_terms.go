@@ -20,15 +20,15 @@ type ApprovalTerms struct {
 	// SelfConfirm lets the person at the agent confirm the call. Then Quorum is 1, and Approvers and Grant are empty.
 	SelfConfirm bool
 	// Grant lets the approval cover several calls. If it is zero, the approval covers only this call. Grant.Where is
-	// always empty; the field Where has the conditions.
+	// always empty; the field Where contains the conditions.
 	Grant Grant
-	// Where has the conditions of the grants of all rules that require approval, sorted and without duplicates. Each is
-	// true for the call. Where is empty if Grant is zero or covers all calls of the tool.
+	// Where lists the conditions of the grants of all rules that require approval, sorted and without duplicates. Each
+	// condition is true for the call. Where is empty if Grant is zero or covers all calls of the tool.
 	Where []string
 }
 
-// Scope identifies the conditions of the grant. It is empty if the grant covers all calls of the tool, and otherwise
-// the hex SHA-256 of the conditions.
+// Scope returns the hex SHA-256 of the conditions of the grant. It returns "" if the grant covers all calls of the
+// tool.
 func (t *ApprovalTerms) Scope() string {
 	if len(t.Where) == 0 {
 		return ""
@@ -62,8 +62,8 @@ func (s *Set) poolTerms(v *verdict, rules []*rule, call *Call) {
 	v.poolApprovers(asking)
 }
 
-// poolApprovers sets the approvers to the groups that the lists of all rules have in common. If there are none, it sets
-// v.conflict.
+// poolApprovers sets the approvers to the groups that the lists of all rules have in common. If the lists have no group
+// in common, it sets v.conflict.
 func (v *verdict) poolApprovers(asking []*rule) {
 	var listed *rule // the first rule that lists approvers
 	for _, r := range asking {
@@ -85,8 +85,8 @@ func (v *verdict) poolApprovers(asking []*rule) {
 	}
 }
 
-// shortest returns the shortest time of the rules. A rule without a time has the configured time. The result is zero if
-// no rule sets a time.
+// shortest returns the shortest time of the rules. A rule without a time uses the configured time. The result is zero
+// if no rule sets a time.
 func shortest(rules []*rule, configured time.Duration, of func(*rule) time.Duration) time.Duration {
 	var best time.Duration
 	unset := false
@@ -104,8 +104,8 @@ func shortest(rules []*rule, configured time.Duration, of func(*rule) time.Durat
 	return best
 }
 
-// idempotent reports whether all rules that decide about a call declare it idempotent. A default does not declare it,
-// so at least one rule must decide for each principal.
+// idempotent reports whether all rules that decide about a call declare it idempotent. A default declares no call
+// idempotent, so at least one rule must decide for each principal.
 func idempotent(rules []*rule, subject *Subject) bool {
 	for i := range subject.size() {
 		declared := false

@@ -26,7 +26,8 @@ var (
 	somePrompts = []string{"p", "pq", "q"}
 )
 
-// someURIs maps URIs to their readings in lower case. The readings are nil if the URI is not plain.
+// someURIs maps URIs to the lower-case URIs as which servers could interpret them. The value is nil if the URI is not
+// plain.
 var someURIs = map[string][]string{
 	"a:x/y":   {"a:x/y", "a:x/y/"},
 	"a:x/y/":  {"a:x/y", "a:x/y/"},
@@ -112,7 +113,7 @@ func drawMethods(t *rapid.T, m *engine.Match) []string {
 	return methods
 }
 
-// drawNaming adds prompts or URIs to one match of four, and reports whether it did.
+// drawNaming adds prompts or URIs to one of four matches on average, and reports whether it added any.
 func drawNaming(t *rapid.T, m *engine.Match) bool {
 	switch rapid.IntRange(0, 7).Draw(t, "names") {
 	case 0:
@@ -290,7 +291,7 @@ func easierTerm(a, b *engine.ApprovalTerms) string {
 	}
 }
 
-// decidedByRules reports whether a rule decides for every principal of the chain, so that no default does.
+// decidedByRules reports whether a rule decides for every principal of the call, so that no default applies.
 func decidedByRules(t *rapid.T, documents []engine.Document, call engine.Call) bool {
 	for _, p := range append([]engine.Principal{call.Subject.Caller}, call.Subject.Chain...) {
 		alone := call
@@ -302,8 +303,8 @@ func decidedByRules(t *rapid.T, documents []engine.Document, call engine.Call) b
 	return true
 }
 
-// checkTerms fails if a stricter set makes approval easier. It also fails if a call becomes idempotent, unless a
-// default decided before.
+// checkTerms fails if the stricter set makes approval easier. It also fails if a call becomes idempotent that was not
+// idempotent before, unless a default decided the call before.
 func checkTerms(t *rapid.T, before, after engine.Decision, ruled bool) {
 	if before.Approval != nil && after.Approval != nil && ruled {
 		if easier := easierTerm(before.Approval, after.Approval); easier != "" {
@@ -340,8 +341,8 @@ func TestDecide_IsIndependentOfOrder(t *testing.T) {
 	})
 }
 
-// TestDecide_AddedRulesOnlyTighten checks that a set with an additional rule never decides less strictly than a rule
-// did before, and that no limit is lost. Only if a default decided before may a rule that allows permit more.
+// TestDecide_AddedRulesOnlyTighten checks that an additional rule never makes the decision of another rule less strict,
+// and that no limit is lost. An additional rule may allow more only if a default decided the call before.
 func TestDecide_AddedRulesOnlyTighten(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -417,7 +418,7 @@ func TestVisible_AgreesWithDecide(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		documents, call := drawDocuments(t, "d"), drawCall(t)
-		call.Method, call.Ref = "", "" // only tools are listed in this way
+		call.Method, call.Ref = "", "" // Visible concerns only tools
 		set, err := engine.Compile(documents, options)
 		if err != nil {
 			t.Fatal(err)

@@ -8,8 +8,8 @@ import (
 	"strconv"
 )
 
-// A canonicalForm is the canonical form of a rule or of documents, from which digests are computed. Each part has its
-// length before it, and lists are sorted.
+// A canonicalForm is the canonical form of a rule or of documents, from which digests are computed. Each part is
+// preceded by its length, and lists are sorted.
 type canonicalForm []byte
 
 // The versions of the canonical forms. A new version changes every digest.
@@ -57,8 +57,8 @@ func digestOf(d *Document, r *Rule) [32]byte {
 	return sha256.Sum256(c)
 }
 
-// properties appends the methods, names and tool properties of a match. Each part has its name and is appended only if
-// it is set, so that the digests of rules without these parts do not change.
+// properties appends the methods, names and tool properties of a match. Each part is appended with its name, and only
+// if it is set. The digests of rules without these parts therefore stay the same.
 func (c *canonicalForm) properties(m *Match) {
 	for _, key := range []struct {
 		name   string
@@ -71,8 +71,8 @@ func (c *canonicalForm) properties(m *Match) {
 	}
 }
 
-// options appends the parts of a rule that were added to the language later. Each part has its name and is appended
-// only if it is set, so that the digests of rules without these parts do not change.
+// options appends the parts of a rule that were added to the language later. Each part is appended with its name, and
+// only if it is set. The digests of rules without these parts therefore stay the same.
 func (c *canonicalForm) options(r *Rule) {
 	for _, option := range []struct {
 		name  string

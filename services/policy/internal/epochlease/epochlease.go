@@ -1,5 +1,5 @@
-// Package epochlease records epoch leases. Decisions of one epoch come from the same policies and the same catalog. An
-// epoch lease is the period for which a gateway may reuse decisions of an epoch from its cache. After a change, the
+// Package epochlease records epoch leases. All decisions of an epoch come from the same policies and the same catalog.
+// An epoch lease is the period for which a gateway may reuse decisions of an epoch from its cache. After a change, the
 // policy service uses this package to wait until no gateway can reuse older decisions. The package has no clock:
 // callers pass the time.
 package epochlease
@@ -37,14 +37,14 @@ type Holder struct {
 	// last is the number of the last response. taken is the number of the newest response that the holder has
 	// acknowledged.
 	last, taken uint64
-	// grants are ordered by epoch, one for each epoch.
+	// grants contains one grant for each epoch, ordered by epoch.
 	grants []grant
 	// left reports whether the holder has left.
 	left bool
 }
 
-// A grant is a lease on the decisions of an epoch. response is the newest response that had the epoch. until is the end
-// of the lease; zero if none was given.
+// A grant is a lease on the decisions of an epoch. response is the number of the newest response that contained the
+// epoch. until is when the lease ends; it is zero if no lease was granted.
 type grant struct {
 	response, epoch uint64
 	until           time.Time
@@ -75,7 +75,7 @@ func (h *Holder) Leave() {
 // the current epoch and the end of the lease. The zero time does not extend the lease.
 //
 // The lock orders Record and [Register.OlderUntil]: if the active epoch changes before OlderUntil is called, either
-// this response has the new epoch, or OlderUntil returns the end of this lease.
+// this response contains the new epoch, or OlderUntil takes this lease into account.
 func (h *Holder) Record(now time.Time, active func() (epoch uint64, until time.Time)) (response uint64) {
 	h.register.mu.Lock()
 	defer h.register.mu.Unlock()
@@ -108,8 +108,8 @@ func (h *Holder) Acknowledge(response uint64) error {
 		return nil
 	}
 	h.taken = response
-	// Each grant has the newest response of its epoch. The holder does not use epochs whose newest response is older
-	// than the acknowledged one.
+	// Each grant contains the newest response of its epoch. The holder uses no epoch whose newest response is older than
+	// the acknowledged response.
 	keep := 0
 	for keep < len(h.grants)-1 && h.grants[keep].response < response {
 		keep++
@@ -122,9 +122,9 @@ func (h *Holder) Acknowledge(response uint64) error {
 	return nil
 }
 
-// OlderUntil returns the latest end of a lease on an epoch before the given one. It returns the zero time if there is
-// no such lease at the time now. The channel freed is closed when a holder gives up a lease, so that until may be
-// earlier.
+// OlderUntil returns when the last lease on an epoch before the argument epoch ends. It returns the zero time if no
+// such lease is valid at the time now. The channel freed is closed when a holder gives up a lease. The caller should
+// then call OlderUntil again, because the result may be earlier.
 func (r *Register) OlderUntil(epoch uint64, now time.Time) (until time.Time, freed <-chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

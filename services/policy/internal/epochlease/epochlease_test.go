@@ -10,12 +10,13 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/epochlease"
 )
 
-// A gateway models a holder. Responses to it are in transit, and it uses decisions of one epoch until its lease ends.
+// A gateway models a holder. It has responses in transit, and it uses the decisions of one epoch until its lease on
+// that epoch ends.
 type gateway struct {
 	*epochlease.Holder
 	queue []response
-	// epoch is the epoch that the gateway uses, and until the end of its lease. taken is the number of the last
-	// received response.
+	// epoch is the epoch that the gateway uses. until is when its lease ends. taken is the number of the last received
+	// response.
 	epoch uint64
 	until time.Time
 	taken uint64
@@ -43,7 +44,7 @@ func (g *gateway) receive() {
 
 // TestOlderUntil_NoGatewayUsesAnEndedEpoch models gateways that receive responses late, acknowledge them late, or
 // leave, while epochs change. It checks that no gateway uses an older epoch after OlderUntil has returned the zero
-// time, and that OlderUntil never returns a time later than MaxDuration after the change.
+// time. It also checks that OlderUntil never returns a time later than MaxDuration after the change of the epoch.
 func TestOlderUntil_NoGatewayUsesAnEndedEpoch(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

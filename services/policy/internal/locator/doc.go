@@ -1,5 +1,5 @@
 // Package locator parses the paths, URLs, URIs, IP addresses and email addresses in requests. Packages engine and
-// condition use it to compare them with rules.
+// condition use it to compare such texts with rules.
 //
 // The server that gets the request parses the same text with another parser. Each function therefore returns an error
 // if well-known parsers, which are called readers here, understand the text differently.

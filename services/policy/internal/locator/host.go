@@ -82,8 +82,8 @@ func checkName(name string) error {
 	return nil
 }
 
-// toASCII returns a name in ASCII. It returns an error if older or newer versions of the standards map a letter of the
-// name to another one.
+// toASCII returns a name in ASCII. It returns an error if older and newer versions of the standards map a letter of the
+// name to different letters.
 func toASCII(name string) (string, error) {
 	if !strings.ContainsFunc(name, func(r rune) bool { return r > 0x7f }) {
 		return name, nil
@@ -102,13 +102,13 @@ func toASCII(name string) (string, error) {
 	return ascii, nil
 }
 
-// letterProfile returns the profile for names with letters outside of ASCII: UTS #46 as the WHATWG standard uses it,
-// or, if transitional is true, its earlier form, which maps ß to ss.
+// letterProfile returns the profile for names with letters outside of ASCII. The profile is UTS #46 as the WHATWG
+// standard uses it. If transitional is true, the profile is the earlier form of UTS #46, which maps ß to ss.
 func letterProfile(transitional bool) *idna.Profile {
 	return idna.New(idna.MapForLookup(), idna.BidiRule(), idna.StrictDomainName(false), idna.CheckHyphens(false), idna.CheckJoiners(true), idna.Transitional(transitional))
 }
 
-// lower returns a text with ASCII letters in lower case. Other letters do not change.
+// lower returns a text with ASCII letters in lower case. It leaves other letters as they are.
 func lower(text string) string {
 	return strings.Map(func(r rune) rune {
 		if 'A' <= r && r <= 'Z' {

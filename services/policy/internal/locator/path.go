@@ -33,8 +33,8 @@ var (
 // the text. They differ about:
 //   - unprintable characters, `\`, and `%` before two hexadecimal digits
 //   - `~`, a drive or two slashes at the start
-//   - a segment that only some readers take for `.` or `..`
-//   - a `..` that leads above the start
+//   - a segment that only some readers interpret as `.` or `..`
+//   - a `..` that leads above the start of the path
 func ParsePath(text string) (Path, error) {
 	if err := checkText(text, MaxBytes); err != nil {
 		return Path{}, err
@@ -69,7 +69,7 @@ func ParsePath(text string) (Path, error) {
 		}
 		p.segments = append(p.segments, segment)
 	}
-	if !p.absolute && len(p.segments) > 0 { // "a/../~b" and "./c:" start with ~b and c: when they are cleaned
+	if !p.absolute && len(p.segments) > 0 { // after cleaning, "a/../~b" and "./c:" start with ~b and c:
 		return p, checkStart(p.segments[0])
 	}
 	return p, nil
@@ -86,7 +86,7 @@ func checkStart(segment string) error {
 	return nil
 }
 
-// checkSegment returns an error if some readers take a segment for another one.
+// checkSegment returns an error if some readers interpret a segment as another segment.
 func checkSegment(segment string) error {
 	switch {
 	case strings.Trim(segment, ". ") == "":
@@ -154,7 +154,7 @@ func (p Path) Ext() (string, error) {
 	return "", nil
 }
 
-// startsWith reports whether the first segments equal those of root.
+// startsWith reports whether segments begins with all segments of root.
 func startsWith(segments, root []string) bool {
 	return len(segments) >= len(root) && slices.Equal(segments[:len(root)], root)
 }

@@ -110,8 +110,8 @@ func TestPath_BaseAndExt(t *testing.T) {
 	}
 }
 
-// FuzzP14PathWithin checks that a path that Within reports to be within a root is also within it for the standard
-// library, and that the result does not change after the paths are cleaned.
+// FuzzP14PathWithin checks that if Within reports that a path is within a root, the standard library agrees. It also
+// checks that Within returns the same result for the cleaned paths.
 func FuzzP14PathWithin(f *testing.F) {
 	for _, seed := range []string{"/srv/../etc", "/srv/a/./b//c/..", "a/../..", "/srv/.. /x", "~", "/srv/\uff0e./x", "//srv", `/srv\..\x`, "/srv/%2e%2e/x", "c:/x", "./c:/x"} {
 		f.Add(seed, "/srv")

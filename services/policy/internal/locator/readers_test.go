@@ -15,7 +15,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/locator"
 )
 
-// pieces has parts of URLs, including parts about which readers differ.
+// pieces contains parts of URLs, including parts about which readers differ.
 var pieces = [][]string{
 	{"https", "http", "HTTP", "ftp", "wss", "s3", "file", "javascript", "h\tttp", ""},
 	{"://", "://", "://", ":", ":/", ":///", ":\\\\", ":/\\", "//", ":// "},
@@ -70,14 +70,15 @@ func madeURL(random *rand.Rand) string {
 		text.WriteString(some[random.IntN(from)])
 	}
 	made := text.String()
-	if random.IntN(4) == 0 && made != "" { // an extra character at some place
+	if random.IntN(4) == 0 && made != "" { // an extra character at a random position
 		at := random.IntN(len(made) + 1)
 		made = strings.ToValidUTF8(made[:at]+string([]rune("\t\n /\\@:.%#?[]\u3002\u00a0\u2044é0-")[random.IntN(19)])+made[at:], "")
 	}
 	return made
 }
 
-// A reading has the parts of a URL for a reader. The zero reading means that the reader refuses the URL.
+// A reading contains the parts into which a reader parses a URL. The zero reading means that the reader refuses the
+// URL.
 type reading struct{ scheme, host, port, path string }
 
 // same reports whether two readings are equal. An absent path equals "/".
@@ -98,7 +99,7 @@ func bracketed(host string) string {
 	return host
 }
 
-// portText returns the port as the WHATWG standard does: empty if it is the default port of the scheme.
+// portText returns the port as the WHATWG standard serializes it: empty if it is the default port of the scheme.
 func portText(u locator.URL) string {
 	own := map[string]int{"http": 80, "https": 443, "ws": 80, "wss": 443, "ftp": 21}
 	if u.Port == own[u.Scheme] {
@@ -107,7 +108,7 @@ func portText(u locator.URL) string {
 	return strconv.Itoa(u.Port)
 }
 
-// whatwg returns the readings of Node, without the final dots of hosts.
+// whatwg returns the parts into which Node parses the texts, without the final dots of hosts.
 func whatwg(t *testing.T, texts []string) []reading {
 	t.Helper()
 	const script = `
@@ -164,8 +165,8 @@ func checkRFC3986(t interface {
 	}
 }
 
-// FuzzP14URL checks that the standard library reads a URL in the same way, that a URL made of its parts is equal to it,
-// and that the URL is under itself.
+// FuzzP14URL checks that the standard library parses a URL to the same parts, that a URL built from these parts equals
+// the first URL, and that the URL is under itself.
 func FuzzP14URL(f *testing.F) {
 	for _, tt := range urls {
 		f.Add(tt.text)

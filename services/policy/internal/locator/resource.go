@@ -182,8 +182,8 @@ func decoded(text string) string {
 	return out.String()
 }
 
-// CheckTemplate returns nil if a URI template (RFC 6570) gives plain URIs for all plain values of its expressions. See
-// [CheckResource].
+// CheckTemplate returns nil if a URI template (RFC 6570) expands to plain URIs for all plain values of its expressions.
+// See [CheckResource].
 func CheckTemplate(template string) error {
 	var out strings.Builder
 	for {
@@ -200,9 +200,9 @@ func CheckTemplate(template string) error {
 	}
 }
 
-// Readings returns a URI or URI template, and the other URIs as which some readers read it. Some readers remove the
-// user before the host and the port. Some remove or add a final slash. Some remove the query, the parameters of
-// segments, the names of file streams, or a fragment, even if the character before them is percent-encoded.
+// Readings returns the given URI or URI template, and the other URIs as which some readers interpret it. Some readers
+// remove the user before the host and the port. Some remove or add a final slash. Some remove the query, the parameters
+// of segments, the names of file streams, or a fragment, even if the character before them is percent-encoded.
 func Readings(uri string) []string {
 	out := []string{uri}
 	for _, change := range []func(string) string{withoutFragment, withoutQuery, withoutParameters, withoutStreams, withoutUser, withoutPort, toggleFinalSlash} {
@@ -239,8 +239,8 @@ func withoutParameters(uri string) string {
 	return path
 }
 
-// withoutStreams removes the names of file streams (NTFS) from a file URI: `a.txt::$DATA` becomes `a.txt`. A drive
-// stays.
+// withoutStreams removes the names of file streams (NTFS) from a file URI: `a.txt::$DATA` becomes `a.txt`. It does not
+// remove a drive.
 func withoutStreams(uri string) string {
 	path, is := strings.CutPrefix(uri, "file:///")
 	if !is {
@@ -262,7 +262,7 @@ func withoutStreams(uri string) string {
 	return uri
 }
 
-// mapAuthority returns a URI in which change was applied to the authority. A URI without an authority does not change.
+// mapAuthority applies change to the authority of a URI. It returns a URI without an authority as it is.
 func mapAuthority(uri string, change func(string) string) string {
 	scheme, rest, has := strings.Cut(uri, "://")
 	if !has || strings.ContainsAny(scheme, "/?") {

@@ -12,7 +12,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/locator"
 )
 
-// resources has URIs, each with a part of the reason why it is not plain. The reason is empty if the URI is plain.
+// resources contains URIs, each with a part of the reason why the URI is not plain. The reason is empty if the URI is
+// plain.
 var resources = []struct{ text, want string }{
 	{"file:///srv/notes/today.md", ""},
 	{"file:///srv/a%20b/%C3%A9.md", ""},
@@ -137,7 +138,7 @@ func TestReadings(t *testing.T) {
 	}
 }
 
-// respell returns another spelling of a URI that some reader takes for the same URI.
+// respell returns another spelling of a URI, which some reader interprets as the same URI.
 func respell(t *rapid.T, uri string) string {
 	scheme, rest, _ := strings.Cut(uri, ":")
 	at := func(of string) int { return rapid.IntRange(0, len(of)-1).Draw(t, "place") }
@@ -183,8 +184,8 @@ func respell(t *rapid.T, uri string) string {
 	return scheme + ":" + rest
 }
 
-// TestCheckResource_NoOtherSpellingIsPlain checks that another spelling of a URI is not plain, or has the URI among its
-// readings. Otherwise it could bypass a rule that denies the URI.
+// TestCheckResource_NoOtherSpellingIsPlain checks that another spelling of a URI is not plain, or that its readings
+// include the URI. Otherwise the other spelling could bypass a rule that denies the URI.
 func TestCheckResource_NoOtherSpellingIsPlain(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -209,7 +210,7 @@ func TestCheckResource_NoOtherSpellingIsPlain(t *testing.T) {
 	})
 }
 
-// FuzzCheckResource checks that net/url reads a plain URI as written, and that no part of its path can be removed or
+// FuzzCheckResource checks that net/url parses a plain URI as written, and that no part of the path can be removed or
 // decoded.
 func FuzzCheckResource(f *testing.F) {
 	for _, tt := range resources {

@@ -50,7 +50,7 @@ func isDigit(c byte) bool { return '0' <= c && c <= '9' }
 
 func isLetter(c byte) bool { return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' }
 
-// every reports whether a text is not empty and of returns true for each of its bytes.
+// every reports whether a text is not empty and the function of returns true for each byte of the text.
 func every(text string, of func(byte) bool) bool {
 	for i := range len(text) {
 		if !of(text[i]) {

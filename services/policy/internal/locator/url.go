@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// A URL is an absolute URL with a host that RFC 3986 and the WHATWG standard read in the same way. It is immutable.
+// A URL is an absolute URL with a host that RFC 3986 and the WHATWG standard parse in the same way. It is immutable.
 // The zero URL is not valid.
 type URL struct {
 	// Scheme is the scheme in lower case, without the colon.
@@ -153,7 +153,7 @@ func (u *URL) readRest(text string) error {
 	return err
 }
 
-// segments returns the segments of the path. The last one is empty if the path ends with a slash.
+// segments returns the segments of the path. The last segment is empty if the path ends with a slash.
 func (u *URL) segments() []string { return strings.Split(u.Path[1:], "/") }
 
 // upperEscapes returns the path with percent-encoding in upper case. It returns an error if the decoded path could be
@@ -194,8 +194,8 @@ func checkDecoded(path string) error {
 	return nil
 }
 
-// Under reports whether u has the scheme, host and port of base, and whether the path of u is the path of base or below
-// it. Paths are compared by segments.
+// Under reports whether u has the same scheme, host and port as base, and a path that equals the path of base or is
+// below it. Paths are compared by segments.
 func (u URL) Under(base URL) bool {
 	if u.Scheme != base.Scheme || u.Host != base.Host || u.Port != base.Port || base.Host == "" {
 		return false

@@ -51,9 +51,9 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 // Close closes the store.
 func (s *Store) Close() error { return s.db.Close() }
 
-// ChangedSince returns the current version of the catalog, and the servers that have changed after a version, in no
-// particular order. Version 0 is before the first change. ChangedSince classifies the tools of a server again, in
-// memory, if their classes come from another version of the classifier or from another trust setting.
+// ChangedSince returns the current version of the catalog, and the servers that have changed since the version known,
+// in no particular order. Version 0 is before the first change. If the tools of a server were classified by another
+// version of the classifier or with another trust setting, ChangedSince reclassifies them in memory.
 func (s *Store) ChangedSince(ctx context.Context, known int64, trusted func(server string) bool) (version int64, servers []*catalog.Server, err error) {
 	var stale []*catalog.Server
 	err = s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
@@ -84,7 +84,7 @@ func (s *Store) ChangedSince(ctx context.Context, known int64, trusted func(serv
 	return version, servers, err
 }
 
-// reclassifyStored classifies the tools of a server again, from the stored texts.
+// reclassifyStored reclassifies the tools of a server from the stored texts.
 func (s *Store) reclassifyStored(ctx context.Context, server *catalog.Server, trusted bool) error {
 	texts, err := s.Texts(ctx, server.Name)
 	if err != nil {
@@ -94,8 +94,8 @@ func (s *Store) reclassifyStored(ctx context.Context, server *catalog.Server, tr
 	return nil
 }
 
-// reclassify classifies the tools of a server again, from the texts. It changes server, so no other goroutine may use
-// it.
+// reclassify reclassifies the tools of a server from texts. It modifies the argument server, so no other goroutine may
+// use that server.
 func reclassify(server *catalog.Server, texts map[catalog.Digest]string, trusted bool) {
 	server.Trusted = trusted
 	for _, t := range server.Tools {
@@ -159,16 +159,16 @@ func hexOf(d catalog.Digest) string {
 type Change struct {
 	// Server is the new state. It is the same pointer as before if nothing has changed.
 	Server *catalog.Server
-	// New has the texts of the definitions to store. Removed has the digests of the definitions to delete.
+	// New contains the texts of the definitions to store. Removed contains the digests of the definitions to delete.
 	New     map[catalog.Digest]string
 	Removed []catalog.Digest
 }
 
-// Change changes a server with fn. fn gets the stored server, with classes of this version of the classifier, or an
-// empty server if none is stored. fn may run more than once, and must use only its arguments.
+// Change changes a server with fn. fn gets the stored server, classified by the current version of the classifier, or
+// an empty server if none is stored. fn may run more than once, and must use only its arguments.
 //
 // Change returns the new server and the version of the catalog that the change created. The version is 0 if fn changed
-// nothing. The error is an error of fn, or [sqlstore.ErrUnavailable].
+// nothing. The error is an error from fn, or [sqlstore.ErrUnavailable].
 func (s *Store) Change(ctx context.Context, name string, trusted bool, fn func(now *sqlstore.Tx, before *catalog.Server, text func(catalog.Digest) (string, error)) (Change, error)) (after *catalog.Server, version int64, err error) {
 	err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		version = 0
@@ -184,7 +184,7 @@ func (s *Store) Change(ctx context.Context, name string, trusted bool, fn func(n
 			if err := json.Unmarshal(state, before); err != nil {
 				return fmt.Errorf("read a server of the catalog: %w", err)
 			}
-			if classifier != classify.Version || before.Trusted != trusted { // written classes must come from this version of the classifier
+			if classifier != classify.Version || before.Trusted != trusted { // stored classes must come from the current version of the classifier
 				texts, err := textsOf(ctx, tx, name)
 				if err != nil {
 					return err

@@ -17,7 +17,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(sqlstoretest.Main(m)) }
 
-// eachStore runs a test on SQLite and PostgreSQL. open opens a store with the same tables each time.
+// eachStore runs story on SQLite and on PostgreSQL. Each call of open opens a store on the same tables.
 func eachStore(t *testing.T, story func(t *testing.T, open func() *store.Store)) {
 	t.Helper()
 	t.Parallel()
@@ -136,8 +136,8 @@ func TestChange_VersionStaysWhenNothingChanges(t *testing.T) {
 	})
 }
 
-// TestChange_ConcurrentReplicasLoseNoChange checks that no change is lost if two processes change one server at the
-// same time.
+// TestChange_ConcurrentReplicasLoseNoChange checks that no change is lost if two processes change the same server at
+// the same time.
 func TestChange_ConcurrentReplicasLoseNoChange(t *testing.T) {
 	eachStore(t, func(t *testing.T, open func() *store.Store) {
 		one, two := open(), open()
@@ -170,8 +170,9 @@ func TestChange_ConcurrentReplicasLoseNoChange(t *testing.T) {
 	})
 }
 
-// TestChangedSince_ReclassifiesWhenTheClassifierChanged checks that tools are classified again if their classes come
-// from another version of the classifier or another trust setting, when a server is read and when it is changed.
+// TestChangedSince_ReclassifiesWhenTheClassifierChanged checks that tools are reclassified if their classes come from
+// another version of the classifier or from another trust setting. This happens when a server is read and when it is
+// changed.
 func TestChangedSince_ReclassifiesWhenTheClassifierChanged(t *testing.T) {
 	eachStore(t, func(t *testing.T, open func() *store.Store) {
 		s := open()

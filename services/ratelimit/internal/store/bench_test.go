@@ -20,7 +20,7 @@ func benchStore(b *testing.B) *store.Memory {
 	return m
 }
 
-// names returns n different names of buckets with a usual length.
+// names returns n different bucket names of typical length.
 func names(n int) []string {
 	all := make([]string, n)
 	for i := range all {

@@ -64,7 +64,8 @@ func TestReserve_FullStoreRefusesOnlyNewBuckets(t *testing.T) {
 	})
 }
 
-// Case R3. TestReserve_OwnerFillsOnlyItsQuota checks that an owner that uses many bucket names fills only its quota.
+// Case R3. TestReserve_OwnerFillsOnlyItsQuota checks that an owner that uses many bucket names uses up only its own
+// quota.
 func TestReserve_OwnerFillsOnlyItsQuota(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -99,7 +100,7 @@ func TestReserve_OwnerFillsOnlyItsQuota(t *testing.T) {
 		if result, err := reserveFor(t, m, "eve", "old", limitPerMinute("eve0", 2), limitPerMinute("ana0", 2)); err != nil || !result.Granted {
 			t.Errorf("old buckets: %+v, %v", result, err)
 		}
-		// Buckets that were given back, reset or have become empty do not count against the quota.
+		// Buckets whose units were returned, that were reset, or that have become empty do not count against the quota.
 		if err := m.Reset(t.Context(), "eve1"); err != nil {
 			t.Fatal(err)
 		}
@@ -249,7 +250,7 @@ func TestMemory_RemovalFreesMemory(t *testing.T) {
 	if got := m.Size(); got.Buckets > keys/10 || got.Reservations > keys/10 {
 		t.Errorf("%+v are stored", got)
 	}
-	// The maps still have memory for all the removed buckets and reservations, because Go's maps do not shrink.
+	// The maps still use memory for all removed buckets and reservations, because Go's maps do not shrink.
 	if after > full*2/5 {
 		t.Errorf("%d of %d bytes are still held", after, full)
 	}

@@ -14,7 +14,7 @@ import (
 // shards is the number of shards of buckets, and of shards of reservations. It equals the number of bits of a shardSet.
 const shards = 64
 
-// A bucket is the window with one name. It is guarded by the lock of its shard.
+// A bucket is a sliding window with a name. It is guarded by the lock of its shard.
 type bucket struct {
 	slot
 	name   string
@@ -24,13 +24,13 @@ type bucket struct {
 	log    window.Log
 }
 
-// bucketShard has the buckets of some names, guarded by mu.
+// bucketShard contains the buckets whose names hash to the shard. It is guarded by mu.
 type bucketShard struct {
 	mu    sync.Mutex
 	named map[string]*bucket
 	idle  dueQueue[*bucket] // by the instants at which the buckets may become empty
 	all   *buckets
-	seen  time.Duration // latest instant of all calls
+	seen  time.Duration // the latest instant passed to tick
 	_     [64]byte      // separates the cache lines of shards
 }
 
@@ -38,8 +38,8 @@ type bucketShard struct {
 // empty at any later instant.
 func (s *bucketShard) tick(now time.Duration) { s.seen = max(s.seen, now) }
 
-// find returns the bucket of a limit, or nil if it does not exist. It evicts the bucket if the bucket is empty and has
-// another window.
+// find returns the bucket of a limit, or nil if it does not exist. If the bucket is empty and its window has another
+// length than the limit's, find evicts the bucket.
 func (s *bucketShard) find(l *Limit) (*bucket, error) {
 	b := s.named[l.Bucket]
 	if b == nil || b.log.Length() == l.Window {
@@ -61,7 +61,7 @@ func (s *bucketShard) evict(b *bucket) {
 	s.all.room.give(1)
 }
 
-// add adds a new bucket, from which units were taken. The caller must have taken the quotas for the bucket.
+// add adds a new bucket from which units were taken. The caller must have called takeQuota for the bucket.
 func (s *bucketShard) add(b *bucket) {
 	b.stored = true
 	s.named[b.name] = b
@@ -81,7 +81,7 @@ func (s *bucketShard) sweep(most int) {
 	}
 }
 
-// buckets has all buckets, in shards by the hashes of their names.
+// buckets contains all buckets, in shards by the hashes of their names.
 type buckets struct {
 	seed   maphash.Seed
 	room   quota
@@ -89,7 +89,7 @@ type buckets struct {
 	shards [shards]bucketShard
 }
 
-// setUp initializes b with a capacity of most buckets.
+// setUp initializes b. The capacity, in buckets, is most.
 func (b *buckets) setUp(most int) {
 	b.seed = maphash.MakeSeed()
 	b.room.most = int64(most)
@@ -100,8 +100,8 @@ func (b *buckets) setUp(most int) {
 	}
 }
 
-// takeQuota takes the quotas for n new buckets of an owner, or returns an error and takes none. It returns nil if n is
-// 0.
+// takeQuota acquires the quotas for n new buckets of an owner: the quota of the store and the quota of the owner. If
+// one of them is used up, it acquires nothing and returns an error. It returns nil if n is 0.
 func (b *buckets) takeQuota(owner string, n int64) (*owner, error) {
 	if n == 0 {
 		return nil, nil
@@ -138,8 +138,8 @@ func (b *buckets) of(name string) uint8 {
 	return uint8(maphash.String(b.seed, name) % shards)
 }
 
-// refs returns references to the buckets of limits, and their shards. It appends to into, which saves an allocation if
-// into has capacity.
+// refs returns references to the buckets of limits, and the set of their shards. It appends the references to the slice
+// into, which saves an allocation if the slice has capacity.
 func (b *buckets) refs(limits []Limit, into []bucketRef) ([]bucketRef, shardSet) {
 	var set shardSet
 	for i := range limits {
@@ -172,8 +172,9 @@ func (s *bucketRef) check(l *Limit) (window.Verdict, error) {
 	return b.log.Check(now, l.Cost, l.Max), nil
 }
 
-// take takes the limit's cost. The caller must have called check under the same lock, and the cost must fit. If the
-// bucket does not exist, take creates it for the owner by, whose quota the caller must have taken.
+// take takes the limit's cost from the bucket. The caller must have called check under the same lock, and the cost must
+// fit. If the bucket does not exist, take creates it for the owner by. The caller must then have called takeQuota for
+// this owner.
 func (s *bucketRef) take(l *Limit, by *owner) charge {
 	b := s.bucket
 	if b == nil {
@@ -190,7 +191,7 @@ func (s *bucketRef) take(l *Limit, by *owner) charge {
 	return charge{bucket: b, stamp: stamp, cost: l.Cost, max: l.Max}
 }
 
-// A charge has the units that a reservation took from one bucket.
+// A charge records the units that a reservation took from one bucket.
 type charge struct {
 	bucket *bucket
 	stamp  time.Duration
@@ -203,7 +204,7 @@ func (t *charge) matches(l *Limit) bool {
 	return t.bucket.name == l.Bucket && t.bucket.log.Length() == l.Window && t.cost == l.Cost && t.max == l.Max
 }
 
-// giveBack gives the units of charges back. It skips buckets that were evicted or reset.
+// giveBack returns the units of charges to their buckets. It skips buckets that were evicted or reset.
 func (b *buckets) giveBack(takes []charge) {
 	var set shardSet
 	for i := range takes {

@@ -9,14 +9,14 @@ type slot struct {
 
 func (p *slot) position() *slot { return p }
 
-// dueQueue is a priority queue by due time. It is a binary heap. Each member has its position, so that any member can
-// be removed.
+// dueQueue is a priority queue by due time. It is a binary heap. Each member stores its position, so that any member
+// can be removed.
 type dueQueue[T interface{ position() *slot }] struct {
 	heap []entry[T]
 }
 
-// entry is a member with its due time. The due time is not in the member, so that comparisons do not access the memory
-// of members.
+// entry is a member with its due time. The due time is stored outside of the member, so that comparisons do not access
+// the memory of the member.
 type entry[T any] struct {
 	due    time.Duration
 	member T

@@ -7,22 +7,22 @@ import (
 	"time"
 )
 
-// Bounds is the capacity of a [Memory]. If it is used up, Reserve returns ErrFull. Buckets in use are not evicted,
-// because calls could then exceed their limits. The zero value is invalid.
+// Bounds is the capacity of a [Memory]. If the capacity is used up, Reserve returns ErrFull. Buckets in use are not
+// evicted, because calls could then exceed their limits. The zero value is invalid.
 type Bounds struct {
-	// Buckets is the largest number of stored buckets. It is at least 1. A bucket takes about 250 bytes, and up to 4 KB
+	// Buckets is the largest number of stored buckets. It is at least 1. A bucket uses about 250 bytes, and up to 4 KB
 	// more for exact times.
 	Buckets int
-	// Reservations is the largest number of stored reservations. It is at least 1. A reservation with one limit takes
-	// about 400 bytes.
+	// Reservations is the largest number of stored reservations. It is at least 1. A reservation with one limit uses about
+	// 400 bytes.
 	Reservations int
 }
 
 // Memory is a [Store] in the memory of the process. It starts no goroutine and needs no Close, because empty buckets
 // and expired reservations are removed when others are added.
 //
-// Reservations and buckets are divided into shards, each with a lock. A method locks at most one shard of reservations
-// first, and then shards of buckets in the order of their indexes.
+// Reservations and buckets are divided into shards, each with a lock. A method first locks at most one shard of
+// reservations. It then locks shards of buckets in ascending order of their indexes.
 type Memory struct {
 	origin       time.Time // instants are durations since origin, by the monotonic clock
 	buckets      buckets
@@ -31,7 +31,7 @@ type Memory struct {
 
 var _ Store = (*Memory)(nil)
 
-// NewMemory returns an empty store with a capacity.
+// NewMemory returns an empty store with the given capacity.
 func NewMemory(most Bounds) (*Memory, error) {
 	if most.Buckets < 1 || most.Reservations < 1 {
 		return nil, fmt.Errorf("the capacity of a limit store must be at least 1 bucket and 1 reservation, is %d and %d", most.Buckets, most.Reservations)
@@ -48,8 +48,9 @@ func (m *Memory) Size() Bounds {
 	return Bounds{Buckets: int(m.buckets.room.used.Load()), Reservations: int(m.reservations.room.used.Load())}
 }
 
-// now returns the current instant by the monotonic clock. Decisions use only this clock; the wall clock is only for
-// results. Callers except sweep must hold their locks, so that the instant does not age while they wait for a lock.
+// now returns the current instant by the monotonic clock. Decisions use only this clock; the wall clock is used only
+// for results. All callers except sweep must hold their locks, so that the instant is not out of date when they get a
+// lock.
 func (m *Memory) now() time.Duration { return time.Since(m.origin) }
 
 // Reserve implements [Store].
@@ -118,7 +119,7 @@ func check(now time.Duration, limits []Limit, spots []bucketRef) (Result, error)
 	return result, nil
 }
 
-// grant takes the units, which must fit, and creates the reservation.
+// grant takes the units and creates the reservation. The units must fit.
 func (m *Memory) grant(home *reservationShard, wall time.Time, r *ReserveRequest, spots []bucketRef) (Reservation, error) {
 	var missing int64
 	for i := range spots {

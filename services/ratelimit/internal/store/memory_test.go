@@ -119,8 +119,8 @@ func TestReserve_AdmitsNothingExtraWhenTheClockJumps(t *testing.T) {
 	}
 }
 
-// TestReserve_AdmitsNothingExtraWhenTheClockJumpsBackAfterEviction checks that units count from the latest instant of
-// all calls after a bucket was evicted.
+// TestReserve_AdmitsNothingExtraWhenTheClockJumpsBackAfterEviction checks that after a bucket was evicted, units count
+// from the latest instant of all calls.
 func TestReserve_AdmitsNothingExtraWhenTheClockJumpsBackAfterEviction(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

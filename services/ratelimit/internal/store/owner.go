@@ -2,9 +2,8 @@ package store
 
 import "sync"
 
-// ownerShare is the number by which the capacity is divided to get the quota of one owner: a 20th of all buckets.
-// Without a quota, a caller could use up the capacity by calling many tools that don't exist, because each name gets a
-// bucket.
+// ownerShare divides the capacity: the quota of one owner is a 20th of all buckets. Without a quota, a caller could use
+// up the capacity by calling many tools that don't exist, because each tool name gets a bucket.
 const ownerShare = 20
 
 // An owner is a principal that created stored buckets.
@@ -13,7 +12,7 @@ type owner struct {
 	used int64
 }
 
-// owners limits the number of buckets of each owner. Its lock is taken after all other locks, and only to create or
+// owners limits the number of buckets per owner. Its lock is acquired after all other locks, and only to create or
 // remove buckets.
 type owners struct {
 	mu    sync.Mutex
@@ -21,14 +20,14 @@ type owners struct {
 	named map[string]*owner // the owners with buckets, by name
 }
 
-// setUp initializes o for a store with a capacity of room buckets.
+// setUp initializes o. The capacity of the store, in buckets, is room.
 func (o *owners) setUp(room int) {
 	o.most = max(1, int64(room)/ownerShare)
 	o.named = map[string]*owner{}
 }
 
 // take adds n new buckets to the count of an owner. n is at least 1. If the owner would exceed the quota, take returns
-// nil and does not change the count.
+// nil and leaves the count as it is.
 func (o *owners) take(name string, n int64) *owner {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -46,7 +45,7 @@ func (o *owners) take(name string, n int64) *owner {
 	return by
 }
 
-// give subtracts one bucket from the count of an owner. It removes an owner without buckets.
+// give subtracts one bucket from the count of an owner. It removes the owner if no buckets are left.
 func (o *owners) give(by *owner) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// A reservation is a grant that is neither settled nor expired. It is guarded by the lock of its shard.
+// A reservation is a granted request that is neither settled nor expired. It is guarded by the lock of its shard.
 type reservation struct {
 	slot
 	Reservation
@@ -32,7 +32,7 @@ func (l *reservation) matches(limits []Limit) bool {
 	return true
 }
 
-// reservationShard has the reservations of some keys, guarded by mu.
+// reservationShard contains the reservations whose keys hash to the shard. It is guarded by mu.
 type reservationShard struct {
 	mu       sync.Mutex
 	keyed    map[string]*reservation
@@ -40,7 +40,7 @@ type reservationShard struct {
 	expiring dueQueue[*reservation]
 	room     *quota
 	last     uint64        // number of the newest reservation; its low bits are the index of the shard
-	seen     time.Duration // latest instant of all calls
+	seen     time.Duration // the latest instant passed to tick
 	_        [64]byte      // separates the cache lines of shards
 }
 
@@ -68,14 +68,14 @@ func (s *reservationShard) alive(l *reservation) *reservation {
 	return nil
 }
 
-// add adds a new reservation. The caller must have taken the quota for it.
+// add adds a new reservation. The caller must have acquired the quota for the reservation.
 func (s *reservationShard) add(l *reservation, expires time.Duration) {
 	s.keyed[l.key] = l
 	s.numbered[l.number] = l
 	s.expiring.add(l, expires)
 }
 
-// end removes a reservation and gives its quota back.
+// end removes a reservation and releases its quota.
 func (s *reservationShard) end(l *reservation) {
 	delete(s.keyed, l.key)
 	delete(s.numbered, l.number)
@@ -90,7 +90,7 @@ func (s *reservationShard) sweep(most int) {
 	}
 }
 
-// reservations has all reservations, in shards by the hashes of their keys.
+// reservations contains all reservations, in shards by the hashes of their keys.
 type reservations struct {
 	seed   maphash.Seed
 	prefix string // the prefix of every ID; different processes have different prefixes
@@ -98,7 +98,7 @@ type reservations struct {
 	shards [shards]reservationShard
 }
 
-// setUp initializes l with a capacity of most reservations.
+// setUp initializes l. The capacity, in reservations, is most.
 func (l *reservations) setUp(most int) {
 	l.seed = maphash.MakeSeed()
 	l.prefix = rand.Text() + "-"

@@ -2,8 +2,8 @@ package store
 
 import "github.com/sluice-mesh/sluice/services/ratelimit/internal/window"
 
-// add adds the verdict for limit i. If some limits do not fit, the result is a refusal by the first limit that never
-// fits, or else by the limit with the longest wait.
+// add adds the verdict for limit i. If some limits do not fit, the result is a refusal. Its limit is the first limit
+// that never fits. If there is no such limit, it is the limit with the longest wait.
 func (a *Result) add(i int, v window.Verdict) {
 	a.Remaining[i] = v.Remaining
 	longer := v.Never || a.Granted || v.Wait > a.RetryAfter
@@ -22,12 +22,13 @@ func (a Result) granted(limits []Limit) Result {
 	return a
 }
 
-// repeat returns the result for a key that has a reservation already. The costs need not fit again.
+// repeat returns the result for a key that already has a reservation. The costs need not fit a second time.
 func (a Result) repeat(existing Reservation) Result {
 	return Result{Granted: true, Reservation: existing, Remaining: a.Remaining, Limit: tightest(a.Remaining)}
 }
 
-// tightest returns the index of the limit with the fewest remaining units. If several are equal, it returns the first.
+// tightest returns the index of the limit with the fewest remaining units. If several limits have equally few, it
+// returns the first of them.
 func tightest(remaining []int64) int {
 	least := 0
 	for i, left := range remaining {

@@ -21,7 +21,7 @@ var (
 	// ErrFull means that the store has no capacity for another bucket or reservation, or that the owner has created too
 	// many buckets. No units were taken.
 	ErrFull = errors.New("limiter is full")
-	// ErrNotFound means that the reservation does not exist, or that no units are taken from the bucket.
+	// ErrNotFound means that the reservation does not exist, or that the bucket is empty: no units are taken from it.
 	ErrNotFound = errors.New("not found")
 )
 
@@ -47,9 +47,9 @@ type Store interface {
 	// Errors: ErrInvalid, and ErrNotFound if the reservation has ended.
 	Renew(ctx context.Context, id string, d time.Duration) (expires time.Time, err error)
 
-	// Settle ends the reservation with an ID. It reports whether this call ended it; it returns false if the
-	// reservation had ended before or never existed. With NeverSent, it gives back the units of the reservation that
-	// still count.
+	// Settle ends the reservation with an ID. It returns true if this call ended the reservation, and false if the
+	// reservation had already ended or never existed. With NeverSent, it returns the reservation's units that still count
+	// to their buckets.
 	//
 	// Errors: ErrInvalid if outcome is neither Sent nor NeverSent.
 	Settle(ctx context.Context, id string, outcome Outcome) (settled bool, err error)
@@ -60,8 +60,8 @@ type Store interface {
 	// Errors: ErrInvalid.
 	Peek(ctx context.Context, limits []Limit) (remaining []int64, err error)
 
-	// Reset empties a bucket. Reservations with units in the bucket remain, but Settle gives no units back to the
-	// bucket.
+	// Reset empties a bucket. Reservations that took units from the bucket remain, but Settle returns no units to the
+	// bucket for them.
 	//
 	// Errors: ErrNotFound if no units are taken from the bucket.
 	Reset(ctx context.Context, bucket string) error
@@ -69,26 +69,26 @@ type Store interface {
 
 // ReserveRequest is a request to take units from limits.
 type ReserveRequest struct {
-	// Key identifies repeats of the request. It must not be empty. The keys of all tenants are in one name space, so
-	// different tenants must use different keys.
+	// Key identifies repeats of the request. It must not be empty. All tenants share one namespace of keys, so different
+	// tenants must use different keys.
 	Key string
-	// Owner is the principal to whom the buckets that the request creates are charged. An owner with too many buckets
-	// gets ErrFull while other owners do not. The owners of all tenants are in one name space.
+	// Owner is the principal to whom the buckets that the request creates are charged. An owner with too many buckets gets
+	// ErrFull while other owners do not. All tenants share one namespace of owners.
 	Owner string
 	// Limits are 1 to MaxLimits limits with distinct buckets.
 	Limits []Limit
 	// Lifetime is how long the reservation exists without Renew. It must be positive. When the reservation expires, its
-	// units are not given back.
+	// units are not returned to the buckets.
 	Lifetime time.Duration
 }
 
 // Limit is one limit, and the cost to take from it. The zero value is invalid.
 type Limit struct {
-	// Bucket identifies the counter. It must not be empty. Buckets and keys are in separate name spaces.
+	// Bucket identifies the counter. It must not be empty. Buckets and keys have separate namespaces.
 	Bucket string
-	// Max is the largest number of units that may be taken in any period of Window. It is at least 0. It may change
-	// from one call to the next; units that are taken remain taken. If Max is at most 256, the count is exact.
-	// Otherwise a unit may count for up to a 64th of Window too long.
+	// Max is the largest number of units that may be taken in any period of Window. It is at least 0. It may differ
+	// between calls. Units that are already taken remain taken. If Max is at most 256, the count is exact. Otherwise a
+	// unit may count for up to a 64th of Window too long.
 	Max int64
 	// Window is the length of the period: 1 ns to 366 days. It must stay the same while the bucket is in use.
 	Window time.Duration
@@ -102,10 +102,10 @@ type Result struct {
 	Granted bool
 	// Reservation is the reservation of a grant. It is zero for a refusal.
 	Reservation Reservation
-	// Remaining has the units that remain in each bucket, in the order of the request's limits.
+	// Remaining contains the units that remain in each bucket, in the order of the request's limits.
 	Remaining []int64
 	// Limit is the index of a limit in the request. For a grant, it is the limit with the fewest remaining units. For a
-	// refusal, it is the limit with the longest wait. If several limits are equal, it is the first of them.
+	// refusal, it is the limit with the longest wait. If several limits qualify, it is the first of them.
 	Limit int
 	// RetryAfter is the time after which the same request fits, if no other units are taken. It is rounded up to whole
 	// milliseconds. It is zero for a grant and if Never is true.
@@ -128,8 +128,8 @@ type Reservation struct {
 type Outcome int
 
 const (
-	// Sent means that the call, or a part of it, was sent. The units remain taken, whatever the response is.
+	// Sent means that the call, or a part of it, was sent. The units remain taken, regardless of the response.
 	Sent Outcome = iota + 1
-	// NeverSent means that no part of the call was sent. The units are given back.
+	// NeverSent means that no part of the call was sent. The units are returned to the buckets.
 	NeverSent
 )

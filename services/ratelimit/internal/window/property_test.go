@@ -9,8 +9,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/ratelimit/internal/window"
 )
 
-// A history has all units that were ever taken. It implements the definition of a window, and reads all units for each
-// result.
+// A history contains all units that were ever taken. It is a simple implementation of a window, which computes each
+// result from all units.
 type history []take
 
 // within returns the sum of units in the closed period of a length that ends at now.
@@ -25,7 +25,7 @@ func (h history) within(now, length time.Duration) int64 {
 }
 
 // most returns the largest sum of units in any closed period of a length. It checks only periods that end with a unit,
-// because one of them has the largest sum.
+// because one of these periods has the largest sum.
 func (h history) most(length time.Duration) int64 {
 	var most int64
 	for _, k := range h {
@@ -111,7 +111,7 @@ func (r *run) undo(t *rapid.T) {
 	r.stamps = append(r.stamps[:i:i], r.stamps[i+1:]...)
 }
 
-// replayed returns a second log in which all attempts were repeated, but not the undos.
+// replayed returns a second log in which all attempts were repeated without the undos.
 func (r *run) replayed() window.Log {
 	log := window.New(r.length)
 	for _, k := range r.asked {
@@ -215,7 +215,8 @@ func TestLog_WaitIsAtMostOneSlotTooLongAboveMaxExact(t *testing.T) {
 	})
 }
 
-// TestLog_BehavesLikeANewLogWhenEmpty checks that a log is equal to a new one after EmptyFrom.
+// TestLog_BehavesLikeANewLogWhenEmpty checks that from the instant that EmptyFrom returns, a log behaves like a new
+// log.
 func TestLog_BehavesLikeANewLogWhenEmpty(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

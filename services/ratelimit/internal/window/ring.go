@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// firstEntries is the first size of a ring. It is small, because most buckets are used only once or twice.
+// firstEntries is the initial size of a ring's buffer. It is small, because most buckets are used only once or twice.
 const firstEntries = 2
 
 // entry is a number of units that were taken at the same time.
@@ -40,8 +40,8 @@ func (r *ring) last() *entry {
 	return r.at(r.count - 1)
 }
 
-// push adds an entry, which must be the newest. If the buffer is full, its size doubles, but to at most most entries
-// unless it has as many already.
+// push adds an entry, which must be newer than all others. If the buffer is full, push doubles its size. The new size
+// is limited to the argument most, unless the buffer already has that size.
 func (r *ring) push(e entry, most int64) {
 	if r.count == len(r.buf) {
 		size := max(firstEntries, 2*r.count)
@@ -59,14 +59,14 @@ func (r *ring) grow(size int) {
 	r.buf, r.head = buf, 0
 }
 
-// find returns the index of the entry with a time, and reports whether there is one.
+// find returns the index of the entry with the given time, and reports whether such an entry exists.
 func (r *ring) find(at time.Duration) (int, bool) {
 	return sort.Find(r.count, func(i int) int {
 		return cmp.Compare(at, r.at(i).at)
 	})
 }
 
-// remove removes the entry with index i. Unless it is the oldest, remove moves all newer entries.
+// remove removes the entry with index i. Unless the entry is the oldest, remove moves all newer entries.
 func (r *ring) remove(i int) {
 	if i > 0 {
 		for ; i < r.count-1; i++ {

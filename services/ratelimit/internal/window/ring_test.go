@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// TestLog_EntriesAreBoundedWhenLimitsChange checks that a log has at most one entry for each unit of an exact limit,
-// and for each slot of a larger limit.
+// TestLog_EntriesAreBoundedWhenLimitsChange checks that a log has at most one entry per unit of an exact limit, and at
+// most one entry per slot of a larger limit.
 func TestLog_EntriesAreBoundedWhenLimitsChange(t *testing.T) {
 	t.Parallel()
 	const most = MaxExact + slots + 2

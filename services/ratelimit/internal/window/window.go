@@ -2,38 +2,38 @@
 // limit units are taken. Closed means that both ends belong to the period: two units exactly one window apart both
 // count.
 //
-// A window is a log of the times at which units were taken. If the limit is at most [MaxExact], the log has the exact
-// times, and its results are exact to the nanosecond. For a larger limit, the window is divided into 64 slots, and each
-// time is rounded up to the end of its slot, so that the log stays short. Because of the rounding, a unit may count for
-// up to one slot too long, but never too short. A window may therefore refuse units that fit, but never admits too
-// many.
+// A window is a log of the times at which units were taken. If the limit is at most [MaxExact], the log contains the
+// exact times, and its results are exact to the nanosecond. For a larger limit, the window is divided into 64 slots,
+// and each time is rounded up to the end of its slot, so that the log stays short. Because of the rounding, a unit may
+// count for up to one slot too long, but never too short. A window may therefore refuse units that fit, but never
+// admits too many.
 //
-// The limit may change from one call to the next, because a log has only the times and the numbers of units.
+// The limit may differ between calls, because a log contains only the times and the numbers of units.
 package window
 
 import "time"
 
 const (
-	// MaxExact is the largest limit for which the log has exact times.
+	// MaxExact is the largest limit for which the log contains exact times.
 	MaxExact = 256
 	// MaxLength is the largest length of a window.
 	MaxLength = 366 * 24 * time.Hour
 
 	// slots is the number of slots of a window if the limit is above MaxExact.
 	slots = 64
-	// horizon is the last instant, about 100 years. Later instants count as horizon, so that sums of times don't
+	// horizon is the last instant, about 100 years. Later instants are treated as horizon, so that sums of times don't
 	// overflow.
 	horizon = 100 * MaxLength
 )
 
 // Log is the window of one bucket. Instants are durations since a moment that the caller chooses, and are at least 0.
-// If an instant is before the instant of an earlier call, the Log uses the later instant. A clock that jumps back
-// therefore admits no extra units.
+// If an instant is before the instant of an earlier call, the Log uses the instant of the earlier call. A clock that
+// jumps back therefore admits no extra units.
 //
 // In the zero Log no units fit; use [New]. A Log is not safe for concurrent use.
 type Log struct {
 	length  time.Duration
-	seen    time.Duration // latest instant of all calls
+	seen    time.Duration // the latest instant passed to any method
 	used    int64         // sum of the units of entries
 	entries ring          // in ascending order of time, with distinct times
 }
@@ -45,8 +45,8 @@ type Verdict struct {
 	// Never reports whether the units will never fit: the cost is more than the limit or less than 1, or the length of
 	// the window is out of range.
 	Never bool
-	// Wait is the time after which the units fit, if no other units are taken before. If the limit is at most MaxExact,
-	// they do not fit a nanosecond earlier. Wait is 0 if Fits or Never is true.
+	// Wait is the time after which the units fit, if no other units are taken in that time. If the limit is at most
+	// MaxExact, the units do not fit a nanosecond earlier. Wait is 0 if Fits or Never is true.
 	Wait time.Duration
 	// Remaining is the number of units that can be taken now: 0 to the limit.
 	Remaining int64
@@ -84,8 +84,9 @@ func (g *Log) Take(now time.Duration, cost, limit int64) (stamp time.Duration, o
 	}
 	stamp = g.stamp(limit)
 	if last := g.entries.last(); last != nil && last.at >= stamp {
-		// The last entry is for the same slot, or it has a later time, because the limit was larger before. Its time is
-		// used, so that times stay in ascending order. The units then count for longer, never for shorter.
+		// The last entry is for the same slot, or it has a later time because the limit was larger when the entry was added.
+		// Its time is used, so that times stay in ascending order. The units may therefore count for too long, but never for
+		// too short a time.
 		stamp = last.at
 		last.units += cost
 	} else {
@@ -95,7 +96,7 @@ func (g *Log) Take(now time.Duration, cost, limit int64) (stamp time.Duration, o
 	return stamp, true
 }
 
-// Undo gives back the units that one call of [Log.Take] took. It must be called at most once for each such call, with
+// Undo removes the units that one call of [Log.Take] took. It must be called at most once for each call of Take, with
 // the stamp that Take returned and the same cost. If the units no longer count, Undo does nothing.
 func (g *Log) Undo(stamp time.Duration, cost int64) {
 	i, found := g.entries.find(stamp)
@@ -150,12 +151,12 @@ func (g *Log) neverFits(cost, limit int64) bool {
 	return cost < 1 || cost > limit || g.length < 1 || g.length > MaxLength
 }
 
-// remaining returns how many units fit. It returns 0 if the limit was lowered below the number of units that are taken.
+// remaining returns how many units fit. It returns 0 if the limit is now below the number of units that are taken.
 func (g *Log) remaining(limit int64) int64 {
 	return max(0, max(0, limit)-g.used)
 }
 
-// wait returns the time after which cost fits, because enough of the oldest units no longer count. The cost must not
+// wait returns how long it takes until enough of the oldest units no longer count, so that cost fits. The cost must not
 // fit now, and must fit in an empty log.
 func (g *Log) wait(cost, limit int64) time.Duration {
 	used := g.used

@@ -11,7 +11,7 @@ import (
 
 const minute = time.Minute
 
-// take has the arguments of one call of Take.
+// take contains the arguments of one call of Take.
 type take struct {
 	at    time.Duration
 	cost  int64

@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/catalogpages"
 )
 
-// largeCatalog returns servers of 100 tools each, which are copies of real ones.
+// largeCatalog returns a catalog of servers with 100 tools each. The tools are copies of real tools.
 func largeCatalog(t testing.TB, servers int) catalogpages.Catalogue {
 	t.Helper()
 	models := seedTools(t)
@@ -34,7 +34,7 @@ func BenchmarkHTML(b *testing.B) {
 		b.Run(name, func(b *testing.B) {
 			dir, n := b.TempDir(), 0
 			for b.Loop() {
-				n++ // a folder each: some file systems are slow after many removals
+				n++ // each export has its own folder, because some file systems are slow after many removals
 				if err := catalogpages.HTML(filepath.Join(dir, fmt.Sprint(n)), c); err != nil {
 					b.Fatal(err)
 				}

@@ -24,7 +24,7 @@ func (b *browser) navigate(path string) {
 	b.waitForEvent(n, "Page.loadEventFired")
 }
 
-// eval evaluates an expression in the page and reads its value.
+// eval evaluates a JavaScript expression in the page and unmarshals its value into *into.
 func (b *browser) eval(expression string, into any) {
 	b.t.Helper()
 	var out struct {
@@ -44,7 +44,7 @@ func (b *browser) eval(expression string, into any) {
 	}
 }
 
-// text returns the value of an expression that is a text.
+// text returns the value of a JavaScript expression, which must be a string.
 func (b *browser) text(expression string) string {
 	b.t.Helper()
 	var out string
@@ -52,7 +52,7 @@ func (b *browser) text(expression string) string {
 	return out
 }
 
-// pressKeys types keys: texts, or the names of keys such as ArrowDown.
+// pressKeys presses keys. Each argument is a text to type, or the name of a key such as ArrowDown.
 func (b *browser) pressKeys(keys ...string) {
 	b.t.Helper()
 	for _, key := range keys {
@@ -95,7 +95,8 @@ func (b *browser) setWindow(width int, scheme string) {
 	}}, nil)
 }
 
-// screenshot stores a picture of the page, of at most this height in pixels: of its beginning or of its end.
+// screenshot stores a picture of the beginning of the page, or of its end if end is true. The parameter most is the
+// maximum height of the picture in pixels.
 func (b *browser) screenshot(file string, most float64, end bool) {
 	b.t.Helper()
 	var size struct{ Width, Height float64 }
@@ -120,8 +121,8 @@ func (b *browser) screenshot(file string, most float64, end bool) {
 	}
 }
 
-// reportedErrors returns errors and violations that the browser reported, and requests for anything but files and pages
-// of the browser.
+// reportedErrors returns the errors and the policy violations that the browser reported, and its requests for URLs
+// other than file: and about: URLs.
 func (b *browser) reportedErrors() []string {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -9,8 +9,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// checkNoBrowserErrors fails a test if the browser reported an error of a script, a violation of the policy, or a
-// request for anything but a file.
+// checkNoBrowserErrors fails a test if the browser reported a script error, a violation of the Content-Security-Policy,
+// or a request for anything but a file.
 func checkNoBrowserErrors(t *testing.T, b *browser) {
 	t.Helper()
 	for _, complaint := range b.reportedErrors() {
@@ -18,7 +18,7 @@ func checkNoBrowserErrors(t *testing.T, b *browser) {
 	}
 }
 
-// searchResults are the names of the tools that the search shows.
+// searchResults is a JavaScript expression for the names of the tools that the search shows.
 const searchResults = `[...document.querySelectorAll("[data-results] .row-name")].map((n) => n.textContent)`
 
 func (b *browser) names() []string {
@@ -80,7 +80,8 @@ func TestBrowser_SearchWorksByKeyboard(t *testing.T) {
 	checkNoBrowserErrors(t, b)
 }
 
-// historyEntry returns the history's entry some steps from here.
+// historyEntry returns the id of the entry of the browser's history that is the given number of steps from the current
+// entry.
 func (b *browser) historyEntry(steps int) int {
 	b.t.Helper()
 	var history struct {
@@ -93,7 +94,7 @@ func (b *browser) historyEntry(steps int) int {
 	return history.Entries[history.CurrentIndex+steps].ID
 }
 
-// On any page / leads to the search, and the first Tab to the content.
+// On every page, the key / opens the search, and the first Tab leads to the content.
 func TestBrowser_SlashOpensTheSearch(t *testing.T) {
 	t.Parallel()
 	b := startBrowser(t)
@@ -144,7 +145,7 @@ func TestBrowser_FiltersSelectTools(t *testing.T) {
 	checkNoBrowserErrors(t, b)
 }
 
-// The color scheme is the system's until the reader chooses one; then every page uses that.
+// Pages use the system's color scheme until the reader chooses another. After that, every page uses the chosen scheme.
 func TestBrowser_ColorSchemeIsStored(t *testing.T) {
 	t.Parallel()
 	b := startBrowser(t)
@@ -264,8 +265,8 @@ func TestBrowser_PrintedPageHasNoControls(t *testing.T) {
 	checkNoBrowserErrors(t, b)
 }
 
-// No untrusted text runs as code: on no page of the site, in the search, and in none of the other formats when a
-// browser opens them.
+// No untrusted text runs as code, neither on the site's pages, nor in the search, nor when a browser opens an export in
+// another format.
 func TestBrowser_HostileTextsDoNotRun(t *testing.T) {
 	t.Parallel()
 	b := startBrowser(t)

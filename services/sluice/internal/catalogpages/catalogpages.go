@@ -15,9 +15,9 @@ import (
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 )
 
-// Catalogue is the catalog to write. The functions of this package do not change it.
+// Catalogue is the catalog to write. The functions of this package do not modify it.
 type Catalogue struct {
-	// Servers are the servers, in any order. A server that only a tool names gets a page, too.
+	// Servers are the servers, in any order. A server that is named only by a tool also gets a page.
 	Servers []*policyv1.CatalogServer
 	// Tools are the tools, in any order, with their parameters, evidence, history and advice (CatalogService.GetTool).
 	Tools []*policyv1.CatalogTool

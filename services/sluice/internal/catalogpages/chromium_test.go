@@ -16,7 +16,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// browser is a Chromium that the test controls with the DevTools protocol, over two pipes. It is one tab, for one test.
+// browser is a Chromium process that a test controls with the DevTools protocol over two pipes. It has one tab, and
+// only one test uses it.
 type browser struct {
 	t       *testing.T
 	to      io.Writer
@@ -66,7 +67,7 @@ func startBrowser(t *testing.T) *browser {
 		b.readEvents(from)
 	}()
 	t.Cleanup(func() {
-		to.Close() // it ends when its input ends
+		to.Close() // the browser ends when its input ends
 		_ = cmd.Wait()
 		<-ended
 	})
@@ -74,7 +75,8 @@ func startBrowser(t *testing.T) *browser {
 	return b
 }
 
-// profileFolder returns a folder for a browser. Some processes of the browser still write there after it has ended.
+// profileFolder returns a folder for a browser's profile. Some of the browser's processes still write to the folder
+// after the browser has ended.
 func profileFolder(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "chromium-") //nolint:usetesting // t.TempDir would fail the test while a process still writes
@@ -100,7 +102,7 @@ func pipe(t *testing.T) (r, w *os.File) {
 	return r, w
 }
 
-// readEvents reads the browser's messages until it ends.
+// readEvents reads the browser's messages until the browser ends.
 func (b *browser) readEvents(from io.Reader) {
 	messages := bufio.NewReaderSize(from, 1<<20)
 	for {
@@ -159,7 +161,7 @@ func (b *browser) attach() {
 	}
 }
 
-// call sends a command to the browser and reads its answer.
+// call sends a command to the browser and reads the response.
 func (b *browser) call(method string, params map[string]any, into any) {
 	b.t.Helper()
 	answer := make(chan jsontext.Value, 1)
@@ -197,7 +199,7 @@ func (b *browser) call(method string, params map[string]any, into any) {
 	}
 }
 
-// waitForEvent waits for an event after the first n.
+// waitForEvent waits for an event of a method, and ignores the first n events.
 func (b *browser) waitForEvent(n int, method string) {
 	b.t.Helper()
 	late := time.AfterFunc(30*time.Second, b.arrived.Broadcast)

@@ -17,10 +17,10 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/catalogpages"
 )
 
-// renamedFields are fields of the contract with another form in the JSON document.
+// renamedFields maps field names of sluice.policy.v1 to the different names in the JSON document.
 var renamedFields = map[string]string{"definitionJson": "definition"}
 
-// The JSON document has all fields of the contract.
+// The JSON document has all fields of sluice.policy.v1.
 func TestJSON_HasAllFieldsOfTheContract(t *testing.T) {
 	t.Parallel()
 	server, tool := new(policyv1.CatalogServer), new(policyv1.CatalogTool)
@@ -76,7 +76,7 @@ func fillMessage(m protoreflect.Message) {
 	}
 }
 
-// compareFields finds fields of the contract that an object lacks.
+// compareFields fails the test if a JSON object lacks fields of a message.
 func compareFields(t *testing.T, at string, md protoreflect.MessageDescriptor, text jsontext.Value) {
 	t.Helper()
 	var object map[string]jsontext.Value
@@ -107,7 +107,8 @@ func compareFields(t *testing.T, at string, md protoreflect.MessageDescriptor, t
 	}
 }
 
-// The rules on pages load unchanged, also for names that YAML would read as another type, and are about the tool.
+// The policy rules on the pages load unchanged and name the page's tool, even if YAML would read the tool's name as
+// another type.
 func TestPages_RecommendedRulesLoad(t *testing.T) {
 	t.Parallel()
 	names := []string{"wasm_agent_export", "no", "null", "123", "a.b/c-d", "-x", strings.Repeat("x", 128)}
@@ -133,7 +134,7 @@ func TestPages_RecommendedRulesLoad(t *testing.T) {
 	}
 }
 
-// A tool that no document can name says so instead of showing a rule that would not load.
+// If no policy document can name a tool, the tool's page says so instead of showing a rule that would not load.
 func TestPages_ToolThatNoRuleCanNameHasNoRule(t *testing.T) {
 	t.Parallel()
 	dir := writeSite(t, catalogOf("Ünnamed tool"))
@@ -148,7 +149,7 @@ func TestPages_ToolThatNoRuleCanNameHasNoRule(t *testing.T) {
 	}
 }
 
-// The page of a tool about which nothing is known says so, and assumes the worst.
+// The page of an unclassified tool says that nothing is known about the tool, and assumes the worst.
 func TestPages_UnclassifiedToolCountsAsWorst(t *testing.T) {
 	t.Parallel()
 	dir := writeSite(t, catalogOf("a"))
@@ -160,7 +161,7 @@ func TestPages_UnclassifiedToolCountsAsWorst(t *testing.T) {
 	})
 }
 
-// The catalog is not changed.
+// An export does not modify the catalog.
 func TestExport_DoesNotChangeTheCatalog(t *testing.T) {
 	t.Parallel()
 	c, before := goldenCatalog(t), goldenCatalog(t)

@@ -71,8 +71,8 @@ func export(dir, format string, pages iter.Seq[page]) (err error) {
 type folder struct {
 	root   *os.Root
 	format string
-	// earlier contains the files in the marker: those that an earlier export wrote, or would have written if it had not
-	// been stopped.
+	// earlier contains the files that the marker names. An earlier export wrote these files, or was stopped before it
+	// could write them.
 	earlier map[string]bool
 	// temporaryCount counts temporary files, for their names.
 	temporaryCount atomic.Int64

@@ -34,8 +34,8 @@ func writeText(t *testing.T, text string, path ...string) {
 	}
 }
 
-// An export into the folder of an earlier one replaces it: pages of removed tools are removed, and files of others
-// stay.
+// An export into the folder of an earlier export replaces it. Pages of tools that no longer exist are removed, and
+// files that no export wrote stay.
 func TestExport_ReplacesAnEarlierExport(t *testing.T) {
 	t.Parallel()
 	dir := writeSite(t, catalogOf("read_file", "write_file"))
@@ -88,7 +88,7 @@ func TestExport_RefusesFoldersWithOtherFiles(t *testing.T) {
 			dir := t.TempDir()
 			tt.make(t, dir)
 			before := readFolder(t, dir)
-			for range 2 { // a second try must not mistake the first one's plans for its own pages
+			for range 2 { // the second attempt must not take files that the first attempt only planned for its own pages
 				err := catalogpages.HTML(dir, catalogOf("read_file"))
 				if !errors.Is(err, tt.want) {
 					t.Errorf("the error is %v, want %v", err, tt.want)
@@ -101,7 +101,7 @@ func TestExport_RefusesFoldersWithOtherFiles(t *testing.T) {
 	}
 }
 
-// A link in the folder leads no page out of it.
+// An export does not follow a symbolic link that leads out of the folder.
 func TestExport_FollowsNoLinkOutOfTheFolder(t *testing.T) {
 	t.Parallel()
 	dir, outside := writeSite(t, catalogpages.Catalogue{Made: readAt}), t.TempDir()
@@ -126,7 +126,7 @@ func readFolder(t *testing.T, dir string) map[string]string {
 	return out
 }
 
-// An export that was stopped leaves complete pages, which the next one recognizes.
+// An export that is stopped leaves only complete pages, and the next export recognizes them.
 func TestExport_ContinuesAfterAStoppedExport(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "site")

@@ -55,7 +55,7 @@ func TestJSON_MatchesTheGoldenFile(t *testing.T) {
 	golden(t, "catalogue.json", writeJSON(t, goldenCatalog(t)))
 }
 
-// Equal catalogs give equal bytes, in any order.
+// Equal catalogs give equal bytes, whatever the order of their servers and tools.
 func TestExport_EqualCatalogsGiveEqualBytes(t *testing.T) {
 	t.Parallel()
 	c := goldenCatalog(t)

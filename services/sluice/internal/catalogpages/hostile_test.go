@@ -46,7 +46,8 @@ func rawText(page *html.Node) string {
 	return out.String()
 }
 
-// checkNoHiddenCharacters finds hidden characters, except line breaks and the selector of emoji.
+// checkNoHiddenCharacters fails the test if a text has hidden characters other than line breaks and the emoji selector
+// (U+FE0F).
 func checkNoHiddenCharacters(t *testing.T, file, text string) {
 	t.Helper()
 	if !utf8.ValidString(text) {
@@ -60,7 +61,8 @@ func checkNoHiddenCharacters(t *testing.T, file, text string) {
 	}
 }
 
-// The index is a script. Untrusted texts in it are parts of strings; they end no line and no script.
+// The search index is a script. Untrusted texts in the index stay inside of strings, and can't end a line or the
+// script.
 func TestSearchIndex_HostileTextsStayStrings(t *testing.T) {
 	t.Parallel()
 	lines := strings.Split(strings.TrimSuffix(read(t, writeSite(t, hostileCatalog()), "assets", "index.js"), "\n"), "\n")
@@ -117,7 +119,7 @@ var (
 	ownLinks  = regexp.MustCompile(`\[[^\]\[]*\]\((?:\.\./)*(?:index|server/[a-z0-9_.~-]+|tool/[a-z0-9_.~-]+/[a-z0-9_.~-]+)\.md\)`)
 )
 
-// findMarkup is what a line of Markdown has in addition to text, code and links to the export's own pages.
+// findMarkup returns the markup in a line of Markdown, except code and links to the export's own pages.
 func findMarkup(line string) string {
 	rest := ownLinks.ReplaceAllString(escapes.ReplaceAllString(codeSpans.ReplaceAllString(line, ""), ""), "")
 	for _, sign := range []string{"<", "`", "[", "]", "://", "www.", "@", "~"} {
@@ -128,7 +130,7 @@ func findMarkup(line string) string {
 	return ""
 }
 
-// The JSON document has the untrusted texts, and no reader could take it for HTML.
+// The JSON document contains the untrusted texts, and no program can mistake the document for HTML.
 func TestJSON_HostileTextsAreEscaped(t *testing.T) {
 	t.Parallel()
 	text := writeJSON(t, hostileCatalog())

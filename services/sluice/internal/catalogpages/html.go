@@ -42,7 +42,8 @@ type rowList struct {
 // indexVersion is the version of the search index. The script of the site checks that the index has this version.
 const indexVersion = "1"
 
-// steps returns the steps of a scale: reached times true, and then false, up to all.
+// steps returns a slice of length all for a scale. The first elements, as many as reached, are true, and the others are
+// false.
 func steps(reached, all int) []bool {
 	out := make([]bool, all)
 	for i := range out {

@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// markdown writes Markdown. The formats of its methods are Markdown. The arguments are text, which is escaped so that
-// it stays text.
+// markdown writes Markdown. The format strings of its methods contain Markdown. Their arguments are text, which is
+// escaped.
 type markdown struct {
 	to  io.Writer
 	err error // the first error
@@ -141,9 +141,9 @@ func oneLine(said string) string {
 	return strings.Join(strings.Fields(shownLines(said)), " ")
 }
 
-// special replaces characters with a meaning in Markdown, in HTML or in a table, and the beginnings of texts that some
-// Markdown renderers turn into a link. Its output contains no HTML tag, so that it is also safe in a renderer that
-// ignores backslash escapes.
+// special replaces characters with a special meaning in Markdown, in HTML or in a table, and the beginnings of texts
+// that some Markdown renderers turn into a link. Its output contains no HTML tag, so that it is also safe in a renderer
+// that ignores backslash escapes.
 var special = func() *strings.Replacer {
 	pairs := []string{"&", "&amp;", "<", "&lt;", ">", "&gt;", "|", "&#124;", "`", "&#96;", "@", "&#64;", "://", "&#58;//", "www.", "www&#46;"}
 	for _, char := range `\*_{}[]~$` {

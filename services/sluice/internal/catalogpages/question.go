@@ -81,7 +81,7 @@ func riskName(r policyv1.Risk) string {
 	return "unknown risk"
 }
 
-// withRule adds to the answer why there is no rule, if there is none.
+// withRule returns q. If q has no rule, withRule adds the reason to the answer.
 func withRule(q question) question {
 	if q.Rule == "" {
 		q.Answer = append(q.Answer, say("A policy document can't name this tool, because a name under ", code("tools"), " has 1 to 128 letters, digits and ", code("_ . / -"),
@@ -90,7 +90,8 @@ func withRule(q question) question {
 	return q
 }
 
-// raisedOf says why the risk of a tool is higher than usual for its category. It returns nil if the risk is not higher.
+// raisedOf returns why the risk of a tool is higher than usual for its category. It returns nil if the risk is not
+// higher.
 func raisedOf(t *tool) prose {
 	c := t.GetClassification()
 	of := categoryOf(c.GetCategory())

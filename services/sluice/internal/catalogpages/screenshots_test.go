@@ -17,8 +17,8 @@ import (
 
 var screenshotFolder = flag.String("screenshots", "", "the folder for pictures of pages")
 
-// claudeFlowCatalog returns the real list of the Claude Flow server, 353 tools, as the classifier classifies it, with
-// the tools of few.
+// claudeFlowCatalog returns a catalog with the tools of goldenCatalog and the 353 tools that the Claude Flow server
+// lists. The classifier has classified these tools.
 func claudeFlowCatalog(t testing.TB) catalogpages.Catalogue {
 	t.Helper()
 	list, err := os.ReadFile(filepath.Join("..", "..", "..", "policy", "internal", "classify", "testdata", "lists", "claude-flow.json"))
@@ -48,7 +48,7 @@ func claudeFlowCatalog(t testing.TB) catalogpages.Catalogue {
 	return c
 }
 
-// TestScreenshots stores pictures of pages in a folder, for people to look at: -screenshots=FOLDER.
+// TestScreenshots stores pictures of pages, for people to look at, in the folder that the flag -screenshots names.
 func TestScreenshots(t *testing.T) {
 	if *screenshotFolder == "" {
 		t.Skip("no folder is given")

@@ -8,7 +8,7 @@ import (
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 )
 
-// share is how many of some tools have a category.
+// share is the number of tools in a category.
 type share struct {
 	*category
 
@@ -49,7 +49,7 @@ func slugs() []string {
 // Shares returns the categories of a server's tools.
 func (s *server) Shares() []share { return sharesOf(slices.Values(s.tools)) }
 
-// Stem returns the file name of the server, without extension.
+// Stem returns the file name of the server's page, without extension.
 func (s *server) Stem() string { return s.stem }
 
 // Count returns how many tools of the server have a page.

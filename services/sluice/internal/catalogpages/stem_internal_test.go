@@ -44,12 +44,12 @@ func names() *rapid.Generator[string] {
 		rapid.String(),
 		rapid.StringMatching(`[a-zA-Z0-9_./~-]{0,130}`),
 		rapid.SampledFrom([]string{"..", ".", "/", "con", "CON", "com1.x", "a", "A", "a.", "a ", "ſ", "s", "K", "k", "é", "e\u0301", strings.Repeat("ä", 512), strings.Repeat("a", 1024)}),
-		rapid.Map(rapid.StringMatching(`[a-zA-Z]{1,8}`), stem), // a name that looks like another's file
+		rapid.Map(rapid.StringMatching(`[a-zA-Z]{1,8}`), stem), // a name that looks like the file name of another name
 	)
 }
 
-// Each tool of any name has a file of its own, in its folder, on each system: also if the system ignores case, or
-// blanks and dots at the end.
+// Tools with different names have different files in a folder, on every system: even on a system that ignores case, or
+// blanks and dots at the end of a name.
 func TestStem_DiffersForDifferentNames(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

@@ -88,7 +88,7 @@ func checkOrder(t *testing.T, name, text string, blocks []string) {
 	}
 }
 
-// body returns the text of a page's article.
+// body returns the article element of a page.
 func body(t *testing.T, page *html.Node) *html.Node {
 	t.Helper()
 	for n := range page.Descendants() {
@@ -111,7 +111,7 @@ func withSpaces(n *html.Node) *html.Node {
 	return n
 }
 
-// Every page makes no network request, runs only the site's own scripts, and links only to existing pages.
+// No page makes a network request. Every page runs only the site's own scripts, and links only to existing pages.
 func TestHTML_PagesMakeNoNetworkRequests(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]catalogpages.Catalogue{"few": goldenCatalog(t), "hostile": hostileCatalog(), "empty": {Made: readAt}} {
@@ -130,11 +130,11 @@ func TestHTML_PagesMakeNoNetworkRequests(t *testing.T) {
 	}
 }
 
-// policyWords are the Content-Security-Policy of every page.
+// policyWords is the Content-Security-Policy of every page.
 const policyWords = "default-src 'none'; script-src 'self' file:; style-src 'self' file:; img-src 'self' file:; base-uri 'none'; form-action 'none'; " +
 	"require-trusted-types-for 'script'; trusted-types 'none'"
 
-// allowedElements are the elements that pages have. Any other would come from an untrusted text.
+// allowedElements are the elements that pages have. Every other element would come from an untrusted text.
 var allowedElements = strings.Fields("html head body meta title link script a header div nav span button main footer p code article h1 h2 h3 dl dt dd section ol ul li blockquote " +
 	"details summary pre table thead tbody tr th td aside bdi br em svg path rect i form label input kbd fieldset legend noscript")
 

@@ -50,7 +50,7 @@ func escaped(text string, r rune, broken bool) (string, int) {
 	return safetext.Escape(string(r)), utf8.RuneLen(r)
 }
 
-// hides reports whether character r is shown as an escape if it follows character before.
+// hides reports whether character r is shown as an escape if the preceding character is before.
 func hides(r, before rune, lines bool) bool {
 	switch {
 	case r == '\n':
@@ -62,7 +62,7 @@ func hides(r, before rune, lines bool) bool {
 	}
 }
 
-// hide appends an escape to the last run if that run contains escapes, or as another run.
+// hide appends an escape to the last run if that run contains escapes, and otherwise adds a run with the escape.
 func hide(out []run, escape string) []run {
 	if n := len(out); n > 0 && out[n-1].Hidden {
 		out[n-1].Text += escape

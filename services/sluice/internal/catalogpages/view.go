@@ -13,8 +13,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/enum"
 )
 
-// sure is the minimum confidence of a classification that the evidence supports. Below it, the classification is the
-// strictest of several possible ones.
+// sure is the minimum confidence of a classification that the evidence supports. With a lower confidence, the
+// classification is the strictest of several possible classifications.
 const sure = 0.5
 
 // Limits of texts on a page.
@@ -84,16 +84,16 @@ func (t *tool) Title() string {
 	return ""
 }
 
-// ServerStem returns the file name of the tool's server, without extension.
+// ServerStem returns the file name of the page of the tool's server, without extension.
 func (t *tool) ServerStem() string { return t.server.stem }
 
 // LastListed returns when the tool was last listed, or "" if that is not known.
 func (t *tool) LastListed() string { return moment(t.GetListed()) }
 
-// Stem returns the file name of the tool in the folder of its server, without extension.
+// Stem returns the file name of the tool's page in the folder of its server, without extension.
 func (t *tool) Stem() string { return t.stem }
 
-// unsure reports whether a classification is the strictest of several possible ones.
+// unsure reports whether a classification is the strictest of several possible classifications.
 func unsure(c *policyv1.Classification) bool { return c.GetConfidence() < sure }
 
 func percent(confidence float64) int { return int(100*min(max(confidence, 0), 1) + 0.5) }

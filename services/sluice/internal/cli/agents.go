@@ -33,7 +33,7 @@ func (t *tool) agents() *cobra.Command {
 		t.agentsEvents(), t.agentsVerify(), t.agentsSnapshot(), t.agentsFork(), t.agentsMigrate(), t.agentsExport(), t.agentsImport(), t.agentsGrant(), t.agentsAccept())
 }
 
-// withAgents calls do with a client of the wasmagent service, and with a context that ends after within.
+// withAgents calls do with a client of the wasmagent service, and with a context that ends after the duration within.
 func (t *tool) withAgents(ctx context.Context, within time.Duration, do func(context.Context, wasmagentv1.AgentServiceClient) error) error {
 	f, err := t.load()
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/safetext"
 )
 
-// minDigest is how many digits of a digest a person must give at least.
+// minDigest is the minimum number of digits of a digest that a person must give.
 const minDigest = 8
 
 func (t *tool) agentsAccept() *cobra.Command {

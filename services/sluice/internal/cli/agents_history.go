@@ -25,7 +25,7 @@ const (
 	proofTime = 10 * time.Minute
 	// followTime is how long one request waits for more events.
 	followTime = 20 * time.Second
-	// maxArchive is the maximum size of an archive, and maxPart that of one part, in bytes.
+	// maxArchive is the maximum size of an archive, and maxPart the maximum size of one part, in bytes.
 	maxArchive = 64 << 20
 	maxPart    = 1 << 20
 )

@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	// minIDPrefix is how many characters of an identifier a person must give at least.
+	// minIDPrefix is the minimum number of characters of an identifier that a person must give.
 	minIDPrefix = 8
 	// idPageSize is how many approvals one request lists.
 	idPageSize = 1000

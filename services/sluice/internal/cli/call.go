@@ -16,8 +16,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/safetext"
 )
 
-// shellRun is the run id that every `sluice call` sends, so that calls in a loop of a shell share the limits of a
-// session.
+// shellRun is the run id that every `sluice call` sends, so that calls in a shell loop share the limits of one session.
 const shellRun = "sluice-cli"
 
 func (t *tool) call() *cobra.Command {

@@ -46,8 +46,8 @@ func withToolList(c *cobra.Command, do func(ctx context.Context, server string, 
 	return c
 }
 
-// withOptionalToolList does what withToolList does, but the flags are optional. Without them, the tools come from
-// elsewhere.
+// withOptionalToolList does what withToolList does, but the flags are optional. Without the flags, the function
+// elsewhere returns the tools.
 func withOptionalToolList(
 	c *cobra.Command, do func(ctx context.Context, server string, tools []policy.ClassifiedTool) error, elsewhere func(ctx context.Context, server string) ([]policy.ClassifiedTool, error),
 ) *cobra.Command {

@@ -35,7 +35,7 @@ func (f *reviewFlags) add(c *cobra.Command) {
 	c.Flags().StringVar(&f.reason, "reason", "", "the reason, which is stored with the decision")
 }
 
-// findDigest returns the only digest in all that begins with the digits in --digest.
+// findDigest returns the only digest in the list all that begins with the digits in --digest.
 func (f *reviewFlags) findDigest(all [][]byte) ([]byte, error) {
 	if len(f.digest) < 8 {
 		return nil, usageError{errors.New("--digest needs at least 8 digits of the digest")}

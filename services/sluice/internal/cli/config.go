@@ -42,7 +42,7 @@ type checkOutput struct {
 	Groups        []string `json:"groups"`
 	Servers       []string `json:"servers"`
 	Policies      []string `json:"policies"`
-	// Sandboxes says what the kernel would enforce here for stdio servers.
+	// Sandboxes says what the kernel of this machine would enforce for stdio servers.
 	Sandboxes map[string]sandbox.Report `json:"sandboxes,omitempty"`
 	Warnings  []string                  `json:"warnings"`
 }
@@ -131,7 +131,7 @@ func inventoryOf(ctx context.Context, f *config.File) map[string][]string {
 	return out
 }
 
-// sandboxesOf finds out what the kernel of this machine would enforce for each stdio server.
+// sandboxesOf returns what the kernel of this machine would enforce for each stdio server.
 func (t *tool) sandboxesOf(f *config.File) (map[string]sandbox.Report, error) {
 	cfg, err := gateway.FromFile(f, app.Env)
 	if err != nil {

@@ -113,8 +113,8 @@ func clientTLS(f *config.File, server authv1.Role) (*tls.Config, error) {
 // mcpPath returns the path of the MCP endpoint of a server. An empty name means the endpoint for all servers.
 func mcpPath(server string) string { return strings.TrimSuffix("/mcp/"+server, "/") }
 
-// mcpURL returns the URL of the MCP endpoint of a server, by the configuration. An empty name means the endpoint for
-// all servers.
+// mcpURL returns the URL of the MCP endpoint of a server, according to the configuration. An empty name means the
+// endpoint for all servers.
 func mcpURL(f *config.File, server string) string {
 	host, port, err := net.SplitHostPort(f.Listen)
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
 )
 
-// fakeGateway is a fake gateway with kept records, which returns at most 700 of them in one response.
+// fakeGateway is a fake gateway with stored records, which returns at most 700 of them in one response.
 type fakeGateway struct {
 	gatewayv1.GatewayServiceClient
 

@@ -110,7 +110,7 @@ func markdownOf(help string) string {
 	return strings.Join(parts, "\n\n")
 }
 
-// codeBlock returns a text as a Markdown code block, without an indentation of two characters.
+// codeBlock returns a text as a Markdown code block. It removes an indentation of two characters.
 func codeBlock(text string) string {
 	lines := strings.Split(strings.TrimRight(text, "\n"), "\n")
 	for i, line := range lines {

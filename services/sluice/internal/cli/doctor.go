@@ -311,7 +311,7 @@ func (t *tool) checkAgentList(ctx context.Context, f *config.File, s *gatewayv1.
 	}
 }
 
-// currentStatus returns the current state of a server, or before if the gateway does not answer.
+// currentStatus returns the current state of a server, or the state in before if the gateway does not answer.
 func (t *tool) currentStatus(ctx context.Context, f *config.File, before *gatewayv1.ServerStatus) *gatewayv1.ServerStatus {
 	own := *t // other goroutines send requests at the same time
 	ctx, cancel := requestContext(ctx)

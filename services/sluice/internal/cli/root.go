@@ -19,7 +19,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/sandbox"
 )
 
-// errSilent makes a command that has already printed what is wrong exit with 1.
+// errSilent makes a command exit with 1 after the command has already printed what is wrong.
 var errSilent = errors.New("already printed")
 
 // tool is the state that all commands share: their common flags and their output.
@@ -168,7 +168,7 @@ func (t *tool) load() (*config.File, error) {
 	return f, nil
 }
 
-// args returns the check of arguments with its errors turned into usage errors, which suggest a similar command.
+// args returns a check of arguments that turns the errors of check into usage errors, which suggest a similar command.
 func args(check cobra.PositionalArgs) cobra.PositionalArgs {
 	return func(c *cobra.Command, given []string) error {
 		err := check(c, given)

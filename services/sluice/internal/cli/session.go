@@ -29,8 +29,9 @@ const (
 	closeTimeout = 2 * time.Second
 )
 
-// session is an MCP session with a server behind the mesh, as the agent. It returns results as raw JSON. A client
-// library with typed results would drop unknown members, digits of large integers, and the bodies of HTTP errors.
+// session is an MCP session of the agent with a server behind the mesh. Its methods return results as raw JSON. A
+// client library with typed results would drop unknown members, digits of large integers, and the bodies of HTTP
+// errors.
 type session struct {
 	url, token string
 	http       *http.Client
@@ -80,7 +81,7 @@ func openSession(ctx context.Context, client *http.Client, url, token string) (*
 	return s, resp.Body.Close()
 }
 
-// close ends the session, also if ctx has ended.
+// close ends the session, even if ctx has ended.
 func (s *session) close(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 	defer cancel()

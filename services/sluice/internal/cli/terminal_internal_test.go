@@ -35,7 +35,7 @@ const hostile = "x\x1b[2J\u009b2J\a\rFORGED\u202e\u2066\u2028FORGED\u0085FORGED\
 // hostileDigest is the start of the digest in hostile answers.
 var hostileDigest = hex.EncodeToString([]byte(hostile))[:16]
 
-// approvalID is the whole id of an approval.
+// approvalID is the full id of an approval.
 const approvalID = "0198b2c4-5d6e-7f80-9a1b-2c3d4e5f6071"
 
 // Cases X7, S2. No command prints a hostile text of a mesh to the terminal without escaping its control characters, in

@@ -32,7 +32,8 @@ func setTimes(filter *gatewayv1.DecisionFilter, since, until string, now time.Ti
 	return nil
 }
 
-// parseTime parses a time of RFC 3339, or a duration before now: a duration of Go, or whole days such as 7d.
+// parseTime parses an RFC 3339 time, or a duration before now. The duration has Go's format, or is a number of days
+// such as 7d.
 func parseTime(text string, now time.Time) (time.Time, error) {
 	if at, err := time.Parse(time.RFC3339, text); err == nil {
 		return at, nil

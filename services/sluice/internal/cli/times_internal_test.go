@@ -20,7 +20,7 @@ func TestSetTimes(t *testing.T) {
 		{"7d", "90s", now.Add(-7 * 24 * time.Hour), now.Add(-90 * time.Second), true},
 		{"2026-02-28T23:00:00+01:00", "2026-03-01T00:00:00Z", time.Date(2026, 2, 28, 22, 0, 0, 0, time.UTC), time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC), true},
 		{"", "0s", time.Time{}, now, true},
-		{"1h", "2h", time.Time{}, time.Time{}, false}, // the end is before the begin
+		{"1h", "2h", time.Time{}, time.Time{}, false}, // the end is before the beginning
 		{"1h", "1h", time.Time{}, time.Time{}, false},
 		{"-1h", "", time.Time{}, time.Time{}, false},
 		{"yesterday", "", time.Time{}, time.Time{}, false},

@@ -50,8 +50,8 @@ type toolUse struct {
 	policy.Use
 
 	callers map[string]bool
-	// recent contains the times of the calls within the minute of the call that was read last, by session. A call
-	// counts for the session of its caller and for the session of each principal in the chain, as it does for limits.
+	// recent contains the times of the calls within one minute of the call that was read last, by session. A call counts
+	// for the session of its caller and for the session of each principal in the chain, as it does for limits.
 	recent map[string][]time.Time
 }
 

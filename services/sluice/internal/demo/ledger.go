@@ -37,8 +37,8 @@ func (l *ledger) accounts() []account {
 	return all
 }
 
-// refund moves cents from the merchant to a customer, and returns both accounts after that. If it returns an error, it
-// has moved nothing.
+// refund moves cents from the merchant to a customer, and returns both accounts after the transfer. If it returns an
+// error, it has moved nothing.
 func (l *ledger) refund(customer string, cents int64) (from, to account, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

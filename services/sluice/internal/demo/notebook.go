@@ -7,7 +7,7 @@ import (
 	"sync"
 )
 
-// note is one note. A note does not change after it is created.
+// note is one note. A note is immutable.
 type note struct {
 	ID    string `json:"id" jsonschema:"the note's id, never given out twice"`
 	Title string `json:"title"`

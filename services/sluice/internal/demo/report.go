@@ -37,7 +37,7 @@ type wordCount struct {
 type progressFunc func(ctx context.Context, done, all int) error
 
 const (
-	stepsOfReport = 10 // the number of progress notifications for one report, at most
+	stepsOfReport = 10 // the maximum number of progress notifications for one report
 	reportSchema  = `{
   "type": "object",
   "properties": {

@@ -17,7 +17,7 @@ const Name = "sluice.yaml"
 // maxBytes is the maximum size of the file, in bytes. A larger file is refused.
 const maxBytes = 1 << 20
 
-// UntrustedError is why an existing file was not read.
+// UntrustedError says why an existing file was not read.
 type UntrustedError struct {
 	// Why says what is wrong with the file or its folder. Do says how to correct it; may be empty.
 	Why, Do string

@@ -17,9 +17,9 @@ import (
 // user write, the write permission of the group is set too.
 const groupOrOtherWrite = 0o022
 
-// Read returns the content of the file in a folder. Errors: [fs.ErrNotExist]; and [UntrustedError] unless the folder
-// and the file belong to this process's user and no other user may write to them. Read checks the open file, so the
-// file can't be replaced between check and use. It does not follow a symbolic link.
+// Read returns the content of the file in a folder. It returns [fs.ErrNotExist] if there is no file. It returns an
+// [UntrustedError] unless the folder and the file belong to this process's user and no other user may write to them.
+// Read checks the open file, so the file can't be replaced between check and use. It does not follow a symbolic link.
 func Read(folder string) ([]byte, error) {
 	file, err := open(folder)
 	if err != nil {

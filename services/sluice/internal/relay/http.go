@@ -144,8 +144,8 @@ func readEvents(body io.Reader, take func(sse.Event)) error {
 	return nil
 }
 
-// reopen opens a session in place of the session lost, which has ended. It sends the messages with which the client
-// opened its session. The client is not notified, because its session over the pipe continues.
+// reopen opens a session that replaces lost, which has ended. It sends the initialize request and the initialized
+// notification of the client. The client is not notified, because its session over the pipe continues.
 func (r *Relay) reopen(ctx context.Context, lost session) (session, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

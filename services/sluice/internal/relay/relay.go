@@ -30,8 +30,8 @@ const (
 type Config struct {
 	// URL is the endpoint of a server behind the mesh, and Token the agent's token.
 	URL, Token string
-	// Client makes the requests. Use [tokenhttp.New], which protects the token. The client must have no time limit,
-	// because calls may take long.
+	// Client makes the requests. Use [tokenhttp.New], which protects the token. The client must have no timeout, because
+	// calls may take long.
 	Client *http.Client
 	// Log receives failures about which the client can't get a response.
 	Log *slog.Logger
@@ -47,8 +47,8 @@ type Relay struct {
 	cancel context.CancelCauseFunc
 
 	mu sync.Mutex
-	// initialize and initialized are the client's initialize request and initialized notification, which open a session
-	// again. They are nil until the client has sent them.
+	// initialize and initialized are the client's initialize request and initialized notification, with which the relay
+	// opens a session again. They are nil until the client has sent them.
 	initialize, initialized []byte
 	current                 session // the current session
 	// stopListening ends the GET stream of the current session. streams waits for all GET streams.
@@ -86,7 +86,7 @@ func Run(ctx context.Context, cfg Config, from io.Reader, to io.Writer) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	r := &Relay{cfg: cfg, output: to, cancel: cancel}
 	defer r.streams.Wait()
-	defer cancel(nil) // ends GET streams that were opened meanwhile
+	defer cancel(nil) // ends all GET streams that are still open
 	lines := make(chan []byte)
 	go func() { // a read can't be interrupted: the goroutine stays if ctx ends
 		defer close(lines)

@@ -200,8 +200,8 @@ func TestRun_ForwardsMessagesUnchanged(t *testing.T) {
 	}
 }
 
-// If the mesh no longer has the session, the relay opens one other session for several requests, with the client's own
-// messages.
+// If the mesh no longer has the session, the relay opens only one new session for several requests. It sends the
+// client's own messages to open the session.
 func TestRun_OpensALostSessionAgainOnce(t *testing.T) {
 	t.Parallel()
 	m := newFakeMesh(t)
@@ -227,7 +227,7 @@ func TestRun_OpensALostSessionAgainOnce(t *testing.T) {
 	}
 }
 
-// The client receives the events of the GET stream, also after the stream has ended and was opened again.
+// The client receives the events of the GET stream, even after the stream has ended and was reopened.
 func TestRun_ReadsTheStreamAgainAfterItEnds(t *testing.T) {
 	t.Parallel()
 	m := newFakeMesh(t)

@@ -42,7 +42,7 @@ func send(t *testing.T, client *http.Client, url string) (*http.Response, error)
 }
 
 // Without TLS the client sends the token to loopback addresses only, whatever a URL looks like. The proxy in the
-// environment represents an attacker on the network, who would see each other request without TLS.
+// environment represents an attacker on the network, who could read every other request without TLS.
 func TestNew_SendsTheTokenWithoutTLSOnlyToLoopback(t *testing.T) {
 	proxy := newTokenCounter(t)
 	for _, name := range []string{"HTTP_PROXY", "http_proxy", "ALL_PROXY"} {

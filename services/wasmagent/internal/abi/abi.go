@@ -1,5 +1,5 @@
-// Package abi defines the messages between a guest and its host (ABI 1). They are JSON envelopes: in each step, a guest
-// gets one envelope and returns one. The guest's side of the ABI is package sdk/guest.
+// Package abi defines the messages between a guest and its host (ABI 1). The messages are JSON envelopes. In each step,
+// a guest gets one envelope and returns one envelope. Package sdk/guest implements the guest's side of the ABI.
 package abi
 
 import (
@@ -18,7 +18,7 @@ const (
 	Cancel = "cancel"
 )
 
-// The kinds of envelopes that a guest returns: effects that it asks for, and the two ends of a turn, Finish and Fail.
+// The kinds of envelopes that a guest returns. Finish and Fail end the turn. Every other kind requests an effect.
 const (
 	Model  = "model"
 	Tool   = "tool"
@@ -31,7 +31,7 @@ const (
 	Fail   = "fail"
 )
 
-// HostEnvelope is an envelope for a guest. Only the fields of its kind are set.
+// HostEnvelope is an envelope for a guest. Only the fields that belong to its Kind are set.
 type HostEnvelope struct {
 	Kind     string `json:"kind"`
 	Sequence int64  `json:"sequence"`
@@ -39,14 +39,14 @@ type HostEnvelope struct {
 	Instructions string `json:"instructions,omitzero"`
 	MaxTurns     int    `json:"max_turns,omitzero"`
 	Model        string `json:"model,omitzero"`
-	// Messages and Todos belong to Start. They are the conversation and the todos of an agent that was migrated to
+	// Messages and Todos belong to Start. They contain the conversation and the todos of an agent that was migrated from
 	// another module.
 	Messages []Message  `json:"messages,omitempty"`
 	Todos    []TodoItem `json:"todos,omitempty"`
 	// Input belongs to Prompt.
 	Input string `json:"input,omitzero"`
-	// Result and Error belong to Result. One of them is set: the JSON value of the result, or the reason why there is
-	// none.
+	// Result and Error belong to the kind Result. Exactly one of the fields is set: the JSON value of the result, or the
+	// reason why the effect failed.
 	Result jsontext.Value `json:"result,omitzero"`
 	Error  *Error         `json:"error,omitzero"`
 	// Reason belongs to Cancel.
@@ -67,16 +67,17 @@ type Error struct {
 	Message string `json:"message"`
 }
 
-// GuestEnvelope is an envelope of a guest. It is untrusted input.
+// GuestEnvelope is an envelope from a guest. It is untrusted input.
 type GuestEnvelope struct {
 	Kind     string `json:"kind"`
 	Sequence int64  `json:"sequence"`
 
-	// Model, Messages and Tools belong to Model. The field Model is the name of the model; empty means the agent's own.
+	// Model, Messages and Tools belong to the kind Model. The field Model is the name of the model. Empty means the
+	// agent's model.
 	Model    string         `json:"model"`
 	Messages jsontext.Value `json:"messages"`
 	Tools    jsontext.Value `json:"tools"`
-	// Server, Tool and Arguments belong to Tool.
+	// Server, Tool and Arguments belong to the kind Tool.
 	Server    string         `json:"server"`
 	Tool      string         `json:"tool"`
 	Arguments jsontext.Value `json:"arguments"`
@@ -95,7 +96,7 @@ type GuestEnvelope struct {
 	Text string `json:"text"`
 	// Milliseconds belongs to Sleep.
 	Milliseconds int64 `json:"milliseconds"`
-	// Done belongs to Finish. It is true if the agent has reached its goal and takes no more prompts.
+	// Done belongs to Finish. It is true if the agent has reached its goal and accepts no more prompts.
 	Done bool `json:"done"`
 }
 
@@ -106,7 +107,7 @@ type TodoItem struct {
 	Status string `json:"status"`
 }
 
-// JSONError returns the reason why a JSON text can't be parsed, with the position, but without names of Go types.
+// JSONError describes why a JSON text can't be parsed. The description contains the position, but no names of Go types.
 func JSONError(err error) string {
 	own, ok := errors.AsType[*json.SemanticError](err)
 	switch {
@@ -130,7 +131,7 @@ func Encode(e HostEnvelope) ([]byte, error) {
 	return text, nil
 }
 
-// Decode parses an envelope of a guest. It refuses unknown and duplicate fields, and unknown kinds.
+// Decode parses an envelope from a guest. It returns an error for unknown fields, duplicate fields and unknown kinds.
 func Decode(text []byte) (GuestEnvelope, error) {
 	var e GuestEnvelope
 	if err := json.Unmarshal(text, &e, json.RejectUnknownMembers(true)); err != nil {

@@ -1,6 +1,6 @@
-// Package agent implements a single agent: its states, its turns, and its stored form. It carries out or refuses each
-// effect that the agent's guest asks for, and records the effect in the agent's journal. The wasmagent service uses the
-// package.
+// Package agent implements a single agent: its states, its turns, and its stored form. The package carries out or
+// refuses each effect that the agent's guest requests, and records the effect in the agent's journal. The wasmagent
+// service uses the package.
 package agent
 
 import (
@@ -18,47 +18,48 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/worker"
 )
 
-// Tombstone is how long a terminated agent can be resumed.
+// Tombstone is how long a terminated agent can still be resumed.
 const Tombstone = time.Hour
 
 // Errors of an agent, for [errors.Is].
 var (
-	// ErrBusy means that the agent works on another prompt.
+	// ErrBusy means that the agent is working on another prompt.
 	ErrBusy = errors.New("the agent works on another prompt")
 	// ErrTerminated means that the agent has ended.
 	ErrTerminated = errors.New("the agent has ended")
-	// ErrStopped means that the agent does not take prompts. [Agent.Proto] has the reason.
+	// ErrStopped means that the agent does not accept prompts. [Agent.Proto] returns the reason.
 	ErrStopped = errors.New("the agent is stopped")
 	// ErrFailed means that the guest failed and the turn was undone.
 	ErrFailed = errors.New("the agent failed")
-	// ErrTurnFailed means that the guest reported the failure of its turn. The turn counts.
+	// ErrTurnFailed means that the guest reported that its turn failed. The turn is not undone.
 	ErrTurnFailed = errors.New("the turn failed")
 	// ErrTurnsSpent means that the agent has used all turns of its max_turns.
 	ErrTurnsSpent = errors.New("the agent has used all of its turns: raise max_turns")
 	// ErrStoppedByOperator means that an operator stopped the agent. Only an operator can resume it.
 	ErrStoppedByOperator = errors.New("an operator stopped the agent, and only an operator resumes it")
-	// ErrPromptsFull means that too many prompts wait, or that the wait for a slot took too long. Nothing was changed.
+	// ErrPromptsFull means that too many prompts are waiting, or that the wait for a slot took too long. Nothing was
+	// changed.
 	ErrPromptsFull = errors.New("the prompt can't start")
-	// ErrUnavailable means that guests can't be run now. Nothing was changed.
+	// ErrUnavailable means that guests can't run at the moment. Nothing was changed.
 	ErrUnavailable = errors.New("agents can't be run now")
 	// ErrNotStored means that storing failed. The change may have been stored or not.
 	ErrNotStored = errors.New("agents can't be stored now")
-	// ErrTurnLost means the same as [ErrUnavailable] or [ErrNotStored] for a turn that made calls. The calls can't be
-	// undone.
+	// ErrTurnLost replaces [ErrUnavailable] or [ErrNotStored] if the turn has made calls, which can't be undone.
 	ErrTurnLost = errors.New("the turn was undone, except for the calls that it made: agents can't be run now")
 	// ErrTodosInvalid means that a todo list is invalid, and ErrTodosFull that it has too many entries.
 	ErrTodosInvalid = errors.New("is not a valid todo list")
 	ErrTodosFull    = fmt.Errorf("a todo list has at most %d entries", maxTodos)
 	// ErrSnapshotUnknown means that the agent does not have the snapshot, and ErrSnapshotsFull that it has the maximum
-	// number.
+	// number of snapshots.
 	ErrSnapshotUnknown = errors.New("the agent has no such snapshot")
 	ErrSnapshotsFull   = fmt.Errorf("the agent has the maximum of %d snapshots", maxSnapshots)
 	// ErrJournalTooLarge means that the agent's journal is too large to be copied to a fork.
 	ErrJournalTooLarge = fmt.Errorf("the agent can't be forked: its journal has more than %d MiB", maxForkedJournal>>20)
-	// ErrGrantUnknown means that the agent does not have the grant, and ErrGrantsFull that it has the maximum number.
+	// ErrGrantUnknown means that the agent does not have the grant, and ErrGrantsFull that it has the maximum number of
+	// grants.
 	ErrGrantUnknown = errors.New("the agent has no such grant")
 	ErrGrantsFull   = fmt.Errorf("the agent has the maximum of %d grants: withdraw some", maxGrants)
-	// ErrStateDiffers means that the stored agent differs from what its journal records.
+	// ErrStateDiffers means that the stored agent differs from its journal.
 	ErrStateDiffers = errors.New("the stored agent differs from its journal")
 	// ErrNotCovered means that the journal does not record the content of all stored parts.
 	ErrNotCovered = errors.New("the agent's journal does not record all of its stored parts, because an earlier release created it: an archive of the agent is signed only with accept_not_covered (agents export --not-covered)")
@@ -68,48 +69,49 @@ var (
 type Limits struct {
 	// Memory bounds the memory of the guest, in bytes.
 	Memory int64
-	// Fuel, Effects and Deadline apply to each turn. The deadline does not count the time in which the turn waits.
+	// Fuel, Effects and Deadline apply to each turn. The time during which the turn waits does not count towards the
+	// deadline.
 	Fuel     int64
 	Effects  int
 	Deadline time.Duration
 }
 
-// Spec describes an agent as it was created. It does not change.
+// Spec contains the properties that an agent gets when it is created. It is immutable.
 type Spec struct {
 	ID string
 	// Creator is the principal that created the agent.
 	Creator *identityv1.Principal
-	// Template is the id of the template that the agent was created from; it may be empty.
+	// Template is the id of the template from which the agent was created, or empty.
 	Template string
 	// Guest is the name of the guest. ModuleDigest is the digest of the guest's module when the agent was created.
 	Guest, ModuleDigest string
-	// Instructions are the first message of each conversation; they may be empty.
+	// Instructions is the first message of each conversation. It may be empty.
 	Instructions string
-	// MaxTurns bounds the turns of the agent, unless it is resumed with more.
+	// MaxTurns bounds the number of turns of the agent. Resuming the agent can raise the bound.
 	MaxTurns int
 	// Config is the configuration from the request.
 	Config *wasmagentv1.AgentConfig
 	Limits Limits
 	Files  files.Bounds
-	// Manifest has the agent's rights; nil means none.
+	// Manifest contains the agent's rights. Nil means no rights.
 	Manifest  *wasmagentv1.Manifest
 	CreatedAt time.Time
-	// ForkedFrom is the id of the agent from which this one was forked. ImportedDigest is the digest of the archive
-	// from which this one was imported. Both may be empty.
+	// ForkedFrom is the id of the agent from which this agent was forked, or empty. ImportedDigest is the digest of the
+	// archive from which this agent was imported, or empty.
 	ForkedFrom, ImportedDigest string
-	// JournalID is the id of the agent whose creation is the first event of the journal, and JournalCreatedAt is the
-	// time of that creation. For a copy, this is the original agent.
+	// JournalID is the id of the agent whose creation is the first event of the journal. For a copy, it is the id of the
+	// original agent. JournalCreatedAt is the time of that creation.
 	JournalID        string
 	JournalCreatedAt time.Time
 }
 
-// Deps are the objects that agents work with. All except YieldAfter are required.
+// Deps contains the dependencies of an agent. All fields except YieldAfter are required.
 type Deps struct {
 	Workers *worker.Supervisor
 	Host    Host
 	Store   *store.Store
-	// YieldAfter is how long a turn waits for a call, or sleeps, before its guest gives its slot to other guests. 0
-	// means that the guest does so at once.
+	// YieldAfter is how long a turn waits for a call, or sleeps, before its guest releases its slot. 0 means that the
+	// guest releases the slot at once.
 	YieldAfter time.Duration
 }
 
@@ -120,7 +122,7 @@ func (d Deps) validate() error {
 	return nil
 }
 
-// Agent is an agent. It is safe for concurrent use. Methods that read do not wait for the end of a turn.
+// Agent is an agent. It is safe for concurrent use. Methods that only read do not wait for a running turn.
 type Agent struct {
 	Spec
 	Deps
@@ -130,26 +132,26 @@ type Agent struct {
 
 	mu sync.Mutex
 	state
-	// savedRecord is the record that was stored last.
+	// savedRecord is the record that was last stored.
 	savedRecord *wasmstorev1.Record
-	// turn is the running turn; nil if no turn runs in this process. changeDone is closed when the present change of
-	// the agent ends; nil if the agent is not being changed.
+	// turn is the running turn; nil if no turn runs in this process. changeDone is closed when the current change of the
+	// agent ends; nil if the agent is not being changed.
 	turn       *turn
 	changeDone chan struct{}
-	// snapshotBytes is the size of the snapshot of a guest that has no slot, and inventoryBytes is the size of the
-	// journal's inventory, both in bytes.
+	// snapshotBytes is the size of the guest's snapshot while the guest has released its slot. inventoryBytes is the size
+	// of the journal's inventory. Both are in bytes.
 	snapshotBytes, inventoryBytes int
-	// runsElsewhere is true if another process runs the agent's turn. elsewhereWaiting is then the approval for which
-	// the turn waits; nil if it waits for none.
+	// runsElsewhere is true if another process runs the agent's turn. In that case, elsewhereWaiting describes the
+	// approval for which the turn waits; nil if the turn does not wait.
 	runsElsewhere    bool
 	elsewhereWaiting *wasmagentv1.Waiting
-	// stale is true if the agent in memory may differ from the stored one, so that it has to be loaded again.
+	// stale is true if the agent in memory may differ from the stored agent. A stale agent must be loaded again.
 	stale bool
-	// damage is the reason why the agent can't be changed any more: its journal is damaged, or the stored agent differs
-	// from its journal. It is nil otherwise.
+	// damage is the error that prevents changes of the agent: its journal is damaged, or the stored agent differs from its
+	// journal. damage is nil if no such problem is known.
 	damage error
 
-	// eventsStored is closed when events were stored; nil if no caller waits for that.
+	// eventsStored is closed when further events have been stored; nil if no caller waits for them.
 	eventsStored chan struct{}
 
 	// journal may be used only by the turn, or by the holder of changeDone. mu does not guard it.
@@ -177,15 +179,15 @@ func (a *Agent) Size() int {
 	return n
 }
 
-// IsStale reports whether the agent has to be loaded again.
+// IsStale reports whether the agent must be loaded again.
 func (a *Agent) IsStale() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.stale
 }
 
-// Damage returns the reason why the agent can't be changed any more: its journal is damaged, or the stored agent
-// differs from its journal. It returns nil if no such damage is known.
+// Damage returns the error that prevents changes of the agent: its journal is damaged, or the stored agent differs from
+// its journal. Damage returns nil if no such problem is known.
 func (a *Agent) Damage() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -206,15 +208,15 @@ func (a *Agent) RunsElsewhere() bool {
 	return a.runsElsewhere
 }
 
-// Version returns the version of the agent's row when this process last read or wrote it. The version also rises while
-// a turn runs.
+// Version returns the version of the agent's row when this process last read or wrote it. The version also increases
+// while a turn runs.
 func (a *Agent) Version() int64 {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.journal.version
 }
 
-// IsGone reports whether the agent has ended and can't be resumed any more.
+// IsGone reports whether the agent has ended and can no longer be resumed.
 func (a *Agent) IsGone(now time.Time) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -228,8 +230,9 @@ func (a *Agent) HasEnded() bool {
 	return a.status == wasmagentv1.AgentState_AGENT_STATE_TERMINATED
 }
 
-// UpdateFiles calls do with a copy of the agent's files, and stores the copy unless do returns an empty text. The
-// journal records the text. Errors: those of do, [ErrTerminated], and [ErrBusy] while a turn runs.
+// UpdateFiles calls do with a copy of the agent's files. If do returns a message, UpdateFiles stores the copy and
+// records the message in the journal. If the message is empty, nothing is stored. Errors: [ErrTerminated], [ErrBusy]
+// while a turn runs, or an error from do.
 func (a *Agent) UpdateFiles(caller Caller, do func(f *files.Files) (message string, err error)) error {
 	return a.changeState(caller.Context, func(next *state) (*wasmagentv1.Event, error) {
 		if next.status == wasmagentv1.AgentState_AGENT_STATE_TERMINATED {

@@ -13,13 +13,13 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/abi"
 )
 
-// slowHost is a host whose calls wait for an approval, which comes at the time approved.
+// slowHost is a host whose calls wait for an approval that is granted at the time approved.
 type slowHost struct {
 	Host
 
 	approved time.Time
-	// failures is the number of first requests that fail. If loseAnswer is set, the first answer of the call is lost
-	// after the call ran.
+	// failures is how many requests fail before the first one succeeds. If loseAnswer is set, the call runs, but its first
+	// answer is lost.
 	failures   int
 	loseAnswer bool
 
@@ -54,7 +54,8 @@ func (h *slowHost) Call(ctx context.Context, _ *Agent, call ToolCall, pollTime t
 	return ToolResult{Text: "paid"}, nil
 }
 
-// A call that is approved after 30 s, an hour or a day runs once. While it waits, the host gets one request in 10 min.
+// A call that is approved after 30 s, an hour or a day runs once. While the call waits, the host gets one request every
+// 10 min.
 func TestPollApproval_CallRunsOnceAfterLongWait(t *testing.T) {
 	t.Parallel()
 	for _, wait := range []time.Duration{30 * time.Second, time.Hour, 24 * time.Hour} {

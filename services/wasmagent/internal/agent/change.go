@@ -9,8 +9,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/store"
 )
 
-// lockForChange locks the agent for a change; unlockChange unlocks it. It refuses an agent whose journal is damaged. It
-// returns [ErrBusy] if a turn runs. If allowElsewhere is set, a turn may run in another process.
+// lockForChange locks the agent for a change. unlockChange unlocks the agent. lockForChange returns an error if the
+// journal is damaged, and [ErrBusy] if a turn runs. If allowElsewhere is set, a turn in another process is not an
+// error.
 func (a *Agent) lockForChange(ctx context.Context, allowElsewhere bool) error {
 	if err := a.lockUnchecked(ctx, allowElsewhere); err != nil {
 		return err
@@ -58,7 +59,7 @@ func (a *Agent) unlockChange() {
 }
 
 // changeState changes an agent that has no running turn. do changes a copy of the state and returns the event that
-// records the change. If the event is nil, nothing is stored.
+// records the change. If do returns a nil event, nothing is stored.
 func (a *Agent) changeState(ctx context.Context, do func(next *state) (*wasmagentv1.Event, error)) error {
 	if err := a.lockForChange(ctx, false); err != nil {
 		return err
@@ -81,12 +82,12 @@ func (a *Agent) changeState(ctx context.Context, do func(next *state) (*wasmagen
 	return nil
 }
 
-// changeError is the cause of a cancelled turn if the cancellation is to change the agent. The turn makes the change
-// when it ends, so that no other change comes between.
+// changeError is the cancellation cause of a turn that was cancelled so that the agent can be changed. The turn itself
+// makes the change when it ends, so that no other change can come first.
 type changeError struct {
 	error
 	change func(next *state) (*wasmagentv1.Event, error)
-	// isMade is true if the change was made, and err is the error if it could not be made.
+	// isMade is true if the change was made. err says why the change could not be made.
 	isMade bool
 	err    error
 }
@@ -94,8 +95,7 @@ type changeError struct {
 // Unwrap returns the cause.
 func (f *changeError) Unwrap() error { return f.error }
 
-// forceChange is like changeState, but does not wait for a running turn: it cancels the turn with cause, so that the
-// turn is undone.
+// forceChange is like changeState, but cancels a running turn with cause. The turn is then undone.
 func (a *Agent) forceChange(ctx context.Context, cause error, do func(next *state) (*wasmagentv1.Event, error)) error {
 	for {
 		err := a.changeState(ctx, do)
@@ -111,7 +111,7 @@ func (a *Agent) forceChange(ctx context.Context, cause error, do func(next *stat
 			t.cancel(forced)
 			select {
 			case <-t.done:
-			case <-ctx.Done(): // the turn ends nevertheless
+			case <-ctx.Done(): // the turn still ends and makes the change
 				return ctx.Err()
 			}
 			if forced.isMade || forced.err != nil {
@@ -125,7 +125,7 @@ func (a *Agent) forceChange(ctx context.Context, cause error, do func(next *stat
 	}
 }
 
-// takeOverTurn undoes a turn that runs in another process. That process can't store changes of the agent any more.
+// takeOverTurn undoes a turn that runs in another process. That process can then no longer store changes of the agent.
 func (a *Agent) takeOverTurn(ctx context.Context, reason string) error {
 	if err := a.lockForChange(ctx, true); err != nil {
 		return err
@@ -152,8 +152,8 @@ func (a *Agent) takeOverTurn(ctx context.Context, reason string) error {
 	return a.undoAbandoned(ctx, reason)
 }
 
-// Invalidate cancels the running turn after another process has changed the agent, because the turn can't be stored any
-// more.
+// Invalidate cancels the running turn after another process has changed the agent, because the turn can no longer be
+// stored.
 func (a *Agent) Invalidate() {
 	a.mu.Lock()
 	t := a.turn

@@ -12,8 +12,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/store"
 )
 
-// continueDetached continues a turn whose process has ended. It runs the guest again up to the end of the journal, and
-// then continues the turn. It sends no call a second time. No other goroutine uses the agent yet.
+// continueDetached continues a turn whose process has ended. It replays the guest up to the end of the journal, and
+// then continues the turn. It sends no call twice. No other goroutine may use the agent yet.
 func (a *Agent) continueDetached() {
 	a.mu.Lock()
 	t := a.newTurn(context.Background())
@@ -25,20 +25,20 @@ func (a *Agent) continueDetached() {
 		defer close(t.done)
 		defer t.cancel(nil)
 		_, _ = a.runTurn(t, func() (envelope abi.GuestEnvelope, memory []byte, err error) { // the turn has no caller that needs the result
-			if err := a.flushEvents(t.ctx, store.DetachedTurn); err != nil { // then another process continues the turn
+			if err := a.flushEvents(t.ctx, store.DetachedTurn); err != nil { // another process will continue the turn
 				return envelope, nil, err
 			}
 			before := a.journal.head
 			head, err := a.readTail(t.ctx, before, func(e *wasmstorev1.StoredEvent) { t.approval = approvalAfter(e.GetEvent(), t.approval) })
 			if err != nil {
-				a.markDamaged(err) // nothing can be appended to a journal whose end is not known
+				a.markDamaged(err) // nothing can be appended to a journal whose end is unknown
 				return envelope, nil, err
 			}
 			a.journal.head, a.journal.storedPosition, t.eventBytes = head, head.GetPlace(), head.GetBytes()-before.GetBytes()
 			if err := a.acquireSlot(t, true); err != nil {
 				return envelope, nil, err
 			}
-			var tail []*wasmstorev1.StoredEvent // read only now, because the events take memory
+			var tail []*wasmstorev1.StoredEvent // read as late as possible, because the events take memory
 			if _, err := a.readTail(t.ctx, before, func(e *wasmstorev1.StoredEvent) { tail = append(tail, e) }); err != nil {
 				return envelope, nil, err
 			}
@@ -50,8 +50,8 @@ func (a *Agent) continueDetached() {
 	}()
 }
 
-// replayTurn runs the guest again with the inputs of the turn from the journal. It returns what the guest asked for
-// last.
+// replayTurn runs the guest again with the turn's inputs from the journal. It returns the last envelope that the guest
+// returned.
 func (a *Agent) replayTurn(t *turn, tail []*wasmstorev1.StoredEvent) (envelope abi.GuestEnvelope, err error) {
 	if t.stateBefore.memory != nil {
 		if t.instance, err = a.Workers.Restore(t.ctx, a.module, a.engineLimits(), t.stateBefore.memory); err != nil {
@@ -85,16 +85,16 @@ func (a *Agent) replayTurn(t *turn, tail []*wasmstorev1.StoredEvent) (envelope a
 	return envelope, nil
 }
 
-// replayStep gives the guest an envelope from the journal. input is the event of the envelope, and emitted that of the
-// guest's answer. The guest must give the same answer again. If emitted is nil, the journal does not have the answer
-// yet, and replayStep records it.
+// replayStep sends the guest an envelope from the journal. input is the event that contains the envelope, and emitted
+// is the event that contains the guest's answer. The guest must return the same answer again. If emitted is nil, the
+// journal does not contain the answer yet, and replayStep records it.
 func (a *Agent) replayStep(t *turn, input, emitted *wasmstorev1.StoredEvent, asked abi.GuestEnvelope) (envelope abi.GuestEnvelope, err error) {
 	in, err := abi.DecodeHost(input.GetEnvelope())
 	if err != nil {
 		return envelope, err
 	}
 	switch {
-	case in.Kind == abi.Result && asked.Kind == abi.FS: // the files are in their state before the turn
+	case in.Kind == abi.Result && asked.Kind == abi.FS: // the files were reset to their state before the turn
 		_, _ = a.fileEffect(asked, input.GetEvent().GetTime().AsTime()) // the guest gets the recorded result
 	case in.Kind == abi.Result && asked.Kind == abi.Todo:
 		_ = a.todoEffect(asked)

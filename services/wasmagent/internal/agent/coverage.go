@@ -10,16 +10,17 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/inventory"
 )
 
-// maxFullCheckBytes is the size up to which the whole journal is checked when its agent is loaded, in bytes. In a
-// longer journal only the last event is checked then. The rest is checked before the agent is changed.
+// maxFullCheckBytes is the maximum size of a journal that is checked completely when its agent is loaded, in bytes. Of
+// a larger journal, only the last event is checked at that time. The whole journal is checked before the agent is first
+// changed.
 const maxFullCheckBytes = 8 << 20
 
 // A coverage describes the stored agent according to the events of its journal.
 type coverage struct {
 	inventory.Covered
 
-	// head is the position after the newest event that was read. stored is the position after the newest event of the
-	// kind stored.
+	// head is the position after the last event that was read. stored is the position after the last event of the kind
+	// STORED.
 	head, stored *wasmstorev1.Head
 }
 
@@ -52,7 +53,7 @@ func (c *coverage) checkEnd(head *wasmstorev1.Head) error {
 }
 
 // compare compares a record and a state with the journal. It returns nil if they are equal, or if the journal does not
-// record the content of what is stored.
+// record the stored content.
 func (c *coverage) compare(r *wasmstorev1.Record, s *wasmstorev1.State) *wasmagentv1.StoredDifference {
 	if c.List == nil {
 		return nil
@@ -78,7 +79,7 @@ func differenceError(d *wasmagentv1.StoredDifference) error {
 	return fmt.Errorf("%w: %s", ErrStateDiffers, d.GetMessage())
 }
 
-// notCovered returns the parts of the agent whose content the journal does not record completely.
+// notCovered returns the names of the parts of the agent whose content the journal does not record completely.
 func (c *coverage) notCovered() []string {
 	if c.List == nil {
 		return inventory.Parts()
@@ -86,8 +87,8 @@ func (c *coverage) notCovered() []string {
 	return c.List.NotCovered()
 }
 
-// readChain reads and checks a journal from its beginning to the position to. It calls do for each event, unless do is
-// nil. Errors: [events.ErrChain], those of do and of the store.
+// readChain reads and checks a journal from its beginning to the position end. It calls do for each event, unless do is
+// nil. Errors: [events.ErrChain], or an error from do or the store.
 func (a *Agent) readChain(ctx context.Context, id string, end *wasmstorev1.Head, do func(e *wasmstorev1.StoredEvent) error) (*coverage, error) {
 	c := &coverage{head: events.EmptyHead(a.JournalID)}
 	err := a.eachEvent(ctx, id, end.GetPlace(), func(e *wasmstorev1.StoredEvent) error {
@@ -102,8 +103,9 @@ func (a *Agent) readChain(ctx context.Context, id string, end *wasmstorev1.Head,
 	return c, c.checkEnd(end)
 }
 
-// checkStored compares a loaded record and state with the journal. It checks the whole journal if the journal is short
-// or if whole is set, otherwise only its last event. Errors: [events.ErrChain], [ErrStateDiffers], the store's.
+// checkStored compares a loaded record and state with the journal. It checks the whole journal if whole is set or if
+// the journal has at most maxFullCheckBytes. Otherwise it checks only the last event. Errors: [events.ErrChain],
+// [ErrStateDiffers], or an error from the store.
 func (a *Agent) checkStored(ctx context.Context, s *wasmstorev1.State, whole bool) error {
 	r := a.savedRecord
 	if whole || r.GetHead().GetBytes() <= maxFullCheckBytes {
@@ -130,7 +132,7 @@ func (a *Agent) checkStored(ctx context.Context, s *wasmstorev1.State, whole boo
 }
 
 // checkLastEvent compares the record with the last event of the journal. isStored is false if the last event is not of
-// the kind stored.
+// the kind STORED.
 func (a *Agent) checkLastEvent(ctx context.Context) (isStored bool, err error) {
 	head := a.savedRecord.GetHead()
 	last, _, err := a.Store.Events(ctx, a.ID, head.GetPlace()-1, 1, maxEventBytesRead)
@@ -159,7 +161,8 @@ func (a *Agent) checkLastEvent(ctx context.Context) (isStored bool, err error) {
 	return true, nil
 }
 
-// checkJournalOnce checks the whole journal before the first change of a loaded agent. The caller has taken the agent.
+// checkJournalOnce checks the whole journal before the first change of a loaded agent. The caller must have locked the
+// agent for a change.
 func (a *Agent) checkJournalOnce(ctx context.Context) error {
 	if a.journal.isChecked {
 		return nil

@@ -47,7 +47,7 @@ func (a *Agent) runEffect(t *turn, envelope abi.GuestEnvelope) (abi.HostEnvelope
 	return in, nil
 }
 
-// GuestErrorCode returns the guest's error code for an error of files, todos, results or sleep. For other errors it
+// GuestErrorCode returns the guest's error code for an error of files, todos, results or sleep. For any other error it
 // returns `failed`.
 func GuestErrorCode(err error) string {
 	for _, c := range []struct {
@@ -115,7 +115,7 @@ func TodoStatus(name string) wasmagentv1.TodoStatus {
 	}[name]
 }
 
-// sleep waits for d, or until the turn ends or its caller gives up.
+// sleep waits until d has passed, the turn ends, or its caller gives up.
 func (a *Agent) sleep(t *turn, d time.Duration) error {
 	a.setWaiting(t, &wasmagentv1.Waiting{WaitingFor: wasmagentv1.WaitingFor_WAITING_FOR_EFFECT})
 	defer a.setWaiting(t, nil)
@@ -128,7 +128,7 @@ func (a *Agent) sleep(t *turn, d time.Duration) error {
 	})
 }
 
-// setWaiting sets what the turn waits for; nil if the turn does not wait any more.
+// setWaiting sets what the turn waits for; nil means that the turn does not wait.
 func (a *Agent) setWaiting(t *turn, waiting *wasmagentv1.Waiting) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -142,7 +142,7 @@ func (a *Agent) setWaiting(t *turn, waiting *wasmagentv1.Waiting) {
 	}
 }
 
-// refusalReason returns the reason why the agent refuses prompts.
+// refusalReason says why the agent refuses prompts.
 func (s *state) refusalReason() string {
 	if s.status == wasmagentv1.AgentState_AGENT_STATE_FAILED {
 		return s.failure.GetMessage()

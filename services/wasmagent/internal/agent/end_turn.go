@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/store"
 )
 
-// endTurn ends a turn: the turn counts, or it is undone. endTurn stores the result and returns the answer.
+// endTurn completes or undoes a turn, stores the result, and returns the answer.
 func (a *Agent) endTurn(t *turn, envelope abi.GuestEnvelope, memory []byte, err error) (Answer, error) {
 	cause := context.Cause(t.ctx)
 	if t.detached && errors.Is(cause, errShutdown) {
@@ -52,7 +52,7 @@ func (a *Agent) endTurn(t *turn, envelope abi.GuestEnvelope, memory []byte, err 
 	return Answer{}, err
 }
 
-// leaveTurn leaves a turn without a caller to the next process, because this process stops.
+// leaveTurn hands a turn without a caller over to the next process, because this process stops.
 func (a *Agent) leaveTurn(t *turn) error {
 	err := a.flushEvents(t.ctx, store.DetachedTurn)
 	a.mu.Lock()
@@ -61,14 +61,14 @@ func (a *Agent) leaveTurn(t *turn) error {
 	return errors.Join(ErrUnavailable, err)
 }
 
-// recordEnd records the events that end a turn with the error err, which may be nil: that the turn was undone, the
-// output of a step that failed, and the change of the agent's state. If forced is not nil, recordEnd makes the forced
-// change.
+// recordEnd records the events at the end of a turn. These are the undoing of the turn, the output of a failed step,
+// and the change of the agent's state, as far as they apply. err is the error of the turn, or nil. If forced is not
+// nil, recordEnd makes the forced change.
 func (a *Agent) recordEnd(t *turn, next *state, forced *changeError, err error) {
 	if isUndone := err != nil && !errors.Is(err, ErrTurnFailed); isUndone && t.eventBytes > 0 {
 		a.recordEvent(t, &wasmagentv1.Event{Kind: wasmagentv1.EventKind_EVENT_KIND_UNDONE, Message: undoReason(err)}, nil)
 	}
-	if t.failedOutput != "" { // comes after UNDONE, because the event that ends a turn must directly follow the guest's input
+	if t.failedOutput != "" { // follows UNDONE, because the event that ends a turn must directly follow the guest's input
 		a.recordEvent(t, &wasmagentv1.Event{Kind: wasmagentv1.EventKind_EVENT_KIND_PRINTED, Message: t.failedOutput}, nil)
 	}
 	var event *wasmagentv1.Event
@@ -85,8 +85,8 @@ func (a *Agent) recordEnd(t *turn, next *state, forced *changeError, err error) 
 	}
 }
 
-// saveEnd stores the state at the end of a turn. It stores nothing if the turn has no event, because then it changed
-// nothing.
+// saveEnd stores the state at the end of a turn. It stores nothing if the turn has no events, because a turn without
+// events has changed nothing.
 func (a *Agent) saveEnd(t *turn, next *state) error {
 	if t.eventBytes == 0 && !t.detached {
 		return nil
@@ -106,8 +106,8 @@ func (a *Agent) setEndState(next state) (isStale bool) {
 	return a.stale
 }
 
-// finishTurn changes the state at the end of a turn that counts. Errors: [ErrTurnFailed] if the guest reports that the
-// turn failed.
+// finishTurn changes the state at the end of a turn that is not undone. It returns [ErrTurnFailed] if the guest reports
+// that the turn failed.
 func (s *state) finishTurn(t *turn, envelope abi.GuestEnvelope) (err error) {
 	s.status = wasmagentv1.AgentState_AGENT_STATE_IDLE
 	s.turns++
@@ -127,14 +127,14 @@ func (s *state) finishTurn(t *turn, envelope abi.GuestEnvelope) (err error) {
 	return err
 }
 
-// WithdrawalReason returns the reason of a withdrawn approval, as approvers read it. reason says why the agent does not
-// wait any more.
+// WithdrawalReason returns the text that tells approvers why an approval was withdrawn. reason says why the agent no
+// longer waits.
 func WithdrawalReason(reason string) string {
 	return "the agent does not wait for the call any more, so the call would not run: " + reason
 }
 
-// undoReason returns the reason for undoing a turn, as the journal records it. It leaves out internal errors, because
-// callers can read the journal.
+// undoReason returns the text with which the journal explains why a turn was undone. The text does not contain internal
+// errors, because callers can read the journal.
 func undoReason(err error) string {
 	for _, known := range []error{ErrFailed, ErrStopped, ErrTerminated, context.Canceled, context.DeadlineExceeded, errCancelled} {
 		if errors.Is(err, known) {
@@ -144,7 +144,8 @@ func undoReason(err error) string {
 	return "agents can't be run now"
 }
 
-// undoTurn returns the state before the turn, with the reason for undoing the turn, and the error that callers get.
+// undoTurn returns the state before the turn, in which it sets the reason for undoing the turn. It also returns the
+// error for the caller.
 func undoTurn(t *turn, current *state, err, cause error) (next state, _ error) {
 	next = t.stateBefore
 	next.usage = current.usage

@@ -21,51 +21,50 @@ import (
 
 // A Host connects agents with the service and, through it, with the gateway. It is safe for concurrent use.
 type Host interface {
-	// Allow counts a call against the rights of an agent and of the agents in its chain. giveBack undoes the counting.
-	// If the rights do not include the call, refused has the reason. An error means that the rights could not be
-	// checked.
+	// Allow counts a call against the rights of an agent and of the agents in its chain. giveBack undoes this counting. If
+	// the rights do not include the call, refused says why. An error means that the rights could not be checked.
 	Allow(ctx context.Context, a *Agent, call ToolCall) (giveBack func(), refused *abi.Error, err error)
-	// Call calls a tool on behalf of an agent, if policy allows the call. If the call needs an approval, Call waits for
-	// it up to the duration pollTime. An error means that the outcome of the call is not known.
+	// Call calls a tool on behalf of an agent, if policy allows the call. If the call needs an approval, Call waits at
+	// most pollTime for the decision. An error means that the outcome of the call is unknown.
 	Call(ctx context.Context, a *Agent, call ToolCall, pollTime time.Duration) (ToolResult, error)
-	// Model returns the model for a question of an agent: asked, or the agent's own model if asked is empty. ok is
-	// false if no provider is configured for the model.
+	// Model returns the name of the model for an agent's question. This is asked, or the agent's default model if asked is
+	// empty. ok is false if no provider is configured for the model.
 	Model(a *Agent, asked string) (name string, ok bool)
-	// Server returns the name of the server that has [AskTool]; empty if there is none.
+	// Server returns the name of the server that offers [AskTool], or an empty string if there is no such server.
 	Server() string
 	// CountModelUse counts the tokens and the cost of a question against the rights of an agent and of the agents in
 	// its chain. nanos is the cost in billionths of a US dollar.
 	CountModelUse(ctx context.Context, a *Agent, call ToolCall, tokens, nanos int64)
 	// Tools returns the tools of servers that an agent may call.
 	Tools(ctx context.Context, a *Agent) ([]ToolInfo, error)
-	// AcquireSlot waits for a slot in which a guest can run; leave gives the slot back. hadSlot is true if the turn had
-	// a slot before. Such a turn takes precedence over others, and waits until ctx is cancelled. Errors: that of ctx,
-	// [ErrPromptsFull].
+	// AcquireSlot waits for a slot in which a guest can run. leave releases the slot. hadSlot is true if the turn had a
+	// slot before. A turn that had a slot takes precedence over others, and waits until ctx is cancelled. Errors:
+	// [ErrPromptsFull], or the error of ctx.
 	AcquireSlot(ctx context.Context, a *Agent, hadSlot bool) (leave func(), err error)
-	// EnsureModule makes sure that a module of the agent's guest is compiled. digest names the guest's current module
-	// or an earlier one.
+	// EnsureModule makes sure that a module of the agent's guest is compiled. digest is the digest of the guest's current
+	// module or of an earlier one.
 	EnsureModule(ctx context.Context, a *Agent, digest string) error
-	// ReserveSnapshot reserves memory for the snapshot of a guest that gives its slot away while it waits for a call.
-	// ok is false if the memory for snapshots is used up.
+	// ReserveSnapshot reserves memory for the snapshot of a guest that releases its slot while it waits for a call.
+	// giveBack releases the memory. ok is false if the memory for snapshots is used up.
 	ReserveSnapshot(a *Agent, bytes int) (giveBack func(), ok bool)
-	// WithdrawApproval cancels an approval for which an agent does not wait any more. Approvers can read the reason.
-	// Withdraw returns within seconds. If its request fails, the request is repeated in the background.
+	// WithdrawApproval cancels an approval for which an agent no longer waits. Approvers can read the reason.
+	// WithdrawApproval returns within seconds. If its request fails, the request is retried in the background.
 	WithdrawApproval(ctx context.Context, a *Agent, approval, reason string)
-	// LogPanic logs a panic of this program during a turn of an agent, with the stack.
+	// LogPanic logs a panic in this program during a turn of an agent, with the stack.
 	LogPanic(ctx context.Context, a *Agent, fault any, stack []byte)
 	// DetachedTurnEnded is called at the end of a turn that continued without its caller. err is nil if the turn
-	// counts.
+	// succeeded.
 	DetachedTurnEnded(ctx context.Context, a *Agent, err error)
 }
 
-// ToolCall is a tool call that a guest asks for.
+// ToolCall is a tool call that a guest requests.
 type ToolCall struct {
 	Server, Tool string
 	// Arguments are a JSON object.
 	Arguments []byte
 	// ApprovalID is the id of the approval for which the call waits; empty if it does not wait yet.
 	ApprovalID string
-	// Model is the model that gets the question; empty if the call is not a question to a model.
+	// Model is the name of the model if the call is a question to a model, otherwise empty.
 	Model string
 	// Progress receives the progress of the call. It may be called at any time until the call ends.
 	Progress func(string)
@@ -73,15 +72,16 @@ type ToolCall struct {
 
 // ToolResult is the result of a call.
 type ToolResult struct {
-	// Text has the text parts of the tool's content, and Structured the structured content. IsError is true if the tool
-	// reports an error.
+	// Text contains the text parts of the tool's content, and Structured contains the structured content. IsError is true
+	// if the tool reports an error.
 	Text       string         `json:"text"`
 	IsError    bool           `json:"is_error"`
 	Structured jsontext.Value `json:"structured,omitempty"`
-	// Failure is the gateway's status for a failed call of the mesh's own service.
+	// Failure is the status that the gateway returns if the called tool belongs to a service of the mesh and the call
+	// failed.
 	Failure Failure `json:"-"`
-	// Refused is the reason why there is no result; nil if there is a result. HasRun is true if the call was made
-	// nevertheless, or may have been made.
+	// Refused says why there is no result; nil if there is a result. HasRun is true if the call was made, or may have been
+	// made, although there is no result.
 	Refused *abi.Error `json:"-"`
 	HasRun  bool       `json:"-"`
 	// Retryable is true if the same call may succeed later.
@@ -95,28 +95,28 @@ type ToolResult struct {
 	Waiting *wasmagentv1.Waiting `json:"-"`
 }
 
-// Failure is a gRPC status in the form in which the gateway writes it.
+// Failure is a gRPC status as the gateway encodes it in JSON.
 type Failure struct {
-	// Reason and Metadata are the fields of the status's google.rpc.ErrorInfo; empty if it has none.
+	// Reason and Metadata are the fields of the status's google.rpc.ErrorInfo; empty if the status has no ErrorInfo.
 	Reason   string            `json:"reason"`
 	Metadata map[string]string `json:"metadata"`
 }
 
 const (
-	// approvalPollTime is the time for which one request to the host waits for an approval.
+	// approvalPollTime is how long one request to the host waits for an approval.
 	approvalPollTime = 10 * time.Minute
 	// minPollInterval is the minimum time between two requests to the host for the same call.
 	minPollInterval = time.Second
-	// maxRestores bounds the attempts to restore a guest whose worker fails.
+	// maxRestores is how often a guest is restored after its worker has failed.
 	maxRestores = 5
 )
 
-// outcomeUnknown is the guest's error code for a call that may have been made or not.
+// outcomeUnknown is the guest's error code for a call that may or may not have been made.
 var outcomeUnknown = enum.Name(commonv1.Code_CODE_OUTCOME_UNKNOWN)
 
 var errDenied = errors.New("policy denied a call, and the agent's manifest has stop_on_denial")
 
-// Principal returns the principal on whose behalf the agent makes calls, with its chain.
+// Principal returns the principal with which the agent makes calls, including its chain.
 func (s *Spec) Principal() *identityv1.Principal {
 	p := &identityv1.Principal{
 		Tenant: s.Creator.GetTenant(), Subject: Subject(s.Creator.GetTenant(), s.ID), Agent: s.Guest,
@@ -136,8 +136,8 @@ func (s *Spec) Principal() *identityv1.Principal {
 // Subject returns the subject of the agent with this id.
 func Subject(tenant, id string) string { return "agent:" + tenant + "/" + id }
 
-// interruptedCall describes an effect that was interrupted by the end of a process, according to the journal. sent is
-// true if its call was sent. approval is the approval for which the call waits; it may be empty.
+// interruptedCall describes what the journal contains about an effect that was interrupted because the process ended.
+// sent is true if the call was sent. approval is the id of the approval for which the call waits, or empty.
 type interruptedCall struct {
 	sent     bool
 	approval string
@@ -151,20 +151,20 @@ func (a *Agent) callTool(t *turn, envelope abi.GuestEnvelope) (in abi.HostEnvelo
 	if len(call.Arguments) == 0 {
 		call.Arguments = []byte("{}")
 	}
-	if call.Server == a.Host.Server() && call.Tool == AskTool { // the tokens of such a call would not be counted
+	if call.Server == a.Host.Server() && call.Tool == AskTool { // would bypass the counting of tokens
 		return abi.HostEnvelope{Kind: abi.Result, Error: &abi.Error{Code: "not_in_manifest", Message: "use the effect model to ask a model"}}, nil
 	}
 	return a.makeCall(t, call)
 }
 
-// makeCall makes a call for a guest. The journal records the call before the call is sent. If the call needs an
+// makeCall makes a call for a guest. The call is recorded in the journal before it is sent. If the call needs an
 // approval, the turn waits for the decision.
 func (a *Agent) makeCall(t *turn, call ToolCall) (in abi.HostEnvelope, err error) {
 	in = abi.HostEnvelope{Kind: abi.Result}
 	a.setWaiting(t, &wasmagentv1.Waiting{WaitingFor: wasmagentv1.WaitingFor_WAITING_FOR_EFFECT})
 	defer a.setWaiting(t, nil)
 	var result ToolResult
-	var lostErr error // set if the outcome of the call is not known
+	var lostErr error // set if the outcome of the call is unknown
 	giveBack := func() {}
 	switch found := t.interrupted; {
 	case found.approval != "":
@@ -209,8 +209,8 @@ func (a *Agent) makeCall(t *turn, call ToolCall) (in abi.HostEnvelope, err error
 	return a.guestResult(t, call, result, lostErr)
 }
 
-// guestResult returns the result of a call as the guest gets it. lostErr is the error of a call whose outcome is not
-// known, otherwise nil.
+// guestResult converts the result of a call to the envelope for the guest. lostErr is not nil if the outcome of the
+// call is unknown.
 func (a *Agent) guestResult(t *turn, call ToolCall, result ToolResult, lostErr error) (in abi.HostEnvelope, err error) {
 	in = abi.HostEnvelope{Kind: abi.Result}
 	switch {
@@ -238,8 +238,8 @@ func (a *Agent) guestResult(t *turn, call ToolCall, result ToolResult, lostErr e
 	return in, err
 }
 
-// awaitApproval waits for the decision on an approval. Meanwhile the guest gives its slot to other guests. The turn
-// continues without its caller, even if this process ends.
+// awaitApproval waits for the decision on an approval. The guest releases its slot during the wait. The turn continues
+// without its caller, even if this process ends.
 func (a *Agent) awaitApproval(t *turn, call ToolCall, waiting *wasmagentv1.Waiting) (result ToolResult, err error) {
 	t.progress("waits for a decision on " + call.Tool + ": approval " + call.ApprovalID)
 	t.approval = call.ApprovalID
@@ -270,14 +270,15 @@ func (a *Agent) awaitApproval(t *turn, call ToolCall, waiting *wasmagentv1.Waiti
 	return result, err
 }
 
-// mayHaveRun reports whether a refusal may mean that the call has run already and that its answer was lost. Either the
-// approval has been used, or policy allowed the call without it and cancelled it.
+// mayHaveRun reports whether a refusal with this code may mean that the call has already run and its answer was lost.
+// This is possible if the approval was used, or if policy allowed the call without the approval and cancelled the
+// approval.
 func mayHaveRun(code string) bool {
 	return code == enum.Name(commonv1.Code_CODE_APPROVAL_USED) || code == enum.Name(commonv1.Code_CODE_APPROVAL_EXPIRED)
 }
 
-// pollApproval waits for the decision on an approval and returns the result of the call. It repeats the request until
-// the result is final. mayBeLost is true if an earlier answer of the call may have been lost.
+// pollApproval waits for the decision on an approval and returns the result of the call. It retries the request until
+// the result is final. mayBeLost is true if an earlier answer to the call may have been lost.
 func (a *Agent) pollApproval(t *turn, call ToolCall, mayBeLost bool) (ToolResult, error) {
 	for {
 		begin := time.Now()

@@ -18,7 +18,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/store"
 )
 
-// Stop stops the agent at once, until it is resumed. A running turn is undone. Errors: [ErrTerminated].
+// Stop stops the agent immediately. The agent refuses prompts until it is resumed. A running turn is undone. Errors:
+// [ErrTerminated].
 func (a *Agent) Stop(caller Caller, reason string) error {
 	return a.forceChange(caller.Context, ErrStopped, func(next *state) (*wasmagentv1.Event, error) {
 		if next.status == wasmagentv1.AgentState_AGENT_STATE_TERMINATED {
@@ -38,9 +39,9 @@ func withReason(what, reason string) string {
 	return what + ": " + reason
 }
 
-// Resume makes the agent take prompts again. If snapshot is not empty, the agent returns to that snapshot. If maxTurns
-// is above 0, it becomes the bound on the agent's turns. Errors: [ErrStoppedByOperator], [ErrTerminated],
-// [ErrSnapshotUnknown], [ErrTurnsSpent], [ErrBusy].
+// Resume makes the agent accept prompts again. If snapshot is not empty, it is the id of the snapshot to which the
+// agent returns. If maxTurns is above 0, it becomes the bound on the agent's turns. Errors: [ErrStoppedByOperator],
+// [ErrTerminated], [ErrSnapshotUnknown], [ErrTurnsSpent], [ErrBusy].
 func (a *Agent) Resume(caller Caller, snapshot string, maxTurns int) error {
 	return a.changeState(caller.Context, func(next *state) (*wasmagentv1.Event, error) {
 		switch {
@@ -70,7 +71,7 @@ func (a *Agent) Resume(caller Caller, snapshot string, maxTurns int) error {
 	})
 }
 
-// restoreSnapshot replaces a state by the state of a snapshot, and begins a new epoch.
+// restoreSnapshot replaces the state next with the state in a snapshot and begins a new epoch.
 func (a *Agent) restoreSnapshot(ctx context.Context, next *state, snapshot string) (*wasmstorev1.Kept, error) {
 	found, err := findSnapshot(next.snapshots, snapshot)
 	if err != nil {
@@ -96,8 +97,8 @@ func findSnapshot(snapshots []*wasmstorev1.Kept, id string) (*wasmstorev1.Kept, 
 	return nil, fmt.Errorf("%w: %s", ErrSnapshotUnknown, id)
 }
 
-// Reset clears the messages, the todos and the count of turns. It begins a new epoch with the module that has this
-// digest. Files stay, and an explicit stop stays in effect.
+// Reset clears the messages, the todos and the turn count. It begins a new epoch with the module that has this digest.
+// Files are kept. An agent that was stopped explicitly stays stopped.
 func (a *Agent) Reset(caller Caller, module string) (epoch int, err error) {
 	err = a.changeState(caller.Context, func(next *state) (*wasmagentv1.Event, error) {
 		if next.status == wasmagentv1.AgentState_AGENT_STATE_TERMINATED {
@@ -116,9 +117,9 @@ func (a *Agent) Reset(caller Caller, module string) (epoch int, err error) {
 	return epoch, err
 }
 
-// Migrate makes the agent run the module that has this digest, in a new epoch. The memory of the guest is dropped. At
-// its start, the new module gets the conversation and the todos. Migrate returns the digest of the previous module, or
-// an empty string if the module is the same.
+// Migrate begins a new epoch in which the agent runs the module that has this digest. The memory of the guest is
+// dropped. The new module gets the conversation and the todos when it starts. Migrate returns the digest of the
+// previous module, or an empty string if the agent already runs the module.
 func (a *Agent) Migrate(caller Caller, module string) (from string, err error) {
 	err = a.changeState(caller.Context, func(next *state) (*wasmagentv1.Event, error) {
 		from = ""
@@ -140,7 +141,7 @@ func (a *Agent) Migrate(caller Caller, module string) (from string, err error) {
 	return from, err
 }
 
-// Terminate ends the agent. The agent can be resumed for [Tombstone].
+// Terminate ends the agent. The agent can be resumed until [Tombstone] has passed.
 func (a *Agent) Terminate(caller Caller) error {
 	return a.forceChange(caller.Context, ErrTerminated, func(next *state) (*wasmagentv1.Event, error) {
 		if next.status == wasmagentv1.AgentState_AGENT_STATE_TERMINATED {
@@ -151,7 +152,7 @@ func (a *Agent) Terminate(caller Caller) error {
 	})
 }
 
-// Snapshot stores the agent's present state as a snapshot, from which the agent can be resumed or forked. Errors:
+// Snapshot stores the agent's current state as a snapshot, from which the agent can be resumed or forked. Errors:
 // [ErrSnapshotsFull], [ErrTerminated].
 func (a *Agent) Snapshot(caller Caller, label string) (snapshot *wasmagentv1.AgentSnapshot, err error) {
 	err = a.changeState(caller.Context, func(next *state) (*wasmagentv1.Event, error) {
@@ -172,8 +173,9 @@ func (a *Agent) Snapshot(caller Caller, label string) (snapshot *wasmagentv1.Age
 	return snapshot, err
 }
 
-// Grant withdraws the named grants, and adds a grant of rights unless rights is nil. A zero until means that the grant
-// does not expire. Errors: [ErrGrantUnknown], [ErrGrantsFull], [ErrTerminated].
+// Grant withdraws the grants whose ids are in withdraw. Unless rights is nil, it also adds a grant of these rights. The
+// new grant expires at the time until. A zero time means that the grant does not expire. Errors: [ErrGrantUnknown],
+// [ErrGrantsFull], [ErrTerminated].
 func (a *Agent) Grant(caller Caller, rights *wasmagentv1.Manifest, until time.Time, withdraw []string, reason string) (grant *wasmagentv1.RightsGrant, err error) {
 	err = a.changeState(caller.Context, func(next *state) (*wasmagentv1.Event, error) {
 		if next.status == wasmagentv1.AgentState_AGENT_STATE_TERMINATED {
@@ -212,15 +214,15 @@ func expired(now time.Time) func(*wasmagentv1.RightsGrant) bool {
 	}
 }
 
-// Fork creates a second agent that continues from the present state of this one, or from a snapshot if one is named.
-// From the spec it takes the creator, the manifest and the time of creation. The argument limits bounds the number of
-// agents.
+// Fork creates a second agent that continues from the current state of a, or from a snapshot if one is named. The fork
+// gets the creator, the manifest and the creation time from s, and everything else from a. The parameter limits bounds
+// the number of agents.
 //
-// If this agent's journal is damaged, a fork is possible only from a snapshot that is before the damage. Such a fork is
-// stopped until it is resumed. Errors: [ErrSnapshotUnknown], [ErrBusy], [ErrJournalTooLarge], [ErrStateDiffers], the
-// store's.
+// If the journal of a is damaged, a fork is possible only from a snapshot that was taken before the damage. The fork is
+// then stopped until it is resumed. Errors: [ErrSnapshotUnknown], [ErrBusy], [ErrJournalTooLarge], [ErrStateDiffers],
+// or an error from the store.
 func (a *Agent) Fork(caller Caller, id string, s Spec, snapshot string, limits store.AgentLimits) (out *Agent, err error) {
-	err = a.lockForChange(caller.Context, false) // the journal must not change meanwhile
+	err = a.lockForChange(caller.Context, false) // the journal must not change during the fork
 	isDamaged := isDamage(err)
 	switch {
 	case err == nil:
@@ -265,8 +267,8 @@ func (a *Agent) Fork(caller Caller, id string, s Spec, snapshot string, limits s
 	return out, out.create(caller.Context, beginsEpoch(lifecycleEvent(&current, caller, "forked from "+a.ID), &current, head), a.ID, limits)
 }
 
-// checkForkPoint reads the part of the journal that a fork copies, and compares it with the state in which the fork
-// begins. Errors: [events.ErrChain], [ErrStateDiffers].
+// checkForkPoint reads the part of the journal that the fork copies, and compares it with the initial state of the
+// fork. Errors: [events.ErrChain], [ErrStateDiffers].
 func (a *Agent) checkForkPoint(ctx context.Context, head *wasmstorev1.Head, begin *state) (*coverage, error) {
 	c, err := a.readChain(ctx, a.ID, head, nil)
 	if err != nil || c.List == nil {
@@ -279,28 +281,28 @@ func (a *Agent) checkForkPoint(ctx context.Context, head *wasmstorev1.Head, begi
 	return c, differenceError(c.List.Compare(list, changingFields...))
 }
 
-// changingFields lists the fields of a record that forks does not compare, because they differ between an agent and its
-// earlier snapshots.
+// changingFields lists the record fields that checkForkPoint does not compare, because they differ between an agent and
+// its earlier snapshots.
 var changingFields = []string{
 	"state", "stop_reason", "failure", "by_operator", "epoch", "max_turns", "restorable_until", "usage", "grants", "snapshots",
 }
 
-// Events returns stored events of the journal after a position: at most limit events, and at most bytes bytes.
-// more reports whether there are further events.
+// Events returns the stored events after a position in the journal, up to limit events with a total size of up to
+// bytes. more reports whether there are further events.
 func (a *Agent) Events(ctx context.Context, after int64, limit, bytes int) (all []*wasmstorev1.StoredEvent, more bool, err error) {
 	all, more, err = a.Store.Events(ctx, a.ID, after, limit, bytes)
 	return all, more, storeError(err)
 }
 
-// Budget returns the key of the counters of the agent's rights. All copies of an agent share the key, so that a copy
-// has no budget of its own.
+// Budget returns the key under which the uses of the agent's rights are counted. An agent and all of its copies share
+// the key, so that copying an agent does not extend its rights.
 func (s *Spec) Budget() store.Budget {
 	return store.Budget{Tenant: s.Creator.GetTenant(), JournalID: s.JournalID}
 }
 
-// CountCall counts a call against the bounded rights of an agent and of the agents in its chain, which lineage lists.
-// giveBack undoes the counting. If the rights of one agent don't allow the call, nothing is counted. Errors:
-// [manifest.ErrNotAllowed], [manifest.ErrSpent], the store's.
+// CountCall counts a call against the bounded rights of all agents in lineage, which are an agent and the agents in its
+// chain. giveBack undoes this counting. If the rights of one agent don't allow the call, nothing is counted. Errors:
+// [manifest.ErrNotAllowed], [manifest.ErrSpent], or an error from the store.
 func CountCall(ctx context.Context, db *store.Store, lineage []*Agent, call ToolCall) (giveBack func(), err error) {
 	var requests []store.UseRequest
 	for _, member := range lineage {

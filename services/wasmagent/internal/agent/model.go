@@ -22,10 +22,10 @@ import (
 // AskTool is the name of the tool that asks models.
 const AskTool = "wasm_model_ask"
 
-// ErrNoModel means that the guest asked for a model and no model is configured.
+// ErrNoModel means that the guest asked a model although no model is configured.
 var ErrNoModel = errors.New("no model is configured for the agent: name one when the agent is created, or under agents.model, and its provider under agents.providers")
 
-// maxCallName bounds the name and the id of a tool call that a model asks for, in bytes.
+// maxCallName is the maximum length of the name and of the id of a tool call that a model requests, in bytes.
 const maxCallName = 128
 
 // noModelCode is the guest's error code for [ErrNoModel].
@@ -39,7 +39,7 @@ type ToolInfo struct {
 	InputSchema jsontext.Value `json:"input_schema,omitzero"`
 }
 
-// question has the arguments of [AskTool].
+// question contains the arguments of [AskTool].
 type question struct {
 	Model    string            `json:"model"`
 	Messages []questionMessage `json:"messages"`
@@ -97,7 +97,7 @@ type modelAnswer struct {
 	Cost         string `json:"cost"`
 }
 
-// guestAnswer is an answer in the form in which guests get it.
+// guestAnswer is an answer in the form that guests receive.
 type guestAnswer struct {
 	Content string            `json:"content"`
 	Calls   []guestAnswerCall `json:"calls,omitempty"`
@@ -109,7 +109,7 @@ type guestAnswerCall struct {
 	Arguments jsontext.Value `json:"arguments"`
 }
 
-// askModel asks a model for a guest. The question is a tool call, like all calls of an agent.
+// askModel asks a model on behalf of a guest. The question is sent as a call of [AskTool].
 func (a *Agent) askModel(t *turn, envelope abi.GuestEnvelope) (in abi.HostEnvelope, err error) {
 	name, ok := a.Host.Model(a, envelope.Model)
 	if !ok {
@@ -148,7 +148,7 @@ func questionOf(model string, envelope abi.GuestEnvelope) ([]byte, error) {
 	return json.Marshal(q)
 }
 
-// modelResult converts the result of [AskTool] to the result that the guest gets. It counts the tokens and the cost.
+// modelResult converts the result of [AskTool] to the envelope for the guest. It also counts the tokens and the cost.
 func (a *Agent) modelResult(t *turn, result ToolResult, call ToolCall) abi.HostEnvelope {
 	in := abi.HostEnvelope{Kind: abi.Result}
 	var answer modelAnswer
@@ -199,14 +199,14 @@ func (a *Agent) countModelUse(t *turn, call ToolCall, answer modelAnswer) {
 	a.Host.CountModelUse(t.ctx, a, call, answer.InputTokens+answer.OutputTokens, nanos)
 }
 
-// unchargedReasons has the reasons of failed questions that a provider did not process, so that it charges nothing.
+// unchargedReasons contains the error reasons of questions that the provider has not processed and does not charge for.
 var unchargedReasons = map[string]bool{
 	"NO_MODEL_CONFIGURED": true, "QUESTIONS_FULL": true, "MODEL_REJECTED": true, "MODEL_AUTH": true, "MODEL_RATE_LIMITED": true,
 	"MODEL_OVERLOADED": true, "MODEL_UNREACHABLE": true, "MODEL_COST_SPENT": true, "MODEL_FOR_AGENTS": true, "ARGUMENTS_INVALID": true,
 }
 
-// modelError returns the guest's error for a question without an answer. It counts the provider's charge as the service
-// reports it, or an estimate if there is no report.
+// modelError returns the guest's error for a question without an answer. It counts the tokens and the cost that the
+// service reports, or an estimate if the service reports none.
 func (a *Agent) modelError(t *turn, result ToolResult, call ToolCall) *abi.Error {
 	reason, metadata := result.Failure.Reason, result.Failure.Metadata
 	if input, err := strconv.ParseInt(metadata["input_tokens"], 10, 32); err == nil && input >= 0 {
@@ -225,7 +225,7 @@ func (a *Agent) modelError(t *turn, result ToolResult, call ToolCall) *abi.Error
 // bytesPerToken is the number of bytes that an estimate counts as one token.
 const bytesPerToken = 4
 
-// countEstimate counts an estimate of the tokens of a question whose use is not known.
+// countEstimate estimates and counts the tokens of a question whose usage is unknown.
 func (a *Agent) countEstimate(t *turn, call ToolCall) {
 	tokens := int64(len(call.Arguments) / bytesPerToken)
 	a.mu.Lock()
@@ -252,9 +252,9 @@ func (a *Agent) listTools(t *turn) (in abi.HostEnvelope, err error) {
 	return in, nil
 }
 
-// CheckModelRights returns an error unless the rights of an agent, and of every agent in its chain, allow a question to
-// a model and are not used up. priced is true if a price of the model is configured. Errors: [manifest.ErrNotAllowed],
-// [manifest.ErrSpent], the store's.
+// CheckModelRights returns nil if the rights of an agent, and of every agent in its chain, allow a question to a model
+// and are not used up. priced is true if the model has a configured price. Errors: [manifest.ErrNotAllowed],
+// [manifest.ErrSpent], or an error from the store.
 func CheckModelRights(ctx context.Context, db *store.Store, lineage []*Agent, model string, priced bool) error {
 	for _, member := range lineage {
 		found, err := member.Rights().MatchModel(model, time.Now())

@@ -16,9 +16,10 @@ import (
 )
 
 const (
-	// storeTimeout is the time limit for storing a change.
+	// storeTimeout is the timeout for storing a change.
 	storeTimeout = 10 * time.Second
-	// maxEventsRead bounds the number of events that are read at a time, and maxEventBytesRead their size.
+	// maxEventsRead is the maximum number of events that are read at a time, and maxEventBytesRead is their maximum total
+	// size in bytes.
 	maxEventsRead     = 1000
 	maxEventBytesRead = 4 << 20
 )
@@ -31,22 +32,22 @@ type Caller struct {
 	IsOperator bool
 }
 
-// journal is the state of an agent's journal at its end.
+// journal describes the end of an agent's journal.
 type journal struct {
 	// version is the version of the agent's row.
 	version int64
 	// head is the position after the newest event. storedPosition is the position of the newest stored event. waiting
-	// has the events after that, which are not stored yet.
+	// contains the later events, which are not stored yet.
 	head           *wasmstorev1.Head
 	storedPosition int64
 	waiting        []*wasmstorev1.StoredEvent
-	// inventory is the inventory that the journal records for the stored agent; nil if the journal has no event of the
-	// kind stored. isChecked is true if this process has read and checked the whole journal.
+	// inventory lists the stored parts of the agent according to the journal; nil if the journal has no STORED event.
+	// isChecked is true if this process has read and checked the whole journal.
 	inventory *inventory.Inventory
 	isChecked bool
 }
 
-// add appends an event with its envelope, which may be nil. The event is stored with the next change.
+// add appends an event and its envelope, which may be nil. The event is stored together with the next change.
 func (j *journal) add(e *wasmagentv1.Event, envelope []byte) *wasmagentv1.Event {
 	stored, head := events.Append(j.head, e, envelope)
 	j.head, j.waiting = head, append(j.waiting, stored)
@@ -58,14 +59,14 @@ func lifecycleEvent(next *state, caller Caller, message string) *wasmagentv1.Eve
 	return &wasmagentv1.Event{Epoch: int32(next.epoch), Kind: wasmagentv1.EventKind_EVENT_KIND_LIFECYCLE, State: next.status, Message: message, Actor: caller.Subject}
 }
 
-// beginsEpoch marks an event as the first of a new epoch. start is the position at which the epoch continues; nil if it
-// does not continue an earlier one.
+// beginsEpoch marks an event as the first of a new epoch. start is the earlier journal position from which the epoch
+// continues; nil if the epoch does not continue from an earlier position.
 func beginsEpoch(e *wasmagentv1.Event, next *state, start *wasmstorev1.Head) *wasmagentv1.Event {
 	e.ModuleDigest, e.MeterVersion, e.FromEpoch, e.FromSequence = next.module, wasmmeter.MeterVersion, start.GetEpoch(), start.GetSequence()
 	return e
 }
 
-// New creates an agent and stores it. The argument limits bounds the number of agents. Errors: the store's.
+// New creates and stores an agent. The parameter limits bounds the number of agents. New returns errors from the store.
 func New(caller Caller, s Spec, deps Deps, limits store.AgentLimits) (*Agent, error) {
 	if err := deps.validate(); err != nil {
 		return nil, err
@@ -79,8 +80,8 @@ func New(caller Caller, s Spec, deps Deps, limits store.AgentLimits) (*Agent, er
 	return a, a.create(caller.Context, beginsEpoch(lifecycleEvent(&a.state, caller, "created"), &a.state, nil), "", limits)
 }
 
-// create stores a new agent. first is its first own event. If from is not empty, it is the id of the agent whose events
-// the journal begins with.
+// create stores a new agent. If from is not empty, it is the id of the agent whose events are copied to the start of
+// the journal. first is the first event after the copied ones.
 func (a *Agent) create(ctx context.Context, first *wasmagentv1.Event, from string, limits store.AgentLimits) error {
 	a.journal.add(first, nil)
 	basis := inventory.BasisFound
@@ -105,7 +106,7 @@ func (a *Agent) create(ctx context.Context, first *wasmagentv1.Event, from strin
 	return nil
 }
 
-// storeError adds [ErrNotStored] to an error of the store which means that storing failed.
+// storeError adds [ErrNotStored] to a store error that means that storing failed.
 func storeError(err error) error {
 	if errors.Is(err, store.ErrUnavailable) || errors.Is(err, store.ErrStale) {
 		return fmt.Errorf("%w: %w", ErrNotStored, err)
@@ -113,9 +114,9 @@ func storeError(err error) error {
 	return err
 }
 
-// Open returns a stored agent. If the process that ran its turn has ended, Open continues a turn without a caller,
-// provided that mayRun is set. It undoes every other turn. mayRun is true if the agent's module can run here. Errors:
-// the store's.
+// Open returns a stored agent. If the process that ran the agent's turn has ended, Open continues or undoes the turn.
+// It continues the turn if the turn has no caller and mayRun is set. mayRun says whether this process can run the
+// agent's module. Open returns errors from the store.
 func Open(ctx context.Context, row *store.Row, deps Deps, mayRun bool) (*Agent, error) {
 	if err := deps.validate(); err != nil {
 		return nil, err
@@ -158,8 +159,8 @@ func Open(ctx context.Context, row *store.Row, deps Deps, mayRun bool) (*Agent, 
 	return a, err
 }
 
-// approvalElsewhere returns the approval for which a turn in another process waits, according to the journal; nil if
-// the turn does not wait for an approval.
+// approvalElsewhere reads from the journal for which approval a turn in another process waits. It returns nil if the
+// turn does not wait for an approval.
 func (a *Agent) approvalElsewhere(ctx context.Context) (*wasmagentv1.Waiting, error) {
 	last, err := a.Store.Last(ctx, a.ID)
 	e := last.GetEvent()
@@ -171,7 +172,7 @@ func (a *Agent) approvalElsewhere(ctx context.Context) (*wasmagentv1.Waiting, er
 	}, nil
 }
 
-// damageAdvice says what to do with an agent whose journal is damaged.
+// damageAdvice tells the caller what to do with an agent whose journal is damaged.
 const damageAdvice = "It takes no more prompts: export it with depth state as evidence, " +
 	"then fork it from a snapshot that is before the damage, or create a new agent, and terminate it"
 
@@ -181,7 +182,7 @@ func isDamage(err error) bool {
 }
 
 // markDamaged prevents further changes of the agent in memory after an error. If isDamage is true for the error, the
-// agent can still be read, verified and terminated. After every other error the agent has to be loaded again.
+// agent can still be read, verified and terminated. After any other error, the agent must be loaded again.
 func (a *Agent) markDamaged(err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -196,16 +197,15 @@ func (a *Agent) markDamaged(err error) {
 	}
 }
 
-// defaultFiles bounds the files of each agent. A manifest can only lower it.
+// defaultFiles is the default bound on the files of each agent. A manifest can only lower it.
 var defaultFiles = files.Bounds{Bytes: 8 << 20, Count: 1000}
 
-// BoundsOf returns the bounds on files from a manifest, each lowered to the default of the installation if it is
-// higher.
+// BoundsOf returns the file bounds in a manifest, each capped at the installation's default.
 func BoundsOf(m *wasmagentv1.Manifest) files.Bounds {
 	return files.Bounds{Bytes: min(defaultFiles.Bytes, int(m.GetFiles().GetBytes())), Count: min(defaultFiles.Count, int(m.GetFiles().GetCount()))}
 }
 
-// readTail calls do for each stored event after head. These are the events of an unfinished turn. It returns the
+// readTail calls do for each stored event after head, which are the events of an unfinished turn. It returns the
 // position after the last event.
 func (a *Agent) readTail(ctx context.Context, head *wasmstorev1.Head, do func(e *wasmstorev1.StoredEvent)) (*wasmstorev1.Head, error) {
 	for {
@@ -222,12 +222,12 @@ func (a *Agent) readTail(ctx context.Context, head *wasmstorev1.Head, do func(e 
 	}
 }
 
-// undoAbandoned undoes a turn whose process has ended. The events of the turn stay in the journal. The caller prevents
-// other changes of the agent.
+// undoAbandoned undoes a turn whose process has ended. The events of the turn stay in the journal. The caller must
+// prevent other changes of the agent.
 func (a *Agent) undoAbandoned(ctx context.Context, reason string) error {
 	before := a.journal.head
 	var more usage
-	approval := "" // the approval that the turn waited for
+	approval := "" // id of the approval for which the turn waited
 	head, err := a.readTail(ctx, before, func(e *wasmstorev1.StoredEvent) {
 		approval = approvalAfter(e.GetEvent(), approval)
 		more.fuel += e.GetEvent().GetFuel()
@@ -255,8 +255,8 @@ func (a *Agent) undoAbandoned(ctx context.Context, reason string) error {
 	return errors.Join(err, a.Store.RemoveUnusedStates(ctx, a.savedRecord))
 }
 
-// approvalAfter returns the approval for which a turn waits after an event. before is the approval for which it waited
-// before the event. Both are empty if the turn does not wait.
+// approvalAfter returns the id of the approval for which a turn waits after an event. before is the id of the approval
+// for which the turn waited before the event. An empty id means that the turn does not wait.
 func approvalAfter(e *wasmagentv1.Event, before string) string {
 	switch e.GetKind() { //nolint:exhaustive // the others neither begin nor end a wait
 	case wasmagentv1.EventKind_EVENT_KIND_PARKED:
@@ -267,12 +267,12 @@ func approvalAfter(e *wasmagentv1.Event, before string) string {
 	return before
 }
 
-// flushEvents stores the waiting events of a turn that continues.
+// flushEvents stores the waiting events of a running turn.
 func (a *Agent) flushEvents(ctx context.Context, turn store.Turn) error {
 	return a.commit(ctx, store.Change{Turn: turn})
 }
 
-// saveState stores a state together with the waiting events. An event of the kind STORED is added, which records the
+// saveState stores a state together with the waiting events. It adds an event of the kind STORED, which records the
 // content of the state.
 func (a *Agent) saveState(ctx context.Context, next *state, turn store.Turn) error {
 	basis := inventory.BasisPrevious
@@ -283,7 +283,7 @@ func (a *Agent) saveState(ctx context.Context, next *state, turn store.Turn) err
 	if err != nil {
 		a.mu.Lock()
 		defer a.mu.Unlock()
-		a.stale = true // some events are not stored, so the agent has to be loaded again
+		a.stale = true // some events were not stored, so the agent must be loaded again
 		return err
 	}
 	c.Turn = turn
@@ -296,7 +296,7 @@ func (a *Agent) saveState(ctx context.Context, next *state, turn store.Turn) err
 	return nil
 }
 
-// storedChange returns the change that stores a state, and appends the event of the kind STORED to the journal.
+// storedChange returns the change that stores a state, and appends an event of the kind STORED to the journal.
 func (a *Agent) storedChange(next *state, basis inventory.Basis) (c store.Change, list *inventory.Inventory, err error) {
 	c = store.Change{Record: a.record(next), State: next.stateProto()}
 	digest, err := c.Pack()
@@ -315,8 +315,8 @@ func (a *Agent) storedChange(next *state, basis inventory.Basis) (c store.Change
 	return c, list, nil
 }
 
-// commit stores a change, even if the caller gives up. After an error the change may have been stored or not, so the
-// agent has to be loaded again.
+// commit stores a change, even if the caller gives up. After an error, the change may or may not have been stored, so
+// the agent must be loaded again.
 func (a *Agent) commit(ctx context.Context, c store.Change) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeTimeout)
 	defer cancel()

@@ -9,7 +9,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/files"
 )
 
-// Proto returns the agent in its form in responses.
+// Proto converts the agent to the message for responses.
 func (a *Agent) Proto() *wasmagentv1.Agent {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -27,7 +27,7 @@ func (a *Agent) Proto() *wasmagentv1.Agent {
 	return out
 }
 
-// RecordProto returns a stored agent in its form in responses.
+// RecordProto converts a stored agent to the message for responses.
 func RecordProto(r *wasmstorev1.Record) *wasmagentv1.Agent {
 	current := r.GetState()
 	return &wasmagentv1.Agent{
@@ -75,8 +75,8 @@ func (a *Agent) ListFiles(below string) ([]files.File, error) {
 	return a.files.List(below)
 }
 
-// ReadFiles calls do with the agent's files. do must not change them. Errors: those of do, [ErrTerminated], and
-// [ErrBusy] while a turn runs.
+// ReadFiles calls do with the agent's files, which do must not change. Errors: [ErrTerminated], [ErrBusy] while a turn
+// runs, or an error from do.
 func (a *Agent) ReadFiles(do func(f *files.Files) error) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -89,7 +89,7 @@ func (a *Agent) ReadFiles(do func(f *files.Files) error) error {
 	return do(a.files)
 }
 
-// Snapshots returns the agent's snapshots, the newest first.
+// Snapshots returns the agent's snapshots from newest to oldest.
 func (a *Agent) Snapshots() (out []*wasmagentv1.AgentSnapshot) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -106,7 +106,7 @@ func (a *Agent) Grants() []*wasmagentv1.RightsGrant {
 	return slices.DeleteFunc(slices.Clone(a.grants), expired(time.Now()))
 }
 
-// SavedRecord returns the record that was stored last.
+// SavedRecord returns the record that was last stored.
 func (a *Agent) SavedRecord() *wasmstorev1.Record {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -13,30 +13,31 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/worker"
 )
 
-// rerun runs the modules of an agent again with the inputs from its journal.
+// rerun reruns an agent's modules with the inputs from its journal.
 type rerun struct {
 	*Agent
 	replayPlan
 
 	resp *wasmagentv1.VerifyAgentResponse
-	// current is the event to be processed. It is processed when the event after it is known.
+	// current is the next event to be processed. It is processed when the event after it is known.
 	current  *wasmstorev1.StoredEvent
 	instance *worker.Instance
-	// startFuel is the fuel that the start of the guest used. answer and fuel are the results of the newest step.
+	// startFuel is the fuel that the guest used when it started. answer and fuel are the results of the newest step.
 	startFuel int64
 	answer    []byte
 	fuel      int64
-	// undoneMemory is the guest's memory before a turn that is undone later. at has the guest's memories at the
-	// positions to which the journal returns. In both, nil means that the guest was not started yet.
+	// undoneMemory is the guest's memory before a turn that is undone later. memories contains the guest's memory at each
+	// journal position to which the agent returns later. In both fields, nil means that the guest was not started yet.
 	undoneMemory []byte
 	memories     map[journalPosition][]byte
 	// memoryDiffers is true if the guest's memory differs from the stored one.
 	memoryDiffers bool
-	// memoryBytes is the total size of the memories in at, in bytes.
+	// memoryBytes is the total size of memories, in bytes.
 	memoryBytes int
 }
 
-// addEvent takes the next event, and processes the one before it. A nil event means the end of the journal.
+// addEvent processes the previously added event, now that the event after it is known. next is that event, or nil at
+// the end of the journal.
 func (r *rerun) addEvent(ctx context.Context, next *wasmstorev1.StoredEvent) error {
 	e := r.current
 	if r.current = next; e == nil || r.resp.GetFirstDifference() != nil {
@@ -97,8 +98,8 @@ func (r *rerun) process(ctx context.Context, e, next *wasmstorev1.StoredEvent) (
 	return nil
 }
 
-// compare compares the guest's memory with the stored memory. Both are restored and written again first, because the
-// form of a snapshot may differ.
+// compare compares the guest's memory with the stored memory. It first restores both memories and takes new snapshots,
+// because snapshots of the same memory may be encoded differently.
 func (r *rerun) compare(ctx context.Context, storedState *wasmstorev1.State) error {
 	if r.resp.GetFirstDifference() != nil {
 		return nil
@@ -119,7 +120,7 @@ func (r *rerun) compare(ctx context.Context, storedState *wasmstorev1.State) err
 	return err
 }
 
-// step gives the guest the envelope that the journal records.
+// step sends the guest the envelope of an event from the journal.
 func (r *rerun) step(ctx context.Context, e *wasmstorev1.StoredEvent, emitted *wasmagentv1.Event) (err error) {
 	r.answer, r.fuel = nil, 0
 	if r.instance == nil {
@@ -134,8 +135,8 @@ func (r *rerun) step(ctx context.Context, e *wasmstorev1.StoredEvent, emitted *w
 	return r.hostError(err)
 }
 
-// hostError returns err, or nil if the guest itself caused it. The comparison with the journal finds failures of the
-// guest.
+// hostError returns nil if the guest caused err, otherwise err. Failures of the guest are found by the comparison with
+// the journal.
 func (r *rerun) hostError(err error) error {
 	switch {
 	case errors.Is(err, engine.ErrFuel), errors.Is(err, engine.ErrMemory), errors.Is(err, engine.ErrTrap):
@@ -146,7 +147,7 @@ func (r *rerun) hostError(err error) error {
 	return nil
 }
 
-// guestMemory returns a snapshot of the guest; nil if the guest was not started yet.
+// guestMemory returns a snapshot of the guest, or nil if the guest was not started yet.
 func (r *rerun) guestMemory(ctx context.Context) ([]byte, error) {
 	if r.instance == nil {
 		return nil, nil
@@ -155,7 +156,8 @@ func (r *rerun) guestMemory(ctx context.Context) ([]byte, error) {
 	return memory, r.hostError(err)
 }
 
-// restoreGuest replaces the guest by one with this memory. If the memory is nil, the guest starts with the next step.
+// restoreGuest replaces the guest with a guest that has this memory. If memory is nil, the next step starts a new
+// guest.
 func (r *rerun) restoreGuest(ctx context.Context, memory []byte) (err error) {
 	r.closeGuest(ctx)
 	if memory != nil {
@@ -168,7 +170,7 @@ func (r *rerun) restoreGuest(ctx context.Context, memory []byte) (err error) {
 
 func (r *rerun) closeGuest(ctx context.Context) {
 	if r.instance != nil {
-		_ = r.instance.Close(ctx) // if its worker is gone, so is the instance
+		_ = r.instance.Close(ctx) // fails if the worker has ended, which also ends the instance
 		r.instance = nil
 	}
 }

@@ -12,7 +12,7 @@ import (
 )
 
 // queueProgressInterval is the interval at which the caller of a prompt gets progress while the prompt waits for a
-// slot. The gateway extends the time limit of a call that reports progress.
+// slot. The gateway extends the deadline of a call that reports progress.
 const queueProgressInterval = 10 * time.Second
 
 // acquireSlot waits for a slot in which the guest can run. hadSlot is true if the turn had a slot before.
@@ -58,9 +58,9 @@ func (a *Agent) reportQueued(ctx context.Context, t *turn) (stop func()) {
 	}
 }
 
-// awaitCall runs call, which makes a call for the guest, and returns when it has ended. If that takes longer than the
-// agent's YieldAfter, the guest gives its slot to other guests meanwhile. After an error the guest can't continue, and
-// the call may have been made.
+// awaitCall runs the function call, which makes a call for the guest, and waits until it returns. If the call takes
+// longer than the agent's YieldAfter, the guest releases its slot until the call ends. An error means that the guest
+// can't continue, and that the call may have been made.
 func (a *Agent) awaitCall(t *turn, call func()) (err error) {
 	done := make(chan struct{})
 	var fault any
@@ -81,13 +81,13 @@ func (a *Agent) awaitCall(t *turn, call func()) (err error) {
 		err = a.yieldSlot(t, done)
 	}
 	if fault != nil {
-		panic(fault) // so that the turn fails, as after a panic in its own goroutine
+		panic(fault) // so that the turn fails as if its own goroutine had panicked
 	}
 	return err
 }
 
-// yieldSlot gives the guest's slot to other guests until done is closed. The guest stays in its slot if its snapshot
-// can't be taken, or if the memory for snapshots is used up.
+// yieldSlot releases the guest's slot until done is closed. The guest keeps its slot if its snapshot can't be taken, or
+// if the memory for snapshots is used up.
 func (a *Agent) yieldSlot(t *turn, done <-chan struct{}) error {
 	snapshot, err := t.instance.Snapshot(t.ctx)
 	if err != nil {
@@ -106,7 +106,7 @@ func (a *Agent) yieldSlot(t *turn, done <-chan struct{}) error {
 	})
 }
 
-// parkTurn gives the guest's slot to other guests while wait runs, which waits for an approval.
+// parkTurn releases the guest's slot while the function wait waits for an approval.
 func (a *Agent) parkTurn(t *turn, wait func() error) error {
 	snapshot, err := t.instance.Snapshot(t.ctx)
 	if err != nil {
@@ -115,10 +115,10 @@ func (a *Agent) parkTurn(t *turn, wait func() error) error {
 	return a.withoutSlot(t, snapshot, wait)
 }
 
-// withoutSlot closes the guest's instance, gives its slot to other guests while wait runs, and then restores the guest
-// from its snapshot.
+// withoutSlot closes the guest's instance and releases its slot. After wait has returned, withoutSlot acquires a slot
+// and restores the guest from the snapshot.
 func (a *Agent) withoutSlot(t *turn, snapshot []byte, wait func() error) error {
-	_ = t.instance.Close(context.WithoutCancel(t.ctx)) // if its worker is gone, so is the instance
+	_ = t.instance.Close(context.WithoutCancel(t.ctx)) // fails if the worker has ended, which also ends the instance
 	t.instance = nil
 	a.setSnapshotBytes(len(snapshot))
 	defer a.setSnapshotBytes(0)
@@ -140,7 +140,7 @@ func (a *Agent) withoutSlot(t *turn, snapshot []byte, wait func() error) error {
 	return err
 }
 
-// setSnapshotBytes sets the size of the snapshot of a guest without a slot, in bytes; 0 if there is no snapshot.
+// setSnapshotBytes records the size of the guest's snapshot, in bytes; 0 if there is no snapshot.
 func (a *Agent) setSnapshotBytes(bytes int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -16,22 +16,23 @@ import (
 )
 
 const (
-	// maxMessages and maxMessageBytes bound a conversation. If it exceeds a bound, its oldest messages are dropped, but
-	// never the instructions.
+	// maxMessages and maxMessageBytes bound a conversation. If a conversation exceeds a bound, its oldest messages are
+	// dropped, except for the instructions.
 	maxMessages     = 1000
 	maxMessageBytes = 4 << 20
-	// maxTodos bounds the entries of a todo list, and maxTodoBytes the bytes of one entry.
+	// maxTodos is the maximum number of entries in a todo list, and maxTodoBytes is the maximum size of an entry, in
+	// bytes.
 	maxTodos     = 1000
 	maxTodoBytes = 4096
 	// maxSnapshots and maxGrants bound the number of snapshots and of grants of an agent.
 	maxSnapshots = 32
 	maxGrants    = 64
-	// maxForkedJournal bounds the journal that is copied to a fork, in bytes.
+	// maxForkedJournal is the maximum size of a journal that is copied to a fork, in bytes.
 	maxForkedJournal = 64 << 20
 )
 
-// state is the part of an agent that changes. The values to which its pointers refer are replaced, and never modified,
-// except for the files during a turn.
+// state is the mutable part of an agent. A value behind a pointer is replaced and never modified, except for the files
+// during a turn.
 type state struct {
 	status     wasmagentv1.AgentState
 	stopReason wasmagentv1.StopReason
@@ -45,25 +46,24 @@ type state struct {
 	todos        []*wasmagentv1.Todo
 	files        *files.Files
 	usage        usage
-	// sequence is the number of the newest envelope that the guest got, from 1; 0 before the first.
+	// sequence is the number of the newest envelope that the guest got, counted from 1. It is 0 before the first envelope.
 	sequence int64
 	// module is the digest of the guest's module. memory is the snapshot of the guest; nil before its first turn.
 	module string
 	memory []byte
-	// grants are the rights that were granted in addition to the manifest. snapshots has the snapshots, the newest
-	// first.
+	// grants contains rights that were granted in addition to the manifest. snapshots is sorted from newest to oldest.
 	grants    []*wasmagentv1.RightsGrant
 	snapshots []*wasmstorev1.Kept
 	// stoppedByOperator is true if an operator stopped the agent.
 	stoppedByOperator bool
-	// restorableUntil is the time until which an ended agent can be resumed; zero if it has not ended.
+	// restorableUntil is the time until which an ended agent can be resumed; zero if the agent has not ended.
 	restorableUntil time.Time
 }
 
 type usage struct {
 	fuel, effects, denied     int64
 	inputTokens, outputTokens int64
-	// nanos is the cost of models, in billionths of a US dollar.
+	// nanos is the total cost of model usage, in billionths of a US dollar.
 	nanos int64
 }
 
@@ -75,11 +75,11 @@ func newState(s *Spec) state {
 	return out
 }
 
-// maxHandoverBytes bounds the part of the conversation that a new guest gets at its start, in bytes.
+// maxHandoverBytes is how much of the conversation a guest gets when it starts after a migration, in bytes.
 const maxHandoverBytes = 256 << 10
 
-// startMessages returns the messages that a new guest gets at its start: the newest ones of the conversation. There are
-// none, unless the agent was migrated to another module.
+// startMessages returns the newest messages of the conversation for the start of a new guest. It returns nil unless the
+// agent was migrated from another module.
 func (s *state) startMessages() (out []abi.Message) {
 	bytes := 0
 	for _, m := range slices.Backward(s.messages) {
@@ -140,7 +140,7 @@ func (s *state) setStopped() {
 	s.status, s.stopReason, s.failure = wasmagentv1.AgentState_AGENT_STATE_STOPPED, wasmagentv1.StopReason_STOP_REASON_EXPLICIT, nil
 }
 
-// setIdle changes the state to idle, in which the agent takes prompts.
+// setIdle changes the state to idle, in which the agent accepts prompts.
 func (s *state) setIdle() {
 	s.status, s.stopReason, s.failure = wasmagentv1.AgentState_AGENT_STATE_IDLE, wasmagentv1.StopReason_STOP_REASON_UNSPECIFIED, nil
 	s.stoppedByOperator, s.restorableUntil = false, time.Time{}
@@ -152,7 +152,7 @@ func (s *state) refusesPrompts() bool {
 		s.status == wasmagentv1.AgentState_AGENT_STATE_TERMINATED
 }
 
-// record returns the stored form of the agent in a state, without the head of its journal.
+// record encodes the agent in the state s for storage, without the head of its journal.
 func (a *Agent) record(s *state) *wasmstorev1.Record {
 	r := &wasmstorev1.Record{
 		Id: a.ID, Creator: a.Creator, Template: a.Template, Guest: a.Guest, ModuleDigest: s.module, Instructions: a.Instructions, Config: a.Config, Manifest: a.Manifest,
@@ -169,7 +169,7 @@ func (a *Agent) record(s *state) *wasmstorev1.Record {
 	return r
 }
 
-// stateProto returns the stored form of the part of a state that turns change.
+// stateProto encodes the fields of a state that turns can change.
 func (s *state) stateProto() *wasmstorev1.State {
 	out := &wasmstorev1.State{Memory: s.memory, Sequence: s.sequence, Turns: int32(s.turns), Messages: s.messages, Todos: s.todos}
 	for f := range s.files.All() {
@@ -178,7 +178,7 @@ func (s *state) stateProto() *wasmstorev1.State {
 	return out
 }
 
-// restore replaces the part of the state that turns change by a stored one.
+// restore sets the fields of the state that turns can change to the values in stored.
 func (s *state) restore(stored *wasmstorev1.State, bounds files.Bounds) {
 	s.memory, s.sequence, s.turns, s.messages, s.todos = stored.GetMemory(), stored.GetSequence(), int(stored.GetTurns()), stored.GetMessages(), stored.GetTodos()
 	s.messageBytes = 0
@@ -208,7 +208,7 @@ func specAndState(r *wasmstorev1.Record) (Spec, state) {
 	return spec, s
 }
 
-// Proto returns the limits in their form in responses.
+// Proto converts the limits to the message for responses.
 func (l Limits) Proto() *wasmagentv1.Limits {
 	return &wasmagentv1.Limits{
 		MemoryMib: new(int32(l.Memory >> 20)), FuelMillions: new(int32(l.Fuel / 1_000_000)), EffectsPerTurn: new(int32(l.Effects)), Deadline: durationpb.New(l.Deadline),

@@ -16,50 +16,51 @@ import (
 )
 
 const (
-	// maxEnvelope bounds an envelope of a guest, in bytes.
+	// maxEnvelope is the maximum size of an envelope from a guest, in bytes.
 	maxEnvelope = 1 << 20
-	// maxCancels is how many cancel envelopes a guest gets after its caller gave up. After that, the turn is undone.
+	// maxCancels is how many cancel envelopes a guest gets after its caller has given up. If the guest still does not end
+	// its turn, the turn is undone.
 	maxCancels = 3
-	// maxSleep bounds the total time that a turn sleeps.
+	// maxSleep is the maximum total time that a turn may sleep.
 	maxSleep = 10 * time.Minute
-	// maxResultBytes bounds the result of an effect, in bytes. The JSON of a result, and the answer of a tool, may have
-	// four times as many bytes.
+	// maxResultBytes is the maximum size of the result of an effect, in bytes. The JSON encoding of a result, and the
+	// answer of a tool, may be four times as large.
 	maxResultBytes = 256 << 10
 	// maxTurnEventBytes bounds the total size of one turn's events, in bytes.
 	maxTurnEventBytes = 32 << 20
-	// flushInterval is how long events of a turn may wait until they are stored, and maxWaitingEvents is how many
-	// events may wait. Readers of the journal see only stored events.
+	// flushInterval is how long the events of a turn may be buffered before they are stored, and maxWaitingEvents is how
+	// many may be buffered. Readers of the journal see only stored events.
 	flushInterval    = time.Second
 	maxWaitingEvents = 64
-	// maxPrintedBytes bounds the output of a guest that the journal records in one turn, in bytes. The output of a step
-	// that fails is recorded in addition.
+	// maxPrintedBytes is how much guest output the journal records per turn, in bytes. The output of a failed step is
+	// recorded in addition.
 	maxPrintedBytes = 64 << 10
 )
 
 // A turn is the work of an agent on one prompt.
 type turn struct {
-	// ctx ends with the turn; cancel cancels it with a cause. callerCtx ends when the caller of the prompt gives up;
+	// ctx ends with the turn. cancel cancels ctx with a cause. callerCtx ends when the caller of the prompt gives up.
 	// unfollow detaches the turn from its caller.
 	ctx       context.Context //nolint:containedctx // it is the context of one turn
 	cancel    context.CancelCauseFunc
 	callerCtx context.Context //nolint:containedctx // see above
 	unfollow  func() (stopped bool)
 	progress  func(string)
-	// releaseSlot gives the guest's slot back; nil if the guest has no slot. parked is closed when the caller of the
-	// prompt need not wait any longer, because the turn waits for an approval.
+	// releaseSlot releases the guest's slot; nil if the guest has no slot. parked is closed when the turn waits for an
+	// approval and the caller of the prompt no longer needs to wait.
 	releaseSlot func()
 	parked      chan struct{}
-	// detached is true if the turn continues without its caller. madeCalls is true if the turn made a call, or may have
-	// made one. done is closed after the turn has ended.
+	// detached is true if the turn continues without its caller. madeCalls is true if the turn has made a call, or may
+	// have. done is closed after the turn has ended.
 	detached, madeCalls bool
 	done                chan struct{}
-	// modelMissing is true if the guest asked for a model and no model is configured.
+	// modelMissing is true if the guest has asked a model although no model is configured.
 	modelMissing bool
 	// stateBefore is the state to which the agent returns if the turn is undone.
 	stateBefore state
-	// waiting describes what the turn waits for; nil if it does not wait. The mutex of the agent guards it.
+	// waiting describes what the turn waits for; nil if it does not wait. The agent's mutex guards this field.
 	waiting *wasmagentv1.Waiting
-	// approval is the id of the approval that the turn waits for; empty if there is none.
+	// approval is the id of the approval for which the turn waits; empty if the turn does not wait for one.
 	approval string
 
 	instance    *worker.Instance
@@ -68,20 +69,18 @@ type turn struct {
 	workTime    time.Duration
 	sleepTime   time.Duration
 
-	// startFuel is the fuel that the start of the guest used, and startOutput is the output of the start.
+	// startFuel is the fuel that the guest used when it started, and startOutput is what it printed.
 	startFuel   int64
 	startOutput string
-	// lastEmitted is the event of the guest's newest envelope. eventContext has the decision and the approval for the
-	// next event. interrupted describes the interrupted effect with which a continued turn begins.
+	// lastEmitted is the event of the guest's newest envelope. eventContext contains the decision id and the approval id
+	// for the next event. interrupted describes the effect that was running when the process of a resumed turn ended.
 	lastEmitted  *wasmagentv1.Event
 	eventContext *wasmagentv1.Event
 	interrupted  interruptedCall
-	// flushedAt is the time at which events were last stored, and eventBytes is the total size of the turn's events, in
-	// bytes.
+	// flushedAt is when events were last stored, and eventBytes is the total size of the turn's events, in bytes.
 	flushedAt  time.Time
 	eventBytes int64
-	// printedBytes is the size of the guest's output in this turn, in bytes. failedOutput is the output of a step that
-	// failed.
+	// printedBytes is the size of the guest's output in this turn, in bytes. failedOutput is the output of a failed step.
 	printedBytes int
 	failedOutput string
 }
@@ -97,22 +96,23 @@ func (t *turn) storeTurn() store.Turn {
 // A Prompt is input for an agent.
 type Prompt struct {
 	Input string
-	// Caller is the caller. If the caller's context ends, the turn is undone, unless it waits for an approval. A caller
-	// whose turn waits for an approval waits at most for ApprovalWait; the turn then continues without it.
+	// Caller describes the caller. If the caller's context ends, the turn is undone, unless the turn waits for an
+	// approval. ApprovalWait is how long the caller waits for an approval. After that time, the turn continues without the
+	// caller.
 	Caller       Caller
 	ApprovalWait time.Duration
-	// Progress receives the agent's progress as texts for people. It must not block. It is not called after
-	// [Agent.Prompt] has returned. It may be nil.
+	// Progress receives human-readable progress messages. It must not block, and may be nil. It is not called after
+	// [Agent.Prompt] has returned.
 	Progress func(string)
 }
 
 // Answer is the result of a prompt.
 type Answer struct {
-	// Text is the agent's answer; empty if IsParked is set.
+	// Text is the agent's answer. It is empty if IsParked is set.
 	Text string
-	// IsParked is true if the turn waits for an approval. It continues by itself.
+	// IsParked is true if the turn waits for an approval. The turn continues in the background.
 	IsParked bool
-	// Agent describes the agent after the turn, or at the time of the return if IsParked is set.
+	// Agent describes the agent after the turn. If IsParked is set, it describes the agent when [Agent.Prompt] returned.
 	Agent *wasmagentv1.Agent
 }
 
@@ -128,7 +128,7 @@ var (
 )
 
 // Prompt runs a turn of the agent. Errors: [ErrBusy], [ErrTerminated], [ErrStopped], [ErrFailed], [ErrTurnFailed],
-// [ErrPromptsFull], [ErrUnavailable], [ErrNotStored], [ErrTurnLost], those of the host and of the context.
+// [ErrPromptsFull], [ErrUnavailable], [ErrNotStored], [ErrTurnLost], or an error from the host or the context.
 func (a *Agent) Prompt(p Prompt) (Answer, error) {
 	listens := &progressListener{progress: p.Progress}
 	defer listens.stop()
@@ -166,8 +166,8 @@ func (a *Agent) Prompt(p Prompt) (Answer, error) {
 	}
 }
 
-// runTurn runs a turn to its end and returns the answer. If this program panics, the turn fails in the same way as
-// after a trap of the guest.
+// runTurn runs a turn to its end and returns the answer. A panic in this program makes the turn fail in the same way as
+// a trap in the guest.
 func (a *Agent) runTurn(t *turn, run func() (abi.GuestEnvelope, []byte, error)) (answer Answer, err error) {
 	envelope, memory, err := func() (envelope abi.GuestEnvelope, memory []byte, err error) {
 		defer func() {
@@ -175,8 +175,8 @@ func (a *Agent) runTurn(t *turn, run func() (abi.GuestEnvelope, []byte, error)) 
 				a.Host.LogPanic(t.ctx, a, fault, debug.Stack())
 				err = errPanic
 			}
-			if t.instance != nil { // otherwise the guest gave its slot away and was not restored
-				_ = t.instance.Close(context.WithoutCancel(t.ctx)) // if its worker is gone, so is the instance
+			if t.instance != nil { // nil if the guest has released its slot and could not be restored
+				_ = t.instance.Close(context.WithoutCancel(t.ctx)) // fails if the worker has ended, which also ends the instance
 			}
 		}()
 		return run()
@@ -191,8 +191,8 @@ func (a *Agent) runTurn(t *turn, run func() (abi.GuestEnvelope, []byte, error)) 
 	return answer, err
 }
 
-// endTurnSafely ends the turn. If that panics, endTurnSafely marks the agent as lost. Otherwise the agent in memory
-// would keep a turn that never ends.
+// endTurnSafely ends the turn. If ending the turn panics, endTurnSafely makes sure that the agent is loaded again.
+// Otherwise the agent in memory would keep a turn that never ends.
 func (a *Agent) endTurnSafely(t *turn, envelope abi.GuestEnvelope, memory []byte, cause error) (answer Answer, err error) {
 	defer func() {
 		fault := recover()
@@ -208,8 +208,8 @@ func (a *Agent) endTurnSafely(t *turn, envelope abi.GuestEnvelope, memory []byte
 	return a.endTurn(t, envelope, memory, cause)
 }
 
-// Shutdown cancels the running turn because the service stops, and waits for its end. A turn without a caller is
-// continued by the next process.
+// Shutdown cancels the running turn because the service stops, and waits for its end. If the turn has no caller, the
+// next process continues it.
 func (a *Agent) Shutdown() {
 	a.mu.Lock()
 	t := a.turn
@@ -220,7 +220,7 @@ func (a *Agent) Shutdown() {
 	}
 }
 
-// beginTurn starts a turn, unless the state of the agent does not allow prompts.
+// beginTurn starts a turn, or returns an error if the state of the agent does not allow prompts.
 func (a *Agent) beginTurn(p Prompt) (*turn, error) {
 	ctx := p.Caller.Context
 	if err := a.lockForChange(ctx, false); err != nil {
@@ -245,7 +245,7 @@ func (a *Agent) beginTurn(p Prompt) (*turn, error) {
 	return t, nil
 }
 
-// newTurn returns a new turn. The caller holds the agent's mutex and prevents other changes of the agent.
+// newTurn returns a new turn. The caller must hold the agent's mutex and prevent other changes of the agent.
 func (a *Agent) newTurn(ctx context.Context) *turn {
 	t := &turn{stateBefore: a.state, parked: make(chan struct{}), done: make(chan struct{}), flushedAt: time.Now()}
 	t.stateBefore.files = a.files.Clone()
@@ -287,7 +287,7 @@ func (a *Agent) runEffects(t *turn, envelope abi.GuestEnvelope) (_ abi.GuestEnve
 			}
 			t.interrupted = interruptedCall{}
 		}
-		if t.callerCtx.Err() != nil { // the caller gave up during the effect, which the journal has
+		if t.callerCtx.Err() != nil { // the caller has given up during the effect, which is already in the journal
 			if cancels++; cancels > maxCancels {
 				return envelope, nil, errCancelled
 			}
@@ -336,8 +336,8 @@ func (a *Agent) startNewGuest(t *turn) (err error) {
 	return nil
 }
 
-// guestOrigin returns the clock and the random seed of the guest at its start. They are always the same, so that the
-// guest can be run again from its journal.
+// guestOrigin returns the clock and the random seed of the guest at its start. They depend only on the agent's
+// creation, so that the guest can be rerun from its journal.
 func (a *Agent) guestOrigin() engine.Origin {
 	return engine.Origin{Clock: uint64(a.JournalCreatedAt.UnixNano()), Seed: sha256.Sum256([]byte(a.JournalID))}
 }
@@ -346,7 +346,7 @@ func (a *Agent) engineLimits() engine.Limits {
 	return engine.Limits{Memory: a.Limits.Memory, Envelope: maxEnvelope}
 }
 
-// giveEnvelope records an envelope in the journal and gives it to the guest.
+// giveEnvelope records an envelope in the journal and sends it to the guest.
 func (a *Agent) giveEnvelope(t *turn, in abi.HostEnvelope) (abi.GuestEnvelope, error) {
 	a.mu.Lock()
 	a.sequence++
@@ -384,7 +384,7 @@ func (a *Agent) flushIfDue(t *turn) error {
 	return a.flushEvents(t.ctx, t.storeTurn())
 }
 
-// stepGuest gives the guest an envelope that is in the journal already, and records the guest's answer.
+// stepGuest sends the guest an envelope that is already in the journal, and records the guest's answer.
 func (a *Agent) stepGuest(t *turn, text []byte) (abi.GuestEnvelope, error) {
 	remaining := a.Limits.Deadline - t.workTime
 	if remaining <= 0 {
@@ -408,7 +408,7 @@ func (a *Agent) stepGuest(t *turn, text []byte) (abi.GuestEnvelope, error) {
 	return envelope, nil
 }
 
-// recordOutput records the guest's output, up to maxPrintedBytes bytes in a turn.
+// recordOutput records the guest's output, up to maxPrintedBytes per turn.
 func (a *Agent) recordOutput(t *turn, text string) {
 	if text == "" || t.printedBytes > maxPrintedBytes {
 		return
@@ -428,14 +428,14 @@ func (a *Agent) recordEvent(t *turn, e *wasmagentv1.Event, envelope []byte) *was
 	return out
 }
 
-// recordEffectEvent records an event about the effect that the guest asked for last.
+// recordEffectEvent records an event about the effect that the guest requested last.
 func (a *Agent) recordEffectEvent(t *turn, kind wasmagentv1.EventKind) {
 	a.recordEvent(t, &wasmagentv1.Event{
 		Kind: kind, Effect: t.lastEmitted.GetEffect(), EffectSequence: t.lastEmitted.GetSequence(), ApprovalId: t.eventContext.GetApprovalId(), DecisionId: t.eventContext.GetDecisionId(),
 	}, nil)
 }
 
-// effectKinds maps the guest's messages to the kinds of effects in events.
+// effectKinds maps the kinds of guest envelopes to the effect kinds in events.
 var effectKinds = map[string]wasmagentv1.EffectKind{
 	abi.Model: wasmagentv1.EffectKind_EFFECT_KIND_MODEL, abi.Tool: wasmagentv1.EffectKind_EFFECT_KIND_TOOL, abi.FS: wasmagentv1.EffectKind_EFFECT_KIND_FS,
 	abi.Todo: wasmagentv1.EffectKind_EFFECT_KIND_TODO, abi.Emit: wasmagentv1.EffectKind_EFFECT_KIND_EMIT, abi.Tools: wasmagentv1.EffectKind_EFFECT_KIND_TOOLS, abi.Sleep: wasmagentv1.EffectKind_EFFECT_KIND_SLEEP,

@@ -14,8 +14,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/wasmmeter"
 )
 
-// maxReturnPoints bounds the number of positions to which a journal returns, and maxReturnBytes the total size of their
-// memories, in bytes. maxRerunFuel bounds the fuel of a journal that is run again; that much takes some minutes.
+// maxReturnPoints is the maximum number of journal positions to which an agent returns, and maxReturnBytes is the
+// maximum total size of the guest's memory at these positions, in bytes. maxRerunFuel is the maximum fuel for rerunning
+// a journal, which takes some minutes.
 const (
 	maxReturnPoints = 64
 	maxReturnBytes  = 128 << 20
@@ -32,21 +33,21 @@ func positionOf(e *wasmagentv1.Event) journalPosition {
 	return journalPosition{e.GetEpoch(), e.GetSequence()}
 }
 
-// replayPlan has the facts about a journal that are needed before it is run again.
+// replayPlan contains the facts about a journal that must be known before the journal is rerun.
 type replayPlan struct {
-	// undoneTurns has the first input of each turn that was undone. returnPoints has the positions to which the journal
-	// returns.
+	// undoneTurns contains the position of the first input of each undone turn. returnPoints contains the positions to
+	// which the agent returns later.
 	undoneTurns, returnPoints map[journalPosition]bool
-	// module is the digest of the newest module that ran, and modules has the digests of all modules.
+	// module is the digest of the module that ran last, and modules contains the digests of all modules that ran.
 	module  string
 	modules map[string]bool
-	// otherMeter is true if the fuel was counted by another version of the meter.
+	// otherMeter is true if another version of the fuel meter counted the fuel.
 	otherMeter bool
 }
 
-// Verify checks the hash chain of the journal, compares the stored agent with the journal, and runs the guest again:
-// each effect and the fuel must be the same. It does not change the stored agent. An agent that differs takes no more
-// prompts.
+// Verify checks the hash chain of the journal, compares the stored agent with the journal, and reruns the guest. All
+// effects and the fuel must be the same as in the journal. Verify does not change the stored agent. If the agent
+// differs from its journal, it accepts no more prompts.
 func (a *Agent) Verify(ctx context.Context) (*wasmagentv1.VerifyAgentResponse, error) {
 	leave, err := a.Host.AcquireSlot(ctx, a, false)
 	if err != nil {
@@ -82,7 +83,7 @@ func (a *Agent) Verify(ctx context.Context) (*wasmagentv1.VerifyAgentResponse, e
 	return resp, a.rerunJournal(ctx, p, saved, storedState, resp)
 }
 
-// canRunModules reports whether all of these modules can run here.
+// canRunModules reports whether this process can run all of these modules.
 func (a *Agent) canRunModules(ctx context.Context, modules map[string]bool) bool {
 	for digest := range modules {
 		if a.Host.EnsureModule(ctx, a, digest) != nil {
@@ -100,7 +101,7 @@ func (a *Agent) invalidateOthers(ctx context.Context) error {
 	return storeError(a.Store.RaiseVersion(ctx, a.ID))
 }
 
-// readStored returns the agent from the store. It may be newer than the agent in memory.
+// readStored returns the agent from the store. The stored agent may be newer than the agent in memory.
 func (a *Agent) readStored(ctx context.Context) (r *wasmstorev1.Record, s *wasmstorev1.State, err error) {
 	for range 2 { // the end of a turn may replace the state between the two reads
 		row, err := a.Store.Get(ctx, a.ID)
@@ -119,7 +120,7 @@ func (a *Agent) readStored(ctx context.Context) (r *wasmstorev1.Record, s *wasms
 }
 
 // verifyStored checks the hash chain of the journal, and compares the stored agent with the journal. Errors:
-// [events.ErrChain] and [ErrStateDiffers], which it also writes to the response; the store's.
+// [events.ErrChain] or [ErrStateDiffers], which are also written to resp, or an error from the store.
 func (a *Agent) verifyStored(ctx context.Context, saved *wasmstorev1.Record, storedState *wasmstorev1.State, resp *wasmagentv1.VerifyAgentResponse) (replayPlan, error) {
 	p := replayPlan{undoneTurns: make(map[journalPosition]bool), returnPoints: make(map[journalPosition]bool), modules: make(map[string]bool)}
 	found, err := a.readPlan(ctx, saved.GetHead(), &p, resp)
@@ -148,7 +149,8 @@ func (a *Agent) verifyStored(ctx context.Context, saved *wasmstorev1.Record, sto
 	return p, nil
 }
 
-// compareSnapshots checks that the states of all snapshots have the digests in the record.
+// compareSnapshots checks the state of each snapshot against its digest in the record. It returns the first difference,
+// or nil.
 func (a *Agent) compareSnapshots(ctx context.Context, saved *wasmstorev1.Record) (*wasmagentv1.StoredDifference, error) {
 	for _, k := range saved.GetKept() {
 		_, err := a.Store.State(ctx, a.ID, k.GetStateKey(), k.GetSnapshot().GetDigest())
@@ -163,7 +165,7 @@ func (a *Agent) compareSnapshots(ctx context.Context, saved *wasmstorev1.Record)
 	return nil, nil //nolint:nilnil // all snapshots are unchanged
 }
 
-// rerunJournal runs the guest again with the inputs from the journal, and writes the result to the response.
+// rerunJournal reruns the guest with the inputs from the journal, and writes the result to resp.
 func (a *Agent) rerunJournal(ctx context.Context, p replayPlan, saved *wasmstorev1.Record, storedState *wasmstorev1.State, resp *wasmagentv1.VerifyAgentResponse) error {
 	resp.ModuleDigest = p.module
 	r := &rerun{Agent: a, replayPlan: p, resp: resp, memories: make(map[journalPosition][]byte)}
@@ -214,9 +216,9 @@ func (a *Agent) eachEvent(ctx context.Context, id string, upTo int64, do func(e 
 	return nil
 }
 
-// readPlan checks the hash chain of the journal and fills the plan.
+// readPlan checks the hash chain of the journal and fills p.
 func (a *Agent) readPlan(ctx context.Context, head *wasmstorev1.Head, p *replayPlan, resp *wasmagentv1.VerifyAgentResponse) (*coverage, error) {
-	var first journalPosition // the first input of the present turn
+	var first journalPosition // position of the first input of the current turn
 	started := false
 	c := &coverage{head: events.EmptyHead(a.JournalID)}
 	err := a.eachEvent(ctx, a.ID, head.GetPlace(), func(e *wasmstorev1.StoredEvent) error {

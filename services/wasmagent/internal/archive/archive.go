@@ -1,5 +1,6 @@
-// Package archive encodes and decodes archives of agents. An archive is a signed tar file with everything that another
-// installation needs to run the agent (sluice/wasmagent/v1/archive.proto). Archives of the same agent are equal.
+// Package archive encodes and decodes archives of agents. An archive is a signed tar file that contains everything that
+// another installation needs to run the agent (see sluice/wasmagent/v1/archive.proto). Archives of the same agent state
+// are byte-for-byte equal.
 package archive
 
 import (
@@ -25,7 +26,7 @@ import (
 	wasmstorev1 "github.com/sluice-mesh/sluice/gen/sluice/wasmstore/v1"
 )
 
-// MaxBytes bounds an archive, in bytes.
+// MaxBytes is the maximum size of an archive, in bytes.
 const MaxBytes = 64 << 20
 
 // formVersion is the version of the format of agent.json.
@@ -46,12 +47,11 @@ const (
 
 // Errors of archives, for [errors.Is].
 var (
-	// ErrInvalid means that the bytes are not an archive, or that the archive was changed. The wrapping error says
-	// where.
+	// ErrInvalid means that the bytes are not an archive, or that the archive was modified. The wrapping error says where.
 	ErrInvalid = errors.New("the archive is invalid")
-	// ErrSignature means that no accepted key has signed the archive.
+	// ErrSignature means that the archive was not signed with an accepted key.
 	ErrSignature = errors.New("no accepted key has signed the archive")
-	// ErrLarge means that the archive exceeds its bound.
+	// ErrLarge means that the archive exceeds [MaxBytes].
 	ErrLarge = fmt.Errorf("the archive has more than %d MiB", MaxBytes>>20)
 )
 
@@ -97,9 +97,8 @@ func Decode(text []byte, keys []ed25519.PublicKey) (c Content, err error) {
 	if c, err = contentOf(parts); err != nil {
 		return c, fmt.Errorf("%w: %w", ErrInvalid, err)
 	}
-	// The content is encoded again, and the bytes must be the same. This ensures that there is nothing between the
-	// parts,
-	// and that no other program reads the archive differently.
+	// Encoding the content again must produce the same bytes. This ensures that there is nothing between the parts, and
+	// that no other program parses the archive differently.
 	reencoded, err := c.parts()
 	if err != nil {
 		return c, err
@@ -154,7 +153,7 @@ func (c Content) parts() (map[string][]byte, error) {
 	return parts, nil
 }
 
-// canonicalJSON returns a message as JSON in the form of RFC 8785.
+// canonicalJSON encodes a message as canonical JSON (RFC 8785).
 func canonicalJSON(m proto.Message) ([]byte, error) {
 	text, err := protojson.Marshal(m)
 	if err != nil {
@@ -218,14 +217,14 @@ func unpack(text []byte) (map[string][]byte, error) {
 		if err != nil {
 			return nil, err
 		}
-		if remaining -= len(part); remaining < 0 { // a sparse file may be larger than its entry
+		if remaining -= len(part); remaining < 0 { // a sparse file may be larger than its tar entry
 			return nil, fmt.Errorf("%.64q is larger than the archive", h.Name)
 		}
 		parts[h.Name] = append([]byte{}, part...)
 	}
 }
 
-// contentOf decodes the parts of an archive.
+// contentOf decodes the content of an archive from its parts.
 func contentOf(parts map[string][]byte) (c Content, err error) {
 	c = Content{Agent: new(wasmagentv1.ArchivedAgent), State: &wasmstorev1.State{Memory: parts[memoryName]}, Module: parts[moduleName]}
 	if err := readMessage(agentName, parts[agentName], c.Agent); err != nil {
@@ -259,7 +258,7 @@ func contentOf(parts map[string][]byte) (c Content, err error) {
 	return c, c.readFiles(parts)
 }
 
-// readFiles decodes the agent's files. The times of their last writes are in agent.json.
+// readFiles decodes the agent's files. It takes the modification times from agent.json.
 func (c *Content) readFiles(parts map[string][]byte) error {
 	modified := make(map[string]*timestamppb.Timestamp)
 	for _, f := range c.Agent.GetDetail().GetFiles() {
@@ -287,8 +286,8 @@ func readMessage(name string, text []byte, into proto.Message) error {
 	return nil
 }
 
-// readLines decodes messages, one on each line. next returns the message for a line, and done is called after it was
-// decoded.
+// readLines decodes a part with one message per line. next returns the message into which a line is decoded. done is
+// called after the line was decoded.
 func readLines(name string, parts map[string][]byte, next func() proto.Message, done func()) error {
 	text, ok := parts[name]
 	if !ok || len(text) > 0 && text[len(text)-1] != '\n' {

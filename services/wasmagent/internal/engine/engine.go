@@ -1,7 +1,7 @@
 // Package engine runs guests: WebAssembly modules that get an envelope, compute, and return an envelope. A guest has no
 // access to files, clocks or the network. The same envelopes lead to the same answers and use the same fuel. Between
-// two envelopes, the state of a guest consists of its memory and its globals. It can be stored, and restored in another
-// process. Package worker uses this package.
+// two envelopes, the state of a guest consists of its memory and its globals. This state can be stored, and restored in
+// another process. Package worker uses this package.
 package engine
 
 import (
@@ -31,7 +31,7 @@ const (
 	exportCommand = "_start"      // exported only by commands
 )
 
-// buildModes is the advice in the error for a module that is a command.
+// buildModes is the advice in the error message for a module that is a command.
 const buildModes = "Build it as a reactor (library): with Go by -buildmode=c-shared and GOOS=wasip1 GOARCH=wasm, with TinyGo by -buildmode=c-shared and -target=wasip1, " +
 	"with Rust by the crate type cdylib for wasm32-wasip1, with clang by -mexec-model=reactor"
 
@@ -41,7 +41,7 @@ var (
 	ErrFuel = errors.New("the guest has no fuel left")
 	// ErrMemory means that the guest requested more memory than its limit.
 	ErrMemory = errors.New("the guest requested more memory than its limit")
-	// ErrSystem means that the system has no memory left, although the guest has not reached its limit.
+	// ErrSystem means that the operating system has no memory left, although the guest has not reached its limit.
 	ErrSystem = errors.New("there is no memory left for guests")
 	// ErrDeadline means that the step did not end before its deadline.
 	ErrDeadline = errors.New("the guest took too long")
@@ -49,7 +49,7 @@ var (
 	ErrTrap = errors.New("the guest trapped")
 )
 
-// features is WebAssembly 2.0 without reference types. References could be stored in tables, which snapshots do not
+// features is WebAssembly 2.0 without reference types. Guests could store references in tables, which snapshots do not
 // contain.
 const features = api.CoreFeaturesV2 &^ api.CoreFeatureReferenceTypes
 
@@ -60,8 +60,9 @@ type Engine struct {
 	pool    sparePool
 }
 
-// New returns an engine that caches compiled modules in a folder, which it creates if needed. No other user may write
-// to the folder, because its content is executed. If cache is empty, nothing is cached. The caller closes the engine.
+// New returns an engine that caches compiled modules in a folder, which it creates if needed. No other user may have
+// write access to the folder, because its content is executed. If cache is empty, nothing is cached. The caller closes
+// the engine.
 func New(ctx context.Context, cache string) (*Engine, error) {
 	e := new(Engine)
 	cfg := wazero.NewRuntimeConfigCompiler().WithCoreFeatures(features).WithDebugInfoEnabled(false)
@@ -99,18 +100,18 @@ type Program struct {
 
 	engine   *Engine
 	compiled wazero.CompiledModule
-	// state has the names of the globals that are part of the guest's state. pages is the size of the initial memory in
-	// pages of WebAssembly.
+	// state contains the export names of the globals that are part of the guest's state. pages is the size of the initial
+	// memory, in WebAssembly pages.
 	state []string
 	pages uint32
-	// image is the initial memory. The first instance sets it, once.
+	// image is the initial memory. The first instance sets it.
 	image image
 	first sync.Once
 }
 
-// Compile parses, meters and compiles a module. That takes about a second for a module of Go's compiler, and does not
-// end early if ctx ends. Errors: those of [wasmmeter.Parse], and [wasmmeter.ErrUnsupported] for a module that is not a
-// guest.
+// Compile parses, meters and compiles a module. Compiling a module that Go's compiler produced takes about a second,
+// and does not stop early if ctx ends. Errors: those of [wasmmeter.Parse], and [wasmmeter.ErrUnsupported] if the module
+// is not a guest.
 func (e *Engine) Compile(ctx context.Context, text []byte) (*Program, error) {
 	m, err := wasmmeter.Parse(text)
 	if err != nil {
@@ -130,10 +131,10 @@ func (e *Engine) Compile(ctx context.Context, text []byte) (*Program, error) {
 	return &Program{Digest: m.Digest, engine: e, compiled: compiled, state: m.StateGlobals(), pages: m.Memory.Min}, nil
 }
 
-// Close releases the compiled module. Instances that run can continue.
+// Close releases the compiled module. Running instances can continue.
 func (p *Program) Close(ctx context.Context) error { return p.compiled.Close(ctx) }
 
-// signatures has the types of the functions that a guest must export.
+// signatures contains the types of the functions that a guest must export.
 var signatures = map[string]wasmmeter.FuncType{
 	exportVersion: {Results: []wasmmeter.ValueType{wasmmeter.I32}},
 	exportAlloc:   {Params: []wasmmeter.ValueType{wasmmeter.I32}, Results: []wasmmeter.ValueType{wasmmeter.I32}},

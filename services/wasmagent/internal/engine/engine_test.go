@@ -14,8 +14,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/wasmmeter"
 )
 
-// TestStep_GuestAsksForEffects checks that the guest script asks for the effects of its prompt, one at a time, and
-// then answers.
+// TestStep_GuestAsksForEffects checks that the guest script requests the effects in its prompt one at a time, and then
+// answers.
 func TestStep_GuestAsksForEffects(t *testing.T) {
 	t.Parallel()
 	in := startInstance(t, compileModule(t, guesttest.Module(t, guesttest.Guests+"script")))
@@ -52,7 +52,7 @@ func TestStep_GuestAsksForEffects(t *testing.T) {
 }
 
 // TestStep_CancelEndsPrompt checks that a guest that waits for an effect ends its turn after a cancel envelope, and
-// takes the next prompt.
+// then accepts the next prompt.
 func TestStep_CancelEndsPrompt(t *testing.T) {
 	t.Parallel()
 	in := startInstance(t, compileModule(t, guesttest.Module(t, guesttest.Guests+"script")))
@@ -67,14 +67,14 @@ func TestStep_CancelEndsPrompt(t *testing.T) {
 	}
 }
 
-// turnEnvelopes has the envelopes of a turn in which the guest computes, allocates and waits.
+// turnEnvelopes contains the envelopes of a turn in which the guest computes, allocates and waits.
 var turnEnvelopes = []envelope{
 	{"kind": "start"},
 	{"kind": "prompt", "input": strings.Repeat("emit something of some length\nwrite a.txt b\ntodo pending c\n", 20)},
 	{"kind": "effect_result"}, {"kind": "effect_result"}, {"kind": "effect_result"}, {"kind": "effect_result"},
 }
 
-// TestStep_IsDeterministic checks that two instances in different engines give the same answers to the same
+// TestStep_IsDeterministic checks that two instances in different engines return the same answers to the same
 // envelopes, and use the same fuel.
 func TestStep_IsDeterministic(t *testing.T) {
 	t.Parallel()
@@ -89,8 +89,8 @@ func TestStep_IsDeterministic(t *testing.T) {
 	}
 }
 
-// Cases W1, W2, W3 and W7. Each kind of endless work ends when its fuel is used up, and when its deadline has passed.
-// After that, the instance can't be used.
+// Cases W1, W2, W3 and W7. Each kind of endless work ends when its fuel is used up, and also when its deadline has
+// passed. The instance is then unusable.
 func TestStep_EndlessWorkEnds(t *testing.T) {
 	t.Parallel()
 	for name, h := range map[string]guesttest.HandMade{
@@ -134,7 +134,8 @@ func TestStep_EndlessWorkEnds(t *testing.T) {
 	}
 }
 
-// Case W7. A guest that calls the host without a loop ends when its fuel is used up, instead of at the end of its code.
+// Case W7. A guest that makes many host calls without a loop ends as soon as its fuel is used up, before the end of its
+// code.
 func TestStep_HostCallsUseFuel(t *testing.T) {
 	t.Parallel()
 	write := guesttest.Concat(guesttest.I32(1), guesttest.I32(0), guesttest.I32(1), guesttest.I32(16), guesttest.Code{0x10, 0, 0x1a})
@@ -149,7 +150,7 @@ func TestStep_HostCallsUseFuel(t *testing.T) {
 	}
 }
 
-// Cases W2, W4, W8, W9 and W11. A fault of a guest ends that guest, and no other one.
+// Cases W2, W4, W8, W9 and W11. A fault in a guest ends that guest and no other guest.
 func TestStep_FaultEndsOnlyItsGuest(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -184,7 +185,7 @@ func TestStep_FaultEndsOnlyItsGuest(t *testing.T) {
 	}
 }
 
-// Case W13. A second step is refused while a step runs.
+// Case W13. An instance refuses a second step while a step runs.
 func TestStep_IsRefusedWhileAnotherRuns(t *testing.T) {
 	t.Parallel()
 	in := startInstance(t, compileModule(t, guesttest.HandMade{Step: guesttest.Endless}.Module()))
@@ -199,7 +200,7 @@ func TestStep_IsRefusedWhileAnotherRuns(t *testing.T) {
 		if err != nil && strings.Contains(err.Error(), "another call uses the instance") {
 			break
 		}
-		if errors.Is(err, engine.ErrFuel) { // it began before the other step
+		if errors.Is(err, engine.ErrFuel) { // this step began before the other step
 			t.Skip("the second step began first")
 		}
 	}
@@ -209,8 +210,8 @@ func TestStep_IsRefusedWhileAnotherRuns(t *testing.T) {
 	}
 }
 
-// TestCompile_RefusesModulesThatAreNotGuests checks that a module that is not a guest is refused, with an error that
-// names what it lacks.
+// TestCompile_RefusesModulesThatAreNotGuests checks that a module that is not a guest is refused with an error that
+// says what is missing.
 func TestCompile_RefusesModulesThatAreNotGuests(t *testing.T) {
 	t.Parallel()
 	e := newEngine(t)
@@ -243,7 +244,7 @@ func TestStart_RefusesModuleWithTooMuchMemory(t *testing.T) {
 	}
 }
 
-// BenchmarkStep measures one step of the guest script, with which it asks for an effect.
+// BenchmarkStep measures one step in which the guest script requests an effect.
 func BenchmarkStep(b *testing.B) {
 	in := startInstance(b, compileModule(b, guesttest.Module(b, guesttest.Guests+"script")))
 	step(b, in, envelope{"kind": "start"})

@@ -15,22 +15,22 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/wasmmeter"
 )
 
-// A guest can import the refill of its fuel, and the part of WASI (preview 1) that language runtimes call at their
-// start. None of these functions gives access to the host: the clock moves only while the guest sleeps, random numbers
-// come from a seed, the last bytes of the output go to a log, and there are no files.
+// A guest can import the refill function for its fuel, and the functions of WASI (preview 1) that language runtimes
+// call when they start. None of these functions gives access to the host. The clock advances only while the guest
+// sleeps, random numbers are computed from a seed, output is written to a bounded log, and there are no files.
 
 const (
 	wasi = "wasi_snapshot_preview1"
-	// fuelPerHostCall is the fuel of each call of a host function, in addition to the fuel for its work. The host works
-	// as long for the call as for this number of instructions.
+	// fuelPerHostCall is the fuel that each call of a host function costs, in addition to the fuel for its work. The
+	// overhead of a call takes about as long as this number of instructions.
 	fuelPerHostCall = 200
-	// maxPieces bounds the number of buffers or subscriptions in one call, and maxBytes the size of each buffer in
-	// bytes.
+	// maxPieces is the maximum number of buffers or subscriptions in one call, and maxBytes is the maximum size of each
+	// buffer, in bytes.
 	maxPieces = 64
 	maxBytes  = 64 << 10
 )
 
-// Error numbers of WASI: success, badf, inval and nosys.
+// WASI error numbers: success, badf, inval and nosys.
 const (
 	errnoSuccess = 0
 	errnoBadf    = 8
@@ -56,19 +56,19 @@ func signature(params string, results string) wasmmeter.FuncType {
 	return wasmmeter.FuncType{Params: types(params), Results: types(results)}
 }
 
-// wasiFunc returns a function of WASI whose only result is an error number.
+// wasiFunc returns a WASI function whose only result is an error number.
 func wasiFunc(params string, do func(in *Instance, memory api.Memory, args []uint64) uint64) hostFunc {
 	return hostFunc{signature(params, "i"), func(_ context.Context, in *Instance, memory api.Memory, stack []uint64) {
 		stack[0] = do(in, memory, stack)
 	}}
 }
 
-// wasiStub returns a function of WASI that does nothing except return an error number.
+// wasiStub returns a WASI function that does nothing except return an error number.
 func wasiStub(params string, errno uint64) hostFunc {
 	return wasiFunc(params, func(*Instance, api.Memory, []uint64) uint64 { return errno })
 }
 
-// imports has all functions that guests can import, by module and name.
+// imports contains all functions that guests can import, by module and name.
 var imports = map[string]hostFunc{
 	wasi + ".args_sizes_get":    wasiFunc("ii", noArguments),
 	wasi + ".args_get":          wasiFunc("ii", func(*Instance, api.Memory, []uint64) uint64 { return errnoSuccess }),
@@ -105,10 +105,10 @@ var imports = map[string]hostFunc{
 	wasi + ".path_unlink_file":      wasiStub("iii", errnoNosys),
 }
 
-// importNames returns the sorted names of imports, for error messages.
+// importNames returns the sorted names of all importable functions, for error messages.
 func importNames() []string { return slices.Sorted(maps.Keys(imports)) }
 
-// defineImports adds the functions that guests can import to the runtime.
+// defineImports registers the functions that guests can import with the runtime.
 func defineImports(ctx context.Context, r wazero.Runtime) error {
 	refillModule := r.NewHostModuleBuilder(wasmmeter.RefillModule)
 	refillModule.NewFunctionBuilder().WithGoFunction(api.GoFunc(func(ctx context.Context, stack []uint64) {
@@ -123,7 +123,7 @@ func defineImports(ctx context.Context, r wazero.Runtime) error {
 			in := instanceOf(ctx)
 			in.charge(fuelPerHostCall)
 			f.do(ctx, in, m.Memory(), stack)
-			// A guest may call many host functions before it reaches a check of its fuel.
+			// The fuel is checked after each host call, because a guest may make many host calls before its next own check.
 			if remaining := int64(in.fuel.Get()); remaining < 0 {
 				in.fuel.Set(uint64(in.refill(ctx, remaining)))
 			}
@@ -142,7 +142,7 @@ func types(list ...wasmmeter.ValueType) (out []api.ValueType) {
 	return out
 }
 
-// noArguments returns zero arguments, or zero environment variables.
+// noArguments reports that there are no arguments or environment variables.
 func noArguments(_ *Instance, memory api.Memory, args []uint64) uint64 {
 	if !memory.WriteUint32Le(uint32(args[0]), 0) || !memory.WriteUint32Le(uint32(args[1]), 0) {
 		return errnoInval
@@ -167,14 +167,14 @@ func randomGet(in *Instance, memory api.Memory, args []uint64) uint64 {
 	return errnoSuccess
 }
 
-// The layout of subscriptions and events in poll_oneoff, in bytes.
+// The layout of subscriptions and events in poll_oneoff. All values are in bytes.
 const (
 	subscriptionSize, eventSize = 48, 32
 	tagAt, timeoutAt, flagsAt   = 8, 24, 40
 	clockTag, absolute          = 0, 1
 )
 
-// pollOneoff implements poll_oneoff as a sleep: the clock moves to the earliest time of the subscriptions.
+// pollOneoff implements poll_oneoff as a sleep that advances the clock to the earliest time of the subscriptions.
 // Subscriptions to files are ignored, because there are no files.
 func pollOneoff(in *Instance, memory api.Memory, args []uint64) uint64 {
 	n := uint32(args[2])
@@ -206,7 +206,7 @@ func pollOneoff(in *Instance, memory api.Memory, args []uint64) uint64 {
 	// One call sleeps for at most a year, so that the clock does not overflow.
 	in.clock = max(in.clock, min(until, in.clock+uint64(365*24*time.Hour)))
 	clear(events[:eventSize])
-	copy(events, subscriptions[first*subscriptionSize:][:8]) // the user data of the subscription
+	copy(events, subscriptions[first*subscriptionSize:][:8]) // the subscription's user data
 	if !memory.WriteUint32Le(uint32(args[3]), 1) {
 		return errnoInval
 	}
@@ -243,10 +243,11 @@ func fdWrite(in *Instance, memory api.Memory, args []uint64) uint64 {
 	return errnoSuccess
 }
 
-// MaxPrinted bounds the output of one step that is returned, in bytes. Only the last bytes are returned.
+// MaxPrinted is the maximum size of the output that is returned for one step, in bytes. Longer output loses its
+// beginning.
 const MaxPrinted = 4096
 
-// outputLog holds the output of a guest.
+// outputLog contains the end of a guest's output.
 type outputLog struct {
 	text []byte
 	// cut is true if the beginning of the output was dropped.

@@ -18,12 +18,12 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/wasmmeter"
 )
 
-// fuelPerRefill is the fuel that an instance gets at a time. Most code runs for some tens of microseconds with it.
+// fuelPerRefill is the fuel that an instance gets per refill. For most code, it lasts some tens of microseconds.
 // Between two refills, nothing interrupts a step, not even its deadline.
 const fuelPerRefill = 100_000
 
-// longestTimeSlice is the longest time slice of a guest, even if only a few guests work. It is short because each
-// envelope of another guest needs several slices.
+// longestTimeSlice is the maximum time slice of a guest, even if only a few guests are running. It is short because
+// another guest needs several time slices for each of its envelopes.
 const longestTimeSlice = 250 * time.Microsecond
 
 // Limits bound an instance. The zero value allows nothing.
@@ -34,10 +34,10 @@ type Limits struct {
 	Envelope uint32
 }
 
-// Origin is the clock and the random seed of an instance.
+// Origin contains the start time and the random seed of an instance.
 type Origin struct {
-	// Clock is the time at the start, in nanoseconds since 1970. It is at least 1, because Go's runtime takes 0 for a
-	// broken clock. The clock moves only while the guest sleeps.
+	// Clock is the time at the start, in nanoseconds since 1970. It must be at least 1, because Go's runtime treats 0 as a
+	// broken clock. The clock advances only while the guest sleeps.
 	Clock uint64
 	// Seed is the seed of the random numbers.
 	Seed [32]byte
@@ -59,11 +59,12 @@ type Instance struct {
 	log    outputLog
 
 	stint gosched.Work
-	// maxFuel is the fuel that the present call may use in total, and grantedFuel is the fuel that it has got so far.
+	// maxFuel is the fuel that the current call may use in total, and grantedFuel is the fuel that the call has got so
+	// far.
 	maxFuel, grantedFuel int64
 
 	busy atomic.Bool
-	// failed is the error after which the instance can't be used any more; nil before.
+	// failed is the error that made the instance unusable; nil if the instance is usable.
 	failed error
 }
 
@@ -75,7 +76,7 @@ func instanceOf(ctx context.Context) *Instance {
 	return in
 }
 
-// Start starts an instance. fuel is the fuel for the start. Start returns the fuel that the start has used. Errors:
+// Start starts an instance, which may use the given fuel while it starts. Start returns the fuel that was used. Errors:
 // those of [Instance.Step], and [ErrMemory] if the module's initial memory exceeds the limits.
 func (p *Program) Start(ctx context.Context, limits Limits, from Origin, fuel int64) (*Instance, int64, error) {
 	in, ctx, err := p.instantiate(ctx, limits)
@@ -101,7 +102,7 @@ func (p *Program) Start(ctx context.Context, limits Limits, from Origin, fuel in
 	return in, used, nil
 }
 
-// startError is the error of a failed start, with the output of the guest.
+// startError is the error of a failed start. It also contains the guest's output.
 type startError struct {
 	error
 
@@ -117,7 +118,7 @@ func PrintedOf(err error) string {
 	return failed.printed
 }
 
-// instantiate returns an instance that has not run yet, and the context for calls of its functions.
+// instantiate returns an instance that has not run yet, and the context with which its functions must be called.
 func (p *Program) instantiate(ctx context.Context, limits Limits) (in *Instance, _ context.Context, err error) {
 	defer func() {
 		if err != nil && in != nil && in.memory != nil { // the initial memory could not be allocated
@@ -164,13 +165,14 @@ func recoverAllocation(err *error) {
 	}
 }
 
-// context returns a context from which host functions get the instance.
+// context returns a context that carries the instance to host functions.
 func (in *Instance) context(ctx context.Context) context.Context {
 	return context.WithValue(ctx, instanceKey{}, in)
 }
 
-// Step gives the guest an envelope. It returns a copy of the guest's envelope, and the fuel that the step has used, at
-// most fuel. The step ends when ctx ends. Errors: [ErrFuel], [ErrMemory], [ErrSystem], [ErrDeadline], [ErrTrap].
+// Step sends the guest an envelope. It returns a copy of the envelope that the guest returns, and the fuel that was
+// used. The step may use at most the given fuel, and ends when ctx ends. Errors: [ErrFuel], [ErrMemory], [ErrSystem],
+// [ErrDeadline], [ErrTrap].
 func (in *Instance) Step(ctx context.Context, envelope []byte, fuel int64) (answer []byte, used int64, err error) {
 	ctx = in.context(ctx)
 	in.log = outputLog{}
@@ -200,13 +202,13 @@ func (in *Instance) Step(ctx context.Context, envelope []byte, fuel int64) (answ
 	return answer, used, err
 }
 
-// errHost is the cause of a trap that a fault of this program led to.
+// errHost is the error of a trap that a bug in this program caused.
 var errHost = errors.New("the host function that the guest called has a fault")
 
-// errStackOverflow means that the guest has nested its calls too deeply.
+// errStackOverflow means that the guest's calls are nested too deeply.
 var errStackOverflow = fmt.Errorf("stack overflow: its nested calls take more than %d MiB", wasmmeter.MaxStack>>20)
 
-// run calls part, which runs the guest, with this fuel. It returns the fuel that the guest has used.
+// run calls the function part, which runs the guest, with this fuel. It returns the fuel that the guest has used.
 func (in *Instance) run(fuel int64, part func() error) (used int64, err error) {
 	if !in.busy.CompareAndSwap(false, true) {
 		return 0, fmt.Errorf("%w: another call uses the instance", ErrTrap)
@@ -220,7 +222,7 @@ func (in *Instance) run(fuel int64, part func() error) (used int64, err error) {
 	err = part()
 	used = in.grantedFuel - int64(in.fuel.Get())
 	in.fuel.Set(0)
-	if err == nil && used > fuel { // the guest used it up after its last check
+	if err == nil && used > fuel { // the guest has used up its fuel after its last check
 		err = ErrFuel
 	}
 	if err == nil {
@@ -230,19 +232,19 @@ func (in *Instance) run(fuel int64, part func() error) (used int64, err error) {
 	return min(used, fuel), in.failed
 }
 
-// traceMarkers has the texts with which stack traces begin in errors of the runtime. guestError removes the stack
-// traces.
+// traceMarkers contains the texts with which stack traces in errors from the runtime begin. guestError removes these
+// stack traces.
 var traceMarkers = []string{" (recovered by wazero)", "\nwasm stack trace:", "\n\nGo runtime stack trace:", "\ngoroutine "}
 
-// guestError converts an error of the runtime to an error of this package. It removes stack traces, because callers can
-// read the error.
+// guestError converts an error from the runtime to an error of this package. It removes stack traces, because callers
+// can read the error.
 func guestError(err error) error {
 	for _, known := range []error{ErrFuel, ErrMemory, ErrSystem, ErrDeadline} {
 		if errors.Is(err, known) {
 			return known
 		}
 	}
-	if _, isOurs := errors.AsType[runtime.Error](err); isOurs { // its text has addresses in this program
+	if _, isOurs := errors.AsType[runtime.Error](err); isOurs { // its text contains addresses in this program
 		return fmt.Errorf("%w: %w", ErrTrap, errHost)
 	}
 	text := err.Error()
@@ -252,8 +254,8 @@ func guestError(err error) error {
 	return fmt.Errorf("%w: %s", ErrTrap, strings.TrimPrefix(text, "wasm error: "))
 }
 
-// refill returns the fuel with which the guest continues, after its fuel fell below zero. remaining is the value of the
-// fuel counter.
+// refill grants more fuel after the fuel counter has fallen below zero. remaining is the value of the counter. refill
+// returns the fuel with which the guest continues.
 func (in *Instance) refill(ctx context.Context, remaining int64) int64 {
 	in.stint.Part() // lets other guests work first
 	if remaining == wasmmeter.StackSpent {
@@ -272,7 +274,7 @@ func (in *Instance) refill(ctx context.Context, remaining int64) int64 {
 	return remaining + give
 }
 
-// charge takes fuel for the work of a host function.
+// charge subtracts the fuel for the work of a host function.
 func (in *Instance) charge(fuel int64) {
 	in.fuel.Set(in.fuel.Get() - uint64(fuel))
 }
@@ -280,8 +282,8 @@ func (in *Instance) charge(fuel int64) {
 // Memory returns the size of the guest's memory, in bytes.
 func (in *Instance) Memory() int64 { return int64(in.in.Memory().Size()) }
 
-// Printed returns the standard output and error of the guest in the newest step, or at its start. It returns at most
-// the last [MaxPrinted] bytes, as UTF-8.
+// Printed returns the guest's standard output and standard error of the newest step, or of the start if there was no
+// step. It returns at most the last [MaxPrinted] bytes, as UTF-8.
 func (in *Instance) Printed() string { return in.log.String() }
 
 // Close ends the instance.

@@ -6,40 +6,40 @@ import (
 )
 
 const (
-	// pageSize is the size of a page of WebAssembly, in bytes.
+	// pageSize is the size of a WebAssembly page, in bytes.
 	pageSize = 64 << 10
-	// maxSpares bounds the total memory that is kept for reuse after its guests ended, and maxSpare that of one guest,
-	// both in bytes. The bound on one guest limits the time for overwriting its memory with zeroes.
+	// maxSpares is how much memory of ended guests is kept for reuse in total, and maxSpare is how much memory of one
+	// guest is kept. Both are in bytes. maxSpare limits the time for overwriting the memory with zeroes.
 	maxSpares = 32 << 20
 	maxSpare  = 8 << 20
 )
 
-// linearMemory is the memory of a guest. It reserves an address range in which it can grow without being moved. The
-// operating system provides memory only for the part that was used. The range is not on Go's heap, so the garbage
+// linearMemory is the memory of a guest. It reserves an address range in which the memory can grow without being moved.
+// The operating system provides memory only for the part that was used. The range is not on Go's heap, so the garbage
 // collector does not scan it.
 type linearMemory struct {
 	addressRange
-	// used is the present size of the guest's memory, in bytes.
+	// used is the current size of the guest's memory, in bytes.
 	used int64
 	pool *sparePool
 }
 
 // An addressRange is an address range for a guest's memory. committed is the size of the part for which the operating
-// system has provided memory, in bytes. While no guest uses the range, all of it is zero.
+// system has provided memory, in bytes. While no guest uses the range, all of its bytes are zero.
 type addressRange struct {
 	bytes     []byte
 	committed int64
 }
 
-// sparePool is a pool of ranges that no guest uses. A guest that takes one starts much faster, because the operating
-// system has provided the memory already. The zero value is ready to use.
+// sparePool is a pool of address ranges that no guest uses. A guest that gets a range from the pool starts much faster,
+// because the operating system has already provided the memory. The zero value is ready to use.
 type sparePool struct {
 	mu     sync.Mutex
 	ranges []addressRange
 	bytes  int64
 }
 
-// take returns a memory that can grow to most bytes.
+// take returns a memory that can grow up to the size most, in bytes.
 func (s *sparePool) take(most int64) *linearMemory {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -58,7 +58,7 @@ func (s *sparePool) take(most int64) *linearMemory {
 	return &linearMemory{addressRange: addressRange{bytes: all}, pool: s}
 }
 
-// put adds a range, which must be all zero. It releases the oldest ranges if there are more than maxSpares bytes.
+// put adds a range, whose bytes must all be zero. If the pool exceeds maxSpares, put releases the oldest ranges.
 func (s *sparePool) put(p addressRange) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -76,7 +76,7 @@ func (s *sparePool) close() {
 	s.releaseAll()
 }
 
-// releaseAll releases all ranges. The caller holds mu.
+// releaseAll releases all ranges. The caller must hold mu.
 func (s *sparePool) releaseAll() {
 	for _, p := range s.ranges {
 		release(p.bytes)
@@ -85,7 +85,7 @@ func (s *sparePool) releaseAll() {
 }
 
 // Reallocate implements experimental.LinearMemory. If the guest exceeds its limit, Reallocate panics, which ends the
-// guest. A failure as the result of memory.grow would let the guest continue in a way that depends on the host.
+// guest. If memory.grow failed instead, the guest would continue in a way that depends on the host.
 func (l *linearMemory) Reallocate(size uint64) []byte {
 	switch {
 	case l.bytes == nil && size > 0:
@@ -93,7 +93,7 @@ func (l *linearMemory) Reallocate(size uint64) []byte {
 	case size > uint64(len(l.bytes)):
 		panic(ErrMemory)
 	case !grow(l.bytes, l.committed, int64(size)):
-		if l.pool.close(); !grow(l.bytes, l.committed, int64(size)) { // the spare ranges were released: try again
+		if l.pool.close(); !grow(l.bytes, l.committed, int64(size)) { // retry after releasing the spare ranges
 			panic(ErrSystem)
 		}
 	}

@@ -4,7 +4,7 @@ package engine
 
 import "golang.org/x/sys/unix"
 
-// reserve returns an address range of this size without access rights, or nil if the system refuses it.
+// reserve returns an inaccessible address range of this size, or nil if the operating system refuses it.
 func reserve(bytes int64) []byte {
 	if bytes == 0 {
 		return nil

@@ -15,23 +15,23 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/wasmmeter"
 )
 
-// ErrSnapshot means that a snapshot can't be restored: it is damaged, or belongs to another module or another version
-// of the meter. Use errors.Is.
+// ErrSnapshot means that a snapshot can't be restored: it is damaged, or was taken with another module or another
+// version of the fuel meter. Compare with errors.Is.
 var ErrSnapshot = errors.New("the snapshot can't be restored")
 
-// snapshotHeader is the JSON header of a snapshot. A snapshot consists of the length of the header in 4 bytes,
-// little-endian; the header; and the memory, compressed by DEFLATE (RFC 1951).
+// snapshotHeader is the JSON header of a snapshot. A snapshot consists of the length of the header (4 bytes,
+// little-endian), the header, and the memory, which is compressed with DEFLATE (RFC 1951).
 //
 // The memory is stored as its difference from the module's initial memory, because most of a guest's memory never
-// changes. First comes one bit for each block, least significant bit first, which is 1 if the block differs. The blocks
-// that differ follow.
+// changes. The difference begins with one bit per block, least significant bit first, which is 1 if the block differs.
+// It continues with the blocks that differ.
 type snapshotHeader struct {
 	// Version is the version of the format: 2.
 	Version int `json:"version"`
 	// Module is the digest of the guest's module. Meter is the version of its fuel meter.
 	Module string `json:"module"`
 	Meter  int    `json:"meter"`
-	// Pages is the size of the memory in pages of WebAssembly. Globals has the mutable globals, in order.
+	// Pages is the size of the memory in WebAssembly pages. Globals contains the values of the mutable globals, in order.
 	Pages   uint32   `json:"pages"`
 	Globals []uint64 `json:"globals"`
 	// Clock is the guest's time in nanoseconds since 1970. Random is the state of its random number generator.
@@ -45,7 +45,7 @@ const (
 	blockSize       = 1 << 10
 )
 
-// An image is the initial memory of a module. It has the blocks that are not all zero, by their numbers.
+// An image is the initial memory of a module. It maps block numbers to the blocks that are not all zero.
 type image map[int]string
 
 var zeroes = string(make([]byte, blockSize))
@@ -60,7 +60,7 @@ func imageOf(memory []byte) image {
 	return out
 }
 
-// changedBlocks returns a bit for each block of the memory, which is 1 if the block differs from the image.
+// changedBlocks returns one bit per block of the memory. The bit is 1 if the block differs from the image.
 func (m image) changedBlocks(memory []byte) []byte {
 	bits := make([]byte, len(memory)/blockSize/8)
 	for i := range len(bits) * 8 {
@@ -88,7 +88,7 @@ func blocks(memory, bits []byte) iter.Seq[[]byte] {
 	}
 }
 
-// Snapshot returns the whole state of the instance. It fails if a step runs, or after a step has failed.
+// Snapshot returns the whole state of the instance. It returns an error while a step runs, and after a step has failed.
 func (in *Instance) Snapshot() ([]byte, error) {
 	if !in.busy.CompareAndSwap(false, true) {
 		return nil, errors.New("engine: a step runs")
@@ -174,7 +174,7 @@ func parseHeader(snapshot []byte) (h snapshotHeader, packed []byte, err error) {
 	return h, snapshot[4+n:], json.Unmarshal(snapshot[4:4+n], &h)
 }
 
-// restoreState sets the memory, the globals, the clock and the random numbers to those of the snapshot.
+// restoreState sets the memory, the globals, the clock and the random number generator to their state in the snapshot.
 func (in *Instance) restoreState(h snapshotHeader, packed []byte) (err error) {
 	defer recoverAllocation(&err)
 	if more := h.Pages - in.program.pages; more > 0 {

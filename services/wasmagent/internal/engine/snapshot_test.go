@@ -20,12 +20,12 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/wasmmeter"
 )
 
-// continueEnv is the environment variable that makes this test program continue a guest. It names the folder with the
-// guest's module, snapshot and next envelope.
+// continueEnv is the name of an environment variable. If it is set, this test program continues a guest. The value is
+// the folder that contains the guest's module, snapshot and next envelope.
 const continueEnv = "SLUICE_TEST_ELSEWHERE"
 
-// TestRestore_ContinuesInAnotherProcess checks that a guest that was restored from a snapshot gives the same answer for
-// the same fuel, in this process and in another one.
+// TestRestore_ContinuesInAnotherProcess checks that a guest that was restored from a snapshot returns the same answer
+// and uses the same fuel in this process and in another process.
 func TestRestore_ContinuesInAnotherProcess(t *testing.T) {
 	t.Parallel()
 	if dir := os.Getenv(continueEnv); dir != "" {
@@ -132,7 +132,7 @@ func TestRestore_RefusesDamagedSnapshots(t *testing.T) {
 	}
 }
 
-// withMemory returns a snapshot with the header of another snapshot and this memory.
+// withMemory returns a snapshot that consists of the header of another snapshot and this memory.
 func withMemory(snapshot, memory []byte) []byte {
 	out := bytes.NewBuffer(bytes.Clone(snapshot[:4+binary.LittleEndian.Uint32(snapshot)]))
 	pack, err := flate.NewWriter(out, flate.BestSpeed)
@@ -145,8 +145,8 @@ func withMemory(snapshot, memory []byte) []byte {
 	return out.Bytes()
 }
 
-// TestSnapshot_HasWholeMemory checks that a snapshot has every change of a guest's memory: over the module's data,
-// and beyond the initial memory.
+// TestSnapshot_HasWholeMemory checks that a snapshot contains all changes of a guest's memory, both in the module's
+// data and beyond the initial memory.
 func TestSnapshot_HasWholeMemory(t *testing.T) {
 	t.Parallel()
 	const at = 30_000
@@ -216,7 +216,7 @@ func TestSnapshot_StaysSmallOverManyPrompts(t *testing.T) {
 	}
 }
 
-// Case W13. A guest that reuses the memory of an ended guest finds only zeroes in it.
+// Case W13. If a guest reuses the memory of an ended guest, all bytes of the memory are zero.
 func TestStart_MemoryIsZeroAfterOtherGuest(t *testing.T) {
 	t.Parallel()
 	p := compileModule(t, guesttest.HandMade{
@@ -244,7 +244,7 @@ func TestStart_MemoryIsZeroAfterOtherGuest(t *testing.T) {
 	}
 }
 
-// BenchmarkSnapshot measures how long it takes to take and to restore a snapshot of a guest in Go.
+// BenchmarkSnapshot measures how long it takes to create and to restore a snapshot of a guest in Go.
 func BenchmarkSnapshot(b *testing.B) {
 	p := compileModule(b, guesttest.Module(b, guesttest.Guests+"agent"))
 	in := startInstance(b, p)

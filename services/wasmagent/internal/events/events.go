@@ -1,5 +1,5 @@
-// Package events chains the events of an agent's journal. Each event contains the hash of the event before it, so that
-// Check finds an event that was changed, moved or removed. Package agent uses the package.
+// Package events links the events of an agent's journal into a hash chain. Each event contains the hash of the previous
+// event, so that [Check] detects an event that was changed, moved or removed. Package agent uses the package.
 package events
 
 import (
@@ -21,11 +21,11 @@ import (
 // hashVersion is the first input of every event's hash. It names the version of the format.
 const hashVersion = "sluice-agent-event-1"
 
-// maxListedEnvelope is the maximum size of an envelope that a list of events shows, in bytes. For a larger envelope,
-// the list has only the digest.
+// maxListedEnvelope is the maximum size of an envelope that a list of events contains, in bytes. A larger envelope is
+// replaced with its digest.
 const maxListedEnvelope = 16 << 10
 
-// ErrChain means that an event does not follow the event before it, or was changed. Use errors.Is.
+// ErrChain means that an event does not follow the previous event, or was changed. Compare with errors.Is.
 var ErrChain = errors.New("the journal's chain is broken")
 
 // EmptyHead returns the head of an empty journal, which is the position before its first event.
@@ -89,7 +89,7 @@ func hasUnknownFields(e *wasmstorev1.StoredEvent) bool {
 	return len(e.ProtoReflect().GetUnknown())+len(e.GetEvent().ProtoReflect().GetUnknown())+len(e.GetEvent().GetTime().ProtoReflect().GetUnknown()) > 0
 }
 
-// Proto returns an event in its form in responses.
+// Proto converts an event to the message for responses.
 func Proto(e *wasmstorev1.StoredEvent) *wasmagentv1.Event {
 	out := proto.CloneOf(e.GetEvent())
 	if len(e.GetEnvelope()) <= maxListedEnvelope && utf8.Valid(e.GetEnvelope()) {
@@ -110,8 +110,8 @@ func hash(e *wasmagentv1.Event) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// nanosText returns a time as the decimal digits of its nanoseconds since 1970, which may exceed 64 bits. A nil time
-// gives "0".
+// nanosText returns the nanoseconds from 1970 to a time in decimal digits. The number may exceed 64 bits. For a nil
+// time, nanosText returns "0".
 func nanosText(t *timestamppb.Timestamp) string {
 	if t == nil {
 		return "0"

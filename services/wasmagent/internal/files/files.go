@@ -1,5 +1,5 @@
-// Package files implements the files of an agent: texts in memory, by path, within bounds. They are not files of the
-// operating system. Package agent uses the package.
+// Package files implements the files of an agent. They are texts in memory that are addressed by path and limited in
+// size and number. They are not files of the operating system. Package agent uses the package.
 package files
 
 import (
@@ -17,28 +17,28 @@ import (
 	"unicode/utf8"
 )
 
-// MaxPath bounds a path, in bytes.
+// MaxPath is the maximum length of a path, in bytes.
 const MaxPath = 1024
 
 // Errors, for [errors.Is].
 var (
-	// ErrPath means that the text is not a valid path.
+	// ErrPath means that a path is not valid.
 	ErrPath = errors.New("is not a valid path: use a relative path with /, without .. and control characters")
 	// ErrNotFound means that the file does not exist.
 	ErrNotFound = errors.New("there is no such file")
-	// ErrTextNotFound means that the text to be replaced is not in the file. ErrAmbiguous means that it is in the file
-	// more than once.
+	// ErrTextNotFound means that the text to be replaced does not occur in the file. ErrAmbiguous means that the text
+	// occurs more than once.
 	ErrTextNotFound = errors.New("the text to replace is not in the file")
 	ErrAmbiguous    = errors.New("the text to replace is in the file more than once: give a longer text, or set replace_all")
 	// ErrLineRange means that an offset or limit is negative.
 	ErrLineRange = errors.New("offset and limit must be at least 0")
-	// ErrFull means that the bounds would be exceeded.
+	// ErrFull means that a write would exceed the bounds.
 	ErrFull = errors.New("the maximum is reached")
 )
 
 // Bounds bound the files of an agent. The zero value allows no files.
 type Bounds struct {
-	// Bytes bounds the total size of the files with their paths, in bytes. Count bounds the number of files.
+	// Bytes bounds the total size of all contents and paths, in bytes. Count bounds the number of files.
 	Bytes, Count int
 }
 
@@ -51,14 +51,14 @@ type File struct {
 	Modified time.Time
 }
 
-// Files are the files of an agent. Use [New] to create them. They are not safe for concurrent use.
+// Files is the set of an agent's files. Use [New] to create it. It is not safe for concurrent use.
 type Files struct {
 	bounds Bounds
 	all    map[string]entry
 	bytes  int
 }
 
-// An entry is a stored file. It does not change.
+// An entry is a stored file. It is immutable.
 type entry struct {
 	content  string
 	sum      [sha256.Size]byte
@@ -68,7 +68,7 @@ type entry struct {
 // New returns an empty set of files.
 func New(b Bounds) *Files { return &Files{bounds: b, all: make(map[string]entry)} }
 
-// Clone returns a copy that changes independently.
+// Clone returns an independent copy.
 func (f *Files) Clone() *Files {
 	return &Files{bounds: f.bounds, all: maps.Clone(f.all), bytes: f.bytes}
 }
@@ -146,9 +146,9 @@ func (f *Files) store(name, content string, now time.Time) error {
 	return nil
 }
 
-// Edit replaces the text from by the text to. from must occur in the file exactly once, unless all is set: then every
-// occurrence is replaced. Edit returns the canonical path and the number of replacements. Errors: [ErrPath],
-// [ErrNotFound], [ErrTextNotFound], [ErrAmbiguous], [ErrFull].
+// Edit replaces a text in a file: it searches for the parameter from and inserts the parameter to. If all is set, it
+// replaces every occurrence. Otherwise the text must occur exactly once. Edit returns the canonical path and the number
+// of replacements. Errors: [ErrPath], [ErrNotFound], [ErrTextNotFound], [ErrAmbiguous], [ErrFull].
 func (f *Files) Edit(name, from, to string, all bool, now time.Time) (string, int, error) {
 	name, e, err := f.find(name)
 	if err != nil {
@@ -163,14 +163,15 @@ func (f *Files) Edit(name, from, to string, all bool, now time.Time) (string, in
 		return "", 0, fmt.Errorf("%s: %w", name, ErrTextNotFound)
 	case n > 1 && !all:
 		return "", 0, fmt.Errorf("%s: %w", name, ErrAmbiguous)
-	// The size is checked before the new text is created, because a short edit may produce a very long text.
+	// The size is checked before the new content is created, because a short edit may produce very long content.
 	case len(e.content)+n*(len(to)-len(from)) > f.bounds.Bytes:
 		return "", 0, fmt.Errorf("%s: %w: all files together have at most %d bytes", name, ErrFull, f.bounds.Bytes)
 	}
 	return name, n, f.store(name, strings.ReplaceAll(e.content, from, to), now)
 }
 
-// List returns the files below a folder, or all files if below is empty, sorted by path. Errors: [ErrPath].
+// List returns the files in the folder below, sorted by path. If below is empty, it returns all files. Errors:
+// [ErrPath].
 func (f *Files) List(below string) ([]File, error) {
 	below, err := folderPrefix(below)
 	if err != nil {
@@ -225,7 +226,7 @@ func (f *Files) All() iter.Seq[Content] {
 	}
 }
 
-// Restore adds a stored file, even if it exceeds the bounds.
+// Restore adds a file from the store, even if the file exceeds the bounds.
 func (f *Files) Restore(name, content string, modified time.Time) {
 	if old, exists := f.all[name]; exists {
 		f.bytes -= len(name) + len(old.content)
@@ -237,5 +238,5 @@ func (f *Files) Restore(name, content string, modified time.Time) {
 // Count returns the number of files.
 func (f *Files) Count() int { return len(f.all) }
 
-// Bytes returns the size of all files with their paths, in bytes.
+// Bytes returns the total size of all contents and paths, in bytes.
 func (f *Files) Bytes() int { return f.bytes }

@@ -112,7 +112,7 @@ func TestEdit_RefusesLargeResult(t *testing.T) {
 	}
 }
 
-// TestClone_IsIndependent checks that a change of the original does not affect a clone.
+// TestClone_IsIndependent checks that changing the original does not affect a clone.
 func TestClone_IsIndependent(t *testing.T) {
 	t.Parallel()
 	f := files.New(files.Bounds{Bytes: 100, Count: 3})

@@ -63,7 +63,7 @@ func TestAccept_RefusesOtherDigests(t *testing.T) {
 		t.Fatal("the imported template is not quarantined")
 	}
 	shown := digestOf(t, g, ana.Tenant, "foreign")
-	// The last digest is that of a template without an owner.
+	// The last digest belongs to a template without an owner.
 	for _, digest := range []string{"", "0", shown[1:] + "0", gallery.Digest(templateWithPrompt("foreign", "Help."))} {
 		if _, err := g.Accept(t.Context(), ana.Tenant, "foreign", digest); !errors.Is(err, gallery.ErrChanged) {
 			t.Errorf("accepted with the digest %q: %v", digest, err)
@@ -76,10 +76,11 @@ func TestAccept_RefusesOtherDigests(t *testing.T) {
 		t.Error("a refused acceptance admits the template")
 	}
 	acceptTemplate(t, g, ana.Tenant, "foreign", shown)
-	acceptTemplate(t, g, ana.Tenant, "foreign", shown) // it is safe to repeat
+	acceptTemplate(t, g, ana.Tenant, "foreign", shown) // accepting twice is not an error
 }
 
-// An accepted id stays bound to the accepted content: other content with the id is quarantined, however it is added.
+// An accepted id stays bound to the accepted content: other content with the same id is quarantined, no matter how it
+// is added.
 func TestAdd_QuarantinesOtherContentOfAcceptedID(t *testing.T) {
 	t.Parallel()
 	for name, from := range map[string]gallery.Source{"imported": gallery.FromImport, "added": gallery.FromAuthor} {

@@ -12,10 +12,10 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/strictprotojson"
 )
 
-// maxContainer bounds a container, in bytes.
+// maxContainer is the maximum size of a container, in bytes.
 const maxContainer = 2 << 20
 
-// ErrLarge means that the container would exceed its bound.
+// ErrLarge means that the container would exceed its maximum size.
 var ErrLarge = fmt.Errorf("the container is larger than %d MiB", maxContainer>>20)
 
 // Parts are the parts of a container.
@@ -33,7 +33,7 @@ func PartsOf(t *wasmagentv1.Template) Parts {
 }
 
 // Container packs parts in the format that the contract of LoadRvf defines: the magic number, the number of sections,
-// the sections that are not empty, and the SHA3-256 of all preceding bytes. Errors: [ErrLarge].
+// the non-empty sections, and the SHA3-256 of all preceding bytes. Errors: [ErrLarge].
 func Container(p Parts) ([]byte, error) {
 	sections := 0
 	var body []byte
@@ -62,7 +62,7 @@ func Container(p Parts) ([]byte, error) {
 	return append(out, sum[:]...), nil
 }
 
-// section packs the parts of one kind, or returns nil if there are none.
+// section packs the parts of one kind. It returns nil if parts is empty.
 func section[T interface{ ProtoReflect() protoreflect.Message }](high, low byte, parts []T) ([]byte, error) {
 	if len(parts) == 0 {
 		return nil, nil

@@ -1,4 +1,4 @@
-// Package gallery holds templates of agents: built-in templates, and templates that callers add for their tenants. The
+// Package gallery manages agent templates: built-in templates, and templates that callers add for their tenants. The
 // wasmagent service uses the package.
 package gallery
 
@@ -20,17 +20,17 @@ import (
 )
 
 const (
-	// maxTemplates bounds the number of templates that were added in a tenant, and maxPerPrincipal the number of those
-	// that one principal added.
+	// maxTemplates is the maximum number of added templates per tenant, and maxPerPrincipal is the maximum number per
+	// principal.
 	maxTemplates    = 1000
 	maxPerPrincipal = 200
-	// maxBytes, maxTenantBytes and maxBytesPerPrincipal bound the JSON of the added templates, in bytes: of all
-	// tenants, of one tenant, and of one principal. maxTemplate bounds the JSON of one template.
+	// maxBytes, maxTenantBytes and maxBytesPerPrincipal bound the JSON size of the added templates in total, per tenant,
+	// and per principal. maxTemplate bounds the JSON size of one template. All are in bytes.
 	maxBytes             = 256 << 20
 	maxTenantBytes       = 64 << 20
 	maxBytesPerPrincipal = 8 << 20
 	maxTemplate          = 2 << 20
-	// maxActiveTemplates is the number of principals in a tenant whose active templates are remembered.
+	// maxActiveTemplates is for how many principals per tenant the active template is remembered.
 	maxActiveTemplates = 1000
 )
 
@@ -38,36 +38,38 @@ const (
 var (
 	// ErrUnknown means that the tenant does not have the template.
 	ErrUnknown = errors.New("there is no such template")
-	// ErrExists means that there is a template with this id.
+	// ErrExists means that a template with this id already exists.
 	ErrExists = errors.New("a template with this id exists")
 	// ErrFull means that the principal or the tenant has reached the maximum number or size of templates.
 	ErrFull = fmt.Errorf("the maximum of templates is reached: %d with %d MiB of one caller, %d with %d MiB of a tenant; remove some",
 		maxPerPrincipal, maxBytesPerPrincipal>>20, maxTemplates, maxTenantBytes>>20)
 	// ErrInstallationFull means that the templates of all tenants together have reached the maximum size.
 	ErrInstallationFull = fmt.Errorf("the templates of all tenants have the maximum of %d MiB", maxBytes>>20)
-	// ErrTemplateInvalid means that the template is too large, or that a part of it is not valid JSON.
+	// ErrTemplateInvalid means that the template is too large, or that its parameters or schemas are not JSON objects.
 	ErrTemplateInvalid = fmt.Errorf("a template has at most %d MiB as JSON, and its parameters and schemas are JSON objects", maxTemplate>>20)
-	// ErrBuiltin means that the template is built in, so that it can't be removed.
+	// ErrBuiltin means that the template is built in and can't be removed.
 	ErrBuiltin = errors.New("the template belongs to the installation")
-	// ErrOwner means that another principal added the template.
+	// ErrOwner means that another principal has added the template.
 	ErrOwner = errors.New("another principal added the template: only that principal or an operator can remove it")
-	// ErrQuarantined means that an operator has to accept the template before it is used.
+	// ErrQuarantined means that an operator must accept the template before it can be used.
 	ErrQuarantined = errors.New("the template was imported, and an operator has to accept it before agents can be created from it: sluice agents accept")
 	// ErrChanged means that the template has changed since the operator read it.
 	ErrChanged = errors.New("the template has changed since it was shown: read it again, and accept its present content: sluice agents accept")
-	// ErrNoneActive means that the principal has no active template, because it has not created an agent from one yet.
+	// ErrNoneActive means that the principal has no active template, because the principal has not created an agent from a
+	// template yet.
 	ErrNoneActive = errors.New("no template is active: create an agent from one first")
-	// ErrCategory means that no template has the category.
+	// ErrCategory means that the category does not exist.
 	ErrCategory = errors.New("there is no such category")
 )
 
 //go:embed builtin.json
 var builtinJSON []byte
 
-// aliases maps alternative ids of templates to their ids.
+// aliases maps alternative template ids to template ids.
 var aliases = map[string]string{"swarm": "swarm-orchestrator"}
 
-// Gallery holds templates. It is safe for concurrent use. Callers must not change the templates that it returns.
+// Gallery is a collection of templates. It is safe for concurrent use. Callers must not change the templates that it
+// returns.
 type Gallery struct {
 	builtin []*wasmagentv1.Template
 	store   Store
@@ -75,9 +77,9 @@ type Gallery struct {
 	mu      sync.Mutex
 	tenants map[string]*tenant
 	bytes   int
-	// versions has the version of each tenant's templates that was read last from the store.
+	// versions maps each tenant to the version of its templates that was last read from the store.
 	versions map[string]int64
-	// activeTemplates has the active templates, by tenant and by the subject of the principal.
+	// activeTemplates contains the active templates, by tenant and then by the principal's subject.
 	activeTemplates map[string]*simplelru.LRU[string, activeTemplate]
 }
 
@@ -85,50 +87,51 @@ type Gallery struct {
 type Store interface {
 	// Tenants returns the tenants that have templates.
 	Tenants(ctx context.Context) ([]string, error)
-	// Templates returns the templates of a tenant and their version, which rises with each change. If the version is
-	// known, it returns no templates. A tenant with version 0 has no templates.
+	// Templates returns the templates of a tenant and their version, which increases with each change. If the version
+	// equals known, no templates are returned. A tenant with version 0 has no templates.
 	Templates(ctx context.Context, tenant string, known int64) (version int64, all []*wasmagentv1.Template, err error)
-	// AddTemplates stores new templates of a tenant, either all or none. exists is true if one of the ids exists
-	// already; then nothing is stored. If untrusted is set, AddTemplates quarantines each template whose id an operator
-	// has accepted with other content before.
+	// AddTemplates stores new templates of a tenant, either all or none. exists is true if one of the ids already exists.
+	// In that case, nothing is stored. If untrusted is set, AddTemplates quarantines each template whose id an operator
+	// has accepted before.
 	AddTemplates(ctx context.Context, tenant string, untrusted bool, templates []*wasmagentv1.Template) (exists bool, err error)
-	// AcceptTemplate changes a template with the function accept, in one transaction, and records that its id was
-	// accepted. found is false if the tenant does not have the template.
+	// AcceptTemplate applies the function accept to a template and records that the template's id was accepted, in one
+	// transaction. found is false if the tenant does not have the template.
 	AcceptTemplate(ctx context.Context, tenant, id string, accept func(*wasmagentv1.Template) error) (found bool, err error)
 	// RemoveTemplate removes a template.
 	RemoveTemplate(ctx context.Context, tenant, id string) error
 }
 
-// tenant has the templates that were added in a tenant. bytes is the size of their JSON.
+// tenant contains the templates that were added in a tenant. bytes is the size of their JSON.
 type tenant struct {
 	templates map[string]*added
 	bytes     int
-	// usageBy has the use of each principal, by subject.
+	// usageBy contains the usage of each principal, by subject.
 	usageBy map[string]*usage
 }
 
 type usage struct{ templates, bytes int }
 
-// added is a template with the size of its JSON in bytes.
+// added is an added template and the size of its JSON in bytes.
 type added struct {
 	*wasmagentv1.Template
 
 	bytes int
 }
 
-// activeTemplate is the active template of a principal, with the principal's settings of the template. It does not
-// change.
+// activeTemplate contains the id of a principal's active template, and the principal's settings for the template. It is
+// immutable.
 type activeTemplate struct {
 	id     string
 	config *wasmagentv1.TemplateConfig
 }
 
-// serverPlaceholder is the server name of the agent service in the built-in templates. New replaces it by the
+// serverPlaceholder is the server name of the agent service in the built-in templates. [New] replaces it with the
 // configured name.
 const serverPlaceholder = "agents"
 
-// New returns a gallery with the built-in templates and those of the store. server is the name under which agents
-// reach the agent service. If it is empty, templates that need that server are left out.
+// New returns a gallery that contains the built-in templates and the templates in the store keeper. server is the name
+// of the MCP server through which agents reach the agent service. If server is empty, New omits templates that need
+// that server.
 func New(ctx context.Context, keeper Store, server string) (*Gallery, error) {
 	if keeper == nil {
 		return nil, errors.New("gallery: a keeper is required")
@@ -164,8 +167,8 @@ func New(ctx context.Context, keeper Store, server string) (*Gallery, error) {
 	return g, nil
 }
 
-// Refresh reads the changes that other processes made to the templates of a tenant. It reads all changes that were
-// acknowledged before the call.
+// Refresh reads the changes that other processes have made to the templates of a tenant. It reads at least all changes
+// that were acknowledged before the call.
 func (g *Gallery) Refresh(ctx context.Context, tenantID string) error {
 	g.mu.Lock()
 	known := g.versions[tenantID]
@@ -184,7 +187,7 @@ func (g *Gallery) Refresh(ctx context.Context, tenantID string) error {
 		delete(g.tenants, tenantID)
 	}
 	for _, t := range all {
-		if t.GetAcceptedDigest() != "" && t.GetAcceptedDigest() != Digest(t) { // the content is not the one that was accepted
+		if t.GetAcceptedDigest() != "" && t.GetAcceptedDigest() != Digest(t) { // accepted with other content
 			t.Quarantined = true
 		}
 		g.putTemplate(tenantID, &added{Template: t, bytes: sizeOf(t)})
@@ -193,7 +196,7 @@ func (g *Gallery) Refresh(ctx context.Context, tenantID string) error {
 	return nil
 }
 
-// sizeOf returns the size of a template's JSON in bytes. If the size exceeds maxTemplate, it returns maxTemplate+1.
+// sizeOf returns the size of a template's JSON in bytes. If the size exceeds maxTemplate, sizeOf returns maxTemplate+1.
 func sizeOf(t *wasmagentv1.Template) int {
 	text, err := strictprotojson.Append(nil, t.ProtoReflect(), maxTemplate)
 	if err != nil {
@@ -202,7 +205,7 @@ func sizeOf(t *wasmagentv1.Template) int {
 	return len(text)
 }
 
-// putTemplate adds a template to a tenant. The caller holds mu.
+// putTemplate adds a template to a tenant. The caller must hold mu.
 func (g *Gallery) putTemplate(tenantID string, t *added) {
 	in := g.tenants[tenantID]
 	if in == nil {
@@ -219,7 +222,7 @@ func (g *Gallery) putTemplate(tenantID string, t *added) {
 	in.bytes, g.bytes = in.bytes+t.bytes, g.bytes+t.bytes
 }
 
-// List returns the templates that a tenant sees: the built-in ones, followed by the added ones sorted by id.
+// List returns the templates that a tenant sees: the built-in templates, followed by the added templates sorted by id.
 func (g *Gallery) List(tenantID string) []*wasmagentv1.Template {
 	return append(slices.Clone(g.builtin), g.Added(tenantID)...)
 }
@@ -247,7 +250,7 @@ func (g *Gallery) Get(tenantID, id string) (*wasmagentv1.Template, error) {
 	return g.get(tenantID, id)
 }
 
-// get is like Get. The caller holds mu.
+// get is like Get. The caller must hold mu.
 func (g *Gallery) get(tenantID, id string) (*wasmagentv1.Template, error) {
 	id = cmp.Or(aliases[id], id)
 	for _, t := range g.builtin {
@@ -261,22 +264,22 @@ func (g *Gallery) get(tenantID, id string) (*wasmagentv1.Template, error) {
 	return nil, fmt.Errorf("%w: %s", ErrUnknown, id)
 }
 
-// Source describes where an added template comes from.
+// Source says where an added template comes from.
 type Source int
 
 const (
-	// FromImport means that the template was imported. It is in quarantine until [Gallery.Accept]. FromImport is the
-	// zero value.
+	// FromImport means that the template was imported. The template is quarantined until [Gallery.Accept] is called.
+	// FromImport is the zero value.
 	FromImport Source = iota
-	// FromAuthor means that its author added the template. It can be used at once, unless an operator has accepted
-	// another template with the same id before.
+	// FromAuthor means that the template's author added it. The template can be used at once, unless an operator has
+	// accepted a different template with the same id before.
 	FromAuthor
-	// FromOperator means that an operator added the template. It can be used at once.
+	// FromOperator means that an operator added the template. The template can be used at once.
 	FromOperator
 )
 
 // Add adds templates to the tenant of a principal, either all or none. Errors: [ErrTemplateInvalid], [ErrExists],
-// [ErrFull], [ErrInstallationFull], the store's.
+// [ErrFull], [ErrInstallationFull], or an error from the store.
 func (g *Gallery) Add(ctx context.Context, caller principal.Key, from Source, templates ...*wasmagentv1.Template) error {
 	bytes := 0
 	entries := make(map[string]*added)
@@ -327,8 +330,8 @@ func (g *Gallery) Add(ctx context.Context, caller principal.Key, from Source, te
 	return nil
 }
 
-// Remove removes an added template. Only the principal that added the template, and operators, may remove it. Errors:
-// [ErrUnknown], [ErrBuiltin], [ErrOwner], the store's.
+// Remove removes an added template. Only operators and the principal that added the template may remove it. Errors:
+// [ErrUnknown], [ErrBuiltin], [ErrOwner], or an error from the store.
 func (g *Gallery) Remove(ctx context.Context, caller principal.Key, operator bool, id string) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -359,8 +362,8 @@ func (g *Gallery) Remove(ctx context.Context, caller principal.Key, operator boo
 	return nil
 }
 
-// SetActive makes a template the active template of a principal. If another template was active, the settings of that
-// template are dropped.
+// SetActive makes a template the active template of a principal. If a different template was active, the principal's
+// settings for it are dropped.
 func (g *Gallery) SetActive(caller principal.Key, id string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -374,7 +377,8 @@ func (g *Gallery) SetActive(caller principal.Key, id string) {
 	}
 }
 
-// Configured returns a principal's settings of a template. They are empty unless the template is the active one.
+// Configured returns a principal's settings for a template. The settings are empty unless the template is the
+// principal's active template.
 func (g *Gallery) Configured(caller principal.Key, id string) *wasmagentv1.TemplateConfig {
 	if active, config, err := g.Active(caller); err == nil && active == id {
 		return config
@@ -382,7 +386,8 @@ func (g *Gallery) Configured(caller principal.Key, id string) *wasmagentv1.Templ
 	return new(wasmagentv1.TemplateConfig)
 }
 
-// Active returns the active template of a principal, and the principal's settings of it. Errors: [ErrNoneActive].
+// Active returns the id of a principal's active template, and the principal's settings for the template. Errors:
+// [ErrNoneActive].
 func (g *Gallery) Active(caller principal.Key) (id string, _ *wasmagentv1.TemplateConfig, _ error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -390,11 +395,11 @@ func (g *Gallery) Active(caller principal.Key) (id string, _ *wasmagentv1.Templa
 	return active.id, active.config, err
 }
 
-// active is like Active. The caller holds mu.
+// active is like Active. The caller must hold mu.
 func (g *Gallery) active(caller principal.Key) (activeTemplate, error) {
 	if active := g.activeTemplates[caller.Tenant]; active != nil {
 		if now, ok := active.Get(caller.Subject); ok {
-			if _, err := g.get(caller.Tenant, now.id); err == nil { // otherwise the template was removed
+			if _, err := g.get(caller.Tenant, now.id); err == nil { // after an error, the template was removed
 				return now, nil
 			}
 		}
@@ -402,7 +407,7 @@ func (g *Gallery) active(caller principal.Key) (activeTemplate, error) {
 	return activeTemplate{}, ErrNoneActive
 }
 
-// Configure replaces a principal's settings of its active template, and returns the id of the template. Errors:
+// Configure replaces a principal's settings for its active template, and returns the template's id. Errors:
 // [ErrNoneActive].
 func (g *Gallery) Configure(caller principal.Key, config *wasmagentv1.TemplateConfig) (id string, err error) {
 	g.mu.Lock()
@@ -415,7 +420,7 @@ func (g *Gallery) Configure(caller principal.Key, config *wasmagentv1.TemplateCo
 	return active.id, nil
 }
 
-// Categories returns the number of templates in each category, among the templates that a tenant sees.
+// Categories returns how many of the templates that a tenant sees are in each category.
 func (g *Gallery) Categories(tenantID string) map[string]int32 {
 	out := make(map[string]int32)
 	for _, t := range g.List(tenantID) {
@@ -434,8 +439,8 @@ func (g *Gallery) InCategory(tenantID, category string) ([]*wasmagentv1.Template
 	return all, nil
 }
 
-// Skill returns a skill by its name, from the templates that a tenant sees and that are not in quarantine. It returns
-// nil if there is none.
+// Skill returns the skill with this name from the templates that a tenant sees and that are not quarantined. It returns
+// nil if there is no such skill.
 func (g *Gallery) Skill(tenantID, name string) *wasmagentv1.TemplateSkill {
 	for _, t := range g.List(tenantID) {
 		if t.GetQuarantined() {

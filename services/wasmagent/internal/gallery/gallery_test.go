@@ -143,7 +143,8 @@ func TestConfigure_AppliesToActiveTemplate(t *testing.T) {
 	}
 }
 
-// Case N2. The number and the size of each caller's templates are bounded. Removing a template makes space for another.
+// Case N2. The number and the total size of each caller's templates are bounded. Removing a template makes space for
+// another.
 func TestAdd_IsBoundedPerCaller(t *testing.T) {
 	t.Parallel()
 	g := newGallery(t)
@@ -193,7 +194,8 @@ func TestAdd_IsBoundedPerCaller(t *testing.T) {
 	}
 }
 
-// After any sequence of additions and removals, a gallery has exactly the templates that were added and not removed.
+// After any sequence of additions and removals, a gallery contains exactly the templates that were added and not
+// removed.
 func TestGallery_HasAddedTemplatesAfterAnyChanges(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -224,7 +226,8 @@ func TestGallery_HasAddedTemplatesAfterAnyChanges(t *testing.T) {
 	})
 }
 
-// Two galleries share a store. A change that one gallery acknowledged is visible in the other one after Refresh.
+// If two galleries share a store, a change that one gallery has acknowledged is visible in the other gallery after
+// Refresh.
 func TestRefresh_ReadsChangesOfOtherGallery(t *testing.T) {
 	t.Parallel()
 	store := newMemoryStore()
@@ -295,7 +298,7 @@ func TestSearch_RanksByMatchedWords(t *testing.T) {
 	}
 }
 
-// Containers have the same bytes as those that another implementation created.
+// Containers are byte-for-byte equal to the containers that another implementation created.
 func TestContainer_HasBytesOfOtherImplementation(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -346,8 +349,8 @@ func TestRead_ErrorNamesPosition(t *testing.T) {
 	}
 }
 
-// FuzzRead checks that every text is either refused with [gallery.ErrInvalid], or has templates that the contract
-// admits.
+// FuzzRead checks that every text is either refused with [gallery.ErrInvalid] or contains valid templates according to
+// the contract.
 func FuzzRead(f *testing.F) {
 	f.Add(`[{"id":"a","name":"A","category":"c","prompts":[{"name":"p","system_prompt":"x"}],"tools":[{"name":"t","parameters":{}}]}]`)
 	f.Add(`[{"id":"a","id":"b"}]`)
@@ -371,7 +374,7 @@ func FuzzRead(f *testing.F) {
 type memoryStore struct {
 	templates map[[2]string]*wasmagentv1.Template
 	accepted  map[[2]string]bool
-	version   int64 // of all tenants
+	version   int64 // shared by all tenants
 }
 
 func newMemoryStore() *memoryStore {

@@ -17,11 +17,11 @@ import (
 // maxTemplatesRead is the maximum number of templates in one text.
 const maxTemplatesRead = 1000
 
-// ErrInvalid means that a text is not a valid array of templates. The wrapping error has the position of the fault.
+// ErrInvalid means that a text is not a valid array of templates. The wrapping error contains the position of the
+// error.
 var ErrInvalid = errors.New("is not an array of templates")
 
-// Read parses a JSON array of templates. Like the arguments of tools, it may not have unknown or duplicate fields.
-// Errors: [ErrInvalid].
+// Read parses a JSON array of templates. It refuses unknown and duplicate fields. Errors: [ErrInvalid].
 func Read(text []byte) ([]*wasmagentv1.Template, error) {
 	dec := jsontext.NewDecoder(bytes.NewReader(text))
 	if dec.PeekKind() != '[' {

@@ -9,10 +9,10 @@ import (
 	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
 )
 
-// maxWords is the maximum number of words of a query that are used.
+// maxWords is how many words of a query are used. Further words are ignored.
 const maxWords = 16
 
-// Weights of a word by the part of the template in which it occurs.
+// The weight of a word depends on the part of the template in which the word occurs.
 const (
 	weightName        = 1.0
 	weightTags        = 0.8
@@ -20,8 +20,8 @@ const (
 	weightInsideWord  = 0.2 // inside of another word
 )
 
-// Search returns the templates that a tenant sees and that match words of the query, the most relevant first. Templates
-// that are equally relevant have the order of [Gallery.List].
+// Search returns the templates that a tenant sees and that match words of the query, the most relevant first. Equally
+// relevant templates keep their order in [Gallery.List].
 func (g *Gallery) Search(tenantID, query string) []*wasmagentv1.TemplateHit {
 	terms := words(query)
 	if len(terms) > maxWords {
@@ -44,7 +44,7 @@ func words(text string) []string {
 	return strings.FieldsFunc(strings.ToLower(text), func(r rune) bool { return !unicode.IsLetter(r) && !unicode.IsDigit(r) })
 }
 
-// relevance returns the mean weight of the looked-up words in a template, from 0 to 1.
+// relevance returns the mean weight of the search terms in a template, from 0 to 1.
 func relevance(t *wasmagentv1.Template, terms []string) float64 {
 	if len(terms) == 0 {
 		return 0

@@ -1,6 +1,5 @@
-// Package guesttest provides the modules and the worker program for tests of guests. Modules are built from Go
-// packages,
-// or encoded by hand.
+// Package guesttest provides the modules and the worker program for tests that run guests. Modules are built from Go
+// packages or encoded by hand.
 package guesttest
 
 import (
@@ -15,10 +14,10 @@ import (
 // Guests is the prefix of the import paths of the shipped guests.
 const Guests = "github.com/sluice-mesh/sluice/sdk/guests/"
 
-// modules caches the modules that were built, by build mode and package.
+// modules caches built modules, by build mode and package.
 var modules sync.Map
 
-// Module builds the guest in a Go package. It does so only once in each test program.
+// Module builds the guest in a Go package. Each test program builds a package only once.
 func Module(t testing.TB, pkg string) []byte {
 	t.Helper()
 	return build(t, pkg, "c-shared")
@@ -54,14 +53,15 @@ func build(t testing.TB, pkg, mode string) []byte {
 	return text
 }
 
-// programsDir is the environment variable with the folder for built programs. Package stack of the end-to-end tests
-// sets it.
+// programsDir is the name of the environment variable that contains the folder for built programs. Package stack of the
+// end-to-end tests sets the variable.
 const programsDir = "SLUICE_TEST_PROGRAMS"
 
-// programDir is the temporary folder of the worker program; empty if there is none.
+// programDir is the temporary folder of the worker program; empty if it has not been created.
 var programDir string
 
-// program builds the worker program without the race detector, because compiling a guest with it takes half a minute.
+// program builds the worker program without the race detector, because compiling a guest with the race detector takes
+// half a minute.
 var program = sync.OnceValues(func() (string, error) {
 	dir := os.Getenv(programsDir)
 	if dir == "" {
@@ -78,7 +78,7 @@ var program = sync.OnceValues(func() (string, error) {
 	return path, nil
 })
 
-// Program returns the path of the worker program, which it builds once. [Main] removes the program.
+// Program builds the worker program once and returns its path. [Main] removes the program.
 func Program(t testing.TB) string {
 	t.Helper()
 	path, err := program()
@@ -88,7 +88,7 @@ func Program(t testing.TB) string {
 	return path
 }
 
-// Main runs the tests of a package that uses [Program]. The package calls it in TestMain.
+// Main runs the tests of a package that uses [Program]. The package must call Main in TestMain.
 func Main(m *testing.M) int {
 	code := m.Run()
 	if programDir != "" {

@@ -2,7 +2,7 @@ package guesttest
 
 import "encoding/binary"
 
-// Code is the code of a function without locals.
+// Code is the WebAssembly code of a function without locals.
 type Code []byte
 
 // I32 returns an i32.const instruction.
@@ -30,11 +30,11 @@ func Concat(parts ...Code) (out Code) {
 	return out
 }
 
-// Answer returns the last instruction of a step that returns an envelope: the number of bytes, and their address.
+// Answer returns the instruction with which a step returns the envelope at an address.
 func Answer(address, bytes uint32) Code { return I64(int64(address)<<32 | int64(bytes)) }
 
-// HandMade describes a guest that is encoded by hand: the code of alloc and step, sections that replace the default
-// ones, and further functions. The zero value answers each step with two zero bytes.
+// HandMade describes a guest that is encoded by hand. It contains the code of alloc and step, sections that replace the
+// default sections, and additional functions. The zero value answers each step with two zero bytes.
 type HandMade struct {
 	Alloc, Step Code
 	Memory      []byte
@@ -45,8 +45,9 @@ type HandMade struct {
 	Names []string
 }
 
-// Module encodes the guest. Its functions are the imports, abi_version, alloc, step, and those of More. The types are,
-// in this order: () -> i32, (i32) -> i32, (i32, i32) -> i64, (i32, i32, i32, i32) -> i32, and (i32) -> ().
+// Module encodes the guest. Its functions are the imports, abi_version, alloc, step, and the functions in More, in this
+// order. Its types are, in this order: () -> i32, (i32) -> i32, (i32, i32) -> i64, (i32, i32, i32, i32) -> i32, and
+// (i32) -> ().
 func (h HandMade) Module() []byte {
 	if h.Alloc == nil {
 		h.Alloc = I32(1024)
@@ -90,7 +91,7 @@ func (h HandMade) Module() []byte {
 	return out
 }
 
-// Import returns an import section with one function of WASI. kind is the index of its type in [HandMade.Module].
+// Import returns an import section with one WASI function. kind is the index of its type in [HandMade.Module].
 func Import(name string, kind byte) []byte {
 	out := append([]byte{1, 22}, "wasi_snapshot_preview1"...)
 	return append(append(append(out, byte(len(name))), name...), 0, kind)

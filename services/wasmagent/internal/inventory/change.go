@@ -11,7 +11,7 @@ import (
 // changeFormat is the version of the format of changes.
 const changeFormat = "sluice-agent-stored-1"
 
-// ErrChange means that a change is invalid, or can't be applied to the previous list. Use errors.Is.
+// ErrChange means that a change is invalid, or can't be applied to the previous list. Compare with errors.Is.
 var ErrChange = errors.New("the change can't be applied to the previous list")
 
 // A Basis names the list to which a change is applied.
@@ -22,8 +22,8 @@ const (
 	BasisPrevious Basis = ""
 	// BasisCreated means the empty list, because the agent was just created. The change lists all parts.
 	BasisCreated Basis = "made"
-	// BasisFound means the empty list, because the journal is older than such lists. The change lists all parts, and
-	// the journal does not record how they came about.
+	// BasisFound means the empty list, because the journal was begun by a release that did not record lists. The change
+	// lists all parts, and the journal does not record how they were created.
 	BasisFound Basis = "found"
 )
 
@@ -31,7 +31,7 @@ const (
 type change struct {
 	Form  string `json:"form"`
 	Basis Basis  `json:"basis,omitzero"`
-	// State is the SHA-256 of the stored state, and Record that of the record's JSON, both in hexadecimal.
+	// State is the SHA-256 of the stored state, and Record is the SHA-256 of the record's JSON. Both are in hexadecimal.
 	State  string `json:"state"`
 	Record string `json:"record"`
 	// The other fields are the difference from the previous list. A nil value means that the part was removed.
@@ -42,16 +42,16 @@ type change struct {
 	Guest    map[string]*string `json:"guest,omitempty"`
 }
 
-// A splice replaces Drop entries of a list, from index At, by the entries in Add. The splices of a change are applied
-// in order.
+// A splice replaces Drop entries of a list, beginning at index At, with the entries in Add. The splices of a change are
+// applied in order.
 type splice struct {
 	At   int      `json:"at"`
 	Drop int      `json:"drop,omitzero"`
 	Add  []string `json:"add,omitempty"`
 }
 
-// Change returns the JSON of the change from the list before to the list i. If basis is not [BasisPrevious], or before
-// is nil, the change is from the empty list. state is the SHA-256 of the stored state, in hexadecimal. Errors:
+// Change encodes the change from the list *before to the list *i as JSON. If basis is not [BasisPrevious] or before is
+// nil, the change starts from the empty list. state is the SHA-256 of the stored state, in hexadecimal. Errors:
 // [ErrRecord].
 func (i *Inventory) Change(basis Basis, before *Inventory, state string) ([]byte, error) {
 	if basis != BasisPrevious || before == nil {
@@ -82,9 +82,9 @@ func mapChange(before, now map[string]entry) map[string]*string {
 	return out
 }
 
-// listChange returns the splices that turn before into now. They keep the common beginning of both lists, and drop
-// entries directly after that beginning, because a conversation drops its oldest messages. Then they add the new
-// entries at the end.
+// listChange returns the splices that turn before into now. They keep the common prefix of both lists, drop entries
+// directly after the prefix, and add the new entries at the end. This suits a conversation, which keeps its
+// instructions and drops its oldest messages.
 func listChange(before, now []entry) (out []splice) {
 	same := func(a, b entry) bool { return a.value == b.value }
 	at := 0
@@ -110,11 +110,12 @@ func listChange(before, now []entry) (out []splice) {
 	return append(out, last)
 }
 
-// Covered is the result of applying the changes in a journal. The zero value is that of a journal without changes.
+// Covered is the result of applying the changes in a journal. The zero value is the result for a journal without
+// changes.
 type Covered struct {
-	// List is the list that the journal records; nil if it has no change yet. [Covered.Apply] modifies it.
+	// List is the list that the journal records; nil if the journal contains no change. [Covered.Apply] modifies it.
 	List *Inventory
-	// State and Record are the digests from the newest change.
+	// State and Record are the digests in the newest change.
 	State, Record string
 }
 
@@ -136,7 +137,7 @@ func parseChange(envelope []byte) (c change, err error) {
 }
 
 // Apply applies a change, which is the envelope of an event of the kind STORED. place is the position of the event in
-// the journal, from 1. Errors: [ErrChange].
+// the journal, counted from 1. Errors: [ErrChange].
 func (c *Covered) Apply(envelope []byte, place int64) error {
 	next, err := parseChange(envelope)
 	if err != nil {

@@ -9,9 +9,9 @@ import (
 	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
 )
 
-// Compare returns the first stored part that differs from the list i of a journal, or nil if there is no difference. It
-// compares files by path, then todos, messages, the fields of the record and those of the guest. It ignores the fields
-// of the record that are named in but.
+// Compare compares the list *stored with the list *i, which was computed from a journal. It returns the first
+// difference, or nil if the lists are equal. It compares files in the order of their paths, then todos, messages,
+// record fields and guest fields. It ignores the record fields that are named in but.
 func (i *Inventory) Compare(stored *Inventory, but ...string) *wasmagentv1.StoredDifference {
 	if d := compareFiles(i.files, stored.files); d != nil {
 		return d
@@ -28,7 +28,7 @@ func (i *Inventory) Compare(stored *Inventory, but ...string) *wasmagentv1.Store
 	return compareFields("guest", i.guest, stored.guest, nil)
 }
 
-// unionNames returns the names in either of two maps, sorted.
+// unionNames returns the sorted union of the keys of two maps.
 func unionNames(a, b map[string]entry) []string {
 	all := maps.Clone(a)
 	if all == nil {
@@ -90,7 +90,7 @@ func orNothing(value string) string {
 	return value
 }
 
-// NotCovered returns the names of the parts that have values that the journal does not explain.
+// NotCovered returns the names of the parts with values whose creation the journal does not record.
 func (i *Inventory) NotCovered() (out []string) {
 	isFound := func(e entry) bool { return e.found }
 	fields := func(all map[string]entry) bool { return slices.ContainsFunc(slices.Collect(maps.Values(all)), isFound) }

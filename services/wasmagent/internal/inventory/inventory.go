@@ -1,7 +1,6 @@
-// Package inventory lists the stored parts of an agent by their digests. Whenever an agent is stored, its journal
-// records the difference from the previous list. Therefore the hash chain of the journal covers every stored part, and
-// a
-// part that another program changed can be named. Package agent uses the package.
+// Package inventory lists the digests of the stored parts of an agent. Whenever an agent is stored, its journal records
+// the difference from the previous list. Therefore the hash chain of the journal covers every stored part, and a check
+// can name a part that another program has changed. Package agent uses the package.
 package inventory
 
 import (
@@ -23,34 +22,33 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/canonicaljson"
 )
 
-// maxValue is the maximum length of a field's JSON that the list has itself, in bytes. Of a longer field, the list has
-// the digest.
+// maxValue is the maximum length of a field's JSON that the list contains verbatim, in bytes. For a longer field, the
+// list contains the digest.
 const maxValue = 96
 
-// ErrRecord means that a record or a state can't be listed, because this program never stores its content. Use
-// errors.Is.
+// ErrRecord means that a record or a state can't be listed, because this program would never store its content. Compare
+// with errors.Is.
 var ErrRecord = errors.New("its content is not valid")
 
 // Inventory is a list of the stored parts of an agent. The zero value is the empty list.
 type Inventory struct {
-	// files is by path. guest and record have fields by their names.
+	// files maps paths to entries. guest and record map field names to entries.
 	files, guest, record map[string]entry
 	todos, messages      []entry
-	// digest is the SHA-256 of the record's JSON, in hexadecimal. It is empty in a list that was computed from a
-	// journal.
+	// digest is the SHA-256 of the record's JSON, in hexadecimal. It is empty if the list was computed from a journal.
 	digest string
 }
 
 // An entry is a stored value: its digest, or the value itself if the value is short.
 type entry struct {
 	value string
-	// found is true if the value was stored before the journal began to list values. Then the journal does not record
-	// how the value came about.
+	// found is true if the value was stored before the journal began to list values. The journal does not record how such
+	// a value was created.
 	found bool
 }
 
-// New lists a record and a state. From the record it leaves out the head of the journal, and the key, the digest and
-// the size of the state. Errors: [ErrRecord].
+// New lists a record and a state. It omits the head of the journal, and the key, the digest and the size of the state.
+// Errors: [ErrRecord].
 func New(r *wasmstorev1.Record, s *wasmstorev1.State) (*Inventory, error) {
 	out := &Inventory{files: make(map[string]entry, len(s.GetFiles()))}
 	for _, f := range s.GetFiles() {
@@ -78,8 +76,8 @@ func textEntry(kind, text string) entry {
 	return entry{value: hex.EncodeToString(sum[:])}
 }
 
-// listRecord lists the fields of a record by their names in the contract. Each entry has the field's JSON in the form
-// of RFC 8785, or its digest.
+// listRecord lists the fields of a record by their protobuf names. Each entry contains the field's canonical JSON (RFC
+// 8785) or its digest.
 func (i *Inventory) listRecord(r *wasmstorev1.Record) error {
 	r = proto.CloneOf(r)
 	r.Head, r.StateDigest, r.StateBytes, r.StateKey = nil, "", 0, ""
@@ -97,7 +95,7 @@ func (i *Inventory) listRecord(r *wasmstorev1.Record) error {
 	if err := json.Unmarshal(value, &fields); err != nil {
 		return fmt.Errorf("%w: %w", ErrRecord, err)
 	}
-	if snapshots, ok := fields["kept"]; ok { // documents use this name
+	if snapshots, ok := fields["kept"]; ok { // the documentation uses this name
 		delete(fields, "kept")
 		fields["snapshots"] = snapshots
 	}
@@ -126,7 +124,7 @@ func (i *Inventory) Size() int {
 	return n
 }
 
-// difference returns a difference with a message for people.
+// difference returns a difference with a human-readable message.
 func difference(part, name, format string, args ...any) *wasmagentv1.StoredDifference {
 	return &wasmagentv1.StoredDifference{Part: part, Name: name, Message: fmt.Sprintf(format, args...)}
 }

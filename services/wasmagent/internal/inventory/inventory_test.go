@@ -14,7 +14,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/inventory"
 )
 
-// listOf returns the inventory of an agent with this count of turns and these files, todos and messages.
+// listOf returns the inventory of an agent with this turn count and these files, todos and messages.
 func listOf(t *testing.T, turns int, files, todos, messages []string) *inventory.Inventory {
 	t.Helper()
 	s := &wasmstorev1.State{Turns: int32(turns), Memory: []byte{byte(turns)}}
@@ -34,7 +34,8 @@ func listOf(t *testing.T, turns int, files, todos, messages []string) *inventory
 	return out
 }
 
-// Applying each change to the previous list gives the new list, whatever parts were added, replaced, removed or moved.
+// Applying each change to the previous list produces the new list, no matter which parts were added, replaced, removed
+// or moved.
 func TestApply_GivesListOfChange(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(200) {
@@ -74,7 +75,7 @@ func TestApply_GivesListOfChange(t *testing.T) {
 	}
 }
 
-// A change is short if a long conversation drops an old message for each new one.
+// A change stays short if a long conversation drops an old message for each new message.
 func TestChange_IsShortForLongConversation(t *testing.T) {
 	t.Parallel()
 	var messages []string
@@ -89,8 +90,8 @@ func TestChange_IsShortForLongConversation(t *testing.T) {
 	}
 }
 
-// A change whose basis does not fit its position is refused. Otherwise a change that lists all parts again could hide
-// that the store was changed.
+// A change is refused if its basis is not allowed at its position. Otherwise a change that lists all parts again could
+// hide a forgery of the store.
 func TestApply_RefusesChangeInWrongPosition(t *testing.T) {
 	t.Parallel()
 	created, found, previous := inventory.BasisCreated, inventory.BasisFound, inventory.BasisPrevious

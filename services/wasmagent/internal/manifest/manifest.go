@@ -1,5 +1,5 @@
-// Package manifest decides which calls the manifest and the grants of an agent allow. Calls that they do not name are
-// denied. The gateway applies policy in addition. Package agent uses the package.
+// Package manifest decides which calls the manifest and the grants of an agent allow. All other calls are denied. The
+// gateway checks policy in addition. Package agent uses the package.
 package manifest
 
 import (
@@ -20,32 +20,33 @@ import (
 )
 
 const (
-	// maxName bounds the name of a tool or server in a manifest, in bytes.
+	// maxName is the maximum length of a tool or server name in a manifest, in bytes.
 	maxName = 128
-	// MaxConditions is the maximum number of conditions in a manifest and its grants.
+	// MaxConditions is the maximum number of conditions in a manifest and its grants together.
 	MaxConditions = 64
-	// maxArguments is the maximum size of arguments to which conditions are applied, in bytes. No condition holds for
-	// larger arguments. The bound limits the time of a check, because each condition searches all of the arguments.
+	// maxArguments is the maximum size of arguments to which conditions are applied, in bytes. No condition is satisfied
+	// by larger arguments. The bound limits the duration of a check, because each condition searches all arguments.
 	maxArguments = 64 << 10
-	// maxNumber is the maximum length of a number that is compared, in bytes of its text. maxExponent bounds the
-	// absolute value of its decimal exponent; a float64 beyond that is infinite or zero.
+	// maxNumber is the maximum length of a number in a comparison, in bytes. maxExponent bounds the absolute value of the
+	// number's decimal exponent. Numbers beyond the bound are infinite or zero as a float64.
 	maxNumber   = 64
 	maxExponent = 400
 )
 
 // Errors of rights, for [errors.Is].
 var (
-	// ErrNotAllowed means that no right names the tool or the model, or that the conditions of the rights do not hold.
+	// ErrNotAllowed means that no right names the tool or the model, or that the conditions of the rights are not
+	// satisfied.
 	ErrNotAllowed = errors.New("the agent's manifest does not allow this call")
 	// ErrSpent means that the rights that allow the call are used up.
 	ErrSpent = errors.New("the agent has made as many such calls as its manifest allows")
 )
 
-// Rights are the rights of a manifest and of its grants. They do not change. The zero value allows nothing.
+// Rights contains the rights of a manifest and of its grants. It is immutable. The zero value allows nothing.
 type Rights struct{ parts []part }
 
-// part is the manifest or a grant. id is the id of the grant, and until the time at which it expires. For the manifest,
-// both are zero.
+// part is the manifest or a grant. id is the id of the grant, and until is the time at which the grant expires. For the
+// manifest, both are zero.
 type part struct {
 	id       string
 	manifest *wasmagentv1.Manifest
@@ -54,16 +55,16 @@ type part struct {
 
 // A Match is a right that allows a call.
 type Match struct {
-	// Grant is the id of the right's grant; empty for the manifest. Index is the index of the right in the grant or
-	// manifest, from 0.
+	// Grant is the id of the grant that contains the right; empty if the manifest contains it. Index is the index of the
+	// right in the grant or manifest, counted from 0.
 	Grant string
 	Index int
 	// MaxUses is the maximum number of uses of the right; 0 means that there is no maximum.
 	MaxUses int64
 }
 
-// New returns the rights of a manifest and its grants, which the caller must not change afterwards. A nil manifest has
-// no rights.
+// New returns the rights of a manifest and its grants. The caller must not change the manifest and the grants
+// afterwards. A nil manifest has no rights.
 func New(m *wasmagentv1.Manifest, grants ...*wasmagentv1.RightsGrant) *Rights {
 	r := &Rights{parts: []part{{manifest: m}}}
 	for _, g := range grants {
@@ -81,7 +82,7 @@ func (r *Rights) unexpired(now time.Time) []part {
 	return slices.DeleteFunc(slices.Clone(r.parts), func(p part) bool { return !p.until.IsZero() && !now.Before(p.until) })
 }
 
-// Union returns the union of the manifest and of the grants that have not expired. The result is never nil.
+// Union returns the union of the manifest and the unexpired grants. The result is never nil.
 func (r *Rights) Union(now time.Time) *wasmagentv1.Manifest {
 	out := new(wasmagentv1.Manifest)
 	for _, p := range r.unexpired(now) {
@@ -100,11 +101,11 @@ func (r *Rights) Union(now time.Time) *wasmagentv1.Manifest {
 	return out
 }
 
-// addSaturating returns a + b, at most the largest int32.
+// addSaturating returns a + b, capped at the largest int32.
 func addSaturating(a, b int32) int32 { return int32(min(int64(a)+int64(b), math.MaxInt32)) }
 
-// MatchTool returns the rights that allow a call of a tool. The call may be made if one of these rights is not used up.
-// arguments is a JSON object. Errors: [ErrNotAllowed].
+// MatchTool returns the rights that allow a tool call. The call may be made if at least one of these rights is not used
+// up. arguments is a JSON object. Errors: [ErrNotAllowed].
 func (r *Rights) MatchTool(server, tool string, arguments []byte, now time.Time) ([]Match, error) {
 	if len(server) > maxName || len(tool) > maxName {
 		return nil, fmt.Errorf("%w: the name of the server or the tool is too long", ErrNotAllowed)
@@ -123,7 +124,7 @@ func (r *Rights) MatchTool(server, tool string, arguments []byte, now time.Time)
 	return found, nil
 }
 
-// NamesTool reports whether a right names a tool, regardless of the right's conditions.
+// NamesTool reports whether any right names a tool, regardless of the right's conditions.
 func (r *Rights) NamesTool(server, tool string, now time.Time) bool {
 	if len(server) > maxName || len(tool) > maxName {
 		return false
@@ -149,7 +150,8 @@ type ModelMatch struct {
 // IsUnbounded reports whether the right bounds neither the tokens nor the cost.
 func (f ModelMatch) IsUnbounded() bool { return f.Tokens < 0 && f.Nanos < 0 }
 
-// MatchModel returns the rights that allow questions to a model, which is `provider:name`. Errors: [ErrNotAllowed].
+// MatchModel returns the rights that allow questions to a model. The model is written as `provider:name`. Errors:
+// [ErrNotAllowed].
 func (r *Rights) MatchModel(model string, now time.Time) ([]ModelMatch, error) {
 	var found []ModelMatch
 	for _, p := range r.unexpired(now) {
@@ -221,7 +223,8 @@ func conditionsHold(conditions []*wasmagentv1.ArgumentCondition, arguments []byt
 	return true
 }
 
-// conditionHolds reports whether a value satisfies a condition. A missing value, or a value of another type, does not.
+// conditionHolds reports whether a value satisfies a condition. A missing value or a value of the wrong type does not
+// satisfy it.
 func conditionHolds(c *wasmagentv1.ArgumentCondition, value jsontext.Value) bool {
 	if most, ok := c.GetTest().(*wasmagentv1.ArgumentCondition_AtMost); ok {
 		if value.Kind() != '0' {
@@ -256,7 +259,7 @@ func isClean(p string) bool {
 	return p != "" && path.Clean(p) == p && p != "." && p != ".." && !strings.HasPrefix(p, "../") && !strings.ContainsAny(p, "\x00\\")
 }
 
-// valueAt returns the value at a JSON Pointer (RFC 6901), or nil if there is none.
+// valueAt returns the value at a JSON Pointer (RFC 6901), or nil if there is no value.
 func valueAt(text []byte, pointer string) jsontext.Value {
 	value := jsontext.Value(text)
 	for token := range strings.SplitSeq(strings.TrimPrefix(pointer, "/"), "/") {
@@ -269,7 +272,7 @@ func valueAt(text []byte, pointer string) jsontext.Value {
 }
 
 // memberOf returns the member of an object or the element of an array, or nil if it does not exist. It also returns nil
-// if the object has another member whose name differs only in case, because servers may read either of the two.
+// if the object has another member whose name differs only in case, because servers may use either member.
 func memberOf(value jsontext.Value, token string) jsontext.Value {
 	dec := jsontext.NewDecoder(bytes.NewReader(value))
 	begin, err := dec.ReadToken()

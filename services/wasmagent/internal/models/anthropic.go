@@ -10,7 +10,7 @@ import (
 )
 
 const (
-	// anthropicURL is the base URL of the provider's API. anthropicVersion is the version of the API that is used.
+	// anthropicURL is the base URL of the provider's API. anthropicVersion is the API version that requests name.
 	anthropicURL     = "https://api.anthropic.com/"
 	anthropicVersion = "2023-06-01"
 )
@@ -63,7 +63,8 @@ type anthropicTool struct {
 	InputSchema map[string]json.RawMessage `json:"input_schema"`
 }
 
-// anthropicUsage has numbers of tokens. A number in a later event replaces the earlier one, unless it is 0.
+// anthropicUsage contains token counts. A count in a later event replaces an earlier count, unless the later count is
+// 0.
 type anthropicUsage struct {
 	Input       int64 `json:"input_tokens"`
 	CacheWrites int64 `json:"cache_creation_input_tokens"`
@@ -71,7 +72,7 @@ type anthropicUsage struct {
 	Output      int64 `json:"output_tokens"`
 }
 
-// anthropicEvent is an event of the stream of an answer.
+// anthropicEvent is an event in the stream of an answer.
 type anthropicEvent struct {
 	Type    string `json:"type"`
 	Index   int    `json:"index"`
@@ -171,7 +172,7 @@ func (a *anthropicAnswer) add(_ string, event []byte) (end bool, err error) {
 	return false, nil
 }
 
-// addText appends a piece of text to a block. The pieces of several open blocks may alternate.
+// addText appends a piece of text to a block. The pieces of several blocks may be interleaved.
 func (a *anthropicAnswer) addText(block int, text string) {
 	if text != "" {
 		a.blocks[block].text.WriteString(text)

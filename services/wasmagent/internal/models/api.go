@@ -13,15 +13,15 @@ import (
 	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
 )
 
-// api is a method of a provider's API that answers with a stream of events.
+// api is an endpoint of a provider's API that answers with an event stream.
 type api struct {
 	client *http.Client
 	url    string
 	header http.Header
 }
 
-// newAPI returns the method at a path below a base URL. The base URL is the configured one, or the standard one if that
-// is empty.
+// newAPI returns the endpoint at a path below the base URL configured, or below the URL standard if configured is
+// empty.
 func newAPI(client *http.Client, configured, standard, path string, header http.Header) (api, error) {
 	base := configured
 	if base == "" {
@@ -34,7 +34,8 @@ func newAPI(client *http.Client, configured, standard, path string, header http.
 }
 
 // stream sends a question and calls add for each event of the answer, until add reports the end. hasBegun reports
-// whether at least one event has arrived. Errors: those of add, [*FailureError], [ErrLarge] and the context's.
+// whether at least one event has arrived. Errors: [*FailureError], [ErrLarge], the context's error, or an error from
+// add.
 func (a api) stream(ctx context.Context, question any, add func(kind string, event []byte) (end bool, err error)) (hasBegun bool, err error) {
 	body, err := json.Marshal(question)
 	if err != nil {
@@ -54,7 +55,7 @@ func (a api) stream(ctx context.Context, question any, add func(kind string, eve
 		if err != nil {
 			return hasBegun, transportError(ctx, err, hasBegun)
 		}
-		if event.Data == "" || event.Type == "ping" { // keeps the connection open
+		if event.Data == "" || event.Type == "ping" { // only keeps the connection open
 			continue
 		}
 		if isErrorEvent([]byte(event.Data)) {
@@ -71,16 +72,17 @@ func (a api) stream(ctx context.Context, question any, add func(kind string, eve
 	return hasBegun, nil
 }
 
-// answerBlock is a block of an answer: a text, a call, or a block of another type, which is ignored.
+// answerBlock is a block of an answer: a text, a tool call, or a block of another type, which is ignored.
 type answerBlock struct {
 	kind, id, name string
 	initial        json.RawMessage
 	text, input    strings.Builder
 }
 
-// isErrorEvent reports whether an event is an error. Both APIs send one to end a stream that has begun.
+// isErrorEvent reports whether an event is an error. Both APIs send an error event if they fail after the stream has
+// begun.
 func isErrorEvent(event []byte) bool {
-	if !bytes.Contains(event, []byte(`"error"`)) { // saves parsing most events twice
+	if !bytes.Contains(event, []byte(`"error"`)) { // avoids parsing most events twice
 		return false
 	}
 	var failed struct {
@@ -89,7 +91,7 @@ func isErrorEvent(event []byte) bool {
 	return json.Unmarshal(event, &failed) == nil && failed.Error != nil && string(failed.Error) != "null"
 }
 
-// schemaOf returns the members of the JSON schema of a tool's input. It returns an empty map if the tool has no schema.
+// schemaOf returns the members of a tool's JSON input schema, or an empty map if the tool has no schema.
 func schemaOf(t *wasmagentv1.ModelTool) (map[string]json.RawMessage, error) {
 	schema := make(map[string]json.RawMessage)
 	if t.GetInputSchema() == "" {

@@ -13,9 +13,10 @@ import (
 
 // Kinds of a [FailureError], for [errors.Is].
 var (
-	// ErrRateLimited means that the provider accepts no more questions for now (status 429).
+	// ErrRateLimited means that the provider accepts no more questions at the moment (status 429).
 	ErrRateLimited = errors.New("the provider of the model allows no more questions now")
-	// ErrOverloaded means that the provider can't answer now (status 408, 529 or 5xx, or 409 with a request to retry).
+	// ErrOverloaded means that the provider can't answer at the moment (status 408, 529 or 5xx, or 409 with a request to
+	// retry).
 	ErrOverloaded = errors.New("the provider of the model can't answer now")
 	// ErrRejected means that the provider does not accept the question (any other status from 300 to 499).
 	ErrRejected = errors.New("the provider of the model rejects the question")
@@ -29,25 +30,25 @@ var (
 	ErrMalformed = errors.New("the model's answer is malformed")
 )
 
-// maxMessageBytes bounds the provider's message in an error, in bytes.
+// maxMessageBytes is the maximum length of the provider's message in an error, in bytes.
 const maxMessageBytes = 300
 
-// FailureError is the reason why a question has no answer. It wraps its Kind.
+// FailureError says why a question has no answer. It wraps its Kind.
 type FailureError struct {
 	Kind error
-	// Status is the HTTP status of the provider's answer; 0 if there was none.
+	// Status is the HTTP status of the provider's response; 0 if there was no response.
 	Status int
 	// Message is the provider's message; it may be empty. It does not contain the key.
 	Message string
 	// Tries is the number of tries that were made.
 	Tries int
-	// RetryAfter is the wait that the provider requests; 0 if it requests none.
+	// RetryAfter is the wait that the provider requests; 0 if the provider requests no wait.
 	RetryAfter time.Duration
-	// MayBeCharged is true if the provider may charge for the question. Then [Models.Ask] returns the tokens and the
-	// cost, as counted or estimated.
+	// MayBeCharged is true if the provider may charge for the question. In that case, [Models.Ask] returns the counted or
+	// estimated tokens and cost.
 	MayBeCharged bool
 
-	// isRetryable is true if the question may be repeated.
+	// isRetryable is true if the question may be retried.
 	isRetryable bool
 }
 
@@ -79,8 +80,8 @@ type errorObject struct {
 	Message string `json:"message"`
 }
 
-// parseErrorObject parses the error object in a body or an event. It returns the zero value if there is no error
-// object.
+// parseErrorObject parses the error object in a body or an event. It returns the zero value if the text contains no
+// error object.
 func parseErrorObject(text []byte) errorObject {
 	var body struct {
 		Error any `json:"error"`
@@ -98,7 +99,7 @@ func parseErrorObject(text []byte) errorObject {
 	return errorObject{}
 }
 
-// oneLine converts a provider's message to one short line.
+// oneLine shortens a provider's message to a single line.
 func oneLine(message string) string {
 	text := strings.Map(func(c rune) rune {
 		if !unicode.IsPrint(c) {
@@ -112,10 +113,11 @@ func oneLine(message string) string {
 	return text
 }
 
-// quotaCodes has the codes of a status 429 that mean that the account has no credit left. A further try would not help.
+// quotaCodes contains the error codes of a status 429 that mean that the account has no credit left. Retrying would not
+// help.
 var quotaCodes = map[string]bool{"insufficient_quota": true, "billing_not_active": true}
 
-// statusFailure returns the failure for an answer with an HTTP status of 300 or more.
+// statusFailure returns the failure for a response with an HTTP status of 300 or more.
 func statusFailure(status int, header http.Header, body []byte, now time.Time) *FailureError {
 	reason := parseErrorObject(body)
 	f := &FailureError{Kind: ErrRejected, Status: status, Message: reason.Message, RetryAfter: retryAfter(status, header, now)}

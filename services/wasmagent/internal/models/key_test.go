@@ -13,8 +13,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/models"
 )
 
-// A provider's key is removed from everything that is returned: streamed answers, names and arguments of calls, and
-// errors. It is found in each encoding in which programs repeat it.
+// A provider's key is removed from streamed answers, the names and arguments of calls, and errors. The key is also
+// removed in encoded forms in which a program may echo it.
 func TestAsk_RemovesKeyFromAnswersAndErrors(t *testing.T) {
 	t.Parallel()
 	const key = `sk-live_4f/9+Zq"77-tail`

@@ -1,5 +1,5 @@
-// Package models asks models: models of providers through their APIs, and the built-in model `script`. The wasmagent
-// service uses the package.
+// Package models sends questions to language models: to the models of providers through their APIs, and to the built-in
+// model `script`. The wasmagent service uses the package.
 package models
 
 import (
@@ -21,14 +21,16 @@ import (
 )
 
 const (
-	// maxAnswer bounds an answer, and maxStreamBytes bounds what a provider sends for one answer, both in bytes.
+	// maxAnswer is the maximum size of an answer, and maxStreamBytes is the maximum size of the stream in which a provider
+	// sends the answer. Both are in bytes.
 	maxAnswer      = 1 << 20
 	maxStreamBytes = 16 << 20
-	// defaultTokens bounds the tokens of an answer if neither the question nor the configuration has a bound.
+	// defaultTokens is the maximum number of tokens in an answer if neither the question nor the configuration sets a
+	// maximum.
 	defaultTokens = 8192
-	// bytesPerToken is the number of bytes that an estimate counts as one token.
+	// bytesPerToken is how many bytes an estimate counts as one token.
 	bytesPerToken = 4
-	// defaultAnswerTime is how long a provider may take until its answer begins.
+	// defaultAnswerTime is how long a provider may take to begin its answer, by default.
 	defaultAnswerTime = 2 * time.Minute
 )
 
@@ -36,9 +38,9 @@ const (
 var (
 	// ErrNotConfigured means that no provider is configured for the model.
 	ErrNotConfigured = errors.New("no provider is configured for the model: configure it under agents.providers, and name the model under agents.model")
-	// ErrTruncated means that the answer is incomplete, because it has reached its bound on tokens.
+	// ErrTruncated means that the answer is incomplete, because it has reached its maximum number of tokens.
 	ErrTruncated = errors.New("the model's answer is incomplete: it has reached its maximum of tokens; raise max_tokens of its provider")
-	// ErrLarge means that the answer exceeds its bound on bytes.
+	// ErrLarge means that the answer exceeds its maximum size in bytes.
 	ErrLarge = fmt.Errorf("the model's answer has more than %d MiB", maxAnswer>>20)
 )
 
@@ -46,56 +48,56 @@ var (
 type Answer struct {
 	Content string
 	Calls   []*wasmagentv1.ModelCall
-	// Input and Output are the numbers of tokens of the question and of the answer, as the provider counts them.
+	// Input and Output are the numbers of tokens in the question and in the answer, as the provider counts them.
 	Input, Output int64
 	// Nanos is the cost, in billionths of a US dollar.
 	Nanos int64
 }
 
-// A driver sends a question to a provider once, and passes pieces of the answer to progress as they arrive. Its errors
-// are a [*FailureError] that is not wrapped, [ErrTruncated], [ErrLarge] and the context's.
+// A driver sends a question to a provider once, and calls progress with pieces of the answer as they arrive. Its errors
+// are an unwrapped [*FailureError], [ErrTruncated], [ErrLarge], or the context's error.
 type driver interface {
 	ask(ctx context.Context, model string, req *wasmagentv1.AskModelRequest, progress func(string)) (Answer, error)
 }
 
-// Provider configures a provider of models.
+// Provider configures a model provider.
 type Provider struct {
-	// Kind is `openai` for every server with the API of OpenAI's chat completions, or `anthropic`.
+	// Kind is `openai` for any server that implements OpenAI's Chat Completions API, or `anthropic`.
 	Kind string
 	// URL is the base URL of the API; empty means the standard URL of the kind.
 	URL string
 	// Key is the secret key of the API; it may be empty.
 	Key string
-	// MaxTokens bounds the tokens of an answer if the question does not; 0 means 8,192.
+	// MaxTokens is the maximum number of tokens in an answer if the question sets no maximum. 0 means 8,192.
 	MaxTokens int
-	// Prices are the prices of models, by name.
+	// Prices contains the prices of models, by model name.
 	Prices map[string]Price
-	// Retry configures how often a question is repeated that the provider has refused.
+	// Retry configures the retries after the provider has refused a question.
 	Retry Retry
 }
 
 // Price is the price of a model, in US dollars per million tokens, as decimal digits with an optional fraction.
 type Price struct{ Input, Output string }
 
-// minScrubbedKey is the minimum length of a provider's key that is removed from answers, in bytes.
+// minScrubbedKey is the minimum length of a provider key for the key to be removed from answers, in bytes.
 const minScrubbedKey = 16
 
-// Models are the models that can be asked. They are safe for concurrent use.
+// Models is the set of configured models. It is safe for concurrent use.
 type Models struct {
 	drivers         map[string]driver
 	retries         map[string]Retry
 	answerScrubbers map[string]*redact.Redactor
-	// errorScrubbers has scrubbers for error messages of providers. They also remove a key that is shorter than
-	// minScrubbedKey. Such a key may be a placeholder for a local model, and an ordinary word of an answer.
+	// errorScrubbers removes keys from the error messages of providers, including keys shorter than minScrubbedKey.
+	// Answers keep these short keys, because a short key may be a placeholder for a local model and also an ordinary word.
 	errorScrubbers map[string]*redact.Redactor
 	prices         map[string]price
 }
 
-// price is a price in billionths of a US dollar per million tokens.
+// price contains prices in billionths of a US dollar per million tokens.
 type price struct{ input, output int64 }
 
-// New returns the models of the providers, by name, and the built-in model `script`. answerTime is the time limit for
-// the beginning of a provider's answer; 0 means 2 min.
+// New returns the models of the providers and the built-in model `script`. The keys of providers are their names.
+// answerTime is how long a provider may take to begin its answer. 0 means 2 min.
 func New(providers map[string]Provider, answerTime time.Duration) (*Models, error) {
 	m := &Models{drivers: map[string]driver{"script": script{}}, retries: make(map[string]Retry), answerScrubbers: map[string]*redact.Redactor{"script": redact.New(nil, nil)}, errorScrubbers: map[string]*redact.Redactor{"script": redact.New(nil, nil)}, prices: make(map[string]price)}
 	for name, p := range providers {
@@ -148,7 +150,7 @@ func parseDollars(text string) (int64, error) {
 	return d.Coeff.Int64(), nil
 }
 
-// Dollars converts billionths of a dollar to decimal digits in dollars.
+// Dollars formats an amount in billionths of a dollar as a decimal number of dollars.
 func Dollars(nanos int64) string {
 	d := apd.New(nanos, -9)
 	d.Reduce(d)
@@ -158,24 +160,24 @@ func Dollars(nanos int64) string {
 // Nanos is the inverse of [Dollars].
 func Nanos(dollars string) (int64, error) { return parseDollars(dollars) }
 
-// Has reports whether a model can be asked. The model is `provider:name`.
+// Has reports whether a model is configured. The model is written as `provider:name`.
 func (m *Models) Has(model string) bool {
 	provider, name, ok := strings.Cut(model, ":")
 	return ok && name != "" && m.drivers[provider] != nil
 }
 
-// HasPrice reports whether a model has a price.
+// HasPrice reports whether a price of the model is configured.
 func (m *Models) HasPrice(model string) bool {
 	_, ok := m.prices[model]
 	return ok
 }
 
-// Ask asks a model. progress receives pieces of the answer as they arrive. Before each retry, it also receives a text
-// about the wait. A question is repeated only if no answer has begun.
+// Ask sends a question to a model. progress receives pieces of the answer as they arrive, and a message before each
+// retry. A question is retried only if no answer has begun.
 //
-// Errors: [ErrNotConfigured], [*FailureError], [ErrTruncated], [ErrLarge] and the context's. With an error, the
-// returned Answer has the tokens and the cost that the provider may charge, as counted or estimated. They are zero if
-// the provider refused the question.
+// Errors: [ErrNotConfigured], [*FailureError], [ErrTruncated], [ErrLarge], or the context's error. If Ask fails, the
+// returned Answer contains the counted or estimated tokens and cost that the provider may charge. They are zero if the
+// provider refused the question.
 func (m *Models) Ask(ctx context.Context, req *wasmagentv1.AskModelRequest, progress func(string)) (Answer, error) {
 	provider, name, _ := strings.Cut(req.GetModel(), ":")
 	if !m.Has(req.GetModel()) {
@@ -222,7 +224,7 @@ func (m *Models) Ask(ctx context.Context, req *wasmagentv1.AskModelRequest, prog
 	return answer, err
 }
 
-// askOnce asks a driver once. If the driver panics because of the provider's answer, only this question fails.
+// askOnce calls a driver once. If the provider's answer makes the driver panic, only this question fails.
 func askOnce(d driver, ctx context.Context, model string, req *wasmagentv1.AskModelRequest, progress func(string)) (answer Answer, err error) { //nolint:revive // the driver is like a receiver
 	defer func() {
 		if fault := recover(); fault != nil {
@@ -232,7 +234,7 @@ func askOnce(d driver, ctx context.Context, model string, req *wasmagentv1.AskMo
 	return d.ask(ctx, model, req, progress)
 }
 
-// countTokens completes the token counts of an answer of size bytes, and sets its cost.
+// countTokens estimates missing token counts of an answer and sets its cost. size is the size of the answer in bytes.
 func (m *Models) countTokens(req *wasmagentv1.AskModelRequest, answer *Answer, size int) {
 	if answer.Input <= 0 { // the provider did not report the tokens
 		answer.Input = int64(proto.Size(req) / bytesPerToken)
@@ -243,8 +245,8 @@ func (m *Models) countTokens(req *wasmagentv1.AskModelRequest, answer *Answer, s
 	answer.Nanos = costOf(answer.Input, cost.input) + costOf(answer.Output, cost.output)
 }
 
-// EstimateMaximum estimates the maximum use of a question: the fields Input, Output and Nanos. The estimate is zero for
-// the built-in model.
+// EstimateMaximum estimates the maximum tokens and cost of a question, in the fields Input, Output and Nanos. The
+// estimate is zero for the built-in model.
 func (m *Models) EstimateMaximum(req *wasmagentv1.AskModelRequest) Answer {
 	provider, _, _ := strings.Cut(req.GetModel(), ":")
 	d, ok := m.drivers[provider].(interface {
@@ -259,17 +261,17 @@ func (m *Models) EstimateMaximum(req *wasmagentv1.AskModelRequest) Answer {
 	return out
 }
 
-// costOf returns the cost of tokens at a price per million, rounded up.
+// costOf returns the cost of tokens at a price per million tokens, rounded up.
 func costOf(tokens, million int64) int64 {
 	n := new(big.Int).Mul(big.NewInt(tokens), big.NewInt(million))
 	n.Add(n, big.NewInt(999_999)).Quo(n, big.NewInt(1_000_000))
 	return n.Int64()
 }
 
-// tokenLimit is the bound of a provider on the tokens of an answer; 0 means the default.
+// tokenLimit is a provider's maximum number of tokens in an answer. 0 means the default.
 type tokenLimit int
 
-// tokens returns the bound on the tokens of the answer to a question.
+// tokens returns the maximum number of tokens in the answer to a question.
 func (m tokenLimit) tokens(req *wasmagentv1.AskModelRequest) int64 {
 	if req.MaxTokens != nil {
 		return int64(req.GetMaxTokens())

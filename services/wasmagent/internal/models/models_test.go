@@ -36,7 +36,7 @@ func question(model string) *wasmagentv1.AskModelRequest {
 	}
 }
 
-// fakeProvider is a provider on this machine that records the newest question.
+// fakeProvider is a local provider that records the newest question.
 type fakeProvider struct {
 	*httptest.Server
 	path, key string
@@ -96,7 +96,8 @@ var anthropicEvents = []string{
 	`{"type":"message_stop"}`,
 }
 
-// Each kind of provider gets the question in its own format. The answers are equal: pieces, calls, tokens and cost.
+// Each kind of provider gets the question in its own format. The resulting answers are equal in their pieces, calls,
+// tokens and cost.
 func TestAsk_UsesFormatOfProvider(t *testing.T) {
 	t.Setenv("OPENAI_BASE_URL", "http://127.0.0.1:1/")
 	t.Setenv("OPENAI_API_KEY", "of the environment")
@@ -154,7 +155,8 @@ func TestAsk_UsesFormatOfProvider(t *testing.T) {
 	}
 }
 
-// Each failure of a provider leads to an error of its kind. A question is repeated only if the provider refused it.
+// Each failure of a provider produces an error of the right kind. A question is retried only if the provider refused
+// it.
 func TestAsk_ReturnsKindOfFailure(t *testing.T) {
 	t.Parallel()
 	status := func(code int) func(w http.ResponseWriter) {
@@ -226,7 +228,7 @@ func TestAsk_ReturnsKindOfFailure(t *testing.T) {
 	}
 }
 
-// truncated returns the events of an answer that reached its bound on tokens.
+// truncated returns the events of an answer that has reached its maximum number of tokens.
 func truncated(whole []string) (out []string) {
 	for _, line := range whole {
 		out = append(out, strings.NewReplacer(`"finish_reason":"tool_calls"`, `"finish_reason":"length"`, `"stop_reason":"tool_use"`, `"stop_reason":"max_tokens"`).Replace(line))
@@ -234,7 +236,7 @@ func truncated(whole []string) (out []string) {
 	return out
 }
 
-// The built-in model follows the lines of its prompt, one call at a time.
+// The built-in model follows the lines of its prompt and requests one call at a time.
 func TestScript_FollowsLinesOfPrompt(t *testing.T) {
 	t.Parallel()
 	m, err := models.New(nil, 0)
@@ -326,7 +328,7 @@ func TestAsk_AcceptsCallsInAllForms(t *testing.T) {
 	}
 }
 
-// An error event in a stream leads to a failure of its kind, in each form in which servers send it.
+// An error event in a stream produces a failure of the right kind, in each form in which servers send error events.
 func TestAsk_ReturnsErrorsInStreams(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {

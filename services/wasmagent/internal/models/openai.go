@@ -13,7 +13,7 @@ import (
 // openAIURL is the base URL of OpenAI's API.
 const openAIURL = "https://api.openai.com/v1/"
 
-// openAI is the driver for the API of OpenAI's chat completions (API reference: Chat Completions, Create; Streaming).
+// openAI is the driver for OpenAI's Chat Completions API (API reference: Chat Completions, Create; Streaming).
 type openAI struct {
 	api
 	tokenLimit
@@ -49,7 +49,7 @@ type openAIMessage struct {
 	ToolCallID string       `json:"tool_call_id,omitempty"`
 }
 
-// openAICall is a call in a message, or a piece of a call in a stream.
+// openAICall is a tool call in a message, or a piece of a tool call in a stream.
 type openAICall struct {
 	Index    int    `json:"index,omitempty"`
 	ID       string `json:"id"`
@@ -71,7 +71,7 @@ type openAIFunction struct {
 	Parameters  json.RawMessage `json:"parameters,omitempty"`
 }
 
-// openAIPiece is an event of the stream of an answer.
+// openAIPiece is an event in the stream of an answer.
 type openAIPiece struct {
 	Choices []struct {
 		Index int `json:"index"`
@@ -121,7 +121,7 @@ type openAIAnswer struct {
 	finish        string
 	text          strings.Builder
 	calls         []*answerBlock
-	// latest has, for each index, the call that began last.
+	// latest maps each index to the call that most recently began at that index.
 	latest map[int]*answerBlock
 	tell   func(string)
 }
@@ -143,7 +143,7 @@ func (a *openAIAnswer) add(_ string, event []byte) (end bool, err error) {
 	if err := json.Unmarshal(event, &piece); err != nil {
 		return false, malformed("an event of the stream can't be parsed")
 	}
-	// Some servers send the usage with each piece. The newest replaces the earlier ones.
+	// Some servers send the usage with each piece. Each one replaces the previous usage.
 	if u := piece.Usage; u.Prompt > 0 || u.Completion > 0 {
 		a.input, a.output = u.Prompt, u.Completion
 	}
@@ -167,9 +167,9 @@ func (a *openAIAnswer) add(_ string, event []byte) (end bool, err error) {
 	return false, nil
 }
 
-// addCall adds a piece of a call to the latest call with its index. A piece with another id and a name begins a new
-// call, because some servers send each call in one piece, without an index. A piece with another id but without a name
-// belongs to the latest call, because some servers send a new id with each piece.
+// addCall adds a piece to the latest call that has the same index. If the piece has a different id and a name, it
+// begins a new call, because some servers send each call in one piece without an index. If the piece has a different id
+// but no name, it belongs to the latest call, because some servers send a new id with each piece.
 func (a *openAIAnswer) addCall(piece openAICall) error {
 	index := max(piece.Index, 0) // some servers send -1 for 0
 	call := a.latest[index]

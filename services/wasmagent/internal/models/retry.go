@@ -12,27 +12,28 @@ import (
 )
 
 const (
-	// DefaultTries is the maximum number of tries if the configuration does not set it.
+	// DefaultTries is the default for [Retry].Tries.
 	DefaultTries = 5
-	// DefaultBackoff is the wait before the second try if the configuration does not set it. The wait doubles with each
-	// further try, up to maxBackoff.
+	// DefaultBackoff is the default wait before the second try. The wait doubles with each further try, up to maxBackoff.
 	DefaultBackoff = time.Second
 	maxBackoff     = 30 * time.Second
-	// maxRetryAfter is the longest wait that a provider may request. If it requests more, the question fails.
+	// maxRetryAfter is the longest wait that a provider may request. If the provider requests a longer wait, the question
+	// fails.
 	maxRetryAfter = 5 * time.Minute
 )
 
-// Retry configures how often a question is repeated that the provider refuses before an answer begins.
+// Retry configures the retries of a question that the provider refuses before an answer begins.
 type Retry struct {
-	// Tries is the maximum number of tries; 0 means [DefaultTries], and 1 means that the question is not repeated.
+	// Tries is the maximum number of tries, including the first. 0 means [DefaultTries], and 1 means no retries.
 	Tries int
 	// Backoff is the wait before the second try, unless the provider requests a wait; 0 means [DefaultBackoff].
 	Backoff time.Duration
 }
 
-// wait returns the wait after a number of tries. If the provider requests a wait, it is that wait plus a random part of
-// up to a quarter of the backoff. Otherwise it is the backoff, which doubles with each try, minus a random part of up
-// to a half. Because of the random part, callers that were refused at the same time do not return at the same time.
+// wait returns how long to wait after a number of attempts. The backoff doubles with each attempt. If the provider
+// requests a wait, the result is the requested wait plus up to a quarter of the backoff, chosen at random. Otherwise
+// the result is the backoff minus up to a half of it, chosen at random. The random part spreads the retries of callers
+// that were refused at the same time.
 func (r Retry) wait(attempts int, after time.Duration) time.Duration {
 	most := min(time.Duration(float64(r.Backoff)*math.Pow(2, float64(attempts-1))), maxBackoff)
 	jitter := time.Duration(rand.Float64() * float64(most) / 2) //nolint:gosec // not a secret
@@ -42,8 +43,8 @@ func (r Retry) wait(attempts int, after time.Duration) time.Duration {
 	return most - jitter
 }
 
-// run calls once until it returns an answer, or an error that a further try would not change. It returns the error at
-// once if the wait would not end before the context's deadline.
+// run calls the function once until it succeeds, or fails with an error that can't be retried, or the maximum number of
+// tries is reached. If the next wait would exceed the context's deadline, run returns the error without waiting.
 func (r Retry) run(ctx context.Context, progress func(string), once func() error) error {
 	for attempts := 1; ; attempts++ {
 		err := once()
@@ -63,12 +64,12 @@ func (r Retry) run(ctx context.Context, progress func(string), once func() error
 		case <-timer.C:
 		case <-ctx.Done():
 			timer.Stop()
-			return fmt.Errorf("%w: %w", ctx.Err(), f) // the provider refused every try, so it charges nothing
+			return fmt.Errorf("%w: %w", ctx.Err(), f) // the provider has refused every try, so it charges nothing
 		}
 	}
 }
 
-// shortText returns the failure without the provider's message, for progress.
+// shortText describes the failure without the provider's message, for progress messages.
 func (f *FailureError) shortText() string {
 	if f.Status == 0 {
 		return f.Kind.Error()
@@ -76,9 +77,9 @@ func (f *FailureError) shortText() string {
 	return fmt.Sprintf("%s: status %d", f.Kind, f.Status)
 }
 
-// retryAfter returns the wait that an answer requests; 0 if it requests none. It reads Retry-After (RFC 9110, section
-// 10.2.3), OpenAI's Retry-After-Ms and X-Ratelimit-Reset fields, and Anthropic's Anthropic-Ratelimit fields. A wait
-// that exceeds the range of Duration becomes the maximum Duration.
+// retryAfter returns the wait that a response requests, or 0 if the response requests no wait. It reads Retry-After
+// (RFC 9110, section 10.2.3), OpenAI's Retry-After-Ms and X-Ratelimit-Reset fields, and Anthropic's Anthropic-Ratelimit
+// fields. A wait that exceeds the range of Duration becomes the maximum Duration.
 func retryAfter(status int, header http.Header, now time.Time) time.Duration {
 	if d, ok := parseUnits(header.Get("Retry-After-Ms"), time.Millisecond); ok {
 		return d
@@ -114,8 +115,8 @@ func retryAfter(status int, header http.Header, now time.Time) time.Duration {
 	return wait
 }
 
-// parseUnits parses a number of units, which may have a fraction. ok is false if the text is not a number of at least
-// 0.
+// parseUnits parses a number of units, which may have a fraction. It returns false if the text is not a non-negative
+// number.
 func parseUnits(text string, unit time.Duration) (time.Duration, bool) {
 	n, err := strconv.ParseFloat(strings.TrimSpace(text), 64)
 	if math.IsInf(n, 1) {

@@ -11,9 +11,9 @@ import (
 	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
 )
 
-// script is a built-in model that needs no network. It reads the newest message of its user line by line. The line
-// `call TOOL {…}` asks for a call of a tool; `say TEXT` adds a text to the answer. Every other line is added to the
-// answer as well, and so are the results of calls. Each word counts as one token.
+// script is a built-in model that needs no network. It processes the user's newest message line by line. The line `call
+// TOOL {…}` requests a tool call, and `say TEXT` adds a text to the answer. All other lines, and the results of tool
+// calls, are also added to the answer. Each word counts as one token.
 type script struct{}
 
 // ask implements driver.
@@ -70,7 +70,7 @@ func quoted(text string) string {
 	return string(out)
 }
 
-// countWords sets the tokens of an answer to its number of words.
+// countWords sets the token counts of an answer to numbers of words.
 func countWords(out Answer, req *wasmagentv1.AskModelRequest) Answer {
 	for _, m := range req.GetMessages() {
 		out.Input += int64(len(strings.Fields(m.GetContent())))

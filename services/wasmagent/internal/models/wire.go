@@ -11,10 +11,10 @@ import (
 	"time"
 )
 
-// maxErrorBody bounds how much of the body of a refusal is read, in bytes.
+// maxErrorBody is how much of the body of an error response is read, in bytes.
 const maxErrorBody = 16 << 10
 
-// transport returns the HTTP transport to providers. answer is the time limit for the header of an answer.
+// transport returns the HTTP transport to providers. answer is the timeout for the header of a response.
 func transport(answer time.Duration) *http.Transport {
 	return &http.Transport{
 		Proxy: http.ProxyFromEnvironment, DialContext: (&net.Dialer{Timeout: 10 * time.Second, KeepAlive: 30 * time.Second}).DialContext,
@@ -23,7 +23,7 @@ func transport(answer time.Duration) *http.Transport {
 	}
 }
 
-// boundedTransport limits how much of an answer is read. It converts every answer with a status of 300 or more to a
+// boundedTransport limits how much of a response is read. It converts every response with a status of 300 or more to a
 // [FailureError].
 type boundedTransport struct{ inner http.RoundTripper }
 
@@ -34,7 +34,7 @@ func (w boundedTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	if resp.StatusCode >= http.StatusMultipleChoices {
-		body, _ := io.ReadAll(io.LimitReader(resp.Body, maxErrorBody)) // without a body, the status is the reason
+		body, _ := io.ReadAll(io.LimitReader(resp.Body, maxErrorBody)) // an empty body is fine: the status says enough
 		_ = resp.Body.Close()
 		return nil, statusFailure(resp.StatusCode, resp.Header, body, time.Now())
 	}
@@ -42,7 +42,7 @@ func (w boundedTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// errCutOff means that the connection failed while an answer was read.
+// errCutOff means that the connection failed while a response was being read.
 var errCutOff = errors.New("the connection failed")
 
 type boundedBody struct {
@@ -71,7 +71,7 @@ func transportError(ctx context.Context, err error, hasBegun bool) error {
 	dial, isOp := errors.AsType[*net.OpError](err)
 	_, untrusted := errors.AsType[*tls.CertificateVerificationError](err)
 	switch {
-	case ctx.Err() != nil: // a time-out of the transport does not end ctx
+	case ctx.Err() != nil: // a timeout of the transport does not end ctx
 		return ctx.Err()
 	case errors.Is(err, ErrLarge):
 		return ErrLarge
@@ -95,7 +95,7 @@ func malformed(reason string) *FailureError {
 
 func rejected(reason string) *FailureError { return &FailureError{Kind: ErrRejected, Message: reason} }
 
-// missingEndError returns the error for a stream that ended without the end of the answer.
+// missingEndError returns the error for a stream that ended before the end of the answer.
 func missingEndError(hasBegun bool) *FailureError {
 	if hasBegun {
 		return &FailureError{Kind: ErrInterrupted, MayBeCharged: true}

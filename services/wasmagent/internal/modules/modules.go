@@ -1,5 +1,6 @@
-// Package modules provides the modules of guests: the shipped ones, which `make build` embeds into the program, and the
-// ones that the configuration lists. Agents run no other modules. The wasmagent service uses the package.
+// Package modules provides the modules of guests. These are the shipped modules, which `make build` embeds into the
+// program, and the modules that the configuration lists. Agents run no other modules. The wasmagent service uses the
+// package.
 package modules
 
 import (
@@ -30,19 +31,20 @@ var (
 	ErrMismatch = errors.New("is not what the configuration lists")
 )
 
-// maxModule bounds the file of a listed module, in bytes. Larger modules can't be compiled.
+// maxModule is the maximum size of a listed module, in bytes. Larger modules can't be compiled.
 const maxModule = 16 << 20
 
 // shippedNames lists the names of the shipped guests.
 var shippedNames = []string{"agent", "echo", "script"}
 
-// Listed is an entry for a guest in the configuration.
+// Listed is a guest in the configuration.
 type Listed struct {
-	// Path is the file of the module. SHA256 is its digest, as 64 hexadecimal digits.
+	// Path is the path of the module file. SHA256 is the file's digest, in 64 hexadecimal digits.
 	Path, SHA256 string
 }
 
-// shipped has the digests of the shipped guests by name. A guest that was not built is missing.
+// shipped maps the names of the shipped guests to the digests of their modules. It does not contain guests that were
+// not built.
 var shipped = sync.OnceValue(func() map[string]string {
 	digests := make(map[string]string)
 	for _, name := range shippedNames {
@@ -67,11 +69,11 @@ func readShipped(name string) ([]byte, error) {
 	return io.ReadAll(unpacked)
 }
 
-// Guests are the guests that agents may run. The zero value has only the shipped ones.
+// Guests is the set of guests that agents may run. The zero value contains only the shipped guests.
 type Guests struct{ listed map[string]Listed }
 
-// New returns the shipped guests and the listed ones. It returns an error if the file of a listed guest is missing or
-// has another digest, or if a listed guest has the name of a shipped one.
+// New returns the shipped and the listed guests. It returns an error if the file of a listed guest is missing or has
+// another digest, or if a listed guest has the name of a shipped one.
 func New(listed map[string]Listed) (*Guests, error) {
 	g := &Guests{listed: maps.Clone(listed)}
 	for _, name := range slices.Sorted(maps.Keys(listed)) {
@@ -90,7 +92,7 @@ func (g *Guests) Names() []string {
 	return slices.Sorted(slices.Values(append(slices.Collect(maps.Keys(g.listed)), shippedNames...)))
 }
 
-// Digest returns the digest of the current module of a guest; empty if there is no such guest.
+// Digest returns the digest of a guest's current module, or an empty string if the guest does not exist.
 func (g *Guests) Digest(name string) string { return cmp.Or(g.listed[name].SHA256, shipped()[name]) }
 
 // ByDigest returns the name of the guest whose current module has this digest.
@@ -107,8 +109,8 @@ func (g *Guests) ByDigest(digest string) (name string, ok bool) {
 func (g *Guests) IsShipped(name string) bool { return slices.Contains(shippedNames, name) }
 
 // Load returns the current module of a guest and its digest: the SHA-256 as 64 hexadecimal digits. For a listed guest,
-// it reads the file each time, and refuses a file with another digest. Errors: [ErrUnknown], [ErrNotBuilt],
-// [ErrMismatch].
+// it reads the file on each call, and returns an error if the file has a different digest. Errors: [ErrUnknown],
+// [ErrNotBuilt], [ErrMismatch].
 func (g *Guests) Load(name string) (module []byte, digest string, err error) {
 	if listed, ok := g.listed[name]; ok {
 		if module, digest, err = listed.load(); err != nil {

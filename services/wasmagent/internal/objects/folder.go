@@ -13,16 +13,16 @@ import (
 	"strings"
 )
 
-// tempPrefix is the prefix of the names of files that are being written. If such a file stays after a crash, it is
-// listed and deleted like an object.
+// tempPrefix is the file name prefix of files that are being written. A file that a crash leaves behind is listed and
+// deleted like an object.
 const tempPrefix = ".writing-"
 
 // folder is a bucket in a folder of the file system. The first part of a key names a subfolder, and the second part a
 // file.
 type folder struct{ root *os.Root }
 
-// OpenFolder returns a bucket in a folder. It creates the folder if create is set; only the present user can read a new
-// folder.
+// OpenFolder returns a bucket in a folder. If create is set, it creates a missing folder, which only the current user
+// can read.
 func OpenFolder(path string, create bool) (Bucket, error) {
 	if create {
 		if err := os.MkdirAll(path, 0o700); err != nil {
@@ -42,7 +42,7 @@ func (f folder) Write(_ context.Context, key string, data []byte) (err error) {
 	if !ok || strings.HasPrefix(name, tempPrefix) {
 		return fmt.Errorf("object %q: its key is not of the form FIRST/SECOND", key)
 	}
-	for range 10 { // another call may delete the subfolder together with its last object
+	for range 10 { // retry, because another call may delete the subfolder with its last object
 		if err = f.write(dir, name, data); !errors.Is(err, fs.ErrNotExist) {
 			break
 		}
@@ -61,11 +61,11 @@ func (f folder) write(dir, name string, data []byte) error {
 		err = f.root.Rename(part, filepath.Join(dir, name))
 	}
 	if err != nil {
-		_ = f.root.Remove(part) // if this fails, the file is deleted with the objects of the subfolder
+		_ = f.root.Remove(part) // if this fails, the file is deleted together with the subfolder's objects
 		return err
 	}
-	// The subfolder may be new, so the bucket's folder is synced, too. It may even be one that a crashed process
-	// created.
+	// The bucket's folder is synced, too, because the subfolder may be new. Even an existing subfolder may not be synced
+	// yet, if the process that created it crashed.
 	return errors.Join(f.sync(dir), f.sync("."))
 }
 
@@ -127,7 +127,7 @@ func (f folder) List(_ context.Context, first string) iter.Seq2[Object, error] {
 // Close implements [Bucket].
 func (f folder) Close() error { return f.root.Close() }
 
-// Delete implements [Bucket]. It also removes the subfolder if the object was its last one.
+// Delete implements [Bucket]. It also removes the subfolder if the object was the last object in it.
 func (f folder) Delete(_ context.Context, key string) error {
 	if err := f.root.Remove(filepath.FromSlash(key)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err

@@ -1,6 +1,5 @@
-// Package objects stores objects by their keys, in a folder or in a bucket of an S3 object store. Package store uses
-// the
-// package for the states of agents.
+// Package objects stores objects by key in a folder or in an S3 bucket. Package store uses the package to store the
+// states of agents.
 package objects
 
 import (
@@ -16,9 +15,9 @@ import (
 	"time"
 )
 
-// Open returns the bucket with a URL: s3://NAME?region=REGION as in [OpenS3], or file:///PATH for a folder, which
-// several processes may share. The folder must exist, because it may be a mount. With the option create_dir=true, Open
-// creates it.
+// Open returns the bucket with this URL. The URL is s3://NAME?region=REGION as in [OpenS3], or file:///PATH for a
+// folder, which several processes may share. The folder must exist, because it may be a mount point. With the option
+// create_dir=true, Open creates the folder.
 func Open(text string) (Bucket, error) {
 	u, err := url.Parse(text)
 	if err != nil {
@@ -30,7 +29,7 @@ func Open(text string) (Bucket, error) {
 	if u.Host != "" || u.Path == "" {
 		return nil, fmt.Errorf("the URL of the bucket must have the form file:///PATH, is %s", u.Redacted())
 	}
-	for name := range u.Query() { // earlier releases used the other options, which have no effect now
+	for name := range u.Query() { // options of earlier releases are accepted and ignored
 		if !slices.Contains([]string{"create_dir", "metadata", "no_tmp_dir"}, name) {
 			return nil, fmt.Errorf("the URL of the bucket has the option %q, which a folder does not have", name)
 		}
@@ -39,27 +38,27 @@ func Open(text string) (Bucket, error) {
 	return OpenFolder(filepath.FromSlash(u.Path), create)
 }
 
-// ErrNotFound means that there is no object with a key.
+// ErrNotFound means that no object has the key.
 var ErrNotFound = errors.New("no such object")
 
 // Object describes an object.
 type Object struct {
 	Key string
-	// Modified is the time at which the object was written.
+	// Modified is when the object was written.
 	Modified time.Time
 }
 
-// Bucket is a set of objects. A key consists of two parts with a slash between them. A Bucket is safe for concurrent
-// use.
+// Bucket is a set of objects. A key consists of two parts that are separated by a slash. A Bucket is safe for
+// concurrent use.
 type Bucket interface {
 	// Write writes an object completely, or not at all. In a folder, the object is on disk when Write returns.
 	Write(ctx context.Context, key string, data []byte) error
 	// Read opens an object. Errors: [ErrNotFound].
 	Read(ctx context.Context, key string) (io.ReadCloser, error)
-	// List returns the objects whose keys have this first part. The sequence ends after an error.
+	// List returns the objects whose keys have this first part. The sequence ends after the first error.
 	List(ctx context.Context, first string) iter.Seq2[Object, error]
-	// Delete deletes an object. It is not an error if the object does not exist.
+	// Delete deletes an object. Deleting an object that does not exist is not an error.
 	Delete(ctx context.Context, key string) error
-	// Close releases the resources of the bucket. The objects stay.
+	// Close releases the resources of the bucket. It does not delete objects.
 	Close() error
 }

@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// startS3 starts a fake object store that has the bucket "states", and returns its URL.
+// startS3 starts a fake object store that has the bucket "states", and returns the bucket's URL.
 func startS3(t *testing.T) string {
 	t.Helper()
 	backend := s3mem.New()
@@ -253,7 +253,7 @@ func TestS3_FailuresAreNotMissingObjects(t *testing.T) {
 	}
 }
 
-// Without credentials nothing is sent, and the error says what to set.
+// Without credentials, no request is sent, and the error says what to set.
 func TestS3_SendsNothingWithoutCredentials(t *testing.T) {
 	for _, name := range []string{"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"} {
 		t.Setenv(name, "")
@@ -276,7 +276,8 @@ func TestS3_SendsNothingWithoutCredentials(t *testing.T) {
 	}
 }
 
-// An endpoint in an environment variable is refused by the name of the variable, because it would not be used.
+// An endpoint in an environment variable is refused with an error that names the variable, because the endpoint would
+// have no effect.
 func TestOpenS3_RefusesEndpointOfEnvironment(t *testing.T) {
 	t.Setenv("AWS_ENDPOINT_URL_S3", "https://minio.example")
 	if _, err := objects.OpenS3("s3://states"); err == nil || !strings.Contains(err.Error(), "AWS_ENDPOINT_URL_S3") {

@@ -19,19 +19,18 @@ import (
 	"github.com/minio/minio-go/v7/pkg/credentials"
 )
 
-// maxTries is the maximum number of times that a request is sent, if the object store can't be reached or answers with
-// a server error.
+// maxTries is how often a request is sent while the object store can't be reached or answers with a server error.
 const maxTries = 3
 
-// awsEndpoint is the endpoint of buckets whose URL does not name one.
+// awsEndpoint is the default endpoint of a bucket.
 const awsEndpoint = "https://s3.amazonaws.com"
 
-// credentialChain gets credentials from several providers, which it tries in order. If no provider has credentials, it
-// returns an error; without it, the client would send requests that are not signed. It implements
+// credentialChain gets credentials from several providers, which it tries in order. If no provider has credentials,
+// credentialChain returns an error, because the client would otherwise send unsigned requests. It implements
 // [credentials.Provider]. Its methods are not called concurrently.
 type credentialChain struct {
 	providers []credentials.Provider
-	// current is the provider that returned the credentials in use; nil if there are none.
+	// current is the provider that returned the credentials in use; nil if no credentials are in use.
 	current credentials.Provider
 }
 
@@ -61,14 +60,14 @@ func (i *credentialChain) RetrieveWithCredContext(with *credentials.CredContext)
 // IsExpired implements [credentials.Provider].
 func (i *credentialChain) IsExpired() bool { return i.current == nil || i.current.IsExpired() }
 
-// bucket is a bucket of an S3 object store.
+// bucket is a bucket in an S3 object store.
 type bucket struct {
 	client *minio.Client
 	name   string
 }
 
-// OpenS3 returns the bucket with a URL. For example, s3://agents?region=eu-central-1 is a bucket of AWS, and
-// s3://agents?endpoint=http://127.0.0.1:9000&use_path_style=true is a bucket of another object store. The credentials
+// OpenS3 returns the bucket with this URL. For example, s3://agents?region=eu-central-1 is an AWS bucket, and
+// s3://agents?endpoint=http://127.0.0.1:9000&use_path_style=true is a bucket in another object store. The credentials
 // come from the environment (AWS_ACCESS_KEY_ID and so on), from AWS's shared credentials file, from a web identity, or
 // from the machine's role. OpenS3 does not connect to the object store.
 func OpenS3(text string) (Bucket, error) {
@@ -123,7 +122,7 @@ func OpenS3(text string) (Bucket, error) {
 func (b bucket) Write(ctx context.Context, key string, data []byte) error {
 	_, err := b.client.PutObject(ctx, b.name, key, bytes.NewReader(data), int64(len(data)), minio.PutObjectOptions{
 		ContentType: "application/octet-stream", DisableMultipart: true,
-		DisableContentSha256: len(data) == 0, // otherwise an empty object is sent without Content-Length, which some stores require
+		DisableContentSha256: len(data) == 0, // otherwise empty objects are sent without Content-Length, which some stores require
 	})
 	return err
 }
@@ -137,8 +136,8 @@ func (b bucket) Read(ctx context.Context, key string) (io.ReadCloser, error) {
 	return data, err
 }
 
-// isMissing reports whether an error means that the object does not exist. If the bucket does not exist, it returns
-// false.
+// isMissing reports whether an error means that the object does not exist. isMissing returns false if the bucket does
+// not exist.
 func isMissing(err error) bool {
 	answer := minio.ToErrorResponse(err)
 	return answer.Code == minio.NoSuchKey || answer.StatusCode == http.StatusNotFound && answer.Code != minio.NoSuchBucket

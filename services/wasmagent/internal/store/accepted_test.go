@@ -50,8 +50,8 @@ func storeWithOldSchema(t *testing.T, cfg store.Config, template *wasmagentv1.Te
 	}
 }
 
-// A template of a release without digests of acceptances stays unchanged. Its id counts as accepted, so that the next
-// template with the id is quarantined.
+// A template that was stored by a release without acceptance digests stays unchanged. Its id counts as accepted, so
+// that the next template with the same id is quarantined.
 func TestMigration_QuarantinesReplacedOldTemplates(t *testing.T) {
 	t.Parallel()
 	for name, source := range map[string]string{"SQLite": sqlstore.SQLite, "PostgreSQL": ""} {

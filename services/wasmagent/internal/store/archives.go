@@ -18,7 +18,7 @@ import (
 const (
 	// archiveLifetime is how long an archive is stored after the last request for it.
 	archiveLifetime = 10 * time.Minute
-	// maxArchives is the maximum number of stored archives, and maxOwnArchives that of one person's archives.
+	// maxArchives is the maximum number of stored archives in total, and maxOwnArchives is the maximum number per person.
 	maxArchives    = 16
 	maxOwnArchives = 2
 	// archivePartSize is the maximum size of a stored part, in bytes.
@@ -27,17 +27,18 @@ const (
 
 // Errors of archives, for [errors.Is].
 var (
-	// ErrArchiveUnknown means that the archive is not stored, or not stored completely.
+	// ErrArchiveUnknown means that the archive is not stored completely.
 	ErrArchiveUnknown = errors.New("there is no such archive: it was created more than 10 min ago, or not at all")
 	// ErrArchivesFull means that the maximum number of archives is stored.
 	ErrArchivesFull = fmt.Errorf("too many archives in transfer: at most %d of one caller and %d in all, each for %s after its last part", maxOwnArchives, maxArchives, archiveLifetime)
-	// ErrPartInvalid means that a part differs from the stored bytes, or that the archive does not have its digest.
+	// ErrPartInvalid means that a part differs from the stored bytes, or that the complete archive does not match its
+	// digest.
 	ErrPartInvalid = errors.New("the part differs from the stored one, or the archive from its digest")
 	// ErrPartOrder means that the part begins after the end of the stored bytes. See [PartOrderError].
 	ErrPartOrder = errors.New("the part is not the next one")
 )
 
-// PartOrderError is [ErrPartOrder] with the offset at which the next part has to begin.
+// PartOrderError is [ErrPartOrder] together with the offset at which the next part must begin.
 type PartOrderError struct{ Next int64 }
 
 func (e PartOrderError) Error() string {
@@ -47,8 +48,8 @@ func (e PartOrderError) Error() string {
 // Unwrap returns [ErrPartOrder].
 func (e PartOrderError) Unwrap() error { return ErrPartOrder }
 
-// ArchiveKey identifies an archive by its owner and its SHA-256 in hexadecimal. IsImport is true for an archive that is
-// sent for an import, and false for one that was exported.
+// ArchiveKey identifies an archive by its owner and its SHA-256 in hexadecimal. IsImport is true if the archive is
+// being imported, and false if it was exported.
 type ArchiveKey struct {
 	Owner    principal.Key
 	Digest   string
@@ -57,7 +58,8 @@ type ArchiveKey struct {
 
 // Archive is the state of a stored archive.
 type Archive struct {
-	// Size is the size of the whole archive, and Stored the size of the stored part from its beginning, both in bytes.
+	// Size is the size of the whole archive. Stored is how much of the archive is stored, counted from its beginning. Both
+	// are in bytes.
 	Size, Stored int64
 	// AgentID is the id of the agent that was created from the archive, and ExportedID is the id of the agent that was
 	// exported. Both are empty before the import.
@@ -66,15 +68,15 @@ type Archive struct {
 	id string
 }
 
-// PutArchive stores an exported archive. If the owner has the maximum number of archives, the oldest one is removed.
-// Errors: [ErrArchivesFull].
+// PutArchive stores an exported archive. If the owner has the maximum number of archives, PutArchive removes the oldest
+// exported archive. Errors: [ErrArchivesFull].
 func (s *Store) PutArchive(ctx context.Context, key ArchiveKey, text []byte) error {
 	var into *Archive
 	err := s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) (err error) {
 		into, err = findArchive(ctx, tx, key, int64(len(text)))
 		return err
 	})
-	for err == nil && into.Stored < into.Size { // each part in a short transaction, so that others need not wait
+	for err == nil && into.Stored < into.Size { // short transactions, so that other callers need not wait
 		part := text[into.Stored:min(into.Stored+archivePartSize, into.Size)]
 		err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error { return addPart(ctx, tx, into, part) })
 		into.Stored += int64(len(part))
@@ -82,7 +84,7 @@ func (s *Store) PutArchive(ctx context.Context, key ArchiveKey, text []byte) err
 	return err
 }
 
-// ArchivePart returns a part of an archive that begins at an offset, and the size of the whole archive. Errors:
+// ArchivePart returns the part of an archive that begins at an offset, and the size of the whole archive. Errors:
 // [ErrArchiveUnknown].
 func (s *Store) ArchivePart(ctx context.Context, key ArchiveKey, offset int64) (part []byte, size int64, err error) {
 	err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
@@ -106,8 +108,8 @@ func (s *Store) ArchivePart(ctx context.Context, key ArchiveKey, offset int64) (
 }
 
 // AddArchivePart stores a part of an archive that is being imported. size is the size of the whole archive. When the
-// archive is complete, it returns all of its bytes, unless an agent was created from them already. Errors:
-// [ErrArchivesFull], [ErrPartInvalid], [ErrPartOrder].
+// archive is complete, AddArchivePart returns the whole archive in content, unless an agent was already created from
+// it. Errors: [ErrArchivesFull], [ErrPartInvalid], [ErrPartOrder].
 func (s *Store) AddArchivePart(ctx context.Context, key ArchiveKey, size, offset int64, part []byte) (archive Archive, content []byte, err error) {
 	if offset+int64(len(part)) > size {
 		return archive, nil, ErrPartInvalid
@@ -150,7 +152,8 @@ func (s *Store) AddArchivePart(ctx context.Context, key ArchiveKey, size, offset
 	return archive, content, err
 }
 
-// SetArchiveMade records the id of the agent that was created from an archive, and the id of the exported agent.
+// SetArchiveMade records the id of the agent that was created from an archive, made, and the id of the exported agent,
+// origin.
 func (s *Store) SetArchiveMade(ctx context.Context, key ArchiveKey, made, origin string) error {
 	return s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		found, err := lookUpArchive(ctx, tx, key)
@@ -178,8 +181,8 @@ func (k ArchiveKey) args() []any {
 	return []any{k.Owner.Tenant, k.Owner.Subject, k.Digest, comes}
 }
 
-// findArchive returns an archive and extends its lifetime. If the archive does not exist, it creates one, or returns
-// [ErrArchiveUnknown] if size is 0.
+// findArchive returns an archive and extends its lifetime. If the archive does not exist, findArchive creates an
+// archive of this size. If size is 0, findArchive returns [ErrArchiveUnknown] instead.
 func findArchive(ctx context.Context, tx *sqlstore.Tx, key ArchiveKey, size int64) (*Archive, error) {
 	if _, err := tx.ExecContext(ctx, "DELETE FROM archives WHERE until <= $1", sqlstore.Micros(tx.Now)); err != nil {
 		return nil, err
@@ -216,7 +219,7 @@ func lookUpArchive(ctx context.Context, tx *sqlstore.Tx, key ArchiveKey) (*Archi
 	return out, err
 }
 
-// makeArchiveSpace makes space for one more archive. Errors: [ErrArchivesFull].
+// makeArchiveSpace makes space for one more archive of the owner. Errors: [ErrArchivesFull].
 func makeArchiveSpace(ctx context.Context, tx *sqlstore.Tx, key ArchiveKey) error {
 	var all, own int
 	if err := tx.QueryRowContext(ctx, "SELECT count(*) FROM archives").Scan(&all); err != nil {
@@ -243,7 +246,8 @@ func makeArchiveSpace(ctx context.Context, tx *sqlstore.Tx, key ArchiveKey) erro
 	return nil
 }
 
-// addPart appends a part to an archive, unless another process has done so already. It does not change into.
+// addPart appends a part to the stored archive, unless another process has already stored the part. It does not modify
+// *into.
 func addPart(ctx context.Context, tx *sqlstore.Tx, into *Archive, part []byte) error {
 	if len(part) == 0 {
 		return nil
@@ -255,7 +259,7 @@ func addPart(ctx context.Context, tx *sqlstore.Tx, into *Archive, part []byte) e
 	return err
 }
 
-// eachPart calls do for the parts of an archive that have bytes after an offset, in order.
+// eachPart calls do, in order, for each part of an archive that contains bytes after an offset.
 func eachPart(ctx context.Context, tx *sqlstore.Tx, id string, after int64, do func(first int64, data []byte)) error {
 	return tx.Each(ctx, func(rows *sql.Rows) error {
 		var first int64
@@ -271,7 +275,7 @@ func allParts(ctx context.Context, tx *sqlstore.Tx, id string) (content []byte, 
 	return content, err
 }
 
-// hasBytes reports whether an archive has the bytes want at an offset.
+// hasBytes reports whether an archive contains the bytes want at an offset.
 func hasBytes(ctx context.Context, tx *sqlstore.Tx, id string, offset int64, want []byte) (is bool, err error) {
 	is = true
 	err = eachPart(ctx, tx, id, offset, func(first int64, data []byte) {
@@ -283,9 +287,9 @@ func hasBytes(ctx context.Context, tx *sqlstore.Tx, id string, offset int64, wan
 	return is, err
 }
 
-// ArchiveKeys returns the key that signs archives of this installation, and all public keys that have signed its
-// archives. The first process of an installation stores its own key as the signing key. known is true if own may have
-// signed archives before; then its public key is stored, too.
+// ArchiveKeys returns the key that signs this installation's archives, and the public keys of all keys that have signed
+// its archives. The first process of an installation stores its own key as the signing key. known is true if own may
+// have signed archives before. In that case, the public key of own is stored, too.
 func (s *Store) ArchiveKeys(ctx context.Context, own ed25519.PrivateKey, known bool) (signs ed25519.PrivateKey, all []ed25519.PublicKey, err error) {
 	public, _ := own.Public().(ed25519.PublicKey)
 	err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {

@@ -13,34 +13,35 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/manifest"
 )
 
-// The kinds of counters: calls of tools, tokens of models, and the cost of models in billionths of a US dollar.
+// The kinds of counters: tool calls, model tokens, and model cost in billionths of a US dollar.
 const (
 	Tools  = "tool"
 	Tokens = "tokens"
 	Cost   = "cost"
 )
 
-// A Budget is the key of counters that an agent shares with all of its copies. Copies are forks, and imports of its
-// archives.
+// A Budget is the key of the counters that an agent shares with all of its copies. Copies are forks of the agent, and
+// agents that were imported from its archives.
 type Budget struct {
 	Tenant string
-	// JournalID is the id of the agent whose creation is the first event of the journal of each copy.
+	// JournalID is the id of the original agent. The journal of each copy begins with that agent's creation.
 	JournalID string
 }
 
-// A UseRequest is a request to use one of the rights of an agent: the first one that is not used up.
+// A UseRequest requests one use of an agent's rights. The use is counted for the first right in Matches that is not
+// used up.
 type UseRequest struct {
 	Budget
 	Matches []manifest.Match
 }
 
-// A CountedUse is a use of a right that was counted.
+// A CountedUse is a counted use of a right.
 type CountedUse struct {
 	Budget
 	manifest.Match
 }
 
-// CountUses counts one use for each request, or none if one request can't be met. Errors: [manifest.ErrSpent].
+// CountUses counts one use for each request, or nothing if a request can't be met. Errors: [manifest.ErrSpent].
 func (s *Store) CountUses(ctx context.Context, requests []UseRequest) (counted []CountedUse, err error) {
 	err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		counted = nil
@@ -84,14 +85,15 @@ func (s *Store) UncountUses(ctx context.Context, uses []CountedUse) error {
 	})
 }
 
-// A ModelUse is the use of a model for a question. It is counted for the first right of an agent that is not used up.
+// A ModelUse is the tokens and the cost of a question to a model. It is counted for the first right that is not used
+// up.
 type ModelUse struct {
 	Budget
 	Matches       []manifest.ModelMatch
 	Tokens, Nanos int64
 }
 
-// HasUnspentRight reports whether at least one of an agent's rights on a model is not used up.
+// HasUnspentRight reports whether at least one of the rights in found is not used up.
 func (s *Store) HasUnspentRight(ctx context.Context, budget Budget, found []manifest.ModelMatch) (isUnspent bool, err error) {
 	err = s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		match, err := firstUnspent(ctx, tx, budget, found)
@@ -101,7 +103,7 @@ func (s *Store) HasUnspentRight(ctx context.Context, budget Budget, found []mani
 	return isUnspent, err
 }
 
-// firstUnspent returns the first right that is not used up, or nil if all are used up.
+// firstUnspent returns the first right in found that is not used up, or nil if all are used up.
 func firstUnspent(ctx context.Context, tx *sqlstore.Tx, budget Budget, found []manifest.ModelMatch) (*manifest.ModelMatch, error) {
 	for _, match := range found {
 		isUnspent := true
@@ -121,8 +123,8 @@ func firstUnspent(ctx context.Context, tx *sqlstore.Tx, budget Budget, found []m
 	return nil, nil //nolint:nilnil // nil if there is none
 }
 
-// CountModelUse counts the use of questions. A question may exceed the bound of its right, because its use is known
-// only when it was answered.
+// CountModelUse counts the tokens and the cost of questions. A question may exceed the bound of its right, because the
+// tokens are known only after the answer.
 func (s *Store) CountModelUse(ctx context.Context, spends []ModelUse) error {
 	return s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		for _, spend := range spends {
@@ -130,7 +132,7 @@ func (s *Store) CountModelUse(ctx context.Context, spends []ModelUse) error {
 			if err != nil {
 				return err
 			}
-			if match == nil { // other questions have used up the rights meanwhile
+			if match == nil { // other questions have used up the rights since the check
 				match = &spend.Matches[0]
 			}
 			for what, n := range map[string]int64{Tokens: spend.Tokens, Cost: spend.Nanos} {
@@ -150,11 +152,11 @@ func addToCounter(ctx context.Context, tx *sqlstore.Tx, budget Budget, grant, wh
 	return err
 }
 
-// dayOf returns the day of a time, in days since 1970-01-01 UTC.
+// dayOf returns the number of days from 1970-01-01 UTC to now.
 func dayOf(now time.Time) int64 { return now.Unix() / int64(24*time.Hour/time.Second) }
 
-// counterDays is the number of days for which counters stay after their last use, if the agent and all of its copies
-// were removed. An archive that is imported within these days continues the counters.
+// counterDays is for how many days after their last use counters are kept when the agent and all of its copies have
+// been removed. If an archive of the agent is imported within these days, the imported agent continues the counters.
 const counterDays = 7
 
 // RemoveUnusedCounters removes the counters of agents that were removed, counterDays after their last use.
@@ -167,7 +169,7 @@ func (s *Store) RemoveUnusedCounters(ctx context.Context) error {
 }
 
 // migrateCounters migrates rows of earlier releases, in which each copy of an agent had separate counters. It sets the
-// journal id of agents, and adds up the counters of copies.
+// journal ids of agents, and adds up the counters of all copies of an agent.
 func (s *Store) migrateCounters(ctx context.Context) error {
 	return s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		journals := make(map[string]Budget)

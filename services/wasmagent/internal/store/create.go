@@ -12,23 +12,23 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/sqlstore"
 )
 
-// AgentLimits has the maximum numbers of agents.
+// AgentLimits contains the maximum numbers of agents.
 type AgentLimits struct {
-	// Total is the maximum number of all agents, and PerPerson that of one person's agents.
+	// Total is the maximum number of agents in total, and PerPerson is the maximum number per person.
 	Total, PerPerson int
-	// Descendants has, for each agent in the new agent's chain, the maximum number of agents below it. The key is its
-	// subject.
+	// Descendants maps the subject of each agent in the new agent's chain to the maximum number of that agent's
+	// descendants.
 	Descendants map[string]int
 }
 
-// Create stores a new agent and returns its position in the order of creation. If from is not empty, the events of the
-// agent from with positions below c.FirstPosition are copied to the new agent. Errors: [ErrAgentsFull],
+// Create stores a new agent and returns its position in the order of creation. If from is not empty, it is the id of an
+// agent whose events with positions below c.FirstPosition are copied to the new agent. Errors: [ErrAgentsFull],
 // [ErrDescendantsFull].
 func (s *Store) Create(ctx context.Context, c Change, from string, limits AgentLimits) (made int64, err error) {
 	caller := c.Record.GetCreator()
 	owner := principal.Person(caller)
 	if err := s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) error { return limits.check(ctx, tx, caller) }); err != nil {
-		return 0, err // checked before the state is written
+		return 0, err // check the limits before writing the state
 	}
 	if err := s.putState(ctx, &c); err != nil {
 		return 0, err
@@ -38,7 +38,7 @@ func (s *Store) Create(ctx context.Context, c Change, from string, limits AgentL
 		return 0, fmt.Errorf("write an agent: %w", err)
 	}
 	err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
-		if err := limits.check(ctx, tx, caller); err != nil { // other agents may have been created meanwhile
+		if err := limits.check(ctx, tx, caller); err != nil { // other agents may have been created since the first check
 			return err
 		}
 		if err := tx.QueryRowContext(ctx, "SELECT coalesce(max(made), 0) + 1 FROM agents").Scan(&made); err != nil {
@@ -67,7 +67,8 @@ func (s *Store) Create(ctx context.Context, c Change, from string, limits AgentL
 	return made, err
 }
 
-// check returns an error unless one more agent of a creator is allowed. Errors: [ErrAgentsFull], [ErrDescendantsFull].
+// check returns an error if the limits don't allow the caller to create one more agent. Errors: [ErrAgentsFull],
+// [ErrDescendantsFull].
 func (r AgentLimits) check(ctx context.Context, tx *sqlstore.Tx, caller *identityv1.Principal) error {
 	owner := principal.Person(caller)
 	var all, own int

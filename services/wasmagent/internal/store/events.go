@@ -46,8 +46,8 @@ func unpackEvent(text []byte) *wasmstorev1.StoredEvent {
 	return e
 }
 
-// Events returns events of an agent's journal with positions above after: at most limit events, and at most bytes
-// bytes, but at least one event if there is one. more reports whether there are further events.
+// Events returns the events of an agent's journal with positions above after, up to limit events with a total size of
+// up to bytes. It returns at least one event if any event follows after. more reports whether there are further events.
 func (s *Store) Events(ctx context.Context, id string, after int64, limit, bytes int) (all []*wasmstorev1.StoredEvent, more bool, err error) {
 	err = s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) (err error) {
 		all, more = nil, false
@@ -72,7 +72,7 @@ func (s *Store) Events(ctx context.Context, id string, after int64, limit, bytes
 	return all, more, err
 }
 
-// Last returns the newest stored event of an agent's journal, or nil if there is none.
+// Last returns the newest stored event of an agent's journal, or nil if the journal is empty.
 func (s *Store) Last(ctx context.Context, id string) (last *wasmstorev1.StoredEvent, err error) {
 	err = s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		var text []byte

@@ -28,17 +28,18 @@ func countDescendants(ctx context.Context, tx *sqlstore.Tx, tenant, subject stri
 // Filter selects agents.
 type Filter struct {
 	Tenant string
-	// Principal selects the agents that have this principal as their creator or in their chain; nil selects all agents
-	// of the tenant.
+	// Principal selects the agents with this principal as their creator or in their chain. Nil selects all agents of the
+	// tenant.
 	Principal *identityv1.Principal
-	// States selects agents by their states; empty selects all agents that are not terminated.
+	// States selects the agents in one of these states. Empty selects all agents that are not terminated.
 	States []wasmagentv1.AgentState
-	// Before is the position of the last agent on the previous page; 0 selects the first page.
+	// Before is the position of the last agent on the previous page. 0 selects the first page.
 	Before int64
 	Limit  int
 }
 
-// where returns the filter without Before as an SQL condition, with its parameters, which are numbered from $3.
+// where returns an SQL condition for the filter without Before, and the condition's parameters, which are numbered from
+// $3.
 func (f Filter) where() (text string, params []any) {
 	text, params = "tenant = $3", []any{f.Tenant}
 	if f.Principal != nil {
@@ -58,8 +59,8 @@ func (f Filter) where() (text string, params []any) {
 	return text + ")", params
 }
 
-// List returns a page of agents, the newest first, and the number of agents on all pages. For an agent with a running
-// turn, it returns the state before the turn.
+// List returns a page of agents from newest to oldest, and the total number of agents on all pages. If an agent has a
+// running turn, its row contains the state before the turn.
 func (s *Store) List(ctx context.Context, f Filter) (page []*Row, count int, err error) {
 	where, params := f.where()
 	err = s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) (err error) {
@@ -85,7 +86,7 @@ func (s *Store) List(ctx context.Context, f Filter) (page []*Row, count int, err
 	return page, count, err
 }
 
-// AbandonedTurns returns the agents that have a turn which no other process runs.
+// AbandonedTurns returns the ids of the agents that have a turn which no other process runs.
 func (s *Store) AbandonedTurns(ctx context.Context) (ids []string, err error) {
 	return s.ids(ctx, func(tx *sqlstore.Tx) (string, []any) {
 		holder, now := s.leaseParams(tx)
@@ -93,14 +94,15 @@ func (s *Store) AbandonedTurns(ctx context.Context) (ids []string, err error) {
 	})
 }
 
-// ExpiredAgents returns the agents that have ended and can't be resumed any more, the oldest first, at most 100.
+// ExpiredAgents returns the ids of up to 100 agents that have ended and can no longer be resumed, from oldest to
+// newest.
 func (s *Store) ExpiredAgents(ctx context.Context) (ids []string, err error) {
 	return s.ids(ctx, func(tx *sqlstore.Tx) (string, []any) {
 		return "SELECT id FROM agents WHERE restorable > 0 AND restorable <= $1 ORDER BY restorable LIMIT 100", []any{sqlstore.Micros(tx.Now)}
 	})
 }
 
-// EndedAgents returns a person's agents that have ended, the oldest first.
+// EndedAgents returns the ids of a person's agents that have ended, from oldest to newest.
 func (s *Store) EndedAgents(ctx context.Context, person principal.Key) (ids []string, err error) {
 	return s.ids(ctx, func(*sqlstore.Tx) (string, []any) {
 		return "SELECT id FROM agents WHERE restorable > 0 AND tenant = $1 AND owner = $2 ORDER BY restorable", []any{person.Tenant, person.Subject}
@@ -121,7 +123,7 @@ func (s *Store) ids(ctx context.Context, query func(tx *sqlstore.Tx) (string, []
 	return ids, err
 }
 
-// StoredSizes returns the stored size of all agents, and of one person's agents, in bytes.
+// StoredSizes returns the total stored size of all agents and of one person's agents, in bytes.
 func (s *Store) StoredSizes(ctx context.Context, person principal.Key) (all, own int64, err error) {
 	err = s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		if err := tx.QueryRowContext(ctx, "SELECT coalesce(sum(size), 0) FROM agents WHERE tenant = $1 AND owner = $2", person.Tenant, person.Subject).Scan(&own); err != nil {

@@ -9,12 +9,12 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/sqlstore"
 )
 
-// Amount is an amount of model use: the number of tokens, and the cost in billionths of a US dollar.
+// Amount is an amount of model usage: the number of tokens, and the cost in billionths of a US dollar.
 type Amount struct{ Tokens, Nanos int64 }
 
-// ReserveDay adds an amount to a person's use of models on a day, if the use so far is below the bound. The bound on
-// cost applies only if the amount has a cost. ReserveDay returns the use so far, and whether the amount was added. Days
-// are counted from 1970-01-01 UTC.
+// ReserveDay adds an amount to a person's model usage on a day, if the usage so far is below the bound. The bound on
+// cost applies only if the amount has a cost. ReserveDay returns the usage so far, and whether the amount was added.
+// Days are counted from 1970-01-01 UTC.
 func (s *Store) ReserveDay(ctx context.Context, person principal.Key, day int64, amount, bound Amount) (used Amount, ok bool, err error) {
 	err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		// The first statement locks the row until the transaction ends.
@@ -35,7 +35,7 @@ func (s *Store) ReserveDay(ctx context.Context, person principal.Key, day int64,
 	return used, ok, err
 }
 
-// AddDay adds an amount to a person's use of models on a day. The amount may be negative.
+// AddDay adds an amount to a person's model usage on a day. The amount may be negative.
 func (s *Store) AddDay(ctx context.Context, person principal.Key, day int64, amount Amount) error {
 	return s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error { return addDay(ctx, tx, person, day, amount) })
 }
@@ -46,7 +46,7 @@ func addDay(ctx context.Context, tx *sqlstore.Tx, person principal.Key, day int6
 	return err
 }
 
-// Day returns a person's use of models on a day.
+// Day returns a person's model usage on a day.
 func (s *Store) Day(ctx context.Context, person principal.Key, day int64) (used Amount, err error) {
 	err = s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		err := tx.QueryRowContext(ctx, "SELECT tokens, nanos FROM model_days WHERE tenant = $1 AND person = $2 AND day = $3", person.Tenant, person.Subject, day).Scan(&used.Tokens, &used.Nanos)
@@ -58,7 +58,7 @@ func (s *Store) Day(ctx context.Context, person principal.Key, day int64) (used 
 	return used, err
 }
 
-// RemoveDays removes the use of models on all days before a day.
+// RemoveDays removes the recorded model usage of all days before a day.
 func (s *Store) RemoveDays(ctx context.Context, before int64) error {
 	return s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		_, err := tx.ExecContext(ctx, "DELETE FROM model_days WHERE day < $1", before)

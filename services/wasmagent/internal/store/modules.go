@@ -15,18 +15,18 @@ import (
 )
 
 const (
-	// moduleDays is the number of days for which an unused module stays after the last day on which it was the current
-	// module of its guest.
+	// moduleDays is for how many days an unused module is kept after the last day on which it was the current module of
+	// its guest.
 	moduleDays = 7
-	// modulePage is the number of agents that are read at a time to find the modules that are used.
+	// modulePage is how many agents are read at a time to find the modules in use.
 	modulePage = 200
 )
 
 // ErrModuleUnknown means that the module is not stored, or that it is damaged.
 var ErrModuleUnknown = errors.New("the module is not stored")
 
-// PutModule stores the module of a guest by its SHA-256, in hexadecimal. If the module is stored already, it records
-// that the module is current today.
+// PutModule stores the current module of a guest. digest is the module's SHA-256 in hexadecimal. If the module is
+// already stored, PutModule records that the module is still current today.
 func (s *Store) PutModule(ctx context.Context, digest, guest string, module []byte) error {
 	return s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		result, err := tx.ExecContext(ctx, "UPDATE modules SET day = $2 WHERE digest = $1", digest, dayOf(tx.Now))
@@ -41,7 +41,8 @@ func (s *Store) PutModule(ctx context.Context, digest, guest string, module []by
 	})
 }
 
-// Module returns a module by its digest, and the guest that has or had the module. Errors: [ErrModuleUnknown].
+// Module returns the module with this digest, and the name of the guest whose current or earlier module it is. Errors:
+// [ErrModuleUnknown].
 func (s *Store) Module(ctx context.Context, digest string) (guest string, module []byte, err error) {
 	err = s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		err := tx.QueryRowContext(ctx, "SELECT guest, module FROM modules WHERE digest = $1", digest).Scan(&guest, &module)
@@ -59,7 +60,8 @@ func (s *Store) Module(ctx context.Context, digest string) (guest string, module
 	return guest, module, nil
 }
 
-// ModuleGuest returns the guest that has or had the module with this digest. Errors: [ErrModuleUnknown].
+// ModuleGuest returns the name of the guest whose current or earlier module has this digest. Errors:
+// [ErrModuleUnknown].
 func (s *Store) ModuleGuest(ctx context.Context, digest string) (guest string, err error) {
 	err = s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		err := tx.QueryRowContext(ctx, "SELECT guest FROM modules WHERE digest = $1", digest).Scan(&guest)
@@ -71,7 +73,8 @@ func (s *Store) ModuleGuest(ctx context.Context, digest string) (guest string, e
 	return guest, err
 }
 
-// RemoveUnusedModules removes modules that no agent and no snapshot uses, moduleDays after they were current.
+// RemoveUnusedModules removes the modules that no agent or snapshot uses and that were last current more than
+// moduleDays ago.
 func (s *Store) RemoveUnusedModules(ctx context.Context) error {
 	unused := make(map[string]bool)
 	err := s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {

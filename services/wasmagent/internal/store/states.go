@@ -17,17 +17,18 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/objects"
 )
 
-// maxState bounds the stored form of a state, in bytes.
+// maxState is the maximum size of an encoded state, in bytes.
 const maxState = 128 << 20
 
-// recentAge is the minimum age at which a state that no record names is removed. A younger state may belong to a change
-// that is not committed yet.
+// recentAge is the minimum age at which an unused state is removed. A younger state may belong to a change that is not
+// committed yet.
 const recentAge = 10 * time.Minute
 
-// states stores the states of agents, by agent and name, in a folder or in a bucket of an object store.
+// states stores the states of agents in a folder or in a bucket. The key of a state is the agent's id followed by a
+// name.
 type states struct{ objects.Bucket }
 
-// openStates opens a bucket by its URL, or a folder if url is empty.
+// openStates opens the bucket url, or the folder if url is empty.
 func openStates(url, folder string) (states, error) {
 	if url != "" {
 		bucket, err := objects.Open(url)
@@ -52,8 +53,7 @@ func pack(s *wasmstorev1.State) (text []byte, digest string, err error) {
 	return text, hex.EncodeToString(sum[:]), nil
 }
 
-// put stores a state and returns its name. Each name is unique, so that the removal of an old state never removes a new
-// one.
+// put stores a state and returns its name. Names are unique, so that removing an old state never removes a new one.
 func (s states) put(ctx context.Context, id, digest string, text []byte) (string, error) {
 	name := digest + "-" + rand.Text()
 	if err := s.Write(ctx, id+"/"+name, text); err != nil {
@@ -62,7 +62,7 @@ func (s states) put(ctx context.Context, id, digest string, text []byte) (string
 	return name, nil
 }
 
-// get returns a state. Errors: [ErrStateLost] if the state is missing or differs from its digest; [ErrUnavailable].
+// get returns a state. Errors: [ErrStateLost] if the state is missing or does not match its digest, [ErrUnavailable].
 func (s states) get(ctx context.Context, id, name, digest string) (*wasmstorev1.State, error) {
 	r, err := s.Read(ctx, id+"/"+name)
 	if errors.Is(err, objects.ErrNotFound) {
@@ -84,8 +84,8 @@ func (s states) get(ctx context.Context, id, name, digest string) (*wasmstorev1.
 	return out, nil
 }
 
-// removeExcept removes the states of an agent except those with names in but. If but is not empty, recent states stay
-// as well, because another process may be about to commit a record that names them.
+// removeExcept removes the states of an agent, except for the states whose names are in but. If but is not empty, it
+// also keeps recent states, because another process may be about to commit a record that refers to them.
 func (s states) removeExcept(ctx context.Context, id string, but map[string]bool) error {
 	for found, err := range s.List(ctx, id) {
 		if err != nil {

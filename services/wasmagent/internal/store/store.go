@@ -23,7 +23,7 @@ var migrationFiles embed.FS
 
 // Errors of a store, for [errors.Is].
 var (
-	// ErrUnavailable means that the store can't be reached, or did not answer. The change may have been stored or not.
+	// ErrUnavailable means that the store can't be reached or did not answer. The change may or may not have been stored.
 	ErrUnavailable = sqlstore.ErrUnavailable
 	// ErrUnknown means that the agent does not exist.
 	ErrUnknown = errors.New("there is no such agent")
@@ -31,9 +31,9 @@ var (
 	ErrStale = errors.New("another process has changed the agent")
 	// ErrStateLost means that a state is missing or was changed.
 	ErrStateLost = errors.New("the agent's state is lost")
-	// ErrAgentsFull means that the number of agents, in total or of one person, has reached its maximum.
+	// ErrAgentsFull means that the number of agents has reached its maximum, in total or for one person.
 	ErrAgentsFull = errors.New("the maximum of agents is reached")
-	// ErrDescendantsFull means that the number of agents below another agent has reached its maximum.
+	// ErrDescendantsFull means that an agent in the chain already has the maximum number of descendants.
 	ErrDescendantsFull = errors.New("the maximum of agents below another one is reached")
 )
 
@@ -45,7 +45,7 @@ type Config struct {
 	Bucket, Folder string
 	// Holder identifies this process among the processes that share the store; required.
 	Holder string
-	// Log receives records of migrations; required.
+	// Log receives log records about migrations; required.
 	Log *slog.Logger
 }
 
@@ -58,7 +58,7 @@ type Store struct {
 	IsShared bool
 }
 
-// Open opens a store, and creates or migrates its tables. The caller closes it.
+// Open opens a store, and creates or migrates its tables. The caller must close the store.
 func Open(ctx context.Context, cfg Config) (*Store, error) {
 	if cfg.Holder == "" {
 		return nil, errors.New("store: a holder is required")
@@ -85,7 +85,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 // Close closes the store.
 func (s *Store) Close() error { return errors.Join(s.db.Close(), s.states.Close()) }
 
-// Turn says whether an agent has a turn, and of which kind.
+// Turn says whether an agent has a running turn, and of which kind.
 type Turn int64
 
 const (
@@ -104,25 +104,25 @@ const Lease = 15 * time.Second
 type Row struct {
 	*wasmstorev1.Record
 
-	// Position is the position of the agent in the order of creation. Version is the version of the row, which rises
+	// Position is the position of the agent in the order of creation. Version is the version of the row, which increases
 	// with each change.
 	Position, Version int64
 	Turn              Turn
-	// HeldElsewhere is true if another process runs the turn.
+	// HeldElsewhere is true if another process runs the agent's turn.
 	HeldElsewhere bool
 }
 
-// A Change is stored completely or not at all. It is stored only if the row has this Version and the journal ends
-// directly before Events; otherwise the error is [ErrStale].
+// A Change is a change of an agent, which is stored completely or not at all. It is stored only if the row has this
+// Version and the journal ends directly before Events. Otherwise the error is [ErrStale].
 type Change struct {
 	ID      string
 	Version int64
-	// Record replaces the stored record. If it is nil, only events are added.
+	// Record replaces the stored record. If Record is nil, only Events are stored.
 	Record *wasmstorev1.Record
 	// State replaces the stored state, unless it is nil. The store writes the key, the digest and the size of the state
 	// to Record.
 	State *wasmstorev1.State
-	// Events are appended to the journal. FirstPosition is the position of the first one.
+	// Events are appended to the journal. FirstPosition is the position of the first event.
 	Events        []*wasmstorev1.StoredEvent
 	FirstPosition int64
 	Turn          Turn
@@ -132,7 +132,8 @@ type Change struct {
 	digest      string
 }
 
-// Pack encodes State and returns the SHA-256 of the stored form in hexadecimal. State must not change after that.
+// Pack encodes State and returns the SHA-256 of the stored form in hexadecimal. The caller must not change State
+// afterwards.
 func (c *Change) Pack() (digest string, err error) {
 	if c.packedState == nil {
 		c.packedState, c.digest, err = pack(c.State)
@@ -219,7 +220,7 @@ func restorable(r *wasmstorev1.Record) int64 {
 	return sqlstore.Micros(r.GetRestorableUntil().AsTime())
 }
 
-// size returns the total size of what is stored for an agent, in bytes.
+// size returns the total stored size of an agent, in bytes.
 func size(r *wasmstorev1.Record) int64 {
 	n := r.GetStateBytes() + r.GetHead().GetBytes() + int64(proto.Size(r))
 	for _, k := range r.GetKept() {
@@ -230,7 +231,7 @@ func size(r *wasmstorev1.Record) int64 {
 
 const columns = "record, made, version, turn, CASE WHEN turn > 0 AND holder <> $1 AND held > $2 THEN 1 ELSE 0 END"
 
-// scanner is a row, or the current row of a result.
+// scanner is implemented by sql.Row and sql.Rows.
 type scanner interface{ Scan(into ...any) error }
 
 func scan(from scanner) (*Row, error) {
@@ -242,10 +243,10 @@ func scan(from scanner) (*Row, error) {
 	return row, proto.Unmarshal(text, row.Record)
 }
 
-// leaseParams returns the parameters of the query for held turns: the holder of this process, and the time. A turn is
-// held if another holder has a lease that ends after that time.
+// leaseParams returns the parameters of queries that find turns of other processes. A turn belongs to another process
+// if its lease has a different holder and ends after now.
 func (s *Store) leaseParams(tx *sqlstore.Tx) (holder string, now int64) {
-	if !s.IsShared { // no other process uses the file, so no lease of another holder is valid
+	if !s.IsShared { // no other process uses the file, so all leases of other holders have ended
 		return s.holder, 1 << 62
 	}
 	return s.holder, sqlstore.Micros(tx.Now)
@@ -260,7 +261,7 @@ func (s *Store) Get(ctx context.Context, id string) (row *Row, err error) {
 	return row, err
 }
 
-// get returns an agent, unless its removal has begun. Errors: [ErrUnknown].
+// get returns an agent in a transaction, unless the agent's removal has begun. Errors: [ErrUnknown].
 func (s *Store) get(ctx context.Context, tx *sqlstore.Tx, id string) (*Row, error) {
 	holder, now := s.leaseParams(tx)
 	row, err := scan(tx.QueryRowContext(ctx, "SELECT "+columns+" FROM agents WHERE id = $3 AND restorable <> 1", holder, now, id))
@@ -270,7 +271,7 @@ func (s *Store) get(ctx context.Context, tx *sqlstore.Tx, id string) (*Row, erro
 	return row, err
 }
 
-// RaiseVersion raises the version of an agent, so that other processes load the agent again.
+// RaiseVersion increments the version of an agent, so that other processes load the agent again.
 func (s *Store) RaiseVersion(ctx context.Context, id string) error {
 	return s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		_, err := tx.ExecContext(ctx, "UPDATE agents SET version = version + 1 WHERE id = $1", id)
@@ -295,8 +296,8 @@ func (s *Store) State(ctx context.Context, id, key, digest string) (*wasmstorev1
 	return s.states.get(ctx, id, key, digest)
 }
 
-// RemoveUnusedStates removes the states of an agent that neither its record nor its snapshots name. A crash can leave
-// such states.
+// RemoveUnusedStates removes the states to which neither the agent's record nor its snapshots refer. A crash can leave
+// unused states.
 func (s *Store) RemoveUnusedStates(ctx context.Context, r *wasmstorev1.Record) error {
 	but := map[string]bool{r.GetStateKey(): true}
 	for _, k := range r.GetKept() {
@@ -305,8 +306,8 @@ func (s *Store) RemoveUnusedStates(ctx context.Context, r *wasmstorev1.Record) e
 	return s.states.removeExcept(ctx, r.GetId(), but)
 }
 
-// TakeOverTurn takes over the turn of another process. After that, the other process can't store changes of the agent.
-// TakeOverTurn returns the agent. Errors: [ErrUnknown].
+// TakeOverTurn takes over the turn of another process and returns the agent. The other process can then no longer store
+// changes of the agent. Errors: [ErrUnknown].
 func (s *Store) TakeOverTurn(ctx context.Context, id string) (row *Row, err error) {
 	err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		if _, err := tx.ExecContext(ctx, "UPDATE agents SET version = version + 1, holder = $2, held = $3 WHERE id = $1", id, s.holder, sqlstore.Micros(tx.Now.Add(Lease))); err != nil {

@@ -45,7 +45,7 @@ func startS3(t *testing.T) string {
 	return "s3://states?use_path_style=true&region=us-east-1&endpoint=" + server.URL
 }
 
-// eachStore runs a test with each combination of databases and stores of states.
+// eachStore runs a test with each combination of database and state storage.
 func eachStore(t *testing.T, test func(t *testing.T, open func(holder string) *store.Store)) {
 	t.Helper()
 	for name, config := range map[string]func(t *testing.T) store.Config{
@@ -157,7 +157,8 @@ func TestCommit_IsAtomicAndRefusesEarlierVersions(t *testing.T) {
 	})
 }
 
-// An agent is refused if it exceeds the maximum of all agents, of its owner's agents, or of agents below its creator.
+// An agent is refused if it would exceed the maximum number of agents in total, of its owner, or of its creator's
+// descendants.
 func TestCreate_RefusesBeyondLimits(t *testing.T) {
 	t.Parallel()
 	eachStore(t, func(t *testing.T, open func(string) *store.Store) {
@@ -198,7 +199,8 @@ func ids(rows []*store.Row) (out []string) {
 	return out
 }
 
-// The list has the agents of a principal and the agents with the principal in their chain, the newest first.
+// The list contains the agents that a principal created and the agents with the principal in their chain, from newest
+// to oldest.
 func TestList_ReturnsPagesOfVisibleAgents(t *testing.T) {
 	t.Parallel()
 	eachStore(t, func(t *testing.T, open func(string) *store.Store) {
@@ -280,9 +282,8 @@ func TestCountUses_CountsAllOrNone(t *testing.T) {
 	})
 }
 
-// While a process has a lease on a turn, other processes do not find the turn, but they can seize it. If the store is
-// not
-// shared, the next process finds the turn at once.
+// While a process holds the lease on a turn, AbandonedTurns does not return the agent in other processes, but they can
+// take over the turn. If the store is not shared, the next process finds the turn at once.
 func TestLease_HidesTurnUntilSeized(t *testing.T) {
 	t.Parallel()
 	eachStore(t, func(t *testing.T, open func(string) *store.Store) {
@@ -319,8 +320,8 @@ func TestLease_HidesTurnUntilSeized(t *testing.T) {
 	})
 }
 
-// An ended agent is removed together with its state and its journal. An agent that can be resumed stays, unless its
-// removal is forced.
+// An ended agent is removed together with its state and its journal. An agent that can still be resumed is kept, unless
+// its removal is forced.
 func TestRemoveAgent_RemovesEverythingUnlessResumed(t *testing.T) {
 	t.Parallel()
 	eachStore(t, func(t *testing.T, open func(string) *store.Store) {

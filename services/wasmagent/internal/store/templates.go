@@ -23,8 +23,8 @@ func (s *Store) Tenants(ctx context.Context) (all []string, err error) {
 	return all, err
 }
 
-// Templates returns the templates of a tenant, with their version. If the version is known, it returns no templates. A
-// tenant with version 0 has no templates.
+// Templates returns the templates of a tenant and their version. If the version equals known, no templates are
+// returned. A tenant with version 0 has no templates.
 func (s *Store) Templates(ctx context.Context, tenant string, known int64) (version int64, all []*wasmagentv1.Template, err error) {
 	err = s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		version, all = 0, nil
@@ -48,7 +48,7 @@ func (s *Store) Templates(ctx context.Context, tenant string, known int64) (vers
 	return version, all, err
 }
 
-// AddTemplates stores new templates of a tenant, either all or none. exists is true if one of the ids is used already.
+// AddTemplates stores new templates of a tenant, either all or none. exists is true if one of the ids is already used.
 // If untrusted is set, AddTemplates quarantines each template whose id an operator has accepted before.
 func (s *Store) AddTemplates(ctx context.Context, tenant string, untrusted bool, templates []*wasmagentv1.Template) (exists bool, err error) {
 	errTaken := errors.New("the template exists")
@@ -84,8 +84,8 @@ func (s *Store) AddTemplates(ctx context.Context, tenant string, untrusted bool,
 	return false, err
 }
 
-// AcceptTemplate changes a template of a tenant with the function accept, and records that its id was accepted. found
-// is false if the tenant does not have the template.
+// AcceptTemplate applies the function accept to a template of a tenant, and records that the template's id was
+// accepted. found is false if the tenant does not have the template.
 func (s *Store) AcceptTemplate(ctx context.Context, tenant, id string, accept func(*wasmagentv1.Template) error) (found bool, err error) {
 	err = s.changeTemplates(ctx, tenant, func(ctx context.Context, tx *sqlstore.Tx) error {
 		found = false

@@ -6,29 +6,29 @@ import (
 	"slices"
 )
 
-// A bodyWriter encodes the metered bodies of functions, one after the other.
+// A bodyWriter encodes the metered function bodies, one after the other.
 type bodyWriter struct {
 	scope
-	// budget is the index of the local with the budget. temp is the index of the first of two temporary locals.
+	// budget is the index of the local that contains the budget. temp is the index of the first of two temporary locals.
 	budget, temp uint32
 	// frame is the size of the function's stack frame, in units.
 	frame int64
-	// savedGlobals has an element for each global in which locals are saved: the index of its kind in savedKinds. These
-	// globals follow the global with the fuel. numbers has the indexes of the globals of each kind. There are only as
-	// many globals as functions need, because the engine reads all globals again after each call.
+	// savedGlobals contains, for each global in which locals are saved, the index of its kind in savedKinds. These globals
+	// follow the fuel global. numbers contains the indexes of the globals, by kind. Globals are added only as functions
+	// need them, because the engine reloads all globals after each call.
 	savedGlobals []int
 	numbers      [len(savedKinds)][]uint32
-	// code is the code of the body before charges are added. marks has the positions in code at which control flow
+	// code is the code of the body before charges are added. marks contains the positions in code at which control flow
 	// joins or branches.
 	code  []byte
 	marks []flowMark
-	// needsTemps is true if the function needs the temporary locals. usesStack is true if the function uses stack,
-	// because it calls other functions, or has loops, which call the refill function. values is the maximum number of
-	// values in its frame, apart from the locals: the values that calls and blocks take and return, and for each loop
-	// the locals once more.
+	// needsTemps is true if the function needs the temporary locals. usesStack is true if the function calls other
+	// functions, or has loops, which call the refill function. values is the maximum number of values in the function's
+	// frame in addition to the locals. These are the parameters and results of calls and blocks, and a copy of the locals
+	// for each loop.
 	needsTemps, usesStack bool
 	values                int64
-	// kinds has the types of the function's first locals.
+	// kinds contains the types of the function's first locals.
 	kinds []ValueType
 
 	points  []chargePoint
@@ -38,34 +38,35 @@ type bodyWriter struct {
 	current instruction
 }
 
-// A flowMark is a position in the code, directly after the instruction that leads to the mark.
+// A flowMark is a position in the code at which control flow joins or branches. It is directly after the instruction
+// op.
 type flowMark struct {
 	at int
 	op byte
-	// takesValues is true if a loop takes values.
+	// takesValues is true if op begins a loop that has parameters.
 	takesValues bool
 	// cost is the cost of the code between this mark and the next one.
 	cost int64
 }
 
-// A chargePoint is a mark at which fuel is charged. A point with the op opReturn is before a return, and returns the
-// budget instead.
+// A chargePoint is a mark at which fuel is charged. A point with the op opReturn charges nothing. It is directly before
+// a return, and pushes the budget as the last result.
 type chargePoint struct {
 	flowMark
-	// checksFuel is true if the point checks whether the fuel is sufficient. savedLocals has the first locals that are
+	// checksFuel is true if the point checks whether the fuel is sufficient. savedLocals is the set of the locals that are
 	// saved if the fuel is not sufficient.
 	checksFuel  bool
 	savedLocals uint64
 }
 
 const (
-	// entry is the op of the mark at the start of a function.
+	// entry is the pseudo-op of the mark at the start of a function.
 	entry = 0xff
-	// unreachable is the index of the point of unreachable code.
+	// unreachable is used as the index of the charge point if code is unreachable.
 	unreachable = -1
 )
 
-// putBodies encodes the bodies of all functions. For minSeparate, see the constant minSeparateCharge.
+// putBodies encodes the bodies of all functions. minSeparate is minSeparateCharge, except in tests.
 func (b *bodyWriter) putBodies(minSeparate int64) ([]byte, error) {
 	var out []byte
 	for i := range b.m.bodies {
@@ -134,7 +135,7 @@ func (b *bodyWriter) putBody(i int, minSeparate int64) ([]byte, error) {
 		out = append(out, b.code[at:p.at]...)
 		out = b.putCharge(out, p)
 		at = p.at
-		if err := checkLength(out); err != nil { // a few bytes of a loop may become hundreds of bytes
+		if err := checkLength(out); err != nil { // check early, because a few bytes of a loop may become hundreds of bytes
 			return nil, err
 		}
 	}
@@ -142,8 +143,8 @@ func (b *bodyWriter) putBody(i int, minSeparate int64) ([]byte, error) {
 	return append(b.putBudget(out), opEnd), nil
 }
 
-// readCode reads the code of a function to its end. loops is nil in the first pass. In the second pass, it is the
-// result of jumps.partLoops.
+// readCode reads the whole code of a function. loops is nil in the first pass, and the result of jumps.partLoops in the
+// second pass.
 func (b *bodyWriter) readCode(code reader, loops [][]int) error {
 	r := &code
 	b.code, b.marks, b.needsTemps, b.usesStack = b.code[:0], append(b.marks[:0], flowMark{op: entry}), false, false
@@ -172,7 +173,7 @@ func (b *bodyWriter) readCode(code reader, loops [][]int) error {
 				}
 				return nil
 			}
-		case opBr, opBrIf, opBrTable: // the engine does not check this, because the meter adds a block around the function
+		case opBr, opBrIf, opBrTable: // the engine can't check this, because the meter adds a block around the function
 			if label := slices.Max(i.labels); int64(label) > int64(depth) {
 				return fmt.Errorf("%w: there is no block %d", ErrMalformed, label)
 			}
@@ -184,12 +185,12 @@ func (b *bodyWriter) readCode(code reader, loops [][]int) error {
 	}
 }
 
-// putInstruction encodes an instruction, with additional code if its metering needs that.
+// putInstruction encodes an instruction, and additional code if the metering of the instruction needs it.
 func (b *bodyWriter) putInstruction(i *instruction) {
 	switch {
 	case i.op == opCall:
 		b.code = putU32(append(b.code, opLocalGet), b.budget)
-	case i.op == opCallIndirect: // the table index, which is on the stack, comes after the budget
+	case i.op == opCallIndirect: // the table index, which is on the operand stack, must follow the budget
 		b.code = putU32(append(b.code, opLocalSet), b.temp)
 		b.code = putU32(append(b.code, opLocalGet), b.budget)
 		b.code = putU32(append(b.code, opLocalGet), b.temp)
@@ -207,8 +208,8 @@ func (b *bodyWriter) putInstruction(i *instruction) {
 	}
 }
 
-// addMark adds the cost of an instruction to the last mark. It adds a new mark if control flow joins or branches after
-// the instruction.
+// addMark adds the cost of an instruction to the last mark. If control flow joins or branches after the instruction,
+// addMark also adds a new mark.
 func (b *bodyWriter) addMark(i *instruction) {
 	b.values += int64(i.values)
 	if i.op == opLoop {
@@ -235,11 +236,11 @@ func asMalformed(err error) error {
 }
 
 // placePoints decides at which points costs are charged. call is the cost of calling the function. The cost of the code
-// between two marks is charged where the code begins, or at an earlier point. An earlier point is possible if every
-// execution of the code passes the point exactly once, for example if it is before the branch or the block.
+// between two marks is charged where the code begins, or at an earlier point. An earlier point can be used if every
+// execution of the code passes that point exactly once, for example a point before a branch or a block.
 //
-// Each loop has a point, which checks the fuel. The entry of a function also has one, unless the function begins with a
-// loop.
+// Each loop has a charge point that checks the fuel. The entry of a function also has a charge point, unless the
+// function begins with a loop.
 func (b *bodyWriter) placePoints(call, minSeparate int64) {
 	b.points, b.frames = append(b.points[:0], chargePoint{flowMark: flowMark{op: entry, cost: call}, checksFuel: true}), b.frames[:0]
 	point, loopCount, isStraight := 0, 0, true
@@ -290,7 +291,7 @@ func (b *bodyWriter) putBudget(out []byte) []byte {
 	return out
 }
 
-// putCharge writes the code of a point.
+// putCharge writes the code of a charge point.
 func (b *bodyWriter) putCharge(out []byte, p chargePoint) []byte {
 	if p.op == opReturn {
 		return b.putBudget(out)
@@ -313,18 +314,19 @@ func (b *bodyWriter) putCharge(out []byte, p chargePoint) []byte {
 	return append(b.putCheck(append(out, opLoop, 0x40), code, spent, p.savedLocals), opEnd)
 }
 
-// putSubtraction writes code that subtracts a cost from the budget. cost is the code that pushes the cost.
+// putSubtraction writes code that subtracts a cost from the budget. The parameter cost is code that pushes the cost.
 func (b *bodyWriter) putSubtraction(out, cost []byte) []byte {
 	return append(append(putU32(append(out, opLocalGet), b.budget), cost...), opI64Sub)
 }
 
-// putCheck writes code that charges a cost at the start of a loop, and checks the fuel and the stack. If one of them is
-// used up, the code adds the cost again, calls the refill function, and branches to the start of the loop.
+// putCheck writes code that charges a cost at the start of a loop, and checks the fuel and the stack. If the fuel or
+// the stack is used up, the code adds the cost to the budget again, calls the refill function, and branches to the
+// start of the loop.
 //
-// The engine places code that leaves the straight path last, and allocates registers for the code before it first. It
-// keeps a value that lives across a call in memory, in the whole function, so that a loop would be slower in each
-// iteration. Therefore the code saves the locals that the loop changes in globals before the call, and restores them
-// after the call. Then no value lives across the call.
+// The engine keeps a value that lives across a call in memory throughout the whole function, which would slow down
+// every iteration of the loop. Therefore, the code saves the locals that the loop changes in globals before the call,
+// and restores them after the call. As a result, no value lives across the call. The engine places this rarely executed
+// code last, and allocates registers for the rest of the function first.
 func (b *bodyWriter) putCheck(out, cost []byte, spent int64, aside uint64) []byte {
 	out = putU32(append(b.putSubtraction(out, cost), opLocalTee), b.budget)
 	if spent == fuelSpent { // the sign bit can be checked by a comparison
@@ -341,15 +343,16 @@ func (b *bodyWriter) putCheck(out, cost []byte, spent int64, aside uint64) []byt
 	return append(out, opBr, 1, opEnd)
 }
 
-// putByteCharge writes code that charges for a number of bytes. The number is on the operand stack, and stays there.
+// putByteCharge writes code that charges for the number of bytes on top of the operand stack. The number stays on the
+// stack.
 func (b *bodyWriter) putByteCharge(out []byte) []byte {
 	cost := append(putU32([]byte{opLocalGet}, b.temp), opI64ExtendU, opI64Const, bytesPerFuel, opI64ShrU, opI64Const, stackBits, opI64Shl)
 	out = append(putU32(append(out, opLocalTee), b.temp), opLoop, 0x40)
 	return append(b.putCheck(out, cost, fuelSpent, 0), opEnd)
 }
 
-// putGrow writes code that grows the memory by the number of pages on the operand stack, and charges for the pages that
-// were added.
+// putGrow writes code that grows the memory by the number of pages on top of the operand stack, and charges for the
+// added pages.
 func (b *bodyWriter) putGrow(out []byte) []byte {
 	wanted, previous := b.temp, b.temp+1
 	out = putU32(append(out, opLocalTee), wanted)

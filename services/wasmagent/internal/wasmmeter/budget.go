@@ -5,38 +5,37 @@ import (
 	"slices"
 )
 
-// A single number, the budget, has the remaining fuel and the remaining stack. Each function of the guest takes the
-// budget as an additional last parameter, and returns it as an additional last result. Therefore the engine can keep
-// the
-// budget in a register, and need not read it from memory after each call. Functions that the guest imports or exports
-// do not have this parameter. For each of them there is a wrapper, which moves the fuel between the budget and a
-// global.
+// The budget is a single number that contains the remaining fuel and the remaining stack. Each function of the guest
+// takes the budget as an additional last parameter, and returns it as an additional last result. Therefore the engine
+// can keep the budget in a register, and need not load it from memory after each call. Functions that the guest imports
+// or exports do not have this parameter. Each of these functions has a wrapper, which moves the fuel between the budget
+// and a global.
 const (
-	// stackBits is the number of low bits of the budget. They contain the remaining stack, in units. The bits above
-	// contain the remaining fuel, signed. The highest of the low bits is set if the stack is used up.
+	// stackBits is the number of low bits of the budget that contain the remaining stack, in units. The highest of these
+	// bits is set if the stack is used up. The bits above contain the remaining fuel as a signed number.
 	stackBits  = 16
 	stackSpent = 1 << (stackBits - 1)
 	stackWhole = stackSpent - 1
 	stackUnit  = MaxStack / stackSpent
 	// fuelSpent is the sign bit, which is set if the fuel is used up.
 	fuelSpent = math.MinInt64
-	// addedParams is the number of additional parameters of each function of the guest.
+	// addedParams is how many parameters the meter adds to each function of the guest.
 	addedParams = 1
 )
 
-// frameOf returns the size of the stack frame of a function with this number of values and of bytes of code, in units.
-// It is at most stackSpent.
+// frameOf returns the stack frame size of a function with this number of values and code bytes, in units. The size is
+// at most stackSpent.
 func frameOf(values int64, code int) int64 {
 	bytes := frameBytes + valueBytes*values + codeBytes*int64(code)
 	return min((bytes+stackUnit-1)/stackUnit, stackSpent)
 }
 
-// A layout has the indexes of types, functions and globals in a metered module.
+// A layout computes the indexes of types, functions and globals in a metered module.
 type layout struct {
 	m *Module
-	// fuel is the index of the global with the fuel.
+	// fuel is the index of the fuel global.
 	fuel uint32
-	// hostCallable lists the functions of the guest that the host can call. Each occurs once.
+	// hostCallable lists the functions of the guest that the host can call, without duplicates.
 	hostCallable []uint32
 }
 
@@ -60,9 +59,9 @@ func layoutOf(m *Module) layout {
 
 func (l layout) imports() uint32 { return uint32(len(l.m.Imports)) }
 
-// The types of a metered module are, in this order: the guest's types; the type of the refill function; for each of the
-// guest's types, the type with the budget as an additional parameter and result; and for each of the guest's types, the
-// type of a block that returns its results.
+// A metered module has these types, in this order: first the guest's types, then the type of the refill function. Then,
+// for each of the guest's types, the type with the budget as an additional parameter and result. Finally, for each of
+// the guest's types, the type of a block that returns the results of the guest's type.
 
 func (l layout) refillType() uint32      { return uint32(len(l.m.types)) }
 func (l layout) passing(t uint32) uint32 { return l.refillType() + 1 + t }
@@ -82,12 +81,14 @@ func (l layout) putTypes(out []byte) []byte {
 	return out
 }
 
-// The functions of a metered module are, in this order: the guest's imports; the refill function; the guest's own
-// functions; and the wrappers of each import, of the refill function, and of each function that the host can call.
+// A metered module has these functions, in this order: the guest's imports, the refill function, the guest's own
+// functions, the wrappers of the imports, the wrapper of the refill function, and the wrappers of the functions that
+// the host can call.
 
 func (l layout) refill() uint32 { return l.imports() }
 
-// guestIndex returns the index that the guest uses to call a function.
+// guestIndex returns the index with which the guest's code calls a function: the wrapper of an import, or the guest's
+// own function.
 func (l layout) guestIndex(f uint32) uint32 {
 	if f < l.imports() {
 		return 1 + uint32(len(l.m.typeOf)) + f
@@ -98,7 +99,8 @@ func (l layout) guestIndex(f uint32) uint32 {
 // refillWrapper returns the index of the wrapper of the refill function.
 func (l layout) refillWrapper() uint32 { return 1 + uint32(len(l.m.typeOf)) + l.imports() }
 
-// hostIndex returns the index that the host uses to call a function.
+// hostIndex returns the index of a function without the budget: an import itself, or the wrapper with which the host
+// calls a function of the guest.
 func (l layout) hostIndex(f uint32) uint32 {
 	if f < l.imports() {
 		return f
@@ -122,8 +124,8 @@ func (l layout) putFunctions(out []byte) []byte {
 	return out
 }
 
-// putWrappers encodes the bodies of the wrappers. While the guest runs, the global with the fuel is 0. Therefore a
-// guest that traps has used all of the fuel that it got.
+// putWrappers encodes the bodies of the wrappers. The fuel global is 0 while the guest runs. Therefore a guest that
+// traps is charged for all fuel that it got.
 func (l layout) putWrappers(out []byte) []byte {
 	for i, f := range l.m.Imports {
 		n := len(f.Type.Params)
@@ -151,18 +153,18 @@ func (l layout) putWrappers(out []byte) []byte {
 	return out
 }
 
-// putTakeFuel writes code that reads the fuel from the global and sets the global to 0.
+// putTakeFuel writes code that reads the fuel global and then sets it to 0.
 func (l layout) putTakeFuel(out []byte) []byte {
 	out = putU32(append(out, opGlobalGet), l.fuel)
 	return putU32(append(out, opI64Const, 0, opGlobalSet), l.fuel)
 }
 
-// putFuel writes code that extracts the fuel from the budget in a local.
+// putFuel writes code that pushes the fuel in the budget that a local contains.
 func (l layout) putFuel(out []byte, local int) []byte {
 	return append(putU32(append(out, opLocalGet), uint32(local)), opI64Const, stackBits, opI64ShrS)
 }
 
-// putSetFuel writes code that replaces the fuel in the budget in a local by the fuel on the operand stack.
+// putSetFuel writes code that pops fuel from the operand stack and stores it in the budget that a local contains.
 func (l layout) putSetFuel(out []byte, local int) []byte {
 	out = append(out, opI64Const, stackBits, opI64Shl)
 	out = putU32(append(out, opLocalGet), uint32(local))

@@ -54,7 +54,7 @@ const (
 	opMemoryFill = 11
 )
 
-// A scope has the numbers that are needed to parse the code of one function.
+// A scope contains the numbers that are needed to parse the code of one function.
 type scope struct {
 	layout
 	// locals is the number of the function's locals, including its parameters. params is the number of its parameters.
@@ -66,15 +66,16 @@ type instruction struct {
 	op byte
 	// sub is the second opcode of opBulk and opVector.
 	sub uint32
-	// values is the number of values that a call or a block takes and returns.
+	// values is the number of parameters and results of a call or a block.
 	values int
 	// local is the index of the local that is read or set.
 	local uint32
 	// number is the value of an i32.const.
 	number uint32
-	// takesValues is true if a block takes values. hasNoValues is true if a block neither takes nor returns values.
+	// takesValues is true if a block has parameters. hasNoValues is true if a block has neither parameters nor results.
 	takesValues, hasNoValues bool
-	// labels has the targets of a branch: the number of blocks between the branch and the target, from 0.
+	// labels contains the targets of a branch. A target is the number of blocks between the branch and the target block,
+	// from 0.
 	labels []uint32
 	// text is the encoded instruction for the metered module. It is valid until the next instruction is read.
 	text []byte
@@ -142,8 +143,8 @@ func (s scope) variableOperands(r *reader, i *instruction, out []byte) []byte {
 	return putU32(out, s.shiftedLocal(i.local))
 }
 
-// otherOperands reads the operands of an instruction that refers neither to blocks and functions nor to variables, and
-// appends them to out.
+// otherOperands reads the operands of an instruction that does not refer to blocks, functions or variables, and appends
+// them to out.
 func otherOperands(r *reader, i *instruction, out []byte) []byte {
 	switch op := i.op; {
 	case op <= 0x01, op == opElse, op == opEnd, op == opReturn, op == 0x1a, op == 0x1b, op >= 0x45 && op <= 0xc4:
@@ -174,7 +175,8 @@ func otherOperands(r *reader, i *instruction, out []byte) []byte {
 	}
 }
 
-// shiftedLocal returns the index of a guest's local in the metered function, which has an additional parameter.
+// shiftedLocal returns the index of a guest's local in the metered function, which has the budget as an additional
+// parameter.
 func (s scope) shiftedLocal(local uint32) uint32 {
 	if local >= s.params {
 		return local + addedParams

@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/wasmmeter"
 )
 
-// features has the WebAssembly features that guests may use.
+// features contains the WebAssembly features that guests may use.
 const features = api.CoreFeaturesV2 &^ api.CoreFeatureReferenceTypes
 
 var (
@@ -22,8 +22,8 @@ var (
 // An engine runs plain and metered modules.
 type engine struct {
 	wazero.Runtime
-	// each is the fuel of one refill, most is the maximum fuel of all refills, and granted is the fuel of all refills
-	// so far.
+	// each is the fuel per refill, most is the maximum fuel of all refills together, and granted is the fuel that was
+	// granted so far.
 	each, most, granted int64
 }
 
@@ -54,7 +54,7 @@ func newEngine(t testing.TB, cfg wazero.RuntimeConfig) *engine {
 	return e
 }
 
-// meterAt returns the metered form of a module.
+// meterAt returns the metered module for a module, with this value of minSeparateCharge.
 func meterAt(t testing.TB, text []byte, minSeparate int64) []byte {
 	t.Helper()
 	m, err := wasmmeter.Parse(text)

@@ -9,12 +9,13 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/wasmmeter"
 )
 
-// The form of code that Go's compiler generates: a loop that selects its next part by a number, and jumps that set it.
+// These nodes model the code that Go's compiler generates: a loop that selects its next part by a number, and jumps
+// that set the number.
 type (
 	dispatcher struct {
 		number, count uint32
 		times         int32
-		// numbers has the part for each number. Its last element is the part for all other numbers.
+		// numbers maps each number to a part. The last element is the part for all other numbers.
 		numbers []int
 		parts   [][]node
 		// reads lists locals that are read between the start of the loop and its blocks. Their values stay on the
@@ -24,11 +25,9 @@ type (
 		// back lists the jumps that go back, each from one part to another.
 		back [][2]int
 	}
-	// jump sets a local to a number and branches to the dispatcher. It is in the part from, inside of this number of
-	// blocks.
-	// A jump that goes back, or that sets another local than the dispatcher's, is made as often as the dispatcher
-	// counts.
-	// Every other jump is made if cond is not 0, or always if cond is nil.
+	// jump sets a local to a number and branches to the dispatcher. It is in the part from, inside this number of blocks.
+	// A jump that goes back, or that sets a local other than the dispatcher's, is made only as often as the dispatcher's
+	// counter allows. Every other jump is made if cond is not 0, or always if cond is nil.
 	jump struct {
 		to     *dispatcher
 		sets   uint32
@@ -65,7 +64,7 @@ func (d *dispatcher) run(f *frame) signal {
 			if result = runAll(f, d.parts[part]); result < 0 {
 				return result
 			}
-			blocks := len(d.parts) - 1 - part // the blocks that have not ended; the loop is around them
+			blocks := len(d.parts) - 1 - part // the blocks that have not ended, inside the loop
 			if result > signal(blocks) {
 				result -= signal(blocks) + 1
 				break
@@ -106,8 +105,8 @@ func (d *dispatcher) put(b []byte) []byte {
 // isCounted reports whether the dispatcher counts how often the jump is made.
 func (j jump) isCounted() bool { return j.sets != j.to.number || j.to.part(j.number) <= j.from }
 
-// isDirect reports whether the meter makes the jump a direct branch. It does so if the jump goes forward, does not
-// enter a loop from outside, and leaves no values on the operand stack.
+// isDirect reports whether the meter must replace the jump with a direct branch. This is so if the jump goes forward,
+// does not enter a loop from outside, and leaves no values on the operand stack.
 func (j jump) isDirect() bool {
 	to := j.to.part(j.number)
 	return !j.isCounted() && len(j.to.reads) == 0 && !slices.ContainsFunc(j.to.back, func(back [2]int) bool {
@@ -155,8 +154,8 @@ func (j jump) put(b []byte) []byte {
 	return uleb(append(b, 0x0c), j.blocks)
 }
 
-// An openDispatcher is a dispatcher that is being generated. part is its present part, and around the number of labels
-// around its loop.
+// An openDispatcher is a dispatcher that is being generated. part is its current part, and around is the number of
+// labels around its loop.
 type openDispatcher struct {
 	*dispatcher
 	part, around int
@@ -180,7 +179,7 @@ func (m *generator) dispatcher(depth int) node {
 		m.dispatchers[len(m.dispatchers)-1].part = part
 		labels := make([]bool, len(d.parts)-part)
 		for i := range labels {
-			labels[i] = i > 0 // the first is the loop
+			labels[i] = i > 0 // the first label is the loop
 		}
 		d.parts[part] = m.body(depth-1, labels...)
 		if m.n(1, "jump") == 0 {

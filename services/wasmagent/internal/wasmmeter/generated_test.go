@@ -7,12 +7,13 @@ import (
 )
 
 // A generated program is a tree of nodes. An interpreter in this file runs the tree and counts the exact cost of each
-// instruction. The engine runs the module that is encoded from the same tree. The test compares both runs.
+// instruction. The engine runs a module that is encoded from the same tree. The tests compare both runs.
 
 const (
 	globals    = 2
 	memorySize = 1 << 16
-	// maxInstructions is the number of instructions after which the interpreter stops. Such a program is skipped.
+	// maxInstructions is the number of instructions after which the interpreter stops. A program that reaches the maximum
+	// is skipped.
 	maxInstructions = 200_000
 )
 
@@ -22,9 +23,8 @@ type machine struct {
 	globals   [globals]int32
 	memory    []byte
 	pages     int32
-	// instructions is the number of instructions that were run. bytes is the number of units for bytes that were
-	// filled, and added the number of pages by which the memory grew. points is the cost of calls and of iterations of
-	// loops.
+	// instructions is the number of executed instructions. bytes is the fuel for filled bytes, and added is the number of
+	// pages by which the memory grew. points is the cost of calls and loop iterations.
 	instructions, bytes, added, points int64
 }
 
@@ -38,8 +38,8 @@ type function struct {
 	body   []node
 }
 
-// A signal says how a node ended: 0 means normally; n above 0 means by a branch out of n blocks; leaveFunction means by
-// leaving the function.
+// A signal says how a node ended: 0 means normally, n above 0 means with a branch out of n blocks, and leaveFunction
+// means by leaving the function.
 type signal int
 
 const leaveFunction signal = -1
@@ -50,7 +50,7 @@ type node interface {
 	put([]byte) []byte
 }
 
-// An expr is an expression with a number as its value.
+// An expr is an expression whose value is a number.
 type expr interface {
 	value(*frame) int32
 	put([]byte) []byte
@@ -87,7 +87,7 @@ type (
 		body  []node
 	}
 	block struct{ body []node }
-	// branchIf branches out of this number of blocks if cond holds.
+	// branchIf branches out of this number of blocks if cond is not 0.
 	branchIf struct {
 		cond expr
 		out  uint32
@@ -143,7 +143,7 @@ func (o operation) value(f *frame) int32 {
 }
 func (o operation) put(b []byte) []byte { return append(o.b.put(o.a.put(b)), o.op) }
 
-// address returns an address in memory. It is never behind the end of the memory.
+// address returns an address in memory. The address is never beyond the end of the memory.
 func address(f *frame, at expr) int32 {
 	v := at.value(f)
 	f.instructions += 2
@@ -223,7 +223,7 @@ func putAll(b []byte, body []node) []byte {
 	return b
 }
 
-// afterBlock converts a signal inside of a block to the signal after the block.
+// afterBlock converts a signal inside a block to the signal after the block.
 func afterBlock(s signal) signal {
 	if s > 0 {
 		return s - 1
@@ -306,7 +306,7 @@ func (s table) run(f *frame) signal {
 		case result == 0:
 			f.instructions++ // the branch out of the two blocks around a
 			return runAll(f, s.c)
-		case result == 1: // out of the inner block: b is next
+		case result == 1: // out of the inner block: continue with b
 			v = 1
 		case result != 2:
 			return afterBlock(afterBlock(result))
@@ -331,7 +331,7 @@ func (s call) run(f *frame) signal {
 }
 func (s call) put(b []byte) []byte { return uleb(append(b, 0x10), s.f) }
 
-// call runs a function. If the run takes too long, call ends all functions.
+// call runs a function. If maxInstructions is reached, call ends all functions.
 func (m *machine) call(i int) signal {
 	fn := m.functions[i]
 	m.points += int64(1 + fn.locals)
@@ -373,9 +373,9 @@ type generator struct {
 	t      *rapid.T
 	fn     int
 	locals uint32
-	// labels has an element for each open block, the innermost last: whether a branch may leave the block.
+	// labels says for each open block, from the outermost to the innermost, whether a branch may leave the block.
 	labels []bool
-	// dispatchers has the open dispatchers, the innermost last.
+	// dispatchers contains the open dispatchers, from the outermost to the innermost.
 	dispatchers []openDispatcher
 	nodesLeft   int
 }
@@ -421,7 +421,7 @@ func (m *generator) node(depth int) node {
 	}
 	switch kind {
 	case 0, 1:
-		// The last locals are reserved for counting iterations of loops.
+		// The last locals are reserved for loop counters.
 		return setLocal{uint32(m.n(int(m.locals)-6, "to")), m.expr(2)}
 	case 2:
 		return setGlobal{uint32(m.n(globals-1, "to")), m.expr(2)}
@@ -474,7 +474,7 @@ func (m *generator) node(depth int) node {
 func program(t *rapid.T) []function {
 	var functions []function
 	for i := range 1 + rapid.IntRange(0, 3).Draw(t, "functions") {
-		// Five locals are for nested loops, and at least one is for other values.
+		// Five locals are counters of nested loops, and at least one local is for other values.
 		m := &generator{t: t, fn: i, locals: uint32(rapid.IntRange(6, 9).Draw(t, "locals")), nodesLeft: 40}
 		body := m.body(4)
 		if m.n(1, "dispatches") == 0 {

@@ -17,7 +17,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/wasmmeter"
 )
 
-// workloads has the functions of the test guest, each with an argument that makes it run for some ten milliseconds.
+// workloads contains the functions of the test guest. With its argument, each function runs for some ten milliseconds.
 var workloads = []struct {
 	name string
 	n    uint64
@@ -48,8 +48,8 @@ func (e *engine) start(t testing.TB, c wazero.CompiledModule) api.Module {
 	return in
 }
 
-// TestMetered_FuelIsDeterministic checks that each kind of work uses the same fuel in a hundred runs, whatever the
-// amount of each refill is.
+// TestMetered_FuelIsDeterministic checks that each workload uses the same fuel in a hundred runs, regardless of the
+// size of the refills.
 func TestMetered_FuelIsDeterministic(t *testing.T) {
 	t.Parallel()
 	e := newEngine(t, wazero.NewRuntimeConfigCompiler())
@@ -83,8 +83,9 @@ func TestMetered_FuelIsDeterministic(t *testing.T) {
 	}
 }
 
-// shiftedModule returns a module whose functions are at higher addresses, because its first function begins with times
-// instructions without an effect. The speed of a small loop depends on its address as much as on its code.
+// shiftedModule returns a module whose functions are at higher addresses. To shift them, it adds times no-op
+// instructions to the first function. Benchmarks need different addresses, because the speed of a small loop depends on
+// its address as much as on its code.
 func shiftedModule(t testing.TB, text []byte, times int) []byte {
 	t.Helper()
 	const codeSection, globalGet, globalSet = 10, 0x23, 0x24
@@ -118,8 +119,9 @@ func shiftedModule(t testing.TB, text []byte, times int) []byte {
 }
 
 // BenchmarkFuel compares the speed of the same work in several modules: the plain module, the plain module in an engine
-// that checks the context, and metered modules with several grains. Each module runs at several addresses. It reports
-// the time of the fastest runs divided by that of the plain module, and the fuel.
+// that checks the context, and metered modules with several grains. Each module runs at several addresses. The
+// benchmark reports the fuel, and the ratio between the time of the fastest run and the time of the plain module's
+// fastest run.
 func BenchmarkFuel(b *testing.B) {
 	const places = 8
 	type side struct {
@@ -143,7 +145,7 @@ func BenchmarkFuel(b *testing.B) {
 	for _, minSeparate := range []int64{0, wasmmeter.Grain, 12} {
 		add(fmt.Sprintf("minSeparate=%d", minSeparate), wazero.NewRuntimeConfigCompiler(), func(text []byte) []byte { return meterAt(b, text, minSeparate) })
 	}
-	ctx, cancel := context.WithCancel(b.Context()) // an engine checks only a context that can be cancelled
+	ctx, cancel := context.WithCancel(b.Context()) // an engine checks a context only if it can be cancelled
 	defer cancel()
 	for _, w := range workloads {
 		b.Run(w.name, func(b *testing.B) {

@@ -1,71 +1,73 @@
 package wasmmeter
 
-// Go's compiler turns a function into one loop, the dispatcher. At its start, it selects the next part of the code by
-// the number in a local. A jump to another part sets the number, and branches to the start of the loop. There, every
-// jump would be charged, and the fuel would be checked.
+// Go's compiler turns a function into one loop, which is called the dispatcher here. The start of the loop selects the
+// next part of the code by the number in a local. A jump to another part sets the number, and branches to the start of
+// the loop. Without special treatment, the selection would be charged and the fuel would be checked for every jump.
 //
-// This file replaces a jump by a direct branch to its part, if the number is a constant and the part comes later in the
-// code. The result is the same without the selection. A direct branch never goes back, so each iteration of a loop
-// still
-// has a check. It leads to the end of an open block, so it is charged like every other forward branch.
+// This file replaces a jump with a direct branch to the part, if the number is a constant and the part comes later in
+// the code. The direct branch skips the selection and has the same result. A direct branch never goes back, so each
+// iteration of a loop still checks the fuel. It goes to the end of an open block, so it is charged like every other
+// forward branch.
 //
-// A jump into the middle of a loop that consists of such jumps is not replaced. It would be a second entry of the loop,
-// and the engine would then move the values that the loop keeps in registers in each iteration.
+// Jumps between parts can form a loop. A jump into the middle of this loop is not replaced, because a direct branch
+// would be a second entry of the loop. The engine would then move the values that the loop keeps in registers in each
+// iteration.
 
-// A dispatcher is a loop that selects the next part of its code by a number. At its start, it opens a block for each
-// part. Each part begins after the end of one of these blocks.
+// A dispatcher is a loop that selects the next part of its code by a number. The start of the loop opens a block for
+// each part. Each part begins after the end of one of these blocks.
 type dispatcher struct {
 	// id is the index of the dispatcher in its function.
 	id int
-	// frame is the index of the loop among the open blocks. inner is the index of the innermost block at its start.
+	// frame is the index of the loop among the open blocks. inner is the index of the innermost block that is opened at
+	// the start of the loop.
 	frame, inner int
-	// local is the index of the local with the number of the next part. parts has the part for each number. Its last
-	// element is the part for all other numbers.
+	// local is the index of the local that contains the number of the next part. parts maps each number to a part. The
+	// last element is the part for all other numbers.
 	local uint32
 	parts []int
-	// part is the part to which the present code belongs; none before the first part.
+	// part is the part to which the current code belongs; none before the first part.
 	part int
 }
 
 // jumps describes the dispatchers of a function.
 type jumps struct {
-	// frames has an element for each open block. If the block is a dispatcher, the element is its index in around;
-	// otherwise it is noTarget.
+	// frames has one element per open block. If the block is a dispatcher, the element is the dispatcher's index in
+	// around. Otherwise it is -1.
 	frames []int
 	around []dispatcher
-	// back has, for each dispatcher and each of its parts, the last part from which a jump goes back to the part; none
-	// if there is no such jump. After all code was read, partLoops computes loops from it: for each part, the first
-	// part of the innermost loop around it.
+	// back contains, for each part of each dispatcher, the last part from which a jump goes back to the part; none if no
+	// jump goes back. partLoops computes loops from back after all code was read. loops contains, for each part of each
+	// dispatcher, the first part of the innermost loop around the part.
 	back, loops [][]int
 	// next is the id of the next dispatcher.
 	next int
 	lastInstructions
 }
 
-// lastInstructions describes the sequence of instructions that was read last.
+// lastInstructions describes the instructions that were read last.
 type lastInstructions struct {
-	// loopStart is the index of a loop after whose start only starts of blocks were read; none if there is no such
-	// loop. readsLocal is true if the last instruction was the first one after these starts, and read a local.
+	// loopStart is the index of a loop if only the starts of blocks were read after the start of the loop; otherwise none.
+	// readsLocal is true if the last instruction is the first one after these block starts and reads a local.
 	loopStart  int
 	readsLocal bool
-	// isConstant is true if the last instruction was a constant, and number is its value. setsLocal is true if the last
-	// two instructions set a local to the constant.
+	// isConstant is true if the last instruction is a constant, and number is its value. setsLocal is true if the last two
+	// instructions set a local to the constant number.
 	isConstant, setsLocal bool
 	number                uint32
 	// local is the local that was read or set.
 	local uint32
 }
 
-// none is the index of no block, part or dispatcher.
+// none means no block, part or dispatcher, in place of an index.
 const none = -1
 
-// begin starts the reading of a function. loops is nil in the first pass. In the second pass, it is the result of
-// partLoops.
+// begin prepares for reading a function. loops is nil in the first pass, and the result of partLoops in the second
+// pass.
 func (j *jumps) begin(loops [][]int) {
 	*j = jumps{frames: j.frames[:0], around: j.around[:0], loops: loops, lastInstructions: lastInstructions{loopStart: none}}
 }
 
-// follow processes the next instruction. In the second pass, it replaces a jump by a direct branch if that is possible.
+// follow processes the next instruction. In the second pass, it replaces a jump with a direct branch where possible.
 func (j *jumps) follow(i *instruction) {
 	previous := j.lastInstructions
 	j.lastInstructions = lastInstructions{loopStart: none}
@@ -133,7 +135,7 @@ func (j *jumps) dispatch(previous lastInstructions, labels []uint32) {
 	}
 }
 
-// jump processes a branch directly after a local was set to a constant.
+// jump processes a branch that directly follows the setting of a local to a constant.
 func (j *jumps) jump(previous lastInstructions, i *instruction) {
 	inner := len(j.frames) - 1
 	to := inner - int(i.labels[0])
@@ -154,7 +156,7 @@ func (j *jumps) jump(previous lastInstructions, i *instruction) {
 	}
 }
 
-// partLoops computes the loops of parts from the jumps that go back. It returns nil if the function has no dispatcher.
+// partLoops computes the loops from the jumps that go back. It returns nil if the function has no dispatcher.
 func (j *jumps) partLoops() (all [][]int) {
 	for _, back := range j.back {
 		loops := make([]int, len(back))

@@ -1,8 +1,8 @@
 package wasmmeter
 
-// Bounds of a guest's module. They limit the time and memory for compiling a module: 70 KB of locals and blocks took
-// 125 s without them. The shipped guests use at most a tenth of each bound, except for nested blocks and the size of a
-// body, because Go's compiler creates large functions with many blocks.
+// Bounds on a guest's module. They limit the time and memory for compiling a module. Without them, compiling a module
+// with 70 KB of locals and blocks took 125 s. The shipped guests use at most a tenth of each bound, except for nested
+// blocks and the size of a body, because Go's compiler creates large functions with many blocks.
 const (
 	maxSize      = 16 << 20
 	maxTypes     = 4096
@@ -17,12 +17,12 @@ const (
 	maxData      = 65_536
 	maxBody      = 1 << 20
 	maxLocals    = 8192
-	// maxMetered bounds the code of a metered module, in bytes. Metering can make code much longer: up to 18 times for
-	// code that only grows memory, and up to 200 times for loops that only change many locals.
+	// maxMetered is the maximum code size of a metered module, in bytes. Metering can make code much longer: up to 18
+	// times for code that only grows memory, and up to 200 times for loops that only change many locals.
 	maxMetered = 48 << 20
 	maxNesting = 16_384
-	// maxTargets bounds the number of targets of a br_table.
+	// maxTargets is the maximum number of targets of a br_table.
 	maxTargets = 65_536
-	// maxPages bounds the initial memory of a guest: 256 MiB in pages. The limit of an instance may be lower.
+	// maxPages is the maximum initial memory of a guest in pages, which is 256 MiB. The limit of an instance may be lower.
 	maxPages = 4096
 )

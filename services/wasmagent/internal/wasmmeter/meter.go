@@ -6,23 +6,25 @@ import (
 	"strconv"
 )
 
-// MeterVersion is the version of the rules by which fuel is counted. Amounts of fuel from different versions can't be
-// compared.
+// MeterVersion is the version of the rules for counting fuel. Amounts of fuel are comparable only within the same
+// version.
 const MeterVersion = 4
 
-// Names that a metered module has in addition to those of the guest. A guest must not export names with this prefix.
+// Names that the meter adds to a module. A guest must not export names that begin with ownPrefix.
 const (
 	ownPrefix = "sluice."
 	// RefillModule is the module of the import [RefillName].
 	RefillModule = "sluice"
-	// RefillName is the imported function that the module calls when its fuel is below zero. It takes the remaining
-	// fuel, and returns the fuel with which the module continues. Both are an i64 with an absolute value below 2^46.
+	// RefillName is the imported function that the module calls when its fuel is below zero. Its parameter is the
+	// remaining fuel, and its result is the fuel with which the module continues. Both are i64 values with an absolute
+	// value below 2^46.
 	RefillName = "refill"
-	// FuelGlobal is the exported global with the remaining fuel, an i64. It is valid while the guest calls the host,
-	// and after the guest has returned. While the guest itself runs, the global is 0, so a guest that traps has used
-	// all of the fuel that it got.
+	// FuelGlobal is the exported global with the remaining fuel, an i64. It is valid while the guest calls the host, and
+	// after the guest has returned. While the guest itself runs, the global is 0. Therefore a guest that traps is charged
+	// for all fuel that it got.
 	FuelGlobal = ownPrefix + "fuel"
-	// StackSpent is the argument of [RefillName] if the stack is used up. In this case the function must not return.
+	// StackSpent is the argument of [RefillName] if the stack is used up. In that case, the refill function must not
+	// return.
 	StackSpent = math.MinInt64
 	// globalPrefix is the prefix of the export names of the guest's mutable globals, followed by their numbers. The
 	// mutable globals and the memory are the guest's state.
@@ -30,38 +32,39 @@ const (
 )
 
 const (
-	// MaxStack is the size of the stack, in bytes. Stack is counted by the rules of this package: a function that calls
-	// other functions uses the maximum size of its frame until it returns. A function that the host calls starts with
-	// an empty stack.
+	// MaxStack is the size of the stack, in bytes. It is independent of the stack that the engine really uses: a function
+	// that calls other functions uses the maximum size of its frame, as computed by this package, until it returns. A
+	// function that the host calls starts with an empty stack.
 	MaxStack = 4 << 20
-	// frameBytes is the fixed size of each frame, valueBytes the size of each value in it, and codeBytes the space for
-	// intermediate values for each byte of code. All are in bytes.
+	// frameBytes is the fixed size of each frame, valueBytes is the size of each value in a frame, and codeBytes is the
+	// space for intermediate values per byte of code. All are in bytes.
 	frameBytes, valueBytes, codeBytes = 128, 16, 4
 )
 
 // The rules for charging fuel.
 const (
-	// minSeparateCharge is the minimum cost of code after a branch that is charged where that code begins. Lower costs
-	// are charged before the branch.
+	// minSeparateCharge is the minimum cost of the code after a branch for the code to be charged separately, where it
+	// begins. A lower cost is charged before the branch.
 	minSeparateCharge = 4
-	// bytesPerFuel is the number of bytes that are filled or copied for one unit of fuel. fuelPerPage is the fuel for
-	// each page by which the memory grows. Both are exponents of 2.
+	// bytesPerFuel is how many bytes are filled or copied per unit of fuel. fuelPerPage is the fuel per page by which the
+	// memory grows. Both are base-2 logarithms.
 	bytesPerFuel, fuelPerPage = 3, 13
 )
 
 // Metered returns the module with additional code that counts its instructions. Each instruction costs one unit of
-// fuel. Filling or copying memory costs one unit more for each 8 bytes, and growing memory 8,192 units for each page.
-// If a branch skips fewer than minSeparateCharge instructions, these are charged nevertheless.
+// fuel. Filling or copying memory costs one additional unit per 8 bytes, and growing memory costs 8,192 additional
+// units per page. If a branch skips fewer than minSeparateCharge instructions, the skipped instructions are charged,
+// too.
 //
-// Go's compiler turns each function into a loop that selects the next part of the code by a number. Metered replaces
-// jumps through this loop by direct branches where that is possible. Such a jump costs nothing for the selection.
+// Go's compiler turns each function into a loop that selects the next block of code by a number. Where possible,
+// Metered replaces jumps through this loop with direct branches. A direct branch costs nothing for the selection.
 //
 // Fuel is charged in advance, at the start of functions, loops and longer branches. [RefillName] is called if the fuel
-// is below zero at the start of a function or a loop, or before memory is filled or copied. Functions that call others
-// use stack while they run, up to [MaxStack].
+// is below zero at the start of a function or a loop, or before memory is filled or copied. Functions that call other
+// functions use stack while they run, up to [MaxStack].
 //
-// The same module with the same inputs always uses the same fuel, regardless of the amounts of the refills. Apart from
-// this, the metered module computes the same results as the original. Errors: those of [Parse].
+// The same module with the same inputs always uses the same fuel, regardless of the size of the refills. The metered
+// module computes the same results as the original. Errors: those of [Parse].
 func (m *Module) Metered() ([]byte, error) { return m.metered(minSeparateCharge) }
 
 func (m *Module) metered(minSeparate int64) ([]byte, error) {
@@ -114,7 +117,8 @@ func (m *Module) putTables(out []byte) []byte {
 	return out
 }
 
-// putGlobals encodes the guest's globals, the global with the fuel, and the globals in which locals are saved.
+// putGlobals encodes the guest's globals, the global with the fuel, and the globals in which locals are saved during
+// refills.
 func (b *bodyWriter) putGlobals(out []byte) []byte {
 	for _, g := range b.m.globals {
 		out = g.init.put(append(out, byte(g.kind), flagByte(g.mutable)))

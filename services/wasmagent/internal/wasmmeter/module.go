@@ -1,8 +1,8 @@
-// Package wasmmeter parses the WebAssembly module of a guest, and refuses features that guests may not use. It encodes
-// the module again, with additional code that counts its work. Package engine uses the package.
+// Package wasmmeter parses the WebAssembly module of a guest, and refuses features that guests may not use. It then
+// encodes the module again, with additional code that counts executed instructions. Package engine uses the package.
 //
-// Instructions are encoded from the parsed form, instead of being copied. Therefore the engine can't read an
-// instruction differently from this package.
+// Instructions are encoded from the parsed form and not copied. Therefore the engine can't interpret an instruction
+// differently from this package.
 package wasmmeter
 
 import (
@@ -32,7 +32,7 @@ const (
 	V128 ValueType = 0x7b
 )
 
-// A FuncType has the types of the parameters and results of a function.
+// A FuncType contains the parameter types and result types of a function.
 type FuncType struct{ Params, Results []ValueType }
 
 // values returns the number of parameters and results.
@@ -62,10 +62,10 @@ type Export struct {
 	Index uint32
 }
 
-// Size has the limits of a memory or a table.
+// Size contains the limits of a memory or a table.
 type Size struct {
 	Min uint32
-	// Max is the maximum size; it has no meaning if HasMax is false.
+	// Max is the maximum size. It is valid only if HasMax is true.
 	Max    uint32
 	HasMax bool
 }
@@ -76,7 +76,7 @@ type Module struct {
 	Digest  string
 	Imports []Import
 	Exports []Export
-	// Memory has the limits of the memory, in pages of 64 KiB; nil if there is none.
+	// Memory contains the limits of the memory, in pages of 64 KiB; nil if the module has no memory.
 	Memory *Size
 
 	types    []FuncType
@@ -88,8 +88,8 @@ type Module struct {
 	bodies   []body
 	data     []data
 	names    []functionName
-	// dataCount is the number of data segments according to the data count section, which memory.init requires; nil if
-	// there is no such section.
+	// dataCount is the number of data segments according to the data count section, which memory.init requires; nil if the
+	// module has no data count section.
 	dataCount *uint32
 }
 
@@ -111,7 +111,7 @@ type element struct {
 }
 
 type data struct {
-	// active is true if the segment is copied to the memory at the start, at offset.
+	// active is true if the segment is copied to the memory at offset when the module starts.
 	active bool
 	offset constant
 	bytes  []byte
@@ -122,7 +122,7 @@ type body struct {
 	code   *reader
 }
 
-// A localRun is a run of locals of one type.
+// A localRun is a sequence of locals of the same type.
 type localRun struct {
 	n    uint32
 	kind ValueType
@@ -145,7 +145,7 @@ func (m *Module) Exported(name string, kind Kind) bool {
 	return slices.ContainsFunc(m.Exports, func(e Export) bool { return e.Name == name && e.Kind == kind })
 }
 
-// FuncExported returns the type of an exported function. ok is false if the module exports no function of this name.
+// FuncExported returns the type of an exported function. ok is false if the module exports no function with this name.
 func (m *Module) FuncExported(name string) (_ FuncType, ok bool) {
 	for _, e := range m.Exports {
 		if e.Name == name && e.Kind == Func {

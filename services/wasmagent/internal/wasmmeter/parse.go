@@ -25,14 +25,15 @@ const (
 	dataCountSection
 )
 
-// order has the position of each section in a module. The data count section comes before the code section.
+// order contains the position of each section in a module, by section id. The data count section comes before the code
+// section.
 var order = [...]int{
 	typeSection: 1, importSection: 2, functionSection: 3, tableSection: 4, memorySection: 5, globalSection: 6,
 	exportSection: 7, startSection: 8, elementSection: 9, dataCountSection: 10, codeSection: 11, dataSection: 12,
 }
 
 // Parse parses a module. It does not check the types of operands, so the engine still has to validate the result. The
-// caller must not change text afterwards. Errors: [ErrMalformed], [ErrUnsupported], [ErrLimitExceeded].
+// caller must not modify text afterwards. Errors: [ErrMalformed], [ErrUnsupported], [ErrLimitExceeded].
 func Parse(text []byte) (*Module, error) {
 	if len(text) > maxSize {
 		return nil, fmt.Errorf("%w: %d bytes; it may have %d", ErrLimitExceeded, len(text), maxSize)
@@ -174,7 +175,7 @@ func (r *reader) funcType() (t FuncType) {
 }
 
 // size reads the limits of a memory or a table. maxInitial bounds the initial size, and formatMax is the largest
-// maximum that the format allows.
+// maximum size that the format allows.
 func (r *reader) size(what string, maxInitial, formatMax uint32) (s Size) {
 	s.HasMax = r.flag()
 	if s.Min = r.u32(); s.Min > maxInitial {
@@ -188,8 +189,8 @@ func (r *reader) size(what string, maxInitial, formatMax uint32) (s Size) {
 	return s
 }
 
-// constant reads a constant expression, which must be a single number. It can't be the value of an imported global,
-// because guests can't import globals.
+// constant reads a constant expression, which must be a single number. The value of a global is not allowed, because
+// guests can't import globals.
 func (r *reader) constant() (c constant) {
 	switch c.op = r.byte(); c.op {
 	case 0x41:
@@ -265,8 +266,8 @@ func (m *Module) export(r *reader) {
 	m.Exports = append(m.Exports, e)
 }
 
-// element reads an active segment, which fills a table at the start. Segments in other forms are used only by
-// instructions that are not offered.
+// element reads an active segment, which fills a table when the module starts. Other kinds of segments are useful only
+// with instructions that guests may not use.
 func (m *Module) element(r *reader) (e element) {
 	switch form := r.u32(); form {
 	case 0:

@@ -12,11 +12,11 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/wasmmeter"
 )
 
-// parts has the sections of a module, by id.
+// parts contains the sections of a module, by id.
 type parts map[byte][]byte
 
-// build encodes a module of sections. By default, it has one memory, one global, and a function with this code and
-// without parameters and results. The sections in over replace the default ones.
+// build encodes a module. By default, the module has one memory, one global, and one function with this code and
+// without parameters or results. The sections in over replace the default sections.
 func build(code []byte, over parts) []byte {
 	all := parts{
 		1: {1, 0x60, 0, 0}, 3: {1, 0}, 5: {1, 0, 1}, 6: {1, 0x7f, 0, 0x41, 0, 0x0b},
@@ -32,8 +32,8 @@ func build(code []byte, over parts) []byte {
 	return out
 }
 
-// TestParse_RefusesUnsupportedModules checks that modules that are malformed, or use what guests may not have, are
-// refused with the reason.
+// TestParse_RefusesUnsupportedModules checks that malformed modules, and modules that use features that guests may not
+// use, are refused with the reason.
 func TestParse_RefusesUnsupportedModules(t *testing.T) {
 	t.Parallel()
 	end := []byte{0x0b}
@@ -97,7 +97,8 @@ func TestParse_RefusesUnsupportedModules(t *testing.T) {
 	}
 }
 
-// TestMetered_KeepsFunctionNames checks that a stack trace of a metered module has the names of the guest's functions.
+// TestMetered_KeepsFunctionNames checks that a stack trace of a metered module contains the names of the guest's
+// functions.
 func TestMetered_KeepsFunctionNames(t *testing.T) {
 	t.Parallel()
 	text := build([]byte{0x00, 0x0b}, parts{7: {1, 3, 'r', 'u', 'n', 0, 0}})
@@ -112,7 +113,7 @@ func TestMetered_KeepsFunctionNames(t *testing.T) {
 	}
 }
 
-// FuzzMetered checks that the engine accepts a metered module exactly if it accepts the original.
+// FuzzMetered checks that the engine accepts a metered module if and only if it accepts the original.
 func FuzzMetered(f *testing.F) {
 	f.Add(build([]byte{0x0b}, nil))
 	f.Add(build([]byte{0x03, 0x40, 0x41, 1, 0x0d, 0, 0x0b, 0x41, 1, 0x40, 0, 0x1a, 0x0b}, parts{4: {1, 0x70, 0, 1}, 9: {1, 0, 0x41, 0, 0x0b, 1, 0}}))

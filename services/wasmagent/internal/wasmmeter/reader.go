@@ -6,8 +6,8 @@ import (
 	"unicode/utf8"
 )
 
-// A reader reads the binary format (WebAssembly 2.0, section 5) of a module, or of a part of a module. After the first
-// error, which is in err, it returns zero values.
+// A reader reads a module, or a part of a module, in the binary format (WebAssembly 2.0, section 5). After the first
+// error, which is stored in err, it returns zero values.
 type reader struct {
 	text []byte
 	at   int
@@ -55,7 +55,7 @@ func (r *reader) part(n uint32) *reader {
 	return &reader{text: text, offset: at, err: r.err}
 }
 
-// u32 reads an unsigned number in LEB128, of at most five bytes.
+// u32 reads an unsigned LEB128 number of at most five bytes.
 func (r *reader) u32() uint32 {
 	var v uint64
 	for shift := 0; shift < 35; shift += 7 {
@@ -72,7 +72,7 @@ func (r *reader) u32() uint32 {
 	return 0
 }
 
-// signed reads a signed number in LEB128 that has at most this number of bits.
+// signed reads a signed LEB128 number of at most this number of bits.
 func (r *reader) signed(bits int) int64 {
 	var v int64
 	for shift := 0; shift < (bits+6)/7*7; shift += 7 {
@@ -107,8 +107,8 @@ func (r *reader) name() string {
 	return string(b)
 }
 
-// count reads the number of elements that follow. It fails if there are more than most, or more than the bytes that are
-// left.
+// count reads the number of elements that follow. It fails if the number is above most or above the number of remaining
+// bytes.
 func (r *reader) count(what string, most int) int {
 	n := r.u32()
 	if uint64(n) > uint64(most) {

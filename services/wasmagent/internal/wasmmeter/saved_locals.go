@@ -2,11 +2,11 @@ package wasmmeter
 
 import "math/bits"
 
-// maxSavedLocals is the maximum number of locals that a function saves in globals while it asks for fuel, and
-// maxSavedPerKind the maximum number of each kind. Only the first locals of a function are saved.
+// maxSavedLocals is how many locals a function may save in globals while it calls the refill function, and
+// maxSavedPerKind is how many of each kind. Only the first locals of a function are saved.
 const maxSavedLocals, maxSavedPerKind = 64, 16
 
-// savedKinds has the kinds of locals that are saved, with their zero values.
+// savedKinds contains the kinds of locals that are saved, and their zero values.
 var savedKinds = [...]struct {
 	kind ValueType
 	zero constant
@@ -17,19 +17,19 @@ var savedKinds = [...]struct {
 	{F64, constant{op: opF64Const, bits: make([]byte, 8)}},
 }
 
-// localUses describes how a function uses its first locals. Each set of locals has one bit for each local.
+// localUses describes how a function uses its first locals. A set of locals has one bit per local.
 type localUses struct {
-	// set has the locals that were set in the present straight piece of code, which no jump enters. reads has the
-	// locals that are read anywhere before they were set in their piece. Only the values of these locals can be needed
-	// at the start of a loop. Saving other locals would cost time in each iteration without need.
+	// set contains the locals that were set in the current stretch of code. A stretch is code that no branch enters in the
+	// middle. reads contains the locals that any stretch reads before it sets them. Only the values of locals in reads can
+	// be needed at the start of a loop. Saving other locals would waste time in each iteration.
 	set, reads uint64
-	// open has, for each open block, the index in sets of the innermost loop around the block's code. sets has, for
-	// each loop, the locals that the loop sets.
+	// open contains, for each open block, the index in sets of the innermost loop around the block's code. sets contains,
+	// for each loop, the locals that the loop sets.
 	open []int
 	sets []uint64
 }
 
-// noLoop means that a block is in no loop.
+// noLoop means that a block is not inside a loop.
 const noLoop = -1
 
 // follow processes the next instruction.
@@ -77,7 +77,7 @@ func (b *bodyWriter) putMoves(out []byte, locals uint64, from, to byte) []byte {
 			kind++
 		}
 		if kind == len(savedKinds) || taken[kind] == maxSavedPerKind {
-			continue // not saved: its value stays in the local during the call
+			continue // not saved: the value stays in the local during the call
 		}
 		if taken[kind] == len(b.numbers[kind]) {
 			b.numbers[kind] = append(b.numbers[kind], b.fuel+1+uint32(len(b.savedGlobals)))

@@ -20,14 +20,14 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/wasmmeter"
 )
 
-// A scriptCommand is a command of a script of the WebAssembly test suite, in the JSON format of wast2json.
+// A scriptCommand is a command in a script of the WebAssembly test suite, in the JSON format of wast2json.
 type scriptCommand struct {
 	Type     string
 	Line     int
 	Filename string
 	Name     string
 	As       string
-	// Text is the reason why a module is invalid.
+	// Text says why a module is invalid.
 	Text       string
 	ModuleType string `json:"module_type"`
 	Action     struct {
@@ -44,8 +44,8 @@ type scriptValue struct {
 	Value    any
 }
 
-// lanes returns the bits of each lane, the width of a lane in bits, and for each lane whether the value may be any NaN.
-// ok is false for types that are not offered.
+// lanes returns the bits of each lane, the width of a lane in bits, and for each lane whether any NaN is allowed. ok is
+// false for types that guests may not use.
 func (w scriptValue) lanes() (bits []uint64, width int, nan []bool, ok bool) {
 	kind, texts := w.Type, []any{w.Value}
 	if w.Type == "v128" {
@@ -76,7 +76,7 @@ func (w scriptValue) lanes() (bits []uint64, width int, nan []bool, ok bool) {
 	return bits, width, nan, true
 }
 
-// stack returns the value in the form in which the engine passes it.
+// stack returns the value in the form that the engine uses on its call stack.
 func (w scriptValue) stack() (words []uint64, ok bool) {
 	bits, width, _, ok := w.lanes()
 	if w.Type != "v128" {
@@ -89,7 +89,7 @@ func (w scriptValue) stack() (words []uint64, ok bool) {
 	return words, ok
 }
 
-// matches reports whether the words that the engine returned have this value.
+// matches reports whether the words that the engine returned represent this value.
 func (w scriptValue) matches(words []uint64) bool {
 	bits, width, nan, _ := w.lanes()
 	for i, want := range bits {
@@ -129,7 +129,7 @@ func engineTests(t *testing.T) string {
 
 // TestMetered_PassesSpecificationTests runs the test suite of WebAssembly 2.0 with metered modules. It checks that a
 // metered module computes what the specification requires, and that an invalid module is refused. Modules that use
-// features that are not offered are skipped.
+// features that guests may not use are skipped.
 func TestMetered_PassesSpecificationTests(t *testing.T) {
 	t.Parallel()
 	scripts, err := filepath.Glob(filepath.Join(engineTests(t), "v2/testdata/*.json"))
@@ -161,11 +161,11 @@ func TestMetered_PassesSpecificationTests(t *testing.T) {
 
 // testCounts counts the modules and calls of the test suite.
 type testCounts struct {
-	// Metered is the number of modules that ran, NotOffered that of modules that use features that are not offered, and
-	// Refused that of invalid modules.
+	// Metered is the number of modules that ran. NotOffered is the number of modules that use features that guests may not
+	// use. Refused is the number of invalid modules.
 	Metered, NotOffered, Refused int
 	// Returned and Trapped are the numbers of calls that returned and that trapped. Passed is the number of calls that
-	// were skipped, because their modules did not run.
+	// were skipped because their modules did not run.
 	Returned, Trapped, Passed int
 }
 
@@ -176,11 +176,13 @@ type runner struct {
 	engine *engine
 	dir    string
 	where  string
-	// last is the newest module, and named has the modules with names. A module that is not offered is nil.
+	// last is the newest module, and named contains the modules with names. A module that uses features that guests may
+	// not use is nil.
 	last  api.Module
 	named map[string]api.Module
 	n     int
-	// shared is true if modules may share state. unknown is true if one of them did not run since then.
+	// shared is true if modules may share state. unknown is true if a module has not run since then, so that the shared
+	// state is unknown.
 	shared, unknown bool
 }
 
@@ -231,7 +233,7 @@ func (r *runner) runCommand(c scriptCommand) {
 	}
 }
 
-// load parses, meters and starts a module. It returns nil if the module is not offered.
+// load parses, meters and starts a module. It returns nil if the module uses features that guests may not use.
 func (r *runner) load(c scriptCommand) api.Module {
 	text, err := os.ReadFile(filepath.Join(r.dir, c.Filename))
 	if err != nil {
@@ -260,8 +262,8 @@ func (r *runner) load(c scriptCommand) api.Module {
 	return in
 }
 
-// countNotOffered counts a module that does not run. If modules share state, the module might have changed the state.
-// Then the results of later calls are unknown.
+// countNotOffered counts a module that does not run. If modules share state, the results of later calls are unknown,
+// because the skipped module might have changed the state.
 func (r *runner) countNotOffered() {
 	r.NotOffered++
 	r.unknown = r.unknown || r.shared

@@ -22,13 +22,13 @@ import (
 )
 
 const (
-	// wellBehavedGuests is the number of well-behaved guests, each of which pauses after each turn. hostileGuests is
-	// the number of hostile guests: as many as one caller can run at the same time.
+	// wellBehavedGuests is the number of well-behaved guests, each of which pauses after each turn. hostileGuests is the
+	// number of hostile guests, which is how many guests one caller can run at the same time.
 	wellBehavedGuests = 4
 	hostileGuests     = 6
 	pause             = 5 * time.Millisecond
-	// maxRatio is the maximum of the ratio between turn times next to hostile guests and next to guests that only
-	// compute. A turn time is the 99th of 100, and the ratio is the median of all rounds.
+	// maxRatio is the maximum ratio between turn times next to hostile guests and turn times next to guests that only
+	// compute. Each round compares the 99th percentiles, and the median of all rounds counts.
 	maxRatio = 1.5
 	// memoryMargin is the memory that a worker may use in addition to its limit, in bytes.
 	memoryMargin = 64 * mib
@@ -38,7 +38,7 @@ const (
 	hostileDeadline = 200 * time.Millisecond
 )
 
-// hostileModules returns the modules of hostile guests, by case.
+// hostileModules returns the modules of hostile guests, by name of the case.
 func hostileModules() map[string]guesttest.HandMade {
 	loop := func(body ...guesttest.Code) guesttest.Code {
 		return guesttest.Concat(guesttest.Code{0x03, 0x40}, guesttest.Concat(body...), guesttest.Code{0x0c, 0, 0x0b, 0x00})
@@ -55,7 +55,8 @@ func hostileModules() map[string]guesttest.HandMade {
 	}
 }
 
-// computingGuest is a guest that computes for some milliseconds in each step: a loop that counts down from 4 million.
+// computingGuest is a guest that computes for some milliseconds in each step. It runs a loop that counts down from 4
+// million.
 var computingGuest = guesttest.HandMade{
 	Step: guesttest.Concat(guesttest.I32(4_000_000), guesttest.Code{0x10, 3, 0x1a}, guesttest.Answer(1024, 2)),
 	More: []guesttest.Code{guesttest.Concat(
@@ -67,8 +68,8 @@ var computingGuest = guesttest.HandMade{
 // that only compute. It checks that each turn of a well-behaved guest ends as it should, and that the worker stays
 // within its memory limit.
 //
-// The environment variable SLUICE_NEIGHBOURS sets the duration of one run. If it is set, the test also fails if the
-// turns take too much longer next to hostile guests. Otherwise it only logs that.
+// The environment variable SLUICE_NEIGHBOURS sets the duration of one run. If the variable is set, the test also fails
+// if turns are too slow next to hostile guests. Otherwise the test only logs slow turns.
 func TestStep_IsFastNextToHostileGuests(t *testing.T) {
 	stretch, rounds, judged := 300*time.Millisecond, 1, false
 	if text, ok := os.LookupEnv("SLUICE_NEIGHBOURS"); ok {
@@ -115,8 +116,8 @@ func TestStep_IsFastNextToHostileGuests(t *testing.T) {
 	}
 }
 
-// turnsNextTo runs turns of well-behaved guests for a time, next to guests with the module others. It returns how long
-// the turns took, and how many steps of the other guests ended.
+// turnsNextTo runs turns of well-behaved guests for the duration lasts, next to guests with the module others. It
+// returns how long each turn took, and how many steps of the other guests ended.
 func turnsNextTo(t *testing.T, s *worker.Supervisor, digest, others string, lasts time.Duration) (took []time.Duration, ended int64) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), lasts)
@@ -189,7 +190,7 @@ func percentile99(took []time.Duration) time.Duration {
 	return sorted[(len(sorted)-1)*99/100].Round(10 * time.Microsecond)
 }
 
-// maxResident returns the maximum resident memory of the only worker so far, in bytes.
+// maxResident returns the peak resident memory of the only worker, in bytes.
 func maxResident(t *testing.T, s *worker.Supervisor) int {
 	t.Helper()
 	pids := s.PIDs()

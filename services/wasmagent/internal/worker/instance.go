@@ -14,7 +14,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/engine"
 )
 
-// closeTimeout is the time limit for closing an instance.
+// closeTimeout is the timeout for closing an instance.
 const closeTimeout = 10 * time.Second
 
 // Instance is a guest that runs in a worker. At most one goroutine may use it at a time.
@@ -26,7 +26,7 @@ type Instance struct {
 	ended        atomic.Bool
 }
 
-// Start starts an instance like [engine.Program.Start], within a time limit.
+// Start starts an instance like [engine.Program.Start]. within is the timeout.
 func (s *Supervisor) Start(ctx context.Context, digest string, limits engine.Limits, from engine.Origin, fuel int64, within time.Duration) (*Instance, int64, error) {
 	return s.beginInstance(ctx, &wasmworkerv1.StartInstanceRequest{
 		Digest: digest, MemoryBytes: limits.Memory, EnvelopeBytes: int32(min(limits.Envelope, math.MaxInt32)),
@@ -71,8 +71,8 @@ func (s *Supervisor) beginInstance(ctx context.Context, req *wasmworkerv1.StartI
 	return in, resp.GetFuel(), nil
 }
 
-// Step gives the instance an envelope like [engine.Instance.Step], within a time limit. Errors: those of that method,
-// [ErrWorkerLost], [ErrBusy].
+// Step sends the instance an envelope like [engine.Instance.Step]. within is the timeout. Errors: those of
+// [engine.Instance.Step], [ErrWorkerLost], [ErrBusy].
 func (i *Instance) Step(ctx context.Context, envelope []byte, fuel int64, within time.Duration) (answer []byte, used int64, err error) {
 	begin := time.Now()
 	resp, err := i.process.client.StepInstance(ctx, &wasmworkerv1.StepInstanceRequest{Instance: i.name, Envelope: envelope, Fuel: fuel, Time: durationpb.New(within)})
@@ -86,12 +86,12 @@ func (i *Instance) Step(ctx context.Context, envelope []byte, fuel int64, within
 	return resp.GetEnvelope(), resp.GetFuel(), nil
 }
 
-// LastDuration returns how long the worker ran the newest step. [Instance.Step] may take longer, because it pauses
+// LastDuration returns how long the newest step ran in the worker. [Instance.Step] may take longer, because it pauses
 // after a large answer or a failure.
 func (i *Instance) LastDuration() time.Duration { return i.lastDuration }
 
 // Printed returns the output of the guest in the newest step, or at the start: at most the last [engine.MaxPrinted]
-// bytes. For the output of a failed step, see [PrintedOf].
+// bytes. [PrintedOf] returns the output of a failed step.
 func (i *Instance) Printed() string { return i.printed }
 
 // Snapshot returns the whole state of the instance.
@@ -104,7 +104,7 @@ func (i *Instance) Snapshot(ctx context.Context) ([]byte, error) {
 	return resp.GetSnapshot(), nil
 }
 
-// Close ends the instance, even if ctx has ended already.
+// Close ends the instance, even if ctx has already ended.
 func (i *Instance) Close(ctx context.Context) error {
 	defer i.uncount()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
@@ -117,7 +117,7 @@ func (i *Instance) Close(ctx context.Context) error {
 	return nil
 }
 
-// uncount subtracts the instance from the instances of its worker. It is idempotent.
+// uncount decrements the number of instances of the instance's worker. It is idempotent.
 func (i *Instance) uncount() {
 	if !i.ended.Swap(true) {
 		i.process.instances.Add(-1)

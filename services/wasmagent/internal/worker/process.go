@@ -29,22 +29,21 @@ type process struct {
 	stderrTail *tailWriter
 	// ended is closed after the process has ended.
 	ended chan struct{}
-	// hasStartedInstance is true if the process has started an instance. instances is the number of its present
-	// instances.
+	// hasStartedInstance is true if the process has started an instance. instances is the number of its current instances.
 	hasStartedInstance atomic.Bool
 	instances          atomic.Int64
 	// pausing is held during a pause, so that only one instance pauses at a time.
 	pausing sync.Mutex
 
 	mu sync.Mutex
-	// programs contains the digests of the programs that the worker has compiled.
+	// programs is the set of digests of the programs that the worker has loaded.
 	programs map[string]bool
 }
 
-// A large answer, or the failure of a guest, causes work in both processes that no fuel counts. Therefore the call that
-// caused the work pauses before it returns; in each worker, only one call pauses at a time. The pause takes
-// pausePerByte for each byte of an answer, if the answer has more than largeAnswer bytes. This limits large answers to
-// about 60 MB in a second. A failure counts like an answer of failureCost bytes.
+// A large answer or a failure of a guest causes work in both processes that is not charged as fuel. Therefore the call
+// that caused the work pauses before it returns. Only one call per worker pauses at a time. If an answer has more than
+// largeAnswer bytes, the pause is pausePerByte for each byte of the answer. This limits large answers to about 60 MB
+// per second and worker. A failure counts as an answer of failureCost bytes.
 const (
 	largeAnswer  = 64 << 10
 	failureCost  = 512 << 10
@@ -60,7 +59,7 @@ func (p *process) pauseFor(bytes int) {
 	}
 }
 
-// start starts a worker with this memory limit, in bytes.
+// start starts a worker process with this memory limit, in bytes.
 func (c Config) start(memory int64) (*process, error) {
 	cmd := exec.Command(c.Program, workerArgument, c.Cache, strconv.FormatInt(memory, 10)) //nolint:gosec,noctx // the command is this program, and outlives the call
 	cmd.Env = []string{"GOMEMLIMIT=" + strconv.FormatInt(memory*3/4, 10), "GOTRACEBACK=single"}
@@ -105,7 +104,7 @@ func (c Config) start(memory int64) (*process, error) {
 	return p, nil
 }
 
-// watch kills the worker if it does not respond to a health check.
+// watch sends health checks and kills the worker if it does not respond in time.
 func (p *process) watch() {
 	health := healthv1.NewHealthClient(p.conn)
 	for {

@@ -17,27 +17,27 @@ import (
 )
 
 const (
-	// healthInterval is the interval of health checks. healthTimeout is the time limit of a health check, after which
-	// the worker is killed.
+	// healthInterval is the interval of health checks. healthTimeout is the timeout for a health check. A worker that
+	// exceeds the timeout is killed.
 	healthInterval = time.Second
 	healthTimeout  = 5 * time.Second
-	// firstPause and longestPause bound the pause before the next start, after a worker has ended without starting an
+	// firstPause and longestPause bound the pause before a worker is restarted that has ended without starting an
 	// instance. The pause doubles each time.
 	firstPause, longestPause = 50 * time.Millisecond, 5 * time.Second
-	// capacityPollInterval is the interval at which an instance checks for capacity while all workers are full.
+	// capacityPollInterval is the interval at which a waiting call checks for capacity while all workers are full.
 	capacityPollInterval = 10 * time.Millisecond
-	// maxStderr bounds the end of a worker's standard error that is logged, in bytes.
+	// maxStderr is how much of the end of a worker's standard error is logged, in bytes.
 	maxStderr = 8 << 10
 )
 
 // Errors of a [Supervisor], for [errors.Is].
 var (
-	// ErrWorkerLost means that the worker has ended, and with it all of its instances. They can be restored from
+	// ErrWorkerLost means that the worker and all of its instances have ended. The instances can be restored from
 	// snapshots.
 	ErrWorkerLost = errors.New("the worker is gone")
 	// ErrModuleRefused means that the module is not a guest, or can't be compiled within the limits.
 	ErrModuleRefused = errors.New("the module is refused")
-	// ErrBusy means that a step of the instance runs.
+	// ErrBusy means that a step of the instance is running.
 	ErrBusy = errors.New("a step of the instance runs")
 )
 
@@ -45,14 +45,15 @@ var (
 type Config struct {
 	// Program is the path of the program that is started as a worker.
 	Program string
-	// Cache is the folder of compiled modules.
+	// Cache is the folder for compiled modules.
 	Cache string
-	// Workers is the maximum number of workers, at least 1. A worker is started when all others have guests, and keeps
-	// running. Guests is the maximum number of guests in each worker, at least 1. Further guests wait.
+	// Workers is the maximum number of workers, at least 1. A further worker is started when all running workers have
+	// guests. Workers are not stopped when they become idle. Guests is the maximum number of guests in each worker, at
+	// least 1. Further guests wait.
 	Workers, Guests int
-	// Memory is the maximum memory of each worker including its guests, in bytes.
+	// Memory is the maximum memory of each worker, including its guests, in bytes.
 	Memory int64
-	// CompileTime and CompileMemory bound the compilation of one module, which has a process of its own. CompileMemory
+	// CompileTime and CompileMemory bound the compilation of one module, which runs in a separate process. CompileMemory
 	// is in bytes.
 	CompileTime   time.Duration
 	CompileMemory int64
@@ -73,13 +74,13 @@ type Supervisor struct {
 // A workerSlot holds at most one running worker.
 type workerSlot struct {
 	process *process
-	// next is the earliest time of the next start. pause is the length of the previous pause before a start.
+	// next is the earliest time at which a worker may be started. pause is the length of the previous pause.
 	next  time.Time
 	pause time.Duration
 }
 
-// NewSupervisor returns a supervisor. The supervisor starts a worker when the first guest needs one. The caller closes
-// the supervisor.
+// NewSupervisor returns a supervisor. The first worker is started when a guest needs it. The caller must close the
+// supervisor.
 func NewSupervisor(cfg Config, log *slog.Logger) (*Supervisor, error) {
 	if log == nil {
 		return nil, errors.New("worker: a log is required")
@@ -90,7 +91,8 @@ func NewSupervisor(cfg Config, log *slog.Logger) (*Supervisor, error) {
 	return &Supervisor{cfg: cfg, log: log, slots: make([]workerSlot, cfg.Workers), modules: make(map[string][]byte)}, nil
 }
 
-// acquireWorker returns a worker for one more instance, and counts the instance. While all workers are full, it waits.
+// acquireWorker returns a worker that has capacity for one more instance, and counts the instance. It waits while all
+// workers are full.
 func (s *Supervisor) acquireWorker(ctx context.Context) (*process, error) {
 	for {
 		p, wait, err := s.leastLoaded(ctx)
@@ -105,8 +107,9 @@ func (s *Supervisor) acquireWorker(ctx context.Context) (*process, error) {
 	}
 }
 
-// leastLoaded returns the worker with the fewest instances. If each worker has an instance, it starts a new worker if
-// one more is allowed. If all workers are full, it returns how long to wait before the next try.
+// leastLoaded returns the worker with the fewest instances. If every running worker has instances, leastLoaded starts a
+// new worker, provided that the limit allows it. If all workers are full, leastLoaded returns how long to wait before
+// the next try.
 func (s *Supervisor) leastLoaded(ctx context.Context) (*process, time.Duration, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -154,7 +157,7 @@ func (s *Supervisor) leastLoaded(ctx context.Context) (*process, time.Duration, 
 	return best, 0, nil
 }
 
-// delayStart delays the next start in this slot, each time twice as long.
+// delayStart delays the next start in this slot. The delay doubles each time.
 func (slot *workerSlot) delayStart() {
 	slot.pause = min(max(2*slot.pause, firstPause), longestPause)
 	slot.next = time.Now().Add(slot.pause)
@@ -182,8 +185,9 @@ func (s *Supervisor) recordEnd(ctx context.Context, slot *workerSlot) {
 	slot.process = nil
 }
 
-// Compile compiles a module in a separate process with limits, and returns the module's digest. After that, instances
-// of the module can be started. Errors: [ErrModuleRefused] with the reason, [ErrWorkerLost], and those of caller.
+// Compile compiles a module in a separate process with limited resources, and returns the module's digest. Instances of
+// the module can be started afterwards. Errors: [ErrModuleRefused] with the reason, [ErrWorkerLost], or the error of
+// the context caller.
 func (s *Supervisor) Compile(caller context.Context, module []byte) (string, error) {
 	p, err := s.cfg.start(s.cfg.CompileMemory)
 	if err != nil {
@@ -214,14 +218,15 @@ func (s *Supervisor) Compile(caller context.Context, module []byte) (string, err
 	return resp.GetDigest(), nil
 }
 
-// HasModule reports whether the module of this digest was compiled.
+// HasModule reports whether the module with this digest was compiled.
 func (s *Supervisor) HasModule(digest string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.modules[digest] != nil
 }
 
-// ensureProgram makes sure that a worker has a program. The worker reads the compiled module from the cache folder.
+// ensureProgram makes sure that a worker has loaded a program. The worker reads the compiled module from the cache
+// folder.
 func (s *Supervisor) ensureProgram(ctx context.Context, p *process, digest string) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()

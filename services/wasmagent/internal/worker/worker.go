@@ -1,5 +1,5 @@
-// Package worker runs guests in separate processes, the workers. If a worker fails, only its guests are lost, and the
-// package starts another worker. The wasmagent service uses the package.
+// Package worker runs guests in separate processes, which are called workers. If a worker fails, only its guests are
+// lost, and the package starts a new worker. The wasmagent service uses the package.
 package worker
 
 import (
@@ -27,19 +27,20 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/wasmmeter"
 )
 
-// maxMessage bounds a gRPC message between the service and a worker, in bytes. The largest messages are snapshots.
+// maxMessage is the maximum size of a gRPC message between the service and a worker, in bytes. The largest messages
+// contain snapshots.
 const maxMessage = 128 << 20
 
 // workerArgument is the command line argument with which the program is started as a worker.
 const workerArgument = "wasm-worker"
 
-// Main runs the program as a worker and does not return, if the program was started as a worker. Otherwise it returns
-// at once. The main function calls it first.
+// Main runs the worker and never returns if the program was started as a worker. Otherwise it returns at once. The main
+// function must call Main first.
 func Main() {
 	if len(os.Args) != 4 || os.Args[1] != workerArgument {
 		return
 	}
-	signal.Ignore(syscall.SIGINT) // only the supervisor ends the process
+	signal.Ignore(syscall.SIGINT) // only the supervisor may end the process
 	if err := runWorker(os.Args[2], os.Args[3]); err != nil {
 		fmt.Fprintln(os.Stderr, "worker:", err)
 		os.Exit(1)
@@ -63,7 +64,7 @@ func runWorker(cache, memory string) error {
 	return Serve(context.Background(), conn, cache)
 }
 
-// Serve serves one connection until it is closed. cache is the folder of compiled modules; if it is empty, compiled
+// Serve serves one connection until it is closed. cache is the folder for compiled modules. If cache is empty, compiled
 // modules are not cached.
 func Serve(ctx context.Context, conn net.Conn, cache string) error {
 	e, err := engine.New(ctx, cache)
@@ -82,8 +83,8 @@ func Serve(ctx context.Context, conn net.Conn, cache string) error {
 	return errors.Join(err, e.Close(ctx))
 }
 
-// onlyListener is a listener that accepts one connection. Its next Accept returns io.EOF when that connection is
-// closed.
+// onlyListener is a listener that accepts a single connection. The second Accept waits until that connection is closed,
+// and then returns io.EOF.
 type onlyListener struct {
 	conn   net.Conn
 	once   sync.Once
@@ -135,7 +136,7 @@ type server struct {
 	instances map[string]*instanceSlot
 }
 
-// An instanceSlot holds an instance. A call locks mu while it uses the instance.
+// An instanceSlot contains an instance. A call must hold mu while it uses the instance.
 type instanceSlot struct {
 	mu sync.Mutex
 	in *engine.Instance
@@ -239,8 +240,8 @@ func (s *server) SnapshotInstance(_ context.Context, req *wasmworkerv1.SnapshotI
 	return &wasmworkerv1.SnapshotInstanceResponse{Snapshot: snapshot}, nil
 }
 
-// DropInstance implements wasmworkerv1.WorkerServiceServer. If a step of the instance runs, its call was cancelled, and
-// DropInstance waits for its end.
+// DropInstance implements wasmworkerv1.WorkerServiceServer. If a step of the instance is still running, the step's call
+// has been cancelled, and DropInstance waits until the step ends.
 func (s *server) DropInstance(ctx context.Context, req *wasmworkerv1.DropInstanceRequest) (*wasmworkerv1.DropInstanceResponse, error) {
 	s.mu.Lock()
 	found := s.instances[req.GetInstance()]
@@ -271,7 +272,7 @@ const (
 	factPrinted      = "printed"
 )
 
-// errorStatuses relates the engine's errors to the codes and reasons of the contract.
+// errorStatuses maps engine errors to the codes and reasons of the contract.
 var errorStatuses = []struct {
 	err    error
 	code   codes.Code
@@ -286,7 +287,7 @@ var errorStatuses = []struct {
 	{wasmmeter.ErrMalformed, codes.InvalidArgument, reasonRefused},
 }
 
-// statusError converts an error of the engine to a status. fuel is the fuel that was used, and printed is the guest's
+// statusError converts an engine error to a gRPC status. fuel is the fuel that was used, and printed is the guest's
 // output.
 func statusError(err error, fuel int64, printed string) error {
 	for _, c := range errorStatuses {
@@ -302,7 +303,7 @@ func statusError(err error, fuel int64, printed string) error {
 	return err
 }
 
-// reportedError is an error of the engine that a worker reported, with the worker's message.
+// reportedError is an engine error that a worker has reported, with the worker's message.
 type reportedError struct {
 	kind    error
 	message string
@@ -325,7 +326,7 @@ func (e reportedError) Error() string {
 
 func (e reportedError) Unwrap() error { return e.kind }
 
-// engineError converts a status of a worker to an error of the engine, and returns the fuel that was used. It returns
+// engineError converts a gRPC status from a worker to an engine error, and returns the fuel that was used. It returns
 // other errors unchanged.
 func engineError(err error) (fuel int64, _ error) {
 	reason := rpc.Reason(err)

@@ -18,7 +18,7 @@ import (
 const (
 	plentyFuel = 2_000_000_000
 	mib        = 1 << 20
-	// stepTimeout is a time limit that is much longer than any step takes.
+	// stepTimeout is a timeout that is much longer than any step takes.
 	stepTimeout = 20 * time.Second
 )
 
@@ -32,7 +32,7 @@ func scriptModule(t testing.TB) []byte {
 	return guesttest.Module(t, guesttest.Guests+"script")
 }
 
-// supervisor returns a supervisor that runs the built program as its workers.
+// supervisor returns a supervisor that runs the worker program of package guesttest.
 func supervisor(t testing.TB, change ...func(*worker.Config)) *worker.Supervisor {
 	t.Helper()
 	cfg := worker.Config{Program: guesttest.Program(t), Cache: t.TempDir(), Workers: 1, Guests: 18, Memory: 512 * mib, CompileTime: stepTimeout, CompileMemory: 1024 * mib}
@@ -85,8 +85,8 @@ const (
 	resultEnvelope = `{"kind":"effect_result"}`
 )
 
-// Case W14. Guests can be restored from snapshots after their worker was killed, a hundred times. A step in a killed
-// worker returns [worker.ErrWorkerLost].
+// Case W14. Guests can be restored from snapshots after their worker was killed. The test kills a worker a hundred
+// times. A step in a killed worker returns [worker.ErrWorkerLost].
 func TestRestore_ContinuesAfterWorkerWasKilled(t *testing.T) {
 	t.Parallel()
 	s := supervisor(t)
@@ -116,7 +116,7 @@ func TestRestore_ContinuesAfterWorkerWasKilled(t *testing.T) {
 }
 
 // TestStep_ReturnsErrWorkerLostWhenWorkerIsKilled checks that a step returns [worker.ErrWorkerLost] if its worker is
-// killed meanwhile.
+// killed while the step runs.
 func TestStep_ReturnsErrWorkerLostWhenWorkerIsKilled(t *testing.T) {
 	t.Parallel()
 	s := supervisor(t)
@@ -136,8 +136,8 @@ func TestStep_ReturnsErrWorkerLostWhenWorkerIsKilled(t *testing.T) {
 	}
 }
 
-// TestStart_DistributesGuestsOverWorkers checks that a further worker is started only when all others have guests, and
-// that the end of a worker ends only its own guests.
+// TestStart_DistributesGuestsOverWorkers checks that a further worker is started only when all running workers have
+// guests, and that only the guests of a worker are lost when the worker ends.
 func TestStart_DistributesGuestsOverWorkers(t *testing.T) {
 	t.Parallel()
 	s := supervisor(t, func(c *worker.Config) { c.Workers = 3 })
@@ -209,7 +209,7 @@ func TestStart_WaitsWhileWorkersAreFull(t *testing.T) {
 	case <-time.After(50 * time.Millisecond):
 	}
 	cancelled, cancel := context.WithCancel(t.Context())
-	cancel() // closing ends the guest nevertheless
+	cancel() // Close ends the guest even if ctx is cancelled
 	if err := guests[0].Close(cancelled); err != nil {
 		t.Error(err)
 	}
@@ -219,8 +219,8 @@ func TestStart_WaitsWhileWorkersAreFull(t *testing.T) {
 // endless is a guest whose step never ends.
 var endless = guesttest.HandMade{Step: guesttest.Endless}.Module()
 
-// TestStep_EndsNextToEndlessSteps checks that steps end although other guests run endless steps. The endless steps end
-// by their deadlines, by their fuel, or when their callers give up.
+// TestStep_EndsNextToEndlessSteps checks that steps end even while other guests run endless steps. The endless steps
+// end at their deadlines, when their fuel is used up, or when their callers give up.
 func TestStep_EndsNextToEndlessSteps(t *testing.T) {
 	t.Parallel()
 	s := supervisor(t)
@@ -260,7 +260,7 @@ func TestStep_EndsNextToEndlessSteps(t *testing.T) {
 			t.Error("a step that never ends ended")
 		}
 	}
-	eventually.Holds(t, "no guest runs", func() bool { // a turn is quick only if the worker is idle
+	eventually.Holds(t, "no guest runs", func() bool { // a turn is fast only if the worker is idle
 		begin := time.Now()
 		step(t, in, promptEnvelope)
 		step(t, in, resultEnvelope)

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// socketFD is the file descriptor of the connection in a worker.
+// socketFD is the file descriptor of a worker's connection to the supervisor.
 const socketFD = 3
 
 // inheritedConn returns the connection to the supervisor, which the process inherited.
@@ -26,8 +26,8 @@ func inheritedConn() (net.Conn, error) {
 	return conn, nil
 }
 
-// connectWorker makes a connection for a command: it returns the supervisor's end, and the worker's end, which the
-// command inherits.
+// connectWorker creates a connection between the supervisor and a command. It returns the supervisor's end, and the
+// worker's end, which the command inherits.
 func connectWorker(cmd *exec.Cmd) (net.Conn, *os.File, error) {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

@@ -95,7 +95,7 @@ func Start(t testing.TB) *Server {
 // API returns the address of the fake's Web API.
 func (s *Server) API() string { return s.URL + "/" }
 
-// Fail makes the next calls of methods that post or change a message fail.
+// Fail makes the next requests that post or change a message fail. calls is how many requests fail.
 func (s *Server) Fail(calls int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -130,7 +130,7 @@ func (s *Server) Connected() bool {
 	return s.socket != nil
 }
 
-// Press sends a button press to the connected client. action and value are those of the button.
+// Press sends a button press to the connected client. action and value are the button's action and value.
 func (s *Server) Press(user, channel, action, value string) {
 	s.t.Helper()
 	s.mu.Lock()

@@ -25,7 +25,7 @@ const (
 	codeNoParams = -32602
 )
 
-// conn is a session. all is cancelled when the session is closed.
+// conn is a session. The context `all` is cancelled when the session is closed.
 type conn struct {
 	transport *Transport
 	all       context.Context //nolint:containedctx // the context of the session, which outlives its requests
@@ -51,8 +51,8 @@ func (c *conn) Request(ctx context.Context, req upstream.Request, events func([]
 	return c.refuse(ctx, req, codeNoMethod, "a gRPC server has only tools")
 }
 
-// Notify implements upstream.Conn. It does nothing: a request is cancelled with its context, and gRPC servers support
-// no other notifications.
+// Notify implements upstream.Conn. It does nothing, because a request is cancelled through its context, and gRPC
+// servers support no other notifications.
 func (*conn) Notify(context.Context, upstream.Request) error { return nil }
 
 // Listen implements upstream.Conn. A gRPC server sends nothing outside of calls.
@@ -89,7 +89,7 @@ func (c *conn) list(ctx context.Context, req upstream.Request) (upstream.Answer,
 
 func (c *conn) call(ctx context.Context, req upstream.Request, events func([]byte)) (_ upstream.Answer, err error) {
 	defer func() {
-		if panicked := recover(); panicked != nil { // this code interprets contracts of an untrusted server
+		if panicked := recover(); panicked != nil { // this code interprets protobuf definitions of an untrusted server
 			err = fmt.Errorf("%w: %s: its answer could not be read: %v", upstream.ErrNoAnswer, c.transport.cfg.Name, panicked)
 		}
 	}()
@@ -126,11 +126,11 @@ func (c *conn) toAnswer(ctx context.Context, req upstream.Request, result []byte
 	return c.transport.answer(ctx, req, result)
 }
 
-// errTooMany ends a stream that reports progress too often.
+// errTooMany is the error for a stream with too many progress messages.
 var errTooMany = fmt.Errorf("more than %d messages came before the answer", upstream.MaxEvents)
 
-// invoke calls the method and returns its answer. Progress that arrives before the answer is passed to events. Memory
-// for the largest possible message is reserved before a message is read.
+// invoke calls the method and returns its response. Progress messages that arrive before the response are passed to
+// events. Memory for the largest possible message is reserved before a message is read.
 func (c *conn) invoke(ctx context.Context, t *tool, in protoreflect.Message, req upstream.Request, events func([]byte)) (protoreflect.Message, error) {
 	ctx, cancel := context.WithCancel(c.transport.callContext(ctx, req.TraceParent))
 	defer cancel()
@@ -166,7 +166,7 @@ func (c *conn) invoke(ctx context.Context, t *tool, in protoreflect.Message, req
 			c.passProgress(ctx, progressOf(out, req.ProgressToken()), req, events)
 			continue
 		}
-		// An answer counts only if the status after it is OK.
+		// A response counts only if the status that follows it is OK.
 		switch err := stream.RecvMsg(&text); {
 		case errors.Is(err, io.EOF):
 			return out, nil
@@ -179,7 +179,7 @@ func (c *conn) invoke(ctx context.Context, t *tool, in protoreflect.Message, req
 	return nil, errTooMany
 }
 
-// passProgress passes a progress notification to the client, if the client asked for progress.
+// passProgress sends a progress notification to the client, if the client requested progress.
 func (c *conn) passProgress(ctx context.Context, text []byte, req upstream.Request, events func([]byte)) {
 	if events == nil || len(text) == 0 || len(req.ProgressToken()) == 0 {
 		return
@@ -192,7 +192,7 @@ func (c *conn) passProgress(ctx context.Context, text []byte, req upstream.Reque
 	events(message.Raw)
 }
 
-// errOwn marks an error that occurred in the gateway, and not at the server.
+// errOwn marks an error that occurred in the gateway and not on the server.
 var errOwn = errors.New("the call failed in the gateway")
 
 // isOwn reports whether a status was created by the gRPC library in the gateway.
@@ -210,8 +210,8 @@ func neverSent(err error) error {
 	return err
 }
 
-// failed returns the result of a call without an answer. If the server returned a status, it is a tool result with an
-// error. If it is not known what happened, it is an error.
+// failed returns the outcome of a call that got no response. If the server returned a status, the outcome is a tool
+// result that reports an error. If it is not known what happened, the outcome is an error.
 func (c *conn) failed(ctx context.Context, req upstream.Request, err error) (upstream.Answer, error) {
 	name := c.transport.cfg.Name
 	st, fromServer := status.FromError(err)

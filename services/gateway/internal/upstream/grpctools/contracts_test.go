@@ -18,7 +18,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// shown starts a server that reports these contracts by reflection and has no other service.
+// shown starts a server that returns the given protobuf definitions by reflection and has no other service.
 func shown(t *testing.T, files ...*descriptorpb.FileDescriptorProto) string {
 	t.Helper()
 	known := new(protoregistry.Files)
@@ -45,8 +45,8 @@ func shown(t *testing.T, files ...*descriptorpb.FileDescriptorProto) string {
 	return lis.Addr().String()
 }
 
-// Case X1. Checks that opening a session fails if the server's contracts would
-// need much more memory than their length, or declare a reserved package.
+// Case X1. Checks that opening a session fails if the server's protobuf definitions would need much more memory than
+// their length suggests, or declare a reserved package.
 func TestOpen_RefusesContractsThatAreTooLarge(t *testing.T) {
 	t.Parallel()
 	const part = descriptorpb.FieldDescriptorProto_TYPE_MESSAGE

@@ -19,17 +19,17 @@ import (
 )
 
 const (
-	// window is the number of bytes of an unread answer that are buffered, and allWindows that of all answers on one
-	// connection.
+	// window is how many bytes of one unread response are buffered, and allWindows is how many bytes of all unread
+	// responses on one connection are buffered.
 	window     = 64 << 10
 	allWindows = 1 << 20
 	// maxHeaders is the maximum size of a server's headers and trailers, in bytes.
 	maxHeaders = 16 << 10
 )
 
-// Dial returns a connection to an external server at host:port. It connects on first use, and never to an address that
-// cannot be meant by a configuration. ca is a PEM file with the only trusted certificates; if it is empty, the system's
-// certificates are trusted. Calls are never retried.
+// Dial returns a connection to an external server at host:port. The connection is established on first use, and never
+// to an address that no configuration can mean, such as a link-local address. ca is a PEM file with the only trusted
+// certificates. If ca is empty, the system's certificates are trusted. Calls are never retried.
 func Dial(target, ca string, plaintext bool) (*grpc.ClientConn, error) {
 	host, _, err := net.SplitHostPort(target)
 	if err != nil {

@@ -10,15 +10,15 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// maxPieces is the maximum number of fields in an answer, including fields of nested messages. A field takes some
-// hundred bytes in memory, but may take only two bytes on the wire.
+// maxPieces is the maximum number of fields in a response, including fields of nested messages. A field may take only
+// two bytes on the wire, but takes about a hundred bytes in memory.
 const maxPieces = 200_000
 
-// errPieces is the error for an answer that would take much more memory than its length.
+// errPieces is the error for a response that would take much more memory than its length suggests.
 var errPieces = fmt.Errorf("the answer contains more than %d fields", maxPieces)
 
-// frames is a codec that encodes messages, and returns received messages undecoded, because they are checked before
-// they are decoded.
+// frames is a codec that encodes sent messages, but does not decode received messages, because they are checked before
+// decoding.
 type frames struct{}
 
 // Marshal implements encoding.CodecV2.
@@ -44,7 +44,7 @@ func (frames) Unmarshal(data mem.BufferSlice, v any) error {
 // Name implements encoding.CodecV2.
 func (frames) Name() string { return "proto" }
 
-// message decodes an answer, unless it contains too many fields.
+// message decodes a response, unless it contains too many fields.
 func (t *tool) message(text []byte) (protoreflect.Message, error) {
 	remaining := maxPieces
 	if err := count(text, t.out.Descriptor(), &remaining); err != nil {
@@ -54,7 +54,7 @@ func (t *tool) message(text []byte) (protoreflect.Message, error) {
 	return m, proto.Unmarshal(text, m.Interface())
 }
 
-// count subtracts the number of fields in a message from left.
+// count subtracts the number of fields in a message from *budget.
 func count(text []byte, md protoreflect.MessageDescriptor, budget *int) error {
 	for len(text) > 0 {
 		if *budget--; *budget < 0 {

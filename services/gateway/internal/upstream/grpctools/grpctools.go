@@ -1,6 +1,6 @@
-// Package grpctools offers methods of a gRPC server as tools. These are the methods whose contract has the option
-// (sluice.mcp.v1.tool). A call of the tool is a call of the method. The arguments are parsed into the method's request
-// strictly by the tool's schema. The method's answer is the result.
+// Package grpctools offers methods of a gRPC server as tools: each method whose protobuf definition has the option
+// (sluice.mcp.v1.tool). A tool call calls the method. The arguments are parsed strictly by the tool's schema and become
+// the method's request. The method's response becomes the tool result.
 package grpctools
 
 import (
@@ -24,20 +24,20 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/redact"
 )
 
-// maxAnswer is the maximum size of a method's answer, in bytes. The answer is longer as JSON, and a result contains the
-// JSON twice.
+// maxAnswer is the maximum size of a method's response, in bytes. The response is longer as JSON, and a tool result
+// contains the JSON twice.
 const maxAnswer = 4 << 20
 
-// fresh is how long a server's list of tools is used before the server is asked again. stale is how long the list is
-// used if the server does not answer.
+// fresh is how long a server's tool list is used before it is requested again. stale is how long the list is used if
+// the server does not respond.
 const fresh, stale = time.Minute, 10 * time.Minute
 
 // Config describes a gRPC server.
 type Config struct {
 	// Name is the server's configured name.
 	Name string
-	// Contracts is a package that is linked into this program and whose tools the server has. If it is empty, the
-	// server is asked by server reflection.
+	// Contracts is a protobuf package that is linked into this program and defines the server's tools. If it is empty, the
+	// tools are requested by server reflection.
 	Contracts protoreflect.FullName
 	// Headers are sent with every call as metadata. They contain no unresolved references.
 	Headers map[string]string
@@ -49,13 +49,13 @@ type Config struct {
 type Deps struct {
 	// Conn is the connection to the server.
 	Conn grpc.ClientConnInterface
-	// Close closes Conn. The transport calls it once when it is closed. It is nil if the caller shares Conn with others
-	// and closes it.
+	// Close closes Conn. The transport calls it once when it is closed. Close is nil if the caller shares Conn and closes
+	// it itself.
 	Close func() error
 	Log   *slog.Logger
 }
 
-// Transport connects to one server.
+// Transport connects to one gRPC server.
 type Transport struct {
 	cfg     Config
 	conn    grpc.ClientConnInterface
@@ -64,7 +64,7 @@ type Transport struct {
 	clean   *redact.Redactor
 	log     *slog.Logger
 
-	// mu is held while the server is asked for its tools.
+	// mu is held while the tools are requested from the server.
 	mu       sync.Mutex
 	tools    *set
 	listedAt time.Time
@@ -98,7 +98,7 @@ func New(cfg Config, deps Deps) (*Transport, error) {
 // Kind implements upstream.Transport.
 func (*Transport) Kind() string { return "grpc" }
 
-// ToolsChanged implements upstream.Transport. A server's contracts do not change while it runs.
+// ToolsChanged implements upstream.Transport. The protobuf definitions of a running server are immutable.
 func (*Transport) ToolsChanged() <-chan struct{} { return nil }
 
 // Close implements upstream.Transport. It is idempotent.
@@ -141,7 +141,7 @@ func (t *Transport) currentTools(ctx context.Context) (*set, error) {
 	return tools, nil
 }
 
-// callContext returns the context of a call with the call's metadata.
+// callContext returns the context for a call, with the call's metadata.
 func (t *Transport) callContext(ctx context.Context, traceParent string) context.Context {
 	md := maps.Clone(t.headers)
 	if traceParent != "" {
@@ -150,7 +150,7 @@ func (t *Transport) callContext(ctx context.Context, traceParent string) context
 	return metadata.NewOutgoingContext(ctx, md)
 }
 
-// answer returns the response to a request with this result.
+// answer returns the JSON-RPC response to req with the given result.
 func (t *Transport) answer(ctx context.Context, req upstream.Request, result []byte) (upstream.Answer, error) {
 	return t.response(ctx, req, `"result":`, result)
 }

@@ -83,7 +83,7 @@ func TestList_ContainsMethodsWithTheOption(t *testing.T) {
 	}
 }
 
-// TestCall_InvokesTheMethod checks that arguments arrive with their types, and that the method's answer is returned.
+// TestCall_InvokesTheMethod checks that arguments arrive with their types, and that the method's response is returned.
 func TestCall_InvokesTheMethod(t *testing.T) {
 	t.Parallel()
 	n := newNotes(t)
@@ -109,8 +109,8 @@ func TestCall_InvokesTheMethod(t *testing.T) {
 	}
 }
 
-// Case T5. Checks that arguments that another reader could read differently, so that
-// policy may have judged something else, are refused before they are sent.
+// Case T5. Checks that arguments are refused before they are sent if another parser could read them differently,
+// because policy may have judged something else.
 func TestCall_RefusesAmbiguousArguments(t *testing.T) {
 	t.Parallel()
 	n := newNotes(t)
@@ -164,7 +164,7 @@ func TestCall_RefusesAmbiguousArguments(t *testing.T) {
 	}
 }
 
-// TestCall_PassesProgressBeforeTheAnswer checks that a stream of answers is one call with progress.
+// TestCall_PassesProgressBeforeTheAnswer checks that a stream of messages is treated as one call with progress.
 func TestCall_PassesProgressBeforeTheAnswer(t *testing.T) {
 	t.Parallel()
 	n := newNotes(t)
@@ -233,7 +233,7 @@ func TestCall_ToUnavailableServerIsNeverSent(t *testing.T) {
 	over := transport(t, n.addr, nil)
 	conn := open(t, over)
 	n.server.Stop()
-	// A call may still be sent until the gateway notices the end of the connection.
+	// A call may still be sent until the gateway notices that the connection has ended.
 	eventually.Holds(t, "a call is never sent", func() bool {
 		_, err := conn.Request(within(t), call(t, "note_write", `{"noteId":"a"}`), nil)
 		return errors.Is(err, upstream.ErrNeverSent)
@@ -251,7 +251,7 @@ func TestCall_ToUnavailableServerIsNeverSent(t *testing.T) {
 	}
 }
 
-// TestCall_IsCancelledWithItsCaller checks that the call at the server is cancelled when the caller no longer waits.
+// TestCall_IsCancelledWithItsCaller checks that the gRPC call is cancelled when the caller no longer waits.
 func TestCall_IsCancelledWithItsCaller(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]func(cancel context.CancelFunc, conn upstream.Conn){
@@ -288,7 +288,8 @@ func TestCall_IsCancelledWithItsCaller(t *testing.T) {
 	}
 }
 
-// TestConn_AnswersOtherRequestsItself checks the requests that the transport answers or refuses itself.
+// TestConn_AnswersOtherRequestsItself checks that the transport itself answers or refuses requests other than tool
+// calls.
 func TestConn_AnswersOtherRequestsItself(t *testing.T) {
 	t.Parallel()
 	conn := open(t, transport(t, newNotes(t).addr, nil))
@@ -305,8 +306,7 @@ func TestConn_AnswersOtherRequestsItself(t *testing.T) {
 	}
 }
 
-// Case X1. Checks that an answer that would take a hundred times its length in
-// memory is refused.
+// Case X1. Checks that a response that would take a hundred times its length in memory is refused.
 func TestCall_RefusesAnswersWithTooManyFields(t *testing.T) {
 	t.Parallel()
 	n := newNotes(t)
@@ -323,7 +323,7 @@ func TestCall_RefusesAnswersWithTooManyFields(t *testing.T) {
 	}
 }
 
-// Case X1. Checks that a call whose answer is too large fails.
+// Case X1. Checks that a call fails if its response is too large.
 func TestCall_RefusesAnswersThatAreTooLarge(t *testing.T) {
 	t.Parallel()
 	n := newNotes(t)
@@ -353,7 +353,7 @@ func TestCall_RefusesAnswersThatAreTooLarge(t *testing.T) {
 	}
 }
 
-// closes counts how often a connection is closed.
+// closes counts how many times a connection is closed.
 type closes struct {
 	grpc.ClientConnInterface
 	n int
@@ -368,7 +368,7 @@ func (c *closes) Close() error {
 }
 
 // Checks that a transport does not close a connection that belongs to its caller, such as the connection to the mesh's
-// own agents. Closing that twice would make the gateway exit with status 1.
+// own agents. Closing that connection twice would make the gateway exit with status 1.
 func TestClose_ClosesOnlyItsOwnConnection(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {

@@ -32,7 +32,7 @@ import (
 // soon is much longer than a call takes.
 const soon = 30 * time.Second
 
-// field returns a field of the test's contract.
+// field returns a field of the test's protobuf definition.
 func field(name string, number int32, kind descriptorpb.FieldDescriptorProto_Type, more ...func(*descriptorpb.FieldDescriptorProto)) *descriptorpb.FieldDescriptorProto {
 	f := &descriptorpb.FieldDescriptorProto{
 		Name: &name, Number: &number, Type: &kind, Label: descriptorpb.FieldDescriptorProto_LABEL_OPTIONAL.Enum(),
@@ -77,7 +77,7 @@ func method(name, in, out string, streams bool, t *mcpv1.Tool) *descriptorpb.Met
 	return m
 }
 
-// contract returns the contract of an external service.
+// contract returns the protobuf definition of an external service.
 func contract(t *testing.T) protoreflect.FileDescriptor {
 	t.Helper()
 	const (
@@ -155,14 +155,14 @@ func contract(t *testing.T) protoreflect.FileDescriptor {
 
 func int32Of(n int32) int32 { return n }
 
-// notes is a gRPC server whose answers are set by the test.
+// notes is a gRPC server whose responses the test sets.
 type notes struct {
 	file   protoreflect.FileDescriptor
 	server *grpc.Server
 	addr   string
 
 	mu sync.Mutex
-	// got contains the received requests, and headers those of the last request.
+	// got contains the received requests, and headers contains the headers of the last request.
 	got     []protoreflect.Message
 	headers metadata.MD
 	// write and watch answer calls. If write is nil, Write returns its request.
@@ -196,7 +196,7 @@ func newNotes(t *testing.T) *notes {
 	return n
 }
 
-// both resolves the test's contract and the contracts of this program.
+// both resolves names in the test's protobuf definition and in this program's definitions.
 type both struct{ own *protoregistry.Files }
 
 func (b both) FindFileByPath(path string) (protoreflect.FileDescriptor, error) {

@@ -16,17 +16,17 @@ import (
 	"google.golang.org/protobuf/types/descriptorpb"
 )
 
-// Limits for the contracts that a server reports by reflection.
+// Limits for the protobuf definitions that a server returns by reflection.
 const (
 	maxServices    = 256
 	maxFiles       = 1024
 	maxDescriptors = 1 << 20 // bytes
 )
 
-// reflectTime limits the time for asking a server for its tools.
+// reflectTime is the timeout for requesting a server's tools.
 const reflectTime = 10 * time.Second
 
-// toolsByReflection asks a server for its tools with gRPC server reflection (grpc.reflection.v1).
+// toolsByReflection requests a server's tools by gRPC server reflection (grpc.reflection.v1).
 func toolsByReflection(ctx context.Context, conn grpc.ClientConnInterface) (*set, error) {
 	ctx, cancel := context.WithTimeout(ctx, reflectTime)
 	defer cancel()
@@ -109,7 +109,7 @@ func (r *reflector) services() ([]string, error) {
 	return names, nil
 }
 
-// fetch asks for files and for the files that they import.
+// fetch requests files and the files that they import.
 func (r *reflector) fetch(req *reflectionv1.ServerReflectionRequest) error {
 	resp, err := r.roundTrip(req)
 	if err != nil {
@@ -146,14 +146,14 @@ func (r *reflector) fetch(req *reflectionv1.ServerReflectionRequest) error {
 	return nil
 }
 
-// isOurs reports whether this program contains a file.
+// isOurs reports whether a protobuf file is compiled into this program.
 func isOurs(name string) bool {
 	_, err := protoregistry.GlobalFiles.FindFileByPath(name)
 	return err == nil
 }
 
-// linked links the files. A file that this program contains replaces the server's file, because the options are read
-// with this program's contract.
+// linked links the files. A file that is compiled into this program replaces the server's file, because the options are
+// read with this program's definitions.
 func (r *reflector) linked() (*protoregistry.Files, error) {
 	all := new(descriptorpb.FileDescriptorSet)
 	done := make(map[string]bool)
@@ -187,7 +187,7 @@ func (r *reflector) linked() (*protoregistry.Files, error) {
 	if err != nil {
 		return nil, errors.Join(errors.New("the server's contracts do not fit together"), err)
 	}
-	// Packages with a special meaning may come only from this program's files.
+	// Packages with a special meaning may be defined only by this program's files.
 	for name := range r.files {
 		for _, reserved := range []string{"google.protobuf", "sluice", "buf.validate"} {
 			if own := r.files[name].GetPackage(); !isOurs(name) && (own == reserved || strings.HasPrefix(own, reserved+".")) {
@@ -198,7 +198,7 @@ func (r *reflector) linked() (*protoregistry.Files, error) {
 	return files, nil
 }
 
-// linkedTools returns the tools in a package of contracts that this program contains.
+// linkedTools returns the tools in a protobuf package that is compiled into this program.
 func linkedTools(contracts protoreflect.FullName) (*set, error) {
 	tools := newSet()
 	var err error

@@ -19,7 +19,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/strictprotojson"
 )
 
-// result encodes an answer as a CallToolResult (MCP 2025-11-25, Tool Result). The result contains the answer as
+// result encodes a response as a CallToolResult (MCP 2025-11-25, Tool Result). The result contains the response as
 // structured JSON, and as text for clients that read only text.
 func (t *tool) result(m protoreflect.Message) ([]byte, error) {
 	structured, err := strictprotojson.Append(nil, m, maxJSON)
@@ -42,10 +42,10 @@ func (t *tool) result(m protoreflect.Message) ([]byte, error) {
 	return append(out, '}'), nil
 }
 
-// maxJSON is the maximum length of an answer as JSON, in bytes. A result contains the JSON twice.
+// maxJSON is the maximum length of a response as JSON, in bytes. A result contains the JSON twice.
 const maxJSON = upstream.MaxMessage / 2
 
-// metaStatus is the key of the server's status in the `_meta` of a result.
+// metaStatus is the key for the server's status in the `_meta` of a result.
 const metaStatus = "io.grpc/status"
 
 // failure encodes the status of a failed call as an error result. The text is for the model. `_meta` repeats the code,
@@ -97,8 +97,8 @@ func codeName(c codes.Code) string {
 	return codepb.Code(c).String()
 }
 
-// progressOf returns the progress in a message as a notification with this token; nil if the message contains no
-// progress.
+// progressOf returns the progress in a message as a notification with the given token. It returns nil if the message
+// contains no progress.
 func progressOf(m protoreflect.Message, token []byte) []byte {
 	fields := m.Descriptor().Fields()
 	for i := range fields.Len() {
@@ -131,7 +131,7 @@ func progressOf(m protoreflect.Message, token []byte) []byte {
 	return nil
 }
 
-// isProgress reports whether a message contains progress, and is therefore not the answer.
+// isProgress reports whether a message contains progress and is therefore not the response.
 func isProgress(m protoreflect.Message) bool {
 	fields := m.Descriptor().Fields()
 	for i := range fields.Len() {

@@ -15,8 +15,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/strictprotojson"
 )
 
-// Messages are described as JSON Schemas (2020-12). A schema is never stricter than the contract. Rules that JSON
-// Schema cannot express are left to the server.
+// Messages are described as JSON Schemas (2020-12). A schema is never stricter than the protobuf definition. Rules that
+// JSON Schema cannot express are left to the server.
 
 type schema = map[string]any
 
@@ -25,28 +25,28 @@ func inputSchema(md protoreflect.MessageDescriptor, budget *int) (schema, error)
 	return (&schemas{input: true, budget: budget}).objectSchema(md)
 }
 
-// outputSchema returns the schema of a tool's answer, which is the message without its progress field.
+// outputSchema returns the schema of a tool's result, which is the response message without its progress field.
 func outputSchema(md protoreflect.MessageDescriptor, budget *int) (schema, error) {
 	return (&schemas{budget: budget}).objectSchema(md)
 }
 
-// maxSchemas is the maximum number of properties and enum names in the schemas of one server. It is limited because
-// nested messages can create very large schemas from few bytes.
+// maxSchemas is the maximum number of properties and enum names in the schemas of one server. The number is limited
+// because nested messages can create very large schemas from few bytes.
 const maxSchemas = 200_000
 
-// errSchemas is the error for a server whose contracts exceed maxSchemas.
+// errSchemas is the error for a server whose schemas exceed maxSchemas.
 var errSchemas = fmt.Errorf("the schemas of the server's tools have more than %d properties", maxSchemas)
 
-// schemas creates the schema of a tool's arguments or of its answer.
+// schemas creates the schema of a tool's arguments or result.
 type schemas struct {
 	input bool
-	// budget is the number of properties that the server's schemas may still get.
+	// budget points to the number of properties that may still be added to the server's schemas.
 	budget *int
-	// above contains the messages around the current one.
+	// above contains the messages that enclose the current message.
 	above []protoreflect.FullName
 }
 
-// objectSchema returns the schema of the arguments or the answer. MCP requires that it describes an object.
+// objectSchema returns the schema of the arguments or the result. MCP requires that it describes an object.
 func (s *schemas) objectSchema(md protoreflect.MessageDescriptor) (schema, error) {
 	out := s.message(md)
 	switch {
@@ -58,7 +58,7 @@ func (s *schemas) objectSchema(md protoreflect.MessageDescriptor) (schema, error
 	return out, nil
 }
 
-// takeBudget subtracts n from left, and reports whether at least n were left.
+// takeBudget subtracts n from *s.budget, and reports whether the budget was at least n.
 func (s *schemas) takeBudget(n int) bool {
 	*s.budget -= n
 	return *s.budget >= 0
@@ -122,7 +122,7 @@ func (s *schemas) field(fd protoreflect.FieldDescriptor, rules *validatepb.Field
 	return out
 }
 
-// isDeprecated reports whether the contract deprecates a value. Services no longer set such a value.
+// isDeprecated reports whether the protobuf definition deprecates a value. Services no longer set deprecated values.
 func isDeprecated(v protoreflect.EnumValueDescriptor) bool {
 	options, _ := v.Options().(*descriptorpb.EnumValueOptions)
 	return options.GetDeprecated()
@@ -192,7 +192,7 @@ func wellKnown(name protoreflect.FullName) schema {
 	return nil
 }
 
-// bounded adds the rules of a field, as far as JSON Schema can express them.
+// bounded adds the validation rules of a field to a schema, as far as JSON Schema can express them.
 func bounded(out schema, rules *validatepb.FieldRules) {
 	if rules == nil {
 		return

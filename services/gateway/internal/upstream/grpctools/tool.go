@@ -20,16 +20,16 @@ type tool struct {
 	name string
 	// method is the full gRPC name of the method: /package.Service/Method.
 	method string
-	// streams means that the method sends several messages: progress, and at the end the answer.
+	// streams means that the method sends several messages: progress messages, and the response as the last message.
 	streams bool
 	in, out protoreflect.MessageType
-	// success means that the result gets a member `success`, which is always true.
+	// success means that the result gets an additional member `success` with the value true.
 	success bool
-	// definition is the element of the tool in the result of tools/list.
+	// definition is the tool's element in the result of tools/list.
 	definition []byte
 }
 
-// toolName is the pattern for tool names in the contract of the option.
+// toolName is the pattern for tool names that the option's definition documents.
 var toolName = regexp.MustCompile(`^[A-Za-z0-9_./-]{1,128}$`)
 
 const (
@@ -39,20 +39,20 @@ const (
 	maxList  = 8 << 20
 )
 
-// A set contains the tools of a server. It is immutable after it was built.
+// A set contains the tools of a server. Once built, it is immutable.
 type set struct {
 	// listed contains the tools in the order of their services and methods.
 	listed []*tool
 	named  map[string]*tool
-	// schemas is the number of properties that the schemas may still get, and bytes is the total length of the
+	// schemas is the number of properties that may still be added to the schemas, and bytes is the total length of the
 	// definitions.
 	schemas, bytes int
 }
 
 func newSet() *set { return &set{named: make(map[string]*tool), schemas: maxSchemas} }
 
-// add adds the tools of a service. types contains the Go types of the service's messages; it is nil if only descriptors
-// are known.
+// add adds the tools of a service. The argument `types` contains the Go types of the service's messages. It is nil if
+// only descriptors are known.
 func (s *set) add(service protoreflect.ServiceDescriptor, types *protoregistry.Types) error {
 	methods := service.Methods()
 	for i := range methods.Len() {
@@ -158,7 +158,7 @@ func hintsOf(h *mcpv1.Hints) map[string]bool {
 	return out
 }
 
-// descriptionOf returns the description of a field for the model; empty if the contract has none.
+// descriptionOf returns the description of a field for the model. It is empty if the protobuf definition has none.
 func descriptionOf(fd protoreflect.FieldDescriptor) string {
 	opts, ok := fd.Options().(*descriptorpb.FieldOptions)
 	if !ok {

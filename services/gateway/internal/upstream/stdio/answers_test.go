@@ -16,15 +16,15 @@ import (
 // atOnce is much less than the timeout of a call in these tests.
 const atOnce = patience / 3
 
-// raw calls a tool that makes the server write this line as its whole answer. In the line, ID is replaced by the id
-// that the server sees.
+// raw calls a tool that makes the server write the given line as its whole answer. ID in the line is replaced with the
+// request id that the server sees.
 func (s session) raw(line string) (upstream.Answer, time.Duration, error) {
 	begin := time.Now()
 	answer, err := s.try(1, "raw", map[string]string{"line": line})
 	return answer, time.Since(begin), err
 }
 
-// Case U2. Checks that an answer that cannot be used ends its call at once, with the reason.
+// Case U2. Checks that an unusable answer immediately ends its call with an error that contains the reason.
 func TestRequest_UnusableAnswerEndsItsCallAtOnce(t *testing.T) {
 	t.Parallel()
 	const pair = "the message contains half of a surrogate pair"
@@ -76,7 +76,7 @@ func TestRequest_UnusableAnswerEndsItsCallAtOnce(t *testing.T) {
 	}
 }
 
-// Checks that unusual forms that some servers write are accepted, and repaired before they are read.
+// Checks that malformed answers that some servers write are repaired and accepted.
 func TestRequest_UnusualFormsOfAnswersAreRepaired(t *testing.T) {
 	t.Parallel()
 	const want = `{"content":[{"type":"text","text":"a"}]}`
@@ -143,7 +143,7 @@ func TestRequest_ErrorWithoutIDEndsOnlyASingleCall(t *testing.T) {
 	})
 }
 
-// waits checks that a call of raw does not end although the process has answered it.
+// waits checks that a call made with raw does not end although the process has answered it.
 func (s session) waits(call <-chan outcome) {
 	s.t.Helper()
 	for s.call(9, "info", nil)["raws"] != "1" {

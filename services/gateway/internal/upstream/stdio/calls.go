@@ -16,15 +16,15 @@ import (
 )
 
 const (
-	// eventQueue is the maximum number of messages that wait for the receiver of a request. maxEvent is the maximum
-	// size of such a message, in bytes. A message that exceeds one of these limits or the principal's memory budget is
+	// eventQueue is the maximum number of messages that wait for the receiver of a request. maxEvent is the maximum size
+	// of each of these messages, in bytes. A message that exceeds one of these limits or the principal's memory budget is
 	// dropped, because a slow client must not delay others.
 	eventQueue = 64
 	maxEvent   = 256 << 10
-	// maxOwed is the maximum number of abandoned requests of a process that are remembered, so that late answers are
+	// maxOwed is the maximum number of abandoned requests that are remembered per process, so that late answers are
 	// recognized.
 	maxOwed = 4096
-	// maxAsked is the maximum number of the process's requests that are remembered.
+	// maxAsked is the maximum number of remembered requests that the process has sent.
 	maxAsked = 64
 )
 
@@ -32,15 +32,17 @@ const (
 type pendingCall struct {
 	proc *process
 	m    *jsonrpc.Message
-	// id is the request id that the process sees. It is also the progress token that the process sees.
+	// id is the request id and the progress token that the process sees.
 	id int64
 	// client and token are the client's raw id and progress token. token is nil if the request has none.
 	client, token []byte
-	// events is nil if the request has no receiver for messages. seen is the number of messages, and bytes is their
-	// total size. Only the reader of the process uses both.
+	// events receives the messages that precede the answer. It is nil if the request has no receiver. seen is the number
+	// of these messages, and bytes is their total size. Only the goroutine that reads the process's output uses seen and
+	// bytes.
 	events      chan []byte
 	seen, bytes int
-	// begun is the start of the current minute, for a request that is not meant to end.
+	// begun is the start of the current minute if the request is not meant to end, because the limits then apply per
+	// minute.
 	begun time.Time
 	// room is the memory for the answer, and queued is the memory for the messages in events. They are nil for a
 	// request of the gateway.
@@ -57,7 +59,7 @@ type callResult struct {
 
 func (c *pendingCall) number() []byte { return strconv.AppendInt(nil, c.id, 10) }
 
-// progressToken returns the progress token that the process sees; nil if the request has none.
+// progressToken returns the progress token that the process sees, or nil if the request has none.
 func (c *pendingCall) progressToken() []byte {
 	if c.token == nil {
 		return nil
@@ -72,18 +74,17 @@ type callTable struct {
 	last int64
 	// abandoned contains the ids of abandoned requests whose answers have not arrived.
 	abandoned map[int64]struct{}
-	// processRequests contains the id keys of the process's requests that wait for a client's response, the newest
-	// last.
+	// processRequests contains the id keys of the process's requests that wait for a client's response, newest last.
 	processRequests []string
-	// greetings is the number of requests that were greetings.
+	// greetings is the number of requests that opened the process: initialize or server/discover.
 	greetings int64
-	// tools is the number of tool calls. retired means that the process has served enough tool calls and gets no more
-	// requests.
+	// tools is the number of tool calls. retired means that the process has served its maximum number of tool calls and
+	// gets no more requests.
 	tools   int
 	retired bool
 }
 
-// find returns the request with this raw id; nil if there is none.
+// find returns the request with this raw id, or nil if there is none.
 func (t *callTable) find(raw []byte) *pendingCall {
 	id, err := strconv.ParseInt(string(raw), 10, 64)
 	if err != nil {
@@ -107,7 +108,7 @@ func (t *callTable) onlyCall() *pendingCall {
 	return nil
 }
 
-// methodOf returns the method of the request with this raw id; empty if there is none.
+// methodOf returns the method of the request with this raw id, or "" if there is none.
 func (t *callTable) methodOf(id []byte) string {
 	if number := jsonrpc.NumberIn(id); number != nil {
 		id = number
@@ -131,7 +132,7 @@ func (t *callTable) onlyPending(shared bool) *pendingCall {
 	return t.onlyCall()
 }
 
-// first returns the oldest request in flight that has a receiver for messages; nil if there is none.
+// first returns the oldest request in flight that has a receiver for messages, or nil if there is none.
 func (t *callTable) first() (first *pendingCall) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -144,7 +145,7 @@ func (t *callTable) first() (first *pendingCall) {
 }
 
 // addRequest registers a request of the process with this raw id, and reports whether the id is valid and new. If there
-// are too many requests, the oldest are forgotten, and their responses are dropped.
+// are too many requests, the oldest is forgotten, and the response to it will be dropped.
 func (t *callTable) addRequest(id []byte) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -178,7 +179,7 @@ func (t *callTable) hasRequests() bool {
 	return len(t.processRequests) > 0
 }
 
-// hasCalls reports whether the process was sent a request that is not a greeting.
+// hasCalls reports whether any request was sent to the process after its greeting.
 func (t *callTable) hasCalls() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -192,8 +193,8 @@ func (t *callTable) countGreeting() {
 	t.greetings++
 }
 
-// retire stops accepting requests if the process has served this many tool calls and no request is in flight. It
-// reports whether it has just done so.
+// retire makes the table refuse further requests if no request is in flight and the number of tool calls has reached
+// the limit `after`. It reports whether this call of retire did so.
 func (t *callTable) retire(after int) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -216,7 +217,7 @@ func (t *callTable) remove(c *pendingCall) {
 	delete(t.byID, c.id)
 }
 
-// abandon removes a request whose answer may still arrive.
+// abandon removes a request, and remembers its id because the answer may still arrive.
 func (t *callTable) abandon(c *pendingCall) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -288,7 +289,7 @@ func (c *pendingCall) line() ([]byte, error) {
 	return frame(c.m.Raw, edits...)
 }
 
-// do sends a request and returns the answer with the client's id.
+// do sends a request and returns the answer, with the client's id in it.
 func (p *process) do(ctx context.Context, c *pendingCall, events func([]byte)) (*jsonrpc.Answer, error) {
 	defer c.queued.Close()
 	defer p.refuseQueued(c.events) // after this, no message is queued
@@ -327,7 +328,7 @@ func (c *pendingCall) withClientID(ctx context.Context, a *jsonrpc.Answer) (*jso
 	return addressed, nil
 }
 
-// await waits for the answer and passes on the messages that arrive before it.
+// await waits for the answer. It passes messages that arrive earlier than the answer to events.
 func (c *pendingCall) await(ctx context.Context, events func([]byte)) (*jsonrpc.Answer, error) {
 	for {
 		select {
@@ -340,7 +341,7 @@ func (c *pendingCall) await(ctx context.Context, events func([]byte)) (*jsonrpc.
 		case <-ctx.Done():
 		case <-c.proc.done:
 		}
-		// The answer may have arrived at the same time. In that case it is returned.
+		// The answer may have arrived at the same time. If so, it is returned.
 		select {
 		case r := <-c.result:
 			return c.drainEvents(r, events)
@@ -353,7 +354,7 @@ func (c *pendingCall) await(ctx context.Context, events func([]byte)) (*jsonrpc.
 	}
 }
 
-// drainEvents passes on the messages that arrived before the answer, and returns the answer.
+// drainEvents passes the messages that arrived earlier than the answer to events, and returns the answer.
 func (c *pendingCall) drainEvents(r callResult, events func([]byte)) (*jsonrpc.Answer, error) {
 	for {
 		select {
@@ -365,15 +366,15 @@ func (c *pendingCall) drainEvents(r callResult, events func([]byte)) (*jsonrpc.A
 	}
 }
 
-// recycle ends the process if it has served enough tool calls.
+// recycle ends the process if it has served its maximum number of tool calls.
 func (p *process) recycle() {
 	if !p.isGone() && p.calls.retire(p.server.cfg.Recycle) {
 		p.end(errRecycled)
 	}
 }
 
-// abandon notifies the process that a request is cancelled if the caller no longer waits for it. It sends no
-// cancellation for initialize, which MCP forbids, and none if the client has already sent one.
+// abandon sends the process a cancellation of a request if the caller no longer waits for the answer. It sends no
+// cancellation for initialize, because MCP forbids that, and none if the client has already sent one.
 func (p *process) abandon(ctx context.Context, c *pendingCall, err error) {
 	if errors.Is(err, upstream.ErrNeverSent) || c.m.Method == mcp.MethodInitialize || errors.Is(context.Cause(ctx), upstream.ErrCancelled) {
 		return
@@ -382,7 +383,7 @@ func (p *process) abandon(ctx context.Context, c *pendingCall, err error) {
 	p.reply(append(line, "}}\n"...))
 }
 
-// reply queues a line for whose result no caller waits, and reports whether it was queued. If the queue is full, the
+// reply queues a line without waiting until it is written, and reports whether it was queued. If the queue is full, the
 // line is dropped.
 func (p *process) reply(line []byte) bool {
 	select {

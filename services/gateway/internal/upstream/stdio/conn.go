@@ -21,7 +21,7 @@ const cancelGrace = 2 * time.Second
 type conn struct {
 	server *transport
 	host   *host
-	// modern reports whether the connection was opened without a session.
+	// modern means that the connection was opened without a session.
 	modern bool
 
 	mu      sync.Mutex
@@ -63,7 +63,7 @@ func (c *conn) Request(ctx context.Context, req upstream.Request, events func([]
 	return upstream.Answer{Message: answer}, err
 }
 
-// register registers a request with the process that will serve the request.
+// register registers a request with the process that will receive it.
 func (c *conn) register(ctx context.Context, m *jsonrpc.Message, memory *limits.Memory, events bool) (*pendingCall, error) {
 	for {
 		p, err := c.process(ctx)
@@ -76,8 +76,8 @@ func (c *conn) register(ctx context.Context, m *jsonrpc.Message, memory *limits.
 	}
 }
 
-// Notify implements upstream.Conn. It drops notifications/initialized, because a process gets that notification when it
-// starts.
+// Notify implements upstream.Conn. It drops notifications/initialized, because a process receives that notification
+// when it is started.
 func (c *conn) Notify(ctx context.Context, req upstream.Request) error {
 	m := req.Message
 	switch {
@@ -103,8 +103,8 @@ func (c *conn) Notify(ctx context.Context, req upstream.Request) error {
 	return p.send(ctx, line)
 }
 
-// requester returns the process to whose request a client's message belongs. The message is a response or progress. If
-// another process has replaced that process, requester returns an error.
+// requester returns the process whose request a client's message refers to. The message is a response or a progress
+// notification. If another process has replaced that process, requester returns an error.
 func (c *conn) requester(m *jsonrpc.Message) (*process, error) {
 	c.server.mu.Lock()
 	p := c.host.proc
@@ -131,7 +131,7 @@ func (c *conn) cancel(ctx context.Context, m *jsonrpc.Message) error {
 	return err
 }
 
-// Close implements upstream.Conn. It does not wait for the process, which other sessions may use.
+// Close implements upstream.Conn. It does not wait for the process to end, because other sessions may use the process.
 func (c *conn) Close(context.Context) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -147,7 +147,7 @@ func (c *conn) Close(context.Context) error {
 	return nil
 }
 
-// process returns the current process. Its errors are [upstream.ErrNeverSent], because the message was certainly not
+// process returns the current process. Its errors wrap [upstream.ErrNeverSent], because the message was certainly not
 // sent.
 func (c *conn) process(ctx context.Context) (*process, error) {
 	c.mu.Lock()
@@ -165,7 +165,7 @@ func (c *conn) process(ctx context.Context) (*process, error) {
 	case errors.Is(err, upstream.ErrNeverSent):
 		return nil, err
 	default:
-		return nil, upstream.WithClass(upstream.ErrNeverSent, "there is no process", err) // the class of a failed start is not the class of the message
+		return nil, upstream.WithClass(upstream.ErrNeverSent, "there is no process", err) // the message was not sent
 	}
 }
 
@@ -191,7 +191,7 @@ func (c *conn) removeFlight(f *flight) {
 	delete(c.flights, f)
 }
 
-// inFlight returns the request with this id key; nil if there is none.
+// inFlight returns the request with this id key, or nil if there is none.
 func (c *conn) inFlight(key string) (*flight, *pendingCall) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -34,7 +34,8 @@ func newRemoval(t *testing.T) *removal {
 	return r
 }
 
-// bornAfter waits until new files have a birth time after since, and returns the birth time of the last file.
+// bornAfter waits until new files have a birth time after since, and returns the birth time of the last file that it
+// has created.
 func (r *removal) bornAfter(since time.Time) time.Time {
 	r.t.Helper()
 	for {
@@ -71,8 +72,8 @@ func (r *removal) goes(path ...string) {
 	}
 }
 
-// Checks that files that the process has created are removed, and that older files stay even if the process has written
-// to them or renamed them.
+// Checks that files that the process has created are removed, and that older files are kept even if the process has
+// written to them or renamed them.
 func TestRemoveSince_OlderFilesStay(t *testing.T) {
 	r := newRemoval(t)
 	for _, name := range []string{"grown", "renamed", "linked"} {
@@ -95,7 +96,8 @@ func TestRemoveSince_OlderFilesStay(t *testing.T) {
 	r.goes(r.folder, "new")
 }
 
-// Checks that nothing outside of the folder is removed, whatever the program has put into the folder or in its place.
+// Checks that nothing outside of the folder is removed, regardless of what the program has put into the folder or in
+// place of the folder.
 func TestRemoveSince_NothingOutsideOfTheFolderIsRemoved(t *testing.T) {
 	r := newRemoval(t)
 	r.write(r.outside, "file")

@@ -49,9 +49,9 @@ func TestProcess_EndsWithItsWholeGroup(t *testing.T) {
 	}
 }
 
-// TestClose_DoesNotWaitForProcessesOutsideTheGroup checks that a process that has left the group and holds the pipes open
-// does not keep the server from closing. The limiter kills such a process if it has seen it start; such an attempt shows
-// nothing and is repeated.
+// TestClose_DoesNotWaitForProcessesOutsideTheGroup checks that the server closes even if a process that has left the
+// group keeps the pipes open. The limiter kills that process if it has seen the process start. In that case the attempt
+// proves nothing and is repeated.
 func TestClose_DoesNotWaitForProcessesOutsideTheGroup(t *testing.T) {
 	t.Parallel()
 	for range 20 {

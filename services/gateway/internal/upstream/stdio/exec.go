@@ -18,7 +18,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/sandbox"
 )
 
-// prepare returns the command of a process for a principal, and creates the folder of the process.
+// prepare returns the command for a principal's process, and creates the folder of the process.
 func (s *transport) prepare(key principal.Key, used *usedProgram) (c sandbox.Command, err error) {
 	c.Args = s.cfg.Command
 	if c.Dir, err = s.cfg.folder(key); err != nil {
@@ -68,8 +68,8 @@ func (c *Config) Program() (path string, env map[string]string, err error) {
 	return path, env, err
 }
 
-// existingFolders returns a PATH without the absolute folders that do not exist. Otherwise a process could create such
-// a folder and put programs into it that are found before others.
+// existingFolders returns a PATH without the absolute folders that do not exist. Otherwise a process could create one
+// of these folders and put programs into it that are found before the intended ones.
 func existingFolders(path string) string {
 	return strings.Join(slices.DeleteFunc(filepath.SplitList(path), func(dir string) bool {
 		info, err := os.Stat(dir)
@@ -105,13 +105,13 @@ func (c *Config) folder(key principal.Key) (string, error) {
 	return dir, nil
 }
 
-// inFolder reports whether name is a clean path to something inside a folder.
+// inFolder reports whether name is a clean relative path that does not lead out of a folder.
 func inFolder(name string) bool {
 	return filepath.IsLocal(name) && filepath.Clean(name) == name && name != "."
 }
 
-// removeFiles removes the given files if they exist. The process controls the folder, so it is an error if a link or a
-// folder is in the place of a file.
+// removeFiles removes the given files if they exist. A process controls the folder, so it is an error if a name refers
+// to a link or a folder instead of a file.
 func removeFiles(dir string, names []string) error {
 	if len(names) == 0 {
 		return nil
@@ -156,8 +156,8 @@ func (c *Config) environment(dir string) map[string]string {
 	return env
 }
 
-// findProgram returns the file of a program. That is name itself if name is absolute, and otherwise the first
-// executable file with that name in the absolute folders of path.
+// findProgram returns the file of a program: name itself if name is absolute, and otherwise the first executable file
+// called name in the absolute folders of path.
 func findProgram(name, path string) (string, error) {
 	if filepath.IsAbs(name) {
 		return name, executable(name)

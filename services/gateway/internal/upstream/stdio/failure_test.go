@@ -79,7 +79,7 @@ func TestOpen_WaitsNoLongerThanItsCaller(t *testing.T) {
 	}
 }
 
-// Checks that a caller gets the answer that a server is starting before its deadline, because its client may have the
+// Checks that a caller learns before its deadline that the server is still starting, because the client may have the
 // same deadline.
 func TestOpen_AnswersBeforeTheDeadlineWhileAServerStarts(t *testing.T) {
 	t.Parallel()
@@ -150,7 +150,7 @@ func TestRequest_EndsWhenTheProcessDoesNotRead(t *testing.T) {
 	one, two := r.open(t, ana), r.open(t, ana)
 	one.call(1, "deaf", nil)
 	large := one.begin(2, "info", map[string]string{"text": strings.Repeat("x", 1<<20)})
-	// The pipe can hold less than that, so no other message can be written.
+	// The pipe's buffer is smaller than that, so no other message can be written.
 	eventually.Holds(t, "a request behind the one that is stuck is never sent", func() bool {
 		brief, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 		defer cancel()

@@ -30,10 +30,11 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/sandbox"
 )
 
-// roleVariable is the variable that makes this test program a server. Its value names the behavior of the server.
+// roleVariable is the environment variable that makes this test program a server. Its value names the server's
+// behavior.
 const roleVariable = "FAKE_ROLE"
 
-// lifetime is the maximum lifetime of a process. It is longer than any test waits for the end of a process.
+// lifetime is the maximum lifetime of a process. It is longer than any test waits for a process to end.
 const lifetime = 2 * time.Minute
 
 func TestMain(m *testing.M) {
@@ -58,7 +59,7 @@ type fake struct {
 	replies      []string
 }
 
-// incoming is a message in the form in which the server reads it.
+// incoming is a message as the server reads it.
 type incoming struct {
 	ID     jsontext.Value `json:"id,omitzero"`
 	Method string         `json:"method"`
@@ -143,7 +144,7 @@ func (f *fake) initialize(m incoming) {
 	}
 }
 
-// era returns the server's role. For a server that changes its role, it is the content of a file in its folder.
+// era returns the server's role. For a server that changes its role, the role is the content of a file in its folder.
 func (f *fake) era() string {
 	if _, err := os.Stat("modern"); f.role == "changes" && err == nil {
 		return "modern"
@@ -176,7 +177,7 @@ func (f *fake) say(format string, args ...any) {
 	fmt.Printf(format+"\n", args...)
 }
 
-// answer answers a call with a result that has these members.
+// answer answers a call with a result that has the given members.
 func (f *fake) answer(id jsontext.Value, result map[string]string) {
 	raw, err := json.Marshal(result)
 	if err != nil {
@@ -287,8 +288,8 @@ func (f *fake) info() map[string]string {
 	}
 }
 
-// hold delays its answer until a call with the key "now" arrives. Then it answers all calls, the last one first, each
-// with its key.
+// hold delays its answer until a call with the key "now" arrives. It then answers all calls in reverse order, each with
+// its key.
 func (f *fake) hold(key string, id jsontext.Value) {
 	f.held[key] = id.Clone()
 	if key != "now" {
@@ -300,8 +301,8 @@ func (f *fake) hold(key string, id jsontext.Value) {
 	f.held = map[string]jsontext.Value{}
 }
 
-// progress sends progress for a call, without a token, and for a token that a client could have chosen. Then it sends a
-// log message and the answer.
+// progress sends progress for a call, without a token, and for a token that a client could have chosen. After that it
+// sends a log message and the answer.
 func (f *fake) progress(m incoming) {
 	note := func(token string, n int) {
 		f.say(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":%s,"progress":%d,"message":%q,"_meta":{"dev.sluice/x":1}}}`,
@@ -316,7 +317,7 @@ func (f *fake) progress(m incoming) {
 	f.answer(m.ID, map[string]string{"key": m.args()["key"]})
 }
 
-// noise writes messages that must be dropped while the call with this id is in flight.
+// noise writes messages that must be dropped while the call with the given id is in flight.
 func (f *fake) noise(id jsontext.Value) {
 	const forged = `"result":{"forged":"yes"}}`
 	f.say("this is not JSON")
@@ -336,7 +337,7 @@ func (f *fake) noise(id jsontext.Value) {
 }
 
 // breed starts a grandchild that ignores SIGTERM and keeps the pipes open. The grandchild is in the process's group, or
-// outside of it if escape is true.
+// outside of the group if escape is true.
 func (f *fake) breed(id jsontext.Value, escape bool) {
 	if escape {
 		f.answer(id, map[string]string{"pid": escapedSleeper()})
@@ -351,8 +352,8 @@ func (f *fake) breed(id jsontext.Value, escape bool) {
 	f.answer(id, map[string]string{"pid": strconv.Itoa(child.Process.Pid)})
 }
 
-// escapedSleeper starts a process in a session of its own that holds the pipes open, and returns its id. The parent of the
-// process ends at once, so that the process is not a descendant of this one.
+// escapedSleeper starts a process in its own session that keeps the pipes open, and returns its process id. The parent
+// of the started process ends immediately, so that the started process is not a descendant of this process.
 func escapedSleeper() string {
 	parent := exec.Command("sh", "-c", "setsid sleep 300 </dev/null >&3 2>&3 & echo $!")
 	parent.ExtraFiles = []*os.File{os.Stdout}

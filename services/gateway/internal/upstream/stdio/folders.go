@@ -13,13 +13,13 @@ import (
 )
 
 const (
-	// agentMark is the suffix of the file whose modification time is the time at which a process of an agent last used
-	// the agent's private folder. The file is next to the folder, where no process can change it.
+	// agentMark is the suffix of a file next to an agent's private folder. The modification time of the file records when
+	// a process of the agent last used the folder. No process can change the file there.
 	agentMark = ".agent"
 	// endedFolder is the suffix of a folder that is being removed.
 	endedFolder = ".ended"
-	// agentFolderTime is how long an unused private folder of an agent is stored. An agent that was ended can be
-	// restored for an hour, and an agent that waits for an approver may wait for days.
+	// agentFolderTime is how long an unused private folder of an agent is kept. It must be long, because an ended agent
+	// can be restored for an hour, and an agent may wait for an approver for days.
 	agentFolderTime = 30 * 24 * time.Hour
 	// sweepInterval is the time between two searches for unused folders.
 	sweepInterval = time.Hour

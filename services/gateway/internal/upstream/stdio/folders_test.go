@@ -29,7 +29,7 @@ func visited(t *testing.T, root string, key principal.Key) (folder string) {
 	return folder
 }
 
-// restFor changes the times of a folder so that it looks unused for a time.
+// restFor changes the times of a folder so that the folder looks unused for the given time.
 func restFor(t *testing.T, folder string, since time.Duration) {
 	t.Helper()
 	at := time.Now().Add(-since)
@@ -38,7 +38,7 @@ func restFor(t *testing.T, folder string, since time.Duration) {
 }
 
 // Checks that the folder of an agent that has ended is removed. The folders of agents that may be restored, of running
-// agents and of other principals stay.
+// agents and of other principals are kept.
 func TestFolders_OfEndedAgentsAreRemoved(t *testing.T) {
 	t.Parallel()
 	const kept = 30 * 24 * time.Hour

@@ -10,7 +10,7 @@ import (
 // groupsWork is true because this system can end a process together with everything that it has started.
 const groupsWork = true
 
-// signalGroup sends a signal to the group that p leads.
+// signalGroup sends a signal to the process group that p leads.
 func signalGroup(p *os.Process, sig syscall.Signal) {
 	_ = syscall.Kill(-p.Pid, sig) // fails only if no process is left
 }

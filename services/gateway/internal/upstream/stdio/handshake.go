@@ -10,14 +10,14 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// initialized is the notification that a process gets after it has answered initialize.
+// initialized is the notification that a process receives after it has answered initialize.
 const initialized = `{"jsonrpc":"2.0","method":"notifications/initialized"}` + "\n"
 
 // maxRefusal is the maximum length of a server's refusal in an error, in bytes.
 const maxRefusal = 512
 
-// greeting contains the requests with which a process is opened: first and, if the process refuses first, other. One of
-// them is initialize. The other one is server/discover, for a program without sessions (MCP 2026-07-28).
+// greeting contains the requests that open a process: first and, if the process refuses first, other. One request is
+// initialize. The other request is server/discover, for a program without sessions (MCP 2026-07-28).
 type greeting struct{ first, other *jsonrpc.Message }
 
 // greetingOf returns the greeting for a session that is opened with hello. It begins with the protocol family that the
@@ -38,7 +38,7 @@ func greetingOf(hello *jsonrpc.Message, known *protocolFamily) greeting {
 }
 
 // handshake greets a process that was just started. If handshake fails, it returns after the process has ended. Only a
-// small answer is accepted, because the answer is stored as long as the process lives.
+// small answer is accepted, because it is stored as long as the process runs.
 func (p *process) handshake(with greeting) error {
 	ctx, cancel := p.starting.begin(p.server.cfg.Start)
 	defer cancel()
@@ -98,7 +98,8 @@ func (p *process) sendGreeting(ctx context.Context, hello *jsonrpc.Message) (*js
 	return p.do(ctx, p.register(hello, nil, false), nil)
 }
 
-// greetingFor returns the process's answer to its greeting with the id of another session's hello.
+// greetingFor returns the answer that the process gave to its greeting, with the id of hello, which another session
+// sent.
 func (p *process) greetingFor(hello *jsonrpc.Message) (*jsonrpc.Answer, error) {
 	answer, err := p.hello.WithID(hello.ID.Of(hello.Raw))
 	if err != nil {
@@ -107,7 +108,7 @@ func (p *process) greetingFor(hello *jsonrpc.Message) (*jsonrpc.Answer, error) {
 	return answer, nil
 }
 
-// protocolFamily describes the protocol family that the server's processes speak. The next process is greeted in that
+// protocolFamily describes the protocol family that the server's processes speak. The next process is greeted in this
 // family first.
 type protocolFamily struct {
 	// refusal is the answer to initialize of a server that speaks only 2026-07-28. It is nil for a server with

@@ -31,14 +31,14 @@ var (
 	ben = principal.Key{Tenant: "default", Subject: "ben"}
 )
 
-// soon is much less than the timeout of a call in these tests, and much longer than a call takes. patience limits work
-// that should take no time.
+// soon is much less than the timeout of a call in these tests, and much longer than a call takes. patience is the
+// timeout for work that should take almost no time.
 const (
 	soon     = 5 * time.Second
 	patience = 3 * time.Minute
 )
 
-// logbook is a log that can be read while it is being written.
+// logbook is a log that can be read while entries are added.
 type logbook struct {
 	mu  sync.Mutex
 	buf bytes.Buffer
@@ -139,7 +139,7 @@ func (s session) try(id any, tool string, args map[string]string) (upstream.Answ
 	return s.conn.Request(ctx, toolCall(id, tool, args), nil)
 }
 
-// begin calls a tool and does not wait for the answer.
+// begin calls a tool without waiting for the answer.
 func (s session) begin(id any, tool string, args map[string]string) <-chan outcome {
 	done := make(chan outcome, 1)
 	go func() {
@@ -211,7 +211,8 @@ func isAlive(pid string) bool {
 	return !strings.HasPrefix(state, "Z") && !strings.HasPrefix(state, "X")
 }
 
-// mustBeAlive fails a test that would otherwise pass only because a process never ran.
+// mustBeAlive fails the test if a process does not run, because the test could otherwise pass although the process
+// never ran.
 func mustBeAlive(t *testing.T, pid string) {
 	t.Helper()
 	if _, err := strconv.Atoi(pid); err != nil || !isAlive(pid) {

@@ -12,16 +12,16 @@ import (
 )
 
 const (
-	// quickStarts is the number of quick starts in a row that need no pause. Each further start waits for
-	// startInterval, which doubles up to doublings times, because a start uses much of the processor.
+	// quickStarts is the number of quick starts in a row that need no pause. The pause before each further start begins at
+	// startInterval and doubles up to doublings times, because a start uses much processor time.
 	quickStarts   = 3
 	startInterval = time.Second
 	doublings     = 3
-	// steadyAfter is the time after a start from which on the next start no longer counts as quick.
+	// steadyAfter is the time after a start after which the next start no longer counts as quick.
 	steadyAfter = 10 * time.Second
 )
 
-// Reasons for which the gateway ends a process without a fault.
+// Reasons for which the gateway ends a process although nothing failed.
 var (
 	errIdle     = errors.New("no session is open")
 	errRecycled = errors.New("it has served the configured number of calls")
@@ -31,19 +31,18 @@ var (
 // transport.mu.
 type host struct {
 	key principal.Key
-	// accounts are the quotas against which the process counts.
+	// accounts are the quotas to which the process is charged.
 	accounts principal.Accounts
-	// room identifies the budget against which the lines of the host's processes count: the principal's budget, or the
-	// server's own budget if the server is shared. It contains no memory itself.
+	// room identifies the memory budget to which lines from the host's processes are charged: the principal's budget, or
+	// the server's own budget if the server is shared. No memory is reserved in room itself.
 	room *limits.Memory
 	// conns is the number of sessions that are open or being opened.
 	conns int
 	// proc is the newest process, which may have ended. It is used while start is nil.
 	proc *process
-	// start is the start that is in progress; nil if there is none.
+	// start is the start that is in progress. It is nil if there is none.
 	start *startup
-	// greeting is the greeting that the server accepted. A process that replaces another one must look the same to open
-	// sessions.
+	// greeting is the greeting that the server accepted. A replacement process must look the same to open sessions.
 	greeting greeting
 	// startedAt is the time of the last start, and quick is the number of quick starts in a row.
 	startedAt time.Time
@@ -72,8 +71,8 @@ func (h *host) stopIdle() {
 	}
 }
 
-// addSession returns the host for a principal and counts a session on it. has is the principal's memory budget for the
-// first answer of the session.
+// addSession returns the host for a principal and counts a session on it. memory is the principal's memory budget for
+// the first answer in the session.
 func (s *transport) addSession(key principal.Key, memory *limits.Memory) (*host, error) {
 	if key.Tenant == "" || key.Subject == "" {
 		return nil, fmt.Errorf("%w: the session has no principal", upstream.ErrNeverSent)
@@ -107,8 +106,8 @@ func (s *transport) addSession(key principal.Key, memory *limits.Memory) (*host,
 	return h, nil
 }
 
-// admit counts a process for a caller that has none. Errors are [upstream.ErrBusy], or a [*quota.FullError] that names
-// the exhausted quota. The caller holds the lock.
+// admit counts a new process for a caller that has no process. Errors are [upstream.ErrBusy], or a [*quota.FullError]
+// that names the exhausted quota. The caller holds the lock.
 func (s *transport) admit(accounts *principal.Accounts) error {
 	if len(s.hosts) >= s.cfg.MaxProcesses {
 		return fmt.Errorf("%w: all %d processes of this server are in use (processes)", upstream.ErrBusy, s.cfg.MaxProcesses)
@@ -122,7 +121,7 @@ func (s *transport) admit(accounts *principal.Accounts) error {
 // removeHost removes a host whose process has ended. The caller holds the lock.
 func (s *transport) removeHost(h *host) {
 	if s.hosts[h.key] != h {
-		return // the host was already removed, and another one has replaced it
+		return // another host has already replaced it
 	}
 	delete(s.hosts, h.key)
 	if !s.cfg.Shared {
@@ -130,18 +129,18 @@ func (s *transport) removeHost(h *host) {
 	}
 }
 
-// hasOne reports whether the host serves exactly one session. In that case messages that belong to no request are for
-// the client of that session.
+// hasOne reports whether the host serves exactly one session. If so, messages that belong to no request are for the
+// client of that session.
 func (h *host) hasOne(s *transport) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return !s.cfg.Shared && h.conns == 1
 }
 
-// ownIdle is how long a process lives after the gateway has used it to list the server's tools.
+// ownIdle is how long a process stays idle after the gateway has used it to list the server's tools.
 const ownIdle = 2 * time.Second
 
-// removeSession reverses join.
+// removeSession reverses addSession.
 func (s *transport) removeSession(h *host) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -154,8 +153,8 @@ func (s *transport) removeSession(h *host) {
 	}
 }
 
-// expire ends the process of a host without sessions. When it is called again, it removes the host. No other process
-// may be started in the process's folder until the process has ended.
+// expire ends the process of a host without sessions. Once the process has ended, the next call of expire removes the
+// host. Until then, no other process may be started in the same folder.
 func (s *transport) expire(h *host) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -171,8 +170,8 @@ func (s *transport) expire(h *host) {
 	}
 }
 
-// acquire returns the host's process, and starts one if there is none. with is the greeting of a session that is being
-// opened; it is empty for an open session. Errors are those of Transport.Open.
+// acquire returns the host's process, and starts one if there is none. The argument `with` is the greeting of a session
+// that is being opened. It is empty for an open session. Errors are the same as for Transport.Open.
 func (s *transport) acquire(ctx context.Context, h *host, with greeting) (*process, error) {
 	s.mu.Lock()
 	if s.closed {
@@ -206,12 +205,12 @@ func (s *transport) acquire(ctx context.Context, h *host, with greeting) (*proce
 	}
 }
 
-// begin begins a start, unless there were too many starts recently.
+// begin begins to start a process, unless there were too many starts recently.
 func (s *transport) begin(h *host, with greeting) error {
 	now := time.Now()
 	since := now.Sub(h.startedAt)
 	if h.failure == nil && h.proc != nil && h.proc.calls.isRetired() || errors.Is(h.failure, errInstall) {
-		h.quick = 0 // the gateway has ended the process, or an installation has failed, which has pauses of its own
+		h.quick = 0 // the gateway has ended the process, or an installation has failed, which is followed by its own pause
 	}
 	if err := h.limited.check(); err != nil {
 		return fmt.Errorf("%w: server %q: %w", upstream.ErrNeverSent, s.cfg.Name, err)
@@ -316,7 +315,8 @@ func (s *transport) closedError() error {
 	return fmt.Errorf("%w: server %q: %w", upstream.ErrNeverSent, s.cfg.Name, upstream.ErrShutdown)
 }
 
-// waitError returns the error for a caller whose context ended while it waited for work that was already in progress.
+// waitError returns the error for a caller whose context ended while the caller waited for work that was already in
+// progress.
 func (s *transport) waitError(ctx context.Context) error {
 	class := upstream.ErrNoAnswer
 	if errors.Is(context.Cause(ctx), context.DeadlineExceeded) {

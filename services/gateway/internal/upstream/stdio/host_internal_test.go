@@ -7,7 +7,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// TestPause_GrowsWithQuickStarts checks that quick starts in a row wait longer and longer.
+// TestPause_GrowsWithQuickStarts checks that the pauses between quick starts in a row become longer and longer.
 func TestPause_GrowsWithQuickStarts(t *testing.T) {
 	for quick, want := range map[int]time.Duration{
 		0: 0, 2: 0, 3: time.Second, 4: 2 * time.Second, 5: 4 * time.Second, 6: 8 * time.Second, 7: 8 * time.Second, 1 << 40: 8 * time.Second,

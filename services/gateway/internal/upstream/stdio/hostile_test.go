@@ -42,7 +42,7 @@ func TestRequest_RemovesReservedMembersFromAnswers(t *testing.T) {
 	}
 }
 
-// Case U1. Checks that messages that belong to no request are dropped and logged once for each reason.
+// Case U1. Checks that messages that belong to no request are dropped, and that each reason is logged only once.
 func TestRequest_DropsMessagesThatBelongToNoRequest(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "good", nil)
@@ -61,7 +61,7 @@ func TestRequest_DropsMessagesThatBelongToNoRequest(t *testing.T) {
 	}
 }
 
-// Case U1. Checks that the gateway answers requests of the server that no client can receive.
+// Case U1. Checks that the gateway itself answers requests of the server that no client can receive.
 func TestRequest_GatewayAnswersServerRequests(t *testing.T) {
 	t.Parallel()
 	s := newRig(t, "good", nil).open(t, ana)
@@ -135,8 +135,8 @@ func TestRequest_RedactsSecretsInAnswers(t *testing.T) {
 	}
 }
 
-// Case S1. Checks that the log says why a process did not start, because a process that was sent no call cannot quote
-// one. Later lines of the process are logged only at level debug.
+// Case S1. Checks that the log quotes the output of a process that did not start. This is safe because the process has
+// not received any call whose arguments it could print. Later lines of a process are logged only at level debug.
 func TestLog_ContainsStandardErrorBeforeTheFirstCall(t *testing.T) {
 	t.Parallel()
 	logged := func(r *rig, text string) (warned bool) {
@@ -181,7 +181,7 @@ func TestLog_StandardErrorIsRateLimited(t *testing.T) {
 	}
 }
 
-// Case U1. Checks that the total size of messages before an answer is limited, too.
+// Case U1. Checks that the total size of the messages before an answer is limited.
 func TestRequest_LimitsSizeOfMessagesBeforeAnswer(t *testing.T) {
 	t.Parallel()
 	const most = 64 << 20
@@ -192,7 +192,7 @@ func TestRequest_LimitsSizeOfMessagesBeforeAnswer(t *testing.T) {
 	if !errors.Is(err, upstream.ErrNoAnswer) || !strings.Contains(err.Error(), "came before the answer") || bytes > most {
 		t.Errorf("after %d bytes the error is %v, want ErrNoAnswer", bytes, err)
 	}
-	// The process continues for a while after its call has ended, on a busy machine even for long.
+	// The process continues for a while after its call has ended. On a busy machine this may take long.
 	if _, err = s.conn.Request(t.Context(), toolCall(2, "info", nil), nil); err == nil || !strings.Contains(err.Error(), "unexpected messages") {
 		t.Errorf("the error is %v, want it to say that the process was ended", err)
 	}
@@ -221,8 +221,8 @@ func TestRequest_LimitsNumberOfMessagesBeforeAnswer(t *testing.T) {
 	s.call(5, "info", nil)
 }
 
-// Case X3. Checks that late answers to abandoned calls of one
-// principal do not end a process that others share.
+// Case X3. Checks that late answers to the abandoned calls of one principal do not end a process that other principals
+// share.
 func TestRequest_AbandonedCallsDoNotEndASharedProcess(t *testing.T) {
 	r := newRig(t, "good", func(c *stdio.Config) { c.Shared = true })
 	bens := r.open(t, ben)

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// maxInstall is how long a start waits for another installation of its package. It is the longest installation time
+// maxInstall is how long a start waits for another installation of its package. It equals the longest installation time
 // that can be configured.
 const maxInstall = 30 * time.Minute
 
@@ -30,7 +30,7 @@ type install struct {
 }
 
 // wait waits for the lock of a package and returns the function that releases the lock. An empty name needs no lock.
-// Errors are the cause of ctx, or say that maxInstall is over.
+// The error is the cause of ctx, or says that maxInstall has passed.
 func (i *Installs) wait(ctx context.Context, name string) (done func(), err error) {
 	if name == "" {
 		return func() {}, nil
@@ -74,8 +74,8 @@ func (i *Installs) removeWaiter(name string) {
 	}
 }
 
-// selfInstallers are the programs that install a package before they run it. The value lists the arguments that cause
-// that. If it is empty, the program always does so.
+// selfInstallers are the programs that install a package before they run it. The value lists the arguments that make
+// the program do so. If the value is empty, the program always does so.
 var selfInstallers = map[string][][]string{
 	"npx": nil, "pnpx": nil, "bunx": nil, "uvx": nil,
 	"npm": {{"exec"}, {"x"}}, "pnpm": {{"dlx"}}, "yarn": {{"dlx"}}, "bun": {{"x"}}, "pipx": {{"run"}}, "uv": {{"tool", "run"}, {"run"}},
@@ -104,8 +104,8 @@ func packageOf(command []string) string {
 	return program + " " + firstPackage(args)
 }
 
-// firstPackage returns the package that the first such flag names. Without such a flag, it returns the first argument
-// that is not a flag.
+// firstPackage returns the package that the first of packageFlags in args names. Without such a flag, it returns the
+// first argument that is not a flag.
 func firstPackage(args []string) string {
 	first := ""
 	for i, arg := range args {

@@ -20,8 +20,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// installs is the text of a program that replaces npm. It records each run in TALLY, and installs a package whose
-// program is this test.
+// installs is the source of a program that replaces npm. It records each run in the file TALLY, and installs a package
+// whose program is this test program.
 const installs = `#!/bin/sh
 echo run >> TALLY
 sleep 0.2
@@ -33,7 +33,7 @@ chmod +x node_modules/server/cli
 ln -s ../server/cli node_modules/.bin/server
 `
 
-// installing is a server whose package is installed by the program installs.
+// installing is a server whose package is installed by the program `installs` instead of npm.
 type installing struct {
 	*rig
 	folder, tally string
@@ -189,7 +189,7 @@ func TestInstall_ExactVersionIsNotRenewed(t *testing.T) {
 	}
 }
 
-// age makes installations look older than a day.
+// age makes installations look more than a day old.
 func age(t *testing.T, folders []string) {
 	t.Helper()
 	old := time.Now().Add(-25 * time.Hour)

@@ -16,8 +16,8 @@ type Limits struct {
 	Tasks int
 	// Memory is the maximum memory of all these processes together, in bytes.
 	Memory int64
-	// Disk is the maximum size of a private folder, in bytes. A file counts with the size of its blocks, and each file
-	// and folder with at least 4 KiB. A folder that is configured with Dir has no limit.
+	// Disk is the maximum size of a private folder, in bytes. A file counts with the size of its blocks. Each file and
+	// folder counts with at least 4 KiB. A folder that is configured with Dir has no limit.
 	Disk int64
 }
 
@@ -26,7 +26,7 @@ func DefaultLimits() Limits { return Limits{Tasks: 512, Memory: 2 << 30, Disk: 2
 
 const (
 	// limitPause is the pause before the next start after a process has reached a limit. It doubles with each further
-	// process that reaches a limit, up to limitDoublings times. It is reset after limitForgotten without such a
+	// process that reaches a limit, up to limitDoublings times. The pause is reset after limitForgotten without such a
 	// process.
 	limitPause     = 5 * time.Second
 	limitDoublings = 5
@@ -97,8 +97,8 @@ func (p *process) guard() {
 	}
 }
 
-// overLimit returns the limit because of which the process has ended; nil if there is none. It checks the limits again,
-// because the kernel may have ended the process before the next regular check.
+// overLimit returns the limit because of which the process has ended, or nil if no limit was the cause. It checks the
+// limits again, because the kernel may have ended the process before the next regular check.
 func (p *process) overLimit() *upstream.LimitError {
 	if limit, ok := errors.AsType[*upstream.LimitError](p.reason); ok {
 		return limit
@@ -110,7 +110,7 @@ func (p *process) overLimit() *upstream.LimitError {
 	return limit
 }
 
-// settleLimit records that the process has ended because of a limit, if that is the case.
+// settleLimit checks whether the process has ended because of a limit, and records it if so.
 func (p *process) settleLimit() {
 	limit := p.overLimit()
 	if limit == nil {

@@ -19,7 +19,7 @@ type listener struct {
 	queued *limits.Memory
 }
 
-// Listen implements upstream.Conn. It continues if another process replaces the session's process.
+// Listen implements upstream.Conn. The listener stays registered if another process replaces the session's process.
 func (c *conn) Listen(ctx context.Context, to upstream.Listener) error {
 	l := &listener{messages: make(chan []byte, eventQueue), queued: to.Room.Sibling()}
 	defer l.queued.Close()
@@ -44,7 +44,7 @@ func (c *conn) Listen(ctx context.Context, to upstream.Listener) error {
 	}
 }
 
-// errUnheard means that a process has no listener any more.
+// errUnheard means that a process no longer has a listener.
 var errUnheard = errors.New("the process has no listener")
 
 // addListener registers a listener for the processes of the session, and reports whether the session is open.
@@ -74,7 +74,7 @@ func (c *conn) removeListener(l *listener) {
 	}
 }
 
-// queue queues a message, and reports whether there was room for it.
+// queue queues a message, and reports whether there was enough memory and a free slot for it.
 func (l *listener) queue(message []byte) bool {
 	if len(message) > maxEvent || !l.queued.Add(len(message)) {
 		return false

@@ -16,8 +16,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// listen lets a session listen. It returns a channel with the messages, a function that stops listening, and a channel
-// with the error.
+// listen starts listening in a session. It returns a channel for the received messages, a function that stops
+// listening, and a channel for the error of Listen.
 func (s session) listen(memory *limits.Memory) (heard chan string, hangUp func(), ended chan error) {
 	s.t.Helper()
 	ctx, cancel := context.WithCancel(s.t.Context())
@@ -42,8 +42,8 @@ const (
 	rooted  = `{"jsonrpc":"2.0","id":42,"method":"roots/list"}`
 )
 
-// Checks that messages outside of requests are sent to the only session. If there are several sessions, or the process
-// is shared, sessions get only notifications about the server itself.
+// Checks that messages outside of requests are sent to the only session. If there are several sessions, or if the
+// process is shared, sessions receive only notifications about the server itself.
 func TestListen_ReceivesMessagesOutsideOfRequests(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -97,8 +97,8 @@ func TestListen_ReceivesMessagesOutsideOfRequests(t *testing.T) {
 	}
 }
 
-// Checks that a listener that stops, or whose session is closed, gets no more messages, and that a listener gets the
-// messages of a process that replaces another one.
+// Checks that a listener gets no more messages after it stops or its session is closed, and that a listener also gets
+// the messages of a replacement process.
 func TestListen_StoppedListenerReceivesNothing(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "good", nil)
@@ -130,8 +130,8 @@ func TestListen_StoppedListenerReceivesNothing(t *testing.T) {
 	}
 }
 
-// Checks that requests of a process end with the process: the client is sent a cancellation, and the next process gets
-// no responses to them.
+// Checks that when a process ends, the client gets a cancellation of each open request of the process, and that the
+// next process gets no responses to these requests.
 func TestListen_RequestsEndWithTheirProcess(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "good", nil)
@@ -159,8 +159,8 @@ func TestListen_RequestsEndWithTheirProcess(t *testing.T) {
 	}
 }
 
-// Case U1. Checks that a request of a shared process is sent to no client, whatever its method is, and that the process
-// gets exactly one refusal.
+// Case U1. Checks that no request of a shared process is sent to a client, regardless of the method, and that the
+// process gets exactly one refusal.
 func TestListen_RequestsOfASharedProcessAreRefused(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "good", func(c *stdio.Config) { c.Shared = true })

@@ -18,7 +18,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// client is a client of requests without a session.
+// client is the client description in requests without a session.
 var client = &upstream.Client{Name: "c", Version: "2"}
 
 // discover opens a connection without a session.
@@ -29,8 +29,8 @@ func (r *rig) discover(t *testing.T, key principal.Key) (upstream.Conn, upstream
 	return r.Open(ctx, key, upstream.Discover(client).Request("", nil))
 }
 
-// Checks that a server that speaks only 2026-07-28 is found out by its refusal of initialize, and that its later
-// processes are greeted once with server/discover.
+// Checks that the gateway detects from the refusal of initialize that a server speaks only 2026-07-28, and that later
+// processes get only one greeting, which is server/discover.
 func TestOpen_ServerWithoutSessionsIsGreetedWithDiscover(t *testing.T) {
 	t.Parallel()
 	for name, first := range map[string]bool{"a session first": true, "without one first": false} {
@@ -80,8 +80,8 @@ func TestOpen_ServerWithoutSessionsIsGreetedWithDiscover(t *testing.T) {
 	}
 }
 
-// Checks that a server with sessions is known as one after its first process was started, and that a client without a
-// session then starts no process.
+// Checks that after the first process of a server has shown that the server has sessions, a client without a session no
+// longer starts a process.
 func TestOpen_ServerWithSessionsStartsNoProcessForDiscover(t *testing.T) {
 	t.Parallel()
 	for name, first := range map[string]bool{"known": true, "not known": false} {
@@ -103,8 +103,8 @@ func TestOpen_ServerWithSessionsStartsNoProcessForDiscover(t *testing.T) {
 	}
 }
 
-// Checks that the notifications of a subscription have the client's id of the subscription, and are sent only to that
-// client.
+// Checks that the notifications of a subscription contain the subscription id that the client has chosen, and are sent
+// only to that client.
 func TestRequest_SubscriptionReceivesItsNotifications(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "modern", nil)
@@ -145,8 +145,8 @@ func TestRequest_SubscriptionReceivesItsNotifications(t *testing.T) {
 	}
 }
 
-// Checks that a program may change between having sessions and having none. Open connections then end, and new ones use
-// the new protocol family. Processes of other callers are not affected.
+// Checks that a program may change its protocol family. After such a change, open connections end, new connections use
+// the new family, and processes of other callers are not affected.
 func TestOpen_ServerMayChangeItsProtocolFamily(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "changes", nil)

@@ -19,7 +19,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/sandbox"
 )
 
-// npmFlags make npm work in the given folder, whatever its configuration says, and report errors in few lines.
+// npmFlags make npm work in the given folder regardless of its configuration, and report errors in few lines.
 var npmFlags = []string{
 	"--no-global", "--no-workspaces", "--no-dry-run", "--bin-links", "--no-audit", "--no-fund", "--no-update-notifier", "--no-progress", "--color=false",
 	"--loglevel=warn", "--logs-max=0",
@@ -34,7 +34,7 @@ type npmError struct {
 
 func (e *npmError) Error() string { return fmt.Sprintf("npm ended, %s: %s", e.state, e.reason) }
 
-// install installs the package after it has waited until no other server installs the same package.
+// install waits until no other server installs the same package, and then installs the package.
 func (p *program) install() (*npx.Installed, error) {
 	s := p.server
 	done, err := s.installs.wait(s.closing, s.installed)
@@ -99,7 +99,8 @@ func (p *program) npm(ctx context.Context, box *sandbox.Sandbox, to *npx.Attempt
 	return r.run(ctx)
 }
 
-// command returns the command for npm. Of the server's environment, npm gets only Install.Env and PATH.
+// command returns the command for npm. The environment of npm contains only Install.Env and PATH of the server's
+// environment.
 func (p *program) command(to *npx.Attempt, args []string) sandbox.Command {
 	env := maps.Clone(p.Env)
 	env["PATH"], env["HOME"], env["TMPDIR"] = p.server.cfg.environment("")["PATH"], to.Home(), to.Temporary()
@@ -117,10 +118,10 @@ type npmRun struct {
 	output *os.File
 	group  *proclimit.Group
 	disk   *disk
-	// exited is closed when npm has ended, and heard when its output has ended.
+	// exited is closed when npm has ended, and outputEnded when its output has ended.
 	exited, outputEnded chan struct{}
 	lastLines           stderrTail
-	// reasons are the lines in which npm has printed the reason of its failure.
+	// reasons contains the lines in which npm has printed why it failed.
 	reasons []string
 }
 
@@ -149,7 +150,7 @@ func (r *npmRun) run(ctx context.Context) error {
 	switch {
 	case reason != nil:
 		return reason
-	case err != nil && len(r.reasons) == 0: // awaitExit may lose the status; then Commit checks the result
+	case err != nil && len(r.reasons) == 0: // awaitExit may lose the status; in that case Commit checks the result
 		return nil
 	case err != nil, !state.Success():
 		return &npmError{state, r.reasonText()}
@@ -206,10 +207,10 @@ func (r *npmRun) listen(ctx context.Context) {
 
 const maxReasons = 8
 
-// ignoredLines are texts of lines in npm's errors that do not contain the reason.
+// ignoredLines are texts that identify those lines of npm's errors that do not say why npm failed.
 var ignoredLines = []string{"A complete log of this run", "Log files were not written", "Note that you can also install from a", "tarball, folder, http url, or git folder"}
 
-// note stores a line in which npm has printed the reason of its failure.
+// note stores a line if npm has printed in it why it failed.
 func (r *npmRun) note(line string) {
 	text, is := strings.CutPrefix(line, "npm error ")
 	if !is {

@@ -15,17 +15,17 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// maxDropped is the maximum size of dropped messages of a process in a minute, in bytes.
+// maxDropped is how many bytes of messages may be dropped per process and minute.
 const maxDropped = 4 * upstream.MaxStream
 
-// outgoing is a line whose sender waits until the line was written.
+// outgoing is a line whose sender waits until the line is written.
 type outgoing struct {
 	line []byte
 	// done receives the result. It is buffered.
 	done chan error
 }
 
-// write writes all messages to the process, one per line. A line that was begun is completed even if its sender no
+// write writes all messages to the process, one per line. A partly written line is completed even if its sender no
 // longer waits.
 func (p *process) write() {
 	for {
@@ -63,7 +63,7 @@ func (p *process) writeLine(line []byte) error {
 	return upstream.ErrNoAnswer
 }
 
-// send writes a line to the process and waits for the result. Errors are those of Conn.Request.
+// send writes a line to the process and waits for the result. Errors are the same as for Conn.Request.
 func (p *process) send(ctx context.Context, line []byte) error {
 	late := func() error {
 		return fmt.Errorf("%w: server %q: %w", upstream.ErrNeverSent, p.server.cfg.Name, context.Cause(ctx))
@@ -95,14 +95,14 @@ func (p *process) ended(ctx context.Context, class error) error {
 	select {
 	case <-p.done:
 		return fmt.Errorf("%w: %w", class, p.cause)
-	case <-ctx.Done(): // the caller does not wait until the cause is known
+	case <-ctx.Done(): // the caller no longer waits for the cause
 		return fmt.Errorf("%w: server %q is ending", class, p.server.cfg.Name)
 	}
 }
 
-// frame encodes a message as one line, because messages are separated by line breaks. In a message, line breaks can
-// only be between tokens, where a space means the same. U+0085, U+2028 and U+2029 can only be in strings. Some readers
-// take them for line breaks, so they are escaped.
+// frame encodes a message as one line, because messages are separated by line breaks. Line breaks in a message can
+// occur only between tokens, where a space means the same. U+0085, U+2028 and U+2029 can occur only in strings. Some
+// parsers treat these characters as line breaks, so frame escapes them.
 func frame(message []byte, edits ...jsonrpc.Edit) ([]byte, error) {
 	spliced, err := jsonrpc.ApplyEdits(message, edits...)
 	if err != nil {
@@ -137,7 +137,7 @@ func (p *process) read() {
 		}
 		switch {
 		case errors.Is(err, limits.ErrMemory):
-			return // no session needs the line any more
+			return // no session needs further lines
 		case errors.Is(err, errLongLine):
 			p.end(fmt.Errorf("it wrote a line of more than %d bytes", lines.limit))
 			return
@@ -157,8 +157,9 @@ func (p *process) read() {
 	}
 }
 
-// memory returns the buffer for long lines of the process. They count against the host's principal, because the request
-// to which a line belongs is known only after the line was read. While the budget is exhausted, no more is read.
+// memory returns the buffer for long lines of the process. Lines are charged to the host's principal, because the
+// request to which a line belongs is not known until the line is read. While the budget is exhausted, nothing more is
+// read.
 func (p *process) memory(limit int) *bodyreader.Memory {
 	return bodyreader.New(p.reading, p.room, limit+len("\r\n"))
 }
@@ -169,7 +170,8 @@ var errLongLine = errors.New("the line is too long")
 type lineReader struct {
 	r     *bufio.Reader
 	limit int
-	// long contains a line that is larger than the buffer of r. If own is true, the memory of the line is not reused.
+	// long contains a line that is larger than the buffer of r. If own is true, the memory of the current line is not
+	// reused.
 	long *bodyreader.Memory
 	own  bool
 }

@@ -22,18 +22,18 @@ import (
 const (
 	// killAfter is the time between SIGTERM and SIGKILL.
 	killAfter = 2 * time.Second
-	// settleTime is how long a process may take to end by itself after the process or the gateway has closed a pipe.
-	// MCP 2025-11-25, Shutdown, requires such a time. A process that was about to exit can report its status meanwhile.
+	// settleTime is how long a process may take to end by itself after the process or the gateway has closed a pipe. MCP
+	// 2025-11-25, Shutdown, requires this grace period. It allows a process that was about to exit to report its status.
 	settleTime = 500 * time.Millisecond
 	// statusTime is how long the gateway waits for the exit status of a process that has closed a pipe. On a busy
 	// machine, the end of a process in namespaces takes longer than settleTime.
 	statusTime = 2 * time.Second
-	// drainTime is how long the rest of the output is read after the process and its group have ended. Only a
-	// grandchild that has left the group can keep a pipe open for so long.
+	// drainTime is how long the rest of the output is read after the process and its group have ended. Only a grandchild
+	// that has left the group can keep a pipe open after that.
 	drainTime = time.Second
 )
 
-// process is one child process with its group. It is controlled by the goroutine in supervise.
+// process is one child process with its process group. The goroutine in supervise controls it.
 type process struct {
 	server  *transport
 	host    *host
@@ -42,8 +42,8 @@ type process struct {
 	started time.Time
 
 	stdin, stdout, stderr *os.File
-	// lines contains messages whose senders wait until they were written. replies contains messages of the gateway for
-	// which no goroutine waits.
+	// lines contains messages whose senders wait until the messages are written. replies contains messages of the gateway
+	// for which no sender waits.
 	lines     chan outgoing
 	replies   chan []byte
 	piping    sync.WaitGroup
@@ -56,12 +56,12 @@ type process struct {
 	// program is the installed package that the process runs; nil for any other program.
 	program *usedProgram
 
-	// endings receives the reason why the process must end. The first reason counts.
+	// endings receives the reason why the process must end. Only the first reason counts.
 	endings chan ending
-	// exited is closed when the process has ended. writeEnded is closed when no more is written to it. done is closed
-	// when its output has ended and its group is dead.
+	// exited is closed when the process has ended. writeEnded is closed when nothing more is written to the process. done
+	// is closed when the process's output has ended and its group is dead.
 	exited, writeEnded, done chan struct{}
-	// reason is the reason why the gateway ended the process; nil if the process ended by itself.
+	// reason is why the gateway ended the process. It is nil if the process ended by itself.
 	reason error
 	// cause describes how the process ended. It is set before done is closed.
 	cause error
@@ -73,8 +73,8 @@ type process struct {
 	calls   callTable
 	// drops contains the number of dropped messages by reason. Only the reader uses it.
 	drops map[string]int
-	// greeting is the greeting of the process, and hello is its answer. modern reports whether the greeting was
-	// server/discover of 2026-07-28. They are set before the process is used.
+	// greeting is the greeting of the process, and hello is the answer to it. modern means that the greeting was
+	// server/discover of 2026-07-28. These fields are set before the process is used.
 	greeting greeting
 	hello    *jsonrpc.Answer
 	modern   atomic.Bool
@@ -83,7 +83,7 @@ type process struct {
 // ending is a request to end a process.
 type ending struct {
 	reason error
-	// broken reports whether the process itself closed a pipe, most likely because it is about to exit.
+	// broken means that the process itself closed a pipe, most likely because it is about to exit.
 	broken bool
 }
 
@@ -211,7 +211,8 @@ func (p *process) stop() {
 	}
 }
 
-// untilEnd returns the reason why the process must end; nil if it has ended by itself.
+// untilEnd waits until the process has ended or must end. It returns why the process must end, or nil if it has ended
+// by itself.
 func (p *process) untilEnd() error {
 	select {
 	case <-p.exited:
@@ -224,7 +225,7 @@ func (p *process) untilEnd() error {
 	}
 }
 
-// exits reports whether the process ends within d.
+// exits waits for at most d, and reports whether the process has ended.
 func (p *process) exits(d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -270,7 +271,7 @@ func (p *process) logEnd(state *os.ProcessState) {
 }
 
 // describe returns an error that says how the process ended. It contains the names of the server and the program, and
-// the last lines of standard error. If err contains a cause, the text and detail of that cause are used.
+// the last lines of standard error. If err contains a [upstream.CauseError], its text and detail are used.
 func (p *process) describe(err error) error {
 	text := ""
 	if n := p.drops[dropMalformed]; n > 0 {

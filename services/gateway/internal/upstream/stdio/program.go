@@ -14,17 +14,17 @@ import (
 
 // Install describes how the package of a server's program is installed once for all processes of the server.
 type Install struct {
-	// Command names the package and the program of it that is run.
+	// Command names the package, and the program in the package that is run.
 	Command npx.Command
 	// Folder is the folder of the server's installations. Digest is the digest of Command and everything else that
 	// determines what is installed.
 	Folder npx.Folder
 	Digest string
-	// NPM is the file of npm. Env is the environment of npm without PATH, HOME and TMPDIR. Install scripts of packages
-	// can read it.
+	// NPM is the path of the npm program. Env is the environment of npm without PATH, HOME and TMPDIR. Install scripts of
+	// packages can read Env.
 	NPM string
 	Env map[string]string
-	// ScriptsApart means that install scripts of packages run as a separate step in a separate sandbox.
+	// ScriptsApart means that the install scripts of packages run in a separate step and a separate sandbox.
 	ScriptsApart bool
 }
 
@@ -32,8 +32,8 @@ const (
 	// installLimit is how long an installation may take. npm prints nothing while a package is being built, so an
 	// installation is not ended because it prints nothing.
 	installLimit = 10 * time.Minute
-	// renewAfter is the age from which on an installation is renewed at a start, if the package has no exact version.
-	// renewAgain is the time until the next attempt after a failure.
+	// renewAfter is the age after which a start renews an installation, if the package has no exact version. renewAgain is
+	// the time between a failed renewal and the next attempt.
 	renewAfter = 24 * time.Hour
 	renewAgain = time.Hour
 	// renewWait is how long a start waits for a renewal before it uses the older version.
@@ -56,7 +56,7 @@ type program struct {
 	mu sync.Mutex // guards the fields below
 	// newest is the program that the next process runs; nil until it is known.
 	newest *usedProgram
-	// underWay is the installation that is in progress; nil if there is none.
+	// underWay is the installation that is in progress, or nil if there is none.
 	underWay *installing
 	// failure is the error of the last installation; nil if it succeeded. failed is the time of the failure, and
 	// failures is the number of failures in a row.
@@ -65,7 +65,7 @@ type program struct {
 	failures int
 }
 
-// usedProgram is an installation with the number of processes that run it.
+// usedProgram is an installation, together with the number of processes that run it.
 type usedProgram struct {
 	*npx.Installed
 
@@ -79,8 +79,8 @@ type installing struct {
 	err   error
 }
 
-// acquire returns the program for a process. The caller must return it with give. If necessary, take installs the
-// package and waits.
+// acquire returns the program for a process, and installs the package first if necessary. The caller must call release
+// when the process has ended.
 func (p *program) acquire() (*usedProgram, error) {
 	p.mu.Lock()
 	found := p.Folder.Latest(p.Digest)
@@ -141,8 +141,8 @@ func (p *program) begin() *installing {
 	return p.underWay
 }
 
-// await waits until an installation ends. If an older version exists, it waits at most until renewWait after the
-// beginning of the installation.
+// await waits until an installation ends. Unless missing is true, an older version exists, and await returns at the
+// latest when renewWait has passed since the installation began.
 func (i *installing) await(missing bool) {
 	if missing {
 		<-i.done
@@ -178,7 +178,7 @@ func (p *program) finish(run *installing) {
 	p.report(installed, run.err, old != nil)
 }
 
-// causeOf returns the error of an installation in the form for callers and operators.
+// causeOf converts the error of an installation into the form that callers and operators may see.
 func (p *program) causeOf(err error) *upstream.CauseError {
 	text := fmt.Sprintf("the installation of %s for server %s failed", upstream.Escaped(p.Command.DisplayPackage(), maxTailLine), p.server.cfg.Name)
 	out := &upstream.CauseError{Text: text, RetryAfter: installPause << min(p.failures, installDoublings), Err: fmt.Errorf("%s: %w: %w", text, errInstall, err)}
@@ -210,12 +210,12 @@ func (p *program) report(installed *npx.Installed, err error, hasOlder bool) {
 	}
 }
 
-// notice returns a text that says that an older version is used because the last installation failed. It is empty if
-// that is not the case.
+// notice returns a warning that an older version is used because the last installation failed. Otherwise the text is
+// empty.
 func (p *program) notice() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.newest == nil || p.failure == nil { // without any version, calls are refused, and the last error says why
+	if p.newest == nil || p.failure == nil { // if no version is installed, calls are refused, and the last error says why
 		return ""
 	}
 	return upstream.Escaped(fmt.Sprintf("no newer version of %s could be installed, so version %s is still used: %s",

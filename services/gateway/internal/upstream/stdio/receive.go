@@ -18,22 +18,22 @@ import (
 const (
 	// dropMalformed: the message is not JSON-RPC, or could be read in two ways.
 	dropMalformed = "malformed"
-	// dropUnknown: the message answers no request, or is a second answer.
+	// dropUnknown: the message answers no known request, or is a second answer to a request.
 	dropUnknown = "unknown_id"
 	// dropLate: the message answers an abandoned request. Such messages do not count towards the limit that ends the
 	// process. Otherwise a caller that abandons its requests could end the process for all callers.
 	dropLate = "late"
 	// dropUnasked: the message is a notification that belongs to no request.
 	dropUnasked = "unasked"
-	// dropOverflow: the receiver of the message cannot receive it in time, or at all.
+	// dropOverflow: the receiver is too slow for the message, or cannot receive it at all.
 	dropOverflow = "overflow"
 	// dropRequest: the message is a request of the server that the gateway has answered itself.
 	dropRequest = "server_request"
-	// dropUnusable: the message is an answer that cannot be used, and has ended its call.
+	// dropUnusable: the message is an answer that cannot be used. The call that it answers has failed.
 	dropUnusable = "unusable"
 )
 
-// maxServerID is the maximum length of the id in a server's request that is answered, in bytes.
+// maxServerID is the maximum length of a request id from a server, in bytes. Requests with a longer id get no response.
 const maxServerID = 1 << 10
 
 // drop counts a dropped message. The first message for each reason is logged.
@@ -90,7 +90,7 @@ func (p *process) deliverAnswer(a *jsonrpc.Answer, own bool) string {
 	return ""
 }
 
-// unreadable ends the call to which an unreadable line seems to belong.
+// unreadable fails the call to which an unreadable line seems to belong.
 func (p *process) unreadable(line []byte, err error) string {
 	s, is := jsonrpc.SketchOf(line)
 	if !is {
@@ -114,9 +114,9 @@ func (p *process) unreadable(line []byte, err error) string {
 	}
 }
 
-// failByLooseID handles an answer whose id matches no call. A call fails if the id is another spelling of its id. The
-// only call in flight also fails if the answer is an error without an id. In both cases failByLooseID returns "".
-// Otherwise it returns the reason for dropping the answer.
+// failByLooseID handles an answer whose id matches no call. A call fails if the id is another spelling of the call's
+// id. If the answer is an error without an id and only one call is in flight, that call fails. In both cases
+// failByLooseID returns "". Otherwise it returns the reason for dropping the answer.
 func (p *process) failByLooseID(s jsonrpc.Sketch) string {
 	if n, ok := jsonrpc.Integer(s.ID); ok {
 		if c := p.calls.find(strconv.AppendInt(nil, n, 10)); c != nil {
@@ -203,8 +203,8 @@ func (p *process) deliverUnassigned(m *jsonrpc.Answer, message []byte) bool {
 	return taken
 }
 
-// handleNotification passes a notification to the request or the sessions to which it belongs. It also records a change
-// of the list of tools.
+// handleNotification passes a notification to the request or the sessions to which it belongs. It also records that the
+// tool list changed.
 func (p *process) handleNotification(a *jsonrpc.Answer) string {
 	if a.Method == mcp.MethodToolsChanged {
 		p.server.Notify()

@@ -69,8 +69,8 @@ func TestRecycle_WaitsForCallsInFlight(t *testing.T) {
 	}
 }
 
-// Checks that no call is lost however often a process is replaced, and that the server does not count as one whose
-// processes keep ending.
+// Checks that no call is lost even if processes are replaced many times, and that these replacements do not delay later
+// starts as crashes would.
 func TestRecycle_LosesNoCall(t *testing.T) {
 	t.Parallel()
 	r := recycling(t, 1)

@@ -17,7 +17,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// large contains a size that counts against the memory budget.
+// large contains a size that is large enough to be charged to the memory budget.
 var large = map[string]string{"bytes": strconv.Itoa(1 << 20)}
 
 // Case X3. Checks that the answers of a principal's own process wait while the principal's memory budget is exhausted.
@@ -40,8 +40,8 @@ func TestMemory_AnswerWaitsForTheBudgetOfItsPrincipal(t *testing.T) {
 	}
 }
 
-// Case X3. Checks that a shared process waits for no session: an answer to a principal whose budget is exhausted is
-// lost with an unknown outcome, and other sessions get their answers.
+// Case X3. Checks that a shared process does not wait for any session: if a principal's budget is exhausted, an answer
+// to this principal is lost with an unknown outcome, and other sessions still get their answers.
 func TestMemory_SharedProcessWaitsForNoSession(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "good", func(c *stdio.Config) { c.Shared = true })
@@ -73,7 +73,7 @@ func TestMemory_StalledLineEndsTheProcess(t *testing.T) {
 }
 
 // Case X3. Checks that a large answer to initialize is not accepted, because it would be stored as long as the process
-// lives.
+// runs.
 func TestMemory_LargeGreetingIsRefused(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "verbose", nil)
@@ -83,7 +83,8 @@ func TestMemory_LargeGreetingIsRefused(t *testing.T) {
 	}
 }
 
-// Case X3. Checks that messages for a client that does not read are limited over all calls of the client.
+// Case X3. Checks that the messages that are stored for a client that does not read are limited across all calls of the
+// client.
 func TestMemory_QueuedMessagesAreLimited(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "good", nil)

@@ -11,24 +11,24 @@ import (
 )
 
 const (
-	// startLimit is how long a start may take if the server has no configured time. A start may always take startQuiet
-	// from the last time that the process has written to standard error, because an installation may take minutes and
-	// writes its progress there. maxStart is the maximum time of a start.
+	// startLimit is how long a start may take if the server has no configured time. Each time the process writes to
+	// standard error, the start may take another startQuiet, because an installation may take minutes and writes its
+	// progress to standard error. maxStart is the maximum duration of a start.
 	startLimit = time.Minute
 	startQuiet = 30 * time.Second
 	maxStart   = 10 * time.Minute
 )
 
-// startTime is the time that a process has for its start. It is safe for concurrent use.
+// startTime limits how long the start of a process may take. It is safe for concurrent use.
 type startTime struct {
 	mu sync.Mutex
-	// begun is zero before the start, ended is zero until its end, and written is zero until the process writes to
-	// standard error.
+	// begun is when the start began, and ended is when it ended. written is when the process last wrote to standard error.
+	// Each is zero until that event.
 	begun, ended, written time.Time
 }
 
-// begin returns a context that ends with [context.DeadlineExceeded] when the time for the start is over: after fixed
-// or, if fixed is 0, after the times that the constants above define.
+// begin returns a context that ends with [context.DeadlineExceeded] when the time for the start is over. This time is
+// `fixed` or, if `fixed` is 0, is determined by startLimit, startQuiet and maxStart.
 func (s *startTime) begin(fixed time.Duration) (ctx context.Context, end func()) {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	s.mu.Lock()
@@ -64,8 +64,8 @@ func (s *startTime) begin(fixed time.Duration) (ctx context.Context, end func())
 	})
 }
 
-// until returns the time at which the start must end, given what the process has written so far. The caller holds the
-// lock.
+// until returns the time by which the start must end, considering when the process last wrote to standard error. The
+// caller holds the lock.
 func (s *startTime) until(fixed time.Duration) time.Time {
 	if fixed > 0 {
 		return s.begun.Add(fixed)
@@ -89,7 +89,7 @@ func (s *startTime) wrote() {
 	}
 }
 
-// lasted returns how long a start was allowed to take that has run out of time.
+// lasted returns the time limit of a start that has timed out.
 func (s *startTime) lasted(fixed time.Duration) time.Duration {
 	if fixed > 0 {
 		return fixed
@@ -99,7 +99,7 @@ func (s *startTime) lasted(fixed time.Duration) time.Duration {
 	return s.until(fixed).Sub(s.begun).Round(time.Second)
 }
 
-// notifyingReader is a reader that calls read for each piece of data that it has read.
+// notifyingReader is a reader that calls the function `read` whenever it has read data.
 type notifyingReader struct {
 	io.Reader
 
@@ -115,7 +115,8 @@ func (r notifyingReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// startNext starts a process after its package was installed, or after no other process installs that package.
+// startNext starts a process. It first installs the process's package, or waits until no other process installs that
+// package.
 func (s *transport) startNext(h *host, with greeting) error {
 	if s.program != nil {
 		used, err := s.program.acquire()
@@ -132,7 +133,7 @@ func (s *transport) startNext(h *host, with greeting) error {
 	return s.startAndGreet(h, with, nil)
 }
 
-// startMargin is how long before its deadline a caller gets the answer that the server is still starting. Its client
+// startMargin is how long before a caller's deadline the gateway answers that the server is still starting. The client
 // may have the same deadline and would not receive a later answer.
 const startMargin = 15 * time.Second
 
@@ -147,11 +148,11 @@ func beforeDeadline(ctx context.Context) (late <-chan time.Time, stop func()) {
 	return timer.C, func() { timer.Stop() }
 }
 
-// startAgain is the time after which a caller may try again if its request arrived during a start.
+// startAgain is the time after which a caller whose request arrived during a start may try again.
 const startAgain = 5 * time.Second
 
-// stillStarting returns the error for a caller whose time ends while the process is being started. Only the greeting
-// was sent to the process, and not the caller's request. The start continues.
+// stillStarting returns the error for a caller whose deadline is reached while the process is being started. The
+// caller's request was not sent to the process, only the greeting was. The start continues.
 func (s *transport) stillStarting() error {
 	text := "the server is still starting"
 	if s.program.isInstalling() {

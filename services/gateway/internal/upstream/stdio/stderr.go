@@ -14,14 +14,14 @@ import (
 )
 
 const (
-	// maxReadLine is the maximum number of bytes of one line of standard error that are read, and maxLoggedLine the
-	// maximum number that are logged.
+	// maxReadLine is how many bytes of one line of standard error are read, and maxLoggedLine is how many of them are
+	// logged.
 	maxReadLine   = 8 << 10
 	maxLoggedLine = 1 << 10
 	// stderrRate is the maximum number of lines that are logged per second.
 	stderrRate = 20
-	// tailLines is the number of last lines that errors quote, and maxTailLine is the maximum number of bytes that they
-	// quote of each line.
+	// tailLines is how many of the last lines errors quote, and maxTailLine is how many bytes of each line they quote at
+	// most.
 	tailLines   = 10
 	maxTailLine = 256
 )
@@ -77,7 +77,7 @@ func (t *stderrTail) add(line string) {
 	t.lines = append(t.lines, upstream.Escaped(line, maxTailLine))
 }
 
-// last returns the lines as the end of a sentence; empty if there are none.
+// last returns the stored lines in a form that can end a sentence. It is empty if there are no lines.
 func (t *stderrTail) last() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -87,7 +87,7 @@ func (t *stderrTail) last() string {
 	return `; it wrote last: "` + strings.Join(t.lines, `" "`) + `"`
 }
 
-// line returns the last line that is not blank; empty if there is none.
+// line returns the last line that is not blank, or "" if there is none.
 func (t *stderrTail) line() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -99,7 +99,7 @@ func (t *stderrTail) line() string {
 	return ""
 }
 
-// rate allows max units in each period. It must be used by one goroutine at a time.
+// rate allows at most max units per period. It must be used by one goroutine at a time.
 type rate struct {
 	max   int
 	per   time.Duration

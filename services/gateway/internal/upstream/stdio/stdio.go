@@ -35,25 +35,25 @@ type Config struct {
 	// Command is the program and its arguments. No shell interprets them. The program is an absolute path, or a bare
 	// name that is looked up in Path.
 	Command []string
-	// Env contains variables for the process, without unresolved references. They may set PATH and HOME. A process has
-	// no environment variables besides these two and Env.
+	// Env contains variables for the process, without unresolved references. They may set PATH and HOME. A process has no
+	// environment variables other than PATH, HOME and those in Env.
 	Env map[string]string
 	// Secrets are values that an answer must not contain. Values of at least 8 bytes are redacted.
 	Secrets []string
-	// Path is the PATH of the processes. Absolute folders that do not exist when New is called are left out, also from
-	// a PATH in Env. Otherwise a process could create such a folder and put programs into it.
+	// Path is the PATH of the processes. Absolute folders that do not exist when New is called are removed from Path and
+	// from a PATH in Env. Otherwise a process could create one of these folders and put programs into it.
 	Path string
 	// Install describes how the package of the program is installed before the first process is started. It is nil if
 	// the package already exists, or if the command installs it at each start.
 	Install *Install
-	// Home is the HOME of the processes if Dir is set. Otherwise the HOME of a process is its private folder, so that
-	// files that programs store in HOME are not shared, either.
+	// Home is the HOME of the processes if Dir is set. If Dir is empty, the HOME of a process is its private folder, so
+	// that files that programs store in HOME are not shared, either.
 	Home string
 	// Shared means that one process serves all principals. Otherwise each principal has a process of its own.
 	Shared bool
 	// Dir is the absolute path of the working directory. If Dir is empty, each process has a private folder below
-	// WorkRoot, which later processes of the same principal use again. The folder of an agent of the mesh is removed
-	// after no process has used it for 30 days.
+	// WorkRoot, which later processes of the same principal reuse. The folder of an agent of the mesh is removed when no
+	// process has used it for 30 days.
 	Dir string
 	// WorkRoot is the absolute path of the folder in which private folders are created. It is not needed if Dir is set.
 	WorkRoot string
@@ -62,21 +62,21 @@ type Config struct {
 	// that fails, if a file is not a regular file, or if a symbolic link leads out of the folder. Remove must be empty
 	// if Dir is set.
 	Remove []string
-	// Recycle is the number of tool calls that a process serves. After that number, the process is ended when no call
-	// is in flight, and the next request starts another process. 0 means that there is no limit.
+	// Recycle is the number of tool calls that a process serves. When that number is reached and no call is in flight, the
+	// process is ended, and the next request starts another process. 0 means no limit.
 	Recycle int
 	// Limits are the limits of one process. The zero value means [DefaultLimits].
 	Limits Limits
-	// Start limits the time from a start to the answer to initialize. 0 means 60 s, and up to 10 min while the process
-	// writes to standard error.
+	// Start is the maximum time from the start of a process to its answer to initialize. 0 means 60 s, or up to 10 min
+	// while the process writes to standard error.
 	Start time.Duration
 	// WriteTimeout is the time after which a process is ended if it does not read a message; 0 means 10 s.
 	WriteTimeout time.Duration
 	// IdleTimeout is the time after which a process without open sessions is ended; 0 means 5 min.
 	IdleTimeout time.Duration
-	// MaxProcesses is the maximum number of principals that have a process at a time; 0 means 256. One principal
-	// together with the agents that it has made may have a quarter of these processes. All principals of one person may
-	// have half. Each may have at least one. A shared server has one process.
+	// MaxProcesses is the maximum number of principals that have a process at a time; 0 means 256. A principal together
+	// with the agents that it has created may have a quarter of these processes. All principals of one person together may
+	// have half of them. Each may always have one process. A shared server has only one process.
 	MaxProcesses int
 	// MaxMessage is the maximum length of a line from a process, in bytes. A longer line ends the process. 0 means
 	// [upstream.MaxMessage], which is also the largest allowed value.
@@ -89,19 +89,19 @@ type Deps struct {
 	// Log receives messages about the starts and ends of processes and about dropped messages. At level debug it also
 	// receives the standard error of the processes, which may quote arguments. Values of Config.Env are redacted.
 	Log *slog.Logger
-	// Room is the memory budget for messages that are read from processes. The memory of an answer is later passed to
-	// its request.
+	// Room is the memory budget for messages that are read from processes. The memory for an answer is later charged to
+	// the request.
 	Room *limits.Budget
 	// Sandbox starts the processes.
 	Sandbox *sandbox.Sandbox
-	// Installer returns the sandboxes for one installation of Config.Install, and is called for each installation. In
-	// installer, only the folder of the installation is writable. scripts is the sandbox for install scripts if they
-	// run separately.
+	// Installer returns the sandboxes for one installation of Config.Install, and is called for each installation. Only
+	// the folder of the installation is writable in the sandbox `installer`. The sandbox `scripts` is used for install
+	// scripts if they run separately.
 	Installer func() (installer, scripts *sandbox.Sandbox, err error)
 	// Limiter enforces the limits of the processes.
 	Limiter *proclimit.Limiter
-	// Installs lets one installation of a package run at a time, across all servers that share it. If it is nil, the
-	// server shares it with no other server.
+	// Installs lets only one installation of a package run at a time, across all servers that share the same Installs. If
+	// it is nil, the server has an Installs of its own.
 	Installs *Installs
 }
 
@@ -110,21 +110,21 @@ type Deps struct {
 // memory is lost.
 //
 // A process is ended together with its group: its standard input is closed, then it gets SIGTERM, and 2 s later
-// SIGKILL. A process that has reached a limit gets SIGKILL at once. Processes that have left the group are killed as
-// far as deps.Limiter knows them.
+// SIGKILL. A process that has reached a limit gets SIGKILL immediately. Processes that have left the group are killed
+// as far as deps.Limiter knows them.
 //
 // A process is initialized once, with the initialize request of the session that started it. All sessions get the
-// answer to that request. For a shared server, the request declares no client capabilities, because such a process
-// cannot know which session it should ask. The gateway answers requests of a shared process itself: ping with a result,
-// and all others with the error -32601.
+// answer to that request. For a shared server, the request declares no client capabilities, because the process could
+// not tell the clients apart. The gateway itself responds to requests of a shared process: to ping with a result, and
+// to every other request with the error -32601.
 //
-// A server that refuses initialize is asked with server/discover whether it speaks 2026-07-28, which has no sessions.
-// If it does, its next processes are asked with server/discover first.
+// If a server refuses initialize, the gateway sends server/discover to find out whether the server speaks 2026-07-28,
+// which has no sessions. If it does, the server's next processes get server/discover first.
 //
-// The gateway replaces ids and progress tokens by its own numbers, so that sessions of one process cannot collide.
-// Progress is passed to the request with its token. A log message is passed to the request in flight, if there is only
-// one and the server is not shared. Other messages are passed to listeners and subscriptions. Malformed messages and
-// answers without a request are dropped.
+// The gateway replaces ids and progress tokens with its own numbers, so that ids and tokens of different sessions of
+// one process cannot collide. Progress is passed to the request with its token. A log message is passed to the request
+// in flight if there is exactly one and the server is not shared. Other messages are passed to listeners and
+// subscriptions. Malformed messages and answers without a request are dropped.
 //
 // Errors of sessions may quote the process's standard error, which may contain data of other sessions. They are for
 // operators, not for clients.
@@ -225,22 +225,22 @@ type transport struct {
 	log   *slog.Logger
 	box   *sandbox.Sandbox
 	limit *proclimit.Limiter
-	// program is the package that the gateway installs; nil if it installs none.
+	// program is the package that the gateway installs. It is nil if the gateway installs no package.
 	program *program
 	clean   *redact.Redactor
-	// operatorScrubber redacts the output of a program before operators read it.
+	// operatorScrubber redacts a program's output before operators can read it.
 	operatorScrubber *redact.Redactor
 	room             *limits.Budget
 	running          sync.WaitGroup
 	upstream.ListChanged
-	// closing is cancelled by stop, which closes the transport.
+	// closing is the context of everything that the transport does. stop cancels it when the transport is closed.
 	closing context.Context //nolint:containedctx // the context of the transport
 	stop    context.CancelCauseFunc
-	// installs lets one installation of a package run at a time. installed is the package that a start may install;
-	// empty if a start installs none.
+	// installs lets only one installation of a package run at a time. installed is the package that a start may install.
+	// It is empty if a start installs no package.
 	installs  *Installs
 	installed string
-	// family describes the protocol family of the server; nil while it is not known.
+	// family describes the server's protocol family. It is nil while the family is not known.
 	family atomic.Pointer[protocolFamily]
 
 	mu           sync.Mutex // guards the fields below and the fields of all hosts
@@ -261,7 +261,7 @@ func (s *transport) Open(ctx context.Context, key principal.Key, hello upstream.
 	modern := hello.Method() == mcp.MethodDiscover
 	m := hello.Message.Clone()
 	known := s.family.Load()
-	if modern && known != nil && !known.isModern() { // asking the server would start a program
+	if modern && known != nil && !known.isModern() { // sending the request would start a program
 		return s.wrongFamily(known, m)
 	}
 	h, err := s.addSession(key, hello.Room)

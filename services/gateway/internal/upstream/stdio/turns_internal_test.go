@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// Case X1. Checks that the reader waits for a processor slot before it reads a large message, and before it replaces
-// the id in a large answer.
+// Case X1. Checks that a processor slot is acquired before a large message is parsed, and before the id in a large
+// answer is replaced.
 func TestReadAnswers_WaitForAProcessorSlot(t *testing.T) {
 	t.Parallel()
 	all, err := limits.NewBudget(limits.AnswerQuotas())

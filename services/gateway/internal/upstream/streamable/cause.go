@@ -21,10 +21,10 @@ import (
 )
 
 const (
-	// maxShownHost, maxShownPath and maxShownSegment are the maximum lengths of the parts that are shown of an address
-	// that a server names, in bytes. A longer path segment could be a credential, or text for the model that reads it.
+	// maxShownHost, maxShownPath and maxShownSegment are the maximum lengths of the shown parts of an address that a
+	// server names, in bytes. A longer path segment could be a credential, or text for the model that reads it.
 	maxShownHost, maxShownPath, maxShownSegment = 100, 100, 16
-	// cut replaces the parts that are not shown.
+	// cut replaces parts that are not shown.
 	cut = "…"
 )
 
@@ -79,8 +79,9 @@ func (s *Transport) cause(resp *http.Response) (text string, lasts bool) {
 	}
 }
 
-// shownAddress returns an address from a server in a form that others may read: escaped, bounded, without user, query
-// and fragment, and without parts that could be a credential. It is empty if the server names no such address.
+// shownAddress returns an address from a server in a form that every caller may read: escaped, bounded, without user,
+// query and fragment, and without parts that could be a credential. It returns "" if location is not an address that
+// may be shown.
 func (s *Transport) shownAddress(location string) string {
 	at, err := s.url.Parse(location)
 	if location == "" || err != nil || at.Scheme != "http" && at.Scheme != "https" || at.Host == "" || len(at.Host) > maxShownHost {
@@ -113,8 +114,8 @@ func (s *Transport) shownPath(at *url.URL) string {
 	return out.String()
 }
 
-// connectError wraps err in a CauseError with the reason why there was no connection and the remedy, as far as callers
-// may know them.
+// connectError wraps err in a CauseError that says why no connection was established and what to do, as far as callers
+// may know.
 func (s *Transport) connectError(err error) error {
 	key := "servers." + s.name + ".http"
 	text, lasts := "", false
@@ -136,7 +137,7 @@ func (s *Transport) connectError(err error) error {
 	return &upstream.CauseError{Text: text, Detail: upstream.Network(err), Lasts: lasts, Err: err}
 }
 
-// untrusted returns why a certificate was not trusted, and the remedy.
+// untrusted returns why a certificate was not trusted, and what to do about it.
 func untrusted(err error, key string) string {
 	if _, ok := errors.AsType[x509.HostnameError](err); ok {
 		return "it is for another host"

@@ -23,8 +23,8 @@ var (
 	// errForgotten means that the server answered with status 404 to a request in a session. According to MCP
 	// 2025-11-25, Session Management, the server has then ended the session and has not read the request.
 	errForgotten = errors.New("the server no longer knows the session")
-	// errDoubtful means that the server answered a request in a session with a status that some servers use for an
-	// unknown session, and without a usable answer.
+	// errDoubtful means that the server sent no usable answer to a request in a session, but a status that some servers
+	// use for an unknown session.
 	errDoubtful = errors.New("the server may no longer know the session")
 	errSession  = errors.New("the server's session id is too long, or contains a character that MCP does not allow")
 )
@@ -35,11 +35,11 @@ type conn struct {
 	initialize upstream.Request
 	// state is the result of the last handshake.
 	state atomic.Pointer[negotiated]
-	// reopening is held by the request that opens a new session, so that only one is opened if several requests find
-	// that their session is lost. It is a channel, so that other requests stop waiting when their contexts end.
+	// reopening is a lock for the request that opens a new session, so that only one session is opened if several requests
+	// find that theirs is lost. It is a channel, so that other requests stop waiting when their contexts end.
 	reopening chan struct{}
 	// probed is the time at which the gateway last checked whether the server still knows the session. It is guarded by
-	// turn.
+	// reopening.
 	probed time.Time
 	// listened reports whether the server has opened a stream for the session.
 	listened atomic.Bool
@@ -47,16 +47,16 @@ type conn struct {
 
 // negotiated is the result of a handshake. It is immutable.
 type negotiated struct {
-	// session is the server's Mcp-Session-Id; empty if the server has no sessions.
+	// session is the server's Mcp-Session-Id. It is empty if the server has no sessions.
 	session string
 	// version is the negotiated protocol revision; empty if the gateway does not know it.
 	version string
-	// closed means that nothing more may be sent. lost means that the reason is that the server has forgotten the
-	// session.
+	// closed means that nothing more may be sent. lost means that the session is closed because the server has forgotten
+	// it.
 	closed, lost bool
 	// opening means that the session is not open yet.
 	opening bool
-	// cookies are the session's cookies; nil if there is no session.
+	// cookies contains the session's cookies. It is nil if there is no session.
 	cookies *cookies
 }
 
@@ -87,8 +87,8 @@ func (c *conn) handshake(ctx context.Context, memory *limits.Memory) (*negotiate
 	return state, upstream.Answer{Message: message, Status: resp.StatusCode}, nil
 }
 
-// versionOf returns the protocol revision in an answer to initialize, with escapes left as they are; empty if there is
-// none.
+// versionOf returns the protocol revision in an answer to initialize, without resolving escapes. It is empty if the
+// answer contains no revision.
 func versionOf(a *jsonrpc.Answer) string {
 	raw := a.ProtocolVersion.Of(a.Raw)
 	if len(raw) < 2 || raw[0] != '"' {
@@ -103,7 +103,7 @@ func isSession(name string) bool {
 	return len(name) <= maxSession && !strings.ContainsFunc(name, func(r rune) bool { return r < 0x21 || r > 0x7e })
 }
 
-// reopen opens a new session in place of old, unless another request has already done so.
+// reopen opens a new session in place of the session `old`, unless another request has already done so.
 func (c *conn) reopen(ctx context.Context, old *negotiated, memory *limits.Memory) (*negotiated, error) {
 	select {
 	case c.reopening <- struct{}{}:
@@ -128,7 +128,8 @@ func (c *conn) reopen(ctx context.Context, old *negotiated, memory *limits.Memor
 	return fresh, nil
 }
 
-// replaceSession makes fresh the session of the connection after it has sent notifications/initialized to the server.
+// replaceSession sends notifications/initialized to the server in the session `fresh`, and then makes `fresh` the
+// session of the connection.
 func (c *conn) replaceSession(ctx context.Context, old, fresh *negotiated) error {
 	if fresh.version != old.version { // the client has negotiated the old revision
 		return fmt.Errorf("the server now speaks %q instead of %q", fresh.version, old.version)
@@ -137,12 +138,12 @@ func (c *conn) replaceSession(ctx context.Context, old, fresh *negotiated) error
 		return err
 	}
 	if !c.state.CompareAndSwap(old, fresh) {
-		return upstream.ErrClosed // Close was called; nothing else replaces the state while turn is held
+		return upstream.ErrClosed // Close was called; nothing else replaces the state while reopening is held
 	}
 	return nil
 }
 
-// Notify implements upstream.Conn. It sends no cancellation to a server without sessions, because such a server cannot
+// Notify implements upstream.Conn. It sends no cancellation to a server without sessions, because that server cannot
 // know whose request is meant.
 func (c *conn) Notify(ctx context.Context, req upstream.Request) error {
 	state := c.state.Load()

@@ -23,7 +23,7 @@ const (
 )
 
 // cookies contains the cookies that a server has set in one session. An example is the cookie of a load balancer that
-// selects the backend of the session. Cookies are sent only to the configured host, only in this session, and are
+// selects the backend of the session. Cookies are sent only to the configured host and only in this session. They are
 // stored only in memory. A nil *cookies stores none. It is safe for concurrent use.
 type cookies struct {
 	at      *url.URL
@@ -36,13 +36,13 @@ type cookies struct {
 	clean *redact.Redactor
 }
 
-// newCookies returns an empty store for a session with this server.
+// newCookies returns an empty cookie store for a session with the server.
 func (s *Transport) newCookies() *cookies {
 	return &cookies{at: s.url, secrets: s.secrets, clean: s.clean}
 }
 
-// store stores the cookies that an answer sets. Like a browser, it ignores cookies for other hosts or paths, and
-// cookies with Secure that arrive over a connection without TLS.
+// store stores the cookies that an answer sets. Like a browser, it ignores cookies for other hosts or paths, and Secure
+// cookies that arrive without TLS.
 func (c *cookies) store(answer http.Header) {
 	if c == nil || len(answer["Set-Cookie"]) == 0 {
 		return
@@ -94,8 +94,8 @@ func (c *cookies) containsValue(text string) bool {
 	return slices.ContainsFunc(c.values(), func(value string) bool { return len(value) >= minSearched && strings.Contains(text, value) })
 }
 
-// minSearched is the minimum length of a value for which holds searches, in bytes. Shorter values also occur in
-// ordinary text.
+// minSearched is the minimum length of a value for which containsValue searches, in bytes. Shorter values occur in
+// ordinary text, too.
 const minSearched = 6
 
 // maxAge is the maximum lifetime of a cookie, in seconds. It is longer than any session.

@@ -18,10 +18,10 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/redact"
 )
 
-// readEvents reads Server-Sent Events (HTML Standard, section 9.2.6) until the answer to req, and returns that answer.
-// It passes other messages to their receivers, and drops answers to other requests, which were not sent on this stream.
-// If the stream ends before the answer and the last event had an id, the stream is resumed after that event (MCP
-// 2025-11-25, Transports, Resumability and Redelivery).
+// readEvents reads Server-Sent Events (HTML Standard, section 9.2.6) until the answer to req arrives, and returns that
+// answer. It passes notifications and requests to their receivers. It drops answers to other requests, because these
+// requests were not sent on this stream. If the stream ends before the answer arrives and the last event had an id, the
+// stream is resumed after that event (MCP 2025-11-25, Transports, Resumability and Redelivery).
 func readEvents(ctx context.Context, body io.ReadCloser, clean *redact.Redactor, req upstream.Request, to receivers) (*jsonrpc.Answer, error) {
 	stream := eventReader{data: bodyreader.New(ctx, req.Room, upstream.MaxMessage)}
 	stream.continueWith(body)
@@ -32,7 +32,7 @@ func readEvents(ctx context.Context, body io.ReadCloser, clean *redact.Redactor,
 		data, err := stream.next()
 		if errors.Is(err, errEnded) && stream.last != "" && to.resume != nil {
 			if body, err = to.resume(stream.last, stream.wait); err == nil {
-				defer closer(body)() // there are few bodies, and all are read until the answer
+				defer closer(body)() // there are few bodies, and all are needed until the answer arrives
 				stream.continueWith(body)
 				continue
 			}
@@ -68,14 +68,14 @@ var errEnded = errors.New("the stream ended before the answer")
 
 // receivers contains the receivers of a server's messages. All except events and resume are required.
 type receivers struct {
-	// resume continues a stream after the event with this id when wait has passed. It is nil if the stream cannot be
-	// resumed.
+	// resume waits for the duration `wait`, and then continues the stream after the event with the id `last`. It is nil if
+	// the stream cannot be resumed.
 	resume func(last string, wait time.Duration) (io.ReadCloser, error)
-	// events receives the messages that belong to the current request. It is nil if they have no receiver.
+	// events receives the messages that belong to the current request. It is nil if no receiver wants them.
 	events func([]byte)
 	// reply answers a request of the server that no client accepts.
 	reply func(*jsonrpc.Answer)
-	// changed is called when the server reports a change of its list of tools.
+	// changed is called when the server reports that its tool list changed.
 	changed func()
 }
 
@@ -97,7 +97,7 @@ func (to receivers) deliver(m *jsonrpc.Answer, token []byte) {
 }
 
 // replyTimeout is how long a server may take to accept the gateway's response to its request. It is short because
-// nothing more is read from the server meanwhile.
+// nothing is read from the server while the gateway sends the response.
 const replyTimeout = 5 * time.Second
 
 // reply answers a request of the server that no client accepts. It does nothing before there is a session.
@@ -120,7 +120,8 @@ func (c *conn) reply(ctx context.Context, m *jsonrpc.Answer, state *negotiated) 
 // buffer.
 const eventBuffer = 8 << 10
 
-// eventReader reads the events of a stream one at a time. It stores only the data of the current event, and only once.
+// eventReader reads the events of a stream one at a time. It stores only the data of the current event, in a single
+// copy.
 type eventReader struct {
 	in   *bufio.Reader
 	data *bodyreader.Memory
@@ -128,19 +129,20 @@ type eventReader struct {
 	// from the start of the current minute.
 	all, events int
 	begun       time.Time
-	// seen is the size of the current event. lines is the number of its data lines. other reports whether its type is
-	// neither message nor wanted.
+	// seen is the size of the current event, and lines is the number of its data lines. other means that the event's type
+	// is neither message nor wanted.
 	seen, lines int
 	other       bool
-	// kind is the type of the current event; empty for the default type. wanted is another type whose data is read.
+	// kind is the type of the current event. It is empty for the default type. wanted is an additional type whose data is
+	// read.
 	kind, wanted string
 	// id and retry are fields of the current event. They are empty if the field is too long, and retry also if it does
 	// not consist of digits.
 	id, retry string
-	// hasID reports whether the event has an id, which may be empty. cr reports whether the last line ended with CR,
-	// which an LF may follow. begins reports whether the beginning of the stream was read.
+	// hasID means that the event has an id, which may be empty. cr means that the last line ended with CR, so that an LF
+	// may follow. begins means that the beginning of the stream was read.
 	hasID, cr, begins bool
-	// last is the id of the last event that had an id, and wait is the last retry.
+	// last is the id of the last event that had an id, and wait is the last retry time that the server has sent.
 	last string
 	wait time.Duration
 }
@@ -157,11 +159,11 @@ func (e *eventReader) continueWith(body io.ReadCloser) {
 	e.in.Reset(from)
 }
 
-// maxField is the maximum length of an event's id, in bytes. It is limited because a client sends the id back in a
-// header.
+// maxField is the maximum length of an event's id, in bytes. The length is limited because a client sends the id back
+// in a header.
 const maxField = 256
 
-// maxRetry is the maximum number of digits of a retry. A day has 86,400,000 ms.
+// maxRetry is the maximum number of digits of a retry. Eight digits are enough for a day, which has 86,400,000 ms.
 const maxRetry = 8
 
 // next reads one event and returns its data, which is valid until the next call. The data is empty for events of other
@@ -233,8 +235,8 @@ func (e *eventReader) line() (blank bool, err error) {
 	return false, err
 }
 
-// eventField returns the text of a field that is passed to a client. It returns false if the text is not visible ASCII
-// of at most maxField bytes.
+// eventField returns the text of a field that is forwarded to a client. It returns false if the text contains anything
+// but visible ASCII or is longer than maxField bytes.
 func eventField(value []byte) (string, bool) {
 	if len(value) > maxField || !isSession(string(value)) {
 		return "", false
@@ -242,7 +244,7 @@ func eventField(value []byte) (string, bool) {
 	return string(value), true
 }
 
-// dataLine adds the beginning of a data line to the event.
+// dataLine adds a data line that begins with `value` to the event.
 func (e *eventReader) dataLine(value []byte) error {
 	if e.lines++; e.lines > 1 {
 		if err := e.data.Add([]byte("\n")); err != nil {
@@ -291,7 +293,7 @@ func (e *eventReader) skip() error {
 	return err
 }
 
-// lineEnd returns the position of the first CR or LF; -1 if there is none.
+// lineEnd returns the position of the first CR or LF, or -1 if there is none.
 func lineEnd(text []byte) int {
 	end := bytes.IndexByte(text, '\n')
 	if end >= 0 {

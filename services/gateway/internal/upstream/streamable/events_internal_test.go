@@ -28,8 +28,8 @@ func asking() upstream.Request {
 	return written(`{"jsonrpc":"2.0","id":1,"method":"m","params":{"_meta":{"progressToken":1}}}`)
 }
 
-// FuzzReadEvents checks that the answer is one response with the request's id, whatever a server streams. Before the
-// answer, only requests and the notifications that belong to the request are passed on. Case U1.
+// FuzzReadEvents checks that for any stream, the answer is a single response with the request's id, and that only
+// requests and notifications that belong to the request are forwarded before the answer. Case U1.
 func FuzzReadEvents(f *testing.F) {
 	for _, seed := range []string{
 		"data: {\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{}}\n\n",

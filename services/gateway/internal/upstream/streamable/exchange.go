@@ -27,17 +27,17 @@ const (
 const (
 	// drainTimeout is how long a server may take to end a response after its answer was read.
 	drainTimeout = 50 * time.Millisecond
-	// maxDrain is the maximum number of bytes that are read of the rest of a response.
+	// maxDrain is the maximum number of bytes that are read from a response after its answer.
 	maxDrain = 4 << 10
 )
 
 // Request implements upstream.Conn. If the server has forgotten the session, Request opens a new session and sends the
-// request once more. It also does so for tools/call. A server that restarts forgets all sessions. Without the
-// repetition, the first call in each session would have an unknown outcome and could not be repeated.
+// request once more. This applies to tools/call, too, because a server that restarts forgets all sessions. Without the
+// second attempt, the first call in each session would have an unknown outcome and could not be repeated.
 //
 // In MCP, status 404 means that the session was gone before the request arrived. A server that answers with 404 to
 // calls that it has executed gains nothing, because it knows the arguments and can repeat a call as often as it likes.
-// The first attempt counts as sent, whatever the result of the second attempt is. A request with
+// The first attempt counts as sent, regardless of the result of the second attempt. A request with
 // [upstream.Request.Once] is not sent again.
 func (c *conn) Request(ctx context.Context, req upstream.Request, events func([]byte)) (upstream.Answer, error) {
 	state := c.state.Load()
@@ -49,12 +49,12 @@ func (c *conn) Request(ctx context.Context, req upstream.Request, events func([]
 		return answer, err
 	}
 	if req.Once {
-		_, _ = c.reopen(ctx, state, req.Room) // for the next request; its result changes nothing for this one
+		_, _ = c.reopen(ctx, state, req.Room) // for the next request; the result does not affect this request
 		req.Room.Settle(0)
 		return answer, fmt.Errorf("%w: %s forgot the session", upstream.ErrNoAnswer, c.server.name)
 	}
 	state, err = c.reopen(ctx, state, req.Room)
-	if err != nil { // the class of err is that of another message, and bytes of this request have been sent
+	if err != nil { // err describes another message, and bytes of this request have been sent
 		return answer, upstream.WithClass(upstream.ErrNoAnswer, c.server.name+" forgot the session, and there is no new one", err)
 	}
 	answer, err = c.exchange(ctx, req, state, events)
@@ -81,7 +81,7 @@ func (c *conn) exchange(ctx context.Context, req upstream.Request, state *negoti
 	return upstream.Answer{Message: message, Status: resp.StatusCode}, err
 }
 
-// appendFields appends the headers that requests in a session have. None of them comes from a client's headers.
+// appendFields appends the headers that requests in a session have. No header is copied from a client's request.
 func (state *negotiated) appendFields(fields []httpclient.Field, req upstream.Request) []httpclient.Field {
 	fields = append(fields, httpclient.Field{Name: headerSession, Value: state.session}, httpclient.Field{Name: headerVersion, Value: state.version}, httpclient.Field{Name: headerTrace, Value: req.TraceParent})
 	switch {
@@ -106,7 +106,7 @@ func (c *conn) scrubberFor(state *negotiated) *redact.Redactor {
 	return state.cookies.scrubber()
 }
 
-// post sends one message. The error says whether a byte of the message may have been sent.
+// post sends one message. The error says whether any byte of the message may have been sent.
 func (c *conn) post(ctx context.Context, req upstream.Request, state *negotiated) (*http.Response, error) {
 	if state.lost {
 		return nil, fmt.Errorf("%w: %s: %w", upstream.ErrNeverSent, c.server.name, upstream.ErrSessionLost)
@@ -185,7 +185,7 @@ func (c *conn) answer(ctx context.Context, resp *http.Response, req upstream.Req
 	}
 }
 
-// methodOf returns a function that returns the method of a request for the id of its answer, and "" for any other id.
+// methodOf returns a function that maps the id of req to its method, and any other id to "".
 func methodOf(req upstream.Request) func(id []byte) string {
 	return func(id []byte) string {
 		if jsonrpc.SameID(id, req.ID()) || jsonrpc.SameID(jsonrpc.NumberIn(id), req.ID()) {
@@ -206,7 +206,7 @@ func contentType(resp *http.Response) string {
 }
 
 // answerError classifies the error of a request whose answer cannot be used. No status proves that the server did not
-// read the request. For example, a tool may pass on the status 429 of another service.
+// read the request. For example, a tool may forward the status 429 of another service.
 func (c *conn) answerError(resp *http.Response, err error) error {
 	what := upstream.ErrNoAnswer
 	if errors.Is(err, context.DeadlineExceeded) {
@@ -215,11 +215,11 @@ func (c *conn) answerError(resp *http.Response, err error) error {
 	return c.server.withCause(resp, fmt.Errorf("%w: %s answered %d: %w", what, c.server.name, resp.StatusCode, err))
 }
 
-// closer returns a function that closes a body, which ends any read of it.
+// closer returns a function that closes a body. Closing ends any read of the body.
 func closer(body io.Closer) func() { return func() { _ = body.Close() } }
 
-// closeBody reads the small rest that a response may have, so that the connection can be used again, and closes the
-// response. If the server leaves the response open, the connection is closed after a short time.
+// closeBody closes a response. It first reads a small rest of the body, so that the connection can be reused. If the
+// server leaves the response open, the connection is closed after drainTimeout.
 func closeBody(resp *http.Response) {
 	if body, ok := resp.Body.(interface{ Ended() bool }); ok && body.Ended() || resp.Body == http.NoBody {
 		return

@@ -16,8 +16,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// Case U1. Checks that endless output of a server, instead of an answer or before it, is cut off after a limit, for
-// each way in which requests are sent.
+// Case U1. Checks, for each way of sending a request, that a server's endless output before or instead of the answer is
+// cut off at a limit.
 func TestRequest_CutsOffEndlessOutput(t *testing.T) {
 	t.Parallel()
 	const (
@@ -75,7 +75,8 @@ func TestRequest_CutsOffEndlessOutput(t *testing.T) {
 	}
 }
 
-// endless is a server that answers every request by sending begin, and then again without end. It counts the bytes.
+// endless is a server that answers every request with `begin`, followed by endless repetitions of `again`. It counts
+// the sent bytes.
 func endless(t *testing.T, begin, repeated string) (url string, sent *atomic.Int64) {
 	t.Helper()
 	lis, err := net.Listen("tcp", "127.0.0.1:0")

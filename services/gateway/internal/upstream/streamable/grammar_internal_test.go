@@ -15,7 +15,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// newEvents returns a reader of a stream.
+// newEvents returns an eventReader for a stream.
 func newEvents(t *testing.T, stream io.Reader) *eventReader {
 	t.Helper()
 	all, err := limits.NewBudget(limits.AnswerQuotas())
@@ -27,13 +27,15 @@ func newEvents(t *testing.T, stream io.Reader) *eventReader {
 	return e
 }
 
-// event is an event that was read: its data, its id, the last id, and the time to wait in milliseconds.
+// event is an event that was read. It contains the data, the event's id, the last id of the stream, and the retry time
+// in milliseconds.
 type event struct {
 	data, id, last string
 	wait           int64
 }
 
-// Checks that a stream is read according to the grammar of the HTML Standard, wherever its pieces end.
+// Checks that a stream is read according to the grammar of the HTML Standard, regardless of how it is split into
+// pieces.
 func TestEventReader_FollowsTheHTMLStandard(t *testing.T) {
 	t.Parallel()
 	const lines = "id: 1|data: a|data:  b|data:c|| |:comment|data|event: ping|data: x||event|data: y||id|data: z||id: 2|retry: 70|retry: 7x||data: unfinished|"
@@ -60,7 +62,7 @@ func TestEventReader_FollowsTheHTMLStandard(t *testing.T) {
 	}
 }
 
-// Checks that a byte order mark inside the stream belongs to its line, and that a long line is complete.
+// Checks that a byte order mark inside the stream is part of its line, and that a long line is read completely.
 func TestEventReader_ReadsByteOrderMarksAndLongLines(t *testing.T) {
 	t.Parallel()
 	e := newEvents(t, strings.NewReader("data: \ufeffa\n\ufeffdata: b\n\n"))
@@ -76,7 +78,7 @@ func TestEventReader_ReadsByteOrderMarksAndLongLines(t *testing.T) {
 	}
 }
 
-// Checks that an event whose blank line ends with CR is returned at once, whether or not an LF follows.
+// Checks that an event whose blank line ends with CR is returned immediately, whether or not an LF follows.
 func TestEventReader_DoesNotWaitAfterCR(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -37,7 +37,7 @@ type webPost struct {
 // webReply writes the response to one POST.
 type webReply func(w http.ResponseWriter, r *http.Request, p webPost)
 
-// web is a Streamable HTTP server whose answers are set by the test.
+// web is a Streamable HTTP server whose answers the test sets.
 type web struct {
 	*httptest.Server
 
@@ -67,7 +67,7 @@ func newWeb(t *testing.T) *web {
 	return s
 }
 
-// on sets the response to requests with a method.
+// on sets the reply to requests with a method.
 func (s *web) on(method string, reply webReply) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -138,7 +138,7 @@ func greet(session, version string) webReply {
 	}
 }
 
-// plain returns a reply with this body, in which ID is replaced by the request's id.
+// plain returns a reply with the given body, in which ID is replaced with the request's id.
 func plain(status int, kind, body string) webReply {
 	return func(w http.ResponseWriter, _ *http.Request, p webPost) {
 		w.Header().Set("Content-Type", kind)
@@ -147,11 +147,11 @@ func plain(status int, kind, body string) webReply {
 	}
 }
 
-// events returns a reply with an event stream of these bytes.
+// events returns a reply with an event stream that consists of the given bytes.
 func events(stream string) webReply { return plain(http.StatusOK, "text/event-stream", stream) }
 
-// hanging returns a reply that writes the response of another reply, and leaves the response open until the client has
-// disconnected.
+// hanging returns a reply that writes the response of another reply, and leaves the response open until the client
+// disconnects.
 func hanging(reply webReply) webReply {
 	return func(w http.ResponseWriter, r *http.Request, p webPost) {
 		reply(w, r, p)
@@ -160,7 +160,7 @@ func hanging(reply webReply) webReply {
 	}
 }
 
-// inTurn returns a reply that uses each of the replies once, and after that always the last one.
+// inTurn returns a reply that uses each of the given replies once, in order, and then repeats the last reply.
 func inTurn(replies ...webReply) webReply {
 	var mu sync.Mutex
 	n := 0
@@ -198,7 +198,7 @@ func message(method, id string) upstream.Request {
 	return upstream.Request{Message: m}
 }
 
-// spanOf returns the span of a part in a message.
+// spanOf returns the span of a text in a message.
 func spanOf(body, part string) jsonrpc.Span {
 	start := strings.Index(body, part)
 	return jsonrpc.Span{Start: start, End: start + len(part)}
@@ -213,10 +213,10 @@ func withProgress(r upstream.Request, token string) upstream.Request {
 	return upstream.Request{Message: &m}
 }
 
-// sizes contains message sizes that are sent in different ways.
+// sizes contains message sizes for which the client uses different ways of sending.
 var sizes = map[string]int{"small": 0, "large": 100 << 10}
 
-// padded appends blanks to a message.
+// padded appends spaces to a message.
 func padded(r upstream.Request, blanks int) upstream.Request {
 	m := *r.Message
 	m.Raw = append(slices.Clip(m.Raw), bytes.Repeat([]byte(" "), blanks)...)

@@ -16,7 +16,7 @@ import (
 type legacy struct {
 	server     *Transport
 	initialize upstream.Request
-	// turn is held by the request that opens a stream. It is a channel, so that other requests stop waiting when their
+	// turn is a lock for the request that opens a stream. It is a channel, so that other requests stop waiting when their
 	// contexts end.
 	turn   chan struct{}
 	now    atomic.Pointer[link]
@@ -55,7 +55,7 @@ func (c *legacy) open(ctx context.Context, memory *limits.Memory) (*link, upstre
 	return l, answer, nil
 }
 
-// ensureStream returns the session's stream. If the stream has ended, live opens another one.
+// ensureStream returns the session's stream. If the stream has ended, ensureStream opens another one.
 func (c *legacy) ensureStream(ctx context.Context, memory *limits.Memory) (*link, error) {
 	if l := c.now.Load(); l.all.Err() == nil {
 		return l, nil
@@ -88,7 +88,7 @@ func (c *legacy) ensureStream(ctx context.Context, memory *limits.Memory) (*link
 		return nil, err
 	}
 	c.now.Store(fresh)
-	if c.closed.Load() { // Close was called meanwhile
+	if c.closed.Load() { // Close was called while the stream was opened
 		fresh.end(upstream.ErrClosed)
 		return nil, upstream.ErrClosed
 	}
@@ -105,7 +105,7 @@ func (c *legacy) Request(ctx context.Context, req upstream.Request, events func(
 	if errors.Is(err, upstream.ErrUnreached) {
 		return upstream.Answer{}, fmt.Errorf("%w: %w: %s", upstream.ErrNeverSent, upstream.ErrUnreached, c.server.name)
 	}
-	if err != nil { // the class of err is that of another message, and this request was not sent
+	if err != nil { // err describes another message, and this request was not sent
 		return upstream.Answer{}, upstream.WithClass(upstream.ErrNeverSent, c.server.name+" has no stream", err)
 	}
 	return l.request(ctx, req, events)
@@ -154,7 +154,7 @@ func (c *legacy) Listen(ctx context.Context, to upstream.Listener) error {
 	}
 }
 
-// Close implements upstream.Conn. It ends the stream, and so the session.
+// Close implements upstream.Conn. It ends the stream and thereby the session.
 func (c *legacy) Close(context.Context) error {
 	c.closed.Store(true)
 	c.now.Load().end(upstream.ErrClosed)

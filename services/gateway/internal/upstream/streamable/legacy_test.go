@@ -25,7 +25,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// legacyServer is a server with HTTP+SSE whose messages are set by the test.
+// legacyServer is an HTTP+SSE server whose messages the test sets.
 type legacyServer struct {
 	*httptest.Server
 
@@ -120,7 +120,7 @@ func (s *legacyServer) hangUp() {
 	close(s.streams[len(s.streams)-1])
 }
 
-// posted waits until this many messages were posted, and returns them.
+// posted waits until the given number of messages was posted, and returns the messages.
 func (s *legacyServer) posted(n int) []string {
 	for {
 		s.mu.Lock()
@@ -135,9 +135,9 @@ func (s *legacyServer) posted(n int) []string {
 
 const result = `{"jsonrpc":"2.0","id":ID,"result":{"n":9007199254740993}}`
 
-// Checks the transport with the HTTP+SSE server of the official SDK. The server is reached at the address of its stream
-// and called. It reports progress, sends a request to its client, reports a changed list, and loses its session with
-// its stream.
+// Checks the transport with the HTTP+SSE server of the official SDK. The gateway connects to the URL of the server's
+// stream and calls a tool. The server reports progress, sends a request to its client, reports a changed list, and
+// loses its session when its stream ends.
 func TestLegacy_ServerOfTheSDKIsReached(t *testing.T) {
 	t.Parallel()
 	server := mcp.NewServer(&mcp.Implementation{Name: "older", Version: "1"}, nil)
@@ -198,8 +198,8 @@ func TestLegacy_ServerOfTheSDKIsReached(t *testing.T) {
 	}
 }
 
-// Case U1. Checks that an answer on the stream is passed only to the request with its id, however late and in whatever
-// order it arrives.
+// Case U1. Checks that an answer on the stream is passed only to the request with the same id, even if answers arrive
+// late or out of order.
 func TestLegacy_AnswersReachTheirRequests(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -254,8 +254,8 @@ func TestLegacy_EndpointMustBeOnTheSameHost(t *testing.T) {
 	}
 }
 
-// Checks that the requests that wait on a stream end with an unknown outcome when the stream ends, and that later
-// requests open another stream.
+// Checks that when a stream ends, the requests that wait on it end with an unknown outcome, and later requests open
+// another stream.
 func TestLegacy_RequestsEndWithTheStream(t *testing.T) {
 	t.Parallel()
 	var s *legacyServer
@@ -279,7 +279,8 @@ func TestLegacy_RequestsEndWithTheStream(t *testing.T) {
 	}
 }
 
-// Case X1. Checks that a call ends with its timeout, that a later answer is dropped, and that the session continues.
+// Case X1. Checks that a call ends when its timeout expires, that a later answer is dropped, and that the session
+// continues.
 func TestLegacy_CallEndsWithItsTimeout(t *testing.T) {
 	t.Parallel()
 	s := newOlder(t, func(body string) []string {
@@ -297,8 +298,8 @@ func TestLegacy_CallEndsWithItsTimeout(t *testing.T) {
 	}
 }
 
-// Case U1. Checks that a late answer to an abandoned request is not taken for the answer to another request with the
-// same id, and that a cancellation contains the id that the server knows.
+// Case U1. Checks that a late answer to an abandoned request is not mistaken for the answer to another request with the
+// same client id, and that a cancellation contains the id that the server knows.
 func TestLegacy_LateAnswerReachesNoOtherRequest(t *testing.T) {
 	t.Parallel()
 	var s *legacyServer
@@ -350,7 +351,7 @@ func TestLegacy_AnswerMayArriveBeforeThePostEnds(t *testing.T) {
 	}
 }
 
-// Case X3. Checks that messages for clients that do not read count against their principal's memory budget, and are
+// Case X3. Checks that messages for clients that do not read are charged to the principal's memory budget, and are
 // dropped when the budget is exhausted.
 func TestLegacy_WaitingMessagesAreLimited(t *testing.T) {
 	t.Parallel()
@@ -403,8 +404,8 @@ func TestLegacy_WaitingMessagesAreLimited(t *testing.T) {
 	}
 }
 
-// Checks that a temporary error does not mean that the server has no HTTP+SSE, and that the server is asked again at
-// once.
+// Checks that after a temporary error, the server is not considered to lack HTTP+SSE, and the next attempt is made
+// immediately.
 func TestLegacy_TemporaryErrorIsRetried(t *testing.T) {
 	t.Parallel()
 	s := newOlder(t, func(string) []string { return []string{result} })

@@ -26,18 +26,18 @@ const (
 	endpointTimeout = 5 * time.Second
 	// maxEndpoint is the maximum length of an endpoint, in bytes.
 	maxEndpoint = 4 << 10
-	// queued is the maximum number of messages that wait for one receiver. maxQueued is the maximum size of each such
+	// queued is the maximum number of messages that wait for one receiver. maxQueued is the maximum size of each waiting
 	// message, in bytes. Messages beyond these limits are dropped, because a slow client must not delay answers.
 	queued    = 64
 	maxQueued = 256 << 10
 )
 
-// A link is one HTTP+SSE stream of a server, with the requests that wait for answers on it. The server sends all its
-// messages on the stream, and the gateway posts all its messages (MCP 2024-11-05, Transports, HTTP with SSE). A link is
-// safe for concurrent use.
+// A link is one HTTP+SSE stream of a server, together with the requests whose answers the stream will carry. The server
+// sends all its messages on the stream, and the gateway posts all its messages (MCP 2024-11-05, Transports, HTTP with
+// SSE). A link is safe for concurrent use.
 type link struct {
 	server *Transport
-	// end ends the stream and cancels all. ended is closed when the stream is no longer read.
+	// end ends the stream and cancels the context `all`. ended is closed when the stream is no longer read.
 	all   context.Context //nolint:containedctx // the context of the stream, which outlives requests
 	end   context.CancelCauseFunc
 	ended chan struct{}
@@ -45,9 +45,9 @@ type link struct {
 	post *httpclient.Head
 	// cookies are the cookies of the session.
 	cookies *cookies
-	// has is the memory for the message that is being read.
+	// has is the memory budget for the message that is being read.
 	has *limits.Memory
-	// version is the negotiated revision; nil until there is one.
+	// version is the negotiated revision. It is nil until a revision was negotiated.
 	version atomic.Pointer[string]
 	// replies contains the gateway's responses to requests of the server until they are posted.
 	replies chan upstream.Request
@@ -127,13 +127,13 @@ func (s *Transport) endpoint(place string) (*httpclient.Head, error) {
 	return head(http.MethodPost, &url.URL{Scheme: at.Scheme, Host: s.url.Host, Path: at.Path, RawPath: at.RawPath, RawQuery: at.RawQuery}, s.headers)
 }
 
-// hostOf returns the host of a URL in lower case with its port, even if that is the default port.
+// hostOf returns the host of a URL in lower case with the port. The port is included even if it is the default port.
 func hostOf(u *url.URL) string {
 	port := cmp.Or(u.Port(), map[string]string{"http": "80", "https": "443"}[u.Scheme])
 	return strings.ToLower(u.Hostname()) + ":" + port
 }
 
-// read handles the server's messages until the stream ends. It returns the reason of the end.
+// read handles the server's messages until the stream ends. It returns why the stream ended.
 func (l *link) read(stream *eventReader) error {
 	for {
 		data, err := stream.next()
@@ -161,7 +161,7 @@ func (l *link) read(stream *eventReader) error {
 	}
 }
 
-// take passes a message that answers no request to its receiver.
+// take passes a message that is not the answer to a request to its receiver.
 func (l *link) take(m *jsonrpc.Answer) {
 	switch {
 	case m.Kind == jsonrpc.Response: // no request waits for the response
@@ -193,7 +193,7 @@ func (l *link) reply(own upstream.GatewayMessage) {
 	}
 }
 
-// answer posts the queued responses until the stream has ended.
+// answer posts the queued responses until the stream ends.
 func (l *link) answer() {
 	for {
 		select {
@@ -209,7 +209,7 @@ func (l *link) answer() {
 	}
 }
 
-// send posts one message. The error says whether a byte of the message may have been sent.
+// send posts one message. The error says whether any byte of the message may have been sent.
 func (l *link) send(ctx context.Context, req upstream.Request, body []byte) error {
 	if req.Kind() == jsonrpc.Invalid {
 		return fmt.Errorf("%w: %s: there is no message", upstream.ErrNeverSent, l.server.name)
@@ -242,7 +242,7 @@ func (l *link) send(ctx context.Context, req upstream.Request, body []byte) erro
 // errLost means that a stream has ended.
 var errLost = errors.New("the stream has ended")
 
-// firstEvent reads events up to the first event with data, and returns that data. The event must have the type kind.
+// firstEvent reads events up to the first event with data, and returns that data. This event must have the type kind.
 func (e *eventReader) firstEvent(kind string) (string, error) {
 	e.wanted = kind
 	defer func() { e.wanted = "" }()

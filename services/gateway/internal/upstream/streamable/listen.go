@@ -19,7 +19,7 @@ import (
 const openTimeout = 30 * time.Second
 
 // Listen implements upstream.Conn. It opens the stream of a session (MCP 2025-11-25, Transports, Listening for Messages
-// from the Server). The limits for messages before one answer apply to each minute of the stream.
+// from the Server). Each minute of the stream has the same limits as the messages before one answer.
 func (c *conn) Listen(ctx context.Context, to upstream.Listener) error {
 	state := c.state.Load()
 	if state.closed {
@@ -54,8 +54,8 @@ func (c *conn) Listen(ctx context.Context, to upstream.Listener) error {
 	}
 }
 
-// stream opens the stream of a session after the event with this id. If the id is empty, the stream begins with new
-// events.
+// stream opens the stream of a session after the event with the id `after`. If `after` is empty, the stream begins with
+// new events.
 func (c *conn) stream(ctx context.Context, state *negotiated, after string) (io.ReadCloser, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	late := time.AfterFunc(openTimeout, cancel)
@@ -72,10 +72,10 @@ func (c *conn) stream(ctx context.Context, state *negotiated, after string) (io.
 	return nil, errors.Join(fmt.Errorf("%w: %s answered %d", c.noStream(resp.StatusCode), c.server.name, resp.StatusCode), body.Close())
 }
 
-// noStream classifies the status of a server that opens no stream. Not every server without a stream answers with 405,
-// as MCP requires. Therefore every status means that there is no stream, unless it means a temporary error or an error
-// of the caller. If the server had a stream before, 404 means that the session is forgotten; otherwise the server may
-// not support GET.
+// noStream classifies the status of a server that opens no stream. MCP requires status 405 from a server without a
+// stream, but not every server complies. Therefore every status means that there is no stream, except for temporary
+// errors and errors of the caller. Status 404 means that the session is forgotten if the server has opened a stream for
+// it earlier; otherwise the server may not support GET.
 func (c *conn) noStream(status int) error {
 	switch {
 	case status == http.StatusNotFound && c.listened.Load():
@@ -101,15 +101,15 @@ func (b streamBody) Close() error {
 	return b.ReadCloser.Close()
 }
 
-// leastWait and mostWait limit the time after which a stream is resumed if its server sends a retry. leastRetry is the
-// minimum retry that is passed to clients.
+// leastWait and mostWait limit the time after which a stream is resumed if its server sends a retry time. leastRetry is
+// the minimum retry time that is forwarded to clients.
 const (
 	leastWait  = 100 * time.Millisecond
 	mostWait   = 30 * time.Second
 	leastRetry = 500 * time.Millisecond
 )
 
-// resume continues a stream that has ended, after the time for which its server has asked.
+// resume continues a stream that has ended, after the time that its server has requested.
 func (c *conn) resume(ctx context.Context, state *negotiated, last string, wait time.Duration) (io.ReadCloser, error) {
 	later := time.NewTimer(max(leastWait, min(wait, mostWait)))
 	defer later.Stop()
@@ -150,5 +150,5 @@ func (c *conn) handleEvent(ctx context.Context, to upstream.Listener, data []byt
 	return nil
 }
 
-// errUnheard means that a stream has no listener any more.
+// errUnheard means that a stream no longer has a listener.
 var errUnheard = errors.New("the stream has no listener")

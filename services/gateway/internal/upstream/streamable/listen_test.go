@@ -91,7 +91,7 @@ const stop = `{"jsonrpc":"2.0","method":"notifications/stop"}`
 
 var errStop = errors.New("enough was heard")
 
-// streaming returns a function that writes these bytes as an event stream.
+// streaming returns a function that writes the given bytes as an event stream.
 func streaming(text string) func(http.ResponseWriter) {
 	return func(w http.ResponseWriter) {
 		w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
@@ -99,7 +99,8 @@ func streaming(text string) func(http.ResponseWriter) {
 	}
 }
 
-// Checks that messages on the stream arrive unchanged, with the ids with which the stream can be resumed.
+// Checks that messages on the stream arrive unchanged, together with the event ids that are needed to resume the
+// stream.
 func TestListen_MessagesArriveUnchanged(t *testing.T) {
 	t.Parallel()
 	updated := `{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":"a:b","n":9007199254740993}}`
@@ -131,8 +132,8 @@ func TestListen_EventsContainNoSecrets(t *testing.T) {
 	}
 }
 
-// Checks that a server without a stream is distinguished from a server that cannot answer now, and that no session is
-// opened because of it.
+// Checks that a server without a stream is distinguished from a server that is temporarily unavailable, and that
+// neither case opens a session.
 func TestListen_ReportsServerWithoutStream(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -166,7 +167,7 @@ func TestListen_ReportsServerWithoutStream(t *testing.T) {
 	}
 }
 
-// Checks that the gateway listens in a new session if a server had a stream and no longer knows the session.
+// Checks that the gateway listens in a new session if the server has opened a stream and later forgets the session.
 func TestListen_OpensANewSessionWhenForgotten(t *testing.T) {
 	t.Parallel()
 	asked := 0
@@ -192,8 +193,7 @@ func TestListen_OpensANewSessionWhenForgotten(t *testing.T) {
 	}
 }
 
-// Case U1. Checks that a stream ends if a message breaks the rules, if its listener stops, or if the server sends too
-// much.
+// Case U1. Checks that a stream ends if a message is invalid, if its listener stops, or if the server sends too much.
 func TestListen_EndsWhenAMessageBreaksTheRules(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -216,7 +216,7 @@ func TestListen_EndsWhenAMessageBreaksTheRules(t *testing.T) {
 	}
 }
 
-// Checks that a listener that stops ends the stream and its connection.
+// Checks that the stream and its connection end when the listener stops.
 func TestListen_StoppingEndsTheConnection(t *testing.T) {
 	t.Parallel()
 	disconnected := make(chan struct{})
@@ -242,7 +242,7 @@ func TestListen_StoppingEndsTheConnection(t *testing.T) {
 }
 
 // Checks that a stream that the server ends before the answer is resumed after its last event. Without an event id, or
-// without further events, there is no answer. The request itself is sent once.
+// without further events, the request gets no answer. The request itself is sent only once.
 func TestRequest_ResumesTheStreamOfAnAnswer(t *testing.T) {
 	t.Parallel()
 	answer := "data: {\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{\"ran\":1}}\n\n"

@@ -23,7 +23,7 @@ func discover(t *testing.T, url string) (upstream.Conn, error) {
 	return conn, err
 }
 
-// judged returns a request for a text that package jsonrpc accepts.
+// judged returns a request with a text that package jsonrpc accepts.
 func judged(t *testing.T, text string) upstream.Request {
 	t.Helper()
 	m, err := jsonrpc.Parse([]byte(text), jsonrpc.DefaultLimits())
@@ -33,8 +33,8 @@ func judged(t *testing.T, text string) upstream.Request {
 	return upstream.Request{Message: m}
 }
 
-// Checks that, without sessions, the gateway writes headers that repeat parts of every request's body, and that closing
-// sends nothing to the server.
+// Checks that without sessions, the gateway adds headers that repeat parts of the body to every request, and sends
+// nothing to the server when the connection is closed.
 func TestModern_HeadersRepeatTheBody(t *testing.T) {
 	t.Parallel()
 	s := newWeb(t)
@@ -96,8 +96,8 @@ func TestModern_RequestsOnAStreamGetNoResponse(t *testing.T) {
 	}
 }
 
-// Checks that the answer to server/discover decides whether a server speaks the revision, unless the answer says
-// nothing about that.
+// Checks that the error is [upstream.ErrRevision] if and only if the answer to server/discover shows that the server
+// does not speak the revision.
 func TestModern_RevisionIsDecidedByDiscover(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {

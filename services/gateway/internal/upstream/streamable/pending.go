@@ -16,7 +16,7 @@ import (
 )
 
 // pendingRequest is a request without an answer. On the stream, number replaces the request's id and progress token, so
-// that a late message for one request is not taken for a message for another request.
+// that a late message for one request is not mistaken for a message for another request.
 type pendingRequest struct {
 	number int64
 	method string
@@ -40,7 +40,7 @@ func newQueue(of *limits.Memory) *queue {
 	return &queue{of.Sibling(), make(chan []byte, queued)}
 }
 
-// put queues a message, and reports whether there was room for it.
+// put queues a message, and reports whether there was enough memory and a free slot for it.
 func (q *queue) put(message []byte) bool {
 	if len(message) > maxQueued || !q.has.Add(len(message)) {
 		return false
@@ -86,7 +86,7 @@ func (w *pendingRequest) hasID(id []byte) bool {
 	return bytes.Equal(id, w.id()) || bytes.Equal(jsonrpc.NumberIn(id), w.id())
 }
 
-// methodOf returns the method of the request with this id; empty if there is none.
+// methodOf returns the method of the request with the given id, or "" if there is none.
 func (l *link) methodOf(id []byte) string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -112,9 +112,9 @@ func (l *link) failUnreadable(data []byte, err error) bool {
 	return l.failByLooseID(s)
 }
 
-// failByLooseID handles an answer whose id matches no request. A request fails if the id is another spelling of its id.
-// The only waiting request also fails if the answer is an error without an id. failByLooseID reports whether a request
-// has failed.
+// failByLooseID handles an answer whose id matches no request. A request fails if the id is another spelling of the
+// request's id. If the answer is an error without an id and only one request waits, that request fails. failByLooseID
+// reports whether a request has failed.
 func (l *link) failByLooseID(s jsonrpc.Sketch) bool {
 	why := upstream.ErrOtherID
 	n, isNumber := jsonrpc.Integer(s.ID)
@@ -135,7 +135,7 @@ func (l *link) failByLooseID(s jsonrpc.Sketch) bool {
 	return true
 }
 
-// remove removes the first waiting request for which is returns true, and returns it; nil if there is none.
+// remove removes and returns the first waiting request for which `is` returns true. It returns nil if there is none.
 func (l *link) remove(is func(*pendingRequest) bool) *pendingRequest {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -148,9 +148,10 @@ func (l *link) remove(is func(*pendingRequest) bool) *pendingRequest {
 	return nil
 }
 
-// deliver queues a message for its receiver, and reports whether that succeeded. Progress goes to its request. Other
-// messages do not say to which request they belong. If only one request receives events, the message goes to that
-// request. Otherwise it goes to the listener or, if there is no listener, to the first of these requests.
+// deliver queues a message for its receiver, and reports whether that succeeded. Progress is delivered to its request.
+// Any other message does not say to which request it belongs. If only one request receives events, the message is
+// delivered to that request. Otherwise it is delivered to the listener or, if there is no listener, to the first
+// request that receives events.
 func (l *link) deliver(m *jsonrpc.Answer) bool {
 	if m.Method == mcp.MethodProgress {
 		return l.deliverProgress(m)
@@ -188,8 +189,8 @@ func (l *link) deliverProgress(m *jsonrpc.Answer) bool {
 	return false
 }
 
-// close refuses the server's requests that are left in q, and frees the memory of q. The caller must make sure that no
-// more messages are queued.
+// close refuses the server's requests that are left in the queue q, and frees the memory of q. The caller must make
+// sure that no more messages are added to q.
 func (l *link) close(q *queue) {
 	if q == nil {
 		return
@@ -275,7 +276,7 @@ func (l *link) request(ctx context.Context, req upstream.Request, events func([]
 	}
 }
 
-// result returns the result of a request with the client's id.
+// result returns the result of a request, with the client's id in the answer.
 func (l *link) result(w *pendingRequest, a answered) (upstream.Answer, error) {
 	if a.err == nil {
 		a.message, a.err = a.message.WithID(w.client)

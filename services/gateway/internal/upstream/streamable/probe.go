@@ -14,14 +14,14 @@ import (
 )
 
 const (
-	// probeEvery is the minimum time between two checks whether a server still knows a session. probeTimeout limits one
-	// check.
+	// probeEvery is the minimum time between two checks whether a server still knows a session. probeTimeout is the
+	// timeout of one check.
 	probeEvery   = time.Minute
 	probeTimeout = 10 * time.Second
 )
 
-// mayMeanLost reports whether some servers answer with this status to an unknown session. MCP 2025-11-25, Session
-// Management, requires 404, for which [errForgotten] is used: only 404 means that the request was not read.
+// mayMeanLost reports whether some servers use the status for an unknown session. The status 404, which MCP 2025-11-25,
+// Session Management, requires, is handled by [errForgotten], because only 404 means that the request was not read.
 func mayMeanLost(status int) bool {
 	switch status {
 	case http.StatusBadRequest, http.StatusUnauthorized, http.StatusForbidden, http.StatusGone:
@@ -31,11 +31,12 @@ func mayMeanLost(status int) bool {
 	}
 }
 
-// probe checks whether a server still knows a session, after an answer with a status that may mean that it does not. It
-// returns the error of the request. The session counts as lost if the server opens another session now; a server that
-// refuses the gateway does not open one. The request is never sent again, because the server may have executed it. The
-// other session is closed. The client has to open a new session itself, so that it learns that the server has lost the
-// state of its session.
+// probe checks whether a server still knows a session, after an answer whose status may mean that it does not. why is
+// the error of the answered request. probe returns why, and adds [upstream.ErrSessionLost] if the session is lost. The
+// session counts as lost if the server opens another session now, because a server that refuses the gateway would not
+// do so. The request is never sent again, because the server may have executed it. The session that the check has
+// opened is closed. The client has to open a new session itself, so that it learns that the server has lost the state
+// of its session.
 func (c *conn) probe(ctx context.Context, old *negotiated, memory *limits.Memory, why error) error {
 	select {
 	case c.reopening <- struct{}{}:
@@ -64,7 +65,7 @@ func (c *conn) probe(ctx context.Context, old *negotiated, memory *limits.Memory
 		c.server.log.DebugContext(ctx, "server did not end the session", "server", c.server.name, "error", err)
 	}
 	lost := &negotiated{closed: true, lost: true}
-	if !c.state.CompareAndSwap(old, lost) { // the session was closed or replaced meanwhile
+	if !c.state.CompareAndSwap(old, lost) { // the session was closed or replaced during the check
 		return why
 	}
 	c.server.log.InfoContext(ctx, "server no longer knows a session; the session ends", "server", c.server.name)
@@ -79,9 +80,9 @@ func withSessionLost(now *negotiated, why error) error {
 	return why
 }
 
-// hasOneSession reports whether an answer to initialize means that the server accepts only one session in total. This
-// occurs with servers of the official TypeScript SDK whose clients share one transport. After the first session, such a
-// server answers with status 400 and the error for an invalid request.
+// hasOneSession reports whether an answer to initialize means that the server accepts only one session in total.
+// Servers of the official TypeScript SDK do so if all their clients share one transport. After the first session, such
+// a server answers with status 400 and the error for an invalid request.
 func (s *Transport) hasOneSession(status int, answer *jsonrpc.Answer) bool {
 	if status != http.StatusBadRequest || !upstream.HasCode(answer, mcp.CodeInvalidRequest) {
 		return false

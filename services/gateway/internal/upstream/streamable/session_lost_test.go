@@ -14,13 +14,13 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream/streamable"
 )
 
-// unknownAs returns a reply that answers requests of an unknown session with this status.
+// unknownAs returns a reply that answers requests in an unknown session with the given status.
 func unknownAs(status int) webReply {
 	return plain(status, "application/json", `{"jsonrpc":"2.0","id":null,"error":{"code":-32000,"message":"Bad Request: no valid session ID provided"}}`)
 }
 
-// Case U3. Checks that the gateway finds out that a session is lost if a server answers requests of an unknown
-// session with another status than 404. The request is sent once, and nothing more is sent in the session.
+// Case U3. Checks that the gateway detects that a session is lost even if the server answers requests in an unknown
+// session with a status other than 404. The request is sent only once, and nothing more is sent in the session.
 func TestRequest_LostSessionIsNoticedByAnyStatus(t *testing.T) {
 	t.Parallel()
 	refuses := plain(200, "application/json", `{"jsonrpc":"2.0","id":ID,"error":{"code":-32600,"message":"x"}}`)
@@ -71,8 +71,8 @@ func TestRequest_LostSessionIsNoticedByAnyStatus(t *testing.T) {
 	}
 }
 
-// Case U3. Checks that the gateway checks at most once a minute whether a session is lost, whatever its client
-// sends.
+// Case U3. Checks that the gateway checks at most once a minute whether a session is lost, regardless of what the
+// client sends.
 func TestRequest_ProbesOnceAMinute(t *testing.T) {
 	t.Parallel()
 	s := newWeb(t)
@@ -144,7 +144,7 @@ func TestCookies_AreSentOnlyInTheirSession(t *testing.T) {
 	}
 }
 
-// Case U3. Checks that a session's cookies are added to the configured cookie, change with the session, and are
+// Case U3. Checks that a session's cookies are added to the configured cookie, can change during the session, and are
 // redacted from answers.
 func TestCookies_AreRedactedFromAnswers(t *testing.T) {
 	t.Parallel()
@@ -181,8 +181,8 @@ func TestCookies_AreRedactedFromAnswers(t *testing.T) {
 	}
 }
 
-// Case U3. Checks that a request that may be sent only once is not sent again after a 404, but that a new
-// session is opened for later requests.
+// Case U3. Checks that after a 404, a request that may be sent only once is not sent again, but a new session is opened
+// for later requests.
 func TestRequest_SentOnceOpensANewSessionAfterward(t *testing.T) {
 	t.Parallel()
 	s := newWeb(t)

@@ -16,14 +16,14 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// forgotten is the reply of a server to requests of a session that it has ended.
+// forgotten is the reply of a server to requests in a session that the server has ended.
 var forgotten = plain(404, "application/json", `{"jsonrpc":"2.0","id":null,"error":{"code":-32001,"message":"Session not found"}}`)
 
 // fine is a usable reply.
 var fine = plain(200, "application/json", `{"jsonrpc":"2.0","id":ID,"result":{}}`)
 
-// Checks that one new session is opened if a server has forgotten the session after a restart, and that the request is
-// sent again because it was not read.
+// Checks that if a server has forgotten a session after a restart, one new session is opened and the request is sent
+// again, because the server has not read it.
 func TestRequest_OpensAForgottenSessionAgain(t *testing.T) {
 	t.Parallel()
 	s := newWeb(t)
@@ -111,8 +111,8 @@ func TestRequest_IsRepeatedOnlyIfItWasNotRead(t *testing.T) {
 	}
 }
 
-// Case R2. Checks that the error is never [upstream.ErrNeverSent] after a request was answered with 404, whatever the
-// result of the second attempt is, because bytes of the request have been sent.
+// Case R2. Checks that after a request was answered with 404, the error is never [upstream.ErrNeverSent], regardless of
+// the second attempt, because bytes of the request have been sent.
 func TestRequest_RepeatedRequestNeverCountsAsUnsent(t *testing.T) {
 	t.Parallel()
 	s := newWeb(t)
@@ -158,7 +158,7 @@ func TestOpen_CopiesInitialize(t *testing.T) {
 	}
 }
 
-// Checks that a request waits for a new session no longer than its own timeout.
+// Checks that a request that waits for a new session ends when its own timeout expires.
 func TestRequest_WaitsForANewSessionNoLongerThanItsCaller(t *testing.T) {
 	t.Parallel()
 	s := newWeb(t)
@@ -237,7 +237,7 @@ func TestClose_DuringReopeningLeavesNoSession(t *testing.T) {
 	}
 }
 
-// Checks that no cancellation is sent to a server without sessions, because such a server cannot know whose request is
+// Checks that no cancellation is sent to a server without sessions, because the server cannot know whose request is
 // meant.
 func TestNotify_SendsCancellationsOnlyInASession(t *testing.T) {
 	t.Parallel()
@@ -274,7 +274,8 @@ func TestOpen_RefusesInvalidHandshakes(t *testing.T) {
 	}
 }
 
-// Checks that the revision in a header is one that the gateway knows, and not a text of the server.
+// Checks that the revision in a header is always a revision that the gateway knows, and never arbitrary text from the
+// server.
 func TestRequest_SendsOnlyKnownRevisions(t *testing.T) {
 	t.Parallel()
 	s := newWeb(t)

@@ -14,7 +14,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/redact"
 )
 
-// Case X3. Checks that a slow stream uses no memory budget between its messages, even if they are large.
+// Case X3. Checks that a slow stream occupies no memory budget between messages, even if the messages are large.
 func TestReadEvents_SlowStreamUsesNoMemoryBetweenMessages(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -34,18 +34,18 @@ type Config struct {
 	URL string
 	// Headers are sent with every request. They contain no unresolved references.
 	Headers map[string]string
-	// Proxy is the http or https URL of the proxy for an https server, with its credentials; empty for no proxy.
+	// Proxy is the http or https URL of the proxy for an https server, including credentials. It is empty for no proxy.
 	Proxy string
 	// CA is a PEM file with the only trusted certificates. If it is empty, the system's certificates are trusted.
 	CA string
-	// ProxyHint is added to the error if an https server cannot be reached, because a proxy may be needed. It may be
+	// ProxyHint is added to the error if an https server cannot be reached, and says that a proxy may be needed. It may be
 	// empty.
 	ProxyHint string
 	// Secrets are values that an answer must not contain. Values of at least 8 bytes are redacted.
 	Secrets []string
 }
 
-// Headers that only the gateway sets. Configured values for them are ignored.
+// Headers that only the gateway sets. Configured values for these headers are ignored.
 const (
 	headerSession = "Mcp-Session-Id"
 	headerVersion = "Mcp-Protocol-Version"
@@ -53,13 +53,13 @@ const (
 	headerLast    = "Last-Event-Id"
 )
 
-// Transport connects to one server. Its configured headers contain nothing that a client has sent.
+// Transport connects to one server. Its configured headers contain no client data.
 type Transport struct {
 	name string
 	// hint says what to do if the server cannot be reached. It may be empty.
 	hint string
-	// post is the head of requests that send messages, remove of requests that end sessions, and get of requests for
-	// streams.
+	// post is the head of requests that send messages. remove is the head of requests that end sessions. get is the head
+	// of requests for streams.
 	post, remove, get *httpclient.Head
 	// url and headers are the configured values. They are used for the endpoints that servers with HTTP+SSE name.
 	url     *url.URL
@@ -69,18 +69,18 @@ type Transport struct {
 	// empty.
 	secrets []string
 	cookie  string
-	// addressScrubber redacts the parts that are shown of a server's redirect address.
+	// addressScrubber redacts the shown parts of a server's redirect address.
 	addressScrubber *redact.Redactor
 	// links counts the goroutines of HTTP+SSE streams. speaksSSE reports whether the server speaks HTTP+SSE.
 	links sync.WaitGroup
-	// all is cancelled by stop, which closes the transport.
+	// all is the context of everything that the transport does. stop cancels it when the transport is closed.
 	all       context.Context //nolint:containedctx // the context of the transport
 	stop      context.CancelFunc
 	speaksSSE atomic.Bool
 	// opened reports whether the server has ever opened a session.
 	opened atomic.Bool
-	// notSSESince is the time at which the gateway last found that the server does not speak HTTP+SSE, in nanoseconds
-	// of Unix time.
+	// notSSESince is the Unix time, in nanoseconds, at which the gateway last found that the server does not speak
+	// HTTP+SSE.
 	notSSESince atomic.Int64
 	// client follows no redirects, because addresses may come only from the configuration.
 	client *httpclient.Client
@@ -185,7 +185,7 @@ func (s *Transport) Close() error {
 	return nil
 }
 
-// Open implements upstream.Transport. It opens one session with the server for each session of a client.
+// Open implements upstream.Transport. It opens one session with the server per client session.
 func (s *Transport) Open(ctx context.Context, _ principal.Key, hello upstream.Request) (upstream.Conn, upstream.Answer, error) {
 	if hello.Kind() != jsonrpc.Request {
 		return nil, upstream.Answer{}, fmt.Errorf("%w: a session is opened with a request", upstream.ErrNeverSent)
@@ -231,5 +231,6 @@ func (s *Transport) Open(ctx context.Context, _ principal.Key, hello upstream.Re
 	return nil, answer, err
 }
 
-// sseRetryAfter is how long a server that does not speak HTTP+SSE is not asked for a stream again.
+// sseRetryAfter is how long the gateway waits before it again requests a stream from a server that does not speak
+// HTTP+SSE.
 const sseRetryAfter = time.Minute

@@ -68,8 +68,8 @@ func TestRequest_ReturnsTheAnswer(t *testing.T) {
 	}
 }
 
-// Case U1. Checks that progress before an answer is passed on only if it belongs to the request. The receiver decides
-// on other notifications.
+// Case U1. Checks that progress before an answer is forwarded only if it belongs to the request, and that all other
+// notifications are passed to the receiver, which decides on them.
 func TestRequest_PassesOnItsOwnProgress(t *testing.T) {
 	t.Parallel()
 	notify := func(method, params string) string {
@@ -138,8 +138,8 @@ func TestRequest_SendsOnlyItsBytesAndOwnHeaders(t *testing.T) {
 	}
 }
 
-// Case U1. Checks that an unusable answer leaves the outcome unknown, whatever its status is, because the request was
-// sent.
+// Case U1. Checks that the outcome is unknown after an unusable answer, regardless of its status, because the request
+// was sent.
 func TestRequest_ErrorSaysWhatIsKnown(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
@@ -207,7 +207,7 @@ func TestRequest_ErrorSaysWhatIsKnown(t *testing.T) {
 	}
 }
 
-// trickle sends one byte at a time without end.
+// trickle endlessly sends one byte at a time.
 func trickle(w http.ResponseWriter, r *http.Request, _ webPost) {
 	w.Header().Set("Content-Type", "text/event-stream")
 	tick := time.NewTicker(5 * time.Millisecond)
@@ -265,7 +265,7 @@ func TestRequest_LimitsAnswers(t *testing.T) {
 	}
 }
 
-// Case U1. Checks that a server that leaves its stream open after the answer delays no request.
+// Case U1. Checks that a server that leaves its stream open after the answer does not delay requests.
 func TestRequest_DoesNotWaitForTheEndOfAStream(t *testing.T) {
 	t.Parallel()
 	s := newWeb(t)
@@ -286,7 +286,7 @@ func TestRequest_DoesNotWaitForTheEndOfAStream(t *testing.T) {
 	}
 }
 
-// Checks that a stream that ends with the answer leaves its connection for the next request.
+// Checks that the next request reuses the connection of a stream that has ended with the answer.
 func TestRequest_ReusesConnections(t *testing.T) {
 	t.Parallel()
 	for name, reply := range map[string]webReply{
@@ -341,8 +341,8 @@ func TestRequest_UnsentRequestCountsAsNeverSent(t *testing.T) {
 	})
 }
 
-// Checks that a POST is not sent again without notice if the server was closing the connection, because the server may
-// have read it.
+// Checks that a POST is not silently sent again if the server closes the connection, because the server may have read
+// the POST.
 func TestRequest_IsNotRepeatedOnAStaleConnection(t *testing.T) {
 	t.Parallel()
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
@@ -413,7 +413,7 @@ func TestErrors_ContainNoSecrets(t *testing.T) {
 	}
 }
 
-// Case S1. Checks that answers and events contain no secret, even if a server sends back what it was sent.
+// Case S1. Checks that answers and events contain no secret, even if the server echoes what it has received.
 func TestRequest_RedactsSecretsInAnswers(t *testing.T) {
 	t.Parallel()
 	const secret = "ours-and-nobody-else's"

@@ -19,7 +19,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// rawServer is a server that speaks raw HTTP. It passes each connection to handle, numbered from 1.
+// rawServer is a server that speaks raw HTTP. It passes each connection to handle, with a number that starts at 1.
 func rawServer(t *testing.T, handle func(number int, conn net.Conn, in *bufio.Reader)) string {
 	t.Helper()
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
@@ -54,7 +54,7 @@ func nextID(in *bufio.Reader) (id string, ok bool) {
 	return id, err == nil
 }
 
-// raw returns an HTTP response with a result of these bytes.
+// raw returns an HTTP response whose JSON-RPC result contains the given bytes.
 func raw(id, result string) string {
 	body := `{"jsonrpc":"2.0","id":` + id + `,"result":` + result + `}`
 	return fmt.Sprintf("HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
@@ -62,7 +62,7 @@ func raw(id, result string) string {
 
 const greeting = `{"protocolVersion":"2025-11-25","capabilities":{}}`
 
-// Checks that bytes that a server sends after an answer are not taken for the answer to the next request.
+// Checks that bytes that a server sends after an answer are not mistaken for the answer to the next request.
 func TestRequest_IgnoresBytesBeforeTheRequest(t *testing.T) {
 	t.Parallel()
 	url := rawServer(t, func(_ int, conn net.Conn, in *bufio.Reader) {
@@ -118,7 +118,8 @@ func TestRequest_ReadsUnusualHeads(t *testing.T) {
 	}
 }
 
-// Checks that no request is lost on an idle connection that the server has closed, or has announced to close.
+// Checks that no request is lost because the server has closed an idle connection, or has announced that it will close
+// it.
 func TestRequest_IsNotLostOnClosedConnections(t *testing.T) {
 	t.Parallel()
 	for name, head := range map[string]string{
@@ -148,7 +149,7 @@ func TestRequest_IsNotLostOnClosedConnections(t *testing.T) {
 	}
 }
 
-// Checks that an answer that a server sends before it has read a large request is received.
+// Checks that the gateway receives an answer even if the server sends it before it has read the whole large request.
 func TestRequest_ReceivesAnswerBeforeTheRequestIsRead(t *testing.T) {
 	t.Parallel()
 	echo := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -204,7 +205,7 @@ func TestRequest_EndsWithItsContext(t *testing.T) {
 	}
 }
 
-// Checks that the user in a server's URL is sent as credentials, unless a configured header replaces them.
+// Checks that user and password in a server's URL are sent as credentials, unless a configured header replaces them.
 func TestRequest_SendsTheUserOfTheURL(t *testing.T) {
 	t.Parallel()
 	for header, want := range map[string]string{"": "Basic YW5hOnB3", "Bearer ours": "Bearer ours"} {

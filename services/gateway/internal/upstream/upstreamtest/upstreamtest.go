@@ -18,12 +18,12 @@ func Answers() *limits.Budget {
 	return all
 }
 
-// Holder returns a holder for the answers of a principal.
+// Holder returns the memory owner for the answers of a principal.
 func Holder(key principal.Key) *limits.Owner {
 	return &limits.Owner{Accounts: principal.AccountsOfKey(key), Server: "test"}
 }
 
-// Roomy is a transport that gives each request a memory budget for its answer, as the edge does.
+// Roomy is a transport that gives each request a memory budget for its answer, as the gateway's HTTP endpoint does.
 type Roomy struct {
 	upstream.Transport
 

@@ -30,7 +30,8 @@ var limitChangeCases = []testCase{
 			f.granted(limitOf("b", 10, time.Minute))
 			f.Sleep(time.Second)
 		}
-		// Ten units were taken at 0 to 9 s, and now it is 10 s. Seven of them must stop counting first.
+		// Ten units were taken at 0 to 9 s, and now it is 10 s. Seven of these units must stop counting before another unit
+		// fits.
 		l := limitOf("b", 4, time.Minute)
 		if got, want := f.refused(l).RetryAfter, 56*time.Second+time.Millisecond; got != want {
 			f.Errorf("retry after %v, want %v", got, want)

@@ -27,14 +27,14 @@ const (
 	linearSteps   = 60
 )
 
-// linearMax has the maximum of each of the two buckets.
+// linearMax contains the maximum of each of the two buckets.
 var linearMax = counts{9, 14}
 
-// counts has a number for each of the two buckets. As the state of the sequential model, it is the number of taken
-// units. No time passes in the recorded histories.
+// counts contains a number for each of the two buckets. The state of the sequential model is the number of taken units
+// in each bucket. No time passes in the recorded histories.
 type counts [2]int64
 
-// An operation is the input of one step. It takes units, gives units back, or only reads.
+// An operation is the input of one step. It takes units, returns units, or only reads.
 type operation struct {
 	kind string // "reserve", "return", "peek"
 	cost counts // 0 if the operation does not use the bucket
@@ -55,7 +55,7 @@ var counters = porcupine.Model{
 	DescribeOperation: func(input, output any) string { return fmt.Sprintf("%+v: %+v", input, output) },
 }
 
-// step reports whether an operation may have a result in the state c, and returns the state after it.
+// step reports whether an operation may have the result r in the state c, and returns the state after the operation.
 func (c counts) step(op operation, r result) (bool, counts) {
 	fits, next := true, c
 	for i, cost := range op.cost {
@@ -113,7 +113,7 @@ type linearClient struct {
 	held   []heldReservation
 }
 
-// A heldReservation is a reservation that a client may still give back.
+// A heldReservation is a reservation whose units a client may still return.
 type heldReservation struct {
 	id   string
 	cost counts

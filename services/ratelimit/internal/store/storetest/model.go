@@ -27,8 +27,8 @@ type unit struct {
 	call int
 }
 
-// A model implements the definition of a store directly. It records everything that was taken, and reads all records
-// for each result.
+// A model is a simple implementation of a store. It records all units that were taken, and computes each result from
+// all records.
 type model struct {
 	f            *fixture
 	prefix       string // the prefix of all names, because one store serves many models
@@ -133,7 +133,7 @@ func (m *model) within(l store.Limit, end time.Duration) int64 {
 	return sum
 }
 
-// fits reports whether limits fit at an instant if no other units are taken before.
+// fits reports whether limits fit at an instant if no other units are taken before that instant.
 func (m *model) fits(limits []store.Limit, at time.Duration) bool {
 	return !slices.ContainsFunc(limits, func(l store.Limit) bool { return m.within(l, at)+l.Cost > l.Max })
 }

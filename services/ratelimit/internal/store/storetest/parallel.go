@@ -84,8 +84,8 @@ func (f *fixture) together(n int, do func(i int)) {
 	all.Wait()
 }
 
-// overlapping runs callers that reserve random limits in random order in parallel and give some back. It compares the
-// remaining units with the grants.
+// overlapping runs parallel callers that reserve random limits in random order and return the units of some
+// reservations. It compares the remaining units with the grants.
 func overlapping(f *fixture) {
 	const buckets, callers, calls, most = 12, 16, 250, 600
 	var spent [buckets]atomic.Int64
@@ -114,7 +114,7 @@ func overlapping(f *fixture) {
 	}
 }
 
-// spend reserves limits, and gives them back if back is true. It reports whether units were taken and not given back.
+// spend reserves limits, and returns the units if back is true. It reports whether units were taken and not returned.
 func (f *fixture) spend(key string, limits []store.Limit, back bool) bool {
 	result, err := f.store.Reserve(f.Context(), store.ReserveRequest{Key: key, Limits: limits, Lifetime: time.Minute})
 	if err != nil {

@@ -94,8 +94,8 @@ var reservationCases = []testCase{
 			reservations = append(reservations, f.granted(l).Reservation.ID)
 			f.Sleep(10 * time.Second)
 		}
-		// Units were taken at 0, 10 and 20 s, and now it is 30 s. The second unit is given back, so the first is the
-		// next to stop counting, at 60 s.
+		// Units were taken at 0, 10 and 20 s, and now it is 30 s. The second unit is returned, so the first unit is the next
+		// to stop counting, at 60 s.
 		f.settle(reservations[1], store.NeverSent, true)
 		f.granted(l)
 		if got, want := f.refused(l).RetryAfter, 30*time.Second+time.Millisecond; got != want {

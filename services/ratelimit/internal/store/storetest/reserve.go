@@ -159,7 +159,7 @@ var reserveCases = []testCase{
 	}},
 }
 
-// invalid makes invalid requests, each with one valid limit in addition.
+// invalid sends invalid requests. Each request also contains one valid limit.
 func invalid(f *fixture) {
 	good := limitOf("good", 1, long)
 	many := make([]store.Limit, store.MaxLimits+1)

@@ -67,7 +67,7 @@ type testCase struct {
 const (
 	// long is a window that does not end during a test.
 	long = time.Hour
-	// short is a window whose end a test awaits.
+	// short is a window that ends while a test waits.
 	short = 500 * time.Millisecond
 )
 

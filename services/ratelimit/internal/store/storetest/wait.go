@@ -64,7 +64,7 @@ var waitCases = []testCase{
 		for range 10 {
 			f.granted(l)
 		}
-		f.Sleep(2 * time.Second) // into the next minute of the clock
+		f.Sleep(2 * time.Second) // the clock enters its next minute
 		f.refused(l)
 		f.Sleep(57 * time.Second)
 		f.refused(l)
