@@ -139,6 +139,9 @@ func (x Message) listen(ctx context.Context, after string) (resp dispatch.Respon
 		return dispatch.Response{}, true
 	}
 	x.Log.DebugContext(ctx, "server has no stream", "server", x.ServerName, "error", upstream.ForLog(err))
+	if ctx.Err() != nil { // the session has just ended, so the server was not asked
+		return x.Refuse(context.WithoutCancel(ctx), protocol.UnknownSession()), true
+	}
 	if errors.Is(err, upstream.ErrNoStream) {
 		return dispatch.Response{}, false
 	}
