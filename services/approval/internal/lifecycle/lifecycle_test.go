@@ -266,7 +266,7 @@ func TestUpdateDecision_AsksAgainIfTheTermsChange(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		change func(*policyv1.Decision)
-		anew   bool
+		isNew  bool
 	}{
 		"nothing":             {func(*policyv1.Decision) {}, false},
 		"the revision":        {func(d *policyv1.Decision) { d.PolicyRevision = "r2" }, false},
@@ -287,13 +287,13 @@ func TestUpdateDecision_AsksAgainIfTheTermsChange(t *testing.T) {
 				t.Fatal(err)
 			}
 			later := start.Add(time.Minute)
-			if anew := r.UpdateDecision(decision(base, tt.change), times, later); anew != tt.anew {
-				t.Errorf("asked again: %v, want %v", anew, tt.anew)
+			if isNew := r.UpdateDecision(decision(base, tt.change), times, later); isNew != tt.isNew {
+				t.Errorf("asked again: %v, want %v", isNew, tt.isNew)
 			}
-			if left := len(r.Approval.GetVotes()) == 0; left != tt.anew {
+			if left := len(r.Approval.GetVotes()) == 0; left != tt.isNew {
 				t.Errorf("votes %v", r.Approval.GetVotes())
 			}
-			if until := r.Approval.GetDecideBefore().AsTime(); until.Equal(later.Add(times.Decide)) != tt.anew {
+			if until := r.Approval.GetDecideBefore().AsTime(); until.Equal(later.Add(times.Decide)) != tt.isNew {
 				t.Errorf("decide_before is %v", until)
 			}
 		})
