@@ -28,21 +28,21 @@ func (m *Meters) createInstruments(meter metric.Meter) error {
 	// Bucket boundaries that the conventions define for sessions, extended to some hours.
 	lived := metric.WithExplicitBucketBoundaries(1, 5, 10, 30, 60, 300, 600, 1800, 3600, 7200, 14400)
 	m.served, errs[0] = meter.Float64Histogram("mcp.server.operation.duration",
-		metric.WithUnit("s"), metric.WithDescription("Time from a message of a client, or a request of a server's own, to the gateway's answer, all waits included"), operation)
+		metric.WithUnit("s"), metric.WithDescription("Time from a client's message, or a server's request, to the gateway's answer, including all waits"), operation)
 	m.sent, errs[1] = meter.Float64Histogram("mcp.client.operation.duration",
 		metric.WithUnit("s"), metric.WithDescription("Time from the gateway's message to a server to its answer"), operation)
 	m.held, errs[2] = meter.Float64Histogram("sluice.hold.duration",
 		metric.WithUnit("s"), metric.WithDescription("Time that calls were held open for people to decide"), hold)
 	m.decided, errs[3] = meter.Int64Counter("sluice.decisions",
-		metric.WithUnit("{decision}"), metric.WithDescription("Calls that were let through, and requests that were refused"))
+		metric.WithUnit("{decision}"), metric.WithDescription("Calls that were allowed, and requests that were refused"))
 	m.worked, errs[4] = meter.Float64Histogram("sluice.operation.duration",
-		metric.WithUnit("s"), metric.WithDescription("Time from a client's message to the gateway's answer, without the wait for people and for what the server asks of the client; of a server's own request, without the wait for the client"), operation)
+		metric.WithUnit("s"), metric.WithDescription("Time from a message to the gateway's answer. Time that the gateway waits for people, or for the client's answers to a server's requests, is excluded"), operation)
 	m.toClients, errs[7] = meter.Float64Histogram("mcp.server.session.duration",
 		metric.WithUnit("s"), metric.WithDescription("Time that a client's session was open"), lived)
 	m.toServers, errs[8] = meter.Float64Histogram("mcp.client.session.duration",
 		metric.WithUnit("s"), metric.WithDescription("Time that the gateway's session with a server was open"), lived)
 	m.rested, errs[6] = meter.Int64Counter("sluice.upstream.rests",
-		metric.WithUnit("{rest}"), metric.WithDescription("Times that nothing was sent to a server for 2 s, because it was not reached 10 times in a row"))
+		metric.WithUnit("{rest}"), metric.WithDescription("How often the gateway sent nothing to a server for 2 s, because the server was not reached 10 times in a row"))
 	m.differed, errs[5] = meter.Int64Counter("sluice.decisions.differing",
 		metric.WithUnit("{decision}"), metric.WithDescription("Decisions that differ from an earlier decision on the same call in the same policy epoch; each is a fault"))
 	return errors.Join(errs[:]...)
