@@ -1,7 +1,13 @@
 package condition
 
 import (
+	"fmt"
+	"regexp"
 	"slices"
+	"strconv"
+	"strings"
+	"time"
+	_ "time/tzdata" // time zones also where the system has no database of them
 
 	"cel.dev/cel-go/cel"
 	"cel.dev/cel-go/common/ast"
@@ -42,7 +48,13 @@ func check(checked *cel.Ast, text string) (*location, *TextError) {
 			checkCall(tree, e, refuse)
 		}
 	}))
-	return trace(tree.Expr(), checkTexts(refuse)), found
+	args, chain := trace(tree.Expr(), checkTexts(refuse))
+	for name := range chain.any().keys {
+		if !slices.Contains(callerFields, name) {
+			refuse(tree.Expr(), fmt.Sprintf("a principal of caller.chain has no %q", name), "it has subject, agent, tenant and groups")
+		}
+	}
+	return args, found
 }
 
 // refuseFunc records a problem of an expression, with a suggestion how to fix it. Only the first problem counts.
@@ -67,8 +79,13 @@ func checkCall(tree *ast.AST, e ast.Expr, refuse refuseFunc) {
 				refuse(literal, err.Error(), "")
 			}
 		}
+	case timestampFunction:
+		checkTimestamp(call.Args()[0], refuse)
 	case operators.OptSelect:
 	default:
+		if call.IsMemberFunction() && strings.HasPrefix(name, "get") && len(call.Args()) == 1 {
+			checkTimeZone(call.Args()[0], refuse)
+		}
 		if f, ok := locatorFunctions()[name]; ok {
 			checkLocator(f, call.Args(), refuse)
 		} else if !slices.Contains(allowedFunctions, name) {
@@ -76,6 +93,32 @@ func checkCall(tree *ast.AST, e ast.Expr, refuse refuseFunc) {
 		}
 	}
 }
+
+// checkTimestamp refuses an argument of timestamp that is not a constant RFC 3339 string.
+func checkTimestamp(text ast.Expr, refuse refuseFunc) {
+	literal, ok := stringLiteral(text)
+	if !ok {
+		refuse(text, "the argument of timestamp is not a constant string", `write timestamp("2030-01-31T00:00:00Z")`)
+	} else if _, err := time.Parse(time.RFC3339, literal); err != nil {
+		refuse(text, strconv.Quote(literal)+" is not a time", `write timestamp("2030-01-31T00:00:00Z")`)
+	}
+}
+
+// checkTimeZone refuses a time zone that is not a constant name of the IANA time zone database or a constant offset.
+func checkTimeZone(zone ast.Expr, refuse refuseFunc) {
+	literal, ok := stringLiteral(zone)
+	if !ok {
+		refuse(zone, "the time zone is not a constant string", `write for example now.getHours("Europe/Berlin")`)
+		return
+	}
+	_, err := time.LoadLocation(literal)
+	if literal == "" || literal == "Local" || err != nil && !zoneOffset.MatchString(literal) {
+		refuse(zone, strconv.Quote(literal)+" is not a time zone", `write for example "Europe/Berlin", "UTC" or "+02:00"`)
+	}
+}
+
+// zoneOffset matches the offset of a time zone.
+var zoneOffset = regexp.MustCompile(`^[+-][0-9]{2}:[0-9]{2}$`)
 
 func checkPattern(pattern ast.Expr, refuse refuseFunc) {
 	if pattern.Kind() != ast.LiteralKind {

@@ -18,11 +18,36 @@ const (
 	maxReason = 200
 )
 
-// A Condition is a compiled expression. It is immutable and safe for concurrent use. The zero Condition is never true.
+// Result is the result of a condition.
+type Result uint8
+
+// The results.
+const (
+	// Failed means that the condition can't be evaluated. It is the zero value.
+	Failed Result = iota
+	// False means that the condition is false.
+	False
+	// True means that the condition is true.
+	True
+	// Unknown means that the result depends on a variable in [Input.Unknown].
+	Unknown
+)
+
+// A Condition is a compiled expression. It is immutable and safe for concurrent use. Evaluating the zero Condition
+// fails.
 type Condition struct {
-	program cel.Program
-	reads   *shape // nil if the arguments may contain other spellings of the keys
+	program   cel.Program
+	ast       *cel.Ast
+	variables Variables
+	// reads is the shape of the arguments that the expression reads. It is nil if the condition ignores arguments that
+	// the expression does not read.
+	reads *shape
+	// anyArgs reports whether the arguments may contain keys that the tool's schema does not have.
+	anyArgs bool
 }
+
+// Variables returns the groups of variables that the condition reads.
+func (c *Condition) Variables() Variables { return c.variables }
 
 // Compile compiles a boolean expression. The error is a [*TextError].
 func Compile(text string) (*Condition, error) {
@@ -52,48 +77,76 @@ func Compile(text string) (*Condition, error) {
 	if cost.Max > maxEstimate {
 		return nil, &TextError{Message: "may take too long: it has too many nested loops over lists"}
 	}
-	// OptOptimize is not used, because its optimized form of `in` has no cost.
-	program, err := env.Program(ast, cel.CostLimit(maxCost), cel.CostTracking(costEstimator{}), cel.OptimizeRegex(append(locatorOptimizations(), matchOptimization)...))
+	program, err := newProgram(env, ast)
 	if err != nil {
 		return nil, &TextError{Message: err.Error()}
 	}
-	return &Condition{program: program, reads: newShape(reads)}, nil
+	return &Condition{program: program, ast: ast, variables: variablesOf(ast), reads: newShape(reads)}, nil
 }
 
-// WithExtra returns a condition that can also be true for arguments with other spellings of the keys that it reads.
-func (c *Condition) WithExtra() *Condition { return &Condition{program: c.program} }
+// newProgram returns the program of an expression. It does not use OptOptimize, because the optimized form of `in` has
+// no cost.
+func newProgram(env *cel.Env, ast *cel.Ast, options ...cel.ProgramOption) (cel.Program, error) {
+	return env.Program(ast, append(options, cel.CostLimit(maxCost), cel.CostTracking(costEstimator{}),
+		cel.OptimizeRegex(append(locatorOptimizations(), matchOptimization)...))...)
+}
 
-// Holds reports whether the condition is true for arguments. It returns false and an error if the condition can't be
-// evaluated: a key is missing, types don't fit, the evaluation would take too long, or the arguments contain another
-// spelling of a key that the condition reads.
-func (c *Condition) Holds(args Arguments) (bool, error) {
-	if c.program == nil || args.values == nil {
-		return false, errors.New("there is no condition, or there are no arguments")
+// WithExtra returns a condition that can also be true or false for arguments with other spellings of the keys that it
+// reads, and with keys that the tool's schema does not have.
+func (c *Condition) WithExtra() *Condition {
+	return &Condition{program: c.program, ast: c.ast, variables: c.variables, anyArgs: true}
+}
+
+// Evaluate evaluates the condition. It returns an error if and only if the result is [Failed]: a key is missing, types
+// don't fit, the evaluation would take too long, or the arguments contain a key that the condition does not read but a
+// server may read instead.
+func (c *Condition) Evaluate(in *Input) (Result, error) {
+	if c.program == nil {
+		return Failed, errors.New("there is no condition")
+	}
+	if err := c.checkKeys(in); err != nil {
+		return Failed, err
+	}
+	values := &activation{Input: in}
+	result, _, err := c.program.Eval(values)
+	switch held, ok := result.(types.Bool); {
+	case err != nil && values.readUnknown:
+		return Unknown, nil
+	case err != nil:
+		return Failed, errors.New(clip(err.Error()))
+	case !ok:
+		return Failed, fmt.Errorf("is %s, and neither true nor false", result.Type().TypeName())
+	case bool(held):
+		return True, nil
+	default:
+		return False, nil
+	}
+}
+
+// checkKeys returns an error if the arguments contain a key that the condition does not read, and that the server may
+// read instead of one that the condition reads.
+func (c *Condition) checkKeys(in *Input) error {
+	if c.anyArgs || c.variables&VariableArgs == 0 || in.Unknown&VariableArgs != 0 || in.Args.values == nil {
+		return nil
 	}
 	left := maxKeys
-	if err := c.reads.check(args.values, &left); err != nil {
-		return false, err
+	if err := c.reads.check(in.Args.values, &left); err != nil {
+		return err
 	}
-	result, _, err := c.program.Eval(map[string]any{"args": args.values})
-	if err != nil {
-		return false, errors.New(clip(err.Error()))
-	}
-	held, ok := result.(types.Bool)
-	if !ok {
-		return false, fmt.Errorf("is %s, and neither true nor false", result.Type().TypeName())
-	}
-	return bool(held), nil
+	return checkProperties(in.Args.values, in.Properties)
 }
 
 // clip shortens a reason to [maxReason], and replaces characters that are not printable.
-func clip(reason string) string {
-	if len(reason) > maxReason {
-		reason = reason[:maxReason] + "…"
+func clip(reason string) string { return clipTo(reason, maxReason) }
+
+func clipTo(text string, maxBytes int) string {
+	if len(text) > maxBytes {
+		text = text[:maxBytes] + "…"
 	}
 	return strings.Map(func(r rune) rune {
 		if unicode.IsPrint(r) {
 			return r
 		}
 		return unicode.ReplacementChar
-	}, reason)
+	}, text)
 }

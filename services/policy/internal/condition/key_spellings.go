@@ -87,6 +87,20 @@ func (s *shape) checkObject(o object, left *int) error {
 	return nil
 }
 
+// checkProperties returns an error if the arguments contain a name that is not in properties. It accepts all names if
+// properties is nil.
+func checkProperties(arguments ref.Val, properties map[string]bool) error {
+	if properties == nil {
+		return nil
+	}
+	for it := arguments.(object).Iterator(); it.HasNext() == types.True; {
+		if name := string(it.Next().(types.String)); !properties[name] {
+			return fmt.Errorf("the tool's schema has no argument %s", strconv.Quote(clip(name)))
+		}
+	}
+	return nil
+}
+
 // fold returns the same text for all spellings of a key that differ only by case, `_` or `-`.
 func fold(name string) string {
 	return strings.Map(func(r rune) rune {

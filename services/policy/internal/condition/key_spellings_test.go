@@ -7,10 +7,10 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/condition"
 )
 
-// TestHolds_FailsForOtherSpellingsOfKeys checks that a condition is false if the arguments contain another spelling of
+// TestEvaluate_FailsForOtherSpellingsOfKeys checks that a condition is false if the arguments contain another spelling of
 // a key that the condition reads. Otherwise a server that interprets Amount as amount would use a value that the
 // condition did not test. Case P14.
-func TestHolds_FailsForOtherSpellingsOfKeys(t *testing.T) {
+func TestEvaluate_FailsForOtherSpellingsOfKeys(t *testing.T) {
 	t.Parallel()
 	const taken = " may be read as "
 	for _, tt := range []struct{ text, args, want string }{
@@ -48,15 +48,15 @@ func TestHolds_FailsForOtherSpellingsOfKeys(t *testing.T) {
 		{`args.list.all(x, x.a == 1)`, `{"list":[` + strings.Repeat("1,", 30_000) + `1]}`, "too many keys"},
 	} {
 		c := compile(t, tt.text)
-		held, err := c.Holds(arguments(t, tt.args))
+		held, err := holds(c, arguments(t, tt.args))
 		if got := answer(held, err); !strings.Contains(got, tt.want) || held && err != nil {
 			t.Errorf("%s for %.80s: %s; want %s", tt.text, tt.args, got, tt.want)
 		}
-		if _, err := c.WithExtra().Holds(arguments(t, tt.args)); err != nil && strings.Contains(err.Error(), taken) {
+		if _, err := holds(c.WithExtra(), arguments(t, tt.args)); err != nil && strings.Contains(err.Error(), taken) {
 			t.Errorf("%s for %.80s, where extra keys pass: %v", tt.text, tt.args, err)
 		}
 	}
-	if held, err := new(condition.Condition).WithExtra().Holds(arguments(t, `{}`)); held || err == nil {
+	if held, err := holds(new(condition.Condition).WithExtra(), arguments(t, `{}`)); held || err == nil {
 		t.Errorf("no condition: %v, %v", held, err)
 	}
 }

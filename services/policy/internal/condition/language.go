@@ -1,12 +1,15 @@
 package condition
 
 import (
+	"cmp"
 	"fmt"
 	"regexp"
 	"regexp/syntax"
+	"slices"
 	"sync"
 
 	"cel.dev/cel-go/cel"
+	"cel.dev/cel-go/common/ast"
 	"cel.dev/cel-go/common/env"
 	"cel.dev/cel-go/common/operators"
 	"cel.dev/cel-go/common/types"
@@ -21,6 +24,50 @@ var allowedFunctions = []string{
 	operators.Equals, operators.NotEquals, operators.Less, operators.LessEquals, operators.Greater, operators.GreaterEquals,
 	operators.In, operators.Index, operators.NotStrictlyFalse, operators.Negate,
 	"contains", "startsWith", "endsWith", "size",
+	timestampFunction,
+	"getFullYear", "getMonth", "getDate", "getDayOfMonth", "getDayOfWeek", "getDayOfYear", "getHours", "getMinutes", "getSeconds",
+}
+
+// timestampFunction converts an RFC 3339 string to a timestamp.
+const timestampFunction = "timestamp"
+
+// variableGroups maps each variable to its group. The variables whose names start with "call." are always known, and
+// have no group.
+var variableGroups = map[string]Variables{
+	"args":        VariableArgs,
+	"call.server": 0, "call.tool": 0, "call.method": 0, "call.uri": 0,
+	"caller.subject": VariableCaller, "caller.agent": VariableCaller, "caller.tenant": VariableCaller,
+	"caller.groups": VariableCaller, "caller.chain": VariableCaller,
+	"tool.category": VariableTool, "tool.risk": VariableTool, "tool.tags": VariableTool, "tool.known": VariableTool,
+	"now": VariableNow,
+}
+
+// variableTypes returns the types of the variables that are not strings.
+func variableTypes() map[string]*cel.Type {
+	object := cel.MapType(cel.StringType, cel.DynType)
+	return map[string]*cel.Type{
+		"args": object, "caller.groups": cel.ListType(cel.StringType), "caller.chain": cel.ListType(object),
+		"tool.tags": cel.ListType(cel.StringType), "tool.known": cel.BoolType, "now": cel.TimestampType,
+	}
+}
+
+func variableOptions() []cel.EnvOption {
+	var out []cel.EnvOption
+	known := variableTypes()
+	for name := range variableGroups {
+		out = append(out, cel.Variable(name, cmp.Or(known[name], cel.StringType)))
+	}
+	return out
+}
+
+// variablesOf returns the groups of the variables that an expression reads.
+func variablesOf(checked *cel.Ast) (out Variables) {
+	ast.PreOrderVisit(checked.NativeRep().Expr(), ast.NewExprVisitor(func(e ast.Expr) {
+		if e.Kind() == ast.IdentKind {
+			out |= variableGroups[e.AsIdent()]
+		}
+	}))
+	return out
 }
 
 // environment returns the CEL environment. It is created once, because that takes milliseconds.
@@ -29,9 +76,8 @@ var environment = sync.OnceValues(func() (*cel.Env, error) {
 	for _, name := range allowedFunctions {
 		subset.IncludeFunctions = append(subset.IncludeFunctions, env.NewFunction(name))
 	}
-	return cel.NewCustomEnv(append(append(decimals(), locators()...),
+	return cel.NewCustomEnv(append(slices.Concat(decimals(), locators(), variableOptions()),
 		cel.StdLib(cel.StdLibSubset(subset)),
-		cel.Variable("args", cel.MapType(cel.StringType, cel.DynType)),
 		cel.OptionalTypes(),
 		cel.Function("matches",
 			cel.MemberOverload("text_matches", []*cel.Type{cel.StringType, cel.StringType}, cel.BoolType)),

@@ -47,12 +47,16 @@ type tracer struct {
 	tested func(e ast.Expr, from []*location)
 }
 
-// trace returns the location of the arguments, with all locations below it that the expression reads.
-func trace(e ast.Expr, tested func(e ast.Expr, from []*location)) *location {
-	args := &location{}
+// trace returns the locations of the arguments and of the caller's chain, with all locations below them that the
+// expression reads.
+func trace(e ast.Expr, tested func(e ast.Expr, from []*location)) (args, chain *location) {
+	args, chain = &location{}, &location{}
 	t := tracer{tested: tested}
-	t.visit(e, map[string]variable{"args": {elements: []*location{args}}})
-	return args
+	t.visit(e, map[string]variable{
+		"args": {elements: []*location{args}}, "caller.chain": {elements: []*location{chain}},
+		"call.uri": {elements: []*location{{name: "uri"}}},
+	})
+	return args, chain
 }
 
 // visit returns the locations from which an expression's value can come.

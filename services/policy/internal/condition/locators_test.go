@@ -7,9 +7,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/condition"
 )
 
-// TestHolds_LocatorFunctions checks that conditions can call the functions of package locator. The tests of package
+// TestEvaluate_LocatorFunctions checks that conditions can call the functions of package locator. The tests of package
 // locator check the results in detail. Case P14.
-func TestHolds_LocatorFunctions(t *testing.T) {
+func TestEvaluate_LocatorFunctions(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct{ text, args, want string }{
 		{`path.within(args.path, "/srv")`, `{"path":"/srv/a/../b"}`, "true"},
@@ -37,7 +37,7 @@ func TestHolds_LocatorFunctions(t *testing.T) {
 		{`args.to.all(x, email.domain(x) == "example.com")`, `{"to":["a@Example.com"]}`, "true"},
 		{`email.domain(args.to) == "example.com"`, `{"to":"a@evil, b@example.com"}`, "email.domain: the text has more than one @"},
 	} {
-		held, err := compile(t, tt.text).Holds(arguments(t, tt.args))
+		held, err := holds(compile(t, tt.text), arguments(t, tt.args))
 		got := answer(held, err)
 		if !strings.Contains(got, tt.want) || held && err != nil {
 			t.Errorf("%s for %s: %s; want %s", tt.text, tt.args, got, tt.want)

@@ -1,0 +1,174 @@
+package condition
+
+import (
+	"errors"
+	"time"
+
+	"cel.dev/cel-go/common/types"
+	"cel.dev/cel-go/common/types/ref"
+	"cel.dev/cel-go/interpreter"
+)
+
+// Variables is a set of groups of variables.
+type Variables uint8
+
+// The groups of variables.
+const (
+	// VariableArgs contains the variable args.
+	VariableArgs Variables = 1 << iota
+	// VariableCaller contains the variables whose names start with "caller.".
+	VariableCaller
+	// VariableTool contains the variables whose names start with "tool.".
+	VariableTool
+	// VariableNow contains the variable now.
+	VariableNow
+)
+
+// Input contains the values of the variables. Evaluate does not modify an Input. A variable without a value makes the
+// evaluation fail if the result depends on the variable.
+type Input struct {
+	// Args is the value of args. If ArgsError is not nil, args has no value for that reason.
+	Args      Arguments
+	ArgsError error
+	// Properties are the names of arguments that the tool's schema allows. A nil map means that the schema allows any
+	// name, or that the tool has no schema.
+	Properties map[string]bool
+	// Server, Tool, Method and URI are the values of call.server, call.tool, call.method and call.uri.
+	Server, Tool, Method, URI string
+	// Caller contains the values of the variables of the caller, and Chain the values of caller.chain.
+	Caller Caller
+	Chain  []Caller
+	// Class contains the values of the variables of the tool.
+	Class Class
+	// Now is the value of now. The zero time means that now has no value.
+	Now time.Time
+	// Unknown contains the variables whose values are not known yet, for example while tools are listed.
+	Unknown Variables
+}
+
+// Caller contains the values that conditions can read of a caller, or of a principal in its chain.
+type Caller struct {
+	Subject, Agent, Tenant string
+	Groups                 []string
+}
+
+// Class is the classification of a tool. Category and Risk are empty if the tool has none.
+type Class struct {
+	Category, Risk string
+	Tags           []string
+}
+
+// callerFields are the names of the fields of a caller.
+var callerFields = []string{"subject", "agent", "tenant", "groups"}
+
+// activation gives CEL the values of an Input.
+type activation struct {
+	*Input
+
+	// readUnknown reports whether the evaluation has read a variable in Input.Unknown.
+	readUnknown bool
+}
+
+var (
+	errNotKnownYet = types.NewErr("is not known yet")
+	errNoClass     = types.NewErr("the tool has no class; test tool.known first")
+	errNoTime      = types.NewErr("the time is not known")
+	errNoArgs      = errors.New("there are no arguments")
+)
+
+// Parent implements [interpreter.Activation].
+func (*activation) Parent() interpreter.Activation { return nil }
+
+// ResolveName implements [interpreter.Activation].
+func (a *activation) ResolveName(name string) (any, bool) {
+	group, known := variableGroups[name]
+	if !known {
+		return nil, false
+	}
+	if a.Unknown&group != 0 {
+		a.readUnknown = true
+		return errNotKnownYet, true
+	}
+	return a.value(name), true
+}
+
+func (a *activation) value(name string) ref.Val {
+	switch name {
+	case "args":
+		return a.args()
+	case "call.server":
+		return types.String(a.Server)
+	case "call.tool":
+		return types.String(a.Tool)
+	case "call.method":
+		return types.String(a.Method)
+	case "call.uri":
+		return types.String(a.URI)
+	case "caller.chain":
+		return chainValue(a.Chain)
+	case "now":
+		if a.Now.IsZero() {
+			return errNoTime
+		}
+		return types.Timestamp{Time: a.Now}
+	}
+	if a.variableOfTool(name) {
+		return a.Class.value(name)
+	}
+	return a.Caller.value(name[len("caller."):])
+}
+
+func (*activation) variableOfTool(name string) bool { return variableGroups[name] == VariableTool }
+
+func (a *activation) args() ref.Val {
+	switch {
+	case a.ArgsError != nil:
+		return types.WrapErr(a.ArgsError)
+	case a.Args.values == nil:
+		return types.WrapErr(errNoArgs)
+	}
+	return a.Args.values
+}
+
+func (c *Class) value(name string) ref.Val {
+	if name == "tool.known" {
+		return types.Bool(c.Category != "")
+	}
+	if c.Category == "" {
+		return errNoClass
+	}
+	switch name {
+	case "tool.category":
+		return types.String(c.Category)
+	case "tool.risk":
+		return types.String(c.Risk)
+	default:
+		return types.NewStringList(types.DefaultTypeAdapter, c.Tags)
+	}
+}
+
+// value returns the value of one of [callerFields].
+func (c *Caller) value(field string) ref.Val {
+	switch field {
+	case "subject":
+		return types.String(c.Subject)
+	case "agent":
+		return types.String(c.Agent)
+	case "tenant":
+		return types.String(c.Tenant)
+	default:
+		return types.NewStringList(types.DefaultTypeAdapter, c.Groups)
+	}
+}
+
+func chainValue(chain []Caller) ref.Val {
+	out := make([]ref.Val, len(chain))
+	for i := range chain {
+		fields := make(map[string]ref.Val, len(callerFields))
+		for _, name := range callerFields {
+			fields[name] = chain[i].value(name)
+		}
+		out[i] = newObject(fields)
+	}
+	return types.NewRefValList(types.DefaultTypeAdapter, out)
+}
