@@ -21,6 +21,14 @@
 //	    execute_within: 10m
 //	    grant: {calls: 10, within: 1h, critical: true, where: args.format == "csv"}
 //	    idempotent: true
+//	  - name: only-drafts
+//	    match: {tool: "create_*"}
+//	    when: args.draft == true   # a condition; see package condition
+//	    action: allow
+//	    otherwise: {action: deny, reason: agents create drafts only}
+//
+// A rule or an entry with `when` decides only if the condition is true. `otherwise` has the keys of a rule without a
+// condition, and decides if the condition is false.
 //
 // The keys method, tool, prompt, uri, server, agent, principal, groups and tenant of `match` have a pattern or a list
 // of patterns; see [engine.Match]. The keys category, risk and tags have a name or a list of names that the catalog

@@ -60,6 +60,11 @@ type terms struct {
 	SelfConfirm   bool    `yaml:"self_confirm"`
 	Grant         *grant  `yaml:"grant"`
 	Idempotent    bool    `yaml:"idempotent"`
+
+	When *string `yaml:"when"`
+	// ExtraArgs is "allow" or nil.
+	ExtraArgs *string `yaml:"extra_args"`
+	Otherwise *terms  `yaml:"otherwise"`
 }
 
 type grant struct {
@@ -150,6 +155,6 @@ func explainKey(key string) (message, suggestion string, ok bool) {
 // notSupported are the keys of the policy language that this version does not support, wherever they appear.
 var notSupported = []string{
 	"tests", "mode", // of documents
-	"when", "redact", "on_limiter_error", "timeout", "forward", // of rules
+	"redact", "on_limiter_error", "timeout", "forward", // of rules
 	"algorithm", "burst", "max_in_flight", "cost", "settle", "repeat", // of limits
 }

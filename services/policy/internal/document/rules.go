@@ -26,6 +26,7 @@ func (r *reader) addRules(f *form, d *engine.Document) {
 			rule.Action = engine.ActionAllow
 		}
 		r.addRule(d, at, rule)
+		r.addOtherwise(d, at, &entry, []engine.Dimension{engine.PerSession, engine.PerServer, engine.PerTool})
 	}
 	for i := range f.Rules {
 		named := &f.Rules[i]
@@ -34,7 +35,30 @@ func (r *reader) addRules(f *form, d *engine.Document) {
 		rule.Name = named.Name
 		rule.Match = r.match(at+".match", &named.Match)
 		r.addRule(d, at, rule)
+		r.addOtherwise(d, at, &named.terms, []engine.Dimension{engine.PerSession})
 	}
+}
+
+// addOtherwise adds the rule for the calls for which the condition of the rule that was added last is false.
+func (r *reader) addOtherwise(d *engine.Document, at string, t *terms, per []engine.Dimension) {
+	o := t.Otherwise
+	if o == nil {
+		return
+	}
+	at += ".otherwise"
+	if t.When == nil {
+		r.add(at, "has no effect without when", "add when, or remove otherwise")
+		return
+	}
+	if o.When != nil || o.ExtraArgs != nil || o.Otherwise != nil {
+		r.add(at, "must not have a condition of its own", "write another rule for it")
+		return
+	}
+	of := d.Rules[len(d.Rules)-1]
+	rule := r.rule(at, o, per)
+	rule.Name, rule.Tool, rule.Match = of.Name, of.Tool, of.Match
+	rule.When, rule.ExtraArgs, rule.Otherwise = of.When, of.ExtraArgs, true
+	r.addRule(d, at, rule)
 }
 
 func (r *reader) addRule(d *engine.Document, at string, rule engine.Rule) {
@@ -86,7 +110,20 @@ func (r *reader) rule(at string, t *terms, per []engine.Dimension) engine.Rule {
 	if t.Grant != nil {
 		rule.Grant = r.grant(at+".grant", t.Grant)
 	}
+	if t.When != nil {
+		rule.When = *t.When
+		r.checkFilled(at+".when", rule.When != "", "remove it if the rule has no condition")
+	}
+	rule.ExtraArgs = r.extraArgs(at, t.ExtraArgs)
 	return rule
+}
+
+// extraArgs reports whether the key extra_args at a path is set.
+func (r *reader) extraArgs(at string, value *string) bool {
+	if value != nil && *value != "allow" {
+		r.add(at+".extra_args", fmt.Sprintf("unknown value %q", *value), "write allow, or remove it")
+	}
+	return value != nil
 }
 
 // time converts a time of an approval. It reports a time of 0 as a problem, because the engine would ignore it.
@@ -116,12 +153,7 @@ func (r *reader) grant(at string, g *grant) engine.Grant {
 		grant.Where = *g.Where
 		r.checkFilled(at+".where", grant.Where != "", "remove it if the grant covers all calls of the tool")
 	}
-	if g.ExtraArgs != nil {
-		grant.ExtraArgs = true
-		if *g.ExtraArgs != "allow" {
-			r.add(at+".extra_args", fmt.Sprintf("unknown value %q", *g.ExtraArgs), "write allow, or remove it")
-		}
-	}
+	grant.ExtraArgs = r.extraArgs(at, g.ExtraArgs)
 	return grant
 }
 

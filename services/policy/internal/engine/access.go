@@ -22,7 +22,7 @@ type Access struct {
 // because an allowed pattern is ignored only if a single denied pattern covers it. The running time depends on the
 // number of rules and on nothing that a caller controls.
 func (s *Set) Access(subject Subject, server string) Access {
-	call := Call{Server: server, Tool: "any", Subject: subject, Facts: Facts{Status: Callable, anyTool: true}}
+	call := Call{Server: server, Tool: "any", Subject: subject, Facts: Facts{Status: Callable, anyTool: true}, listed: true}
 	if refusal(&call) != "" {
 		return Access{}
 	}
@@ -63,10 +63,11 @@ func (s *Set) couldListDenied(call *Call) bool {
 // hasReason reports whether the decision about a call of the tool contains a message.
 func (s *Set) hasReason(call *Call, tool string) bool {
 	of := *call
-	of.Tool = tool
+	of.Tool, of.evaluations = tool, nil
 	var space [16]*rule
-	v := s.combine(s.find(space[:0], &of), &of)
-	return v.decision(&of).Message != ""
+	v := s.mostPermissive(s.find(space[:0], &of), &of)
+	d := v.decision(&of)
+	return v.givesReason(&d)
 }
 
 // permitsEach reports whether w.permits is true for each principal of the subject.
@@ -112,7 +113,7 @@ func (s *Set) denialsFor(subject *Subject, server string, names func(*rule) patt
 			continue
 		}
 		w.hidesName = w.hidesName || r.Action == ActionHide
-		if r.hasToolProperties || r.Match.hasNames() { // the rule denies only some of the calls with these names
+		if r.hasToolProperties || r.Match.hasNames() || r.when != nil { // the rule denies only some of the calls with these names
 			continue
 		}
 		for _, g := range names(r) {
@@ -210,10 +211,10 @@ func (s *Set) permitsNamedTool(w *denials, call *Call) bool {
 			if !g.exact || w.covers(&g) {
 				continue
 			}
-			call.Tool = g.prefix
+			call.Tool, call.evaluations = g.prefix, nil
 			var space [16]*rule
 			rules := s.find(space[:0], call)
-			v := s.combine(rules, call)
+			v := s.mostPermissive(rules, call)
 			// Rules that conflict may match different tools if one of the rules depends on the tool's properties.
 			apart := v.conflict[0] != nil && slices.ContainsFunc(rules, func(r *rule) bool { return r.hasToolProperties })
 			if apart || v.decision(call).Effect != Deny {

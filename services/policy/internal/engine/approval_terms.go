@@ -1,15 +1,12 @@
 package engine
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"time"
 	"unicode"
 	"unicode/utf8"
-
-	"github.com/sluice-mesh/sluice/services/policy/internal/condition"
 )
 
 // checkApproval checks the keys of a rule about approvals.
@@ -117,16 +114,7 @@ func (c *checker) checkGrant(g Grant) {
 	}
 }
 
-func (c *checker) checkCondition(field, text string) {
-	if !utf8.ValidString(text) || strings.ContainsFunc(text, func(r rune) bool { return r != '\t' && unprintable(r) }) {
-		c.add(field, "contains an unprintable character", `write it as an escape, for example "\u00a0"`)
-		return
-	}
-	if _, err := condition.Compile(text); err != nil {
-		if problem, ok := errors.AsType[*condition.TextError](err); ok {
-			c.add(field, problem.Message, problem.Suggestion)
-			return
-		}
-		c.add(field, err.Error(), "")
-	}
+// hasUnprintable reports whether the text of a condition contains a character that could hide a part of it.
+func hasUnprintable(text string) bool {
+	return !utf8.ValidString(text) || strings.ContainsFunc(text, func(r rune) bool { return r != '\t' && unprintable(r) })
 }

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"strings"
 	"time"
 )
@@ -21,16 +22,26 @@ type Call struct {
 	Params string
 	// Subject is the caller.
 	Subject Subject
+	// Now is the time of the call, for conditions. Conditions that read the time can't be evaluated for the zero time.
+	Now time.Time
 	// Facts are the catalog's facts about the tool with the definition that was listed in the caller's session. For a
 	// method other than [MethodToolsCall], only Status is set, to the status of the server.
 	Facts Facts
 
+	// listed reports whether the call stands for all calls of a tool or method, while a list is filtered. Conditions then
+	// know neither the arguments nor the time.
+	listed bool
 	// uriCache caches the result of the method uri. It is nil until the result is computed.
 	uriCache *uriReadings
+	// evaluations caches the results of conditions. It is nil until a condition is evaluated.
+	evaluations *evaluations
 }
 
 // OfTool reports whether the method is [MethodToolsCall].
 func (c *Call) OfTool() bool { return c.Method == "" || c.Method == MethodToolsCall }
+
+// method returns the MCP method.
+func (c *Call) method() string { return cmp.Or(c.Method, MethodToolsCall) }
 
 // A Subject is a caller with its chain of principals. Calls of the zero Subject are refused.
 type Subject struct {
@@ -150,6 +161,8 @@ const (
 	// MethodDenied means that no rule with an action matched a method other than [MethodToolsCall], or that a rule
 	// hides the method. These methods have no default.
 	MethodDenied Code = "method_denied"
+	// TypeError means that a condition can't be evaluated for the call, and that the call is refused for that reason.
+	TypeError Code = "type_error"
 	// Unauthenticated means that a principal lacks its tenant or name, or that the chain is too long.
 	Unauthenticated Code = "unauthenticated"
 )

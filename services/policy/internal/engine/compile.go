@@ -31,6 +31,8 @@ type Set struct {
 	revision   string
 	sessionCap int64
 	times      Times
+	// conditions are the conditions of rules and grants, by their texts with the notes about extra arguments.
+	conditions map[string]*condition.Condition
 	// conditional reports whether some rule has a condition.
 	conditional bool
 }
@@ -42,6 +44,7 @@ type rule struct {
 	order  int // the index in Set.rules
 	digest [32]byte
 	limits []limit
+	when   *condition.Condition // the condition of the rule; nil if it has none
 	where  *condition.Condition // the condition of the grant; nil if it has none
 
 	documentServers    patterns // for the servers that the document applies to
@@ -78,7 +81,7 @@ func Compile(documents []Document, options Options) (*Set, error) {
 	if err := checkDocuments(documents); err != nil {
 		return nil, err
 	}
-	s := &Set{tools: newIndex(), methods: newIndex(), fallbacks: newFallbacks(), sessionCap: int64(options.SessionCap), times: options.Times}
+	s := &Set{tools: newIndex(), methods: newIndex(), fallbacks: newFallbacks(), conditions: make(map[string]*condition.Condition), sessionCap: int64(options.SessionCap), times: options.Times}
 	documents = slices.Clone(documents)
 	slices.SortFunc(documents, func(a, b Document) int { return cmp.Compare(a.Name, b.Name) })
 	for i := range documents {
@@ -86,7 +89,7 @@ func Compile(documents []Document, options Options) (*Set, error) {
 	}
 	for i, r := range s.rules {
 		r.order = i
-		s.conditional = s.conditional || r.where != nil
+		s.conditional = s.conditional || r.when != nil || r.where != nil
 		if r.matchesTools {
 			s.tools.add(r, r.tools)
 		}
@@ -146,6 +149,8 @@ func (s *Set) add(d *Document) {
 	rules := make([]*rule, len(d.Rules))
 	for i := range d.Rules {
 		rules[i] = compileRule(d, &d.Rules[i], home)
+		rules[i].when = s.compileCondition(d.Rules[i].condition(), d.Rules[i].ExtraArgs)
+		rules[i].where = s.compileCondition(d.Rules[i].Grant.Condition(), d.Rules[i].Grant.ExtraArgs)
 	}
 	slices.SortFunc(rules, func(a, b *rule) int { return cmp.Compare(a.ref.Rule, b.ref.Rule) })
 	s.rules = append(s.rules, rules...)
@@ -186,7 +191,6 @@ func compileRule(d *Document, source *Rule, home patterns) *rule {
 		Tags: slices.Clone(source.Match.Tags), Annotations: maps.Clone(source.Match.Annotations),
 	}
 	r.Approvers = slices.Sorted(slices.Values(source.Approvers))
-	r.where = compileCondition(source.Grant)
 	r.Limits = nil
 	for _, l := range source.Limits {
 		r.limits = append(r.limits, compileLimit(r.ref, l))
@@ -195,17 +199,23 @@ func compileRule(d *Document, source *Rule, home patterns) *rule {
 	return r
 }
 
-func compileCondition(g Grant) *condition.Condition {
-	if g.Where == "" {
+// compileCondition returns the compiled condition with a text, or nil if the text is empty. Equal texts get the same
+// condition, which is then evaluated once for a call.
+func (s *Set) compileCondition(text string, extraArgs bool) *condition.Condition {
+	if text == "" {
 		return nil
 	}
-	c, err := condition.Compile(g.Where)
-	switch {
-	case err != nil: // can't happen, because Check has compiled the condition; the zero Condition is never true
-		return &condition.Condition{}
-	case g.ExtraArgs:
-		return c.WithExtra()
+	if known := s.conditions[text]; known != nil {
+		return known
 	}
+	c, err := condition.Compile(text)
+	switch {
+	case err != nil: // can't happen, because Check has compiled the condition; evaluating the zero Condition fails
+		c = &condition.Condition{}
+	case extraArgs:
+		c = c.WithExtra()
+	}
+	s.conditions[text] = c
 	return c
 }
 

@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/sluice-mesh/sluice/services/internal/mcpmethod"
+	"github.com/sluice-mesh/sluice/services/policy/internal/condition"
 )
 
 // Decide decides a call. Its running time grows with the number of rules that have a pattern whose literal prefix
@@ -13,14 +14,20 @@ func (s *Set) Decide(call Call) Decision {
 	return d
 }
 
-// EvaluatesConditions reports whether the decision about a call may evaluate conditions on the call's arguments. The
-// evaluation can take thousands of times as long as the rest of the decision.
+// EvaluatesConditions reports whether the decision about a call depends on conditions that read the call's arguments or
+// the time. Their evaluation can take thousands of times as long as the rest of the decision.
 func (s *Set) EvaluatesConditions(call Call) bool {
 	if !s.conditional || refusal(&call) != "" {
 		return false
 	}
 	var space [16]*rule
-	return slices.ContainsFunc(s.find(space[:0], &call), func(r *rule) bool { return r.where != nil })
+	return slices.ContainsFunc(s.find(space[:0], &call), func(r *rule) bool { return r.readsCall() })
+}
+
+// readsCall reports whether a condition of the rule or of its grant reads the arguments or the time of a call.
+func (r *rule) readsCall() bool {
+	const varying = condition.VariableArgs | condition.VariableNow
+	return r.where != nil || r.when != nil && r.when.Variables()&varying != 0
 }
 
 func (s *Set) decide(call *Call) (Decision, verdict) {
@@ -28,12 +35,12 @@ func (s *Set) decide(call *Call) (Decision, verdict) {
 		return Decision{Code: code}, verdict{}
 	}
 	var space [16]*rule
-	rules := s.find(space[:0], call)
-	if r := s.byRiskRule(rules, call); r != nil {
-		rules = append(rules, r)
-	}
+	rules := s.withByRisk(s.find(space[:0], call), call)
 	v := s.combine(rules, call)
 	d := v.decision(call)
+	if d.Code == TypeError {
+		d.Message = v.failureText(call)
+	}
 	if code, why := call.Facts.Status.refusal(call.Server); code != "" && d.Effect != Deny {
 		return Decision{Code: code, Message: why, ChainIndex: v.chain}, v
 	}
@@ -77,6 +84,12 @@ type verdict struct {
 	terms *ApprovalTerms
 	// idempotent reports whether all rules that decide declare the call idempotent.
 	idempotent bool
+	// failed is why a condition could not be evaluated, if the call is refused for that reason. failedRule is the rule
+	// with the condition.
+	failed     error
+	failedRule *rule
+	// hint is a rule whose reason is shown if a default refuses the call; nil if there is none.
+	hint *rule
 	// inexact is a rule with ActionRequireApproval. The rule matches the call only because a server could interpret the
 	// call's URI as a URI that the rule names. It is set if no rule admits the call.
 	inexact *rule
@@ -89,23 +102,16 @@ type verdict struct {
 func (s *Set) combine(rules []*rule, call *Call) verdict {
 	var best verdict
 	for i := range call.Subject.size() {
-		own := strictest(rules, call.Subject.at(i))
+		own := call.strictest(rules, i)
 		if i == 0 && call.needsModelRule() && own.permits() && !hasModelRule(rules, call) {
 			own = verdict{action: ActionDeny}
 		}
-		if own.action == ActionRequireApproval && !isAdmitted(rules, call, call.Subject.at(i)) {
+		if own.action == ActionRequireApproval && !isAdmitted(rules, call, i) {
 			own = verdict{inexact: own.rule}
 		}
 		own.chain = i
 		if own.action == ActionNone {
-			own.action = ActionDeny
-			switch {
-			case i == 0 && call.needsModelRule():
-			case call.OfTool():
-				own.action = s.fallbacks.find(call.Server).action()
-			case slices.Contains(mcpmethod.Notifications(), call.Method):
-				own.action = ActionAllow
-			}
+			s.applyDefault(&own, rules, call)
 		}
 		if i == 0 || own.beats(&best) {
 			best = own
@@ -114,8 +120,56 @@ func (s *Set) combine(rules []*rule, call *Call) verdict {
 	if best.action == ActionRequireApproval {
 		s.poolTerms(&best, rules, call)
 	}
-	best.idempotent = best.rule != nil && best.rule.Idempotent && idempotent(rules, &call.Subject)
+	best.idempotent = best.rule != nil && best.rule.Idempotent && idempotent(rules, call)
 	return best
+}
+
+// applyDefault sets the action of a verdict for whose principal no rule with an action applies.
+func (s *Set) applyDefault(v *verdict, rules []*rule, call *Call) {
+	v.action = ActionDeny
+	if r := call.failedAllow(rules, v.chain); r != nil {
+		v.failed, v.failedRule = call.failure(r, v.chain), r
+		return
+	}
+	v.hint = call.hint(rules, v.chain)
+	switch {
+	case v.chain == 0 && call.needsModelRule():
+	case call.OfTool():
+		v.action = s.fallbacks.find(call.Server).action()
+	case slices.Contains(mcpmethod.Notifications(), call.Method):
+		v.action = ActionAllow
+	}
+}
+
+// failedAllow returns a rule that would allow the call for a principal if its condition could be evaluated; nil if there
+// is none.
+func (c *Call) failedAllow(rules []*rule, i int) *rule {
+	at := slices.IndexFunc(rules, func(r *rule) bool {
+		return r.Action == ActionAllow && r.matchesPrincipal(c.Subject.at(i)) && c.failure(r, i) != nil
+	})
+	if at < 0 {
+		return nil
+	}
+	return rules[at]
+}
+
+// hint returns a rule that applies to a principal and only has a reason; nil if there is none.
+func (c *Call) hint(rules []*rule, i int) *rule {
+	at := slices.IndexFunc(rules, func(r *rule) bool {
+		return r.Action == ActionNone && r.Reason != "" && c.applies(r, i) && c.failure(r, i) == nil
+	})
+	if at < 0 {
+		return nil
+	}
+	return rules[at]
+}
+
+// withByRisk appends the rule of `default: by_risk` to rules, if that default applies.
+func (s *Set) withByRisk(rules []*rule, call *Call) []*rule {
+	if r := s.byRiskRule(rules, call); r != nil {
+		return append(rules, r)
+	}
+	return rules
 }
 
 // byRiskRule returns the rule of `default: by_risk`. It returns nil if another default applies, or if every principal
@@ -126,30 +180,43 @@ func (s *Set) byRiskRule(rules []*rule, call *Call) *rule {
 		return nil
 	}
 	for i := range call.Subject.size() {
-		if strictest(rules, call.Subject.at(i)).action == ActionNone {
+		if call.strictest(rules, i).action == ActionNone && call.failedAllow(rules, i) == nil {
 			return table[outcomeFor(&call.Facts)]
 		}
 	}
 	return nil
 }
 
-// strictest returns the verdict of the rules for one principal. Its action is ActionNone if no rule that matches the
-// principal has an action.
-func strictest(rules []*rule, p *Principal) verdict {
+// strictest returns the verdict of the rules for one principal. Its action is ActionNone if no rule with an action
+// applies to the principal.
+func (c *Call) strictest(rules []*rule, i int) verdict {
 	var best verdict
 	for _, r := range rules {
+		if r.Action == ActionNone || r.Action < best.action || !c.applies(r, i) {
+			continue
+		}
+		if r.ref.Rule == byRiskName && c.failedAllow(rules, i) != nil { // no default applies
+			continue
+		}
 		own := verdict{action: r.Action, rule: r}
-		if r.Action != ActionNone && own.beats(&best) && r.matchesPrincipal(p) {
+		if own.failed = c.failure(r, i); own.failed != nil {
+			own.failedRule = r
+		}
+		if own.beats(&best) {
 			best = own
 		}
 	}
 	return best
 }
 
-// beats reports whether v wins over the earlier verdict o.
+// beats reports whether v wins over the earlier verdict o. Of two verdicts with the same action, the verdict whose
+// condition could be evaluated wins, and after that the verdict with a reason.
 func (v *verdict) beats(o *verdict) bool {
-	if v.action != o.action {
+	switch {
+	case v.action != o.action:
 		return v.action > o.action
+	case (v.failed == nil) != (o.failed == nil):
+		return v.failed == nil
 	}
 	return v.reason() != "" && o.reason() == ""
 }
@@ -173,6 +240,10 @@ func (f fallback) action() Action {
 // permits reports whether a default may allow calls or require approval for them.
 func (f fallback) permits() bool { return f.value == DefaultAllow || f.value == DefaultByRisk }
 
+// givesReason reports whether a rule refuses with a reason. A tool that is refused with a reason is listed, so that the
+// model can learn the reason.
+func (v *verdict) givesReason(d *Decision) bool { return v.rule != nil && d.Message != "" }
+
 // decision converts a verdict to a decision without limits. Only tools can be hidden: methods are known from the
 // specification, so hiding a method denies it.
 func (v verdict) decision(call *Call) Decision {
@@ -181,6 +252,9 @@ func (v verdict) decision(call *Call) Decision {
 		d.Rule, d.RuleDigest = v.rule.ref, v.rule.digest
 	}
 	switch {
+	case v.failed != nil && v.action == ActionDeny:
+		d.Code, d.Message = TypeError, "" // decide sets the message
+		d.Rule, d.RuleDigest = v.failedRule.ref, v.failedRule.digest
 	case v.conflict[0] != nil:
 		d.Code = DeniedByRule
 		d.Message = v.conflict[0].ref.String() + " and " + v.conflict[1].ref.String() +
@@ -197,8 +271,25 @@ func (v verdict) decision(call *Call) Decision {
 		d.Code = DeniedByRule
 	default:
 		d.Code = DeniedByDefault
+		if v.hint != nil {
+			d.Message = v.hint.Reason
+		}
 	}
 	return d
+}
+
+// failureText says which condition can't be evaluated for the call, and why. The reason of the rule follows if the rule
+// refuses.
+func (v verdict) failureText(call *Call) string {
+	why := v.failed
+	if explained := call.explain(v.failedRule, v.chain); explained.Err != nil {
+		why = explained.Err
+	}
+	text := "the condition of rule " + v.failedRule.ref.String() + " can't be evaluated: " + why.Error()
+	if reason := v.reason(); reason != "" {
+		text += "; " + reason
+	}
+	return text
 }
 
 // A Visibility is the decision about a tool in a list. The zero value omits the tool.
@@ -215,7 +306,7 @@ type Visibility struct {
 // is also visible if the deciding rule denies it with a reason, so that the model can learn the reason. A tool whose
 // definition is not accepted is never visible.
 func (s *Set) Visible(subject Subject, server, tool string, facts Facts) Visibility {
-	call := Call{Server: server, Tool: tool, Subject: subject, Facts: facts}
+	call := Call{Server: server, Tool: tool, Subject: subject, Facts: facts, listed: true}
 	if code := refusal(&call); code != "" {
 		return Visibility{Code: code}
 	}
@@ -223,14 +314,11 @@ func (s *Set) Visible(subject Subject, server, tool string, facts Facts) Visibil
 		return Visibility{Code: code}
 	}
 	var space [16]*rule
-	rules := s.find(space[:0], &call)
-	if r := s.byRiskRule(rules, &call); r != nil {
-		rules = append(rules, r)
-	}
-	d := s.combine(rules, &call).decision(&call)
-	v := Visibility{Visible: d.Effect != Deny || d.Message != "", Rule: d.Rule}
+	v := s.mostPermissive(s.find(space[:0], &call), &call)
+	d := v.decision(&call)
+	out := Visibility{Visible: d.Effect != Deny || v.givesReason(&d), Rule: d.Rule}
 	if d.Effect != Allow {
-		v.Code = d.Code
+		out.Code = d.Code
 	}
-	return v
+	return out
 }

@@ -66,6 +66,16 @@ type Rule struct {
 	Tool string
 	// Match says which calls the rule matches.
 	Match Match
+	// When is a condition, in the language of package condition. The rule decides about the calls that it matches only
+	// if the condition is true. An empty When is always true. If the condition can't be evaluated for a call, the rule
+	// decides unless its action is [ActionAllow].
+	When string
+	// ExtraArgs reports whether When can be evaluated for calls whose arguments contain other spellings of the keys that
+	// When reads, or keys that the tool's schema does not have. It has no effect without When.
+	ExtraArgs bool
+	// Otherwise reports whether the rule decides if When is false, instead of if When is true. The name of the rule in a
+	// [RuleRef] then ends in ".otherwise".
+	Otherwise bool
 	// Action is what the rule does with the calls.
 	Action Action
 	// Reason is shown to the caller if the rule decides, unless Action is [ActionHide].
@@ -118,6 +128,14 @@ func (g Grant) Condition() string {
 		return g.Where + extraArgsNote
 	}
 	return g.Where
+}
+
+// condition returns When, with a comment that records ExtraArgs. It is empty if the rule has no condition.
+func (r *Rule) condition() string {
+	if r.ExtraArgs {
+		return r.When + extraArgsNote
+	}
+	return r.When
 }
 
 // extraArgsNote is the comment that records ExtraArgs in a condition.

@@ -36,14 +36,16 @@ type ConsideredRule struct {
 
 // A Check is one comparison of a rule.
 type Check struct {
-	// Name is a key of `match`, "document.server" or "grant.where". The condition of a grant is checked only if the
-	// rule matches.
+	// Name is a key of `match`, "document.server", "when", "otherwise" or "grant.where". The condition of a rule is
+	// checked only if everything before it holds, and the condition of a grant only if the rule matches.
 	Name string
 	// Want is what the document requires: patterns separated by ", ", or a condition.
 	Want string
-	// Got is the call's value. For a condition it is "true", "false", or the reason why the condition can't be evaluated.
+	// Got is the call's value. For a condition it is the result, with the values that were read and the comparisons that
+	// decided, or the reason why the condition can't be evaluated.
 	Got string
-	// Held reports whether one of the patterns matched, or whether the condition is true.
+	// Held reports whether one of the patterns matched, whether the grant's condition is true, or whether the rule's
+	// condition has the result with which the rule applies.
 	Held bool
 }
 
@@ -55,12 +57,11 @@ func (s *Set) Explain(call Call) Explanation {
 		e.Why = refusalText(code)
 		return e
 	}
-	args, unread := condition.ParseArguments(call.Params)
 	for _, r := range s.rules {
 		for i := range call.Subject.size() {
 			c := r.consider(&call, i)
 			if r.where != nil && c.Matched {
-				c.Checks = append(c.Checks, r.checkGrant(args, unread))
+				c.Checks = append(c.Checks, r.checkGrant(&call, i))
 			}
 			e.Rules = append(e.Rules, c)
 		}
@@ -97,7 +98,41 @@ func (r *rule) consider(call *Call, chain int) ConsideredRule {
 	if r.hasToolProperties {
 		r.checkProperties(call, check)
 	}
+	if r.when != nil && c.Matched {
+		when := r.checkWhen(call, chain)
+		c.Checks = append(c.Checks, when)
+		c.Matched = when.Held
+	}
 	return c
+}
+
+// checkWhen evaluates the condition of a rule.
+func (r *rule) checkWhen(call *Call, chain int) Check {
+	c := Check{Name: "when", Want: r.condition()}
+	if r.Otherwise {
+		c.Name = "otherwise"
+	}
+	explained := call.explain(r, chain)
+	c.Held, c.Got = r.appliesAt(explained.Result), evaluationText(explained)
+	return c
+}
+
+// evaluationText describes an evaluation: the result, the values that were read, and the comparisons that decided.
+func evaluationText(e condition.Explanation) string {
+	if e.Err != nil {
+		return "can't be evaluated: " + e.Err.Error()
+	}
+	text, opposite := "true", "false"
+	if e.Result == condition.False {
+		text, opposite = opposite, text
+	}
+	if len(e.Values) > 0 {
+		text += ": " + strings.Join(e.Values, ", ")
+	}
+	if len(e.Deciding) > 0 {
+		text += "; would be " + opposite + " with another result of " + strings.Join(e.Deciding, " or of ")
+	}
+	return text
 }
 
 // checkNames compares the prompt or the resource that the call names.
@@ -136,16 +171,11 @@ func (r *rule) checkProperties(call *Call, check func(name string, want []string
 	check("annotations", r.Match.hintTexts(), has, alone(Match{Annotations: r.Match.Annotations}))
 }
 
-// checkGrant checks whether the condition of the rule's grant is true for the arguments of a call. unread is the error
-// from parsing the arguments.
-func (r *rule) checkGrant(args condition.Arguments, unread error) Check {
+// checkGrant evaluates the condition of the rule's grant.
+func (r *rule) checkGrant(call *Call, chain int) Check {
 	c := Check{Name: "grant.where", Want: r.Grant.Condition()}
-	if unread != nil {
-		c.Got = unread.Error()
-		return c
-	}
-	held, err := r.where.Holds(args)
-	if c.Held, c.Got = held, strconv.FormatBool(held); err != nil {
+	result, err := call.evaluate(r.where, chain)
+	if c.Held, c.Got = result == condition.True, strconv.FormatBool(result == condition.True); err != nil {
 		c.Got = err.Error()
 	}
 	return c

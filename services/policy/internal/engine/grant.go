@@ -15,33 +15,41 @@ const maxWhere = 8
 // is not true for the call. A condition that can't be evaluated is not true.
 func poolGrants(asking []*rule, call *Call) (Grant, []string) {
 	pooled := asking[0].Grant
-	conditions := make(map[string]*condition.Condition)
+	conditions := make(map[string]bool)
 	for _, r := range asking {
-		if r.Grant == (Grant{}) || !r.Grant.Critical && call.Facts.dangerous() {
+		if r.Grant == (Grant{}) || !r.Grant.Critical && call.Facts.dangerous() || !call.grants(r) {
 			return Grant{}, nil
 		}
 		pooled.Calls = min(pooled.Calls, r.Grant.Calls)
 		pooled.Within = min(pooled.Within, r.Grant.Within)
 		pooled.Critical = pooled.Critical && r.Grant.Critical
 		if r.where != nil {
-			conditions[r.Grant.Condition()] = r.where
+			conditions[r.Grant.Condition()] = true
 		}
 	}
 	pooled.Where, pooled.ExtraArgs = "", false
-	if len(conditions) == 0 {
-		return pooled, nil // the params need not be parsed
-	}
 	if len(conditions) > maxWhere {
 		return Grant{}, nil
 	}
-	args, err := condition.ParseArguments(call.Params)
-	if err != nil {
-		return Grant{}, nil
-	}
-	for _, c := range conditions {
-		if held, _ := c.Holds(args); !held {
-			return Grant{}, nil
+	return pooled, slices.Sorted(maps.Keys(conditions))
+}
+
+// grants reports whether a rule that requires approval gives a grant for the call: the rule's own condition could be
+// evaluated, and the grant's condition is true, for each principal to which the rule applies.
+func (c *Call) grants(r *rule) bool {
+	for i := range c.Subject.size() {
+		if !c.applies(r, i) {
+			continue
+		}
+		if c.failure(r, i) != nil {
+			return false
+		}
+		if r.where == nil {
+			continue
+		}
+		if result, _ := c.evaluate(r.where, i); result != condition.True {
+			return false
 		}
 	}
-	return pooled, slices.Sorted(maps.Keys(conditions))
+	return true
 }

@@ -113,7 +113,7 @@ func sessionOf(p *Principal) (SessionKey, string) {
 }
 
 // limits returns the limits that the rules impose on a call. All of the rules must match the call. A rule's limits
-// apply to the first principal that the rule matches, and to all principals after that one in the chain.
+// apply to the first principal to which the rule applies, and to all principals after that one in the chain.
 func (s *Set) limits(rules []*rule, call *Call) []Limit {
 	var found []Limit
 	for _, r := range rules {
@@ -121,7 +121,7 @@ func (s *Set) limits(rules []*rule, call *Call) []Limit {
 			continue
 		}
 		first := 0
-		for first < call.Subject.size() && !r.matchesPrincipal(call.Subject.at(first)) {
+		for first < call.Subject.size() && !call.limits(r, first) {
 			first++
 		}
 		found = slices.Grow(found, 2*len(r.limits)*(call.Subject.size()-first))

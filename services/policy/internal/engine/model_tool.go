@@ -28,6 +28,6 @@ func hasModelRule(rules []*rule, call *Call) bool {
 	return slices.ContainsFunc(rules, func(r *rule) bool {
 		named := slices.ContainsFunc(r.tools, func(g glob) bool { return g.exact && g.prefix == modelTool })
 		own := verdict{action: r.Action}
-		return named && !r.matchesAnyone && own.permits() && r.matchesPrincipal(&call.Subject.Caller)
+		return named && !r.matchesAnyone && own.permits() && call.applies(r, 0)
 	})
 }

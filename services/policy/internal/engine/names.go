@@ -137,13 +137,13 @@ func (r *rule) matchesExactURI(call *Call) bool {
 	return call.uri().notPlain == nil && r.uris.match(call.Tool)
 }
 
-// isAdmitted reports whether one of the rules admits the call for a principal. All of the rules must match the call. A
+// isAdmitted reports whether one of the rules admits the call for the principal with index i. All of the rules must match the call. A
 // rule with ActionAllow admits all calls that it matches. A rule with ActionRequireApproval admits a URI only if
 // [rule.matchesExactURI] is true.
-func isAdmitted(rules []*rule, call *Call, p *Principal) bool {
+func isAdmitted(rules []*rule, call *Call, i int) bool {
 	return slices.ContainsFunc(rules, func(r *rule) bool {
 		admits := r.Action == ActionRequireApproval && (len(r.uris) == 0 || r.matchesExactURI(call))
-		return (admits || r.Action == ActionAllow) && r.matchesPrincipal(p)
+		return (admits || r.Action == ActionAllow) && call.applies(r, i)
 	})
 }
 
@@ -181,7 +181,7 @@ const (
 // see the entry if a call that names the entry is allowed or requires approval. A template is visible unless the text
 // before its first expression proves that all URIs of the template are denied.
 func (s *Set) ShowsEntry(subject Subject, server string, what EntryKind, name string, facts Facts) bool {
-	call := Call{Server: server, Tool: name, Subject: subject, Facts: facts}
+	call := Call{Server: server, Tool: name, Subject: subject, Facts: facts, listed: true}
 	switch what {
 	case EntryPrompt:
 		call.Method = methodGetPrompt
@@ -199,7 +199,7 @@ func (s *Set) ShowsEntry(subject Subject, server string, what EntryKind, name st
 		return false
 	}
 	var space [16]*rule
-	return s.combine(s.find(space[:0], &call), &call).decision(&call).Effect != Deny
+	return s.mostPermissive(s.find(space[:0], &call), &call).decision(&call).Effect != Deny
 }
 
 // CouldAllow reports whether some call of a method could be allowed or require approval. It may return true although
@@ -223,7 +223,7 @@ func (s *Set) couldAllow(call *Call, start string) bool {
 			case ActionAllow, ActionRequireApproval:
 				opened = opened || r.mayAdmit(start)
 			case ActionDeny, ActionHide:
-				if r.deniesAll(call.Method, start) {
+				if r.when == nil && r.deniesAll(call.Method, start) {
 					return false
 				}
 			case ActionNone:
@@ -262,10 +262,11 @@ func (r *rule) deniesAll(method, start string) bool {
 func (s *Set) namesAlike(subject *Subject, server string) (prompts, resources bool) {
 	prompts, resources = true, true
 	for _, r := range s.others {
-		if r.Action == ActionNone || !r.Match.hasNames() || !r.documentServers.match(server) || !r.servers.match(server) || !matchesAnyPrincipal(r, subject) {
+		distinguishes := r.Match.hasNames() || r.when != nil
+		if r.Action == ActionNone || !distinguishes || !r.documentServers.match(server) || !r.servers.match(server) || !matchesAnyPrincipal(r, subject) {
 			continue
 		}
-		prompts, resources = prompts && len(r.prompts) == 0, resources && len(r.uris) == 0
+		prompts, resources = prompts && len(r.prompts) == 0 && r.when == nil, resources && len(r.uris) == 0 && r.when == nil
 	}
 	return prompts, resources
 }

@@ -50,6 +50,7 @@ func (d *Document) Check() []ParseError {
 		seen[r.label()] = true
 		c.checkRule(r)
 	}
+	c.checkAllowedAnyway(d)
 	c.warnOpenMethods(d)
 	return c.problems
 }
@@ -100,7 +101,7 @@ func (c *checker) warnOpenMethods(d *Document) {
 
 // refusesAll reports whether a rule refuses every tool to the callers that it matches.
 func (r *Rule) refusesAll() bool {
-	every := len(r.Match.Tool) == 0 || slices.ContainsFunc(compilePatterns(r.Match.Tool), func(g glob) bool { return g.isPrefix() && g.prefix == "" })
+	every := r.When == "" && (len(r.Match.Tool) == 0 || slices.ContainsFunc(compilePatterns(r.Match.Tool), func(g glob) bool { return g.isPrefix() && g.prefix == "" }))
 	return r.Tool == "" && every && !r.Match.hasProperties() && !r.Match.hasNames() && (r.Action == ActionDeny || r.Action == ActionHide)
 }
 
@@ -112,11 +113,18 @@ func (r *Rule) sameButMethod(o *Rule) bool {
 
 // label returns the name of the rule in a [RuleRef].
 func (r *Rule) label() string {
+	label := r.Name
 	if r.Tool != "" {
-		return "tools." + r.Tool
+		label = "tools." + r.Tool
 	}
-	return r.Name
+	if r.Otherwise && label != "" {
+		label += otherwiseSuffix
+	}
+	return label
 }
+
+// otherwiseSuffix ends the names of rules with Otherwise.
+const otherwiseSuffix = ".otherwise"
 
 // A checker collects the problems of one document.
 type checker struct {
@@ -138,6 +146,8 @@ func (c *checker) checkRule(r *Rule) {
 		c.add("name", "is required", "name the rule: decisions and limits refer to it")
 	case r.Tool == "" && strings.HasPrefix(r.Name, "tools."):
 		c.add("name", `starts with "tools.", which names the entries under tools`, "choose another name")
+	case r.Tool == "" && strings.HasSuffix(r.Name, otherwiseSuffix):
+		c.add("name", `ends with ".otherwise", which names the other half of a rule with a condition`, "choose another name")
 	case r.Tool == "":
 		c.checkName("name", r.Name)
 	}
@@ -150,9 +160,8 @@ func (c *checker) checkRule(r *Rule) {
 	if r.Action > ActionHide {
 		c.add("action", r.Action.String()+" is unknown", "")
 	}
-	if r.Action == ActionNone && len(r.Limits) == 0 {
-		c.add("", "has no effect: it has neither an action nor a rate_limit", "add an action or a rate_limit, or remove the rule")
-	}
+	c.checkEffect(r)
+	c.checkWhen(r)
 	c.checkReason(r.Reason)
 	c.checkLimits(r.Limits)
 	c.checkApproval(r)

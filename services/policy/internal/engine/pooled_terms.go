@@ -47,7 +47,7 @@ type Times struct {
 func (s *Set) poolTerms(v *verdict, rules []*rule, call *Call) {
 	var asking []*rule
 	for _, r := range rules {
-		if r.Action == ActionRequireApproval && matchesAnyPrincipal(r, &call.Subject) {
+		if r.Action == ActionRequireApproval && call.appliesToAny(r) {
 			asking = append(asking, r)
 		}
 	}
@@ -106,11 +106,11 @@ func shortest(rules []*rule, configured time.Duration, of func(*rule) time.Durat
 
 // idempotent reports whether all rules that decide about a call declare it idempotent. A default declares no call
 // idempotent, so at least one rule must decide for each principal.
-func idempotent(rules []*rule, subject *Subject) bool {
-	for i := range subject.size() {
+func idempotent(rules []*rule, call *Call) bool {
+	for i := range call.Subject.size() {
 		declared := false
 		for _, r := range rules {
-			if r.Action == ActionNone || !r.matchesPrincipal(subject.at(i)) {
+			if r.Action == ActionNone || !call.applies(r, i) {
 				continue
 			}
 			if !r.Idempotent {

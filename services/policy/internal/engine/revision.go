@@ -96,6 +96,11 @@ func (c *canonicalForm) options(r *Rule) {
 		c.text("grant.where")
 		c.text(r.Grant.Where)
 	}
+	if r.When != "" {
+		c.text("when")
+		c.text(r.condition())
+		c.number(flag(r.Otherwise))
+	}
 }
 
 func flag(set bool) int64 {

@@ -1,0 +1,224 @@
+package engine
+
+import (
+	"slices"
+
+	"github.com/sluice-mesh/sluice/services/policy/internal/condition"
+)
+
+// maxOpen is the largest number of conditions with unknown results for which [Set.mostPermissive] tries all results.
+const maxOpen = 6
+
+// evaluations contains the results of conditions for one call.
+type evaluations struct {
+	input   condition.Input
+	results []evaluated
+	// open is the number of results that are unknown. assumed contains one bit for each of them: the result that a
+	// decision assumes.
+	open, assumed uint
+	// permissive reports whether each rule whose condition has an unknown result applies.
+	permissive bool
+}
+
+// An evaluated is the result of a condition for one principal of a call.
+type evaluated struct {
+	condition *condition.Condition
+	principal int
+	result    condition.Result
+	err       error
+	// bit is the position in evaluations.assumed if the result is unknown.
+	bit uint
+}
+
+// applies reports whether a rule that matches the call decides for a principal: the rule matches the principal, and
+// its condition has the result that the rule requires.
+func (c *Call) applies(r *rule, i int) bool {
+	if !r.matchesPrincipal(c.Subject.at(i)) {
+		return false
+	}
+	if r.when == nil {
+		return true
+	}
+	result, _ := c.evaluate(r.when, i)
+	return r.appliesAt(result)
+}
+
+// appliesAt reports whether a rule decides if its condition has a result. A condition that can't be evaluated counts
+// against the caller: the rule then decides unless it allows.
+func (r *rule) appliesAt(result condition.Result) bool {
+	switch result {
+	case condition.True:
+		return !r.Otherwise
+	case condition.False:
+		return r.Otherwise
+	case condition.Unknown: // only if evaluations.permissive is set
+		return true
+	case condition.Failed:
+	}
+	return r.Action != ActionAllow
+}
+
+// failure returns why the rule's condition can't be evaluated for a principal, or nil.
+func (c *Call) failure(r *rule, i int) error {
+	if r.when == nil {
+		return nil
+	}
+	_, err := c.evaluate(r.when, i)
+	return err
+}
+
+// appliesToAny reports whether a rule decides for a principal of the call.
+func (c *Call) appliesToAny(r *rule) bool {
+	for i := range c.Subject.size() {
+		if c.applies(r, i) {
+			return true
+		}
+	}
+	return false
+}
+
+// limits reports whether the limits of a rule that matches the call apply to a principal. The limits of a rule whose
+// condition can't be evaluated apply, even if the rule would allow the call.
+func (c *Call) limits(r *rule, i int) bool {
+	return c.applies(r, i) || r.matchesPrincipal(c.Subject.at(i)) && c.failure(r, i) != nil
+}
+
+// evaluate returns the result of a condition for a principal of the call. It evaluates each condition once. It replaces
+// an unknown result by the result that is assumed.
+func (c *Call) evaluate(when *condition.Condition, i int) (condition.Result, error) {
+	if when.Variables()&condition.VariableCaller == 0 {
+		i = 0 // the result is the same for all principals
+	}
+	if c.evaluations == nil {
+		c.evaluations = &evaluations{input: c.conditionInput()}
+	}
+	e := c.evaluations
+	at := slices.IndexFunc(e.results, func(known evaluated) bool { return known.condition == when && known.principal == i })
+	if at < 0 {
+		at = len(e.results)
+		e.results = append(e.results, e.run(c, when, i))
+	}
+	found := &e.results[at]
+	if found.result != condition.Unknown || e.permissive {
+		return found.result, found.err
+	}
+	if e.assumed&(1<<found.bit) != 0 {
+		return condition.True, nil
+	}
+	return condition.False, nil
+}
+
+// run evaluates a condition for a principal of the call.
+func (e *evaluations) run(c *Call, when *condition.Condition, i int) evaluated {
+	variables := when.Variables()
+	if variables&condition.VariableArgs&^e.input.Unknown != 0 {
+		e.readArguments(c)
+	}
+	if variables&condition.VariableCaller != 0 {
+		e.setCaller(c, i)
+	}
+	out := evaluated{condition: when, principal: i}
+	if out.result, out.err = when.Evaluate(&e.input); out.result == condition.Unknown {
+		out.bit = e.open
+		e.open++
+	}
+	return out
+}
+
+// explain describes the evaluation of a rule's condition for a principal of the call.
+func (c *Call) explain(r *rule, i int) condition.Explanation {
+	_, _ = c.evaluate(r.when, i) // for c.evaluations and the arguments
+	c.evaluations.setCaller(c, i)
+	return r.when.Explain(&c.evaluations.input)
+}
+
+// readArguments sets the arguments. They are parsed once.
+func (e *evaluations) readArguments(c *Call) {
+	if e.input.Args == (condition.Arguments{}) && e.input.ArgsError == nil {
+		e.input.Args, e.input.ArgsError = condition.ParseArguments(c.Params)
+	}
+}
+
+// setCaller sets the caller to a principal of the call, and the chain to the principals that come after that principal.
+func (e *evaluations) setCaller(c *Call, i int) {
+	e.input.Caller = c.Subject.at(i).conditionCaller()
+	e.input.Chain = e.input.Chain[:0]
+	for j := i + 1; j < c.Subject.size(); j++ {
+		e.input.Chain = append(e.input.Chain, c.Subject.at(j).conditionCaller())
+	}
+}
+
+func (p *Principal) conditionCaller() condition.Caller {
+	return condition.Caller{Subject: p.Name, Agent: p.Agent, Tenant: p.Tenant, Groups: p.Groups}
+}
+
+// conditionInput returns the input of conditions, without the arguments and the caller.
+func (c *Call) conditionInput() condition.Input {
+	in := condition.Input{
+		Server: c.Server, Method: c.method(), Now: c.Now, Properties: c.Facts.Arguments,
+		Class: condition.Class{Category: c.Facts.Category, Risk: c.Facts.Risk, Tags: c.Facts.Tags},
+	}
+	if c.OfTool() {
+		in.Tool = c.Tool
+	} else if c.nameKind() == namesResource {
+		in.URI = c.Tool
+	}
+	if c.listed {
+		in.Unknown = condition.VariableArgs | condition.VariableNow
+	}
+	if c.Facts.anyTool {
+		in.Unknown |= condition.VariableTool
+	}
+	return in
+}
+
+// mostPermissive returns the most permissive verdict about a listed call: the verdict if the conditions whose results
+// are unknown have the results that are best for the caller. Different conditions are taken to be independent of each
+// other, so the call may be denied although a verdict permits it. If there are more than [maxOpen] of these conditions,
+// each rule that permits applies, and no rule that refuses.
+func (s *Set) mostPermissive(rules []*rule, call *Call) verdict {
+	for _, r := range rules { // so that all open results are known before the first of them is assumed
+		call.appliesToAny(r)
+	}
+	open := uint(0)
+	if call.evaluations != nil {
+		open = call.evaluations.open
+	}
+	if open > maxOpen {
+		rules = slices.DeleteFunc(slices.Clone(rules), call.refusesOpen)
+		call.evaluations.permissive = true
+		open = 0
+	}
+	best := s.combine(s.withByRisk(rules, call), call)
+	for assumed := uint(1); assumed < 1<<open; assumed++ {
+		call.evaluations.assumed = assumed
+		if v := s.combine(s.withByRisk(rules, call), call); v.isMorePermissive(&best, call) {
+			best = v
+		}
+	}
+	return best
+}
+
+// refusesOpen reports whether a rule refuses and its condition has an unknown result.
+func (c *Call) refusesOpen(r *rule) bool {
+	open := func(known evaluated) bool { return known.condition == r.when && known.result == condition.Unknown }
+	return r.Action >= ActionDeny && slices.ContainsFunc(c.evaluations.results, open)
+}
+
+// isMorePermissive reports whether a verdict is more permissive than another. A refusal with a reason is more
+// permissive than another refusal, because a tool that is refused with a reason is listed.
+func (v *verdict) isMorePermissive(o *verdict, call *Call) bool {
+	rank := func(v *verdict) int {
+		switch d := v.decision(call); {
+		case d.Effect == Allow:
+			return 3
+		case d.Effect == RequireApproval:
+			return 2
+		case v.givesReason(&d):
+			return 1
+		default:
+			return 0
+		}
+	}
+	return rank(v) > rank(o)
+}

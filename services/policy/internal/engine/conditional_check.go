@@ -1,0 +1,72 @@
+package engine
+
+import (
+	"errors"
+	"slices"
+
+	"github.com/sluice-mesh/sluice/services/policy/internal/condition"
+)
+
+// checkEffect reports a rule that does nothing. A rule with Otherwise may have only a reason, which is shown if a default
+// refuses the call.
+func (c *checker) checkEffect(r *Rule) {
+	switch {
+	case r.Action != ActionNone || len(r.Limits) > 0:
+	case !r.Otherwise:
+		c.add("", "has no effect: it has neither an action nor a rate_limit", "add an action or a rate_limit, or remove the rule")
+	case r.Reason == "":
+		c.add("", "has no effect: it has no action, no rate_limit and no reason", "add one of them, or remove otherwise")
+	}
+}
+
+// checkWhen checks the condition of a rule.
+func (c *checker) checkWhen(r *Rule) {
+	if r.When == "" {
+		if r.ExtraArgs {
+			c.add("extra_args", "has no effect without when", "remove it")
+		}
+		return
+	}
+	if !r.Otherwise { // the other half of the rule has the same condition
+		c.checkCondition("when", r.condition())
+	}
+	if r.Action != ActionHide {
+		return
+	}
+	const notInLists = condition.VariableArgs | condition.VariableNow
+	if compiled, err := condition.Compile(r.When); err == nil && compiled.Variables()&notInLists != 0 {
+		c.add("action", "hides a tool depending on arguments or the time, which are not known when tools are listed", "use deny")
+	}
+}
+
+// checkAllowedAnyway reports a conditional rule that allows what the document's default allows anyway.
+func (c *checker) checkAllowedAnyway(d *Document) {
+	if d.Default != DefaultAllow {
+		return
+	}
+	for i := range d.Rules {
+		r := &d.Rules[i]
+		decides := func(o Rule) bool {
+			return o.Otherwise != r.Otherwise && o.Name == r.Name && o.Tool == r.Tool && o.Action != ActionNone
+		}
+		if tools, _ := r.Match.scope(); r.When == "" || r.Action != ActionAllow || !tools || slices.ContainsFunc(d.Rules, decides) {
+			continue
+		}
+		c.rule = i
+		c.add("action", "allows some calls, and the document's default allows all others too", "add otherwise: {action: deny}, or write default: deny")
+	}
+}
+
+// checkCondition checks the text of a condition.
+func (c *checker) checkCondition(field, text string) {
+	if hasUnprintable(text) {
+		c.add(field, "contains an unprintable character", `write it as an escape, for example "\u00a0"`)
+		return
+	}
+	_, err := condition.Compile(text)
+	if problem, ok := errors.AsType[*condition.TextError](err); ok {
+		c.add(field, problem.Message, problem.Suggestion)
+	} else if err != nil {
+		c.add(field, err.Error(), "")
+	}
+}
