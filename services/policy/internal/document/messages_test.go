@@ -93,7 +93,7 @@ func TestMessages(t *testing.T) {
 // sources to a reason why they are not tested: they are not messages, or no document of the archive can cause them.
 var (
 	messageSources = []string{
-		".", "../engine/parse_error.go", "../engine/names_check.go", "../engine/glob.go", "../engine/approvers.go", "../../../internal/strictyaml/survey.go",
+		".", "../engine/parse_error.go", "../engine/conditional_check.go", "../engine/names_check.go", "../engine/glob.go", "../engine/approvers.go", "../../../internal/strictyaml/survey.go",
 		"../../../internal/strictyaml/source.go", "../condition/check.go", "../condition/error.go", "../condition/misleading_tests.go",
 	}
 	untestedMessages = map[string]string{
