@@ -178,7 +178,9 @@ func (c *Call) conditionInput() condition.Input {
 // each rule that permits applies, and no rule that refuses.
 func (s *Set) mostPermissive(rules []*rule, call *Call) verdict {
 	for _, r := range rules { // so that all open results are known before the first of them is assumed
-		call.appliesToAny(r)
+		for i := range call.Subject.size() {
+			call.applies(r, i)
+		}
 	}
 	open := uint(0)
 	if call.evaluations != nil {

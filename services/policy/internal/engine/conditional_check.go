@@ -22,7 +22,7 @@ func (c *checker) checkEffect(r *Rule) {
 // checkWhen checks the condition of a rule.
 func (c *checker) checkWhen(r *Rule) {
 	if r.When == "" {
-		if r.ExtraArgs {
+		if r.ExtraArgs || r.Otherwise {
 			c.add("extra_args", "has no effect without when", "remove it")
 		}
 		return

@@ -266,16 +266,21 @@ func (v verdict) decision(call *Call) Decision {
 	case v.action == ActionHide && call.OfTool():
 		d.Code, d.Hidden = ToolUnknown, true
 	case !call.OfTool() && (v.rule == nil || v.action == ActionHide):
-		d.Code = MethodDenied
+		d.Code, d.Message = MethodDenied, v.hintText()
 	case v.rule != nil:
 		d.Code = DeniedByRule
 	default:
-		d.Code = DeniedByDefault
-		if v.hint != nil {
-			d.Message = v.hint.Reason
-		}
+		d.Code, d.Message = DeniedByDefault, v.hintText()
 	}
 	return d
+}
+
+// hintText returns the reason that is shown if a default refuses the call.
+func (v *verdict) hintText() string {
+	if v.hint == nil {
+		return ""
+	}
+	return v.hint.Reason
 }
 
 // failureText says which condition can't be evaluated for the call, and why. The reason of the rule follows if the rule

@@ -12,6 +12,7 @@ import (
 	gocmp "github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
+	"github.com/sluice-mesh/sluice/services/policy/internal/condition"
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
@@ -25,6 +26,7 @@ type vote struct {
 	chain    int
 	document string // empty if the default decided
 	name     string
+	failed   bool // the rule's condition can't be evaluated
 }
 
 func modelMatches(patterns []string, texts ...string) bool {
@@ -131,6 +133,61 @@ func modelMatchesProperties(r engine.Rule, f engine.Facts) bool {
 	return hints && one(r.Match.Category, known, f.Category) && one(r.Match.Risk, known, f.Risk) && one(r.Match.Tags, known, f.Tags...)
 }
 
+// modelResult returns the result of a rule's condition. It is True if the rule has no condition.
+func modelResult(r engine.Rule, call engine.Call, p engine.Principal) condition.Result {
+	if r.When == "" {
+		return condition.True
+	}
+	result := someConditions[r.When](call, p)
+	switch {
+	case !r.Otherwise || result == condition.Failed:
+		return result
+	case result == condition.True:
+		return condition.False
+	}
+	return condition.True
+}
+
+// modelDecides reports whether a rule matches a call and decides for a principal.
+func modelDecides(d engine.Document, r engine.Rule, call engine.Call, p engine.Principal) bool {
+	if !modelConcerns(d, r, call, p) {
+		return false
+	}
+	result := modelResult(r, call, p)
+	return result == condition.True || result == condition.Failed && r.Action != engine.ActionAllow
+}
+
+// modelFailedAllow returns the vote against a call for which the condition of a rule that allows can't be evaluated.
+func modelFailedAllow(documents []engine.Document, call engine.Call, p engine.Principal) (vote, bool) {
+	var found []vote
+	for _, d := range documents {
+		for _, r := range d.Rules {
+			if r.Action == engine.ActionAllow && modelConcerns(d, r, call, p) && modelResult(r, call, p) == condition.Failed {
+				found = append(found, vote{action: engine.ActionDeny, document: d.Name, name: modelName(r), failed: true})
+			}
+		}
+	}
+	if len(found) == 0 {
+		return vote{}, false
+	}
+	return slices.MinFunc(found, func(a, b vote) int {
+		return cmp.Or(cmp.Compare(a.document, b.document), cmp.Compare(a.name, b.name))
+	}), true
+}
+
+// modelHint returns the reason that is shown if a default refuses a call.
+func modelHint(documents []engine.Document, call engine.Call, p engine.Principal) string {
+	hint := ""
+	for _, d := range slices.SortedFunc(slices.Values(documents), func(a, b engine.Document) int { return cmp.Compare(b.Name, a.Name) }) {
+		for _, r := range d.Rules {
+			if r.Action == engine.ActionNone && modelConcerns(d, r, call, p) && modelResult(r, call, p) == condition.True {
+				hint = cmp.Or(r.Reason, hint)
+			}
+		}
+	}
+	return hint
+}
+
 func modelCallsTool(call engine.Call) bool { return call.Method == "" || call.Method == "tools/call" }
 
 // modelAddByRisk adds the rule of by_risk if by_risk is the strictest default, and if no rule with an action matches
@@ -149,10 +206,10 @@ func modelAddByRisk(documents []engine.Document, call engine.Call) []engine.Docu
 		acted := false
 		for _, d := range documents {
 			for _, r := range d.Rules {
-				acted = acted || r.Action != engine.ActionNone && modelConcerns(d, r, call, p)
+				acted = acted || r.Action != engine.ActionNone && modelDecides(d, r, call, p)
 			}
 		}
-		if !acted {
+		if _, failed := modelFailedAllow(documents, call, p); !acted && !failed {
 			return append(slices.Clone(documents), engine.Document{Name: strictest.Name, Rules: []engine.Rule{modelByRisk(call.Facts)}})
 		}
 	}
@@ -178,10 +235,14 @@ func modelByRisk(f engine.Facts) engine.Rule {
 }
 
 func modelName(r engine.Rule) string {
+	name := r.Name
 	if r.Tool != "" {
-		return "tools." + r.Tool
+		name = "tools." + r.Tool
 	}
-	return r.Name
+	if r.Otherwise {
+		name += ".otherwise"
+	}
+	return name
 }
 
 func principals(s engine.Subject) []engine.Principal {
@@ -193,13 +254,15 @@ func modelVotes(documents []engine.Document, call engine.Call) []vote {
 	for i, p := range principals(call.Subject) {
 		fallback := engine.DefaultNone
 		acted, opened := false, false
+		failed, hasFailed := modelFailedAllow(documents, call, p)
+		failed.chain = i
 		var own []vote
 		for _, d := range documents {
 			if modelApplies(d, call.Server) {
 				fallback = max(fallback, d.Default)
 			}
 			for _, r := range d.Rules {
-				if r.Action == engine.ActionNone || !modelConcerns(d, r, call, p) {
+				if r.Action == engine.ActionNone || !modelDecides(d, r, call, p) || hasFailed && r.Name == "default:by_risk" {
 					continue
 				}
 				acted = true
@@ -208,7 +271,7 @@ func modelVotes(documents []engine.Document, call engine.Call) []vote {
 					opened = opened || modelConcerns(d, as, call, p) || modelCallsTool(call)
 				}
 				opened = opened || r.Action != engine.ActionRequireApproval
-				declared := vote{action: r.Action, chain: i, document: d.Name, name: modelName(r)}
+				declared := vote{action: r.Action, chain: i, document: d.Name, name: modelName(r), failed: modelResult(r, call, p) == condition.Failed}
 				if r.Action != engine.ActionHide {
 					declared.reason = r.Reason
 				}
@@ -218,10 +281,12 @@ func modelVotes(documents []engine.Document, call engine.Call) []vote {
 		switch {
 		case acted && opened:
 			votes = append(votes, own...)
+		case hasFailed:
+			votes = append(votes, failed)
 		case fallback == engine.DefaultAllow && modelCallsTool(call):
 			votes = append(votes, vote{action: engine.ActionAllow, chain: i})
 		default:
-			votes = append(votes, vote{action: engine.ActionDeny, chain: i})
+			votes = append(votes, vote{action: engine.ActionDeny, chain: i, reason: modelHint(documents, call, p)})
 		}
 	}
 	// First the winning vote of each principal is found, and then the winner among these votes. If two votes are equal, a
@@ -229,7 +294,9 @@ func modelVotes(documents []engine.Document, call engine.Call) []vote {
 	byRank := func(a, b vote) int {
 		reason := func(v vote) int { return min(len(v.reason), 1) }
 		ofDefault := func(v vote) int { return strings.Count(v.name, "default:by_risk") }
-		return cmp.Or(cmp.Compare(b.action, a.action), cmp.Compare(reason(b), reason(a)),
+		ofRule := func(v vote) int { return min(len(v.document), 1) * reason(v) } // a hint does not count as a reason
+		failed := func(v vote) int { return strings.Count(fmt.Sprint(v.failed), "true") }
+		return cmp.Or(cmp.Compare(b.action, a.action), cmp.Compare(failed(a), failed(b)), cmp.Compare(ofRule(b), ofRule(a)),
 			cmp.Compare(a.chain, b.chain), cmp.Compare(ofDefault(a), ofDefault(b)),
 			cmp.Compare(a.document, b.document), cmp.Compare(a.name, b.name))
 	}
@@ -240,12 +307,19 @@ func modelVotes(documents []engine.Document, call engine.Call) []vote {
 // modelTerms returns the terms of an approval, and reports whether the lists of approvers have a group in common.
 func modelTerms(documents []engine.Document, call engine.Call) (terms engine.ApprovalTerms, possible bool) {
 	var asking []engine.Rule
+	failed, covered := false, true
 	for _, d := range documents {
 		for _, r := range d.Rules {
 			if r.Action == engine.ActionRequireApproval && slices.ContainsFunc(principals(call.Subject), func(p engine.Principal) bool {
-				return modelConcerns(d, r, call, p)
+				return modelDecides(d, r, call, p)
 			}) {
 				asking = append(asking, r)
+				for _, p := range principals(call.Subject) {
+					failed = failed || modelDecides(d, r, call, p) && modelResult(r, call, p) == condition.Failed
+					if r.Grant.Where != "" && modelDecides(d, r, call, p) {
+						covered = covered && someConditions[r.Grant.Where](call, p) == condition.True
+					}
+				}
 			}
 		}
 	}
@@ -255,7 +329,7 @@ func modelTerms(documents []engine.Document, call engine.Call) (terms engine.App
 	var calls []int64
 	var within []time.Duration
 	var where []string
-	covered, critical := true, true
+	critical := true
 	harmless := slices.Contains([]string{"read", "write", "execute"}, call.Facts.Category) && slices.Contains([]string{"low", "medium", "high"}, call.Facts.Risk)
 	for _, r := range asking {
 		covered = covered && (r.Grant.Critical || harmless)
@@ -280,8 +354,7 @@ func modelTerms(documents []engine.Document, call engine.Call) (terms engine.App
 		terms.DecideWithin = modelTime(decide, options.Times.Decide)
 		terms.ExecuteWithin = modelTime(execute, options.Times.Execute)
 	}
-	holds := func(condition string) bool { return slices.Contains(someParams[call.Params], condition) }
-	if len(asking) > 0 && slices.Min(calls) > 0 && covered && !slices.ContainsFunc(where, func(c string) bool { return !holds(c) }) {
+	if len(asking) > 0 && slices.Min(calls) > 0 && covered && !failed {
 		slices.Sort(where)
 		terms.Where = slices.Compact(where)
 		terms.Grant = engine.Grant{Calls: slices.Min(calls), Within: slices.Min(within), Critical: critical}
@@ -313,7 +386,7 @@ func modelIdempotent(documents []engine.Document, call engine.Call) bool {
 		var declared []bool
 		for _, d := range documents {
 			for _, r := range d.Rules {
-				if r.Action != engine.ActionNone && modelConcerns(d, r, call, p) {
+				if r.Action != engine.ActionNone && modelDecides(d, r, call, p) {
 					declared = append(declared, r.Idempotent)
 				}
 			}
@@ -332,7 +405,7 @@ func modelLimits(documents []engine.Document, call engine.Call) []string {
 		for _, r := range d.Rules {
 			weighs := false
 			for _, p := range principals(call.Subject) {
-				weighs = weighs || modelConcerns(d, r, call, p)
+				weighs = weighs || modelConcerns(d, r, call, p) && modelResult(r, call, p) != condition.False
 				if !weighs {
 					continue
 				}
@@ -394,6 +467,11 @@ func TestDecide_AgreesWithTheModel(t *testing.T) {
 		terms, possible := modelTerms(documents, call)
 		want := engine.Decision{Message: winner.reason, ChainIndex: winner.chain, Rule: engine.RuleRef{Document: winner.document, Rule: winner.name}}
 		switch {
+		case winner.failed && winner.action == engine.ActionDeny:
+			want.Code, want.Message = engine.TypeError, got.Message
+			if !strings.Contains(got.Message, "can't be evaluated: ") || !strings.HasSuffix(got.Message, winner.reason) {
+				t.Fatalf("the message is %q", got.Message)
+			}
 		case winner.action == engine.ActionAllow:
 			want.Effect = engine.Allow
 		case winner.action == engine.ActionRequireApproval && !possible:

@@ -5,12 +5,14 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	gocmp "github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
+	"github.com/sluice-mesh/sluice/services/policy/internal/condition"
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
@@ -100,7 +102,61 @@ func drawRule(t *rapid.T, name string) engine.Rule {
 	if r.Action == engine.ActionNone && r.Limits == nil {
 		r.Action = engine.ActionAllow
 	}
+	drawCondition(t, &r)
 	return r
+}
+
+// drawCondition adds a condition to one of two rules on average.
+func drawCondition(t *rapid.T, r *engine.Rule) {
+	if rapid.Bool().Draw(t, "unconditional") {
+		return
+	}
+	r.When = rapid.SampledFrom(slices.Sorted(maps.Keys(someConditions))).Draw(t, "when")
+	if r.Action == engine.ActionHide && strings.Contains(r.When, "args") {
+		r.Action = engine.ActionDeny
+	}
+	if r.Otherwise = rapid.Bool().Draw(t, "otherwise"); r.Otherwise && rapid.Bool().Draw(t, "only a reason") {
+		*r = engine.Rule{Name: r.Name, Tool: r.Tool, Match: r.Match, Reason: "a hint", When: r.When, Otherwise: true}
+	}
+}
+
+func removeCondition(r *engine.Rule) {
+	r.When, r.Otherwise = "", false
+	if r.Action == engine.ActionNone && r.Limits == nil {
+		r.Action = engine.ActionAllow
+	}
+}
+
+// someConditions maps conditions to functions that return their results for a call and a principal.
+var someConditions = map[string]func(engine.Call, engine.Principal) condition.Result{
+	"args.n == 1":                     func(c engine.Call, _ engine.Principal) condition.Result { return someParams[c.Params].isOne },
+	"args.?ok.orValue(false) == true": func(c engine.Call, _ engine.Principal) condition.Result { return someParams[c.Params].isOK },
+	`caller.agent == "ci-1"`:          func(_ engine.Call, p engine.Principal) condition.Result { return resultOf(p.Agent == "ci-1") },
+	`"ops" in caller.groups`: func(_ engine.Call, p engine.Principal) condition.Result {
+		return resultOf(slices.Contains(p.Groups, "ops"))
+	},
+	`tool.known && tool.risk == "low"`: func(c engine.Call, _ engine.Principal) condition.Result { return resultOf(modelFacts(c).Risk == "low") },
+	`tool.risk == "low"`: func(c engine.Call, _ engine.Principal) condition.Result {
+		if modelFacts(c).Category == "" {
+			return condition.Failed
+		}
+		return resultOf(modelFacts(c).Risk == "low")
+	},
+	`caller.agent == "ci-1" && args.n < 3`: func(c engine.Call, p engine.Principal) condition.Result {
+		if p.Agent != "ci-1" {
+			return condition.False
+		}
+		return someParams[c.Params].isSmall
+	},
+}
+
+func modelFacts(c engine.Call) engine.Facts { return c.Facts }
+
+func resultOf(held bool) condition.Result {
+	if held {
+		return condition.True
+	}
+	return condition.False
 }
 
 // drawMethods draws patterns for methods. If the rule has keys about a tool, one of the patterns matches tools/call,
@@ -155,7 +211,7 @@ func drawTerms(t *rapid.T, r *engine.Rule) {
 	if rapid.Bool().Draw(t, "granted") {
 		r.Grant = engine.Grant{
 			Calls: rapid.Int64Range(1, 3).Draw(t, "calls"), Within: rapid.SampledFrom(times[1:]).Draw(t, "within"), Critical: rapid.Bool().Draw(t, "critical"),
-			Where: rapid.SampledFrom([]string{"", "", "args.n == 1", "args.n < 3", "args.?ok.orValue(false) == true"}).Draw(t, "where"),
+			Where: rapid.SampledFrom([]string{"", "", "args.n == 1", `caller.agent == "ci-1"`, "args.?ok.orValue(false) == true"}).Draw(t, "where"),
 		}
 	}
 }
@@ -179,22 +235,43 @@ func drawDocuments(t *rapid.T, prefix string) []engine.Document {
 		for j := range rapid.IntRange(0, 5).Draw(t, "rules") {
 			documents[i].Rules = withRule(documents[i].Rules, drawRule(t, fmt.Sprintf("r%d", j)))
 		}
+		removeUseless(&documents[i])
 	}
 	return documents
 }
 
-// someParams maps params to the conditions that are true for them.
-var someParams = map[string][]string{
-	"":                                {},
-	`{"arguments":{"n":1}}`:           {"args.n == 1", "args.n < 3"},
-	`{"arguments":{"n":2,"ok":true}}`: {"args.n < 3", "args.?ok.orValue(false) == true"},
-	`{"arguments":{"n":"1"}}`:         {},
-	`{"arguments":{"n":1,"n":1}}`:     {}, // can't be evaluated
+// removeUseless removes the conditions of rules that allow from a document whose default allows, because the document
+// would not compile.
+func removeUseless(d *engine.Document) {
+	for i := range d.Rules {
+		if r := &d.Rules[i]; d.Default == engine.DefaultAllow && r.Action == engine.ActionAllow {
+			removeCondition(r)
+		}
+	}
+	removeTwins(d)
+}
+
+// removeTwins removes rules with the name of another rule.
+func removeTwins(d *engine.Document) {
+	for i := len(d.Rules) - 1; i >= 0; i-- {
+		if slices.ContainsFunc(d.Rules[:i], func(o engine.Rule) bool { return modelName(o) == modelName(d.Rules[i]) }) {
+			d.Rules = slices.Delete(d.Rules, i, i+1)
+		}
+	}
+}
+
+// someParams maps params to the results of args.n == 1, of args.n < 3, and of args.?ok.orValue(false) == true.
+var someParams = map[string]struct{ isOne, isSmall, isOK condition.Result }{
+	"":                                {isOK: condition.False},
+	`{"arguments":{"n":1}}`:           {condition.True, condition.True, condition.False},
+	`{"arguments":{"n":2,"ok":true}}`: {condition.False, condition.True, condition.True},
+	`{"arguments":{"n":"1"}}`:         {isOne: condition.False, isOK: condition.False},
+	`{"arguments":{"n":1,"n":1}}`:     {}, // can't be parsed
 }
 
 // withRule adds a rule unless the list has a rule with the same name.
 func withRule(rules []engine.Rule, r engine.Rule) []engine.Rule {
-	if slices.ContainsFunc(rules, func(o engine.Rule) bool { return o.Name == r.Name && o.Tool == r.Tool }) {
+	if slices.ContainsFunc(rules, func(o engine.Rule) bool { return modelName(o) == modelName(r) }) {
 		return rules
 	}
 	return append(slices.Clip(rules), r)
@@ -243,8 +320,18 @@ func drawFacts(t *rapid.T) engine.Facts {
 	return f
 }
 
-// byDefault reports whether a default decided.
-func byDefault(d engine.Decision) bool { return d.Rule.IsZero() || d.Rule.Rule == "default:by_risk" }
+// byDefault reports whether a default decided, or would have decided if the condition of a rule that allows had not
+// failed.
+func byDefault(documents []engine.Document, d engine.Decision) bool {
+	if d.Rule.IsZero() || d.Rule.Rule == "default:by_risk" {
+		return true
+	}
+	return d.Code == engine.TypeError && slices.ContainsFunc(documents, func(o engine.Document) bool {
+		return o.Name == d.Rule.Document && slices.ContainsFunc(o.Rules, func(r engine.Rule) bool {
+			return modelName(r) == d.Rule.Rule && r.Action == engine.ActionAllow
+		})
+	})
+}
 
 func decide(t *rapid.T, documents []engine.Document, call engine.Call) engine.Decision {
 	set, err := engine.Compile(documents, options)
@@ -296,7 +383,7 @@ func decidedByRules(t *rapid.T, documents []engine.Document, call engine.Call) b
 	for _, p := range append([]engine.Principal{call.Subject.Caller}, call.Subject.Chain...) {
 		alone := call
 		alone.Subject = engine.Subject{Caller: p}
-		if byDefault(decide(t, documents, alone)) {
+		if byDefault(documents, decide(t, documents, alone)) {
 			return false
 		}
 	}
@@ -352,12 +439,15 @@ func TestDecide_AddedRulesOnlyTighten(t *testing.T) {
 		more := slices.Clone(documents)
 		if len(more) > 0 && rapid.Bool().Draw(t, "to a document that is there") {
 			i := rapid.IntRange(0, len(more)-1).Draw(t, "document")
+			if more[i].Default == engine.DefaultAllow && rule.Action == engine.ActionAllow {
+				removeCondition(&rule)
+			}
 			more[i].Rules = withRule(more[i].Rules, rule)
 		} else {
 			more = append(more, engine.Document{Name: "z", Server: rapid.SampledFrom(someServers).Draw(t, "server"), Rules: []engine.Rule{rule}})
 		}
 		after := decide(t, more, call)
-		lenient := byDefault(before) && (rule.Action == engine.ActionAllow || rule.Action == engine.ActionRequireApproval)
+		lenient := byDefault(documents, before) && (rule.Action == engine.ActionAllow || rule.Action == engine.ActionRequireApproval)
 		if strictness(after) < strictness(before) && !lenient {
 			t.Fatalf("adding %+v turns\n%+v into\n%+v", rule, before, after)
 		}
@@ -384,7 +474,7 @@ func TestDecide_MergedSetsDenyWhatEitherDenies(t *testing.T) {
 		merged := decide(t, slices.Concat(one, two), call)
 		for _, documents := range [][]engine.Document{one, two} {
 			own := decide(t, documents, call)
-			if !byDefault(own) && strictness(merged) < strictness(own) {
+			if !byDefault(documents, own) && strictness(merged) < strictness(own) {
 				t.Fatalf("merging turns\n%+v into\n%+v", own, merged)
 			}
 			checkTerms(t, own, merged, decidedByRules(t, documents, call))
@@ -423,16 +513,65 @@ func TestVisible_AgreesWithDecide(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		d := set.Decide(call)
-		want := engine.Visibility{Visible: d.Effect != engine.Deny || d.Message != "", Rule: d.Rule}
+		d, got := set.Decide(call), set.Visible(call.Subject, call.Server, call.Tool, call.Facts)
+		if !got.Visible && d.Effect != engine.Deny || d.Hidden && got.Visible {
+			t.Fatalf("Visible = %+v, but the decision is %+v", got, d)
+		}
+		if set.EvaluatesConditions(call) { // the visibility may be the one of other arguments
+			return
+		}
+		want := engine.Visibility{Visible: d.Effect != engine.Deny || modelSpeaks(d), Rule: d.Rule}
 		if d.Effect != engine.Allow {
 			want.Code = d.Code
 		}
-		if got := set.Visible(call.Subject, call.Server, call.Tool, call.Facts); got != want {
+		if got != want {
 			t.Fatalf("Visible = %+v, but the decision is %+v", got, d)
 		}
-		if d.Hidden && want.Visible {
-			t.Fatal("a hidden tool is listed")
+	})
+}
+
+// modelSpeaks reports whether a rule denies with a reason.
+func modelSpeaks(d engine.Decision) bool {
+	return d.Code == engine.DeniedByRule && d.Message != ""
+}
+
+// TestVisible_ShowsAToolIfSomeArgumentsMayUseIt compares the visibility of a tool with the decisions about all of its
+// arguments, for conditions that are independent of each other.
+func TestVisible_ShowsAToolIfSomeArgumentsMayUseIt(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		documents, call := drawDocuments(t, "d"), drawCall(t)
+		call.Method, call.Ref = "", ""
+		for i := range documents {
+			for j := range documents[i].Rules {
+				if r := &documents[i].Rules[j]; r.When != "" && r.Action != engine.ActionHide {
+					r.When = rapid.SampledFrom([]string{"args.a == true", "args.b == true", "args.a == true && args.b == true", `caller.agent == "ci-1"`}).Draw(t, "other when")
+				}
+				documents[i].Rules[j].Grant = engine.Grant{}
+			}
 		}
+		set, err := engine.Compile(documents, options)
+		if err != nil {
+			t.Fatal(err)
+		}
+		usable, speaks := false, false
+		for _, params := range []string{"true,false", "true,true", "false,true", "false,false"} {
+			a, b, _ := strings.Cut(params, ",")
+			call.Params = `{"arguments":{"a":` + a + `,"b":` + b + `}}`
+			d := set.Decide(call)
+			usable, speaks = usable || d.Effect != engine.Deny, speaks || modelSpeaks(d)
+		}
+		got := set.Visible(call.Subject, call.Server, call.Tool, call.Facts)
+		if usable && !got.Visible || got.Visible && !usable && !speaks && !dependent(documents) {
+			t.Fatalf("Visible = %+v; some arguments may use the tool: %v; a denial has a reason: %v", got, usable, speaks)
+		}
+	})
+}
+
+// dependent reports whether a condition depends on others, so that a tool may be listed although no arguments may use
+// it.
+func dependent(documents []engine.Document) bool {
+	return slices.ContainsFunc(documents, func(d engine.Document) bool {
+		return slices.ContainsFunc(d.Rules, func(r engine.Rule) bool { return strings.Count(r.When, "args") > 1 })
 	})
 }
