@@ -22,6 +22,7 @@ const MaxParamsBytes = 256 << 10
 // for the zero Arguments.
 type Arguments struct {
 	values ref.Val
+	bytes  int // the length of the params
 }
 
 // ParseArguments parses the member `arguments` of a call's params, a JSON object. If params is empty, or if the member
@@ -49,12 +50,12 @@ func ParseArguments(params string) (Arguments, error) {
 	}
 	arguments, there := all.(object).Find(types.String("arguments"))
 	if !there || arguments == types.NullValue {
-		return Arguments{values: newObject(nil)}, nil
+		return Arguments{values: newObject(nil), bytes: len(params)}, nil
 	}
 	if _, ok := arguments.(object); !ok {
 		return Arguments{}, errors.New("the arguments are not a JSON object")
 	}
-	return Arguments{values: arguments}, nil
+	return Arguments{values: arguments, bytes: len(params)}, nil
 }
 
 func read(dec *jsontext.Decoder) (ref.Val, error) {

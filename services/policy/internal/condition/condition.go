@@ -4,9 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"unicode"
 
 	"cel.dev/cel-go/cel"
+	"cel.dev/cel-go/common/ast"
 	"cel.dev/cel-go/common/types"
 )
 
@@ -36,7 +38,12 @@ const (
 // A Condition is a compiled expression. It is immutable and safe for concurrent use. Evaluating the zero Condition
 // fails.
 type Condition struct {
-	program   cel.Program
+	// program evaluates the expression. It is nil for the zero Condition. costly evaluates the expression and fails if the
+	// evaluation takes too long.
+	program cel.Program
+	costly  func() (cel.Program, error)
+	// hasLoops reports whether the expression has loops.
+	hasLoops  bool
 	ast       *cel.Ast
 	variables Variables
 	// reads is the shape of the arguments that the expression reads. It is nil if the condition ignores arguments that
@@ -61,40 +68,60 @@ func Compile(text string) (*Condition, error) {
 	if err != nil {
 		return nil, &TextError{Message: "the environment of conditions can't be created: " + err.Error()}
 	}
-	ast, issues := env.Compile(encodeIPIn(text))
+	checked, issues := env.Compile(encodeIPIn(text))
 	if issues != nil && len(issues.Errors()) > 0 {
 		first := issues.Errors()[0]
 		return nil, problemAt(first.Location, text, first.Message, "")
 	}
-	reads, problem := check(ast, text)
+	reads, problem := check(checked, text)
 	if problem != nil {
 		return nil, problem
 	}
-	cost, err := env.EstimateCost(ast, sizeEstimator{})
+	cost, err := env.EstimateCost(checked, sizeEstimator{})
 	if err != nil {
 		return nil, &TextError{Message: "its cost can't be estimated: " + err.Error()}
 	}
 	if cost.Max > maxEstimate {
 		return nil, &TextError{Message: "may take too long: it has too many nested loops over lists"}
 	}
-	program, err := newProgram(env, ast)
-	if err != nil {
+	out := &Condition{ast: checked, variables: variablesOf(checked), hasLoops: hasLoops(checked), reads: newShape(reads)}
+	out.costly = sync.OnceValues(func() (cel.Program, error) {
+		return newProgram(env, checked, cel.CostLimit(maxCost), cel.CostTracking(costEstimator{}))
+	})
+	if out.program, err = newProgram(env, checked); err != nil {
 		return nil, &TextError{Message: err.Error()}
 	}
-	return &Condition{program: program, ast: ast, variables: variablesOf(ast), reads: newShape(reads)}, nil
+	return out, nil
 }
 
 // newProgram returns the program of an expression. It does not use OptOptimize, because the optimized form of `in` has
 // no cost.
-func newProgram(env *cel.Env, ast *cel.Ast, options ...cel.ProgramOption) (cel.Program, error) {
-	return env.Program(ast, append(options, cel.CostLimit(maxCost), cel.CostTracking(costEstimator{}),
-		cel.OptimizeRegex(append(locatorOptimizations(), matchOptimization)...))...)
+func newProgram(env *cel.Env, checked *cel.Ast, options ...cel.ProgramOption) (cel.Program, error) {
+	return env.Program(checked, append(options, cel.OptimizeRegex(append(locatorOptimizations(), matchOptimization)...))...)
+}
+
+func hasLoops(checked *cel.Ast) (found bool) {
+	ast.PreOrderVisit(checked.NativeRep().Expr(), ast.NewExprVisitor(func(e ast.Expr) {
+		found = found || e.Kind() == ast.ComprehensionKind
+	}))
+	return found
+}
+
+// programFor returns the program that evaluates the condition. Computing the cost of an evaluation takes several times as
+// long as the evaluation, so the cost is not computed if it is certain to be low.
+func (c *Condition) programFor(in *Input) (cel.Program, error) {
+	if !c.hasLoops && in.Args.bytes <= maxUntracked {
+		return c.program, nil
+	}
+	return c.costly()
 }
 
 // WithExtra returns a condition that can also be true or false for arguments with other spellings of the keys that it
 // reads, and with keys that the tool's schema does not have.
 func (c *Condition) WithExtra() *Condition {
-	return &Condition{program: c.program, ast: c.ast, variables: c.variables, anyArgs: true}
+	out := *c
+	out.reads, out.anyArgs = nil, true
+	return &out
 }
 
 // Evaluate evaluates the condition. It returns an error if and only if the result is [Failed]: a key is missing, types
@@ -107,8 +134,12 @@ func (c *Condition) Evaluate(in *Input) (Result, error) {
 	if err := c.checkKeys(in); err != nil {
 		return Failed, err
 	}
+	program, err := c.programFor(in)
+	if err != nil {
+		return Failed, err
+	}
 	values := &activation{Input: in}
-	result, _, err := c.program.Eval(values)
+	result, _, err := program.Eval(values)
 	switch held, ok := result.(types.Bool); {
 	case err != nil && values.readUnknown:
 		return Unknown, nil

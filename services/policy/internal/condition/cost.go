@@ -17,6 +17,9 @@ const (
 	// square of the number of loop steps, and because a failing step costs little.
 	maxEstimate = 20_000
 	maxCost     = 6_000
+	// maxUntracked is the largest length in bytes of the params for which the cost of a condition without loops is not
+	// computed. Such a condition visits each part of the arguments at most a few hundred times.
+	maxUntracked = 4 << 10
 	// assumedSize is the number of entries or characters that the estimate assumes for each list, map and string in the
 	// arguments.
 	assumedSize = 30

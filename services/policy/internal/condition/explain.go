@@ -49,7 +49,7 @@ func (c *Condition) Explain(in *Input) Explanation {
 	if envErr != nil {
 		return out
 	}
-	program, programErr := newProgram(env, c.ast, cel.EvalOptions(cel.OptExhaustiveEval, cel.OptTrackState))
+	program, programErr := newProgram(env, c.ast, cel.EvalOptions(cel.OptExhaustiveEval, cel.OptTrackState), cel.CostLimit(maxCost), cel.CostTracking(costEstimator{}))
 	if programErr != nil {
 		return out
 	}

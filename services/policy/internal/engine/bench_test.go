@@ -2,6 +2,7 @@ package engine_test
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -23,6 +24,20 @@ func entries(n int) []engine.Document {
 	return []engine.Document{d}
 }
 
+// conditional returns n entries under tools that allow calls below a path. Three rules with conditions match each tool.
+func conditional(n int) []engine.Document {
+	d := entries(n)[0]
+	for i := range d.Rules {
+		d.Rules[i].When = `path.within(args.path, "/srv/docs")`
+	}
+	for i, when := range []string{`decimal(args.amount) > decimal("100")`, `args.to.endsWith(".example") && caller.agent == "dev"`} {
+		d.Rules = append(d.Rules, engine.Rule{
+			Name: fmt.Sprintf("deny%d", i), Match: engine.Match{Tool: []string{"wasm_*"}}, When: when, Otherwise: i == 1, Action: engine.ActionDeny,
+		})
+	}
+	return []engine.Document{d}
+}
+
 func BenchmarkDecide(b *testing.B) {
 	agent := engine.Subject{Caller: engine.Principal{
 		Tenant: "default", Name: "laptop", Agent: "dev", Groups: []string{"developers"}, Session: "0123456789abcdef",
@@ -38,6 +53,8 @@ func BenchmarkDecide(b *testing.B) {
 		documents []engine.Document
 		tool      string
 	}{
+		{"1 entry/conditional", conditional(1), "wasm_agent_tool_0"},
+		{"10000 entries/conditional", conditional(10_000), "wasm_agent_tool_1"},
 		{"1 entry/limited", entries(1), "wasm_agent_tool_0"},
 		{"100 entries/allow", entries(100), "wasm_agent_tool_1"},
 		{"100 entries/limited", entries(100), "wasm_agent_tool_0"},
@@ -51,11 +68,14 @@ func BenchmarkDecide(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		call := engine.Call{Facts: callable, Server: "claude-flow", Tool: bb.tool, Subject: agent}
+		call := engine.Call{Facts: callable, Server: "claude-flow", Tool: bb.tool, Subject: agent, Params: `{"name":"t","arguments":{"path":"/srv/docs/a","amount":99.5,"to":"a.example"}}`}
 		b.Run(bb.name, func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
 				set.Decide(call)
+			}
+			if strings.Contains(bb.name, "conditional") && set.Decide(call).Effect != engine.Allow {
+				b.Errorf("the call is not allowed: %+v", set.Decide(call))
 			}
 		})
 	}
