@@ -18,7 +18,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/worker"
 )
 
-// Tombstone is how long a terminated agent can still be resumed.
+// Tombstone is the time during which a terminated agent can be resumed.
 const Tombstone = time.Hour
 
 // Errors of an agent, for [errors.Is].
@@ -37,8 +37,8 @@ var (
 	ErrTurnsSpent = errors.New("the agent has used all of its turns: raise max_turns")
 	// ErrStoppedByOperator means that an operator stopped the agent. Only an operator can resume it.
 	ErrStoppedByOperator = errors.New("an operator stopped the agent, and only an operator resumes it")
-	// ErrPromptsFull means that too many prompts are waiting, or that the wait for a slot took too long. Nothing was
-	// changed.
+	// ErrPromptsFull means that too many prompts are waiting, or that the prompt waited too long for a slot. Nothing
+	// was changed.
 	ErrPromptsFull = errors.New("the prompt can't start")
 	// ErrUnavailable means that guests can't run at the moment. Nothing was changed.
 	ErrUnavailable = errors.New("agents can't be run now")
@@ -65,7 +65,7 @@ var (
 	ErrNotCovered = errors.New("the agent's journal does not record all of its stored parts, because an earlier release created it: an archive of the agent is signed only with accept_not_covered (agents export --not-covered)")
 )
 
-// Limits bound the work of an agent.
+// Limits bounds the work of an agent.
 type Limits struct {
 	// Memory bounds the memory of the guest, in bytes.
 	Memory int64
@@ -93,7 +93,7 @@ type Spec struct {
 	Config *wasmagentv1.AgentConfig
 	Limits Limits
 	Files  files.Bounds
-	// Manifest contains the agent's rights. Nil means no rights.
+	// Manifest contains the agent's rights. If it is nil, the agent has no rights.
 	Manifest  *wasmagentv1.Manifest
 	CreatedAt time.Time
 	// ForkedFrom is the id of the agent from which this agent was forked, or empty. ImportedDigest is the digest of the
@@ -110,8 +110,8 @@ type Deps struct {
 	Workers *worker.Supervisor
 	Host    Host
 	Store   *store.Store
-	// YieldAfter is how long a turn waits for a call, or sleeps, before its guest releases its slot. 0 means that the
-	// guest releases the slot at once.
+	// YieldAfter is the time after which the guest releases its slot while its turn waits for a call or sleeps. If it
+	// is 0, the guest releases the slot at once.
 	YieldAfter time.Duration
 }
 
@@ -127,31 +127,29 @@ type Agent struct {
 	Spec
 	Deps
 
-	// position is the position of the agent in the order of creation, from 1.
 	position int64
 
 	mu sync.Mutex
 	state
-	// savedRecord is the record that was last stored.
 	savedRecord *wasmstorev1.Record
-	// turn is the running turn; nil if no turn runs in this process. changeDone is closed when the current change of the
-	// agent ends; nil if the agent is not being changed.
+	// turn is the running turn, or nil if no turn runs in this process. changeDone is closed when the current change to
+	// the agent ends. It is nil if the agent is not being changed.
 	turn       *turn
 	changeDone chan struct{}
 	// snapshotBytes is the size of the guest's snapshot while the guest has released its slot. inventoryBytes is the size
 	// of the journal's inventory. Both are in bytes.
 	snapshotBytes, inventoryBytes int
-	// runsElsewhere is true if another process runs the agent's turn. In that case, elsewhereWaiting describes the
-	// approval for which the turn waits; nil if the turn does not wait.
+	// runsElsewhere is true if another process runs the agent's turn. elsewhereWaiting then describes the approval for
+	// which the turn waits. It is nil if the turn does not wait.
 	runsElsewhere    bool
 	elsewhereWaiting *wasmagentv1.Waiting
 	// stale is true if the agent in memory may differ from the stored agent. A stale agent must be loaded again.
 	stale bool
-	// damage is the error that prevents changes of the agent: its journal is damaged, or the stored agent differs from its
-	// journal. damage is nil if no such problem is known.
+	// damage is the error that prevents changes to the agent because its journal is damaged, or because the stored
+	// agent differs from its journal. It is nil if no such problem is known.
 	damage error
 
-	// eventsStored is closed when further events have been stored; nil if no caller waits for them.
+	// eventsStored is closed when further events have been stored. It is nil if no caller waits for them.
 	eventsStored chan struct{}
 
 	// journal may be used only by the turn, or by the holder of changeDone. mu does not guard it.
@@ -186,8 +184,8 @@ func (a *Agent) IsStale() bool {
 	return a.stale
 }
 
-// Damage returns the error that prevents changes of the agent: its journal is damaged, or the stored agent differs from
-// its journal. Damage returns nil if no such problem is known.
+// Damage returns the error that prevents changes to the agent because its journal is damaged, or because the stored
+// agent differs from its journal. It returns nil if no such problem is known.
 func (a *Agent) Damage() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()

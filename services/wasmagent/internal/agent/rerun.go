@@ -19,7 +19,7 @@ type rerun struct {
 	replayPlan
 
 	resp *wasmagentv1.VerifyAgentResponse
-	// current is the next event to be processed. It is processed when the event after it is known.
+	// current is the next event to be processed. It is processed once the event after it is known.
 	current  *wasmstorev1.StoredEvent
 	instance *worker.Instance
 	// startFuel is the fuel that the guest used when it started. answer and fuel are the results of the newest step.
@@ -135,8 +135,7 @@ func (r *rerun) step(ctx context.Context, e *wasmstorev1.StoredEvent, emitted *w
 	return r.hostError(err)
 }
 
-// hostError returns nil if the guest caused err, otherwise err. Failures of the guest are found by the comparison with
-// the journal.
+// hostError returns err, or nil if the guest caused err. The comparison with the journal detects failures of the guest.
 func (r *rerun) hostError(err error) error {
 	switch {
 	case errors.Is(err, engine.ErrFuel), errors.Is(err, engine.ErrMemory), errors.Is(err, engine.ErrTrap):

@@ -9,7 +9,7 @@ import (
 )
 
 const (
-	// plentyFuel is more fuel than any step that is expected to end can use.
+	// plentyFuel is enough fuel for every step that is expected to end.
 	plentyFuel = 2_000_000_000
 	mib        = 1 << 20
 )

@@ -56,14 +56,14 @@ func signature(params string, results string) wasmmeter.FuncType {
 	return wasmmeter.FuncType{Params: types(params), Results: types(results)}
 }
 
-// wasiFunc returns a WASI function whose only result is an error number.
+// wasiFunc returns a WASI function that returns only an error number.
 func wasiFunc(params string, do func(in *Instance, memory api.Memory, args []uint64) uint64) hostFunc {
 	return hostFunc{signature(params, "i"), func(_ context.Context, in *Instance, memory api.Memory, stack []uint64) {
 		stack[0] = do(in, memory, stack)
 	}}
 }
 
-// wasiStub returns a WASI function that does nothing except return an error number.
+// wasiStub returns a WASI function that only returns an error number.
 func wasiStub(params string, errno uint64) hostFunc {
 	return wasiFunc(params, func(*Instance, api.Memory, []uint64) uint64 { return errno })
 }
@@ -142,7 +142,7 @@ func types(list ...wasmmeter.ValueType) (out []api.ValueType) {
 	return out
 }
 
-// noArguments reports that there are no arguments or environment variables.
+// noArguments implements args_sizes_get and environ_sizes_get for a guest without arguments and environment variables.
 func noArguments(_ *Instance, memory api.Memory, args []uint64) uint64 {
 	if !memory.WriteUint32Le(uint32(args[0]), 0) || !memory.WriteUint32Le(uint32(args[1]), 0) {
 		return errnoInval

@@ -18,8 +18,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/wasmmeter"
 )
 
-// fuelPerRefill is the fuel that an instance gets per refill. For most code, it lasts some tens of microseconds.
-// Between two refills, nothing interrupts a step, not even its deadline.
+// fuelPerRefill is the fuel that an instance gets per refill. Most code uses it up in some tens of microseconds. A step
+// can't be interrupted between two refills, not even at its deadline.
 const fuelPerRefill = 100_000
 
 // longestTimeSlice is the maximum time slice of a guest, even if only a few guests are running. It is short because
@@ -59,12 +59,12 @@ type Instance struct {
 	log    outputLog
 
 	stint gosched.Work
-	// maxFuel is the fuel that the current call may use in total, and grantedFuel is the fuel that the call has got so
+	// maxFuel is the fuel that the current call may use in total, and grantedFuel is the fuel that it has received so
 	// far.
 	maxFuel, grantedFuel int64
 
 	busy atomic.Bool
-	// failed is the error that made the instance unusable; nil if the instance is usable.
+	// failed is the error that made the instance unusable, or nil if the instance is usable.
 	failed error
 }
 
@@ -202,7 +202,7 @@ func (in *Instance) Step(ctx context.Context, envelope []byte, fuel int64) (answ
 	return answer, used, err
 }
 
-// errHost is the error of a trap that a bug in this program caused.
+// errHost means that a bug in this program caused a trap.
 var errHost = errors.New("the host function that the guest called has a fault")
 
 // errStackOverflow means that the guest's calls are nested too deeply.
@@ -232,7 +232,7 @@ func (in *Instance) run(fuel int64, part func() error) (used int64, err error) {
 	return min(used, fuel), in.failed
 }
 
-// traceMarkers contains the texts with which stack traces in errors from the runtime begin. guestError removes these
+// traceMarkers contains the strings with which stack traces begin in errors from the runtime. guestError removes the
 // stack traces.
 var traceMarkers = []string{" (recovered by wazero)", "\nwasm stack trace:", "\n\nGo runtime stack trace:", "\ngoroutine "}
 
@@ -244,7 +244,7 @@ func guestError(err error) error {
 			return known
 		}
 	}
-	if _, isOurs := errors.AsType[runtime.Error](err); isOurs { // its text contains addresses in this program
+	if _, isOurs := errors.AsType[runtime.Error](err); isOurs { // its message contains addresses in this program
 		return fmt.Errorf("%w: %w", ErrTrap, errHost)
 	}
 	text := err.Error()

@@ -89,7 +89,7 @@ func hasUnknownFields(e *wasmstorev1.StoredEvent) bool {
 	return len(e.ProtoReflect().GetUnknown())+len(e.GetEvent().ProtoReflect().GetUnknown())+len(e.GetEvent().GetTime().ProtoReflect().GetUnknown()) > 0
 }
 
-// Proto converts an event to the message for responses.
+// Proto converts an event to its message in responses.
 func Proto(e *wasmstorev1.StoredEvent) *wasmagentv1.Event {
 	out := proto.CloneOf(e.GetEvent())
 	if len(e.GetEnvelope()) <= maxListedEnvelope && utf8.Valid(e.GetEnvelope()) {

@@ -19,7 +19,6 @@ func digestOf(t *testing.T, g *gallery.Gallery, tenant, id string) string {
 	return gallery.Digest(found)
 }
 
-// openGallery returns a gallery with the templates of a store.
 func openGallery(t *testing.T, keeper gallery.Store) *gallery.Gallery {
 	t.Helper()
 	g, err := gallery.New(t.Context(), keeper, "agents")
@@ -29,7 +28,6 @@ func openGallery(t *testing.T, keeper gallery.Store) *gallery.Gallery {
 	return g
 }
 
-// templateWithPrompt returns a template with a prompt.
 func templateWithPrompt(id, prompt string) *wasmagentv1.Template {
 	t := template(id)
 	t.Prompts = []*wasmagentv1.TemplatePrompt{{Name: "p", SystemPrompt: prompt}}
@@ -63,7 +61,7 @@ func TestAccept_RefusesOtherDigests(t *testing.T) {
 		t.Fatal("the imported template is not quarantined")
 	}
 	shown := digestOf(t, g, ana.Tenant, "foreign")
-	// The last digest belongs to a template without an owner.
+	// The last of these digests is the digest of a template without an owner.
 	for _, digest := range []string{"", "0", shown[1:] + "0", gallery.Digest(templateWithPrompt("foreign", "Help."))} {
 		if _, err := g.Accept(t.Context(), ana.Tenant, "foreign", digest); !errors.Is(err, gallery.ErrChanged) {
 			t.Errorf("accepted with the digest %q: %v", digest, err)
@@ -79,8 +77,8 @@ func TestAccept_RefusesOtherDigests(t *testing.T) {
 	acceptTemplate(t, g, ana.Tenant, "foreign", shown) // accepting twice is not an error
 }
 
-// An accepted id stays bound to the accepted content: other content with the same id is quarantined, no matter how it
-// is added.
+// An accepted id stays bound to the accepted content: other content with the same id is quarantined, whether it is
+// imported or added.
 func TestAdd_QuarantinesOtherContentOfAcceptedID(t *testing.T) {
 	t.Parallel()
 	for name, from := range map[string]gallery.Source{"imported": gallery.FromImport, "added": gallery.FromAuthor} {
@@ -131,7 +129,7 @@ func TestRefresh_QuarantinesChangedRow(t *testing.T) {
 	}
 }
 
-// A replica that has not read another replica's change does not accept the changed content.
+// If another replica has removed or replaced a template, a replica that has not read the change does not accept it.
 func TestAccept_RefusesWhenOtherReplicaReplacedTemplate(t *testing.T) {
 	t.Parallel()
 	keeper := newMemoryStore()
