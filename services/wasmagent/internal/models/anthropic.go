@@ -10,7 +10,7 @@ import (
 )
 
 const (
-	// anthropicURL is the base URL of the provider's API. anthropicVersion is the API version that requests name.
+	// anthropicURL is the base URL of the provider's API. anthropicVersion is the API version in requests.
 	anthropicURL     = "https://api.anthropic.com/"
 	anthropicVersion = "2023-06-01"
 )
@@ -138,7 +138,7 @@ type anthropicAnswer struct {
 	tell   func(string)
 }
 
-// add adds an event of the stream. It reports whether the stream has ended.
+// add adds an event of the stream. end is true if the stream has ended.
 func (a *anthropicAnswer) add(_ string, event []byte) (end bool, err error) {
 	var e anthropicEvent
 	if err := json.Unmarshal(event, &e); err != nil {

@@ -36,7 +36,7 @@ func question(model string) *wasmagentv1.AskModelRequest {
 	}
 }
 
-// fakeProvider is a local provider that records the newest question.
+// fakeProvider is a local provider that records the last question.
 type fakeProvider struct {
 	*httptest.Server
 	path, key string
@@ -155,8 +155,8 @@ func TestAsk_UsesFormatOfProvider(t *testing.T) {
 	}
 }
 
-// Each failure of a provider produces an error of the right kind. A question is retried only if the provider refused
-// it.
+// Each failure of a provider is returned as an error of the right kind. A question is retried only if the provider
+// refused it.
 func TestAsk_ReturnsKindOfFailure(t *testing.T) {
 	t.Parallel()
 	status := func(code int) func(w http.ResponseWriter) {
@@ -275,7 +275,7 @@ func TestNew_RefusesInvalidPrices(t *testing.T) {
 	}
 }
 
-// Servers differ in how they send calls: without an index, as a whole, or in small pieces. All forms are accepted.
+// Providers send calls without an index, as a whole, or in small pieces. All of these forms are accepted.
 func TestAsk_AcceptsCallsInAllForms(t *testing.T) {
 	t.Parallel()
 	openAI := func(calls ...string) (out []string) {
@@ -328,7 +328,8 @@ func TestAsk_AcceptsCallsInAllForms(t *testing.T) {
 	}
 }
 
-// An error event in a stream produces a failure of the right kind, in each form in which servers send error events.
+// An error event in a stream is returned as a failure of the right kind, in each form in which providers send error
+// events.
 func TestAsk_ReturnsErrorsInStreams(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {

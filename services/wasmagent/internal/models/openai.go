@@ -121,7 +121,7 @@ type openAIAnswer struct {
 	finish        string
 	text          strings.Builder
 	calls         []*answerBlock
-	// latest maps each index to the call that most recently began at that index.
+	// latest maps each index to the newest call with that index.
 	latest map[int]*answerBlock
 	tell   func(string)
 }
@@ -143,7 +143,7 @@ func (a *openAIAnswer) add(_ string, event []byte) (end bool, err error) {
 	if err := json.Unmarshal(event, &piece); err != nil {
 		return false, malformed("an event of the stream can't be parsed")
 	}
-	// Some servers send the usage with each piece. Each one replaces the previous usage.
+	// Some servers send the usage with each piece. The newest usage applies.
 	if u := piece.Usage; u.Prompt > 0 || u.Completion > 0 {
 		a.input, a.output = u.Prompt, u.Completion
 	}

@@ -282,7 +282,7 @@ func TestCountUses_CountsAllOrNone(t *testing.T) {
 	})
 }
 
-// While a process holds the lease on a turn, AbandonedTurns does not return the agent in other processes, but they can
+// While a process holds the lease on a turn, AbandonedTurns does not return the agent to other processes, but they can
 // take over the turn. If the store is not shared, the next process finds the turn at once.
 func TestLease_HidesTurnUntilSeized(t *testing.T) {
 	t.Parallel()

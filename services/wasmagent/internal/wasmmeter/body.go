@@ -13,9 +13,9 @@ type bodyWriter struct {
 	budget, temp uint32
 	// frame is the size of the function's stack frame, in units.
 	frame int64
-	// savedGlobals contains, for each global in which locals are saved, the index of its kind in savedKinds. These globals
-	// follow the fuel global. numbers contains the indexes of the globals, by kind. Globals are added only as functions
-	// need them, because the engine reloads all globals after each call.
+	// savedGlobals describes the globals in which locals are saved, which follow the fuel global. Each element is the
+	// index of the global's kind in savedKinds. numbers contains the indexes of the globals, by kind. Globals are added
+	// only as functions need them, because the engine reloads all globals after each call.
 	savedGlobals []int
 	numbers      [len(savedKinds)][]uint32
 	// code is the code of the body before charges are added. marks contains the positions in code at which control flow
@@ -199,7 +199,7 @@ func (b *bodyWriter) putInstruction(i *instruction) {
 		b.code, b.needsTemps = b.putByteCharge(b.code), true
 	case i.op == opMemoryGrow:
 		b.code, b.needsTemps = b.putGrow(b.code), true
-		return // grow has written the instruction
+		return // putGrow has written the instruction
 	}
 	b.code = append(b.code, i.text...)
 	if i.op == opCall || i.op == opCallIndirect {
@@ -235,9 +235,10 @@ func asMalformed(err error) error {
 	return fmt.Errorf("%w: %w", ErrMalformed, err)
 }
 
-// placePoints decides at which points costs are charged. call is the cost of calling the function. The cost of the code
-// between two marks is charged where the code begins, or at an earlier point. An earlier point can be used if every
-// execution of the code passes that point exactly once, for example a point before a branch or a block.
+// placePoints chooses the points at which costs are charged. call is the cost of calling the function. The cost of the
+// code between two marks is charged where the code begins, or at an earlier point. An earlier point can be used if
+// every execution of the code passes that point exactly once. Examples are a point before a branch and a point before a
+// block.
 //
 // Each loop has a charge point that checks the fuel. The entry of a function also has a charge point, unless the
 // function begins with a loop.

@@ -8,8 +8,8 @@ import (
 // The budget is a single number that contains the remaining fuel and the remaining stack. Each function of the guest
 // takes the budget as an additional last parameter, and returns it as an additional last result. Therefore the engine
 // can keep the budget in a register, and need not load it from memory after each call. Functions that the guest imports
-// or exports do not have this parameter. Each of these functions has a wrapper, which moves the fuel between the budget
-// and a global.
+// or exports do not have this parameter. Each of them has a wrapper, which moves the fuel between the budget and a
+// global.
 const (
 	// stackBits is the number of low bits of the budget that contain the remaining stack, in units. The highest of these
 	// bits is set if the stack is used up. The bits above contain the remaining fuel as a signed number.
@@ -19,7 +19,7 @@ const (
 	stackUnit  = MaxStack / stackSpent
 	// fuelSpent is the sign bit, which is set if the fuel is used up.
 	fuelSpent = math.MinInt64
-	// addedParams is how many parameters the meter adds to each function of the guest.
+	// addedParams is the number of parameters that the meter adds to each function of the guest.
 	addedParams = 1
 )
 
@@ -59,9 +59,11 @@ func layoutOf(m *Module) layout {
 
 func (l layout) imports() uint32 { return uint32(len(l.m.Imports)) }
 
-// A metered module has these types, in this order: first the guest's types, then the type of the refill function. Then,
-// for each of the guest's types, the type with the budget as an additional parameter and result. Finally, for each of
-// the guest's types, the type of a block that returns the results of the guest's type.
+// A metered module has these types, in this order:
+//   - the guest's types;
+//   - the type of the refill function;
+//   - for each of the guest's types, the type with the budget as an additional parameter and result;
+//   - for each of the guest's types, the type of a block that returns the results of the guest's type.
 
 func (l layout) refillType() uint32      { return uint32(len(l.m.types)) }
 func (l layout) passing(t uint32) uint32 { return l.refillType() + 1 + t }
@@ -125,7 +127,7 @@ func (l layout) putFunctions(out []byte) []byte {
 }
 
 // putWrappers encodes the bodies of the wrappers. The fuel global is 0 while the guest runs. Therefore a guest that
-// traps is charged for all fuel that it got.
+// traps is charged for all fuel that it received.
 func (l layout) putWrappers(out []byte) []byte {
 	for i, f := range l.m.Imports {
 		n := len(f.Type.Params)

@@ -234,7 +234,7 @@ func vector(r *reader, sub uint32, out []byte) []byte {
 	switch {
 	case sub <= 11, sub == 92, sub == 93: // loads and stores
 		return putU32(putU32(out, r.u32()), r.u32())
-	case sub == 12, sub == 13: // a constant; a shuffle
+	case sub == 12, sub == 13: // a constant, a shuffle
 		return append(out, r.bytes(16)...)
 	case sub >= 21 && sub <= 34: // lanes
 		return append(out, r.byte())

@@ -68,7 +68,6 @@ func meterAt(t testing.TB, text []byte, minSeparate int64) []byte {
 	return out
 }
 
-// callFunction calls a function of a module.
 func callFunction(ctx context.Context, in api.Module, f api.Function, args ...uint64) ([]uint64, error) {
 	return f.Call(ctx, args...)
 }

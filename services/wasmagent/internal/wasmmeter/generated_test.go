@@ -38,8 +38,8 @@ type function struct {
 	body   []node
 }
 
-// A signal says how a node ended: 0 means normally, n above 0 means with a branch out of n blocks, and leaveFunction
-// means by leaving the function.
+// A signal is the way in which a node ended: normally (0), with a branch out of n blocks (n above 0), or by leaving the
+// function (leaveFunction).
 type signal int
 
 const leaveFunction signal = -1
@@ -373,7 +373,7 @@ type generator struct {
 	t      *rapid.T
 	fn     int
 	locals uint32
-	// labels says for each open block, from the outermost to the innermost, whether a branch may leave the block.
+	// labels specifies for each open block, from the outermost to the innermost, whether a branch may leave the block.
 	labels []bool
 	// dispatchers contains the open dispatchers, from the outermost to the innermost.
 	dispatchers []openDispatcher

@@ -25,7 +25,7 @@ type dispatcher struct {
 	// last element is the part for all other numbers.
 	local uint32
 	parts []int
-	// part is the part to which the current code belongs; none before the first part.
+	// part is the part to which the current code belongs, or none before the first part.
 	part int
 }
 
@@ -35,9 +35,9 @@ type jumps struct {
 	// around. Otherwise it is -1.
 	frames []int
 	around []dispatcher
-	// back contains, for each part of each dispatcher, the last part from which a jump goes back to the part; none if no
-	// jump goes back. partLoops computes loops from back after all code was read. loops contains, for each part of each
-	// dispatcher, the first part of the innermost loop around the part.
+	// back contains, for each part of each dispatcher, the last part from which a jump goes back to the part, or none
+	// if no jump goes back. partLoops computes loops from back after all code was read. loops contains, for each part
+	// of each dispatcher, the first part of the innermost loop around the part.
 	back, loops [][]int
 	// next is the id of the next dispatcher.
 	next int
@@ -46,8 +46,9 @@ type jumps struct {
 
 // lastInstructions describes the instructions that were read last.
 type lastInstructions struct {
-	// loopStart is the index of a loop if only the starts of blocks were read after the start of the loop; otherwise none.
-	// readsLocal is true if the last instruction is the first one after these block starts and reads a local.
+	// loopStart is the index of a loop if only the starts of blocks were read after the start of the loop. Otherwise
+	// loopStart has the value none. readsLocal is true if the last instruction is the first one after these block
+	// starts and reads a local.
 	loopStart  int
 	readsLocal bool
 	// isConstant is true if the last instruction is a constant, and number is its value. setsLocal is true if the last two
@@ -58,7 +59,7 @@ type lastInstructions struct {
 	local uint32
 }
 
-// none means no block, part or dispatcher, in place of an index.
+// none is used instead of an index if there is no block, part or dispatcher.
 const none = -1
 
 // begin prepares for reading a function. loops is nil in the first pass, and the result of partLoops in the second

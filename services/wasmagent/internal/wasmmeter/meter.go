@@ -19,9 +19,9 @@ const (
 	// remaining fuel, and its result is the fuel with which the module continues. Both are i64 values with an absolute
 	// value below 2^46.
 	RefillName = "refill"
-	// FuelGlobal is the exported global with the remaining fuel, an i64. It is valid while the guest calls the host, and
-	// after the guest has returned. While the guest itself runs, the global is 0. Therefore a guest that traps is charged
-	// for all fuel that it got.
+	// FuelGlobal is the exported global with the remaining fuel, an i64. It is valid while the guest calls the host,
+	// and after the guest has returned. While the guest itself runs, the global is 0. Therefore a guest that traps is
+	// charged for all fuel that it received.
 	FuelGlobal = ownPrefix + "fuel"
 	// StackSpent is the argument of [RefillName] if the stack is used up. In that case, the refill function must not
 	// return.
@@ -46,8 +46,8 @@ const (
 	// minSeparateCharge is the minimum cost of the code after a branch for the code to be charged separately, where it
 	// begins. A lower cost is charged before the branch.
 	minSeparateCharge = 4
-	// bytesPerFuel is how many bytes are filled or copied per unit of fuel. fuelPerPage is the fuel per page by which the
-	// memory grows. Both are base-2 logarithms.
+	// bytesPerFuel is the number of bytes that are filled or copied per unit of fuel. fuelPerPage is the fuel per page
+	// by which the memory grows. Both are base-2 logarithms.
 	bytesPerFuel, fuelPerPage = 3, 13
 )
 

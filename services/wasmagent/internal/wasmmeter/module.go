@@ -76,7 +76,7 @@ type Module struct {
 	Digest  string
 	Imports []Import
 	Exports []Export
-	// Memory contains the limits of the memory, in pages of 64 KiB; nil if the module has no memory.
+	// Memory contains the limits of the memory, in pages of 64 KiB, or nil if the module has no memory.
 	Memory *Size
 
 	types    []FuncType
@@ -88,8 +88,8 @@ type Module struct {
 	bodies   []body
 	data     []data
 	names    []functionName
-	// dataCount is the number of data segments according to the data count section, which memory.init requires; nil if the
-	// module has no data count section.
+	// dataCount is the number of data segments according to the data count section, which memory.init requires. It is
+	// nil if the module has no data count section.
 	dataCount *uint32
 }
 

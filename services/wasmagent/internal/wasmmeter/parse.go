@@ -267,7 +267,7 @@ func (m *Module) export(r *reader) {
 }
 
 // element reads an active segment, which fills a table when the module starts. Other kinds of segments are useful only
-// with instructions that guests may not use.
+// together with instructions that guests may not use.
 func (m *Module) element(r *reader) (e element) {
 	switch form := r.u32(); form {
 	case 0:

@@ -122,7 +122,7 @@ func (p *process) watch() {
 	}
 }
 
-// workerError converts an error of a call to [ErrWorkerLost] if the worker has ended, or to [ErrBusy] if the instance
+// workerError converts an error from a call to [ErrWorkerLost] if the worker has ended, or to [ErrBusy] if the instance
 // is busy. It returns other errors unchanged.
 func (p *process) workerError(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
