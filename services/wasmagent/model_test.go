@@ -18,7 +18,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent"
 )
 
-// question is a question that a model got.
+// question is a question that a model received.
 type question struct {
 	Model    string `json:"model"`
 	Messages []struct {
@@ -55,7 +55,6 @@ func (modelGateway) ListTools(context.Context, *gatewayv1.ListToolsRequest, ...g
 	return new(gatewayv1.ListToolsResponse), nil
 }
 
-// last returns the newest question.
 func (g *modelRecorder) last(t *testing.T) question {
 	t.Helper()
 	g.mu.Lock()

@@ -56,7 +56,7 @@ func (c client) events(id string) (all []*wasmagentv1.Event) {
 	}
 }
 
-// eventWords formats events as a list of words.
+// eventWords describes events in a list of words.
 func eventWords(all []*wasmagentv1.Event) string {
 	var out []string
 	for _, e := range all {
@@ -243,8 +243,8 @@ func TestVerify_FindsDamagedJournal(t *testing.T) {
 	}
 }
 
-// A turn that waits for an approval survives restarts. When the approval is granted, the approved call is made once,
-// and the turn continues.
+// A turn that waits for an approval survives restarts. When the approval is granted, the approved call runs once, and
+// the turn continues.
 func TestParkedTurn_SurvivesRestarts(t *testing.T) {
 	t.Parallel()
 	decided, made := make(chan struct{}), 0
@@ -345,7 +345,7 @@ func TestGrantRights_ExpireAndAreWithdrawn(t *testing.T) {
 	c.verifyMatches(id)
 }
 
-// ListEvents with a wait returns as soon as there are further events, or when the wait ends.
+// ListEvents with a wait time returns when there are further events, or when the wait time ends.
 func TestListEvents_WaitsForEvents(t *testing.T) {
 	t.Parallel()
 	c := newTestService(t).onBehalfOfUser(t, "ana")

@@ -64,8 +64,8 @@ func runWorker(cache, memory string) error {
 	return Serve(context.Background(), conn, cache)
 }
 
-// Serve serves one connection until it is closed. cache is the folder for compiled modules. If cache is empty, compiled
-// modules are not cached.
+// Serve serves one connection until it is closed. cache is the directory for compiled modules. If cache is empty,
+// compiled modules are not cached.
 func Serve(ctx context.Context, conn net.Conn, cache string) error {
 	e, err := engine.New(ctx, cache)
 	if err != nil {
