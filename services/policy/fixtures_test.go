@@ -46,7 +46,7 @@ func write(t testing.TB, dir, name, text string) {
 	}
 }
 
-// folder returns a folder with one document.
+// folder returns a directory with one document.
 func folder(t testing.TB, text string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -54,14 +54,14 @@ func folder(t testing.TB, text string) string {
 	return dir
 }
 
-// options configures a service. With the zero value, the service uses [document].
+// options configures a service. The zero value selects [document].
 type options struct {
 	paths  []string
 	tokens []*identityv1.TokenRecord
 	log    io.Writer
-	// servers are the configured servers. If it is nil, the server of [document] is configured, without pinning.
+	// servers contains the configured servers. If it is nil, the server of [document] is configured, without pinning.
 	servers map[string]catalog.Settings
-	// data is the data folder. If it is empty, a new folder is used.
+	// data is the data directory. If it is empty, a new directory is used.
 	data string
 }
 
@@ -77,7 +77,7 @@ func records() []*identityv1.TokenRecord {
 	return all
 }
 
-// build returns a service without a server, and the service's tokens.
+// build returns a service that is not yet served, and the service's tokens.
 func build(t testing.TB, opts options) (*policy.Service, *authn.Tokens) {
 	t.Helper()
 	switch {
@@ -129,5 +129,4 @@ func serve(t *testing.T, opts options) *rpctest.Server {
 	return rpctest.Serve(t, authv1.Role_ROLE_POLICY, svc, rpctest.Options{Tokens: tokens})
 }
 
-// call returns a call of a tool of the server demo.
 func call(tool string) *policyv1.Call { return &policyv1.Call{Server: "demo", Name: tool} }

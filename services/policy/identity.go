@@ -18,17 +18,18 @@ import (
 )
 
 const (
-	// heartbeatInterval is how often a watcher gets a message if nothing has changed. It is below the 500 ms that the
-	// contracts promise.
+	// heartbeatInterval is the interval at which a watcher gets a message if nothing has changed. It is below the 500
+	// ms that the contracts promise.
 	heartbeatInterval = 400 * time.Millisecond
-	// defaultPageSize is the page size if a request has none.
+	// defaultPageSize is the page size if the request sets no page size.
 	defaultPageSize = 100
 )
 
 var (
 	// errConfigured means that tokens can't be changed by an RPC.
 	errConfigured = errors.New("the tokens come from the configuration (auth.tokens): change them there")
-	// errUnknownToken means that the caller may see no token with the requested name.
+	// errUnknownToken means that the caller may not see a token with the requested name, or that there is no such
+	// token.
 	errUnknownToken = errors.New("there is no token of this name in your tenant")
 )
 

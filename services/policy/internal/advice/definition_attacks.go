@@ -1,6 +1,6 @@
 package advice
 
-// definitionAttacks are the attacks that servers make with the definitions of their tools.
+// definitionAttacks contains the attacks with which a server abuses the definitions of its tools.
 var definitionAttacks = []Entry{
 	{
 		ID: "AT13", Name: "Poisoned definition",

@@ -15,7 +15,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/locator"
 )
 
-// pieces contains parts of URLs, including parts about which readers differ.
+// pieces contains parts of URLs, including parts that readers interpret differently.
 var pieces = [][]string{
 	{"https", "http", "HTTP", "ftp", "wss", "s3", "file", "javascript", "h\tttp", ""},
 	{"://", "://", "://", ":", ":/", ":///", ":\\\\", ":/\\", "//", ":// "},
@@ -58,7 +58,6 @@ func TestParseURL_AgreesWithOtherReaders(t *testing.T) {
 	}
 }
 
-// madeURL joins random pieces to a URL.
 func madeURL(random *rand.Rand) string {
 	var text strings.Builder
 	odd, odder := random.IntN(len(pieces)), random.IntN(len(pieces))
@@ -108,7 +107,7 @@ func portText(u locator.URL) string {
 	return strconv.Itoa(u.Port)
 }
 
-// whatwg returns the parts into which Node parses the texts, without the final dots of hosts.
+// whatwg returns the parts into which Node parses the strings, without the final dots of hosts.
 func whatwg(t *testing.T, texts []string) []reading {
 	t.Helper()
 	const script = `
@@ -141,7 +140,8 @@ console.log(JSON.stringify(texts.map((text) => {
 	return readings
 }
 
-// checkRFC3986 compares a URL with the result of the standard library, which does not change the case of names.
+// checkRFC3986 compares a URL with the result of the standard library. The standard library does not change the case of
+// names.
 func checkRFC3986(t interface {
 	Helper()
 	Errorf(format string, args ...any)
