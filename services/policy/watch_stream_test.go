@@ -10,7 +10,7 @@ import (
 	"google.golang.org/grpc"
 )
 
-// maxSilence is the largest interval between messages that the contracts promise to watchers.
+// maxSilence is the maximum interval between messages that the contracts promise to watchers.
 const maxSilence = 500 * time.Millisecond
 
 // A watchStream is the server's side of a watcher's stream in a synctest bubble. It records the messages that are sent.
