@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/safetext"
 )
 
-// defaultCancelReason is the default reason of a cancellation.
+// defaultCancelReason is the default reason for a cancellation.
 const defaultCancelReason = "cancelled on the command line"
 
 func (t *tool) approvalsResolve() *cobra.Command {
@@ -66,7 +66,7 @@ ends too, whatever the state of the approval is.`,
 	return c
 }
 
-// approvalAction is an action on an approval that the command has shown.
+// approvalAction is an action on an approval, before which the command shows the approval.
 type approvalAction struct {
 	// question is the question before the action.
 	question string
@@ -134,7 +134,7 @@ func (t *tool) runApprovalAction(ctx context.Context, id string, assumeYes bool,
 	return err
 }
 
-// completeApproval completes the identifiers of approvals in some states, or in all states if none is given.
+// completeApproval completes the identifiers of approvals in these states, or in all states if no states are given.
 func (t *tool) completeApproval(states ...approvalv1.ApprovalState) cobra.CompletionFunc {
 	return func(c *cobra.Command, given []string, _ string) ([]string, cobra.ShellCompDirective) {
 		if len(given) > 0 {

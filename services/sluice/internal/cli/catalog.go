@@ -46,8 +46,8 @@ func withToolList(c *cobra.Command, do func(ctx context.Context, server string, 
 	return c
 }
 
-// withOptionalToolList does what withToolList does, but the flags are optional. Without the flags, the function
-// elsewhere returns the tools.
+// withOptionalToolList is like withToolList, but the flags are optional. If no flag is set, the tools come from the
+// function elsewhere.
 func withOptionalToolList(
 	c *cobra.Command, do func(ctx context.Context, server string, tools []policy.ClassifiedTool) error, elsewhere func(ctx context.Context, server string) ([]policy.ClassifiedTool, error),
 ) *cobra.Command {
@@ -141,7 +141,7 @@ type classifiedTool struct {
 	Tags       []string        `json:"tags,omitempty"`
 }
 
-// classEvidence is a quote from a definition and what the quote shows about the tool.
+// classEvidence is a quote from a definition, and the conclusion from it about the tool.
 type classEvidence struct {
 	Path     string  `json:"path"`
 	InKey    bool    `json:"inKey,omitzero"`

@@ -57,7 +57,8 @@ example definitions that give instructions to the model. Accept or refuse them o
 type serverDiff struct {
 	Server string     `json:"server"`
 	Tools  []toolDiff `json:"tools"`
-	// Digest is the digest of all shown definitions, for AcceptPin of the server; empty without a pending definition.
+	// Digest is the digest of all shown definitions, with which AcceptPin accepts them together. It is empty if no
+	// definition is pending.
 	Digest string `json:"digest,omitzero"`
 }
 
@@ -108,15 +109,15 @@ func (t *tool) diffServer(ctx context.Context, client policyv1.CatalogServiceCli
 	return nil
 }
 
-// combinedDigest returns the digest of the shown definitions, which is computed like CatalogServer.waiting_digest: in
-// the order of the tools' names, then of the definitions' digests. It equals waiting_digest only if all pending
+// combinedDigest returns the digest of the shown definitions. It is computed like CatalogServer.waiting_digest: in the
+// order of the tools' names, and then of the definitions' digests. It equals waiting_digest only if all pending
 // definitions were shown.
 func combinedDigest(tools []toolDiff) string {
 	tools = slices.SortedFunc(slices.Values(tools), func(a, b toolDiff) int { return cmp.Compare(a.Name, b.Name) })
 	h, any := sha256.New(), false
 	for _, one := range tools {
 		for _, d := range slices.SortedFunc(slices.Values(one.Pending), func(a, b pendingDiff) int { return bytes.Compare(a.sum, b.sum) }) {
-			_, _ = h.Write(d.sum) // a hash does not fail
+			_, _ = h.Write(d.sum) // a hash never returns an error
 			any = true
 		}
 	}
@@ -142,7 +143,7 @@ func (t *tool) printDiff(one toolDiff) {
 	}
 }
 
-// printPending prints how many definitions of a server are still pending.
+// printPending prints the number of definitions of a server that are still pending.
 func (t *tool) printPending(ctx context.Context, client policyv1.CatalogServiceClient, server string) {
 	ctx, cancel := requestContext(ctx)
 	defer cancel()
@@ -166,8 +167,8 @@ type pendingDiff struct {
 	Accepted string `json:"accepted,omitzero"`
 	Reason   string `json:"reason"`
 	ListedTo string `json:"seenBy,omitzero"`
-	// Flag is why the definition must be accepted separately; empty if it can be accepted together with the other
-	// pending definitions of the server.
+	// Flag is the reason why the definition must be accepted separately. It is empty if the definition can be accepted
+	// together with the other pending definitions of the server.
 	Flag string `json:"flag,omitzero"`
 	Diff string `json:"diff"`
 
@@ -211,7 +212,7 @@ func (t *tool) diffs(ctx context.Context, client policyv1.CatalogServiceClient, 
 	return out, nil
 }
 
-// definition returns the text of a definition as indented JSON, with the members of objects sorted by name.
+// definition returns a definition as indented JSON, with the members of objects sorted by name.
 func (t *tool) definition(ctx context.Context, client policyv1.CatalogServiceClient, page *policyv1.CatalogTool, d *policyv1.SeenDefinition) (string, error) {
 	ctx, cancel := requestContext(ctx)
 	defer cancel()

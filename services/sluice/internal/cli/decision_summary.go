@@ -19,7 +19,7 @@ const (
 	maxSummaryItems = 3
 )
 
-// printSummary prints the fields of all records of one decision. If records differ in a field, it prints the newest
+// printSummary prints the fields of all records of one decision. If the records differ in a field, it prints the newest
 // value.
 func (t *tool) printSummary(records []*gatewayv1.Record) error {
 	rows := summaryOfDecision(records)
@@ -85,7 +85,7 @@ func summaryOfDecision(records []*gatewayv1.Record) [][]string {
 	return rows
 }
 
-// withPrefix returns a text with a prefix, or "" if the text is empty.
+// withPrefix returns a string with a prefix, or "" if the string is empty.
 func withPrefix(before, text string) string {
 	if text == "" {
 		return ""

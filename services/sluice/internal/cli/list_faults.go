@@ -9,7 +9,7 @@ import (
 // maxFaultsShown is the maximum number of lines for the faults of one server's lists.
 const maxFaultsShown = 10
 
-// listFault is why an element of a server's list, or the whole list, is hidden from clients.
+// listFault is the reason why an element of a server's list, or the whole list, is hidden from clients.
 type listFault struct {
 	List      string `json:"list"`
 	Name      string `json:"name,omitzero"`
@@ -40,7 +40,8 @@ func (f listFault) String() string {
 	return line
 }
 
-// faultLines returns one line for each fault. If there are more than maxFaultsShown, the last line says how many more.
+// faultLines returns one line for each fault. If there are more than maxFaultsShown, the last line contains the number
+// of the other faults.
 func faultLines(all []listFault) (out []string) {
 	for i, f := range all {
 		if i == maxFaultsShown {

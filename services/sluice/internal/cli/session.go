@@ -22,10 +22,10 @@ import (
 const (
 	// protocolVersion is the revision of MCP that sessions request.
 	protocolVersion = "2025-11-25"
-	// maxResponse is the maximum size of a response, in bytes. It is the largest message that the gateway accepts from
-	// a server, and 1 MiB for what the gateway adds.
+	// maxResponse is the maximum size of a response, in bytes. It is the maximum size of a message that the gateway
+	// accepts from a server, plus 1 MiB for the data that the gateway adds.
 	maxResponse = 17 << 20
-	// closeTimeout limits the request that ends a session.
+	// closeTimeout is the timeout for the request that ends a session.
 	closeTimeout = 2 * time.Second
 )
 
@@ -51,8 +51,8 @@ type message struct {
 	} `json:"error,omitzero"`
 }
 
-// absentError means that the agent can't use a server of the given name: no such server is configured, or policy hides
-// it.
+// absentError means that the agent can't use a server with this name, because the server is not configured or because
+// policy hides it.
 type absentError struct{ text string }
 
 func (e absentError) Error() string { return e.text }
@@ -115,7 +115,7 @@ func (s *session) request(ctx context.Context, method string, params any) (jsont
 	}
 }
 
-// send sends an HTTP request. m is the message in its body; nil for an empty body.
+// send sends an HTTP request. m is the message in its body, or nil for an empty body.
 func (s *session) send(ctx context.Context, method string, m *message) (*http.Response, error) {
 	var body bytes.Buffer
 	if m != nil {
@@ -142,12 +142,12 @@ func (s *session) send(ctx context.Context, method string, m *message) (*http.Re
 	return resp, nil
 }
 
-// noHTTPResponse returns the error for a request that got no HTTP response.
+// noHTTPResponse returns the error for a request without an HTTP response.
 func noHTTPResponse(url string, err error) error {
 	if refused, ok := errors.AsType[*tokenhttp.RefusedError](err); ok {
 		return refused
 	}
-	// A gRPC server sends bytes before it gets a request. The HTTP client reads them as a malformed response, or fails
+	// A gRPC server sends bytes before it gets a request. The HTTP client parses them as a malformed response, or fails
 	// because they arrive before the request.
 	if strings.Contains(err.Error(), "malformed HTTP response") || strings.Contains(err.Error(), "readLoopPeekFailLocked: %!w(<nil>)") {
 		return fmt.Errorf("the server at %s does not speak HTTP/1.1: is this the gRPC address? Set SLUICE_URL, or listen in the configuration, to the address of MCP", url)
