@@ -32,7 +32,7 @@ func newTestMesh(t *testing.T) *Mesh {
 	return m
 }
 
-// callLog records the calls of Run and Close, in their order.
+// callLog records the calls to Run and Close, in their order.
 type callLog struct {
 	mu    sync.Mutex
 	lines []string
