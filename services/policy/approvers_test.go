@@ -186,7 +186,6 @@ func TestDecideCall_ReturnsAllTermsOfAnApproval(t *testing.T) {
 	}
 }
 
-// A token has all groups of the configuration in which the token's subject is listed.
 func TestFromFile_AddsConfiguredGroupsToTokens(t *testing.T) {
 	t.Parallel()
 	f := load(t, "    - {name: a, token: "+oneText+", subject: ana, groups: [ops], role: operator}\n"+

@@ -34,8 +34,7 @@ type catalogSnapshot struct {
 	versions map[string]int64
 	// sums maps each server to a digest of everything that affects decisions about the server.
 	sums map[string][sha256.Size]byte
-	// sum is a digest of all sums.
-	sum [sha256.Size]byte
+	sum  [sha256.Size]byte
 }
 
 func newCatalogSnapshot() *catalogSnapshot {
@@ -61,13 +60,11 @@ func (k *catalogSnapshot) with(version int64, settings func(string) catalog.Sett
 	return next
 }
 
-// revisionOf returns a digest of the documents and the catalog.
 func revisionOf(set *engine.Set, k *catalogSnapshot) string {
 	sum := sha256.Sum256(append([]byte("sluice.revision.v2 "+set.Revision()+" "), k.sum[:]...))
 	return hex.EncodeToString(sum[:])
 }
 
-// facts returns the facts about a tool whose definition has this digest.
 func (s *Service) facts(set *activeSet, server, tool string, digest []byte) engine.Facts {
 	return set.catalog.servers[server].Facts(tool, digest, s.settings(server))
 }

@@ -131,7 +131,6 @@ func BenchmarkFilterPinnedList(b *testing.B) {
 	}
 }
 
-// asGateway returns a context in which the gateway calls on behalf of ana.
 func asGateway(ctx context.Context) context.Context {
 	return authn.WithCaller(ctx, &authn.Caller{Role: authv1.Role_ROLE_GATEWAY, Principal: &identityv1.Principal{Tenant: "default", Subject: "ana"}})
 }

@@ -60,7 +60,6 @@ func (s *toolRenderer) text(ctx context.Context, d *catalog.Definition) (_ strin
 	return s.texts[d.Digest], nil
 }
 
-// matches reports whether a tool meets the filters of a request.
 func (s *toolRenderer) matches(ctx context.Context, name string, req *policyv1.ListToolsRequest) (bool, error) {
 	t := s.server.Tools[name]
 	d := t.Newest()
@@ -92,7 +91,6 @@ func describedBy(text string) (title, description string) {
 	return title, description
 }
 
-// entry returns a tool as an entry of the response to ListTools.
 func (s *toolRenderer) entry(ctx context.Context, name string) (*policyv1.CatalogTool, error) {
 	t := s.server.Tools[name]
 	if t == nil {
@@ -164,7 +162,6 @@ func countParameters(text string) (all, required int32) {
 	return int32(len(tool.Parameters)), required
 }
 
-// page returns a tool with everything that GetTool returns.
 func (s *toolRenderer) page(ctx context.Context, name string) (*policyv1.CatalogTool, error) {
 	out, err := s.entry(ctx, name)
 	if err != nil {

@@ -93,7 +93,6 @@ func (c catalogServer) ListTools(ctx context.Context, req *policyv1.ListToolsReq
 	return resp, nil
 }
 
-// callerOwner returns the owner whose limits apply to the caller's requests.
 func callerOwner(ctx context.Context) owner {
 	caller := authn.CallerOf(ctx)
 	return owner{caller.Tenant(), caller.Person.GetSubject()}

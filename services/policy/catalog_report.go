@@ -26,7 +26,6 @@ var (
 	errUnread        = errors.New("the store was not read, so the texts of stored definitions are missing")
 )
 
-// maxLogged is the maximum number of tool names in one log line.
 const maxLogged = 10
 
 // maxLeftOutName is the maximum length of the name of a tool that can't be parsed, in bytes. A longer name is

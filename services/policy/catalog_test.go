@@ -82,7 +82,6 @@ func (l *catalogFixture) report(ctx context.Context, head *policyv1.ReportHead, 
 	return stream.CloseAndRecv()
 }
 
-// reportOwnList reports a whole list that the gateway itself requested.
 func (l *catalogFixture) reportOwnList(tools ...*policyv1.ToolDefinition) *policyv1.ReportToolsResponse {
 	l.t.Helper()
 	resp, err := l.report(asGatewayItself(l.t.Context()), &policyv1.ReportHead{Server: "files", ProtocolVersion: "2025-11-25", Whole: true}, tools...)
@@ -98,7 +97,6 @@ func (l *catalogFixture) decide(tool *policyv1.ToolDefinition) *policyv1.Decisio
 	return l.decideCall(tool).GetDecision()
 }
 
-// decideCall is like decide, but returns the whole response.
 func (l *catalogFixture) decideCall(tool *policyv1.ToolDefinition) *policyv1.DecideCallResponse {
 	l.t.Helper()
 	listed, err := catalog.ParseListed(tool.GetName(), tool.GetDefinitionJson())

@@ -83,7 +83,6 @@ func tokenRecord(f *config.File, t config.Token, env config.Env) (*identityv1.To
 	return &identityv1.TokenRecord{Sha256: hash, Token: tokenOf(f, t)}, nil
 }
 
-// tokenOf returns a token of the configuration, with all its groups.
 func tokenOf(f *config.File, t config.Token) *identityv1.Token {
 	return &identityv1.Token{
 		Name: t.Name, Tenant: t.Tenant, Subject: t.Subject, Agent: t.Agent, Owner: t.Owner, Groups: f.GroupsOf(t),

@@ -46,7 +46,6 @@ func load(t *testing.T, tokens string, files map[string]string) *config.File {
 
 func noEnv(string) (string, bool) { return "", false }
 
-// env returns an environment with one variable.
 func env(name, value string) config.Env {
 	return func(variable string) (string, bool) { return value, variable == name }
 }

@@ -19,7 +19,6 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/rpc/rpctest"
 )
 
-// ana returns the principal on whose behalf the gateway calls.
 func ana() *identityv1.Principal { return rpctest.Principal("default", "ana") }
 
 func rule(name string) *policyv1.RuleRef {

@@ -12,7 +12,6 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/rpc/rpctest"
 )
 
-// leaseClient is the client of a gateway that requests epoch leases.
 type leaseClient struct {
 	t      *testing.T
 	stream policyv1.PolicyService_LeaseRevisionClient

@@ -35,7 +35,6 @@ func TestExamples_Load(t *testing.T) {
 	checkDocumentsLoad(t, 3, "../../examples/policies", "../sluice/internal/cli/starter.yaml")
 }
 
-// The example configuration and each directory of policies next to it load.
 func TestExamples_ClaudeFlowLoads(t *testing.T) {
 	t.Parallel()
 	const dir = "../../examples/claude-flow/"
@@ -54,7 +53,6 @@ func TestExamples_ClaudeFlowLoads(t *testing.T) {
 	}
 }
 
-// The configuration for Compose loads and has enough approvers.
 func TestExamples_ComposeConfigurationLoads(t *testing.T) {
 	t.Parallel()
 	file, err := config.Load("../../deploy/config/sluice.yaml", func(string) (string, bool) { return "", false })

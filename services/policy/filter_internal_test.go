@@ -22,7 +22,6 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/catalog"
 )
 
-// newTestService returns a service that allows one tool and requires approval for another.
 func newTestService(t testing.TB) *Service {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "policy.yaml")
@@ -46,14 +45,12 @@ func newTestService(t testing.TB) *Service {
 	return s
 }
 
-// as returns a context in which the gateway calls on behalf of a principal.
 func as(ctx context.Context, name string) context.Context {
 	return authn.WithCaller(ctx, &authn.Caller{
 		Role: authv1.Role_ROLE_GATEWAY, Principal: &identityv1.Principal{Tenant: "default", Subject: name},
 	})
 }
 
-// longList returns a request with the maximum number of tools.
 func longList() *policyv1.FilterToolsRequest {
 	req := &policyv1.FilterToolsRequest{Server: "demo"}
 	for i := range 10_000 {

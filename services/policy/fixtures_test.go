@@ -19,7 +19,6 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/catalog"
 )
 
-// document is the policy document of most tests.
 const document = `version: 1
 name: starter
 server: demo
@@ -46,7 +45,6 @@ func write(t testing.TB, dir, name, text string) {
 	}
 }
 
-// folder returns a directory with one document.
 func folder(t testing.TB, text string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -112,7 +110,6 @@ func build(t testing.TB, opts options) (*policy.Service, *authn.Tokens) {
 	return svc, tokens
 }
 
-// signer returns a signer whose signatures are not verified.
 func signer(t testing.TB) *signeddecision.Signer {
 	t.Helper()
 	s, _, err := signeddecision.NewLocalPair()
@@ -122,7 +119,6 @@ func signer(t testing.TB) *signeddecision.Signer {
 	return s
 }
 
-// serve serves a service as the policy role.
 func serve(t *testing.T, opts options) *rpctest.Server {
 	t.Helper()
 	svc, tokens := build(t, opts)

@@ -26,7 +26,6 @@ const (
 )
 
 var (
-	// errConfigured means that tokens can't be changed by an RPC.
 	errConfigured = errors.New("the tokens come from the configuration (auth.tokens): change them there")
 	// errUnknownToken means that the caller may not see a token with the requested name, or that there is no such
 	// token.
@@ -82,7 +81,6 @@ func (i *identity) visibleTokens(ctx context.Context) []*identityv1.Token {
 	return tokens
 }
 
-// operatesInstallation reports whether a caller is an operator of the installation.
 func operatesInstallation(caller *authn.Caller) bool {
 	return caller.Tenant() == homeTenant && caller.Person.GetRole() == authv1.TokenRole_TOKEN_ROLE_OPERATOR
 }

@@ -19,7 +19,6 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/rpc/rpctest"
 )
 
-// tokensOfTwoTenants returns the unsorted tokens of two tenants.
 func tokensOfTwoTenants() []*identityv1.TokenRecord {
 	return append(rpctest.Records(),
 		rpctest.Record("zoe", "acme", authv1.TokenRole_TOKEN_ROLE_AGENT),

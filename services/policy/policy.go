@@ -105,9 +105,8 @@ type activeSet struct {
 	// number is unique. A set that is activated later has a greater number.
 	number uint64
 	// catalog is the tool catalog. revision identifies the documents and the catalog.
-	catalog  *catalogSnapshot
-	revision string
-	// documents contains the documents from which Set was compiled.
+	catalog   *catalogSnapshot
+	revision  string
 	documents []*policyv1.Document
 	activated time.Time
 	// warnings contains the problems that do not prevent the active documents from loading. They are logged.
@@ -155,7 +154,6 @@ func New(ctx context.Context, cfg Config, deps Deps) (*Service, error) {
 	return s, nil
 }
 
-// open opens the store and activates the set with the store's catalog.
 func (s *Service) open(ctx context.Context, set *activeSet) (err error) {
 	if err := s.openStore(ctx); err != nil {
 		return err
@@ -310,7 +308,6 @@ func (s *Service) resolve(ctx context.Context, minRevision string, named *identi
 	return set, subject, err
 }
 
-// ofTenant reports whether a principal and all principals in its chain belong to a tenant.
 func ofTenant(p *identityv1.Principal, tenant string) bool {
 	foreign := func(p *identityv1.Principal) bool { return p.GetTenant() != tenant }
 	return !foreign(p) && !slices.ContainsFunc(p.GetChain(), foreign)

@@ -52,7 +52,6 @@ func runReload(t *testing.T, set func(t *testing.T, dir string), test func(r *re
 	})
 }
 
-// oneDocument returns a function that writes one document to a directory.
 func oneDocument(text string) func(*testing.T, string) {
 	return func(t *testing.T, dir string) { t.Helper(); write(t, dir, "policy.yaml", text) }
 }

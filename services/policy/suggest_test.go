@@ -11,7 +11,6 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy"
 )
 
-// Suggestions for real servers load, and have an entry for each tool.
 func TestSuggest_DocumentsForRealServersLoad(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob(filepath.Join("internal", "classify", "testdata", "*", "*.json"))

@@ -51,7 +51,6 @@ func (h *watchStream[M]) messages() []sentMessage[M] {
 	return slices.Clone(h.sent)
 }
 
-// wantHeartbeats checks that no interval between messages was longer than [maxSilence].
 func (h *watchStream[M]) wantHeartbeats(t *testing.T) {
 	t.Helper()
 	var last time.Duration

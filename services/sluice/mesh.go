@@ -33,7 +33,6 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent"
 )
 
-// readyPoll is the interval of readiness checks during a start.
 const readyPoll = 10 * time.Millisecond
 
 // Options configures a mesh.
@@ -162,7 +161,6 @@ func (m *Mesh) conns(role authv1.Role) func(authv1.Role) (grpc.ClientConnInterfa
 	return func(authv1.Role) (grpc.ClientConnInterface, error) { return one() }
 }
 
-// conn connects a role to the server that serves all roles.
 func (m *Mesh) conn(role authv1.Role) (grpc.ClientConnInterface, error) {
 	id, err := pki.Ephemeral(role)
 	if err != nil {

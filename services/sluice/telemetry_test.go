@@ -51,7 +51,6 @@ func spanName(s stack.Span) string {
 	}
 }
 
-// produceAllSpans runs a mesh that records every kind of span.
 func produceAllSpans(t *testing.T, collector string) {
 	up := rawmcp.Start(t, `[{"name":"limited","inputSchema":{}},{"name":"pay","inputSchema":{}}]`)
 	s := stack.Start(t, stack.WriteConfig(t, stack.Options{
@@ -170,7 +169,6 @@ func documentedValues(t *testing.T) map[string]map[string]bool {
 	return out
 }
 
-// produceAllMetrics runs a mesh that records every metric in docs/telemetry.md.
 func produceAllMetrics(t *testing.T, collector *stack.Collector) {
 	up := rawmcp.Start(t, `[{"name":"pay","inputSchema":{}},{"name":"free","inputSchema":{}}]`)
 	s := stack.StartInProcess(t, stack.Options{

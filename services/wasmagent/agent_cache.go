@@ -18,7 +18,7 @@ import (
 const (
 	// maxCacheBytes bounds the total size of cached agents that no call is using, in bytes.
 	maxCacheBytes = 256 << 20
-	loadTimeout = 30 * time.Second
+	loadTimeout   = 30 * time.Second
 )
 
 // agentCache caches agents in memory. It contains the agents that calls are using and the agents that calls used

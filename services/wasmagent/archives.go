@@ -111,7 +111,6 @@ func (s *Service) exportArchive(ctx context.Context, a *agent.Agent, req *wasmag
 	return s.archivePart(ctx, key, req.GetOffset())
 }
 
-// archivePart returns the part of a stored archive that begins at an offset.
 func (s *Service) archivePart(ctx context.Context, key store.ArchiveKey, offset int32) (*wasmagentv1.ArchivePart, error) {
 	part, size, err := s.store.ArchivePart(ctx, key, int64(offset))
 	if err != nil {

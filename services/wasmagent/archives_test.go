@@ -18,7 +18,6 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/rpc/rpctest"
 )
 
-// exportArchive returns an agent's archive, and the key that signed the archive.
 func (c client) exportArchive(id string) (text []byte, key ed25519.PublicKey) {
 	c.t.Helper()
 	digest, offset := "", int32(0)

@@ -197,7 +197,6 @@ func notSentReason(err error) *abi.Error {
 	return nil
 }
 
-// toolResult converts the answer of a call to the result that the guest gets.
 func toolResult(answer *gatewayv1.ToolAnswer) agent.ToolResult {
 	d := answer.GetDecision()
 	if d.GetCode() != commonv1.Code_CODE_UNSPECIFIED {

@@ -31,7 +31,6 @@ func answerOf(text string) *gatewayv1.ToolAnswer {
 	}
 }
 
-// refusal returns the gateway's answer to a call that is refused.
 func refusal(code commonv1.Code, message string) *gatewayv1.ToolAnswer {
 	return &gatewayv1.ToolAnswer{
 		Decision: &gatewayv1.DecisionInfo{Id: "d-2", Effect: policyv1.Effect_EFFECT_DENY, Code: code, Message: message}, IsError: true,

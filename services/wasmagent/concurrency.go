@@ -62,7 +62,6 @@ type queue struct {
 	waiting []*waiter
 }
 
-// personCounts contains the number of slots that a person holds, and the number of the person's waiting calls.
 type personCounts struct{ running, waiting int }
 
 type waiter struct {

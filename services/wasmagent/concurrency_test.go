@@ -82,7 +82,6 @@ type promptResult struct {
 	err    error
 }
 
-// promptAsync prompts an agent without waiting for the result.
 func (c client) promptAsync(id, input string) <-chan promptResult {
 	out := make(chan promptResult, 1)
 	go func() {

@@ -22,7 +22,6 @@ func packEvent(t *testing.T, e *wasmstorev1.StoredEvent) []byte {
 	return append(sum[:], text...)
 }
 
-// event changes the stored form of an event.
 func (f *forger) event(id string, place int, change func(text []byte) []byte) {
 	f.t.Helper()
 	var text []byte
@@ -53,7 +52,6 @@ func (f *forger) journal(id string) (all []*wasmstorev1.StoredEvent) {
 	return all
 }
 
-// truncate removes the last n events of a journal, and updates the end of the journal in the record.
 func (f *forger) truncate(id string, n int) {
 	f.t.Helper()
 	all := f.journal(id)

@@ -55,7 +55,6 @@ func (f *forger) exec(query string, args ...any) {
 	}
 }
 
-// record changes the record of an agent.
 func (f *forger) record(id string, change func(r *wasmstorev1.Record)) {
 	f.t.Helper()
 	var text []byte
@@ -97,7 +96,6 @@ func (f *forger) stateAt(id, key string, change func(s *wasmstorev1.State)) (dig
 	return hex.EncodeToString(sum[:]), int64(len(text))
 }
 
-// state changes the current state of an agent, and updates the state's digest in the record.
 func (f *forger) state(id string, change func(s *wasmstorev1.State)) {
 	f.t.Helper()
 	f.record(id, func(r *wasmstorev1.Record) {
@@ -306,7 +304,6 @@ func TestVerify_ReadsStoreWhileServiceRuns(t *testing.T) {
 	}
 }
 
-// journalDamages contains changes to a stored agent's journal.
 var journalDamages = map[string]func(f *forger, id string){
 	"a byte": func(f *forger, id string) {
 		f.event(id, 6, func(text []byte) []byte { text[len(text)-1] ^= 1; return text })

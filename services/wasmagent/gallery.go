@@ -14,7 +14,6 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/gallery"
 )
 
-// maxSearchResults is the maximum number of templates that a search returns.
 const maxSearchResults = 100
 
 // galleryServer implements wasmagentv1.GalleryServiceServer.

@@ -52,7 +52,6 @@ func newTestServiceOf(t *testing.T, extra map[string][]byte) testService {
 	return testService{rpctest.Serve(t, authv1.Role_ROLE_WASMAGENT, s, rpctest.Options{})}
 }
 
-// output returns the guest's output from an agent's journal.
 func (c client) output(id string) (out []string) {
 	c.t.Helper()
 	for _, e := range c.events(id) {

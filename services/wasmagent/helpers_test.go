@@ -71,7 +71,6 @@ type restartableService struct {
 	testService
 }
 
-// newRestartableService returns a running service.
 func newRestartableService(t *testing.T, gateway gatewayFunc) *restartableService {
 	t.Helper()
 	return newRestartableServiceAt(t, fakeGateway{answer: gateway})
@@ -111,7 +110,6 @@ func (l *restartableService) close() {
 	l.service = nil
 }
 
-// gatewayFunc answers the calls of a [fakeGateway].
 type gatewayFunc func(ctx context.Context, req *gatewayv1.CallToolRequest) (*gatewayv1.ToolAnswer, error)
 
 // fakeGateway answers calls with a function. Withdrawals of approvals always succeed.
@@ -135,7 +133,6 @@ func (f fakeGateway) WithdrawApproval(context.Context, *gatewayv1.WithdrawApprov
 	return new(gatewayv1.WithdrawApprovalResponse), nil
 }
 
-// oneAnswer is a stream with one answer.
 type oneAnswer struct {
 	grpc.ClientStream
 
@@ -197,7 +194,6 @@ func (m testService) withToken(t *testing.T, token string) client {
 // compiled.
 const createTime = 2 * time.Minute
 
-// create creates an agent and returns its id.
 func (c client) create(req *wasmagentv1.CreateAgentRequest) string {
 	c.t.Helper()
 	ctx, cancel := context.WithTimeout(c.ctx, createTime)
@@ -209,7 +205,6 @@ func (c client) create(req *wasmagentv1.CreateAgentRequest) string {
 	return resp.GetAgent().GetId()
 }
 
-// prompt prompts an agent, and returns the progress messages and the answer.
 func (c client) prompt(id, input string) (progress []string, _ *wasmagentv1.PromptAgentResponse, _ error) {
 	c.t.Helper()
 	stream, err := c.PromptAgent(c.ctx, &wasmagentv1.PromptAgentRequest{AgentId: id, Input: input})

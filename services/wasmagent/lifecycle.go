@@ -35,8 +35,7 @@ const (
 
 var (
 	// defaultLimits contains the limits of an agent if the request sets no limits. A request can only lower them.
-	defaultLimits = agent.Limits{Memory: guestMemory, Fuel: 20_000_000_000, Effects: 1000, Deadline: 30 * time.Second}
-	// defaultFileRight is the file right of an agent without a manifest.
+	defaultLimits    = agent.Limits{Memory: guestMemory, Fuel: 20_000_000_000, Effects: 1000, Deadline: 30 * time.Second}
 	defaultFileRight = &wasmagentv1.FileRight{Bytes: 8 << 20, Count: 1000}
 )
 
@@ -87,7 +86,6 @@ func (s *Service) findAgent(ctx context.Context, id string) (*agent.Agent, error
 	return a, nil
 }
 
-// callerOf describes the caller for the journal of an agent.
 func callerOf(ctx context.Context) agent.Caller {
 	caller := actingPrincipal(ctx)
 	return agent.Caller{Context: ctx, Subject: caller.GetSubject(), IsOperator: isOperator(caller)}

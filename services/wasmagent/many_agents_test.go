@@ -79,7 +79,6 @@ func quantiles(took []time.Duration) string {
 	return fmt.Sprintf("p50 %s, p99 %s", took[len(took)/2].Round(10*time.Microsecond), took[len(took)*99/100].Round(10*time.Microsecond))
 }
 
-// memory returns a description of this process's memory.
 func memory(t *testing.T) string {
 	t.Helper()
 	debug.FreeOSMemory()

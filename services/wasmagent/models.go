@@ -125,7 +125,6 @@ func (s *Service) modelOf(named string, imported bool) string {
 	return named
 }
 
-// agentInfo converts a stored agent to its message in responses.
 func (s *Service) agentInfo(r *wasmstorev1.Record) *wasmagentv1.Agent {
 	out := agent.RecordProto(r)
 	out.Model = s.modelOf(r.GetConfig().GetModel(), r.GetImportedDigest() != "")

@@ -83,7 +83,6 @@ func (s *Service) compileModule(ctx context.Context, digest string, read func() 
 	return err
 }
 
-// ensureAgentModule calls ensureModule for an agent's current module.
 func (s *Service) ensureAgentModule(ctx context.Context, a *agent.Agent) error {
 	return s.ensureModule(ctx, a.Guest, a.Proto().GetModuleDigest())
 }

@@ -58,7 +58,6 @@ func (g *approvalGateway) WithdrawApproval(_ context.Context, req *gatewayv1.Wit
 	return new(gatewayv1.WithdrawApprovalResponse), nil
 }
 
-// checkWithdrawn checks that the approval is withdrawn with this reason.
 func (g *approvalGateway) checkWithdrawn(t *testing.T, reason string) {
 	t.Helper()
 	select {
@@ -101,7 +100,6 @@ func (g *approvalGateway) tick(t *testing.T) {
 	}
 }
 
-// decide answers the call of a waiting agent.
 func (g *approvalGateway) decide(t *testing.T, answer *gatewayv1.ToolAnswer) {
 	t.Helper()
 	select {
@@ -118,7 +116,6 @@ func (g *approvalGateway) runCount() int {
 	return g.runs
 }
 
-// heldCall is the stream of a call that waits for an approval.
 type heldCall struct {
 	grpc.ClientStream
 
@@ -154,7 +151,6 @@ func (c client) createParked() (id string) {
 	return id
 }
 
-// promptUntilParked prompts an agent, which then waits for an approval.
 func (c client) promptUntilParked(id string) {
 	c.t.Helper()
 	answer := c.mustPrompt(id, "tool demo t\nsay after")
@@ -205,7 +201,6 @@ func TestParkedTurn_ContinuesWhenProgressArrivesAfterReturn(t *testing.T) {
 	gateway.checkNoneWithdrawn(t)
 }
 
-// After a restart, a turn that waits for an approval continues when the approval is decided.
 func TestParkedTurn_ContinuesWhenApprovedAfterRestart(t *testing.T) {
 	t.Parallel()
 	gateway := newApprovalGateway()
@@ -226,7 +221,6 @@ func TestParkedTurn_ContinuesWhenApprovedAfterRestart(t *testing.T) {
 	c.verifyMatches(id)
 }
 
-// A turn that waits for an approval continues after its caller has cancelled the prompt.
 func TestParkedTurn_ContinuesWhenPromptIsCancelled(t *testing.T) {
 	t.Parallel()
 	gateway := newApprovalGateway()

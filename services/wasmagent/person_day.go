@@ -35,7 +35,6 @@ func (d PersonDay) limit() (dayLimit, error) {
 // at which the usage is reset, and the configuration key of the limit.
 var errDayLimit = errors.New("the person's daily limit on models is used up")
 
-// dayNumber returns the number of days from 1970-01-01 UTC to now.
 func dayNumber(now time.Time) int64 { return now.Unix() / int64(24*time.Hour/time.Second) }
 
 // exceededError returns the error for a person whose usage has reached the limit.

@@ -20,14 +20,12 @@ import (
 )
 
 const (
-	// pageSize is the default number of elements per page.
 	pageSize = 100
 	// maxStateBytes and maxResponseBytes bound the sizes of responses, in bytes.
 	maxStateBytes    = 1 << 20
 	maxResponseBytes = 3 << 20
 )
 
-// builtinTools lists the tools that every agent has.
 var builtinTools = []wasmagentv1.SandboxTool{
 	wasmagentv1.SandboxTool_SANDBOX_TOOL_READ_FILE, wasmagentv1.SandboxTool_SANDBOX_TOOL_WRITE_FILE, wasmagentv1.SandboxTool_SANDBOX_TOOL_EDIT_FILE,
 	wasmagentv1.SandboxTool_SANDBOX_TOOL_WRITE_TODOS, wasmagentv1.SandboxTool_SANDBOX_TOOL_LIST_FILES,
@@ -96,7 +94,6 @@ func (s *Service) ListAgents(ctx context.Context, req *wasmagentv1.ListAgentsReq
 	return resp, nil
 }
 
-// agentEntry is an agent and its position in the order of creation.
 type agentEntry struct {
 	*wasmagentv1.Agent
 	position int64

@@ -30,7 +30,6 @@ func (c client) verify(id string) *wasmagentv1.VerifyAgentResponse {
 	return resp
 }
 
-// verifyMatches verifies an agent, and checks that its journal matches.
 func (c client) verifyMatches(id string) *wasmagentv1.VerifyAgentResponse {
 	c.t.Helper()
 	resp := c.verify(id)
@@ -56,7 +55,6 @@ func (c client) events(id string) (all []*wasmagentv1.Event) {
 	}
 }
 
-// eventWords describes events in a list of words.
 func eventWords(all []*wasmagentv1.Event) string {
 	var out []string
 	for _, e := range all {
@@ -169,7 +167,6 @@ func TestVerify_MatchesAfterUndoAndFork(t *testing.T) {
 	rpctest.WantStatus(t, err, codes.NotFound, "SNAPSHOT_UNKNOWN")
 }
 
-// A restart does not change the agents.
 func TestAgents_SurviveRestart(t *testing.T) {
 	t.Parallel()
 	l := newRestartableService(t, nil)
@@ -208,7 +205,6 @@ func TestAgents_SurviveRestart(t *testing.T) {
 	}
 }
 
-// VerifyAgent detects changed, removed, replaced and missing events.
 func TestVerify_FindsDamagedJournal(t *testing.T) {
 	t.Parallel()
 	l := newRestartableService(t, nil)

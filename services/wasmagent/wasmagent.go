@@ -42,8 +42,7 @@ const (
 	// of one person's agents. Both are in bytes. The sizes include files, conversations, snapshots and journals.
 	maxStoredBytes          = 16 << 30
 	maxStoredBytesPerPerson = 2 << 30
-	// sweepInterval is the interval at which expired records are removed.
-	sweepInterval = time.Minute
+	sweepInterval           = time.Minute
 	// renewInterval is the interval at which this process renews its leases on turns.
 	renewInterval = store.Lease / 3
 	// maxSnapshotBytes is the maximum total size of the snapshots of guests that have released their slots while they
@@ -263,7 +262,6 @@ func (s *Service) openAgent(ctx context.Context, row *store.Row) (*agent.Agent, 
 	return agent.Open(ctx, row, s.deps(), mayRun)
 }
 
-// concurrencyLimits returns the limits on turns, for all workers together, and the limits on questions.
 func (c Config) concurrencyLimits() (turns, questions ConcurrencyLimits, err error) {
 	turns = c.Turns.withDefaults(ConcurrencyLimits{Total: 18, PerPerson: 6, MaxQueued: 256, MaxQueuedPerPerson: 32, MaxWait: 5 * time.Minute})
 	questions = c.Questions.withDefaults(ConcurrencyLimits{Total: 32, PerPerson: 8, MaxQueued: 256, MaxQueuedPerPerson: 64, MaxWait: 5 * time.Minute})
@@ -356,7 +354,6 @@ func (s *Service) continueTurns(ctx context.Context) {
 	}
 }
 
-// sweep removes expired records.
 func (s *Service) sweep(ctx context.Context) {
 	if err := s.store.RemoveDays(ctx, dayNumber(time.Now())-1); err != nil && ctx.Err() == nil {
 		s.log.WarnContext(ctx, "the use of models on past days can't be removed", "error", err)

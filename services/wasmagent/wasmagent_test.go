@@ -23,7 +23,6 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/rpc/rpctest"
 )
 
-// servedMethods returns the names of the methods that the service serves.
 func servedMethods(t *testing.T) (names []protoreflect.FullName) {
 	t.Helper()
 	protoregistry.GlobalFiles.RangeFilesByPackage("sluice.wasmagent.v1", func(file protoreflect.FileDescriptor) bool {
@@ -123,7 +122,6 @@ func TestAgent_LifecycleFromCreationToTermination(t *testing.T) {
 	}
 }
 
-// An agent with a maximum of 0 turns is stopped from the start.
 func TestCreateAgent_IsStoppedWithZeroTurns(t *testing.T) {
 	t.Parallel()
 	c := newTestService(t).onBehalfOfUser(t, "ana")
@@ -133,7 +131,6 @@ func TestCreateAgent_IsStoppedWithZeroTurns(t *testing.T) {
 	}
 }
 
-// A resume that is refused does not change the maximum number of turns.
 func TestResumeAgent_RefusedResumeKeepsMaxTurns(t *testing.T) {
 	t.Parallel()
 	c := newTestService(t).onBehalfOfUser(t, "ana")
@@ -161,7 +158,6 @@ func TestPrompt_LargeFileIsRefusedToGuest(t *testing.T) {
 	}
 }
 
-// Only the creator of an agent, operators and viewers can see the agent.
 func TestAgent_IsHiddenFromOtherCallers(t *testing.T) {
 	t.Parallel()
 	m := newTestService(t)
@@ -236,7 +232,6 @@ func TestAgent_IsReadableWhilePromptRuns(t *testing.T) {
 	}
 }
 
-// An agent that is stopped and then terminated during a turn is terminated.
 func TestTerminateAgent_WinsOverStopDuringTurn(t *testing.T) {
 	t.Parallel()
 	c := newTestService(t).onBehalfOfUser(t, "ana")

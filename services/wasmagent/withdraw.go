@@ -13,7 +13,6 @@ import (
 )
 
 const (
-	// withdrawTimeout is the timeout for one request to withdraw an approval.
 	withdrawTimeout = 2 * time.Second
 	// withdrawPause is the delay before the second request. The delay doubles before each further request.
 	// maxWithdrawTries is the maximum number of requests. All of them together take about two minutes.

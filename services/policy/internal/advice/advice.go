@@ -7,7 +7,6 @@ package advice
 
 import policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 
-// maxAttacks is the maximum number of attacks in the advice on one tool.
 const maxAttacks = 6
 
 // For returns the advice on a tool of a server with the classification c. If c is nil or has no category, the tool is

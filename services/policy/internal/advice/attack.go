@@ -24,7 +24,6 @@ type Entry struct {
 	// References are the corresponding entries of the OWASP lists, with their names.
 	References []string
 
-	// targets lists the kinds of tools that the attack exploits.
 	targets []target
 }
 

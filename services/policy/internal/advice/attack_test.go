@@ -147,7 +147,6 @@ func TestFor_EveryAttackIsShownForSomeTool(t *testing.T) {
 	}
 }
 
-// exploited returns the IDs of the attacks in the advice on a tool.
 func exploited(c *policyv1.Classification) []string {
 	var ids []string
 	for _, a := range advice.For("server", "tool", c).GetAttacks() {

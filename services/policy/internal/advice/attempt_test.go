@@ -96,7 +96,6 @@ func (a *attempt) outcome(set *engine.Set) (string, int) {
 	return "allowed", 0
 }
 
-// call returns the call with index i of the attempt.
 func (a *attempt) call(i int) engine.Call {
 	caller := a.Subject.engine()
 	switch a.Varies {

@@ -14,13 +14,11 @@ import (
 
 // Maximum sizes of quotes, which come from servers.
 const (
-	// maxQuotes is the maximum number of quotes for a category.
 	maxQuotes = 3
 	// maxQuoteBytes is the maximum length of a quote, in bytes.
 	maxQuoteBytes = 80
 )
 
-// evidenceText quotes the evidence for the category of the tool.
 func evidenceText(c *policyv1.Classification) string {
 	if pieces := quotes(c, c.GetCategory()); pieces != "" {
 		return "From the tool's definition: " + pieces + "."
@@ -28,7 +26,6 @@ func evidenceText(c *policyv1.Classification) string {
 	return ""
 }
 
-// stricterEvidenceText quotes the evidence for categories that are stricter than the category of the tool.
 func stricterEvidenceText(c *policyv1.Classification) string {
 	var sentences []string
 	for _, d := range denials {

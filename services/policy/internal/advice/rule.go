@@ -12,7 +12,6 @@ import (
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 )
 
-// Short names of the categories.
 const (
 	read        = mcpv1.Category_CATEGORY_READ
 	write       = mcpv1.Category_CATEGORY_WRITE
@@ -38,7 +37,6 @@ const (
 	approvalText = "A policy should have a person decide on each call."
 )
 
-// measures contains the measure for each category.
 var measures = map[mcpv1.Category]measure{
 	read:        {"{action: allow}", 0, "A policy can let it pass."},
 	write:       {limited, 30, limitText + ": many small changes make a large one."},
@@ -47,7 +45,6 @@ var measures = map[mcpv1.Category]measure{
 	financial:   {"{action: require_approval, reason: it moves money}", 0, approvalText},
 }
 
-// certainFrom is the minimum confidence of a certain classification.
 const certainFrom = 0.5
 
 // Rule returns the recommended value of an entry under `tools` for a tool with the classification c, as YAML on one
@@ -84,7 +81,6 @@ func isUncertain(c *policyv1.Classification) bool {
 	return !certain
 }
 
-// isCritical reports whether the risk is critical or unknown.
 func isCritical(c *policyv1.Classification) bool {
 	return c.GetRisk() == policyv1.Risk_RISK_CRITICAL || c.GetRisk() == policyv1.Risk_RISK_UNSPECIFIED
 }

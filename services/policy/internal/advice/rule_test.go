@@ -14,7 +14,6 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// The recommended rule for a tool limits the calls or requires approval.
 func TestRule_LimitsCallsOrRequiresApproval(t *testing.T) {
 	t.Parallel()
 	const ask = -1

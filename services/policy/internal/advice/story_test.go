@@ -56,7 +56,6 @@ func readStory(t *testing.T, e advice.Entry) story {
 // permissive is a document that allows every call, so that only the tested rule can stop an attack.
 const permissive = "version: 1\nname: permissive\ndefault: allow\n"
 
-// compiled parses and compiles documents.
 func compiled(t *testing.T, texts ...string) *engine.Set {
 	t.Helper()
 	var files []document.File

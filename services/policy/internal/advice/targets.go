@@ -57,7 +57,6 @@ func hasCategory(categories ...mcpv1.Category) trait {
 // An axis returns one of the ratings of a classification, for example its sensitivity.
 type axis func(*policyv1.Classification) policyv1.Axis
 
-// The axes that attacks depend on.
 var (
 	sensitivity axis = (*policyv1.Classification).GetSensitivity
 	openWorld   axis = (*policyv1.Classification).GetOpenWorld
@@ -76,19 +75,16 @@ func isRaised(of axis) trait {
 	return func(c *policyv1.Classification) bool { return of(c) != policyv1.Axis_AXIS_LOW }
 }
 
-// hasTag is the trait of tools with one of the tags.
 func hasTag(tags ...string) trait {
 	return func(c *policyv1.Classification) bool {
 		return slices.ContainsFunc(c.GetTags(), func(tag string) bool { return slices.Contains(tags, tag) })
 	}
 }
 
-// isRisky is the trait of tools whose risk is high, critical or unknown.
 func isRisky(c *policyv1.Classification) bool {
 	return c.GetRisk() >= policyv1.Risk_RISK_HIGH || c.GetRisk() == policyv1.Risk_RISK_UNSPECIFIED
 }
 
-// Tags of the catalog.
 const (
 	tagSpeaks  = "speaks-to-the-model"
 	tagHidden  = "hidden-text"

@@ -13,7 +13,6 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/safetext"
 )
 
-// categoryTexts contains a sentence about the tools of each category.
 var categoryTexts = map[mcpv1.Category]string{
 	read:        "This tool reads: it retrieves something and leaves nothing changed.",
 	write:       "This tool writes: it creates or changes something.",
@@ -22,7 +21,6 @@ var categoryTexts = map[mcpv1.Category]string{
 	financial:   "This tool deals with money: it moves it, promises it, or takes it back.",
 }
 
-// whyText returns sentences about why the tool needs a policy.
 func whyText(c *policyv1.Classification) string {
 	if categoryTexts[c.GetCategory()] == "" {
 		return "Nothing is known of what this tool does, so it may do any harm. " + approvalText
@@ -112,7 +110,6 @@ func ratingTexts(c *policyv1.Classification) string {
 	return strings.Join(sentences, " ")
 }
 
-// tagTexts returns the sentences about the tags of a tool.
 func tagTexts(c *policyv1.Classification) string {
 	var sentences, others []string
 	for _, tag := range c.GetTags() {

@@ -21,7 +21,6 @@ var (
 
 const version = "2025-11-25"
 
-// fixture contains the state of a server and the stored definitions.
 type fixture struct {
 	t      *testing.T
 	server *catalog.Server
@@ -35,7 +34,6 @@ func newFixture(t *testing.T, set catalog.Settings) *fixture {
 	return &fixture{t: t, server: &catalog.Server{Name: "files"}, set: set, texts: make(map[catalog.Digest]string), now: start}
 }
 
-// tool returns the definition of a tool with a name and a description.
 func tool(name, description string) string {
 	return fmt.Sprintf(`{"name":%q,"description":%q,"inputSchema":{"type":"object"}}`, name, description)
 }
@@ -81,7 +79,6 @@ func (s *fixture) report(r catalog.Report, definitions ...string) catalog.Outcom
 	return out
 }
 
-// status returns the status of a tool with this definition.
 func (s *fixture) status(text string) engine.Status {
 	s.t.Helper()
 	l := read(s.t, text)
@@ -268,7 +265,6 @@ func TestReport_AcceptsOlderFormsUnderOtherProtocolVersions(t *testing.T) {
 	s.wantStatus(engine.Changed, later)
 }
 
-// A definition that was reported in mode Review is not accepted automatically in mode FirstUse.
 func TestReport_DefinitionWaitsWhenTheModeChangesAfterAReview(t *testing.T) {
 	t.Parallel()
 	s := newFixture(t, catalog.Settings{})

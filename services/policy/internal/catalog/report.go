@@ -71,7 +71,6 @@ func FindDuplicate(tools []ListedTool) string {
 	return ""
 }
 
-// reportRun applies one report to a server.
 type reportRun struct {
 	Report
 
@@ -174,7 +173,6 @@ func (w *reportRun) applyTool(s *Server, index int, l ListedTool, set Settings) 
 	return d.State, nil
 }
 
-// add applies a definition that was not reported before.
 func (w *reportRun) add(s *Server, index int, l ListedTool, set Settings) (State, error) {
 	if !w.reserve(s, l) {
 		if s.NotStored >= maxNotStored { // the count stays the same, so that nothing is written to the store

@@ -148,7 +148,6 @@ func (s *Server) ListedNow() []string {
 	return out
 }
 
-// withTools returns a server in which these tools are added or replaced.
 func (s *Server) withTools(tools map[string]*Tool) *Server {
 	out := *s
 	out.Tools = maps.Clone(s.Tools)

@@ -29,7 +29,6 @@ type response struct {
 	until         time.Time
 }
 
-// receive processes the next response.
 func (g *gateway) receive() {
 	r := g.queue[0]
 	g.queue = g.queue[1:]

@@ -99,7 +99,6 @@ func pathAndQuery(uri, scheme, rest string) (string, error) {
 	return path, nil
 }
 
-// checkURL checks a URL with one of [schemes].
 func checkURL(uri string) error {
 	u, err := ParseURL(uri)
 	if err != nil {
@@ -117,7 +116,6 @@ func checkURL(uri string) error {
 	return nil
 }
 
-// checkAuthority checks the authority of a URI with an unknown scheme.
 func checkAuthority(authority string) error {
 	if strings.Contains(authority, "%") {
 		return errNeedless

@@ -78,7 +78,6 @@ func isSchemeChar(c byte) bool {
 	return isLetter(c) || isDigit(c) || c == '+' || c == '-' || c == '.'
 }
 
-// readAuthority parses the host and the port.
 func (u *URL) readAuthority(text string) error {
 	if strings.Contains(text, "@") {
 		return errUser
@@ -118,7 +117,6 @@ func (u *URL) readPort(text string) (int, error) {
 	return int(port), nil
 }
 
-// readRest parses the path, the query and the fragment.
 func (u *URL) readRest(text string) error {
 	for i := range len(text) {
 		switch {

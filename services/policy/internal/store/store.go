@@ -205,7 +205,6 @@ func (s *Store) Change(ctx context.Context, name string, trusted bool, fn func(n
 	return after, version, err
 }
 
-// writeChange writes a change and returns the new version of the catalog.
 func writeChange(ctx context.Context, tx *sqlstore.Tx, change Change) (version int64, err error) {
 	name := change.Server.Name
 	for digest, text := range change.New {

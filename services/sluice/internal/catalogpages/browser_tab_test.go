@@ -80,7 +80,6 @@ func (b *browser) typeText(text string) {
 	b.pressKeys(strings.Split(text, "")...)
 }
 
-// setWindow sets the width of the window and the system's color scheme, without animations.
 func (b *browser) setWindow(width int, scheme string) {
 	b.t.Helper()
 	height := 900

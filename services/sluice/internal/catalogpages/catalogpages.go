@@ -40,7 +40,6 @@ type sortedCatalog struct {
 	tools   int // the number of all tools
 }
 
-// server is a server and its tools. stem is the file name of the server's page, without extension.
 type server struct {
 	*policyv1.CatalogServer
 
@@ -50,7 +49,6 @@ type server struct {
 	faults []string
 }
 
-// tool is a tool and its server. stem is the file name of the tool's page, without extension.
 type tool struct {
 	*policyv1.CatalogTool
 

@@ -102,7 +102,6 @@ func pipe(t *testing.T) (r, w *os.File) {
 	return r, w
 }
 
-// readEvents reads the browser's messages until the browser ends.
 func (b *browser) readEvents(from io.Reader) {
 	messages := bufio.NewReaderSize(from, 1<<20)
 	for {
@@ -160,7 +159,6 @@ func (b *browser) attach() {
 	}
 }
 
-// call sends a command to the browser and reads the response.
 func (b *browser) call(method string, params map[string]any, into any) {
 	b.t.Helper()
 	answer := make(chan jsontext.Value, 1)

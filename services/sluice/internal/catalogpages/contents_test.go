@@ -177,7 +177,6 @@ func TestExport_DoesNotChangeTheCatalog(t *testing.T) {
 	}
 }
 
-// Long lists have several pages, which link to each other.
 func TestHTML_LongListsHaveSeveralPages(t *testing.T) {
 	t.Parallel()
 	var names []string

@@ -36,7 +36,6 @@ var (
 	ErrFormat = errors.New("the folder contains the catalog in another format: choose another folder")
 )
 
-// page is a file to write.
 type page struct {
 	// name is the path in the directory, with slashes.
 	name string
@@ -124,7 +123,6 @@ func (f *folder) readMarker() (map[string]bool, error) {
 	return before, nil
 }
 
-// removeUnfinished removes the temporary files of an export that was killed.
 func (f *folder) removeUnfinished() error {
 	left, err := fs.Glob(f.root.FS(), temporaryPattern)
 	for _, name := range left {

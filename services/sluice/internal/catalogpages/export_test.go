@@ -14,7 +14,6 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/catalogpages"
 )
 
-// catalogOf returns a catalog of one server with tools of these names.
 func catalogOf(names ...string) catalogpages.Catalogue {
 	c := catalogpages.Catalogue{Made: readAt}
 	for _, name := range names {
@@ -101,7 +100,6 @@ func TestExport_RefusesFoldersWithOtherFiles(t *testing.T) {
 	}
 }
 
-// An export does not follow a symbolic link that leads out of the directory.
 func TestExport_FollowsNoLinkOutOfTheFolder(t *testing.T) {
 	t.Parallel()
 	dir, outside := writeSite(t, catalogpages.Catalogue{Made: readAt}), t.TempDir()

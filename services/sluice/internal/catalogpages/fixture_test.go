@@ -20,12 +20,10 @@ import (
 
 var readAt = time.Date(2026, 11, 23, 15, 2, 45, 0, time.UTC)
 
-// daysBefore returns the time that is this number of days before the catalog was read.
 func daysBefore(before int) *timestamppb.Timestamp {
 	return timestamppb.New(readAt.AddDate(0, 0, -before))
 }
 
-// contentDigest returns the digest of a definition with this content.
 func contentDigest(content string) []byte {
 	out := sha256.Sum256([]byte(content))
 	return out[:]
@@ -58,7 +56,6 @@ func definitions(t testing.TB) map[string]jsontext.Value {
 	return out
 }
 
-// Attacks of the attack catalog.
 var (
 	loop = &policyv1.Attack{
 		Id: "A01", Name: "Runaway loop",
@@ -193,7 +190,6 @@ func worstTool() *policyv1.CatalogTool {
 	}
 }
 
-// goldenCatalog returns the servers and tools of the golden pages.
 func goldenCatalog(t testing.TB) catalogpages.Catalogue {
 	t.Helper()
 	return catalogpages.Catalogue{
@@ -206,7 +202,6 @@ func goldenCatalog(t testing.TB) catalogpages.Catalogue {
 	}
 }
 
-// writeSite writes a catalog as a site and returns its directory.
 func writeSite(t testing.TB, c catalogpages.Catalogue) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "site")
@@ -216,7 +211,6 @@ func writeSite(t testing.TB, c catalogpages.Catalogue) string {
 	return dir
 }
 
-// writeMarkdown writes a catalog as Markdown and returns its directory.
 func writeMarkdown(t testing.TB, c catalogpages.Catalogue) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "book")

@@ -11,7 +11,6 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files")
 
-// golden compares a string with a file in testdata.
 func golden(t *testing.T, name, got string) {
 	t.Helper()
 	file := filepath.Join("testdata", name)

@@ -14,7 +14,6 @@ import (
 //go:embed templates assets
 var files embed.FS
 
-// assets lists the files that every page of the site uses.
 var assets = []string{"assets/style.css", "assets/theme.js", "assets/page.js", "assets/search.js", "assets/icon.svg"}
 
 // templates returns the site's templates. They are parsed at the first call, because only an export needs them.
@@ -31,7 +30,6 @@ var templates = sync.OnceValue(func() *template.Template {
 	}).ParseFS(files, "templates/*.html"))
 })
 
-// rowList is a list of tools, and the path from its page to the site's root.
 type rowList struct {
 	Root string
 	Rows []row
@@ -200,7 +198,6 @@ type categoryCard struct {
 	Count int
 }
 
-// indexPages yields the list of servers, the search index and the first page.
 func (s *site) indexPages(yield func(page) bool) {
 	for n, part := range pagesOfRows(s.servers) {
 		if !yield(s.page(pageName("servers", n)+".html", "servers.html", func() sheet {

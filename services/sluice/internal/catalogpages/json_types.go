@@ -143,7 +143,6 @@ type jsonParameter struct {
 	Description string   `json:"description,omitzero"`
 }
 
-// jsonDefinition is a definition that the server has listed.
 type jsonDefinition struct {
 	Digest           string    `json:"definitionDigest"`
 	FirstSeen        time.Time `json:"firstSeen,omitzero"`

@@ -26,7 +26,6 @@ type mark struct{ Slug, Label string }
 
 var markNames = [...]mark{{"stopped", "Stopped"}, {"waits", "Waits"}, {"unsure", "Unsure"}, {"decided", "Decided by a person"}, {"gone", "Not listed"}}
 
-// marksOf returns the marks of a tool.
 func marksOf(t *tool) marks {
 	var out marks
 	p := pinOf(t.GetPin())
@@ -100,5 +99,4 @@ func pageName(stem string, n int) string {
 	return fmt.Sprintf("%s~%d", stem, n)
 }
 
-// pagesOf returns the number of pages of a list.
 func pagesOf(rows int) int { return max(1, (rows+perPage-1)/perPage) }

@@ -32,7 +32,6 @@ func (b *markdownPages) pages(yield func(page) bool) {
 	yield(b.page("index.md", b.index))
 }
 
-// page returns a page with its footer.
 func (b *markdownPages) page(file string, fill func(*markdown)) page {
 	return page{file, func(w io.Writer) error {
 		m := &markdown{to: w}
@@ -43,7 +42,6 @@ func (b *markdownPages) page(file string, fill func(*markdown)) page {
 	}}
 }
 
-// index writes the list of servers.
 func (b *markdownPages) index(m *markdown) {
 	m.line("# What can these tools do?")
 	m.line("%s of %s.", count(b.tools, "tool", "tools"), count(len(b.servers), "server", "servers"))
@@ -103,7 +101,6 @@ func trust(s *server) string {
 	return "not trusted"
 }
 
-// marks returns a row's marks on one line.
 func (r row) marks() string {
 	out := ""
 	for _, m := range r.Marks {

@@ -44,7 +44,6 @@ func (m *markdown) raw(made string) {
 	}
 }
 
-// head begins a table.
 func (m *markdown) head(names ...string) {
 	m.raw("| " + strings.Join(names, " | ") + " |\n|" + strings.Repeat("---|", len(names)) + "\n")
 }
@@ -176,7 +175,6 @@ func codeSpan(said string) rawMarkdown {
 	return rawMarkdown("`" + said + "`")
 }
 
-// longest returns the length of the longest run of backticks in a string.
 func longest(block string) int {
 	most, now := 0, 0
 	for _, r := range block {

@@ -7,7 +7,6 @@ import (
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 )
 
-// notice is a notice at the top of a page.
 type notice struct {
 	// Level is "stop" if a tool can't be called, "care" if a person should check the tool, and "note" otherwise.
 	Level string
@@ -35,7 +34,6 @@ func noticesOf(t *tool) []notice {
 	return out
 }
 
-// levels lists the levels of notices, the most serious first.
 var levels = []string{"stop", "care", "note"}
 
 func serverStopped(t *tool) *notice {

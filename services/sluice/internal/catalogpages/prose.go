@@ -6,7 +6,6 @@ import "strings"
 // can show them differently.
 type prose []piece
 
-// piece is a part of a paragraph.
 type piece struct {
 	Text string
 	// Kind is "words" for the program's own words, "code" for code that a reader can copy, and "name" or "quote" for

@@ -9,7 +9,6 @@ import (
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 )
 
-// question is a question about a tool, with its answer.
 type question struct {
 	// Slug is the name of the question in links.
 	Slug   string

@@ -24,7 +24,6 @@ func entry(server, tool string, lines ...string) string {
 	return out.String()
 }
 
-// limited returns a document that allows 10 calls to a tool per minute.
 func limited(server, tool string) string {
 	return entry(server, tool, "action: allow", "rate_limit: {max: 10, window: 60}")
 }
@@ -47,5 +46,4 @@ func scalar(text string) string {
 	return strconv.QuoteToASCII(text)
 }
 
-// gatewayPath returns the path of a server at a gateway.
 func gatewayPath(server string) string { return "/mcp/" + url.PathEscape(server) }

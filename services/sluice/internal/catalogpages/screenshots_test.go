@@ -79,7 +79,6 @@ func TestScreenshots(t *testing.T) {
 	}
 }
 
-// descriptionsIn returns the descriptions of the tools in a response to tools/list, by name.
 func descriptionsIn(t testing.TB, list []byte) map[string]string {
 	t.Helper()
 	var answer struct {

@@ -8,7 +8,6 @@ import (
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 )
 
-// share is the number of tools in a category.
 type share struct {
 	*category
 

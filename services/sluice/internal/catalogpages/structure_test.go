@@ -33,7 +33,6 @@ func attribute(n *html.Node, key string) string {
 	return ""
 }
 
-// textOf returns the text of an element on one line.
 func textOf(n *html.Node) string {
 	var out strings.Builder
 	for d := range n.Descendants() {
@@ -87,7 +86,6 @@ func checkOrder(t *testing.T, name, text string, blocks []string) {
 	}
 }
 
-// body returns the article element of a page.
 func body(t *testing.T, page *html.Node) *html.Node {
 	t.Helper()
 	for n := range page.Descendants() {

@@ -109,7 +109,6 @@ func short(text string, most int) string {
 	return strings.TrimRightFunc(begin, unicode.IsSpace) + "…"
 }
 
-// maxSummary is the maximum number of characters of a description in a list.
 const maxSummary = 140
 
 // summary returns the first sentence of a description, on one line.

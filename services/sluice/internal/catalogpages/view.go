@@ -17,7 +17,6 @@ import (
 // classification is the strictest of several possible classifications.
 const sure = 0.5
 
-// Maximum lengths of strings on a page.
 const (
 	// maxDefinition is the maximum number of characters of the raw definition that a page shows.
 	maxDefinition = 64 << 10
@@ -52,7 +51,6 @@ type view struct {
 	Cut bool
 }
 
-// viewOf returns the content of a tool's page.
 func viewOf(t *tool) *view {
 	c := t.GetClassification()
 	v := &view{
@@ -73,7 +71,6 @@ func viewOf(t *tool) *view {
 	return v
 }
 
-// headName returns a tool's name, truncated for headings.
 func (t *tool) headName() name { return name(short(t.GetName(), maxHeading)) }
 
 // Title returns the title of a tool, or "" if the title equals the name.
@@ -108,7 +105,6 @@ func sureness(c *policyv1.Classification) string {
 	return fmt.Sprintf("%.2f, %s", c.GetConfidence(), word)
 }
 
-// pin describes the pin state of a definition.
 type pin struct {
 	Slug, Label string
 	// Callable is true if a tool can be called with a definition in this state.
@@ -160,7 +156,6 @@ func evidenceOf(all []*policyv1.Evidence) []evidence {
 	return out
 }
 
-// placeOf describes the location of the quote of evidence in the definition.
 func placeOf(e *policyv1.Evidence) prose {
 	var steps []string
 	for token := range jsontext.Pointer(e.GetPath()).Tokens() {
@@ -182,7 +177,6 @@ func placeOf(e *policyv1.Evidence) prose {
 	}
 }
 
-// definition is a definition that a server has listed.
 type definition struct {
 	Digest      string
 	Pin         *pin
@@ -200,7 +194,6 @@ type definition struct {
 	SeenBy string
 }
 
-// historyOf returns the definitions of a tool that the server has listed.
 func historyOf(t *tool) []definition {
 	var out []definition
 	for _, d := range t.GetHistory() {

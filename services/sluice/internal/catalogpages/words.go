@@ -5,7 +5,6 @@ import (
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 )
 
-// category describes a category of tools.
 type category struct {
 	// Slug is the name of the category in file names, CSS classes and rules.
 	Slug string
@@ -21,8 +20,7 @@ type category struct {
 	Advice string
 	// Why is the reason why a tool of this category needs a policy. It is used if the catalog has no explanation for
 	// the tool.
-	Why string
-	// does returns the paragraph about the use of a tool of this category by agents.
+	Why  string
 	does func(tool, server name) prose
 }
 
@@ -93,7 +91,6 @@ var categories = [...]category{
 	},
 }
 
-// risk describes a risk class.
 type risk struct {
 	Slug, Label string
 	// Steps is the position of the risk on a scale of four.
@@ -102,7 +99,6 @@ type risk struct {
 	Advice string
 }
 
-// risks contains the risks of sluice.policy.v1, by number.
 var risks = [...]risk{
 	policyv1.Risk_RISK_UNSPECIFIED: {"unknown", "Not classified", 4, "What is not classified is treated as the highest risk: let a person approve each call."},
 	policyv1.Risk_RISK_LOW:         {"low", "Low", 1, "Tools of low risk can mostly be allowed."},

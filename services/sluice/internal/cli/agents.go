@@ -295,7 +295,6 @@ func (t *tool) agentsShow() *cobra.Command {
 	}
 }
 
-// printAgent prints an agent with its conversation and its todos.
 func (t *tool) printAgent(state *wasmagentv1.GetStateResponse, todos []*wasmagentv1.Todo) error {
 	row := newAgentRow(state.GetInfo())
 	if t.json() {
@@ -399,7 +398,6 @@ func (t *tool) agentsResume() *cobra.Command {
 	return c
 }
 
-// changeStateCommand returns a command that changes the state of an agent with move.
 func (t *tool) changeStateCommand(use, short string, move func(context.Context, wasmagentv1.AgentServiceClient, string) (*wasmagentv1.Agent, error)) *cobra.Command {
 	return &cobra.Command{
 		Use: use, Short: short, Args: args(cobra.ExactArgs(1)), ValidArgsFunction: t.completeAgent,

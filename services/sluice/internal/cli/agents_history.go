@@ -239,7 +239,6 @@ func (t *tool) agentsImport() *cobra.Command {
 	}
 }
 
-// sendArchive sends an archive in parts until the mesh has created the agent.
 func sendArchive(ctx context.Context, client wasmagentv1.AgentServiceClient, text []byte) (*wasmagentv1.ImportAgentResponse, error) {
 	sum := sha256.Sum256(text)
 	for offset := 0; ; {

@@ -24,7 +24,6 @@ import (
 
 const statePrefix = "APPROVAL_STATE_"
 
-// stateNames returns the names of all states of approvals, in the order of their numbers.
 func stateNames() (out []string) {
 	for n := int32(1); ; n++ {
 		if _, ok := approvalv1.ApprovalState_name[n]; !ok {
@@ -87,7 +86,6 @@ type shownApproval struct {
 	digest []byte
 }
 
-// readApproval reads an approval and all parts of its view.
 func (t *tool) readApproval(ctx context.Context, client approvalv1.ApprovalServiceClient, given string) (*shownApproval, error) {
 	id, err := t.resolveApprovalID(ctx, client, given)
 	if err != nil {

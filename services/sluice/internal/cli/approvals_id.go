@@ -13,8 +13,7 @@ import (
 const (
 	// minIDPrefix is the minimum number of characters of an identifier that a person must give.
 	minIDPrefix = 8
-	// idPageSize is the number of approvals that one request lists.
-	idPageSize = 1000
+	idPageSize  = 1000
 )
 
 func (t *tool) listApprovalsCommand() string { return t.command("approvals list --all") }

@@ -41,10 +41,9 @@ func (t *tool) approvalsDecide(use, short string, verdict approvalv1.Verdict) *c
 }
 
 type ballot struct {
-	id      string
-	verdict approvalv1.Verdict
-	comment string
-	// assumeYes suppresses the question.
+	id        string
+	verdict   approvalv1.Verdict
+	comment   string
 	assumeYes bool
 }
 

@@ -41,7 +41,6 @@ type watch struct {
 	*tool
 	conn   *grpc.ClientConn
 	filter *approvalv1.ApprovalFilter
-	// cursor is the position from which a new stream continues.
 	cursor string
 	// away is true if the command has printed that the mesh is unavailable, but not yet that it is available again.
 	away bool

@@ -108,7 +108,6 @@ func (t *tool) runCall(ctx context.Context, server, toolName string, arguments j
 	return t.printResult(result)
 }
 
-// toolResult contains the members of a result that the command uses.
 type toolResult struct {
 	IsError bool             `json:"isError"`
 	Content []jsontext.Value `json:"content"`
@@ -159,7 +158,6 @@ func (t *tool) printText(result toolResult) {
 	}
 }
 
-// connectMCP opens a session with a server behind the mesh, with the agent's token.
 func (t *tool) connectMCP(ctx context.Context, server string) (*session, error) {
 	f, err := t.load()
 	if err != nil {

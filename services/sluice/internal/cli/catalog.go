@@ -110,7 +110,6 @@ func (f listFlags) source() string {
 	return f.file
 }
 
-// read reads the file with the list, or starts the server and lists its tools.
 func (f listFlags) read(ctx context.Context, command []string) ([]byte, error) {
 	if f.run {
 		return listToolsOfCommand(ctx, command)
@@ -199,7 +198,6 @@ func (t *tool) printClasses(_ context.Context, _ string, tools []policy.Classifi
 	return t.printJSON(out)
 }
 
-// capitalize returns a name with a capital first letter.
 func capitalize(name string) string {
 	first, n := utf8.DecodeRuneInString(name)
 	if n == 0 {

@@ -27,7 +27,6 @@ func shellWords(all ...string) string {
 	return strings.Join(all, " ")
 }
 
-// reviewFlags contains the flags of a command that accepts or refuses a definition.
 type reviewFlags struct{ digest, reason string }
 
 func (f *reviewFlags) add(c *cobra.Command) {
@@ -102,7 +101,6 @@ type changeResult struct {
 	Revision string `json:"revision"`
 }
 
-// printChanged prints the result of a change and the new policy revision.
 func (t *tool) printChanged(what, revision string) error {
 	if t.json() {
 		return t.printJSON(changeResult{Revision: revision})

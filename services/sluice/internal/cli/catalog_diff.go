@@ -53,7 +53,6 @@ example definitions that give instructions to the model. Accept or refuse them o
 	}
 }
 
-// serverDiff contains the pending definitions of all tools of a server.
 type serverDiff struct {
 	Server string     `json:"server"`
 	Tools  []toolDiff `json:"tools"`
@@ -62,7 +61,6 @@ type serverDiff struct {
 	Digest string `json:"digest,omitzero"`
 }
 
-// diffServer shows the pending definitions of a server, and the command that accepts them.
 func (t *tool) diffServer(ctx context.Context, client policyv1.CatalogServiceClient, server string) error {
 	waiting, err := t.allTools(ctx, client, &policyv1.ListToolsRequest{Server: server, Waiting: true, PageSize: maxCatalogPage})
 	if err != nil {
@@ -127,7 +125,6 @@ func combinedDigest(tools []toolDiff) string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-// printDiff prints the pending definitions of a tool, and the commands that accept or refuse them.
 func (t *tool) printDiff(one toolDiff) {
 	for _, d := range one.Pending {
 		short := d.Digest[:min(16, len(d.Digest))]
@@ -143,7 +140,6 @@ func (t *tool) printDiff(one toolDiff) {
 	}
 }
 
-// printPending prints the number of definitions of a server that are still pending.
 func (t *tool) printPending(ctx context.Context, client policyv1.CatalogServiceClient, server string) {
 	ctx, cancel := requestContext(ctx)
 	defer cancel()
@@ -154,7 +150,6 @@ func (t *tool) printPending(ctx context.Context, client policyv1.CatalogServiceC
 	t.printf("%d definitions are still pending: %s shows them", resp.GetServer().GetWaiting(), t.command(shellWords("catalog", "diff", server)))
 }
 
-// toolDiff contains the pending definitions of a tool.
 type toolDiff struct {
 	Server  string        `json:"server"`
 	Name    string        `json:"name"`
@@ -182,7 +177,6 @@ func (d pendingDiff) listedTo() string {
 	return " (the server listed it to " + d.ListedTo + ")"
 }
 
-// diffs returns the pending definitions of a tool.
 func (t *tool) diffs(ctx context.Context, client policyv1.CatalogServiceClient, page *policyv1.CatalogTool) ([]pendingDiff, error) {
 	out := []pendingDiff{}
 	accepted, digest := "", ""

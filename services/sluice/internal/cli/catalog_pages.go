@@ -36,7 +36,6 @@ func (t *tool) catalogClient() (policyv1.CatalogServiceClient, func(), error) {
 	return policyv1.NewCatalogServiceClient(conn), func() { _ = conn.Close() }, nil
 }
 
-// withCatalog returns the RunE function of a command that calls do with a client of the catalog service.
 func (t *tool) withCatalog(do func(ctx context.Context, client policyv1.CatalogServiceClient, given []string) error) func(*cobra.Command, []string) error {
 	return func(c *cobra.Command, given []string) error {
 		client, done, err := t.catalogClient()
@@ -137,7 +136,6 @@ func (t *tool) allServers(ctx context.Context, client policyv1.CatalogServiceCli
 	}
 }
 
-// catalogFlags contains the flags that select tools.
 type catalogFlags struct {
 	categories, risks []string
 	pending           bool
@@ -423,7 +421,6 @@ func printDefinitions(line func(format string, args ...any), seen []*policyv1.Se
 	}
 }
 
-// pinName returns the displayed name of a pin state.
 func pinName(pin policyv1.PinState) string {
 	if pin == policyv1.PinState_PIN_STATE_QUARANTINED {
 		return "waits"

@@ -21,19 +21,16 @@ const (
 	// startAndListTimeout is the timeout for starting a server and requesting the list of its tools. The start may
 	// download a package.
 	startAndListTimeout = 2 * time.Minute
-	// terminateTimeout is the timeout for each attempt to end the server.
-	terminateTimeout = 2 * time.Second
+	terminateTimeout    = 2 * time.Second
 	// maxStderr is the maximum number of bytes of the server's standard error that are stored for an error.
 	maxStderr = 4 << 10
 )
 
-// startedServer is a connection to a server that this command has started.
 type startedServer struct {
 	conn   mcp.Connection
 	lastID int
 }
 
-// listToolsOfCommand starts a server, lists its tools, and ends the server.
 func listToolsOfCommand(ctx context.Context, command []string) (list []byte, err error) {
 	ctx, cancel := context.WithTimeout(ctx, startAndListTimeout)
 	defer cancel()

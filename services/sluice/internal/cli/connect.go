@@ -28,7 +28,6 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/tokenhttp"
 )
 
-// requestTimeout is the timeout for a request to a running mesh.
 const requestTimeout = 10 * time.Second
 
 // Names of the files with the generated tokens in DATA/tokens. They are also the roles of the tokens.
@@ -152,7 +151,6 @@ func (t *tool) mcpClient(f *config.File) (*http.Client, error) {
 	return tokenhttp.New(trusted, t.cleartextTo), nil
 }
 
-// requestContext returns a context for one request, whose timeout is requestTimeout.
 func requestContext(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, requestTimeout)
 }

@@ -13,9 +13,8 @@ import (
 
 // A summary fits a terminal of 80 columns and 24 lines, which also shows the lines of two shell prompts.
 const (
-	summaryWidth   = 80
-	maxSummaryRows = 20
-	// maxSummaryItems is the maximum number of rows of a list, such as the list of votes.
+	summaryWidth    = 80
+	maxSummaryRows  = 20
 	maxSummaryItems = 3
 )
 
@@ -93,7 +92,6 @@ func withPrefix(before, text string) string {
 	return before + text
 }
 
-// mergeRecord adds the fields of a later record of the same decision.
 func mergeRecord(all, r *journal.Record) {
 	if all.Time.IsZero() {
 		all.Time = r.Time

@@ -194,7 +194,6 @@ func (t *tool) printRecords(records []*gatewayv1.Record) error {
 	return t.table([]string{"TIME", "KIND", "WHO", "WHAT", "RESULT", "RULE", "DECISION"}, rows)
 }
 
-// recordRow converts a record to a row of the table.
 func recordRow(r *gatewayv1.Record) []string {
 	what := strings.Trim(r.GetServer()+"/"+r.GetTool(), "/")
 	if method := r.GetMethod(); method != "" && (r.GetTool() == "" || method != "tools/call") {

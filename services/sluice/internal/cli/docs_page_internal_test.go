@@ -121,7 +121,6 @@ func codeBlock(text string) string {
 
 const lineLength = 120
 
-// wrapWords joins words into lines of at most lineLength characters.
 func wrapWords(words []string) string {
 	var out strings.Builder
 	used := 0

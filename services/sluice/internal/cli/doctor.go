@@ -52,7 +52,6 @@ const (
 	stateOK      = "ok"
 )
 
-// checkResult is the result of one check.
 type checkResult struct {
 	State string `json:"state"`
 	// Subject is the name of the checked object, such as a server.
@@ -129,7 +128,6 @@ func (t *tool) inventoryOf(ctx context.Context, f *config.File, h roleAnswers) m
 	return out
 }
 
-// checkConfig checks the configuration as `config check` does.
 func (t *tool) checkConfig(f *config.File, inventory map[string][]string) (out []checkResult) {
 	of := cmp.Or(f.Name(), "configuration")
 	warnings, err := resolveAll(f, inventory)
@@ -147,7 +145,6 @@ func (t *tool) checkConfig(f *config.File, inventory map[string][]string) (out [
 	return out
 }
 
-// checkCertificates checks the certificates of the roles that are on this machine.
 func checkCertificates(f *config.File, now time.Time) (out []checkResult) {
 	if f.TLS.Dir == "" {
 		return nil
@@ -169,7 +166,6 @@ func checkCertificates(f *config.File, now time.Time) (out []checkResult) {
 	return out
 }
 
-// checkExpiry returns the result of the check of a certificate's expiry.
 func checkExpiry(of string, leaf *x509.Certificate, now time.Time) checkResult {
 	ends := leaf.NotAfter.Local().Format(time.DateTime)
 	switch left := leaf.NotAfter.Sub(now); {
@@ -182,7 +178,6 @@ func checkExpiry(of string, leaf *x509.Certificate, now time.Time) checkResult {
 	}
 }
 
-// checkMesh checks the state that the roles report.
 func (t *tool) checkMesh(h roleAnswers) (out []checkResult) {
 	if h.gatewayErr != nil {
 		out = append(out, checkResult{State: stateProblem, Subject: "mesh", Result: h.gatewayErr.Error()}) // the error contains the advice

@@ -22,7 +22,6 @@ type requestTarget struct {
 	tokenFrom string
 }
 
-// wrongRoleError means that the request needs a token of another role.
 type wrongRoleError struct{ error }
 
 // checkAddr returns an error if addr is neither empty nor HOST:PORT. from is the flag or variable from which addr

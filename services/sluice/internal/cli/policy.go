@@ -100,7 +100,6 @@ func findingPosition(f *policyv1.Finding) string {
 	return fmt.Sprintf("%s:%d:%d: ", f.GetPath(), f.GetLine(), f.GetColumn())
 }
 
-// findingText returns the message of a finding and its suggestion.
 func findingText(f *policyv1.Finding) string {
 	if f.GetSuggestion() == "" {
 		return f.GetMessage()
@@ -172,7 +171,6 @@ func (t *tool) catalogTools(ctx context.Context, server string) ([]policy.Classi
 	return out, nil
 }
 
-// explainFlags contains the flags that describe a call and its caller.
 type explainFlags struct {
 	server, tool, method   string
 	prompt, uri            string
@@ -185,7 +183,6 @@ type explainFlags struct {
 	all                    bool
 }
 
-// call returns the described call without its params.
 func (f *explainFlags) call() *policyv1.Call {
 	out := &policyv1.Call{Method: f.method, Server: f.server, Name: f.tool}
 	usual, ref := "", ""

@@ -56,7 +56,6 @@ func (r jsonRecord) MarshalJSON() ([]byte, error) {
 	}
 }
 
-// printDetails prints all fields of records, one field per line.
 func (t *tool) printDetails(records []*gatewayv1.Record) error {
 	for i, r := range records {
 		if i > 0 {

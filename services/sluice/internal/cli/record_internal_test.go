@@ -17,7 +17,6 @@ import (
 // sampleFolder is the directory with a record that has every field, in the form of the journal and in the form of gRPC.
 const sampleFolder = "../../../internal/journal/testdata/"
 
-// readSample returns the record in the form of gRPC.
 func readSample(t *testing.T) *gatewayv1.Record {
 	t.Helper()
 	raw, err := os.ReadFile(sampleFolder + "record.grpc.json")
@@ -110,7 +109,6 @@ func TestPrintDetails_PrintsCounts(t *testing.T) {
 	}
 }
 
-// toCamelCase converts all names in a value to camel case.
 func toCamelCase(value any) {
 	switch v := value.(type) {
 	case []any:

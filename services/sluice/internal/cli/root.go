@@ -34,7 +34,6 @@ type tool struct {
 	// the launcher of stdio servers.
 	self     string
 	launcher sandbox.Launcher
-	// addrFrom is the flag or variable from which addr comes.
 	addrFrom string
 	// cleartextTo is another host to which the agent's token may be sent without TLS. It may be empty.
 	cleartextTo string

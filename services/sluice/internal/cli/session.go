@@ -20,12 +20,10 @@ import (
 )
 
 const (
-	// protocolVersion is the revision of MCP that sessions request.
 	protocolVersion = "2025-11-25"
 	// maxResponse is the maximum size of a response, in bytes. It is the maximum size of a message that the gateway
 	// accepts from a server, plus 1 MiB for the data that the gateway adds.
-	maxResponse = 17 << 20
-	// closeTimeout is the timeout for the request that ends a session.
+	maxResponse  = 17 << 20
 	closeTimeout = 2 * time.Second
 )
 
@@ -39,7 +37,6 @@ type session struct {
 	id, version string
 }
 
-// message is a JSON-RPC message.
 type message struct {
 	Version string         `json:"jsonrpc"`
 	ID      int            `json:"id,omitzero"`
@@ -90,7 +87,6 @@ func (s *session) close(ctx context.Context) {
 	}
 }
 
-// request sends a request and returns its result.
 func (s *session) request(ctx context.Context, method string, params any) (jsontext.Value, error) {
 	resp, err := s.send(ctx, http.MethodPost, &message{ID: 1, Method: method, Params: params})
 	if err != nil {

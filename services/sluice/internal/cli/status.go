@@ -58,7 +58,6 @@ The command exits with 1 if the mesh is not ready.`,
 	}
 }
 
-// roleAnswers contains the answers of the roles to the requests of `status`.
 type roleAnswers struct {
 	gateway *gatewayv1.GetStatusResponse
 	// gatewayErr is the error of the gateway's request, or nil if the gateway responded.
@@ -152,7 +151,6 @@ func (t *tool) pendingDefinitions(ctx context.Context, f *config.File) map[strin
 	return out
 }
 
-// health returns the answer of a role's health service.
 func (t *tool) health(ctx context.Context, f *config.File, role authv1.Role) roleStatus {
 	out := roleStatus{Role: authn.RoleName(role), Status: "UNKNOWN"}
 	conn, err := t.dial(f, role)
@@ -235,7 +233,6 @@ func pendingText(n int) string {
 	return fmt.Sprintf("%d definitions of tools are new or have changed; the tools can't be called until you accept them", n)
 }
 
-// startDuration returns the time since a start, in whole seconds.
 func startDuration(since time.Time) string {
 	return max(0, time.Since(since)).Truncate(time.Second).String()
 }

@@ -32,7 +32,6 @@ import (
 // the beginning of a line, reverses the direction of text, and begins another line with each kind of line break.
 const hostile = "x\x1b[2J\u009b2J\a\rFORGED\u202e\u2066\u2028FORGED\u0085FORGED\nFORGED"
 
-// hostileDigest is the start of the digest in hostile answers.
 var hostileDigest = hex.EncodeToString([]byte(hostile))[:16]
 
 const approvalID = "0198b2c4-5d6e-7f80-9a1b-2c3d4e5f6071"
@@ -114,7 +113,6 @@ func commandLine(name string, args []string, dir string) []string {
 	return line
 }
 
-// leafCommands returns the names of the commands without subcommands.
 func leafCommands(c *cobra.Command) []string {
 	var out []string
 	for _, sub := range c.Commands() {

@@ -151,7 +151,6 @@ func (t *tool) printTools(all []listedTool) error {
 	return t.table([]string{"SERVER", "TOOL", "DESCRIPTION"}, rows)
 }
 
-// allServerNames returns the names of all servers, for a command that names no server.
 func (t *tool) allServerNames(ctx context.Context) ([]string, error) {
 	f, err := t.load()
 	if err != nil {

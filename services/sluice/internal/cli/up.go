@@ -29,7 +29,6 @@ import (
 // startTimeout is the maximum time until every role serves.
 const startTimeout = 10 * time.Second
 
-// demoName is the name of the demo server that `up` serves.
 const demoName = "demo"
 
 func (t *tool) up() *cobra.Command {
@@ -138,7 +137,6 @@ func (t *tool) runUp(ctx context.Context, f *config.File, found addresses) (err 
 	return err
 }
 
-// stopReportInterval is the interval between reports while the mesh stops.
 const stopReportInterval = 5 * time.Second
 
 // reportStopping waits until ctx ends. It then prints on standard error the requests for which the stop waits. It

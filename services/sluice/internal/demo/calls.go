@@ -164,7 +164,6 @@ func (r *recorder) stats() Stats {
 	return s
 }
 
-// countPosts returns a handler that counts POST requests and passes all requests to next.
 func (r *recorder) countPosts(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		if req.Method == http.MethodPost {

@@ -29,7 +29,6 @@ func newServer(t *testing.T, change func(*demo.Config)) *demo.Server {
 	return s
 }
 
-// connectHTTP serves s and connects the SDK's client to it.
 func connectHTTP(t *testing.T, s *demo.Server, opts *mcp.ClientOptions) *mcp.ClientSession {
 	t.Helper()
 	web := httptest.NewServer(s.Handler())

@@ -22,7 +22,6 @@ const (
 	runReport  = `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"run_report","arguments":{}}}`
 )
 
-// serve serves s and returns the address of its MCP endpoint.
 func serve(t *testing.T, s *demo.Server) string {
 	t.Helper()
 	web := httptest.NewServer(s.Handler())

@@ -8,7 +8,6 @@ import (
 	"sync"
 )
 
-// merchant is the account that pays refunds.
 const merchant = "merchant"
 
 type account struct {

@@ -14,7 +14,6 @@ type note struct {
 	Body  string `json:"body"`
 }
 
-// startingNotes contains the first notes of every book.
 var startingNotes = [...]note{
 	{Title: "Welcome", Body: "These notes live in memory. Each call that reads them passed a policy first."},
 	{Title: "Try a refusal", Body: "Ask an agent to delete this note and see what the policy says. Is the note still here?"},
@@ -66,7 +65,6 @@ func (b *noteBook) get(id string) (note, error) {
 	return b.notes[i], nil
 }
 
-// remove deletes a note permanently and returns it.
 func (b *noteBook) remove(id string) (note, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

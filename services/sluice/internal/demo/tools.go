@@ -25,7 +25,6 @@ const (
 	Refund = "refund"
 )
 
-// addTools registers all tools with the SDK and the recorder.
 func (s *Server) addTools() {
 	addTool(s, mcp.Tool{
 		Name: ListNotes, Title: "List notes",
@@ -60,7 +59,6 @@ func (s *Server) addTools() {
 	s.addCostlyTools()
 }
 
-// addCostlyTools registers the tools that execute, destroy or move money.
 func (s *Server) addCostlyTools() {
 	addTool(s, mcp.Tool{
 		Name: RunReport, Title: "Run a report",

@@ -65,7 +65,6 @@ func open(folder string) (*os.File, error) {
 	return file, nil
 }
 
-// checkOwner checks the owners and the permissions of an open directory and of an open file in it.
 func checkOwner(dir, file int) error {
 	var folder, content unix.Stat_t
 	if err := unix.Fstat(dir, &folder); err != nil {

@@ -65,7 +65,6 @@ func (r *Relay) send(ctx context.Context, method string, body []byte, in session
 	return resp, nil
 }
 
-// closeBody closes the body of a response without reading the rest.
 func closeBody(resp *http.Response) { _ = resp.Body.Close() }
 
 // post sends a message in a session, and writes the messages in the HTTP response to the client. If the message opens a
@@ -102,7 +101,6 @@ func (r *Relay) storeSession(answer *message, id string) {
 	r.current = session{id: id, version: answer.Result.Version}
 }
 
-// readMessages calls take with each JSON-RPC message in an HTTP response.
 func (r *Relay) readMessages(resp *http.Response, take func([]byte)) error {
 	kind, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type"))
 	switch {

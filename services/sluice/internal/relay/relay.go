@@ -21,8 +21,7 @@ import (
 
 const (
 	// maxLine is the maximum size of a message from the client, in bytes. It equals the gateway's limit.
-	maxLine = 4 << 20
-	// closeTimeout is the timeout for the request that ends the session.
+	maxLine      = 4 << 20
 	closeTimeout = 2 * time.Second
 )
 
@@ -72,7 +71,6 @@ type message struct {
 // isRequest reports whether the message is a request, which needs a response.
 func (m *message) isRequest() bool { return m.Method != "" && m.ID != nil }
 
-// isResponseTo reports whether the message is the response to another message.
 func (m *message) isResponseTo(other *message) bool {
 	return m.Method == "" && bytes.Equal(m.ID, other.ID)
 }
@@ -205,7 +203,6 @@ func (r *Relay) write(text []byte) {
 	}
 }
 
-// endCurrent ends the current session and its GET stream.
 func (r *Relay) endCurrent(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, closeTimeout)
 	defer cancel()

@@ -20,7 +20,6 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/tokenhttp"
 )
 
-// fakeMesh is a fake of a gateway's endpoint.
 type fakeMesh struct {
 	*httptest.Server
 
@@ -107,7 +106,6 @@ func (m *fakeMesh) forget() {
 	m.live = "gone"
 }
 
-// client is an MCP client that has started the relay.
 type client struct {
 	t     *testing.T
 	in    *io.PipeWriter

@@ -12,7 +12,6 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/tokenhttp"
 )
 
-// tokenCounter is a server that counts the requests with a token.
 type tokenCounter struct {
 	*httptest.Server
 	n atomic.Int64

@@ -142,7 +142,6 @@ func (a *Agent) setWaiting(t *turn, waiting *wasmagentv1.Waiting) {
 	}
 }
 
-// refusalReason returns the reason why the agent refuses prompts.
 func (s *state) refusalReason() string {
 	if s.status == wasmagentv1.AgentState_AGENT_STATE_FAILED {
 		return s.failure.GetMessage()

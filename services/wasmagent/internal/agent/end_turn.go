@@ -11,7 +11,6 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/store"
 )
 
-// endTurn completes or undoes a turn, stores the result, and returns the answer.
 func (a *Agent) endTurn(t *turn, envelope abi.GuestEnvelope, memory []byte, err error) (Answer, error) {
 	cause := context.Cause(t.ctx)
 	if t.detached && errors.Is(cause, errShutdown) {

@@ -64,7 +64,6 @@ type questionTool struct {
 	InputSchema jsontext.Value `json:"inputSchema,omitzero"`
 }
 
-// guestQuestion is a question in the form in which guests send it.
 type guestQuestion struct {
 	messages []struct {
 		Role    string `json:"role"`
@@ -96,7 +95,6 @@ type modelAnswer struct {
 	Cost         string `json:"cost"`
 }
 
-// guestAnswer is an answer in the form in which guests receive it.
 type guestAnswer struct {
 	Content string            `json:"content"`
 	Calls   []guestAnswerCall `json:"calls,omitempty"`
@@ -233,7 +231,6 @@ func (a *Agent) countEstimate(t *turn, call ToolCall) {
 	a.Host.CountModelUse(t.ctx, a, call, tokens, 0)
 }
 
-// listTools returns the tools on servers that the guest may call.
 func (a *Agent) listTools(t *turn) (in abi.HostEnvelope, err error) {
 	in = abi.HostEnvelope{Kind: abi.Result}
 	var list []ToolInfo

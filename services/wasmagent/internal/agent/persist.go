@@ -16,7 +16,6 @@ import (
 )
 
 const (
-	// storeTimeout is the timeout for storing a change.
 	storeTimeout = 10 * time.Second
 	// maxEventsRead is the maximum number of events that are read at a time, and maxEventBytesRead is their maximum total
 	// size in bytes.
@@ -34,7 +33,6 @@ type Caller struct {
 
 // journal describes the end of an agent's journal.
 type journal struct {
-	// version is the version of the agent's row.
 	version int64
 	// head is the position after the newest event. storedPosition is the position of the newest stored event. waiting
 	// contains the later events, which are not stored yet.
@@ -267,7 +265,6 @@ func approvalAfter(e *wasmagentv1.Event, before string) string {
 	return before
 }
 
-// flushEvents stores the waiting events of a running turn.
 func (a *Agent) flushEvents(ctx context.Context, turn store.Turn) error {
 	return a.commit(ctx, store.Change{Turn: turn})
 }

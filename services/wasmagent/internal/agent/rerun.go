@@ -120,7 +120,6 @@ func (r *rerun) compare(ctx context.Context, storedState *wasmstorev1.State) err
 	return err
 }
 
-// step sends the guest the envelope of an event from the journal.
 func (r *rerun) step(ctx context.Context, e *wasmstorev1.StoredEvent, emitted *wasmagentv1.Event) (err error) {
 	r.answer, r.fuel = nil, 0
 	if r.instance == nil {

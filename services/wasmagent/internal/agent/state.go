@@ -24,7 +24,6 @@ const (
 	// bytes.
 	maxTodos     = 1000
 	maxTodoBytes = 4096
-	// maxSnapshots and maxGrants are the maximum numbers of snapshots and of grants of an agent.
 	maxSnapshots = 32
 	maxGrants    = 64
 	// maxForkedJournal is the maximum size of a journal that is copied to a fork, in bytes.
@@ -97,7 +96,6 @@ func (s *state) startMessages() (out []abi.Message) {
 	return out
 }
 
-// startTodos returns the todos that a new guest gets at its start.
 func (s *state) startTodos() (out []abi.TodoItem) {
 	for _, todo := range s.todos {
 		out = append(out, abi.TodoItem{Content: todo.GetContent(), Status: enum.Name(todo.GetStatus())})
@@ -189,7 +187,6 @@ func (s *state) restore(stored *wasmstorev1.State, bounds files.Bounds) {
 	}
 }
 
-// specAndState converts a stored record to a spec and a state.
 func specAndState(r *wasmstorev1.Record) (Spec, state) {
 	spec := Spec{
 		ID: r.GetId(), Creator: r.GetCreator(), Template: r.GetTemplate(), Guest: r.GetGuest(), ModuleDigest: r.GetModuleDigest(), Instructions: r.GetInstructions(),

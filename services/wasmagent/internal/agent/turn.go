@@ -37,7 +37,6 @@ const (
 	maxPrintedBytes = 64 << 10
 )
 
-// A turn is the work of an agent on one prompt.
 type turn struct {
 	// ctx ends with the turn. cancel cancels ctx with a cause. callerCtx ends when the caller of the prompt gives up.
 	// unfollow detaches the turn from its caller.
@@ -88,7 +87,6 @@ type turn struct {
 	failedOutput string
 }
 
-// storeTurn returns the kind of the turn as the store records it.
 func (t *turn) storeTurn() store.Turn {
 	if t.detached {
 		return store.DetachedTurn
@@ -411,7 +409,6 @@ func (a *Agent) stepGuest(t *turn, text []byte) (abi.GuestEnvelope, error) {
 	return envelope, nil
 }
 
-// recordOutput records the guest's output, up to maxPrintedBytes per turn.
 func (a *Agent) recordOutput(t *turn, text string) {
 	if text == "" || t.printedBytes > maxPrintedBytes {
 		return
@@ -438,7 +435,6 @@ func (a *Agent) recordEffectEvent(t *turn, kind wasmagentv1.EventKind) {
 	}, nil)
 }
 
-// effectKinds maps the kinds of guest envelopes to the effect kinds in events.
 var effectKinds = map[string]wasmagentv1.EffectKind{
 	abi.Model: wasmagentv1.EffectKind_EFFECT_KIND_MODEL, abi.Tool: wasmagentv1.EffectKind_EFFECT_KIND_TOOL, abi.FS: wasmagentv1.EffectKind_EFFECT_KIND_FS,
 	abi.Todo: wasmagentv1.EffectKind_EFFECT_KIND_TODO, abi.Emit: wasmagentv1.EffectKind_EFFECT_KIND_EMIT, abi.Tools: wasmagentv1.EffectKind_EFFECT_KIND_TOOLS, abi.Sleep: wasmagentv1.EffectKind_EFFECT_KIND_SLEEP,

@@ -82,7 +82,6 @@ func (a *Agent) Verify(ctx context.Context) (*wasmagentv1.VerifyAgentResponse, e
 	return resp, a.rerunJournal(ctx, p, saved, storedState, resp)
 }
 
-// canRunModules reports whether this process can run all of these modules.
 func (a *Agent) canRunModules(ctx context.Context, modules map[string]bool) bool {
 	for digest := range modules {
 		if a.Host.EnsureModule(ctx, a, digest) != nil {

@@ -29,10 +29,8 @@ import (
 // MaxBytes is the maximum size of an archive, in bytes.
 const MaxBytes = 64 << 20
 
-// formVersion is the version of the format of agent.json.
 const formVersion = 1
 
-// Names in an archive.
 const (
 	agentName    = "agent.json"
 	filesName    = "files/"
@@ -223,7 +221,6 @@ func unpack(text []byte) (map[string][]byte, error) {
 	}
 }
 
-// contentOf decodes the content of an archive from its parts.
 func contentOf(parts map[string][]byte) (c Content, err error) {
 	c = Content{Agent: new(wasmagentv1.ArchivedAgent), State: &wasmstorev1.State{Memory: parts[memoryName]}, Module: parts[moduleName]}
 	if err := readMessage(agentName, parts[agentName], c.Agent); err != nil {

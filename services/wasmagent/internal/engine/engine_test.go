@@ -72,7 +72,6 @@ var turnEnvelopes = []envelope{
 	{"kind": "effect_result"}, {"kind": "effect_result"}, {"kind": "effect_result"}, {"kind": "effect_result"},
 }
 
-// Two instances in different engines return the same answers to the same envelopes, and use the same fuel.
 func TestStep_IsDeterministic(t *testing.T) {
 	t.Parallel()
 	text := guesttest.Module(t, guesttest.Guests+"script")

@@ -68,7 +68,6 @@ func wasiStub(params string, errno uint64) hostFunc {
 	return wasiFunc(params, func(*Instance, api.Memory, []uint64) uint64 { return errno })
 }
 
-// imports contains all functions that guests can import, by module and name.
 var imports = map[string]hostFunc{
 	wasi + ".args_sizes_get":    wasiFunc("ii", noArguments),
 	wasi + ".args_get":          wasiFunc("ii", func(*Instance, api.Memory, []uint64) uint64 { return errnoSuccess }),
@@ -108,7 +107,6 @@ var imports = map[string]hostFunc{
 // importNames returns the sorted names of all importable functions, for error messages.
 func importNames() []string { return slices.Sorted(maps.Keys(imports)) }
 
-// defineImports registers the functions that guests can import with the runtime.
 func defineImports(ctx context.Context, r wazero.Runtime) error {
 	refillModule := r.NewHostModuleBuilder(wasmmeter.RefillModule)
 	refillModule.NewFunctionBuilder().WithGoFunction(api.GoFunc(func(ctx context.Context, stack []uint64) {

@@ -165,7 +165,6 @@ func recoverAllocation(err *error) {
 	}
 }
 
-// context returns a context that carries the instance to host functions.
 func (in *Instance) context(ctx context.Context) context.Context {
 	return context.WithValue(ctx, instanceKey{}, in)
 }
@@ -274,7 +273,6 @@ func (in *Instance) refill(ctx context.Context, remaining int64) int64 {
 	return remaining + give
 }
 
-// charge subtracts the fuel for the work of a host function.
 func (in *Instance) charge(fuel int64) {
 	in.fuel.Set(in.fuel.Get() - uint64(fuel))
 }

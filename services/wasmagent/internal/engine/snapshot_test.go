@@ -94,7 +94,6 @@ func continueGuest(t *testing.T, dir string) {
 	fmt.Fprintf(os.Stdout, "answers %v for %d\n", out, fuel)
 }
 
-// Damaged snapshots, and snapshots of other modules, are refused.
 func TestRestore_RefusesDamagedSnapshots(t *testing.T) {
 	t.Parallel()
 	p := compileModule(t, guesttest.HandMade{}.Module())

@@ -52,7 +52,6 @@ func Append(head *wasmstorev1.Head, e *wasmagentv1.Event, envelope []byte) (*was
 	return out, headAfter(head, out)
 }
 
-// headAfter returns the head after an event.
 func headAfter(head *wasmstorev1.Head, e *wasmstorev1.StoredEvent) *wasmstorev1.Head {
 	return &wasmstorev1.Head{
 		Place: head.GetPlace() + 1, Epoch: e.GetEvent().GetEpoch(), Sequence: e.GetEvent().GetSequence(), Hash: e.GetEvent().GetHash(),

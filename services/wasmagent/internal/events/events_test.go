@@ -12,7 +12,6 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/events"
 )
 
-// An event with a flipped bit breaks the chain.
 func TestCheck_RefusesEventWithFlippedBit(t *testing.T) {
 	t.Parallel()
 	head := events.EmptyHead("agent-1")

@@ -71,7 +71,6 @@ func TestFiles_ReadEditList(t *testing.T) {
 	}
 }
 
-// No sequence of writes and edits exceeds the bounds.
 func TestFiles_StayWithinBounds(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

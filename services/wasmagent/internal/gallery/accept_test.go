@@ -9,7 +9,6 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/gallery"
 )
 
-// digestOf returns the digest of a template that a tenant sees.
 func digestOf(t *testing.T, g *gallery.Gallery, tenant, id string) string {
 	t.Helper()
 	found, err := g.Get(tenant, id)
@@ -34,7 +33,6 @@ func templateWithPrompt(id, prompt string) *wasmagentv1.Template {
 	return t
 }
 
-// addTemplate adds a template and reports whether it is quarantined.
 func addTemplate(t *testing.T, g *gallery.Gallery, caller principal.Key, from gallery.Source, template *wasmagentv1.Template) bool {
 	t.Helper()
 	if err := g.Add(t.Context(), caller, from, template); err != nil {

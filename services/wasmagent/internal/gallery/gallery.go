@@ -65,7 +65,6 @@ var (
 //go:embed builtin.json
 var builtinJSON []byte
 
-// aliases maps alternative template ids to template ids.
 var aliases = map[string]string{"swarm": "swarm-orchestrator"}
 
 // Gallery is a collection of templates. It is safe for concurrent use. Callers must not change the templates that it

@@ -369,7 +369,6 @@ func FuzzRead(f *testing.F) {
 	})
 }
 
-// memoryStore is a gallery.Store that stores templates in memory.
 type memoryStore struct {
 	templates map[[2]string]*wasmagentv1.Template
 	accepted  map[[2]string]bool

@@ -14,7 +14,6 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/strictprotojson"
 )
 
-// maxTemplatesRead is the maximum number of templates in one array.
 const maxTemplatesRead = 1000
 
 // ErrInvalid means that the input is not a valid array of templates. The wrapping error contains the position of the

@@ -39,7 +39,6 @@ func (g *Gallery) Search(tenantID, query string) []*wasmagentv1.TemplateHit {
 	return hits
 }
 
-// words splits a string into its words, in lower case.
 func words(text string) []string {
 	return strings.FieldsFunc(strings.ToLower(text), func(r rune) bool { return !unicode.IsLetter(r) && !unicode.IsDigit(r) })
 }

@@ -14,7 +14,6 @@ import (
 // Guests is the prefix of the import paths of the shipped guests.
 const Guests = "github.com/sluice-mesh/sluice/sdk/guests/"
 
-// modules caches built modules, by build mode and package.
 var modules sync.Map
 
 // Module builds the guest in a Go package. Each test program builds a package only once.

@@ -8,7 +8,6 @@ import (
 	"github.com/go-json-experiment/json"
 )
 
-// changeFormat is the version of the format of changes.
 const changeFormat = "sluice-agent-stored-1"
 
 // ErrChange means that a change is invalid, or can't be applied to the previous list. Compare with errors.Is.

@@ -14,7 +14,6 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/inventory"
 )
 
-// listOf returns the inventory of an agent with this turn count and these files, todos and messages.
 func listOf(t *testing.T, turns int, files, todos, messages []string) *inventory.Inventory {
 	t.Helper()
 	s := &wasmstorev1.State{Turns: int32(turns), Memory: []byte{byte(turns)}}

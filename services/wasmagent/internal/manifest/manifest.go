@@ -77,7 +77,6 @@ func New(m *wasmagentv1.Manifest, grants ...*wasmagentv1.RightsGrant) *Rights {
 	return r
 }
 
-// unexpired returns the parts that have not expired.
 func (r *Rights) unexpired(now time.Time) []part {
 	return slices.DeleteFunc(slices.Clone(r.parts), func(p part) bool { return !p.until.IsZero() && !now.Before(p.until) })
 }

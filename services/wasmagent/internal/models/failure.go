@@ -117,7 +117,6 @@ func oneLine(message string) string {
 // are useless.
 var quotaCodes = map[string]bool{"insufficient_quota": true, "billing_not_active": true}
 
-// statusFailure returns the failure for a response with an HTTP status of 300 or more.
 func statusFailure(status int, header http.Header, body []byte, now time.Time) *FailureError {
 	reason := parseErrorObject(body)
 	f := &FailureError{Kind: ErrRejected, Status: status, Message: reason.Message, RetryAfter: retryAfter(status, header, now)}

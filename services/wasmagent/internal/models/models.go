@@ -136,7 +136,6 @@ func New(providers map[string]Provider, answerTime time.Duration) (*Models, erro
 	return m, nil
 }
 
-// parseDollars converts an amount of dollars to billionths of a dollar.
 func parseDollars(text string) (int64, error) {
 	d, _, err := apd.NewFromString(text)
 	if err != nil || d.Negative || d.Form != apd.Finite {

@@ -56,7 +56,6 @@ func newFakeProvider(t *testing.T, answer func(w http.ResponseWriter)) *fakeProv
 	return f
 }
 
-// events returns a handler that answers with server-sent events.
 func events(lines ...string) func(w http.ResponseWriter) {
 	return func(w http.ResponseWriter) {
 		w.Header().Set("Content-Type", "text/event-stream")
@@ -228,7 +227,6 @@ func TestAsk_ReturnsKindOfFailure(t *testing.T) {
 	}
 }
 
-// truncated returns the events of an answer that has reached its maximum number of tokens.
 func truncated(whole []string) (out []string) {
 	for _, line := range whole {
 		out = append(out, strings.NewReplacer(`"finish_reason":"tool_calls"`, `"finish_reason":"length"`, `"stop_reason":"tool_use"`, `"stop_reason":"max_tokens"`).Replace(line))

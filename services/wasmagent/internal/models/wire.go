@@ -42,7 +42,6 @@ func (w boundedTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// errCutOff means that the connection failed while a response was being read.
 var errCutOff = errors.New("the connection failed")
 
 type boundedBody struct {

@@ -33,7 +33,6 @@ var (
 // maxModule is the maximum size of a listed module, in bytes. Larger modules can't be compiled.
 const maxModule = 16 << 20
 
-// shippedNames lists the names of the shipped guests.
 var shippedNames = []string{"agent", "echo", "script"}
 
 // Listed describes a guest that the configuration lists.

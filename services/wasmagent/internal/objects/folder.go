@@ -69,7 +69,6 @@ func (f folder) write(dir, name string, data []byte) error {
 	return errors.Join(f.sync(dir), f.sync("."))
 }
 
-// create writes a new file and syncs it to disk.
 func (f folder) create(name string, data []byte) error {
 	file, err := f.root.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
@@ -82,7 +81,6 @@ func (f folder) create(name string, data []byte) error {
 	return errors.Join(err, file.Close())
 }
 
-// sync syncs the entries of a directory to disk.
 func (f folder) sync(name string) error {
 	dir, err := f.root.Open(name)
 	if err != nil {

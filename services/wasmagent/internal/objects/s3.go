@@ -23,7 +23,6 @@ import (
 // server error.
 const maxTries = 3
 
-// awsEndpoint is the default endpoint of a bucket.
 const awsEndpoint = "https://s3.amazonaws.com"
 
 // credentialChain gets credentials from several providers, which it tries in order. If no provider has credentials, it
@@ -35,7 +34,6 @@ type credentialChain struct {
 	current credentials.Provider
 }
 
-// errNoCredentials means that no provider has credentials.
 var errNoCredentials = errors.New("there are no credentials for the bucket: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or give the machine a role")
 
 // Retrieve implements [credentials.Provider].
@@ -61,7 +59,6 @@ func (i *credentialChain) RetrieveWithCredContext(with *credentials.CredContext)
 // IsExpired implements [credentials.Provider].
 func (i *credentialChain) IsExpired() bool { return i.current == nil || i.current.IsExpired() }
 
-// bucket is a bucket in an S3 object store.
 type bucket struct {
 	client *minio.Client
 	name   string

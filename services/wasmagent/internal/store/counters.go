@@ -153,7 +153,6 @@ func addToCounter(ctx context.Context, tx *sqlstore.Tx, budget Budget, grant, wh
 	return err
 }
 
-// dayOf returns the number of days from 1970-01-01 UTC to now.
 func dayOf(now time.Time) int64 { return now.Unix() / int64(24*time.Hour/time.Second) }
 
 // counterDays is the number of days for which counters are kept after their last use if the agent and all of its copies

@@ -205,7 +205,6 @@ func (s *Store) putState(ctx context.Context, c *Change) error {
 	return nil
 }
 
-// hasSnapshotState reports whether a snapshot in the record has the state with this key.
 func hasSnapshotState(r *wasmstorev1.Record, key string) bool {
 	for _, k := range r.GetKept() {
 		if k.GetStateKey() == key {

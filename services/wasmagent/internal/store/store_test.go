@@ -33,7 +33,6 @@ func TestMain(m *testing.M) {
 	os.Exit(sqlstoretest.Main(m))
 }
 
-// startS3 starts a fake object store and returns the URL of its bucket.
 func startS3(t *testing.T) string {
 	t.Helper()
 	backend := s3mem.New()
@@ -45,7 +44,6 @@ func startS3(t *testing.T) string {
 	return "s3://states?use_path_style=true&region=us-east-1&endpoint=" + server.URL
 }
 
-// eachStore runs a test with each combination of database and state storage.
 func eachStore(t *testing.T, test func(t *testing.T, open func(holder string) *store.Store)) {
 	t.Helper()
 	for name, config := range map[string]func(t *testing.T) store.Config{

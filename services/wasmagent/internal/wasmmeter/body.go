@@ -28,8 +28,7 @@ type bodyWriter struct {
 	// for each loop.
 	needsTemps, usesStack bool
 	values                int64
-	// kinds contains the types of the function's first locals.
-	kinds []ValueType
+	kinds                 []ValueType
 
 	points  []chargePoint
 	frames  []int
@@ -45,8 +44,7 @@ type flowMark struct {
 	op byte
 	// takesValues is true if op begins a loop that has parameters.
 	takesValues bool
-	// cost is the cost of the code between this mark and the next one.
-	cost int64
+	cost        int64
 }
 
 // A chargePoint is a mark at which fuel is charged. A point with the op opReturn charges nothing. It is directly before
@@ -66,7 +64,6 @@ const (
 	unreachable = -1
 )
 
-// putBodies encodes the bodies of all functions. minSeparate is minSeparateCharge, except in tests.
 func (b *bodyWriter) putBodies(minSeparate int64) ([]byte, error) {
 	var out []byte
 	for i := range b.m.bodies {
@@ -292,7 +289,6 @@ func (b *bodyWriter) putBudget(out []byte) []byte {
 	return out
 }
 
-// putCharge writes the code of a charge point.
 func (b *bodyWriter) putCharge(out []byte, p chargePoint) []byte {
 	if p.op == opReturn {
 		return b.putBudget(out)

@@ -18,8 +18,7 @@ const (
 	stackWhole = stackSpent - 1
 	stackUnit  = MaxStack / stackSpent
 	// fuelSpent is the sign bit, which is set if the fuel is used up.
-	fuelSpent = math.MinInt64
-	// addedParams is the number of parameters that the meter adds to each function of the guest.
+	fuelSpent   = math.MinInt64
 	addedParams = 1
 )
 
@@ -32,8 +31,7 @@ func frameOf(values int64, code int) int64 {
 
 // A layout computes the indexes of types, functions and globals in a metered module.
 type layout struct {
-	m *Module
-	// fuel is the index of the fuel global.
+	m    *Module
 	fuel uint32
 	// hostCallable lists the functions of the guest that the host can call, without duplicates.
 	hostCallable []uint32
@@ -98,7 +96,6 @@ func (l layout) guestIndex(f uint32) uint32 {
 	return f + 1
 }
 
-// refillWrapper returns the index of the wrapper of the refill function.
 func (l layout) refillWrapper() uint32 { return 1 + uint32(len(l.m.typeOf)) + l.imports() }
 
 // hostIndex returns the index of a function without the budget: an import itself, or the wrapper with which the host

@@ -47,7 +47,6 @@ type programResult struct {
 	fuel    int64
 }
 
-// A testFailer is a *testing.T or a *rapid.T.
 type testFailer interface {
 	Fatal(args ...any)
 	Fatalf(format string, args ...any)

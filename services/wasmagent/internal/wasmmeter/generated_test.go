@@ -17,7 +17,6 @@ const (
 	maxInstructions = 200_000
 )
 
-// A machine interprets a program.
 type machine struct {
 	functions []function
 	globals   [globals]int32
@@ -44,13 +43,11 @@ type signal int
 
 const leaveFunction signal = -1
 
-// A node is an instruction or a block of a program.
 type node interface {
 	run(*frame) signal
 	put([]byte) []byte
 }
 
-// An expr is an expression whose value is a number.
 type expr interface {
 	value(*frame) int32
 	put([]byte) []byte
@@ -368,14 +365,12 @@ func wasm(functions []function) []byte {
 	return b
 }
 
-// A generator generates programs at random.
 type generator struct {
 	t      *rapid.T
 	fn     int
 	locals uint32
 	// labels specifies for each open block, from the outermost to the innermost, whether a branch may leave the block.
-	labels []bool
-	// dispatchers contains the open dispatchers, from the outermost to the innermost.
+	labels      []bool
 	dispatchers []openDispatcher
 	nodesLeft   int
 }

@@ -100,7 +100,6 @@ func (m *Module) metered(minSeparate int64) ([]byte, error) {
 	return w.out, nil
 }
 
-// putImports encodes the guest's imports and the refill function.
 func (l layout) putImports(out []byte) []byte {
 	for i, f := range l.m.Imports {
 		out = append(putName(putName(out, f.Module), f.Name), byte(Func))
@@ -185,7 +184,6 @@ func (m *Module) StateGlobals() []string {
 	return out
 }
 
-// A writer writes the sections of a metered module.
 type writer struct {
 	m   *Module
 	out []byte

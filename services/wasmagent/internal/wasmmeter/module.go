@@ -35,7 +35,6 @@ const (
 // A FuncType contains the parameter types and result types of a function.
 type FuncType struct{ Params, Results []ValueType }
 
-// values returns the number of parameters and results.
 func (t FuncType) values() int { return len(t.Params) + len(t.Results) }
 
 // An Import is a function that the host has to supply.
@@ -122,7 +121,6 @@ type body struct {
 	code   *reader
 }
 
-// A localRun is a sequence of locals of the same type.
 type localRun struct {
 	n    uint32
 	kind ValueType

@@ -12,7 +12,6 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/wasmmeter"
 )
 
-// parts contains the sections of a module, by id.
 type parts map[byte][]byte
 
 // build encodes a module. By default, the module has one memory, one global, and one function with this code and

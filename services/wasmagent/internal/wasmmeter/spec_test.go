@@ -37,7 +37,6 @@ type scriptCommand struct {
 	Expected []scriptValue
 }
 
-// A scriptValue is a value in a script.
 type scriptValue struct {
 	Type     string
 	LaneType string `json:"lane_type"`
@@ -159,7 +158,6 @@ func TestMetered_PassesSpecificationTests(t *testing.T) {
 	}
 }
 
-// testCounts counts the modules and calls of the test suite.
 type testCounts struct {
 	// Metered is the number of modules that ran. NotOffered is the number of modules that use features that guests may not
 	// use. Refused is the number of invalid modules.
@@ -169,7 +167,6 @@ type testCounts struct {
 	Returned, Trapped, Passed int
 }
 
-// A runner runs a script.
 type runner struct {
 	*testCounts
 	t      *testing.T

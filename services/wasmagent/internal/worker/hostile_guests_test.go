@@ -33,12 +33,10 @@ const (
 	// memoryMargin is the memory that a worker may use in addition to its limit, in bytes.
 	memoryMargin = 64 * mib
 	// workerMemory is the memory limit of the worker, in bytes.
-	workerMemory = 512 * mib
-	// hostileDeadline is the deadline of a hostile guest's turn.
+	workerMemory    = 512 * mib
 	hostileDeadline = 200 * time.Millisecond
 )
 
-// hostileModules returns the modules of hostile guests, by name of the case.
 func hostileModules() map[string]guesttest.HandMade {
 	loop := func(body ...guesttest.Code) guesttest.Code {
 		return guesttest.Concat(guesttest.Code{0x03, 0x40}, guesttest.Concat(body...), guesttest.Code{0x0c, 0, 0x0b, 0x00})

@@ -14,7 +14,6 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/engine"
 )
 
-// closeTimeout is the timeout for closing an instance.
 const closeTimeout = 10 * time.Second
 
 // Instance is a guest that runs in a worker. At most one goroutine may use it at a time.

@@ -20,7 +20,6 @@ import (
 	wasmworkerv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmworker/v1"
 )
 
-// A process is a running worker.
 type process struct {
 	cmd        *exec.Cmd
 	conn       *grpc.ClientConn

@@ -31,7 +31,6 @@ import (
 // contain snapshots.
 const maxMessage = 128 << 20
 
-// workerArgument is the command line argument with which the program is started as a worker.
 const workerArgument = "wasm-worker"
 
 // Main runs the worker and never returns if the program was started as a worker. Otherwise it returns at once. The main
@@ -113,7 +112,6 @@ func (l *onlyListener) Close() error {
 // Addr implements net.Listener.
 func (l *onlyListener) Addr() net.Addr { return l.conn.LocalAddr() }
 
-// watchedConn is a connection that calls ended when it is closed.
 type watchedConn struct {
 	net.Conn
 	ended func()

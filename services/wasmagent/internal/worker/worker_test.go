@@ -31,7 +31,6 @@ func scriptModule(t testing.TB) []byte {
 	return guesttest.Module(t, guesttest.Guests+"script")
 }
 
-// supervisor returns a supervisor that runs the worker program of package guesttest.
 func supervisor(t testing.TB, change ...func(*worker.Config)) *worker.Supervisor {
 	t.Helper()
 	cfg := worker.Config{Program: guesttest.Program(t), Cache: t.TempDir(), Workers: 1, Guests: 18, Memory: 512 * mib, CompileTime: stepTimeout, CompileMemory: 1024 * mib}
