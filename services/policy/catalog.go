@@ -32,7 +32,7 @@ type catalogSnapshot struct {
 	servers map[string]*catalog.Server
 	// versions maps each server to the catalog version in which the server last changed.
 	versions map[string]int64
-	// sums maps each server to a digest of everything that affects decisions about the server.
+	// sums maps each server to a digest of its properties that affect decisions.
 	sums map[string][sha256.Size]byte
 	sum  [sha256.Size]byte
 }

@@ -38,7 +38,7 @@ type catalogFixture struct {
 	policy            policyv1.PolicyServiceClient
 }
 
-// pinned returns options with which the definitions of the server `files` are pinned.
+// pinned returns options that pin the definitions of the server `files`.
 func pinned(t *testing.T) options {
 	t.Helper()
 	return options{paths: []string{folder(t, byClass)}, servers: map[string]catalog.Settings{"files": {Mode: catalog.FirstUse}}, data: t.TempDir()}

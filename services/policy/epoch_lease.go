@@ -17,9 +17,9 @@ import (
 )
 
 const (
-	// maxReadAge is the maximum time since the last read of the store at which an epoch lease is granted. It applies
-	// only if other processes can change the store. maxPeerDelay is the maximum time for which a lease from another
-	// process may remain valid after a change.
+	// maxReadAge is the maximum age of the last read of the store when an epoch lease is granted. It applies only if
+	// other processes can change the store. maxPeerDelay is the maximum time that a lease from another process may
+	// remain valid after a change.
 	maxReadAge   = 2 * pollInterval
 	maxPeerDelay = maxReadAge + epochlease.MaxDuration
 )

@@ -90,7 +90,7 @@ func TestLeaseRevision_NamesTheEpochOfDecisions(t *testing.T) {
 	rpctest.WantStatus(t, err, codes.InvalidArgument, "LEASE_DISORDER")
 }
 
-// SetQuarantine returns as soon as the gateway has acknowledged the response that contains the change, and not earlier.
+// SetQuarantine returns when the gateway has acknowledged the response that contains the change, and not earlier.
 func TestSetQuarantine_ReturnsWhenTheGatewayHasTakenTheChange(t *testing.T) {
 	t.Parallel()
 	lib := newCatalogFixture(t, pinned(t))

@@ -135,7 +135,7 @@ func TestMigrate_ModelGetsConversation(t *testing.T) {
 	c.verifyMatches(id)
 }
 
-// The bytes of a stored module are changed in the store. An agent that needs the module is refused.
+// The bytes of a stored module are changed in the store. A prompt to an agent that needs the module is refused.
 func TestPrompt_RefusesChangedStoredModule(t *testing.T) {
 	t.Parallel()
 	before := guesttest.Module(t, guesttest.Guests+"script")

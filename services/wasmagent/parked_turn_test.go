@@ -168,8 +168,8 @@ func (c client) waitForAnswer(id, want string) {
 	})
 }
 
-// Progress that the gateway reports after the prompt has returned does not end the turn. The turn continues when the
-// approval is decided.
+// Progress that the gateway reports after the prompt has returned does not end the turn. When the approval is granted
+// or denied, the turn continues.
 func TestParkedTurn_ContinuesWhenProgressArrivesAfterReturn(t *testing.T) {
 	t.Parallel()
 	gateway := newApprovalGateway()

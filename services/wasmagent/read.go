@@ -182,8 +182,8 @@ func (s *Service) GetState(ctx context.Context, req *wasmagentv1.GetStateRequest
 	}, nil
 }
 
-// prefixWithin returns the longest prefix of messages whose total size is at most most, in bytes. The prefix has at
-// least one message, even if that message is larger.
+// prefixWithin returns the longest prefix of messages with a total size of at most most bytes. The prefix has at least
+// one message, even if that message is larger.
 func prefixWithin[M proto.Message](messages []M, most int) []M {
 	bytes := 0
 	for i, m := range messages {

@@ -92,8 +92,8 @@ type Config struct {
 	// QuestionTimeout is the timeout for one question, including its retries. 0 means 10 min. FirstByteTimeout is the
 	// maximum time until a provider begins its answer. 0 means 2 min.
 	QuestionTimeout, FirstByteTimeout time.Duration
-	// YieldAfter is the time for which a turn waits for a call before its guest releases its slot. 0 means 250 ms. Only
-	// tests set it.
+	// YieldAfter is the maximum time that a turn waits for a call before its guest releases its slot. 0 means 250 ms.
+	// Only tests set it.
 	YieldAfter time.Duration
 	// MaxBytesPerPerson is the maximum stored size of one person's agents, in bytes. 0 means 2 GiB. Only tests set it.
 	MaxBytesPerPerson int64

@@ -1,6 +1,6 @@
 package advice
 
-// definitionAttacks contains the attacks with which a server abuses the definitions of its tools.
+// definitionAttacks contains the attacks by servers that abuse the definitions of their tools.
 var definitionAttacks = []Entry{
 	{
 		ID: "AT13", Name: "Poisoned definition",

@@ -19,7 +19,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/classify"
 )
 
-// listed returns the classifications of the real tools with which the classifier is measured.
+// listed returns the classifications of the real tools that are used to measure the classifier.
 func listed(t *testing.T) map[string]*policyv1.Classification {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join("..", "classify", "testdata", "*", "*.json"))

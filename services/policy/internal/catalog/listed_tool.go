@@ -87,8 +87,8 @@ func sameValue(a, b jsontext.Value) bool {
 	return errA == nil && errB == nil && one == two
 }
 
-// Skeleton returns a string that is equal for names that a reader may confuse (UTS #39, Confusable Detection). Of the
-// letters in Unicode's table of confusables, it maps only those with which whole words look Latin.
+// Skeleton returns a string that is equal for names that a reader may confuse (UTS #39, Confusable Detection).
+// Unicode's table of confusables has many letters. Skeleton maps only those that can make a whole word look Latin.
 func Skeleton(name string) string {
 	return pairs.Replace(strings.Map(func(r rune) rune {
 		switch r {

@@ -22,8 +22,8 @@ const (
 	overhead        = 1 << 10
 )
 
-// forgetAfter is the time after its last listing at which a tool is removed. This applies only to tools that the server
-// listed only to sessions and that no decision concerns.
+// forgetAfter is the time after its last listing when a tool is removed. A tool is removed only if the server listed it
+// only to sessions and no decision concerns it.
 const forgetAfter = 24 * time.Hour
 
 // maxNotStored is the maximum value of Server.NotStored. Further definitions are not counted.
@@ -117,7 +117,7 @@ func (s *Server) Report(r Report, set Settings, now time.Time, text func(Digest)
 	return w.out, nil
 }
 
-// recordList records the time of a whole list and the names that are left out of it.
+// recordList records the time of a whole list and the names that the list omits.
 func (w *reportRun) recordList() {
 	s := w.out.Server
 	last, seen := s.Lists[w.Version]

@@ -33,7 +33,7 @@ type Server struct {
 	Name string `json:"name"`
 	// Tools contains the tools by name, including tools that the newest lists do not contain.
 	Tools map[string]*Tool `json:"tools,omitempty"`
-	// Lists maps each protocol version to the time at which a whole list of that version was last reported.
+	// Lists maps each protocol version to the time of the last report of a whole list of that version.
 	Lists map[string]time.Time `json:"lists,omitempty"`
 	// First is the protocol version of the first whole list that was accepted, or was reported in mode [Review]. It is
 	// empty if there was no such list.
@@ -74,7 +74,7 @@ type Definition struct {
 	// ListedTo is the principal to whom the definition was first listed. It is empty if the gateway itself has ever
 	// listed the definition.
 	ListedTo string `json:"by,omitempty"`
-	// Versions contains the protocol versions under which the definition was listed. WholeVersions contains the
+	// Versions contains the protocol versions of the lists that contained the definition. WholeVersions contains the
 	// protocol versions whose newest whole list contains the definition. Both are sorted.
 	Versions      []string `json:"versions,omitempty"`
 	WholeVersions []string `json:"whole,omitempty"`

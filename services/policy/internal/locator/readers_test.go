@@ -76,8 +76,7 @@ func madeURL(random *rand.Rand) string {
 	return made
 }
 
-// A reading contains the parts into which a reader parses a URL. The zero reading means that the reader refuses the
-// URL.
+// A reading contains the parts of a URL according to a reader. The zero reading means that the reader refuses the URL.
 type reading struct{ scheme, host, port, path string }
 
 // same reports whether two readings are equal. An absent path equals "/".
@@ -107,7 +106,7 @@ func portText(u locator.URL) string {
 	return strconv.Itoa(u.Port)
 }
 
-// whatwg returns the parts into which Node parses the strings, without the final dots of hosts.
+// whatwg parses the strings with Node, and removes the final dots of hosts.
 func whatwg(t *testing.T, texts []string) []reading {
 	t.Helper()
 	const script = `

@@ -120,8 +120,8 @@ func verdictName(v approvalv1.Verdict) string {
 	return "denied"
 }
 
-// showApproval reads and prints an approval on which the person then decides. If the output is JSON and the person is
-// asked, showApproval prints the approval in readable form on standard error.
+// showApproval reads and prints an approval before the person decides. If the output is JSON and the person is asked,
+// showApproval prints the approval in readable form on standard error.
 func (t *tool) showApproval(ctx context.Context, client approvalv1.ApprovalServiceClient, id string, assumeYes bool) (*shownApproval, error) {
 	requestCtx, cancel := requestContext(ctx)
 	defer cancel()

@@ -17,7 +17,7 @@ import (
 // plainWord matches words that need no quotes in a shell.
 var plainWord = regexp.MustCompile(`^[A-Za-z0-9_./-]+$`)
 
-// shellWords joins words into a command line, in which it quotes them for a shell.
+// shellWords joins words into a command line, and quotes them for a shell.
 func shellWords(all ...string) string {
 	for i, word := range all {
 		if !plainWord.MatchString(word) {

@@ -56,7 +56,7 @@ example definitions that give instructions to the model. Accept or refuse them o
 type serverDiff struct {
 	Server string     `json:"server"`
 	Tools  []toolDiff `json:"tools"`
-	// Digest is the digest of all shown definitions, with which AcceptPin accepts them together. It is empty if no
+	// Digest is the digest of all shown definitions. AcceptPin accepts them together by this digest. It is empty if no
 	// definition is pending.
 	Digest string `json:"digest,omitzero"`
 }

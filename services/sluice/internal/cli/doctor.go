@@ -283,8 +283,8 @@ func (t *tool) checkServer(ctx context.Context, f *config.File, s *gatewayv1.Ser
 	return checkResult{State: stateOK, Subject: of, Result: "no problem is known"}
 }
 
-// checkAgentList checks the list of tools that the agent gets from a server. If the server returns no list, this is a
-// problem, unless the server's program is still starting.
+// checkAgentList checks the list of tools that the agent gets from a server. It reports a problem if the server returns
+// no list, unless the server's program is still starting.
 func (t *tool) checkAgentList(ctx context.Context, f *config.File, s *gatewayv1.ServerStatus, secret string) checkResult {
 	of := "server " + s.GetName()
 	listing, cancel := context.WithTimeout(ctx, serverTimeout)

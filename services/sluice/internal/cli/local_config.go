@@ -19,8 +19,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/localconfig"
 )
 
-// localFile is the configuration in the working directory. The file is read only once, so that the content to which a
-// person agrees is the content that is used.
+// localFile is the configuration in the working directory. The file is read only once, so that the command uses the
+// content that the person has agreed to.
 type localFile struct {
 	file    *config.File
 	content []byte

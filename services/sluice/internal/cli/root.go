@@ -30,8 +30,8 @@ type tool struct {
 	output string
 	out    io.Writer
 	errOut io.Writer
-	// self is the name by which a person calls this program, for commands in messages. launcher starts this program as
-	// the launcher of stdio servers.
+	// self is the name of this program, for commands in messages. launcher starts this program as the launcher of stdio
+	// servers.
 	self     string
 	launcher sandbox.Launcher
 	addrFrom string
@@ -76,8 +76,8 @@ func (t *tool) run(ctx context.Context, args []string) int {
 	return 1
 }
 
-// selfName returns the name by which a person calls this program: SLUICE_COMMAND if that variable is set, as in
-// containers. Otherwise it is program if that is a relative path, or else "sluice".
+// selfName returns the name of this program for a person: SLUICE_COMMAND if that variable is set, as in containers.
+// Otherwise it is program if that is a relative path, or else "sluice".
 func selfName(program string, env config.Env) string {
 	if name, ok := env("SLUICE_COMMAND"); ok && name != "" {
 		return name

@@ -74,8 +74,8 @@ the mesh no longer has the session, for example after a restart, the command ope
 another session.`
 }
 
-// meshFlags returns the flags with which a command in any directory finds the mesh of this directory. found is false if
-// no mesh has run in this directory.
+// meshFlags returns the flags that a command in any directory needs to find the mesh of this directory. found is false
+// if no mesh has run in this directory.
 func (t *tool) meshFlags() (flags []string, found bool) {
 	config := t.config
 	if config == "" && localconfig.Usable(".") { // `up` in this directory uses the file

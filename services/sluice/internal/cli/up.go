@@ -139,8 +139,8 @@ func (t *tool) runUp(ctx context.Context, f *config.File, found addresses) (err 
 
 const stopReportInterval = 5 * time.Second
 
-// reportStopping waits until ctx ends. It then prints on standard error the requests for which the stop waits. It
-// prints them again whenever they change, until ended is closed.
+// reportStopping waits until ctx ends. It then prints the requests that delay the stop on standard error. It prints
+// them again whenever they change, until ended is closed.
 func (t *tool) reportStopping(ctx context.Context, ended <-chan struct{}, inFlight func() map[string]int) {
 	select {
 	case <-ended:

@@ -46,8 +46,8 @@ type Relay struct {
 	cancel context.CancelCauseFunc
 
 	mu sync.Mutex
-	// initialize and initialized are the client's initialize request and initialized notification, with which the relay
-	// reopens a session. They are nil until the client has sent them.
+	// initialize and initialized are the client's initialize request and initialized notification. The relay sends them
+	// again to reopen a session. They are nil until the client has sent them.
 	initialize, initialized []byte
 	current                 session // the current session
 	// stopListening ends the GET stream of the current session. streams waits for all GET streams.

@@ -139,8 +139,8 @@ type Agent struct {
 	// snapshotBytes is the size of the guest's snapshot while the guest has released its slot. inventoryBytes is the size
 	// of the journal's inventory. Both are in bytes.
 	snapshotBytes, inventoryBytes int
-	// runsElsewhere is true if another process runs the agent's turn. elsewhereWaiting then describes the approval for
-	// which the turn waits. It is nil if the turn does not wait.
+	// runsElsewhere is true if another process runs the agent's turn. In that case, elsewhereWaiting describes the
+	// turn's approval. It is nil if the turn does not wait for an approval.
 	runsElsewhere    bool
 	elsewhereWaiting *wasmagentv1.Waiting
 	// stale is true if the agent in memory may differ from the stored agent. A stale agent must be loaded again.

@@ -128,7 +128,7 @@ func (a *Agent) sleep(t *turn, d time.Duration) error {
 	})
 }
 
-// setWaiting records what the turn waits for. waiting is nil if the turn does not wait.
+// setWaiting sets the state of the turn to waiting, or to running if waiting is nil.
 func (a *Agent) setWaiting(t *turn, waiting *wasmagentv1.Waiting) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -64,7 +64,7 @@ type ToolCall struct {
 	Server, Tool string
 	// Arguments are a JSON object.
 	Arguments []byte
-	// ApprovalID is the id of the approval for which the call waits. It is empty if the call does not wait yet.
+	// ApprovalID is the id of the call's approval. It is empty if the call does not wait for an approval yet.
 	ApprovalID string
 	// Model is the name of the model if the call is a question to a model, otherwise empty.
 	Model string
@@ -93,7 +93,7 @@ type ToolResult struct {
 	Code       commonv1.Code `json:"-"`
 	// IsDenied is true if policy or the agent's rights deny the call.
 	IsDenied bool `json:"-"`
-	// Waiting describes what the call waits for. It is nil if the call does not wait.
+	// Waiting describes the approval that the call needs. It is nil if the call does not wait.
 	Waiting *wasmagentv1.Waiting `json:"-"`
 }
 
@@ -119,7 +119,7 @@ var outcomeUnknown = enum.Name(commonv1.Code_CODE_OUTCOME_UNKNOWN)
 
 var errDenied = errors.New("policy denied a call, and the agent's manifest has stop_on_denial")
 
-// Principal returns the principal with which the agent makes calls, including its chain.
+// Principal returns the principal of the agent's calls, including its chain.
 func (s *Spec) Principal() *identityv1.Principal {
 	p := &identityv1.Principal{
 		Tenant: s.Creator.GetTenant(), Subject: Subject(s.Creator.GetTenant(), s.ID), Agent: s.Guest,

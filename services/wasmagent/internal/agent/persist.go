@@ -39,8 +39,8 @@ type journal struct {
 	head           *wasmstorev1.Head
 	storedPosition int64
 	waiting        []*wasmstorev1.StoredEvent
-	// inventory lists the stored parts of the agent according to the journal; nil if the journal has no STORED event.
-	// isChecked is true if this process has read and checked the whole journal.
+	// inventory lists the stored parts of the agent according to the journal. It is nil if the journal has no STORED
+	// event. isChecked is true if this process has read and checked the whole journal.
 	inventory *inventory.Inventory
 	isChecked bool
 }
@@ -57,8 +57,8 @@ func lifecycleEvent(next *state, caller Caller, message string) *wasmagentv1.Eve
 	return &wasmagentv1.Event{Epoch: int32(next.epoch), Kind: wasmagentv1.EventKind_EVENT_KIND_LIFECYCLE, State: next.status, Message: message, Actor: caller.Subject}
 }
 
-// beginsEpoch marks an event as the first of a new epoch. start is the earlier journal position from which the epoch
-// continues; nil if the epoch does not continue from an earlier position.
+// beginsEpoch marks an event as the first event of a new epoch. start is the earlier journal position from which the
+// epoch continues, or nil if the epoch does not continue from an earlier position.
 func beginsEpoch(e *wasmagentv1.Event, next *state, start *wasmstorev1.Head) *wasmagentv1.Event {
 	e.ModuleDigest, e.MeterVersion, e.FromEpoch, e.FromSequence = next.module, wasmmeter.MeterVersion, start.GetEpoch(), start.GetSequence()
 	return e
@@ -157,8 +157,8 @@ func Open(ctx context.Context, row *store.Row, deps Deps, mayRun bool) (*Agent, 
 	return a, err
 }
 
-// approvalElsewhere returns the approval for which a turn in another process waits, according to the journal. It
-// returns nil if the turn does not wait for an approval.
+// approvalElsewhere returns the approval of a turn that waits in another process, according to the journal. It returns
+// nil if the turn does not wait for an approval.
 func (a *Agent) approvalElsewhere(ctx context.Context) (*wasmagentv1.Waiting, error) {
 	last, err := a.Store.Last(ctx, a.ID)
 	e := last.GetEvent()
@@ -253,8 +253,8 @@ func (a *Agent) undoAbandoned(ctx context.Context, reason string) error {
 	return errors.Join(err, a.Store.RemoveUnusedStates(ctx, a.savedRecord))
 }
 
-// approvalAfter returns the id of the approval for which a turn waits after an event. before is the id of the approval
-// for which the turn waited before the event. An empty id means that the turn does not wait.
+// approvalAfter returns the id of the approval that a turn waits for after an event. before is the id before the event.
+// An empty id means that the turn does not wait.
 func approvalAfter(e *wasmagentv1.Event, before string) string {
 	switch e.GetKind() { //nolint:exhaustive // the others neither begin nor end a wait
 	case wasmagentv1.EventKind_EVENT_KIND_PARKED:

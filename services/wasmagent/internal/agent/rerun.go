@@ -59,7 +59,7 @@ func (r *rerun) addEvent(ctx context.Context, next *wasmstorev1.StoredEvent) err
 	return nil
 }
 
-// process processes an event. next is the event after it; nil at the end of the journal.
+// process processes an event. next is the event after it, or nil at the end of the journal.
 func (r *rerun) process(ctx context.Context, e, next *wasmstorev1.StoredEvent) (err error) {
 	switch event := e.GetEvent(); event.GetKind() { //nolint:exhaustive // events of other kinds do not concern the guest
 	case wasmagentv1.EventKind_EVENT_KIND_LIFECYCLE:

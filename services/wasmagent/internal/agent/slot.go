@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/worker"
 )
 
-// queueProgressInterval is the interval at which the caller of a prompt gets progress while the prompt waits for a
-// slot. The gateway extends the deadline of a call that reports progress.
+// queueProgressInterval is the interval of progress messages to the caller of a prompt that waits for a slot. The
+// gateway extends the deadline of a call that reports progress.
 const queueProgressInterval = 10 * time.Second
 
 // acquireSlot waits for a slot in which the guest can run. hadSlot is true if the turn had a slot before.

@@ -45,7 +45,8 @@ type state struct {
 	todos        []*wasmagentv1.Todo
 	files        *files.Files
 	usage        usage
-	// sequence is the number of the newest envelope that the guest got, counted from 1. It is 0 before the first envelope.
+	// sequence is the number of the newest envelope that the guest has received, counted from 1. It is 0 before the
+	// first envelope.
 	sequence int64
 	// module is the digest of the guest's module. memory is the snapshot of the guest, or nil before its first turn.
 	module string

@@ -28,8 +28,8 @@ const (
 	maxResultBytes = 256 << 10
 	// maxTurnEventBytes bounds the total size of one turn's events, in bytes.
 	maxTurnEventBytes = 32 << 20
-	// flushInterval is the maximum time for which events of a turn are buffered before they are stored, and
-	// maxWaitingEvents is the maximum number of buffered events. Readers of the journal see only stored events.
+	// flushInterval is the maximum time that events of a turn are buffered before they are stored, and maxWaitingEvents
+	// is the maximum number of buffered events. Readers of the journal see only stored events.
 	flushInterval    = time.Second
 	maxWaitingEvents = 64
 	// maxPrintedBytes is the maximum size of the guest's output that the journal records per turn, in bytes. The output
@@ -57,8 +57,7 @@ type turn struct {
 	modelMissing bool
 	// stateBefore is the state to which the agent returns if the turn is undone.
 	stateBefore state
-	// waiting describes what the turn waits for. It is nil if the turn does not wait. The agent's mutex guards this
-	// field.
+	// waiting is the reason why the turn waits, or nil if it does not wait. The agent's mutex guards this field.
 	waiting *wasmagentv1.Waiting
 	// approval is the id of the approval for which the turn waits. It is empty if the turn does not wait for an
 	// approval.

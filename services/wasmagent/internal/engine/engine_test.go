@@ -130,8 +130,7 @@ func TestStep_EndlessWorkEnds(t *testing.T) {
 	}
 }
 
-// Case W7. A guest that makes many host calls without a loop ends as soon as its fuel is used up, before the end of its
-// code.
+// Case W7. A guest makes many host calls without a loop. It ends when its fuel is used up, before the end of its code.
 func TestStep_HostCallsUseFuel(t *testing.T) {
 	t.Parallel()
 	write := guesttest.Concat(guesttest.I32(1), guesttest.I32(0), guesttest.I32(1), guesttest.I32(16), guesttest.Code{0x10, 0, 0x1a})

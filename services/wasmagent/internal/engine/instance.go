@@ -23,7 +23,7 @@ import (
 const fuelPerRefill = 100_000
 
 // longestTimeSlice is the maximum time slice of a guest, even if only a few guests are running. It is short because
-// another guest needs several time slices for each of its envelopes.
+// another guest needs several time slices for each envelope, and waits for each of them.
 const longestTimeSlice = 250 * time.Microsecond
 
 // Limits bound an instance. The zero value allows nothing.
@@ -231,7 +231,7 @@ func (in *Instance) run(fuel int64, part func() error) (used int64, err error) {
 	return min(used, fuel), in.failed
 }
 
-// traceMarkers contains the strings with which stack traces begin in errors from the runtime. guestError removes the
+// traceMarkers contains the strings that begin the stack traces in errors from the runtime. guestError removes the
 // stack traces.
 var traceMarkers = []string{" (recovered by wazero)", "\nwasm stack trace:", "\n\nGo runtime stack trace:", "\ngoroutine "}
 

@@ -79,7 +79,7 @@ type Provider struct {
 // Price is the price of a model, in US dollars per million tokens, as decimal digits with an optional fraction.
 type Price struct{ Input, Output string }
 
-// minScrubbedKey is the minimum length of a provider's key, in bytes, for which the key is removed from answers.
+// minScrubbedKey is the minimum length of a provider's key, in bytes. Shorter keys are not removed from answers.
 const minScrubbedKey = 16
 
 // Models is the set of configured models. It is safe for concurrent use.

@@ -326,8 +326,8 @@ func TestAsk_AcceptsCallsInAllForms(t *testing.T) {
 	}
 }
 
-// An error event in a stream is returned as a failure of the right kind, in each form in which providers send error
-// events.
+// Providers send error events in several forms. For each form, the error event is returned as a failure of the right
+// kind.
 func TestAsk_ReturnsErrorsInStreams(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {

@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	// archiveLifetime is the time for which an archive is stored after the last request for it.
+	// archiveLifetime is the time that an archive is stored after the last request for it.
 	archiveLifetime = 10 * time.Minute
 	// maxArchives is the maximum number of stored archives in total, and maxOwnArchives is the maximum number per person.
 	maxArchives    = 16

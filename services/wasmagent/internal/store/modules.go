@@ -15,8 +15,8 @@ import (
 )
 
 const (
-	// moduleDays is the number of days for which an unused module is kept after the last day on which it was the
-	// current module of its guest.
+	// moduleDays is the number of days that an unused module is kept after the last day on which it was the current
+	// module of its guest.
 	moduleDays = 7
 	// modulePage is the number of agents that are read at a time to find the modules in use.
 	modulePage = 200

@@ -11,7 +11,7 @@ type bodyWriter struct {
 	scope
 	// budget is the index of the local that contains the budget. temp is the index of the first of two temporary locals.
 	budget, temp uint32
-	// frame is the size of the function's stack frame, in units.
+	// frame is the size of the function's stack frame, in units of stackUnit bytes.
 	frame int64
 	// savedGlobals describes the globals in which locals are saved, which follow the fuel global. Each element is the
 	// index of the global's kind in savedKinds. numbers contains the indexes of the globals, by kind. Globals are added

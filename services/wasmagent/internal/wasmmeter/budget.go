@@ -87,7 +87,7 @@ func (l layout) putTypes(out []byte) []byte {
 
 func (l layout) refill() uint32 { return l.imports() }
 
-// guestIndex returns the index with which the guest's code calls a function: the wrapper of an import, or the guest's
+// guestIndex returns the index of a function for calls by the guest's code: the wrapper of an import, or the guest's
 // own function.
 func (l layout) guestIndex(f uint32) uint32 {
 	if f < l.imports() {
@@ -98,8 +98,8 @@ func (l layout) guestIndex(f uint32) uint32 {
 
 func (l layout) refillWrapper() uint32 { return 1 + uint32(len(l.m.typeOf)) + l.imports() }
 
-// hostIndex returns the index of a function without the budget: an import itself, or the wrapper with which the host
-// calls a function of the guest.
+// hostIndex returns the index of a function for calls without the budget: an import itself, or the wrapper for calls by
+// the host.
 func (l layout) hostIndex(f uint32) uint32 {
 	if f < l.imports() {
 		return f

@@ -174,8 +174,8 @@ func (r *reader) funcType() (t FuncType) {
 	return t
 }
 
-// size reads the limits of a memory or a table. maxInitial bounds the initial size, and formatMax is the largest
-// maximum size that the format allows.
+// size reads the limits of a memory or a table. maxInitial bounds the initial size, and formatMax bounds the maximum
+// size.
 func (r *reader) size(what string, maxInitial, formatMax uint32) (s Size) {
 	s.HasMax = r.flag()
 	if s.Min = r.u32(); s.Min > maxInitial {

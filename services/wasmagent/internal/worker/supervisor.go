@@ -21,7 +21,7 @@ const (
 	// exceeds the timeout is killed.
 	healthInterval = time.Second
 	healthTimeout  = 5 * time.Second
-	// firstPause and longestPause are the minimum and the maximum delay before a worker is restarted that has ended
+	// firstPause and longestPause are the minimum and the maximum delay before a restart of a worker that has ended
 	// without starting an instance. The delay doubles each time.
 	firstPause, longestPause = 50 * time.Millisecond, 5 * time.Second
 	// capacityPollInterval is the interval at which a waiting call checks for capacity while all workers are full.
