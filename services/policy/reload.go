@@ -11,8 +11,8 @@ import (
 )
 
 const (
-	// rescanInterval is the interval at which the documents are read. They are compared by content, because a file may
-	// be changed in place, by an atomic rename, or by the links of a Kubernetes ConfigMap.
+	// rescanInterval is the interval at which the documents are read. Documents are compared by content, so that every
+	// kind of change is detected: a write in place, an atomic rename, and changed links of a Kubernetes ConfigMap.
 	rescanInterval = 500 * time.Millisecond
 	// maxRejected is the maximum number of findings about documents that do not load. It is limited because each
 	// watcher gets the findings with every heartbeat.

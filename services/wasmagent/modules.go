@@ -59,7 +59,7 @@ func (s *Service) compileGuest(ctx context.Context, name string) (digest string,
 }
 
 // compileModule makes sure that a module is compiled. It compiles one module at a time, and calls read only if the
-// module has to be compiled.
+// module is not compiled yet.
 func (s *Service) compileModule(ctx context.Context, digest string, read func() ([]byte, error)) error {
 	select {
 	case s.compiling <- struct{}{}:

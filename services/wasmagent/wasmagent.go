@@ -29,8 +29,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/worker"
 )
 
-// WorkerMain runs the worker and never returns if the program was started as a worker. Otherwise it returns at once.
-// The main function of each program that contains this service must call WorkerMain first.
+// WorkerMain returns at once, unless the program was started as a worker. In that case, WorkerMain runs the worker and
+// never returns. The main function of each program that contains this service must call WorkerMain first.
 func WorkerMain() { worker.Main() }
 
 const (

@@ -62,7 +62,7 @@ const (
 }`
 )
 
-// writeReport returns a report on the notes, with at most top words.
+// writeReport returns a report on the notes. top is the maximum number of words in the report's list of frequent words.
 func writeReport(ctx context.Context, notes []note, top int, tell progressFunc) (report, error) {
 	counts := map[string]int{}
 	sum := fnv.New64a()

@@ -46,17 +46,17 @@ var (
 	ErrNotStored = errors.New("agents can't be stored now")
 	// ErrTurnLost replaces [ErrUnavailable] or [ErrNotStored] if the turn has made calls, which can't be undone.
 	ErrTurnLost = errors.New("the turn was undone, except for the calls that it made: agents can't be run now")
-	// ErrTodosInvalid means that a todo list is invalid, and ErrTodosFull that it has too many entries.
+	// ErrTodosInvalid means that a todo list is invalid. ErrTodosFull means that it has too many entries.
 	ErrTodosInvalid = errors.New("is not a valid todo list")
 	ErrTodosFull    = fmt.Errorf("a todo list has at most %d entries", maxTodos)
-	// ErrSnapshotUnknown means that the agent does not have the snapshot, and ErrSnapshotsFull that it has the maximum
-	// number of snapshots.
+	// ErrSnapshotUnknown means that the agent does not have the snapshot. ErrSnapshotsFull means that the agent has the
+	// maximum number of snapshots.
 	ErrSnapshotUnknown = errors.New("the agent has no such snapshot")
 	ErrSnapshotsFull   = fmt.Errorf("the agent has the maximum of %d snapshots", maxSnapshots)
 	// ErrJournalTooLarge means that the agent's journal is too large to be copied to a fork.
 	ErrJournalTooLarge = fmt.Errorf("the agent can't be forked: its journal has more than %d MiB", maxForkedJournal>>20)
-	// ErrGrantUnknown means that the agent does not have the grant, and ErrGrantsFull that it has the maximum number of
-	// grants.
+	// ErrGrantUnknown means that the agent does not have the grant. ErrGrantsFull means that the agent has the maximum
+	// number of grants.
 	ErrGrantUnknown = errors.New("the agent has no such grant")
 	ErrGrantsFull   = fmt.Errorf("the agent has the maximum of %d grants: withdraw some", maxGrants)
 	// ErrStateDiffers means that the stored agent differs from its journal.
@@ -69,8 +69,7 @@ var (
 type Limits struct {
 	// Memory bounds the memory of the guest, in bytes.
 	Memory int64
-	// Fuel, Effects and Deadline apply to each turn. The time during which the turn waits does not count towards the
-	// deadline.
+	// Fuel, Effects and Deadline apply to each turn. The time that a turn waits does not count towards its deadline.
 	Fuel     int64
 	Effects  int
 	Deadline time.Duration

@@ -88,7 +88,7 @@ type ToolResult struct {
 	HasRun  bool       `json:"-"`
 	// Retryable is true if the same call may succeed later.
 	Retryable bool `json:"-"`
-	// DecisionID is the id of the gateway's decision, and Code the code of its refusal. Both may be empty.
+	// DecisionID is the id of the gateway's decision, and Code is the code of its refusal. Both may be empty.
 	DecisionID string        `json:"-"`
 	Code       commonv1.Code `json:"-"`
 	// IsDenied is true if policy or the agent's rights deny the call.

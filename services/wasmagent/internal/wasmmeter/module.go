@@ -37,7 +37,7 @@ type FuncType struct{ Params, Results []ValueType }
 
 func (t FuncType) values() int { return len(t.Params) + len(t.Results) }
 
-// An Import is a function that the host has to supply.
+// An Import is a function that the host must supply.
 type Import struct {
 	Module, Name string
 	Type         FuncType

@@ -32,7 +32,7 @@ var order = [...]int{
 	exportSection: 7, startSection: 8, elementSection: 9, dataCountSection: 10, codeSection: 11, dataSection: 12,
 }
 
-// Parse parses a module. It does not check the types of operands, so the engine still has to validate the result. The
+// Parse parses a module. It does not check the types of operands, so the engine must still validate the result. The
 // caller must not modify text afterwards. Errors: [ErrMalformed], [ErrUnsupported], [ErrLimitExceeded].
 func Parse(text []byte) (*Module, error) {
 	if len(text) > maxSize {

@@ -33,8 +33,8 @@ const maxMessage = 128 << 20
 
 const workerArgument = "wasm-worker"
 
-// Main runs the worker and never returns if the program was started as a worker. Otherwise it returns at once. The main
-// function must call Main first.
+// Main returns at once, unless the program was started as a worker. In that case, Main runs the worker and never
+// returns. The main function of the program must call Main first.
 func Main() {
 	if len(os.Args) != 4 || os.Args[1] != workerArgument {
 		return
