@@ -169,7 +169,8 @@ func receive(stream reportStream) (tools []*policyv1.ToolDefinition, err error) 
 func (s *Service) report(ctx context.Context, server string, r catalog.Report) ([]catalog.State, error) {
 	settings := s.settings(server)
 	duplicate := catalog.FindDuplicate(r.Tools)
-	if duplicate != "" && r.To != "" { // only the session that received this list is refused, and the server is not quarantined
+	// A list for one session is refused for that session only, and the server is not quarantined.
+	if duplicate != "" && r.To != "" {
 		return nil, fmt.Errorf("%w: %q", errDuplicateTool, duplicate)
 	}
 	if before := s.active.Load().catalog.servers[server]; before != nil && duplicate == "" {

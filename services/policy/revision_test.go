@@ -149,7 +149,7 @@ func TestWatchRevision_SendsTheRevisionThenHeartbeatsAndChanges(t *testing.T) {
 	t.Parallel()
 	runReload(t, oneDocument(allowDocument), func(r *reloadFixture) {
 		heard := newWatchStream[policyv1.WatchRevisionResponse](r.Context())
-		go func() { _ = r.svc.WatchRevision(new(policyv1.WatchRevisionRequest), heard) }() // WatchRevision returns when the test ends
+		go func() { _ = r.svc.WatchRevision(new(policyv1.WatchRevisionRequest), heard) }() // ends with the test
 		synctest.Wait()
 		if got := heard.messages(); len(got) != 1 || got[0].after != 0 || got[0].message.GetRevision().GetId() != r.revision().GetRevision().GetId() {
 			r.Fatalf("the first message is %v", got)

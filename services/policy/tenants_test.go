@@ -113,7 +113,7 @@ func TestFindings_AreWithheldFromPeopleOfAnotherTenant(t *testing.T) {
 				ctx = authn.WithCaller(ctx, tt.caller)
 			}
 			heard := newWatchStream[policyv1.WatchRevisionResponse](ctx)
-			go func() { _ = r.svc.WatchRevision(new(policyv1.WatchRevisionRequest), heard) }() // WatchRevision returns when the test ends
+			go func() { _ = r.svc.WatchRevision(new(policyv1.WatchRevisionRequest), heard) }() // ends with the test
 			synctest.Wait()
 			found := heard.messages()[0].message.GetRevision().GetRejected()
 			if len(found) != 1 {

@@ -325,7 +325,7 @@ func (s *Service) renewLeases(ctx context.Context) {
 			switch earlier, found := outdated[a.ID]; {
 			case err != nil || version <= now:
 				delete(outdated, a.ID)
-			case found && earlier == now: // not a pending commit of this process, because it would have completed since the last check
+			case found && earlier == now: // a pending commit would have completed since the last check
 				delete(outdated, a.ID)
 				a.Invalidate()
 			default:

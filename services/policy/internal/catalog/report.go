@@ -273,7 +273,7 @@ func (w *reportRun) reserve(s *Server, l ListedTool) bool {
 	}
 	stops := waits == 0 || w.To == "" && !t.StoppedByChange()
 	switch {
-	case t != nil && t.has(Accepted) && stops: // without this definition the tool would not be stopped, so it is always stored
+	case t != nil && t.has(Accepted) && stops: // this definition stops the tool, so it is always stored
 	case !known && len(s.Tools)+w.added >= MaxTools, w.waiting+len(l.Text)+overhead > MaxWaitingBytes,
 		waits >= MaxWaiting, t != nil && len(t.Definitions) >= MaxDefinitions && oldestRemovable(t) < 0:
 		return false

@@ -17,7 +17,8 @@ var (
 // parseHost returns the host of a URL if RFC 3986 and the WHATWG standard agree on the host. The result is a name in
 // lower case and ASCII without a final dot, or an IP address without brackets.
 func parseHost(text string) (string, error) {
-	if len(text) > 4*maxHost { // a letter has up to four bytes, and longer names would take too long, because conversion takes quadratic time
+	// A letter has up to four bytes. Longer names are refused because the conversion takes quadratic time.
+	if len(text) > 4*maxHost {
 		return "", errHostForm
 	}
 	if inner, ok := strings.CutPrefix(text, "["); ok {

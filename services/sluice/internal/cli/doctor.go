@@ -180,7 +180,8 @@ func checkExpiry(of string, leaf *x509.Certificate, now time.Time) checkResult {
 
 func (t *tool) checkMesh(h roleAnswers) (out []checkResult) {
 	if h.gatewayErr != nil {
-		out = append(out, checkResult{State: stateProblem, Subject: "mesh", Result: h.gatewayErr.Error()}) // the error contains the advice
+		// The error contains the advice.
+		out = append(out, checkResult{State: stateProblem, Subject: "mesh", Result: h.gatewayErr.Error()})
 	}
 	for _, r := range h.roles {
 		if serving := healthv1.HealthCheckResponse_SERVING.String(); r.Error != "" || r.Status != serving {

@@ -71,7 +71,7 @@ func TestCommands_EscapeHostileTexts(t *testing.T) {
 						if i := strings.IndexFunc(printed, func(r rune) bool { return r != '\n' && r != '\t' && !unicode.IsPrint(r) }); i >= 0 {
 							t.Errorf("%q reaches the terminal", printed[max(0, i-40):min(len(printed), i+20)])
 						}
-						if strings.Contains("\n"+printed, "\nFORGED") && name != "call" { // the content of a result may have several lines
+						if strings.Contains("\n"+printed, "\nFORGED") && name != "call" { // a result may have several lines
 							t.Errorf("a hostile text begins a line in:\n%s", printed)
 						}
 					}

@@ -78,7 +78,7 @@ func transportError(ctx context.Context, err error, hasBegun bool) error {
 		return failure
 	case errors.Is(err, errCutOff) && hasBegun:
 		return &FailureError{Kind: ErrInterrupted, MayBeCharged: true}
-	case isNet && timeout.Timeout() && (!isOp || dial.Op != "dial"): // the provider has received the question and may charge for it
+	case isNet && timeout.Timeout() && (!isOp || dial.Op != "dial"): // the provider may charge for the question
 		return &FailureError{Kind: ErrUnreachable, Message: "it did not answer in time", MayBeCharged: true}
 	case untrusted:
 		return &FailureError{Kind: ErrUnreachable, Message: "its certificate is not trusted"}

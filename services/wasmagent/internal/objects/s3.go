@@ -120,7 +120,8 @@ func OpenS3(text string) (Bucket, error) {
 func (b bucket) Write(ctx context.Context, key string, data []byte) error {
 	_, err := b.client.PutObject(ctx, b.name, key, bytes.NewReader(data), int64(len(data)), minio.PutObjectOptions{
 		ContentType: "application/octet-stream", DisableMultipart: true,
-		DisableContentSha256: len(data) == 0, // otherwise the client sends empty objects without Content-Length, which some stores require
+		// Otherwise the client sends empty objects without Content-Length, which some stores require.
+		DisableContentSha256: len(data) == 0,
 	})
 	return err
 }
