@@ -34,7 +34,7 @@ const (
 	maxList = 3 << 20
 )
 
-// errPageToken means that a page token was not returned by this list.
+// errPageToken means that the page token of a request was not returned by an earlier request.
 var errPageToken = errors.New("page_token: this list has returned no such token")
 
 // errNoDecision means that this gateway has no record of a decision.
@@ -256,7 +256,7 @@ func matchesFilter(r *journal.Record, f *gatewayv1.DecisionFilter) bool {
 	}
 }
 
-// toStatus maps this service's errors to gRPC codes. It is the only function that does so.
+// toStatus maps this service's errors to gRPC codes.
 func toStatus(err error) error {
 	if refused, ok := errors.AsType[refusedError](err); ok {
 		code := codes.InvalidArgument

@@ -44,7 +44,7 @@ func Build(ctx context.Context, mesh app.Mesh) (rpc.Service, error) {
 	}
 	peers := make(map[string]healthv1.HealthClient)
 	for _, role := range authn.Roles() {
-		if role == authv1.Role_ROLE_GATEWAY || role == authv1.Role_ROLE_POLICY { // the policy role is monitored through its revision
+		if role == authv1.Role_ROLE_GATEWAY || role == authv1.Role_ROLE_POLICY { // the policy lease shows whether the policy role serves
 			continue
 		}
 		conn, err := mesh.Conn(role)

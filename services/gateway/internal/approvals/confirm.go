@@ -17,9 +17,9 @@ import (
 
 const (
 	// maxShown is the maximum size of a call that is shown to an agent's user, in bytes. Some clients truncate longer
-	// texts, and users cannot confirm text that they do not see.
+	// texts, and users cannot confirm what they do not see.
 	maxShown = 8 << 10
-	// answerTimeout limits how long submitting an answer to the approval service may take.
+	// answerTimeout is the timeout for the submission of an answer to the approval service.
 	answerTimeout = 5 * askTimeout
 )
 

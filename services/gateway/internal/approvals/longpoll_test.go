@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/meters"
 )
 
-// unusedService is an approval service that a test never calls.
+// unusedService is an approval service that the tests do not call.
 type unusedService struct {
 	approvalv1.ApprovalServiceClient
 }
