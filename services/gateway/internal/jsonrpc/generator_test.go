@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// generator generates messages that parsers may read in two ways, and some messages that no parser accepts.
+// generator generates messages that two parsers may read differently, and some messages that no parser accepts.
 type generator struct{ *rand.Rand }
 
 // one returns one of the values at random.
@@ -15,7 +15,7 @@ func one[T any](d generator, of ...T) T { return of[d.IntN(len(of))] }
 // rarely returns true in one of n cases.
 func (d generator) rarely(n int) bool { return d.IntN(n) == 0 }
 
-// message generates a message that is broken at random positions.
+// message generates a message with faults at random positions.
 func (d generator) message() []byte {
 	members := []string{
 		d.member("jsonrpc", d.pick(`"2.0"`, 60, `"2.\u0030"`, `2.0`, `"1.0"`, `null`)),
@@ -45,7 +45,7 @@ func (d generator) message() []byte {
 	return text
 }
 
-// pick returns the usual text in n of n+1 cases, and otherwise one of the other texts.
+// pick returns usual in n of n+1 cases, and otherwise one of others.
 func (d generator) pick(usual string, n int, others ...string) string {
 	if !d.rarely(n + 1) {
 		return usual
@@ -69,7 +69,7 @@ func (d generator) member(key, value string) string {
 	return d.space() + d.spelled(key) + d.space() + d.pick(":", 800, "=", "::", "") + d.space() + value
 }
 
-// spelled returns a key as JSON. Only some parsers take some of the spellings for the same key.
+// spelled returns a key as JSON, sometimes in a spelling that only some parsers take for the same key.
 func (d generator) spelled(key string) string {
 	if !d.rarely(90) {
 		return `"` + key + `"`
@@ -153,7 +153,7 @@ func (d generator) arguments() string {
 	return d.pick(d.object(3), 20, "null", "[]", `"{}"`, "1")
 }
 
-// key generates a key of arguments, including keys with a special meaning in some programming language.
+// key generates a key for arguments. Some keys have a special meaning in a programming language.
 func (d generator) key() string {
 	return one(d, "a", "b", "path", "name", "method", "id", "__proto__", "constructor", "toString", "0", "10", "é", "e\u0301", "ключ", "𝄞", "\uffff", "\u212a", "x y", "length", "-1", "null", "key", "KEY")
 }

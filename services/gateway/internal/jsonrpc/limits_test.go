@@ -33,7 +33,7 @@ func measure(t *testing.T, raw string) (depth, tokens int) {
 // Case P11. Checks that a message with too many levels of nesting is refused.
 func TestParse_DepthIsLimited(t *testing.T) {
 	t.Parallel()
-	// nest returns nested values that alternate between the forms.
+	// nest returns values with the given number of levels, which alternate between the forms.
 	nest := func(levels int, forms ...string) string {
 		raw := "1"
 		for level := range levels {
@@ -55,7 +55,7 @@ func TestParse_DepthIsLimited(t *testing.T) {
 	}
 	for _, position := range places {
 		for _, form := range forms {
-			// The innermost brackets of a form may be nested one level deeper than the value.
+			// The innermost brackets in a form may be one level deeper than the value.
 			levels := 64 - position.above
 			for {
 				raw := strings.Replace(position.raw, "_}", nest(levels, form...)+"}", 1)
@@ -169,7 +169,8 @@ func TestParse_SizeIsLimited(t *testing.T) {
 	}
 }
 
-// Case P11. TestParse_HostileInputNeedsLittleMemory is not parallel, because it counts allocations of all goroutines.
+// Case P11. TestParse_HostileInputNeedsLittleMemory is not parallel, because it counts the allocations of all
+// goroutines.
 func TestParse_HostileInputNeedsLittleMemory(t *testing.T) {
 	keys := make([]string, 100_000)
 	for i := range keys {

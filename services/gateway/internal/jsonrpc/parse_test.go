@@ -15,7 +15,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 )
 
-// Codes that many test cases share.
+// Codes that several tests use.
 const (
 	dup       = commonv1.Code_CODE_JSON_DUPLICATE_KEY
 	trailing  = commonv1.Code_CODE_JSON_TRAILING
@@ -54,7 +54,7 @@ func refused(t *testing.T, cases []refusal) {
 	}
 }
 
-// codeOf returns the code with which the parser refuses raw. It returns CODE_UNSPECIFIED if the parser accepts raw.
+// codeOf returns the code with which the parser refuses raw, or CODE_UNSPECIFIED if the parser accepts raw.
 func codeOf(t *testing.T, raw string) commonv1.Code {
 	t.Helper()
 	m, err := jsonrpc.Parse([]byte(raw), jsonrpc.DefaultLimits())
@@ -104,7 +104,7 @@ func pingMeta(meta string) string { return pingWith(`{"_meta":` + meta + `}`) }
 // result returns a response whose result has the given members.
 func result(members string) string { return `{"jsonrpc":"2.0","id":1,"result":{` + members + `}}` }
 
-// toolCall returns a call of the tool "safe" with the given arguments.
+// toolCall returns a call to the tool "safe" with the given arguments.
 func toolCall(arguments string) string {
 	return `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"safe","arguments":` + arguments + `}}`
 }
@@ -128,7 +128,6 @@ var duplicateNames = []refusal{
 	{"the empty key", `{"jsonrpc":"2.0","id":1,"method":"ping","params":{"":1,"":2}}`, dup},
 	{"a key outside of ASCII, once as a surrogate pair", `{"jsonrpc":"2.0","id":1,"method":"ping","params":{"😀":1,"\ud83d\ude00":2}}`, dup}}
 
-// Case P1. Checks that an object with the same key twice is refused.
 func TestParse_DuplicateKeysAreRefused(t *testing.T) {
 	t.Parallel()
 	refused(t, duplicateNames)
@@ -205,7 +204,7 @@ var trailingBytes = []refusal{
 	{"a record separator", "\x1e" + ping, invalid},
 	{"junk before", "x" + ping, invalid}}
 
-// Case P4. Checks that a message is refused if further bytes follow it.
+// Case P4. Checks that a message is refused if other bytes than whitespace follow it.
 func TestParse_TrailingBytesAreRefused(t *testing.T) {
 	t.Parallel()
 	refused(t, trailingBytes)
@@ -219,7 +218,6 @@ var batches = []refusal{
 	{"a batch in a batch", "[[" + toolCall(`{}`) + "]]", batch},
 	{"cut off", "[", batch}}
 
-// Case P5. Checks that batches are refused.
 func TestParse_BatchesAreRefused(t *testing.T) {
 	t.Parallel()
 	refused(t, batches)
@@ -321,7 +319,7 @@ func TestParse_ArgumentsMustBeAnObject(t *testing.T) {
 	}
 }
 
-// Case P8. Checks that numbers that are not finite, and integers outside of int64, are refused.
+// Case P8. Checks that a number is refused if it is not finite, or if it is an integer that does not fit into int64.
 func TestParse_NumbersOutOfRangeAreRefused(t *testing.T) {
 	t.Parallel()
 	bad := []string{
@@ -361,8 +359,8 @@ func TestParse_NumbersOutOfRangeAreRefused(t *testing.T) {
 	accepted(t, `{"jsonrpc":"2.0","id":1,"result":{"content":{"n":1e400,"m":18446744073709551616}}}`)
 }
 
-// Case X1. Checks that numbers are limited to 64 bytes. Exact parsers, in the gateway and in servers, need time that
-// grows faster than the length of a number.
+// Case X1. Checks that numbers are limited to 64 bytes. The running time of exact parsers, in the gateway and in
+// servers, grows faster than the length of a number.
 func TestParse_NumbersAreLimitedTo64Bytes(t *testing.T) {
 	t.Parallel()
 	places := []string{
@@ -392,8 +390,8 @@ func TestParse_NumbersAreLimitedTo64Bytes(t *testing.T) {
 	}
 }
 
-// Case P8. Checks that the parser, which decides from the digits whether a number is finite, always agrees with parsing
-// the number as a float64.
+// Case P8. The parser determines from a number's digits whether the number is finite. Checks that the result always
+// agrees with parsing the number as a float64.
 func TestParse_FiniteNumbersAreThoseOfFloat64(t *testing.T) {
 	t.Parallel()
 	digits, exponents := rapid.StringMatching(`[0-9]{0,20}`), rapid.StringMatching(`[eE][+-]?(2[4-9][0-9]|3[0-3][0-9]|[0-9]{1,6})`)
