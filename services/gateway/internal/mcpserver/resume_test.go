@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// resumeStream opens a stream after the event with this id.
+// resumeStream requests the stream that continues after the event with the id last.
 func (w *testGateway) resumeStream(h http.Header, last string) httpResponse {
 	w.t.Helper()
 	back := http.Header{"Accept": {"text/event-stream"}, "Last-Event-Id": {last}}
@@ -66,7 +66,7 @@ func TestResume_LostAnswerIsContinued(t *testing.T) {
 	})
 }
 
-// A server may end the stream before its answer and expect the client to reconnect. If the server's stream can't be
+// A server ends its stream before the answer and expects the client to reconnect. If the server's stream cannot be
 // resumed, the client reconnects to the gateway and receives the messages and the answer that the gateway has.
 func TestResume_ClientReconnectsWhenTheServerDetaches(t *testing.T) {
 	t.Parallel()

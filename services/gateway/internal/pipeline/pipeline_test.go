@@ -54,7 +54,8 @@ func TestNew_FailsWhenADependencyIsMissing(t *testing.T) {
 	}
 }
 
-// The steps of an allowed call have a fixed order: verify, decide, reserve, record, send, record.
+// The steps of an allowed call have a fixed order: verify, decide, reserve, record the intent, send, record the
+// outcome.
 func TestDo_AllowedCallRuns(t *testing.T) {
 	t.Parallel()
 	w := newTestPipeline()
@@ -268,7 +269,7 @@ func TestDo_StaleTokenIsRefused(t *testing.T) {
 	}
 }
 
-// A call of a hidden tool is answered like a call of a missing tool. Only the record shows the difference.
+// A call to a hidden tool is answered like a call to a missing tool. Only the record shows the difference.
 func TestDo_HiddenToolLooksMissingExceptInItsRecord(t *testing.T) {
 	t.Parallel()
 	w := newTestPipeline()
@@ -284,7 +285,7 @@ func TestDo_HiddenToolLooksMissingExceptInItsRecord(t *testing.T) {
 	}
 }
 
-// While the ratelimit role is unavailable, a call passes if all its limits are configured to allow that.
+// While the ratelimit role is unavailable, a call is allowed if all its limits are configured to allow that.
 func TestLimits_MayAllowCallsUncounted(t *testing.T) {
 	t.Parallel()
 	for name, reserve := range map[string]func(context.Context, *ratelimitv1.ReserveLimitsRequest) (*ratelimitv1.ReserveLimitsResponse, error){

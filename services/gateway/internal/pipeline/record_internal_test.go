@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// The journal records everything that a decision says about a limit.
+// The journal records all fields of a decision's limit.
 func TestLimits_AreRecordedInFull(t *testing.T) {
 	t.Parallel()
 	said := &policyv1.RuleLimit{

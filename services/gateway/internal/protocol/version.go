@@ -15,7 +15,7 @@ import (
 // is not used, because clients must not choose the method names in records.
 const MethodProbe = "probe"
 
-// UnsupportedVersion returns the refusal of a message of a revision that is not supported.
+// UnsupportedVersion returns the refusal of a message of an unsupported revision.
 func (x *Request) UnsupportedVersion(version string) *refusal.Refusal {
 	refused := refusal.ProtocolError(commonv1.Code_CODE_PROTOCOL_VERSION, "")
 	refused.Versions = &refusal.Versions{Requested: spans.Clip(version), Supported: x.SupportedVersions()}
@@ -28,8 +28,8 @@ func (x *Request) isOutsideSession() bool {
 }
 
 // refuseVersion answers a message that checkMessage has refused. A request of a newer revision outside of a session is
-// a probe: the client wants to learn the supported revisions and then falls back to one of them. A probe is only
-// counted, not recorded as a refusal.
+// a probe: the client requests the supported revisions and then uses one of them. A probe is only counted, not recorded
+// as a refusal.
 func (x *Request) refuseVersion(ctx context.Context, why *refusal.Refusal) dispatch.Response {
 	if why.Versions == nil || !mcp.IsRevision(why.Versions.Requested) || !x.isOutsideSession() {
 		return x.Refuse(ctx, why)
