@@ -40,7 +40,7 @@ func (x *Request) refuseVersion(ctx context.Context, why *refusal.Refusal) dispa
 	return x.RefusedResponse(ctx, why)
 }
 
-// isModern reports whether the message is of 2026-07-28. The headers of initialize are ignored, because the body
+// isModern reports whether the message belongs to 2026-07-28. The headers of initialize are ignored, because the body
 // negotiates the revision.
 func (x *Request) isModern() bool {
 	head, _ := SingleHeader(x.Header, mcp.HeaderVersion)

@@ -149,7 +149,7 @@ func TestText_RoundsWaitsUp(t *testing.T) {
 	}
 }
 
-// Checks that a refusal that must not be retried contains no waiting time, and that sentences are separated.
+// Checks that a refusal that must not be retried contains no waiting time, and that its sentences are separated.
 func TestText_NamesWaitOnlyIfRetryable(t *testing.T) {
 	t.Parallel()
 	for code, want := range map[commonv1.Code]string{
