@@ -29,10 +29,10 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream/upstreamtest"
 )
 
-// soon is much longer than a call takes.
+// soon is much longer than the duration of a call.
 const soon = 30 * time.Second
 
-// field returns a field of the test's protobuf definition.
+// field returns a field for the test's protobuf definition.
 func field(name string, number int32, kind descriptorpb.FieldDescriptorProto_Type, more ...func(*descriptorpb.FieldDescriptorProto)) *descriptorpb.FieldDescriptorProto {
 	f := &descriptorpb.FieldDescriptorProto{
 		Name: &name, Number: &number, Type: &kind, Label: descriptorpb.FieldDescriptorProto_LABEL_OPTIONAL.Enum(),
@@ -300,7 +300,7 @@ func open(t *testing.T, over upstream.Transport) upstream.Conn {
 	return conn
 }
 
-// request returns a message that was accepted by package jsonrpc.
+// request returns a message that package jsonrpc has parsed.
 func request(t *testing.T, text string) upstream.Request {
 	t.Helper()
 	m, err := jsonrpc.Parse([]byte(text), jsonrpc.DefaultLimits())
@@ -315,7 +315,6 @@ func call(t *testing.T, tool, arguments string) upstream.Request {
 	return request(t, `{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"`+tool+`","arguments":`+arguments+`,"_meta":{"progressToken":"p"}}}`)
 }
 
-// A toolResult is the result of a tool call.
 type toolResult struct {
 	Content []struct {
 		Type, Text string

@@ -187,7 +187,7 @@ func (r *reflector) linked() (*protoregistry.Files, error) {
 	if err != nil {
 		return nil, errors.Join(errors.New("the server's contracts do not fit together"), err)
 	}
-	// Packages with a special meaning may be defined only by this program's files.
+	// Only this program's files may define packages with a special meaning.
 	for name := range r.files {
 		for _, reserved := range []string{"google.protobuf", "sluice", "buf.validate"} {
 			if own := r.files[name].GetPackage(); !isOurs(name) && (own == reserved || strings.HasPrefix(own, reserved+".")) {
