@@ -101,7 +101,8 @@ func TestListDecisions_SearchCanEndBetweenRecords(t *testing.T) {
 	}
 }
 
-// Checks that a caller that is already reading waits, in each of the three methods that read records, and then reads.
+// A caller is already reading. Checks that another read of the caller waits and then succeeds, for each of the three
+// methods that read records.
 func TestRead_WaitsForOtherReadsOfTheCaller(t *testing.T) {
 	t.Parallel()
 	s := newAdmin(t)

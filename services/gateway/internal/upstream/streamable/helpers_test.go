@@ -24,7 +24,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// soon is much less than the timeout of a call in these tests, and much longer than a call takes.
+// soon is much shorter than the timeout of a call in these tests, and much longer than the duration of a call.
 const soon = 5 * time.Second
 
 // webPost is one received POST.
@@ -67,14 +67,14 @@ func newWeb(t *testing.T) *web {
 	return s
 }
 
-// on sets the reply to requests with a method.
+// on sets the reply to requests with the given method.
 func (s *web) on(method string, reply webReply) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.replies[method] = reply
 }
 
-// got returns the POSTs with a method, or all POSTs if method is empty.
+// got returns the POSTs with the given method, or all POSTs if method is empty.
 func (s *web) got(method string) []webPost {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -138,7 +138,7 @@ func greet(session, version string) webReply {
 	}
 }
 
-// plain returns a reply with the given body, in which ID is replaced with the request's id.
+// plain returns a reply with the given body. ID in the body is replaced by the request's id.
 func plain(status int, kind, body string) webReply {
 	return func(w http.ResponseWriter, _ *http.Request, p webPost) {
 		w.Header().Set("Content-Type", kind)
@@ -184,7 +184,7 @@ func newHTTP(t *testing.T, url string) *streamable.Transport {
 	return s
 }
 
-// message returns a request for raw JSON, as the pipeline creates it.
+// message returns a request as the pipeline creates it, or a notification if id is empty.
 func message(method, id string) upstream.Request {
 	body := `{"jsonrpc":"2.0","id":` + id + `,"method":"` + method + `"}`
 	if id == "" {
@@ -198,7 +198,7 @@ func message(method, id string) upstream.Request {
 	return upstream.Request{Message: m}
 }
 
-// spanOf returns the span of a text in a message.
+// spanOf returns the span of a part of a message.
 func spanOf(body, part string) jsonrpc.Span {
 	start := strings.Index(body, part)
 	return jsonrpc.Span{Start: start, End: start + len(part)}

@@ -88,7 +88,7 @@ func (c *legacy) ensureStream(ctx context.Context, memory *limits.Memory) (*link
 		return nil, err
 	}
 	c.now.Store(fresh)
-	if c.closed.Load() { // Close was called while the stream was opened
+	if c.closed.Load() { // Close was called while the stream was being opened
 		fresh.end(upstream.ErrClosed)
 		return nil, upstream.ErrClosed
 	}
@@ -154,7 +154,7 @@ func (c *legacy) Listen(ctx context.Context, to upstream.Listener) error {
 	}
 }
 
-// Close implements upstream.Conn. It ends the stream and thereby the session.
+// Close implements upstream.Conn. It ends the stream and therefore the session.
 func (c *legacy) Close(context.Context) error {
 	c.closed.Store(true)
 	c.now.Load().end(upstream.ErrClosed)

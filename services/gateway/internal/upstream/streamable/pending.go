@@ -16,11 +16,11 @@ import (
 )
 
 // pendingRequest is a request without an answer. On the stream, number replaces the request's id and progress token, so
-// that a late message for one request is not mistaken for a message for another request.
+// that a late message for one request is not taken for a message for another request.
 type pendingRequest struct {
 	number int64
 	method string
-	// client and token are the raw id and progress token that the client sent. token is empty if the request has none.
+	// client and token are the raw id and progress token from the client. token is empty if the request has none.
 	client, token []byte
 	room          *limits.Memory
 	events        *queue // nil if the request has no receiver for events
@@ -54,10 +54,9 @@ func (q *queue) put(message []byte) bool {
 	}
 }
 
-// release frees the memory of a message that was received.
+// release releases the memory of a message that was received.
 func (q *queue) release(message []byte) { q.has.Drop(len(message)) }
 
-// answered is the result of a request.
 type answered struct {
 	message *jsonrpc.Answer
 	err     error
@@ -98,7 +97,7 @@ func (l *link) methodOf(id []byte) string {
 	return ""
 }
 
-// failUnreadable ends the request to which an unreadable message seems to belong, and reports whether there is such a
+// failUnreadable fails the request to which an unreadable message seems to belong, and reports whether there is such a
 // request.
 func (l *link) failUnreadable(data []byte, err error) bool {
 	s, is := jsonrpc.SketchOf(data)
@@ -112,8 +111,8 @@ func (l *link) failUnreadable(data []byte, err error) bool {
 	return l.failByLooseID(s)
 }
 
-// failByLooseID handles an answer whose id matches no request. A request fails if the id is another spelling of the
-// request's id. If the answer is an error without an id and only one request waits, that request fails. failByLooseID
+// failByLooseID handles an answer whose id matches no request. If the id is another spelling of a request's id, that
+// request fails. If the answer is an error without an id and only one request waits, that request fails. failByLooseID
 // reports whether a request has failed.
 func (l *link) failByLooseID(s jsonrpc.Sketch) bool {
 	why := upstream.ErrOtherID
@@ -135,7 +134,7 @@ func (l *link) failByLooseID(s jsonrpc.Sketch) bool {
 	return true
 }
 
-// remove removes and returns the first waiting request for which `is` returns true. It returns nil if there is none.
+// remove removes the first waiting request for which is returns true, and returns it, or nil if there is none.
 func (l *link) remove(is func(*pendingRequest) bool) *pendingRequest {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -149,9 +148,9 @@ func (l *link) remove(is func(*pendingRequest) bool) *pendingRequest {
 }
 
 // deliver queues a message for its receiver, and reports whether that succeeded. Progress is delivered to its request.
-// Any other message does not say to which request it belongs. If only one request receives events, the message is
-// delivered to that request. Otherwise it is delivered to the listener or, if there is no listener, to the first
-// request that receives events.
+// Other messages do not specify their request. If only one request receives events, the message is delivered to that
+// request. Otherwise it is delivered to the listener or, if there is no listener, to the first request that receives
+// events.
 func (l *link) deliver(m *jsonrpc.Answer) bool {
 	if m.Method == mcp.MethodProgress {
 		return l.deliverProgress(m)
@@ -172,7 +171,7 @@ func (l *link) deliver(m *jsonrpc.Answer) bool {
 	return to != nil && to.put(message)
 }
 
-// deliverProgress queues progress for its request, with the token that the client sent.
+// deliverProgress queues progress for its request, with the token from the client.
 func (l *link) deliverProgress(m *jsonrpc.Answer) bool {
 	number, err := strconv.ParseInt(string(m.ProgressToken.Of(m.Raw)), 10, 64)
 	if err != nil {
@@ -189,8 +188,8 @@ func (l *link) deliverProgress(m *jsonrpc.Answer) bool {
 	return false
 }
 
-// close refuses the server's requests that are left in the queue q, and frees the memory of q. The caller must make
-// sure that no more messages are added to q.
+// close refuses the server's requests that remain in the queue q, and releases the memory of q. The caller must ensure
+// that no more messages are added to q.
 func (l *link) close(q *queue) {
 	if q == nil {
 		return
@@ -301,8 +300,8 @@ func (w *pendingRequest) body(req upstream.Request) ([]byte, error) {
 	return body, nil
 }
 
-// notify posts a notification, or the response to a request of the server. In a cancellation, the number of the request
-// replaces the client's id. If the request has ended, the cancellation is dropped.
+// notify posts a notification, or the response to a request from the server. In a cancellation, the number of the
+// request replaces the client's id. If the request has ended, the cancellation is dropped.
 func (l *link) notify(ctx context.Context, req upstream.Request) error {
 	body := req.Body()
 	if req.Method() == mcp.MethodCancelled {
