@@ -40,7 +40,6 @@ import (
 // noConn is a connection for sessions that send no requests.
 type noConn struct{ upstream.Conn }
 
-// newAdmin returns a gateway with only a journal and sessions.
 func newAdmin(t *testing.T) *Service {
 	t.Helper()
 	log := slog.New(slog.DiscardHandler)
@@ -79,7 +78,6 @@ func (s *Service) record(t *testing.T, tenant, subject string) string {
 	return id
 }
 
-// as returns the context of a request that a person of the tenant sends.
 func as(t *testing.T, tenant string) context.Context {
 	t.Helper()
 	return authn.WithCaller(t.Context(), &authn.Caller{Person: &identityv1.Principal{Tenant: tenant, Subject: "op"}})
@@ -327,7 +325,6 @@ func TestGetStatus_ShowsUnavailableAndBusyServers(t *testing.T) {
 	}
 }
 
-// add adds a session of the tenant to the session store.
 func (s *Service) add(t *testing.T, tenant string) *session.Session {
 	t.Helper()
 	id, digest := session.NewID()

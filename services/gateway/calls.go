@@ -34,7 +34,6 @@ const (
 // errIdempotencyKey means that a request has an idempotency key, which this version does not support.
 var errIdempotencyKey = errors.New("CallToolRequest.idempotency_key is not served in this version, and the call was not made: leave it empty, and ask GetDecision what became of a call before you repeat it")
 
-// errArguments means that the arguments of a request are not a JSON object.
 var errArguments = errors.New("arguments_json is not a JSON object")
 
 // refusedError is a refusal that is returned as a gRPC error, not as an answer.
@@ -152,7 +151,6 @@ func field(dec *jsontext.Decoder, name string) jsontext.Value {
 	return nil
 }
 
-// newToolAnswer returns the answer to a CallTool request.
 func newToolAnswer(done mcpserver.Response) *gatewayv1.ToolAnswer {
 	out := &gatewayv1.ToolAnswer{Decision: decisionInfo(done), IsError: done.Refusal != nil}
 	if out.TooLarge = done.TooLarge; out.TooLarge {

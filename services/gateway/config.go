@@ -212,7 +212,6 @@ func FromFile(f *config.File, env config.Env) (Config, error) {
 	return cfg, errors.Join(errs...)
 }
 
-// serverFrom returns the configuration of a server, and an error for each reference that cannot be resolved.
 func serverFrom(f *config.File, s config.Server, env config.Env) (out Server, bad []error) {
 	out = Server{Unwrap: s.Unwrap, Timeout: s.Timeout, MaxTimeout: s.MaxTimeout}
 	switch {

@@ -220,7 +220,6 @@ func (s *Service) newTransport(name string, server Server, files map[string][]st
 	return stdio.New(cfg, deps)
 }
 
-// newMethods returns the transport to a gRPC server.
 func (s *Service) newMethods(name string, server Server) (upstream.Transport, error) {
 	cfg := grpctools.Config{Name: name, Headers: server.Headers, Secrets: server.Secrets}
 	if server.isRole() {

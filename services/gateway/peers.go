@@ -41,7 +41,6 @@ func newPeerHealth(roles map[string]healthv1.HealthClient) peerHealth {
 	return w
 }
 
-// missing returns a sentence for each role that does not serve.
 func (w peerHealth) missing() []string {
 	var why []string
 	for _, name := range slices.Sorted(maps.Keys(w)) {
@@ -52,7 +51,6 @@ func (w peerHealth) missing() []string {
 	return why
 }
 
-// run checks the roles until ctx is cancelled.
 func (w peerHealth) run(ctx context.Context) error {
 	var group errgroup.Group
 	for name, p := range w {

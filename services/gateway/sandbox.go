@@ -29,7 +29,6 @@ type Sandbox struct {
 	NoNetwork bool
 }
 
-// sandboxFrom returns the sandbox of a configuration.
 func sandboxFrom(f *config.File, s *config.StdioSandbox) Sandbox {
 	out := Sandbox{NoNetwork: s.Network != nil && !*s.Network}
 	switch s.Mode {
@@ -49,7 +48,6 @@ func sandboxFrom(f *config.File, s *config.StdioSandbox) Sandbox {
 	return out
 }
 
-// absolute returns the absolute form of a path.
 func absolute(path string) string {
 	if abs, err := filepath.Abs(path); err == nil {
 		return abs
@@ -100,7 +98,6 @@ func (c *Config) rules(name string, env config.Env, files map[string][]string) s
 	return r
 }
 
-// workRoot returns the path of the directory that contains a directory for each server.
 func (c *Config) workRoot() string { return absolute(filepath.Join(c.Data, "gateway", serversFolder)) }
 
 // ownPrograms returns the paths of the mesh's programs in the directory of this program.
@@ -212,7 +209,6 @@ func (s *Server) workFolderExceptions(files map[string][]string) []string {
 	return nil
 }
 
-// isBelow reports whether path is folder or is inside folder.
 func isBelow(path, folder string) bool {
 	rel, err := filepath.Rel(folder, path)
 	return err == nil && (rel == "." || filepath.IsLocal(rel))

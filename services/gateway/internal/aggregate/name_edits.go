@@ -88,7 +88,6 @@ func responsePlaces(method string) []namePlace {
 	}
 }
 
-// requestPlaces returns the places in a request with this method where a client names the target.
 func requestPlaces(method string) []namePlace {
 	switch method {
 	case "tools/call", "prompts/get":
@@ -200,7 +199,6 @@ type nameWalker struct {
 	add    func(jsonrpc.Edit) error
 }
 
-// value reads a value on the path to the given places.
 func (w *nameWalker) value(on []namePlace) error {
 	kind := w.dec.PeekKind()
 	switch {

@@ -46,7 +46,6 @@ func (w *nameWalker) form(field string) error {
 	return w.add(jsonrpc.Edit{Span: jsonrpc.Span{Start: end, End: end}, With: title})
 }
 
-// field marks the strings in one property of a form.
 func (w *nameWalker) field(key string) error {
 	if w.dec.PeekKind() == '{' {
 		return w.form(key)

@@ -75,7 +75,6 @@ func (k *Manager) RefuseIfEnded(ctx context.Context, a attempt.Attempt) *refusal
 	return nil
 }
 
-// attestFunc returns an [Attest] function for a call of a tool with this definition.
 func (k *Manager) attestFunc(a attempt.Attempt, definition []byte) Attest {
 	return func(ctx context.Context, approval string, n int32) (*policyv1.DecideCallResponse, *refusal.Refusal) {
 		return k.desk.Attest(ctx, a, definition, approval, n)

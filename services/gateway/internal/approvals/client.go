@@ -207,7 +207,6 @@ func (w *Client) WaitDecided(ctx context.Context, id string, q Request) (Result,
 	return w.hold(ctx, q, Result{Approval: a})
 }
 
-// get reads one of the caller's approvals.
 func (w *Client) get(ctx context.Context, id string) (*approvalv1.Approval, *refusal.Refusal) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
@@ -327,7 +326,6 @@ func isHoldOver(ctx context.Context, err error) bool {
 // isStale reports whether the approval service rejected a decision as too old.
 func isStale(err error) bool { return rpc.Reason(err) == "DECISION_STALE" }
 
-// isUnavailable reports whether the approval service is unavailable, so that a retry may succeed.
 func isUnavailable(err error) bool {
 	code := status.Code(err)
 	return code == codes.Unavailable || code == codes.DeadlineExceeded

@@ -93,7 +93,6 @@ func (w *Client) submitAnswer(ctx context.Context, q Request, id string, answer 
 	return a, last
 }
 
-// errNoPolicy means that the policy service is currently unavailable.
 var errNoPolicy = status.Error(codes.Unavailable, "policy does not decide")
 
 // callText returns the text that shows a call to the user. It is empty if the call cannot be shown completely.

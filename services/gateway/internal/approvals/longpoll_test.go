@@ -12,7 +12,6 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/meters"
 )
 
-// unusedService is an approval service that the tests do not call.
 type unusedService struct {
 	approvalv1.ApprovalServiceClient
 }

@@ -40,7 +40,6 @@ func (w *Client) translateRefusal(r *approvalv1.Refusal) *refusal.Refusal {
 	return out
 }
 
-// refusalFor returns the refusal of a call whose approval does not allow it to run.
 func refusalFor(a *approvalv1.Approval) *refusal.Refusal {
 	out := &refusal.Refusal{Code: a.GetCode(), Message: a.GetReason(), Approval: approvalTicket(a), Rule: a.GetRule(), PolicyRevision: a.GetPolicyRevision()}
 	switch out.Code { //nolint:exhaustive // every other code uses the approval's reason
@@ -70,7 +69,6 @@ func approvalTicket(a *approvalv1.Approval) *refusal.Approval {
 	return t
 }
 
-// pendingText returns the message that tells a model what to do while its call waits.
 func pendingText(a *approvalv1.Approval) string {
 	text := "a person must approve this call"
 	if why := a.GetMessage(); why != "" {

@@ -59,7 +59,6 @@ func (k *Manager) Replay(ctx context.Context, open []OpenCall) error {
 	return group.Wait()
 }
 
-// settleOpenCall settles one call according to its record in the journal.
 func (k *Manager) settleOpenCall(ctx context.Context, call journal.Record) {
 	n := outcomeReport{approval: call.ApprovalID, claim: call.DecisionID, class: call.ResultClass, reason: "the gateway ended before it sent the call", lease: anyLease}
 	var err error

@@ -80,7 +80,6 @@ func (k *Manager) cancelUnclaimed(ctx context.Context, a attempt.Attempt, reason
 	return status.Error(codes.Aborted, "the approval changes all the time")
 }
 
-// callFor returns the values by which the approvals of a call are found.
 func callFor(a attempt.Attempt) *Call {
 	return &Call{
 		Principal: a.Principal, Server: a.Server, Identity: a.Identity, Method: a.Sent.Method, Name: a.Name(),

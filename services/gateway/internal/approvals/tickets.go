@@ -69,7 +69,6 @@ func (c *Call) digest() ([32]byte, error) {
 	return digest, err
 }
 
-// add remembers an approval of a call until it expires.
 func (t *tickets) add(c Call, id string, until, now time.Time) {
 	sum, err := c.digest()
 	if err != nil {
@@ -175,5 +174,4 @@ func (w *Client) unclaimedApproval(ctx context.Context, c Call) (id string, err 
 	return "", nil
 }
 
-// errUnavailable means that the approval service did not answer.
 var errUnavailable = errors.New("the approval service did not answer")

@@ -39,7 +39,6 @@ func (d *Client) writeRecord(ctx context.Context, name string, rec *journal.Reco
 	return err
 }
 
-// newRecord returns an empty record, from the pool if possible.
 func (d *Client) newRecord() *journal.Record {
 	if rec, ok := d.blanks.Get().(*journal.Record); ok {
 		return rec

@@ -71,7 +71,6 @@ func Body(ctx context.Context, body io.ReadCloser, length int64, limit int, memo
 	return m.bytes, nil
 }
 
-// reserve ensures that the buffer has capacity for n more bytes.
 func (m *Memory) reserve(n int) error {
 	need, had := len(m.bytes)+n, cap(m.bytes)
 	if need <= had {

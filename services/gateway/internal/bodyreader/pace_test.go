@@ -12,7 +12,6 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/bodyreader"
 )
 
-// bodySender is the server side of a body.
 type bodySender struct{ *io.PipeWriter }
 
 // send writes the given number of bytes, one piece per second, and reports whether all of them were accepted.

@@ -56,7 +56,6 @@ type Cache struct {
 	received atomic.Pointer[lastMessage]
 }
 
-// epoch is a policy epoch, with the decisions that were made in it.
 type epoch struct {
 	name, revision string
 	// until is the end of the lease, or nil if there is no lease.

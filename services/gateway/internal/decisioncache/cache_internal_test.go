@@ -44,10 +44,8 @@ func newDecisions(t testing.TB) *decisions {
 	return d
 }
 
-// pass advances the clock.
 func (d *decisions) pass(t time.Duration) { d.now = d.now.after(t) }
 
-// lease grants a lease on an epoch from the current time on.
 func (d *decisions) lease(epoch string) {
 	d.applyResponse(leased(epoch), &d.now)
 }

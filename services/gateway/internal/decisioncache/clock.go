@@ -15,7 +15,6 @@ func now() instant {
 	return instant{monotonic: t.Sub(start), wall: time.Duration(t.UnixNano())}
 }
 
-// after returns the instant that is d later.
 func (i instant) after(d time.Duration) instant { return instant{i.monotonic + d, i.wall + d} }
 
 // reaches reports whether at least one clock of i has reached end.

@@ -109,7 +109,6 @@ func (d *Cache) applyResponse(resp *policyv1.LeaseRevisionResponse, requested *i
 	return changed
 }
 
-// forgetIdle periodically removes the decisions of idle principals.
 func (d *Cache) forgetIdle(ctx context.Context) {
 	tick := time.NewTicker(idleAfter / 4)
 	defer tick.Stop()
@@ -161,7 +160,6 @@ func (a *leaseStream) run(ctx context.Context) {
 	}
 }
 
-// noteResponse records that a response was applied, and whether it has changed the epoch.
 func (a *leaseStream) noteResponse(resp *policyv1.LeaseRevisionResponse, changed bool) {
 	a.applied.Store(resp.GetNumber())
 	if changed {

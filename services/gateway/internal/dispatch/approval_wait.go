@@ -24,7 +24,6 @@ const WaitTool = `{"name":"` + mcp.ToolApprovalWait + `","title":"Wait for an ap
 	`"outputSchema":{"type":"object","properties":{"id":{"type":"string"},"state":{"type":"string"},"tool":{"type":"string"},"expiresAt":{"type":"string"},"deniedUntil":{"type":"string"}},"required":["id","state","tool"]},` +
 	`"annotations":{"readOnlyHint":true,"destructiveHint":false,"idempotentHint":true,"openWorldHint":false}}`
 
-// approvalState is the structuredContent of the tool's result.
 type approvalState struct {
 	ID    string `json:"id"`
 	State string `json:"state"`

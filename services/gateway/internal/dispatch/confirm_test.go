@@ -51,7 +51,6 @@ func TestConfirm_AnswerAtTheLastMomentCounts(t *testing.T) {
 	}
 }
 
-// disconnectedContext returns the context of an answer whose client has disconnected.
 func disconnectedContext(t *testing.T) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -59,7 +58,6 @@ func disconnectedContext(t *testing.T) context.Context {
 	return ctx
 }
 
-// newClientAnswer returns a client's answer to the request id, with the given result.
 func newClientAnswer(t *testing.T, id, result string) *jsonrpc.Message {
 	t.Helper()
 	m, err := jsonrpc.Parse([]byte(`{"jsonrpc":"2.0","id":"`+id+`","result":`+result+`}`), jsonrpc.DefaultLimits())
@@ -79,7 +77,6 @@ func newExchange(ctx context.Context, sink dispatch.Sink) *dispatch.Exchange {
 	return x
 }
 
-// newFormExchange returns the exchange of a client that can show a form to its user.
 func newFormExchange(t *testing.T) *dispatch.Exchange {
 	t.Helper()
 	x := newExchange(t.Context(), nil)
@@ -87,7 +84,6 @@ func newFormExchange(t *testing.T) *dispatch.Exchange {
 	return x
 }
 
-// eventStream returns the writer for a client that reads event streams.
 func eventStream(w http.ResponseWriter) *sse.Writer {
 	return sse.NewWriter(w, http.Header{"Accept": {"application/json, text/event-stream"}})
 }

@@ -24,7 +24,6 @@ const (
 	anyAge = math.MaxInt64
 )
 
-// errNotToolList means that a server's answer to tools/list is not a valid list.
 var errNotToolList = errors.New("the server's answer is no list of tools")
 
 // reportTools reports the tools in an answer to the catalog, and returns the catalog's response. A response that is

@@ -13,7 +13,6 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/visibility"
 )
 
-// identifierOf returns the JSON member that identifies an element of the list.
 func identifierOf(field string) string {
 	switch field {
 	case "resources":

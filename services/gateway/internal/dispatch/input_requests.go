@@ -170,7 +170,6 @@ const maxElicitations = 100
 // inputID returns an unguessable request id as raw JSON.
 func inputID() []byte { return []byte(`"sluice-` + rand.Text() + `"`) }
 
-// refuseServerRequest records and returns the refusal of a request from a server.
 func (x *Exchange) refuseServerRequest(ctx context.Context, method string, code commonv1.Code, why string) *refusal.Refusal {
 	out := &refusal.Refusal{Code: code, Message: why}
 	out.ID = x.Deps.Pipeline.RecordRefusal(ctx, attempt.RefusedRequest{

@@ -48,7 +48,6 @@ func (x *Exchange) sendVendorNotification(ctx context.Context) {
 	})
 }
 
-// notifier is the [attempt.Forwarder] for notifications, which have no answers.
 type notifier struct{ to *upstream.Session }
 
 // Forward implements [attempt.Forwarder].

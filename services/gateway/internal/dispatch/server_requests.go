@@ -33,7 +33,6 @@ type serverRequests struct {
 	running sync.WaitGroup
 }
 
-// start calls run in a new goroutine.
 func (a *serverRequests) start(run func()) {
 	if a.ended == nil {
 		a.ended = make(chan struct{})
@@ -54,7 +53,6 @@ func (a *serverRequests) cancelAll() {
 // Settle cancels the server's unanswered requests, and waits for their goroutines.
 func (o *Relay) Settle() { o.serverRequests.cancelAll() }
 
-// serverRequest is one request from a server to the client.
 type serverRequest struct {
 	relay    *Relay
 	pending  *session.ClientRequest
@@ -90,7 +88,6 @@ func (o *Relay) handleServerRequest(m *jsonrpc.Answer) {
 	o.serverRequests.start(a.run)
 }
 
-// run evaluates the request, and forwards it if it is allowed.
 func (a *serverRequest) run() {
 	defer a.memory.Close()
 	defer a.pending.Close()
@@ -285,7 +282,6 @@ func (a *serverRequest) answerError(ctx context.Context, code int, text string) 
 	x.logUnsent(ctx, a.method, x.Session.Upstream.SendNotification(ctx, upstream.Refused(a.id, code, text)))
 }
 
-// logUnsent logs a message that the gateway could not send to a server.
 func (x *Exchange) logUnsent(ctx context.Context, method string, err error) {
 	if err == nil {
 		return

@@ -36,7 +36,6 @@ var ErrNeverSent = errors.New("nothing was sent")
 // ErrUnreached is wrapped by a request's error, together with ErrNeverSent, if no connection could be established.
 var ErrUnreached = errors.New("there is no connection")
 
-// neverSentError adds [ErrNeverSent] to an error.
 type neverSentError struct{ error }
 
 // Unwrap returns ErrNeverSent and the reason.
@@ -125,7 +124,6 @@ func unreached(ctx context.Context, err error) error {
 	return err
 }
 
-// exchange writes a request and reads the head of the response.
 func (c *clientConn) exchange(head *Head, fields []Field, body []byte) (*http.Response, error) {
 	head.write(c.out, fields, body)
 	if err := c.out.Flush(); err != nil { // Flush returns the first error of all writes
@@ -147,7 +145,6 @@ func (c *clientConn) exchange(head *Head, fields []Field, body []byte) (*http.Re
 	}
 }
 
-// getConn returns an idle connection, or a new one.
 func (w *Client) getConn(ctx context.Context) (*clientConn, error) {
 	for c := w.popIdle(); c != nil; c = w.popIdle() {
 		if time.Since(c.since) < idleTimeout && c.alive() {

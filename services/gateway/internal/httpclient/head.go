@@ -61,7 +61,6 @@ func (h *Head) write(to *bufio.Writer, fields []Field, body []byte) {
 	_, _ = to.Write(body)
 }
 
-// request returns the request for the transport of net/http.
 func (h *Head) request(ctx context.Context, fields []Field, body []byte) *http.Request {
 	req := h.req.Clone(ctx)
 	for _, f := range fields {

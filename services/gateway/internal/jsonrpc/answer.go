@@ -237,7 +237,6 @@ func (r *reader) checkMethod(nullID bool) error {
 	return nil
 }
 
-// isScalarID reports whether the value is a string or a number.
 func (r *reader) isScalarID(span Span) bool {
 	c := r.raw[span.Start]
 	return c == '"' || c == '-' || isDigit(c)

@@ -12,7 +12,6 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 )
 
-// answer parses raw as a message from a server.
 func answer(t *testing.T, raw string) *jsonrpc.Answer {
 	t.Helper()
 	a, err := jsonrpc.ReadAnswer([]byte(raw), jsonrpc.AnswerLimits())

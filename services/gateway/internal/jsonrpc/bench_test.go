@@ -25,7 +25,6 @@ func call(size int) []byte {
 	return []byte(b.String())
 }
 
-// fileCall returns a call whose arguments contain a text file with the given number of lines.
 func fileCall(lines int) []byte {
 	return []byte(toolCall(`{"path":"/srv/a","text":"` + strings.Repeat(`func main() { fmt.Println(\"hello, world\") } // one line of a file\n`, lines) + `"}`))
 }

@@ -106,7 +106,6 @@ func fold(dst, key []byte) []byte {
 // in lower case. A parser that ignores case treats two keys as equal if they have the same folded form.
 func Fold(key string) string { return string(fold(nil, []byte(key))) }
 
-// foldsToPrefix reports whether key begins with prefix in any case.
 func foldsToPrefix(key []byte, prefix string) bool {
 	// A character that folds to a letter takes at most three bytes.
 	key = key[:min(len(key), 3*len(prefix))]

@@ -82,7 +82,6 @@ func (m *Message) replacedValue(field int, text string, most int) string {
 	return text
 }
 
-// spans returns pointers to all spans of m.
 func (m *Message) spans() [17]*Span {
 	return [...]*Span{
 		&m.ID, &m.Params, &m.Result, &m.Error, &m.NameValue, &m.URIValue, &m.Arguments, &m.RequestID, &m.ProgressToken,

@@ -144,7 +144,6 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// checkOutgoing checks the result of m.Outgoing.
 func checkOutgoing(t *testing.T, m *jsonrpc.Message, trace jsonrpc.Trace) {
 	t.Helper()
 	sent, err := m.Outgoing(trace, nil)
@@ -238,7 +237,6 @@ func FuzzReadAnswer(f *testing.F) {
 	})
 }
 
-// checkReadAnswer compares ReadAnswer with jsontext in strict mode.
 func checkReadAnswer(t *testing.T, raw []byte) {
 	t.Helper()
 	a, err := jsonrpc.ReadAnswer(raw, jsonrpc.AnswerLimits())

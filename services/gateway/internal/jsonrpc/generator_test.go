@@ -9,13 +9,11 @@ import (
 // generator generates messages that two parsers may read differently, and some messages that no parser accepts.
 type generator struct{ *rand.Rand }
 
-// one returns one of the values at random.
 func one[T any](d generator, of ...T) T { return of[d.IntN(len(of))] }
 
 // rarely returns true in one of n cases.
 func (d generator) rarely(n int) bool { return d.IntN(n) == 0 }
 
-// message generates a message with faults at random positions.
 func (d generator) message() []byte {
 	members := []string{
 		d.member("jsonrpc", d.pick(`"2.0"`, 60, `"2.\u0030"`, `2.0`, `"1.0"`, `null`)),
@@ -64,7 +62,6 @@ func (d generator) comma() string {
 	return d.space() + d.pick(",", 500, ",,", ";", " ", "") + d.space()
 }
 
-// member generates a member with the given key, which is sometimes spelled differently.
 func (d generator) member(key, value string) string {
 	return d.space() + d.spelled(key) + d.space() + d.pick(":", 800, "=", "::", "") + d.space() + value
 }
@@ -127,7 +124,6 @@ func (d generator) params() string {
 	return "{" + strings.Join(members, d.comma()) + d.pick("", 200, ",") + "}"
 }
 
-// ref generates the reference of a completion.
 func (d generator) ref() string {
 	members := []string{d.member("type", d.pick(one(d, `"ref/prompt"`, `"ref/resource"`), 12, `"ref\/prompt"`, `"Ref/prompt"`, `null`, `"ref/tool"`))}
 	for range d.IntN(3) {
@@ -166,7 +162,6 @@ func (d generator) object(depth int) string {
 	return "{" + strings.Join(members, d.comma()) + d.pick("", 300, ",") + "}"
 }
 
-// value generates a value with at most the given nesting depth.
 func (d generator) value(depth int) string {
 	switch n := d.IntN(10); {
 	case n < 3 && depth > 0:

@@ -14,7 +14,6 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 )
 
-// measure returns the depth and the number of tokens of raw, counted with jsontext.
 func measure(t *testing.T, raw string) (depth, tokens int) {
 	t.Helper()
 	d := jsontext.NewDecoder(strings.NewReader(raw))

@@ -14,7 +14,6 @@ import (
 // parts contains the parts of a message as strings, for comparison.
 type parts map[string]string
 
-// partsOf returns all parts of m that are present.
 func partsOf(m *jsonrpc.Message) parts {
 	got := parts{"kind": m.Kind.String()}
 	text := func(key, value string) {

@@ -39,7 +39,6 @@ const maxNames = 100_000
 // objects with more keys, duplicates are found by sorting at the end of the object.
 const linearKeys = 16
 
-// key reads the key at the current position into f.
 func (s *scanner) key(f *frame) error {
 	if err := s.token(); err != nil {
 		return err

@@ -26,7 +26,6 @@ const (
 	badParams = commonv1.Code_CODE_PARAMS_INVALID
 )
 
-// ping is the smallest request.
 const ping = `{"jsonrpc":"2.0","id":1,"method":"ping"}`
 
 // A refusal is a message that the parser must refuse, and the expected code.
@@ -80,7 +79,6 @@ func refusalCode(t *testing.T, raw string, empty bool, err error) commonv1.Code 
 	return refused.Code
 }
 
-// accepted parses raw and fails the test if raw is refused.
 func accepted(t *testing.T, raw string) *jsonrpc.Message {
 	t.Helper()
 	m, err := jsonrpc.Parse([]byte(raw), jsonrpc.DefaultLimits())
@@ -90,21 +88,16 @@ func accepted(t *testing.T, raw string) *jsonrpc.Message {
 	return m
 }
 
-// request returns a request with the given params.
 func request(method, params string) string {
 	return `{"jsonrpc":"2.0","id":1,"method":"` + method + `","params":` + params + `}`
 }
 
-// pingWith returns a ping request with the given params.
 func pingWith(params string) string { return request("ping", params) }
 
-// pingMeta returns a ping request with the given _meta.
 func pingMeta(meta string) string { return pingWith(`{"_meta":` + meta + `}`) }
 
-// result returns a response whose result has the given members.
 func result(members string) string { return `{"jsonrpc":"2.0","id":1,"result":{` + members + `}}` }
 
-// toolCall returns a call to the tool "safe" with the given arguments.
 func toolCall(arguments string) string {
 	return `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"safe","arguments":` + arguments + `}}`
 }

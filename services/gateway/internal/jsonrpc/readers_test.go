@@ -90,7 +90,6 @@ func (r *reader) read(t testing.TB, texts [][]byte) (printed []string) {
 	return printed
 }
 
-// goReads returns the canonical form of a message as encoding/json reads it.
 func goReads(text []byte) string {
 	dec := json.NewDecoder(bytes.NewReader(text))
 	dec.UseNumber()

@@ -6,7 +6,6 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 )
 
-// repairState collects the repairs that [Repair] makes during a parse.
 type repairState struct {
 	// text is true while the parser is inside a value in which it replaces lone surrogates.
 	text bool

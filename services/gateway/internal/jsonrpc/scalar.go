@@ -66,7 +66,6 @@ func plainEnd(b []byte, i int) int {
 	return i
 }
 
-// escape returns the offset after the escape sequence at offset i.
 func (s *scanner) escape(i int) (int, error) {
 	if i+1 < len(s.raw) {
 		switch s.raw[i+1] {
@@ -91,7 +90,6 @@ func (s *scanner) escape(i int) (int, error) {
 	return i + 12, nil
 }
 
-// codeUnit reads an escape of the form \uXXXX at offset i.
 func codeUnit(b []byte, i int) (rune, bool) {
 	if len(b)-i < 6 || b[i] != '\\' || b[i+1] != 'u' {
 		return 0, false

@@ -38,7 +38,6 @@ type scanner struct {
 	repair *repairState
 }
 
-// A frame is the state of reading one object or array.
 type frame struct {
 	// count is the number of members or elements that have begun.
 	count int
@@ -52,12 +51,10 @@ type frame struct {
 	base int
 }
 
-// fail returns an error that refuses the message at the given offset.
 func (s *scanner) fail(code commonv1.Code, offset int, detail string) error {
 	return &Error{Code: code, Detail: detail, Offset: offset}
 }
 
-// syntax returns an error for invalid JSON at the current position.
 func (s *scanner) syntax(detail string) error {
 	if s.pos >= len(s.raw) {
 		detail = "the text ends inside the value"
@@ -82,7 +79,6 @@ func (s *scanner) begin() error {
 	return nil
 }
 
-// end checks that only whitespace follows the value.
 func (s *scanner) end() error {
 	s.space()
 	if s.pos < len(s.raw) {
@@ -138,7 +134,6 @@ func (s *scanner) token() error {
 	return nil
 }
 
-// read reads any value at the current position and returns its span.
 func (s *scanner) read() (Span, error) {
 	start := s.pos
 	err := s.value()
@@ -220,7 +215,6 @@ func (s *scanner) array() error {
 	}
 }
 
-// enter skips the opening bracket of an object or array.
 func (s *scanner) enter(f *frame) error {
 	s.depth++
 	if s.depth > s.limits.Depth {
@@ -232,7 +226,6 @@ func (s *scanner) enter(f *frame) error {
 	return err
 }
 
-// leave skips the closing bracket of an object or array.
 func (s *scanner) leave() error {
 	s.depth--
 	err := s.token()

@@ -164,7 +164,6 @@ func TestOutgoing_ReplacesCapabilities(t *testing.T) {
 	}
 }
 
-// checkReparse checks that parsing m.Raw again gives the same fields.
 func checkReparse(t *testing.T, m *jsonrpc.Message) {
 	t.Helper()
 	roomy := jsonrpc.Limits{Bytes: math.MaxInt, Depth: 70, Tokens: 11_000, KeyBytes: 256, NumberBytes: 64, IDBytes: 128}

@@ -33,7 +33,6 @@ func (p *parser) version(span Span) (string, error) {
 	return p.text(span, maxVersion, "the protocol version is not a short string")
 }
 
-// idOrAbsent refuses a value that is neither absent nor an id.
 func (p *parser) idOrAbsent(span Span) (Span, error) {
 	if span.Present() && !isID(&p.scanner, span) {
 		return Span{}, p.fail(commonv1.Code_CODE_ID_INVALID, span.Start, "this is neither a short string nor a safe integer")
@@ -41,7 +40,6 @@ func (p *parser) idOrAbsent(span Span) (Span, error) {
 	return span, nil
 }
 
-// objectOrAbsent refuses a value that is neither absent nor an object.
 func (p *parser) objectOrAbsent(span Span) (Span, error) {
 	if span.Present() && !p.isObject(span) {
 		return Span{}, p.paramFault(span, "a value that must be an object is not one")

@@ -21,7 +21,6 @@ type accountKey struct {
 	server string
 }
 
-// accountKind is the kind of an account.
 type accountKind byte
 
 const (
@@ -40,7 +39,6 @@ func (h *Owner) reader() accountKey {
 	return accountKey{what: ofPerson, who: h.Accounts.Root()}
 }
 
-// keys returns the account keys of the owner's principals and persons.
 func (h *Owner) keys() []accountKey {
 	all := h.Accounts.All()
 	keys := make([]accountKey, 0, 2*len(all))
@@ -76,7 +74,6 @@ func (a *account) available(h *Memory, last int) int {
 	return a.limit - last
 }
 
-// isPrincipalOrPerson reports whether the account belongs to a principal or a person.
 func (a *account) isPrincipalOrPerson() bool {
 	return a.key.what == ofPrincipal || a.key.what == ofPerson
 }

@@ -189,7 +189,6 @@ func (h *Memory) Grow(ctx context.Context, bytes int) error {
 	return h.budget.wait(ctx, &waiter{memory: h, bytes: bytes, granted: make(chan struct{})})
 }
 
-// maxMemory returns the maximum size of one [Memory], in bytes.
 func (l *Quotas) maxMemory() int {
 	least := min(l.Principal, l.Person, l.Server)
 	if l.Last > 0 {

@@ -20,7 +20,6 @@ import (
 
 const mib = 1 << 20
 
-// newOwner returns an owner without a person.
 func newOwner(name string) *limits.Owner {
 	return ownerFor(&identityv1.Principal{Tenant: "acme", Subject: name})
 }
@@ -29,7 +28,6 @@ func ownerFor(p *identityv1.Principal) *limits.Owner {
 	return &limits.Owner{Accounts: principal.AccountsOf(p)}
 }
 
-// ownerOfPerson returns an owner whose principal belongs to a person.
 func ownerOfPerson(h *limits.Owner, owner string) *limits.Owner {
 	who := h.Accounts.Caller()
 	return &limits.Owner{Accounts: principal.AccountsOf(&identityv1.Principal{Tenant: who.Tenant, Subject: who.Subject, Owner: owner}), Server: h.Server}

@@ -68,7 +68,6 @@ func boolean(value jsontext.Value) (jsontext.Value, *fault) {
 	return value, nil
 }
 
-// oneOf returns the check for a string that is one of the known strings.
 func oneOf(known ...string) check {
 	return func(value jsontext.Value) (jsontext.Value, *fault) {
 		decoded, err := jsontext.AppendUnquote(nil, value)
@@ -79,7 +78,6 @@ func oneOf(known ...string) check {
 	}
 }
 
-// list returns the check for an array whose elements all pass a check.
 func list(of check) check {
 	return func(value jsontext.Value) (jsontext.Value, *fault) {
 		if value.Kind() != '[' {
@@ -194,7 +192,6 @@ func eachMember(value jsontext.Value, do func(key string, raw jsontext.Value) (j
 	return closeBracket(&out, '{', '}'), nil
 }
 
-// openOrComma writes the opening bracket if out is empty, and otherwise a comma.
 func openOrComma(out *bytes.Buffer, begin byte) {
 	if out.Len() == 0 {
 		out.WriteByte(begin)
@@ -203,7 +200,6 @@ func openOrComma(out *bytes.Buffer, begin byte) {
 	out.WriteByte(',')
 }
 
-// closeBracket writes the closing bracket and returns the array or object.
 func closeBracket(out *bytes.Buffer, begin, end byte) jsontext.Value {
 	if out.Len() == 0 {
 		out.WriteByte(begin)

@@ -51,7 +51,6 @@ func newModernAllServers(t *testing.T) *testGateway {
 	return w
 }
 
-// doAllServers sends a request of 2026-07-28 to the URL of both servers.
 func (w *testGateway) doAllServers(method, name, params string) httpResponse {
 	w.t.Helper()
 	body, head := modern(method, name, params)

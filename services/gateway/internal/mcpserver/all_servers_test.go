@@ -44,7 +44,6 @@ func newAllServers(t *testing.T) *testGateway {
 	return w
 }
 
-// toolList returns a list of tools that is valid in MCP.
 func toolList(names ...string) string {
 	var tools []string
 	for _, name := range names {

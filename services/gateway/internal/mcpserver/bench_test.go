@@ -52,7 +52,6 @@ func BenchmarkCall(b *testing.B) {
 	}
 }
 
-// dropped is a response writer that discards the body.
 type dropped struct {
 	header http.Header
 	status int

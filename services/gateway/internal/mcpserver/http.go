@@ -13,7 +13,6 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/sse"
 )
 
-// post handles one message over HTTP.
 func (s *Server) post(w http.ResponseWriter, r *http.Request, c httpserver.Caller) {
 	to := sse.NewWriter(w, r.Header)
 	x := s.request(r, c, to)
@@ -23,7 +22,6 @@ func (s *Server) post(w http.ResponseWriter, r *http.Request, c httpserver.Calle
 	to.Answer(resp)
 }
 
-// request returns the [protocol.Request] for an HTTP request.
 func (s *Server) request(r *http.Request, c httpserver.Caller, to dispatch.Sink) *protocol.Request {
 	x := s.NewRequest(r.Context(), c, r.PathValue("server"), r.Header, to)
 	x.Cleanup = &x.OwnCleanup

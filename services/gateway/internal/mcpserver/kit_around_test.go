@@ -194,7 +194,6 @@ func (*discoveryConn) Listen(context.Context, upstream.Listener) error { return 
 
 func (*discoveryConn) Close(context.Context) error { return nil }
 
-// answer returns a server's answer with the given raw result.
 func answer(r upstream.Request, result string) upstream.Answer {
 	return raw(`{"jsonrpc":"2.0","id":` + string(r.ID()) + `,"result":` + result + `}`)
 }

@@ -96,7 +96,6 @@ func (w *testGateway) dial() net.Conn {
 	return c
 }
 
-// requestHead returns the head of a POST with the given token, session and content length.
 func requestHead(token, session string, length int) string {
 	out := "POST /mcp/files HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nAccept: text/event-stream, application/json\r\n"
 	if token != "" {

@@ -125,7 +125,6 @@ func newTestGatewayWithTransport(t *testing.T, kind string) *testGateway {
 	return w
 }
 
-// prepareTestGateway returns a gateway that is not started yet.
 func prepareTestGateway(t testing.TB, kind string) *testGateway {
 	t.Helper()
 	w := &testGateway{t: t, kind: kind, path: "/mcp/files", maxSessions: 2, listener: newPipeListener(), decision: &policyv1.Decision{Effect: policyv1.Effect_EFFECT_ALLOW}, sampler: sdktrace.AlwaysSample()}
@@ -238,7 +237,6 @@ func (w *testGateway) admit(code, peer string) {
 	w.admissions = append(w.admissions, code+" from "+peer)
 }
 
-// recordsOf returns the records of a kind.
 func (w *testGateway) recordsOf(kind journal.Kind) []journal.Record {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -302,7 +300,6 @@ func (w *testGateway) decidedDigests() [][]byte {
 	return slices.Clone(w.digests)
 }
 
-// setAccess sets the response of the fake policy service to CheckServer.
 func (w *testGateway) setAccess(access *policyv1.CheckServerResponse) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -35,7 +35,6 @@ func newEventGateway(t *testing.T, open []string, events ...upstream.Event) *tes
 	return w
 }
 
-// notificationEvent returns a notification from a server.
 func notificationEvent(method string) upstream.Event {
 	return upstream.Event{Message: []byte(`{"jsonrpc":"2.0","method":"` + method + `","params":{"x":1.50}}`)}
 }

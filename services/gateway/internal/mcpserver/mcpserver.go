@@ -189,7 +189,6 @@ func notFound(w http.ResponseWriter, _ *http.Request) {
 		"or to /mcp for all servers; /healthz and /readyz report the gateway's state\n")
 }
 
-// health reports that the process runs.
 func (*Server) health(w http.ResponseWriter, _ *http.Request) { writeText(w, http.StatusOK, "ok\n") }
 
 // ready reports whether the gateway accepts calls, and which services are unavailable.
@@ -214,7 +213,6 @@ func (*Server) notAllowed(w http.ResponseWriter, r *http.Request) {
 	writeText(w, http.StatusMethodNotAllowed, how)
 }
 
-// end ends a session that its client has deleted.
 func (s *Server) end(w http.ResponseWriter, r *http.Request, c httpserver.Caller) {
 	id, ok := protocol.SingleHeader(r.Header, mcp.HeaderSession)
 	if !ok || s.Sessions.End(id, protocol.SessionKey(c, r.PathValue("server"))) != nil {

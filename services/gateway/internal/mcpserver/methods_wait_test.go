@@ -20,7 +20,6 @@ var asked = map[string]struct{ name, params string }{
 	"resources/read": {"note://plan", `"uri":"note://plan"`},
 }
 
-// newApproval returns the approval for a request with the given method.
 func newApproval(method string, state approvalv1.ApprovalState) *approvalv1.Approval {
 	a := newWaitApproval(state)
 	a.Method = method
@@ -30,7 +29,6 @@ func newApproval(method string, state approvalv1.ApprovalState) *approvalv1.Appr
 	return a
 }
 
-// forEachMethod calls story in a subtest for each method in asked.
 func forEachMethod(t *testing.T, story func(t *testing.T, method, name, params string)) {
 	t.Helper()
 	t.Parallel()

@@ -54,7 +54,6 @@ func modern(method, name, params string) (body string, head http.Header) {
 	return `{"jsonrpc":"2.0","id":7,"method":"` + method + `","params":{` + meta + params + `}}`, head
 }
 
-// doModern sends a request of 2026-07-28.
 func (w *testGateway) doModern(method, name, params string) httpResponse {
 	w.t.Helper()
 	body, head := modern(method, name, params)

@@ -27,7 +27,6 @@ func (w *testGateway) doWithTasks(method, name, params string, header ...http.He
 	return w.do("POST", "/mcp/files", strings.Replace(body, `"tasks":{}`, `"extensions":{"io.modelcontextprotocol/tasks":{}}`, 1), head)
 }
 
-// doTaskRequest sends a request for a task.
 func (w *testGateway) doTaskRequest(method, id string, header ...http.Header) httpResponse {
 	w.t.Helper()
 	return w.doWithTasks(method, id, `"taskId":"`+id+`"`, header...)
@@ -291,7 +290,6 @@ func TestTask_RequestsAreLimited(t *testing.T) {
 	})
 }
 
-// approve sets the approval to approved, and policy's decision to allow.
 func (w *testGateway) approve() {
 	w.approvals.approval = newWaitApproval(approvalv1.ApprovalState_APPROVAL_STATE_APPROVED)
 	w.decision = &policyv1.Decision{Effect: policyv1.Effect_EFFECT_ALLOW}

@@ -41,7 +41,6 @@ var errorTypes = []string{
 	Unavailable, Timeout, Unknown, other,
 }
 
-// transports are the values of the transport attribute.
 var transports = []string{"tcp", "pipe"}
 
 // Operation describes one message and its outcome.

@@ -18,7 +18,6 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// headerPrefix is the prefix of the headers' names.
 const headerPrefix = "Mcp-Param-"
 
 const (

@@ -51,7 +51,6 @@ func (o benchTransport) Open(context.Context, principal.Key, upstream.Request) (
 	return conn(o), upstream.Answer{}, nil
 }
 
-// conn is a session with the server of benchTransport.
 type conn benchTransport
 
 func (c conn) Request(ctx context.Context, r upstream.Request, events func([]byte)) (upstream.Answer, error) {

@@ -17,7 +17,6 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 )
 
-// deniedBy returns an approval that the vote v has denied.
 func deniedBy(v *approvalv1.Vote) *approvalv1.Approval {
 	a := proto.CloneOf(approvalIn(denied))
 	v = proto.CloneOf(v)

@@ -68,7 +68,6 @@ func newExemptCounter() *exemptCounter {
 	return &exemptCounter{minutes: make(map[principal.Key]*minute)}
 }
 
-// begin starts a new minute if the current minute is over.
 func (c *exemptCounter) begin(now time.Time) {
 	if c.messages != nil && now.Sub(c.since) < windowTime {
 		return

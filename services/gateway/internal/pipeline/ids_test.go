@@ -22,7 +22,6 @@ func claimBrokenCall(*approvalv1.ClaimApprovalRequest) (*approvalv1.ClaimApprova
 	}}}, nil
 }
 
-// denyDecision returns a decision in which a rule denies the call.
 func denyDecision() *policyv1.Decision {
 	d := allow()
 	d.Effect, d.Code, d.Message = policyv1.Effect_EFFECT_DENY, commonv1.Code_CODE_DENIED_BY_RULE, "not any more"

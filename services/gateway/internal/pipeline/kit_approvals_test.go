@@ -167,7 +167,6 @@ func (s *approvalStream) Recv() (*approvalv1.WatchApprovalsResponse, error) {
 	}
 }
 
-// approvalIn returns an approval in the given state.
 func approvalIn(state approvalv1.ApprovalState) *approvalv1.Approval {
 	return &approvalv1.Approval{Id: "a-1", State: state, Code: codesByState[state], Attempt: 1, Digest: []byte{0xab}}
 }

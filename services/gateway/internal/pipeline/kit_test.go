@@ -108,7 +108,6 @@ func (w *testPipeline) step(name string) {
 	w.steps = append(w.steps, name)
 }
 
-// count returns the number of times that a step has occurred.
 func (w *testPipeline) count(name string) int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -121,7 +120,6 @@ func (w *testPipeline) count(name string) int {
 	return n
 }
 
-// recordsOf returns the records of a kind.
 func (w *testPipeline) recordsOf(kind journal.Kind) []journal.Record {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -203,7 +201,6 @@ func allow() *policyv1.Decision {
 	}
 }
 
-// limited returns a decision that allows a call with one rate limit.
 func limited(onError policyv1.OnLimiterError) *policyv1.Decision {
 	d := allow()
 	d.Limits = []*policyv1.RuleLimit{limit(onError)}
@@ -231,7 +228,6 @@ func granted(left string) *ratelimitv1.ReserveLimitsResponse {
 	}}}
 }
 
-// result returns an answer to a request, with raw as the result.
 func result(r upstream.Request, raw string) upstream.Answer {
 	body := []byte(`{"jsonrpc":"2.0","id":` + string(r.ID()) + `,"result":` + raw + `}`)
 	a, err := jsonrpc.ReadAnswer(body, jsonrpc.AnswerLimits())
@@ -260,7 +256,6 @@ func parse(t testing.TB, raw string) *jsonrpc.Message {
 	return m
 }
 
-// call returns a call to the tool safe in this pipeline.
 func (w *testPipeline) call(t testing.TB) attempt.Call {
 	t.Helper()
 	return attempt.Call{

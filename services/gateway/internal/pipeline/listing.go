@@ -37,7 +37,6 @@ func (p *Pipeline) judge(ctx context.Context, a attempt.Attempt) (attempt.Attemp
 	return p.attempts.Judge(ctx, a)
 }
 
-// definitionUnknown returns the refusal of a call to a tool whose definition is not known.
 func definitionUnknown(err error) *refusal.Refusal {
 	if errors.Is(err, toolreport.ErrNotReported) {
 		return &refusal.Refusal{Code: commonv1.Code_CODE_POLICY_UNAVAILABLE}

@@ -183,7 +183,6 @@ func (p *Pipeline) admit(ctx, callerCtx context.Context, a attempt.Attempt) (_ a
 	return a, refused
 }
 
-// refuse records a refusal and returns it as the result.
 func (p *Pipeline) refuse(ctx context.Context, a attempt.Attempt, refused *refusal.Refusal) Result {
 	refused.ID = p.recordRefusal(ctx, p.attempts.RefusalRecord(ctx, a, refused))
 	span := trace.SpanFromContext(ctx)

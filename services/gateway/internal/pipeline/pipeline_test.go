@@ -115,7 +115,6 @@ func TestDo_CallWithoutLimitsReservesNothing(t *testing.T) {
 	}
 }
 
-// hang waits until ctx is cancelled.
 func hang[Req, Resp any](ctx context.Context, _ *Req) (*Resp, error) {
 	<-ctx.Done()
 	return nil, status.FromContextError(ctx.Err()).Err()

@@ -27,7 +27,6 @@ func denyAllExceptBen(w *testPipeline) {
 	}
 }
 
-// run starts p.Run. The returned function stops it.
 func run(t *testing.T, p *pipeline.Pipeline) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())

@@ -31,7 +31,6 @@ var codeExtensions = []string{
 	".exe", ".dll", ".so", ".node", ".wasm", ".whl", ".tgz",
 }
 
-// addArguments adds the scripts and packages that the arguments name.
 func (f *finder) addArguments() {
 	c := f.command
 	name := strings.TrimRight(filepath.Base(c.Program), "0123456789.")

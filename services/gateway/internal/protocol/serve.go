@@ -73,7 +73,6 @@ func (x *Request) Serve(body io.Reader, size int64) dispatch.Response {
 	return sessions.Post(ctx)
 }
 
-// readMessage reads and parses the body.
 func (x *Request) readMessage(from io.Reader, size int64) *refusal.Refusal {
 	if refused := x.Resolve(); refused != nil {
 		return refused

@@ -22,7 +22,6 @@ func (x *Request) UnsupportedVersion(version string) *refusal.Refusal {
 	return refused
 }
 
-// isOutsideSession reports whether the message is a request outside of a session.
 func (x *Request) isOutsideSession() bool {
 	return x.Message.Kind == jsonrpc.Request && len(x.Header[mcp.HeaderSession]) == 0
 }

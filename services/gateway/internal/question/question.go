@@ -103,7 +103,6 @@ func table(names ...string) map[string]string {
 	return out
 }
 
-// read returns the members of an object, or nil if the object is absent.
 func read(raw []byte, known map[string]string) (map[string]jsontext.Value, *Error) {
 	if raw == nil {
 		return nil, nil

@@ -37,7 +37,6 @@ func golden(t *testing.T, file, got string) {
 	}
 }
 
-// allCodes returns all codes in the order of their definition.
 func allCodes() []commonv1.Code {
 	var out []commonv1.Code
 	for number := range commonv1.Code_name {

@@ -7,7 +7,6 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/quota"
 )
 
-// addToAccounts adds a session to the lists of its accounts.
 func (s *Store) addToAccounts(sess *Session) {
 	put := func(of account, most int) {
 		own := s.owners[of]
@@ -27,7 +26,6 @@ func (s *Store) addToAccounts(sess *Session) {
 	}
 }
 
-// removeFromAccounts removes a session from the lists of its accounts.
 func (s *Store) removeFromAccounts(sess *Session) {
 	for _, p := range sess.positions {
 		if p.account.byUse.Remove(p.at); p.account.byUse.Len() == 0 {

@@ -21,6 +21,7 @@ type Calls struct {
 	open map[*Call]struct{}
 }
 
+// Call is a call in flight.
 type Call struct {
 	session *Session
 	key     string

@@ -19,7 +19,6 @@ const (
 	maxLearned     = 5 * maxDefinitions
 )
 
-// learn adds the digests from a page of a list.
 func (d *Definitions) learn(page map[string][]byte) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

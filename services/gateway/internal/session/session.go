@@ -114,7 +114,6 @@ type Session struct {
 	streams   map[*stream]struct{} // streams on which the client listens
 }
 
-// stream is a stream on which a client listens.
 type stream struct{ end context.CancelFunc }
 
 // Client contains a client's declarations about itself. They are not verified.
@@ -144,7 +143,6 @@ type account struct {
 	person bool
 }
 
-// accountSessions contains the sessions of one account.
 type accountSessions struct {
 	// byUse contains the open sessions, the most recently used first.
 	byUse list.List
@@ -152,7 +150,6 @@ type accountSessions struct {
 	learned, maxLearned int
 }
 
-// listPosition is the position of a session in the list of one of its accounts.
 type listPosition struct {
 	of      account
 	account *accountSessions
@@ -334,7 +331,6 @@ func (s *Store) CloseStreams() {
 	}
 }
 
-// closeStreams cancels the streams of the session's client.
 func (sess *Session) closeStreams() {
 	for open := range sess.streams {
 		open.end()

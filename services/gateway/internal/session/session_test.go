@@ -80,7 +80,6 @@ func key(subject string) session.Key {
 	return session.Key{Key: principal.Key{Tenant: "t", Subject: subject}, Server: "s"}
 }
 
-// opened returns a session that is not in a store.
 func opened(k session.Key) (*session.Session, *conn) {
 	id, digest := session.NewID()
 	c := new(conn)

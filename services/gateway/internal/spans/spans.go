@@ -215,7 +215,6 @@ func Failed(s trace.Span, code string) {
 	s.SetStatus(codes.Error, code)
 }
 
-// id returns the id of a request as a string.
 func id(m *jsonrpc.Message) string {
 	raw := m.ID.Of(m.Raw)
 	if text, err := jsontext.AppendUnquote(nil, raw); err == nil {

@@ -25,7 +25,6 @@ func newStore(t *testing.T) *tasks.Store {
 	return store
 }
 
-// callOf returns a call of a subject with a message of the given size in bytes.
 func callOf(subject string, size int) tasks.Call {
 	return tasks.Call{
 		Owner: subject, Server: "files", Header: http.Header{"Mcp-Name": {"safe"}}, Message: make([]byte, size),

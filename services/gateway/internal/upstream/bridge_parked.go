@@ -56,14 +56,12 @@ type question struct {
 	may bool
 }
 
-// setReceiver sets the function that receives the server's notifications.
 func (p *parked) setReceiver(events func([]byte), logs bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.events, p.logs = events, logs
 }
 
-// handleMessage handles a message that the server sends before its answer.
 func (p *parked) handleMessage(raw []byte) {
 	m, err := jsonrpc.ReadAnswer(raw, jsonrpc.AnswerLimits())
 	if err != nil {
@@ -121,7 +119,6 @@ func (p *parked) addQuestion(m *jsonrpc.Answer) bool {
 	return true
 }
 
-// dropQuestion drops a request that the server has cancelled.
 func (p *parked) dropQuestion(id []byte) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

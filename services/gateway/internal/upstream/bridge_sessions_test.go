@@ -72,7 +72,6 @@ func (s *statelessServer) received() []string {
 
 const discovered = `{"supportedVersions":["2026-07-28"],"capabilities":{"tools":{},"logging":{},"resources":{"subscribe":true}},"instructions":"i","_meta":{"io.modelcontextprotocol/serverInfo":{"name":"s","version":"1"}}}`
 
-// serverOf returns a server with the given transport.
 func serverOf(t *testing.T, over upstream.Transport) *upstream.Server {
 	t.Helper()
 	counts, err := meters.New(noop.Meter{})
@@ -110,7 +109,6 @@ func bridged(t *testing.T, s *statelessServer) (*upstream.Session, *limits.Memor
 // requestMeta contains the members of `_meta` that each request has.
 const requestMeta = `"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{"elicitation":{"form":{},"url":{}}},"io.modelcontextprotocol/clientInfo":{"name":"c","version":"2"}`
 
-// request returns a parsed request from a client.
 func request(t *testing.T, text string, memory *limits.Memory) upstream.Request {
 	t.Helper()
 	m, err := jsonrpc.Parse([]byte(text), jsonrpc.DefaultLimits())

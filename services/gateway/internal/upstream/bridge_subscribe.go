@@ -132,7 +132,6 @@ func (b *stateless) subscribeResource(ctx context.Context, method, uri string, m
 	return err
 }
 
-// wanted reports whether any subscription includes a resource.
 func (b *stateless) wanted(uri string) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()

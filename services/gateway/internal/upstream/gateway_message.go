@@ -89,7 +89,6 @@ func (c *Client) members() []byte {
 	return []byte(`"` + mcp.MetaVersion + `":"` + mcp.Modern + `","` + mcp.MetaCapabilities + `":` + claims + `,"` + mcp.MetaClientInfo + `":` + clientInfo(c.Name, c.Version))
 }
 
-// clientInfo returns the client's name and version as a raw object.
 func clientInfo(client, version string) string {
 	return `{"name":"` + cleanClientText(client, maxClientName) + `","version":"` + cleanClientText(version, maxClientVersion) + `"}`
 }

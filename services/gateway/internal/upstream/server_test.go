@@ -39,7 +39,6 @@ type scripted struct {
 	answer func() (upstream.Answer, error)
 }
 
-// scriptedConn is a session over a scripted transport.
 type scriptedConn struct {
 	upstream.Conn
 
@@ -75,7 +74,6 @@ func newServer(t *testing.T, over upstream.Transport) *upstream.Server {
 	return s
 }
 
-// web returns a transport to an HTTP server.
 func web(t *testing.T, url string) upstream.Transport {
 	t.Helper()
 	over, err := streamable.New(streamable.Config{Name: "web", URL: url}, slog.New(slog.DiscardHandler))
@@ -85,7 +83,6 @@ func web(t *testing.T, url string) upstream.Transport {
 	return over
 }
 
-// opened returns a server and an open session with it.
 func opened(t *testing.T, f *scripted) (*upstream.Server, *upstream.Session) {
 	t.Helper()
 	f.answer = well

@@ -55,7 +55,6 @@ func (u *unwrapped) Open(ctx context.Context, key principal.Key, initialize Requ
 	return &unwrappedConn{Conn: conn, clean: u.clean}, answer, nil
 }
 
-// unwrappedConn is a session over an unwrapped transport.
 type unwrappedConn struct {
 	Conn
 

@@ -32,7 +32,6 @@ func unwrap(t *testing.T, method, message string, secrets ...string) *jsonrpc.An
 	return got.Message
 }
 
-// says returns an answer whose result contains a single text.
 func says(text string) string {
 	quoted, _ := json.Marshal(text) // marshaling a string never fails
 	return `{"jsonrpc":"2.0", "id":7,"result":{"content":[{"type":"text","text":` + string(quoted) + `}]}}`

@@ -17,7 +17,6 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
 )
 
-// initializeResponse is the answer to initialize at the URL of all servers.
 type initializeResponse struct {
 	Version string         `json:"jsonrpc"`
 	ID      jsontext.Value `json:"id"`
@@ -75,7 +74,6 @@ func (x All) SharedAbilities() []mcp.Ability {
 	return out
 }
 
-// greeting returns the answer to initialize.
 func (x All) greeting(sess *session.Session, servers []*Accessible) ([]byte, error) {
 	out := initializeResponse{Version: "2.0", ID: x.ID()}
 	r := &out.Result

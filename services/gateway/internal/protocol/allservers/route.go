@@ -73,7 +73,6 @@ func (x All) ownAnswer() func(context.Context) dispatch.Response {
 	}
 }
 
-// sendToServer sends a request to the server that it names.
 func (x All) sendToServer(ctx context.Context) dispatch.Response {
 	server, edits, why := x.resolveTarget(ctx)
 	if why != nil {
@@ -119,7 +118,6 @@ func (x All) resolveTarget(ctx context.Context) (server string, edits []jsonrpc.
 	return server, edits, nil
 }
 
-// noServerNamed returns the refusal of a request that names no server.
 func noServerNamed(method string, err error) *refusal.Refusal {
 	why := strings.TrimSuffix(err.Error(), ".")
 	switch method {
@@ -228,7 +226,6 @@ func (x All) notify(ctx context.Context) dispatch.Response {
 	return dispatch.Accepted()
 }
 
-// notifyAll sends the notification to every server that the session has used.
 func (x All) notifyAll(ctx context.Context) {
 	var all sync.WaitGroup
 	defer all.Wait()

@@ -51,7 +51,6 @@ func (x Message) endpoint() endpoint {
 	return x
 }
 
-// allServers is the endpoint at the URL of all servers.
 type allServers struct{ Message }
 
 func (x allServers) open(ctx context.Context) dispatch.Response {

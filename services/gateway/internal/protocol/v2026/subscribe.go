@@ -22,7 +22,6 @@ import (
 // them.
 const maxResources = 100
 
-// notificationFilter contains the notifications that a client subscribes to.
 type notificationFilter struct {
 	Tools     bool     `json:"toolsListChanged,omitzero"`
 	Prompts   bool     `json:"promptsListChanged,omitzero"`
@@ -30,7 +29,6 @@ type notificationFilter struct {
 	URIs      []string `json:"resourceSubscriptions,omitempty"`
 }
 
-// readSubscription returns the notifications that the request subscribes to.
 func (x *message) readSubscription() (notificationFilter, *refusal.Refusal) {
 	if !x.Sink.Accepts() {
 		return notificationFilter{}, &refusal.Refusal{Code: commonv1.Code_CODE_PARAMS_INVALID, Message: "a subscription needs a client that accepts text/event-stream."}

@@ -78,7 +78,6 @@ func (x *message) endpoint() statelessEndpoint {
 	return statelessOne{x}
 }
 
-// statelessOne is the endpoint at the URL of one server.
 type statelessOne struct{ *message }
 
 func (x statelessOne) handle(ctx context.Context) dispatch.Response { return x.handleServer(ctx) }
@@ -91,7 +90,6 @@ func (x statelessOne) connect(sess *session.Session) {
 // capabilities once.
 func (x statelessOne) hasManyClients() bool { return !x.translates }
 
-// statelessAll is the endpoint at the URL of all servers.
 type statelessAll struct{ *message }
 
 func (x statelessAll) handle(ctx context.Context) dispatch.Response { return x.handleAllServers(ctx) }
@@ -102,7 +100,6 @@ func (x statelessAll) connect(sess *session.Session) {
 
 func (statelessAll) hasManyClients() bool { return false }
 
-// handleServer executes a message at the URL of one server.
 func (x *message) handleServer(ctx context.Context) dispatch.Response {
 	speaks, refused := x.isServerModern(ctx)
 	if refused != nil {
@@ -288,7 +285,6 @@ func (x *message) discover(ctx context.Context) dispatch.Response {
 	return x.Edited(ctx, answer, x.WithClientID(answer, dispatch.MarkPrivate(answer, edits, true)))
 }
 
-// discovered returns the server's answer to server/discover.
 func (x *message) discovered(ctx context.Context, out *dispatch.Relay) (*jsonrpc.Answer, *refusal.Refusal) {
 	if x.access.MayCall {
 		return x.AskServer(ctx, upstream.Discover(x.AsClient), out)

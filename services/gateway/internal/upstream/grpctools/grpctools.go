@@ -122,7 +122,6 @@ func (t *Transport) Open(ctx context.Context, _ principal.Key, initialize upstre
 	return &conn{transport: t, all: all, end: end}, answer, nil
 }
 
-// currentTools returns the tools of the server.
 func (t *Transport) currentTools(ctx context.Context) (*set, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

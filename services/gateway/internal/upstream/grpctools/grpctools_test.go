@@ -352,7 +352,6 @@ func TestCall_RefusesAnswersThatAreTooLarge(t *testing.T) {
 	}
 }
 
-// closes counts the calls to Close of a connection.
 type closes struct {
 	grpc.ClientConnInterface
 	n int

@@ -32,7 +32,6 @@ import (
 // soon is much longer than the duration of a call.
 const soon = 30 * time.Second
 
-// field returns a field for the test's protobuf definition.
 func field(name string, number int32, kind descriptorpb.FieldDescriptorProto_Type, more ...func(*descriptorpb.FieldDescriptorProto)) *descriptorpb.FieldDescriptorProto {
 	f := &descriptorpb.FieldDescriptorProto{
 		Name: &name, Number: &number, Type: &kind, Label: descriptorpb.FieldDescriptorProto_LABEL_OPTIONAL.Enum(),
@@ -261,7 +260,6 @@ func (n *notes) serveWatch(_ any, stream grpc.ServerStream) error {
 	})
 }
 
-// transport returns a transport to the server under test.
 func transport(t *testing.T, addr string, headers map[string]string, secrets ...string) upstream.Transport {
 	t.Helper()
 	conn, err := grpctools.Dial(addr, "", true)
@@ -300,7 +298,6 @@ func open(t *testing.T, over upstream.Transport) upstream.Conn {
 	return conn
 }
 
-// request returns a message that package jsonrpc has parsed.
 func request(t *testing.T, text string) upstream.Request {
 	t.Helper()
 	m, err := jsonrpc.Parse([]byte(text), jsonrpc.DefaultLimits())

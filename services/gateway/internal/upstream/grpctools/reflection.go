@@ -146,7 +146,6 @@ func (r *reflector) fetch(req *reflectionv1.ServerReflectionRequest) error {
 	return nil
 }
 
-// isOurs reports whether a protobuf file is compiled into this program.
 func isOurs(name string) bool {
 	_, err := protoregistry.GlobalFiles.FindFileByPath(name)
 	return err == nil
@@ -198,7 +197,6 @@ func (r *reflector) linked() (*protoregistry.Files, error) {
 	return files, nil
 }
 
-// linkedTools returns the tools in a protobuf package that is compiled into this program.
 func linkedTools(contracts protoreflect.FullName) (*set, error) {
 	tools := newSet()
 	var err error

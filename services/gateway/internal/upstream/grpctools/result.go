@@ -91,7 +91,6 @@ func failed(text, meta string) ([]byte, error) {
 	return append(out, '}'), nil
 }
 
-// codeName returns the name of a status code as in the gRPC documentation.
 func codeName(c codes.Code) string {
 	return codepb.Code(c).String()
 }

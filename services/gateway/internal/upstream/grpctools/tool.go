@@ -142,7 +142,6 @@ func typeOf(md protoreflect.MessageDescriptor, types *protoregistry.Types) (prot
 	return types.FindMessageByName(md.FullName())
 }
 
-// hintsOf returns the MCP annotations that the option sets.
 func hintsOf(h *mcpv1.Hints) map[string]bool {
 	out := make(map[string]bool)
 	if h == nil {

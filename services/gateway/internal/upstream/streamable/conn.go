@@ -29,7 +29,6 @@ var (
 	errSession  = errors.New("the server's session id is too long, or contains a character that MCP does not allow")
 )
 
-// conn is a session with a server.
 type conn struct {
 	server     *Transport
 	initialize upstream.Request

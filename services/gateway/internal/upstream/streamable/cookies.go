@@ -36,7 +36,6 @@ type cookies struct {
 	clean *redact.Redactor
 }
 
-// newCookies returns an empty cookie store for a session with the server.
 func (s *Transport) newCookies() *cookies {
 	return &cookies{at: s.url, secrets: s.secrets, clean: s.clean}
 }

@@ -291,7 +291,6 @@ func (e *eventReader) skip() error {
 	return err
 }
 
-// lineEnd returns the position of the first CR or LF, or -1 if there is none.
 func lineEnd(text []byte) int {
 	end := bytes.IndexByte(text, '\n')
 	if end >= 0 {

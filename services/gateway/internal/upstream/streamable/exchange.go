@@ -64,7 +64,6 @@ func (c *conn) Request(ctx context.Context, req upstream.Request, events func([]
 	return answer, err
 }
 
-// exchange sends a request in a session and reads the answer.
 func (c *conn) exchange(ctx context.Context, req upstream.Request, state *negotiated, events func([]byte)) (upstream.Answer, error) {
 	resp, err := c.post(ctx, req, state)
 	if err != nil {
@@ -98,7 +97,6 @@ func (c *conn) fields(fields []httpclient.Field, state *negotiated, req upstream
 	return append(state.appendFields(fields, req), state.cookies.field(c.server.cookie))
 }
 
-// scrubberFor returns the redactor for answers in a session.
 func (c *conn) scrubberFor(state *negotiated) *redact.Redactor {
 	if state.cookies == nil {
 		return c.server.clean
@@ -132,7 +130,6 @@ func (c *conn) post(ctx context.Context, req upstream.Request, state *negotiated
 	}
 }
 
-// neverSent classifies the error of a message that was not sent.
 func (s *Transport) neverSent(err error) error {
 	err = s.connectError(err)
 	if errors.Is(err, httpclient.ErrUnreached) {
@@ -195,7 +192,6 @@ func methodOf(req upstream.Request) func(id []byte) string {
 	}
 }
 
-// contentType returns the media type of a response without parameters.
 func contentType(resp *http.Response) string {
 	given := resp.Header.Get("Content-Type")
 	if given == typeJSON {

@@ -27,14 +27,12 @@ import (
 // soon is much shorter than the timeout of a call in these tests, and much longer than the duration of a call.
 const soon = 5 * time.Second
 
-// webPost is one received POST.
 type webPost struct {
 	method, id, session, version string
 	header                       http.Header
 	body                         []byte
 }
 
-// webReply writes the response to one POST.
 type webReply func(w http.ResponseWriter, r *http.Request, p webPost)
 
 // web is a Streamable HTTP server whose answers the test sets.
@@ -67,7 +65,6 @@ func newWeb(t *testing.T) *web {
 	return s
 }
 
-// on sets the reply to requests with the given method.
 func (s *web) on(method string, reply webReply) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -87,7 +84,6 @@ func (s *web) got(method string) []webPost {
 	return out
 }
 
-// ended returns the sessions that were deleted.
 func (s *web) ended() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -128,7 +124,6 @@ func (s *web) serve(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// greet returns a reply to initialize with a session and a revision.
 func greet(session, version string) webReply {
 	return func(w http.ResponseWriter, r *http.Request, p webPost) {
 		if session != "" {
@@ -204,7 +199,6 @@ func spanOf(body, part string) jsonrpc.Span {
 	return jsonrpc.Span{Start: start, End: start + len(part)}
 }
 
-// withProgress adds a progress token to a request.
 func withProgress(r upstream.Request, token string) upstream.Request {
 	m := *r.Message
 	m.Raw = []byte(strings.TrimSuffix(string(m.Raw), "}") + `,"params":{"_meta":{"progressToken":` + token + `}}}`)
@@ -216,14 +210,12 @@ func withProgress(r upstream.Request, token string) upstream.Request {
 // sizes contains message sizes for which the client uses different ways of sending.
 var sizes = map[string]int{"small": 0, "large": 100 << 10}
 
-// padded appends spaces to a message.
 func padded(r upstream.Request, blanks int) upstream.Request {
 	m := *r.Message
 	m.Raw = append(slices.Clip(m.Raw), bytes.Repeat([]byte(" "), blanks)...)
 	return upstream.Request{Message: &m}
 }
 
-// openHTTP opens a session with the server at a URL.
 func openHTTP(t *testing.T, url string) upstream.Conn {
 	t.Helper()
 	return openOver(t, newHTTP(t, url))

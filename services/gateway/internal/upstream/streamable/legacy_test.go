@@ -97,7 +97,6 @@ func (s *legacyServer) post(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// idOf returns the raw id of a message.
 func idOf(message string) string {
 	var m struct {
 		ID json.RawMessage `json:"id"`
@@ -106,14 +105,12 @@ func idOf(message string) string {
 	return string(m.ID)
 }
 
-// say sends a message on the newest stream.
 func (s *legacyServer) say(text string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.streams[len(s.streams)-1] <- text
 }
 
-// hangUp ends the newest stream.
 func (s *legacyServer) hangUp() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

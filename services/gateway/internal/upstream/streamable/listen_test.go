@@ -91,7 +91,6 @@ const stop = `{"jsonrpc":"2.0","method":"notifications/stop"}`
 
 var errStop = errors.New("enough was heard")
 
-// streaming returns a function that writes text as an event stream.
 func streaming(text string) func(http.ResponseWriter) {
 	return func(w http.ResponseWriter) {
 		w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")

@@ -15,7 +15,6 @@ import (
 
 const discovered = `{"jsonrpc":"2.0","id":ID,"result":{"supportedVersions":["2026-07-28"],"capabilities":{}}}`
 
-// discover opens a connection to a server without a session.
 func discover(t *testing.T, url string) (upstream.Conn, error) {
 	t.Helper()
 	hello := upstream.Discover(&upstream.Client{Name: "c", Version: "1"}).Request("", nil)

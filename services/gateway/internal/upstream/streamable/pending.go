@@ -27,7 +27,6 @@ type pendingRequest struct {
 	answer        chan answered
 }
 
-// id returns number as JSON.
 func (w *pendingRequest) id() []byte { return strconv.AppendInt(nil, w.number, 10) }
 
 // queue contains the messages that wait for one receiver, within the receiver's memory budget.
@@ -54,7 +53,6 @@ func (q *queue) put(message []byte) bool {
 	}
 }
 
-// release releases the memory of a message that was received.
 func (q *queue) release(message []byte) { q.has.Drop(len(message)) }
 
 type answered struct {
@@ -85,7 +83,6 @@ func (w *pendingRequest) hasID(id []byte) bool {
 	return bytes.Equal(id, w.id()) || bytes.Equal(jsonrpc.NumberIn(id), w.id())
 }
 
-// methodOf returns the method of the request with the given id, or "" if there is none.
 func (l *link) methodOf(id []byte) string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -207,7 +204,6 @@ func (l *link) close(q *queue) {
 	}
 }
 
-// fail ends all waiting requests with an error.
 func (l *link) fail(err error) {
 	for w := l.remove(anyRequest); w != nil; w = l.remove(anyRequest) {
 		w.answer <- answered{err: err}
@@ -324,7 +320,6 @@ func (l *link) notify(ctx context.Context, req upstream.Request) error {
 	return l.send(ctx, req, body)
 }
 
-// wait registers a request before it is sent.
 func (l *link) wait(w *pendingRequest) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()

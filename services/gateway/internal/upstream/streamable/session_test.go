@@ -19,7 +19,6 @@ import (
 // forgotten is the reply to requests in a session that the server has ended.
 var forgotten = plain(404, "application/json", `{"jsonrpc":"2.0","id":null,"error":{"code":-32001,"message":"Session not found"}}`)
 
-// fine is a usable reply.
 var fine = plain(200, "application/json", `{"jsonrpc":"2.0","id":ID,"result":{}}`)
 
 // A server has forgotten a session after a restart. Checks that one new session is opened and the request is sent

@@ -223,7 +223,6 @@ func trickle(w http.ResponseWriter, r *http.Request, _ webPost) {
 	}
 }
 
-// cutOff closes the connection without an answer.
 func cutOff(w http.ResponseWriter) {
 	conn, _, err := http.NewResponseController(w).Hijack()
 	if err == nil {
