@@ -65,7 +65,6 @@ func newAdmin(t *testing.T) *Service {
 	return &Service{deps: Deps{Tokens: new(authn.Tokens)}, journal: j, sessions: sessions, decisions: decisions, mcp: new(mcpserver.Server), reads: fairqueue.NewForProcessor[string]()}
 }
 
-// record writes a refusal for a tenant to the journal, and returns its decision id.
 func (s *Service) record(t *testing.T, tenant, subject string) string {
 	t.Helper()
 	id := fmt.Sprintf("%s-%s", tenant, subject)

@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 )
 
-// Case T5. Checks that arguments cannot add members to the message around them.
+// Case T5.
 func TestToolCall_ArgumentsCannotAddMembers(t *testing.T) {
 	t.Parallel()
 	for _, arguments := range []string{

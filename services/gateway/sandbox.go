@@ -100,7 +100,6 @@ func (c *Config) rules(name string, env config.Env, files map[string][]string) s
 
 func (c *Config) workRoot() string { return absolute(filepath.Join(c.Data, "gateway", serversFolder)) }
 
-// ownPrograms returns the paths of the mesh's programs in the directory of this program.
 func ownPrograms() []string {
 	self, err := os.Executable()
 	if err != nil {

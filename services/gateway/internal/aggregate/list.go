@@ -52,7 +52,6 @@ type LeftOut struct {
 	Why    string `json:"why"`
 }
 
-// unavailable describes a server that is missing from a list, with the reason.
 type unavailable struct {
 	Server string `json:"server"`
 	Code   string `json:"code"`

@@ -31,7 +31,7 @@ func TestCombinedTool_IsResolvedToServerAndTool(t *testing.T) {
 	}
 }
 
-// Case T2. If two tools have the same alias, the alias resolves to neither of them.
+// Case T2.
 func TestToolAliases_AmbiguousAliasMeansNoTool(t *testing.T) {
 	t.Parallel()
 	alias := aggregate.CombinedTool("docs", "a.b")

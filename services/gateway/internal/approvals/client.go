@@ -255,7 +255,6 @@ func (w *Client) hold(ctx context.Context, q Request, initial Result) (result Re
 	return result, nil
 }
 
-// watchUntilDecided watches an approval until it is no longer pending or ctx is cancelled.
 func (w *Client) watchUntilDecided(ctx context.Context, a *approvalv1.Approval) *approvalv1.Approval {
 	for pause := firstPause; ; pause = min(2*pause, lastPause) {
 		a = w.watch(ctx, a)

@@ -84,7 +84,6 @@ func pendingText(a *approvalv1.Approval) string {
 		"To wait without sending them again, call " + mcp.ToolApprovalWait + ` with {"id":"` + a.GetId() + `"}.`
 }
 
-// tooManyText returns the message that tells a model what to do if too many calls already wait.
 func (w *Client) tooManyText() string {
 	return fmt.Sprintf("%d calls of this caller, or of those it works for, wait for approval already, which is the limit (approvals.max_pending). "+
 		"Wait for one of them with %s, or until people have decided, and then make this call again.", w.cfg.MaxPending, mcp.ToolApprovalWait)

@@ -43,7 +43,6 @@ func (h *recordingService) CompleteClaim(_ context.Context, r *approvalv1.Comple
 	return &approvalv1.CompleteClaimResponse{}, h.fails
 }
 
-// recordingLimiter is a ratelimit role that records settlements in the list of recordingService.
 type recordingLimiter struct {
 	ratelimitv1.RateLimitServiceClient
 

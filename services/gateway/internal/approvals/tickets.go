@@ -44,10 +44,9 @@ type tickets struct {
 type callKey struct{ tenant, subject, agent, server, name string }
 
 type ticketEntry struct {
-	key  callKey
-	call [32]byte
-	id   string
-	// until is the time at which the approval expires.
+	key   callKey
+	call  [32]byte
+	id    string
 	until time.Time
 }
 

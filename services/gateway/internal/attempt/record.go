@@ -105,7 +105,6 @@ func PrincipalRecord(p *identityv1.Principal) journal.Principal {
 	}
 }
 
-// intentRecord fills in the record of a call that is about to be sent.
 func (d *Client) intentRecord(ctx context.Context, a Attempt, rec *journal.Record) *journal.Record {
 	a.baseRecord(ctx, rec)
 	a.addDefinition(rec)

@@ -115,7 +115,6 @@ func (m *Memory) Add(part []byte) error {
 	return nil
 }
 
-// readFrom reads r until its end or until the buffer has the maximum size.
 func (m *Memory) readFrom(r io.Reader) error {
 	for len(m.bytes) < m.maxBytes {
 		if err := m.reserve(1); err != nil {

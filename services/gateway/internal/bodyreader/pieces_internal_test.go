@@ -47,7 +47,7 @@ func TestReadAll_FailsForATruncatedBody(t *testing.T) {
 	}
 }
 
-// Case X3. Memory for a large body is allocated only once.
+// Case X3.
 func TestReadAll_LargeBodyIsAllocatedOnce(t *testing.T) {
 	const size = 3 << 20
 	body := make([]byte, size)

@@ -47,8 +47,7 @@ type Deps struct {
 // Cache caches decisions of the policy service. It uses them only while it has a lease, which [Cache.Run] renews. It is
 // safe for concurrent use.
 type Cache struct {
-	deps Deps
-	// off disables the cache.
+	deps  Deps
 	off   bool
 	clock func() instant
 

@@ -22,7 +22,6 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/meters"
 )
 
-// decisions is a cache with a log, and a clock that the test controls.
 type decisions struct {
 	*Cache
 	log bytes.Buffer

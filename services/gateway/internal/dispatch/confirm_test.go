@@ -67,7 +67,6 @@ func newClientAnswer(t *testing.T, id, result string) *jsonrpc.Message {
 	return m
 }
 
-// newExchange returns an exchange at the URL of a single server.
 func newExchange(ctx context.Context, sink dispatch.Sink) *dispatch.Exchange {
 	x := &dispatch.Exchange{
 		Dispatcher: &dispatch.Dispatcher{Deps: dispatch.Deps{Log: slog.New(slog.DiscardHandler), Limits: jsonrpc.DefaultLimits()}},

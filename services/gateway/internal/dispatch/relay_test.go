@@ -80,7 +80,7 @@ func FuzzAMessageStaysInItsEvent(f *testing.F) {
 	})
 }
 
-// Case X1. A large message before the answer is parsed in a time slice of its caller.
+// Case X1.
 func TestRelay_LargeEventsWaitForTimeslices(t *testing.T) {
 	t.Parallel()
 	gone, cancel := context.WithCancel(t.Context()) // with a cancelled context, a wait for a time slice fails immediately

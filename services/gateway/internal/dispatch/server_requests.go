@@ -40,7 +40,6 @@ func (a *serverRequests) start(run func()) {
 	a.running.Go(run)
 }
 
-// cancelAll cancels the unanswered requests, and waits for their goroutines.
 func (a *serverRequests) cancelAll() {
 	if a.ended == nil {
 		return
@@ -254,7 +253,6 @@ func (a *serverRequest) answerRefusal(ctx context.Context, why *refusal.Refusal)
 	return code
 }
 
-// errorForRefusal returns the JSON-RPC error with which the gateway refuses a request from a server.
 func errorForRefusal(why *refusal.Refusal) (code int, text string) {
 	switch why.Code { //nolint:exhaustive // all other codes are from the gateway
 	case commonv1.Code_CODE_UPSTREAM_TIMEOUT, commonv1.Code_CODE_UPSTREAM_UNAVAILABLE, commonv1.Code_CODE_OUTCOME_UNKNOWN:
@@ -304,7 +302,6 @@ func (x *Exchange) HandleResponse(ctx context.Context) Response {
 	return Accepted()
 }
 
-// forwardProgress forwards a client's progress notification for a request from the server.
 func (x *Exchange) forwardProgress(ctx context.Context) {
 	if !x.Session.ClientRequests.WantsProgress(x.Message.ProgressToken.Of(x.Message.Raw)) {
 		return

@@ -7,7 +7,7 @@ import (
 )
 
 const (
-	// preflightAge is how long a browser may cache the response to a preflight request, in seconds.
+	// preflightAge is the time for which a browser may cache the response to a preflight request, in seconds.
 	preflightAge = "600"
 	// maxAskedHeaders is the maximum accepted length of an Access-Control-Request-Headers header, in bytes.
 	maxAskedHeaders = 1 << 10

@@ -114,7 +114,7 @@ var badAnswers = []refusal{
 	{"a variant in the error", `{"jsonrpc":"2.0","id":1,"error":{"Code":1}}`, commonv1.Code_CODE_FIELD_CASE_VARIANT},
 	{"a variant in the params", `{"jsonrpc":"2.0","method":"notifications/x","params":{"progre` + "\u017f" + `s":1}}`, commonv1.Code_CODE_FIELD_CASE_VARIANT}}
 
-// Case U1. Checks that an answer is refused if it is not valid JSON-RPC, or if two parsers could read it differently.
+// Case U1.
 func TestReadAnswer_RefusesAmbiguousAnswers(t *testing.T) {
 	t.Parallel()
 	for _, tt := range badAnswers {
@@ -153,7 +153,7 @@ var unclean = []struct{ name, raw, want string }{
 	{"a hidden tool with a decision in it", result(`"tools":[{"name":"h","_meta":{"dev.sluice/x":1}},{"name":"a","_meta":{"dev.sluice/x":1}},{"name":"h2","x":{"_meta":{"dev.sluice/x":1}}}],"_meta":{"dev.sluice/x":1}`),
 		result(`"tools":[{"name":"a","_meta":{}}],"_meta":{}`)}}
 
-// Case U1. Checks that Clean removes the members that only the gateway may send, and hidden tools.
+// Case U1.
 func TestClean_RemovesReservedMembersAndHiddenTools(t *testing.T) {
 	t.Parallel()
 	hide := func(tool jsonrpc.Tool) bool { return tool.Name == "" || strings.HasPrefix(tool.Name, "h") }

@@ -37,7 +37,7 @@ func variants(field string) []string {
 	return all
 }
 
-// Case P3. Checks that a key that differs from a protocol field only in case is refused at any position.
+// Case P3.
 func TestParse_CaseVariantsOfFieldsAreRefused(t *testing.T) {
 	t.Parallel()
 	places := []struct {
@@ -102,7 +102,7 @@ func TestParse_KeysThatResembleFieldsAreAccepted(t *testing.T) {
 	}
 }
 
-// Case P12. Checks that a message is refused if it is not valid UTF-8 or not valid JSON.
+// Case P12.
 func TestParse_InvalidTextIsRefused(t *testing.T) {
 	t.Parallel()
 	bad := []struct {

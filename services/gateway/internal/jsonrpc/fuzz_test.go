@@ -171,7 +171,6 @@ func foldKey(key string) string {
 
 func isReserved(key string) bool { return strings.HasPrefix(foldKey(key), "dev.sluice/") }
 
-// withoutReserved removes the members that Clean must remove from a decoded value.
 func withoutReserved(value any) any {
 	switch v := value.(type) {
 	case []any:

@@ -29,7 +29,7 @@ func measure(t *testing.T, raw string) (depth, tokens int) {
 	}
 }
 
-// Case P11. Checks that a message with too many levels of nesting is refused.
+// Case P11.
 func TestParse_DepthIsLimited(t *testing.T) {
 	t.Parallel()
 	// nest returns values with the given number of levels, which alternate between the forms.
@@ -82,7 +82,7 @@ func TestParse_DepthIsLimited(t *testing.T) {
 	})
 }
 
-// Case P11. Checks that a message with too many tokens is refused.
+// Case P11.
 func TestParse_TokensAreLimited(t *testing.T) {
 	t.Parallel()
 	forms := []string{",1", `,"x"`, ",null", ",[]", ",{}", `,{"a":1}`, ",[[1]]"}
@@ -152,7 +152,7 @@ func TestParse_KeysAreLimited(t *testing.T) {
 	}
 }
 
-// Case P11. Checks that a message that is too large is refused.
+// Case P11.
 func TestParse_SizeIsLimited(t *testing.T) {
 	t.Parallel()
 	limits := jsonrpc.DefaultLimits()

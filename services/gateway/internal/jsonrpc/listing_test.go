@@ -8,7 +8,6 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 )
 
-// refs contains references of completions, each with the expected result of parsing.
 var refs = []struct{ ref, kind, name, uri, code string }{
 	{`{"type":"ref/prompt","name":"p\u0061"}`, jsonrpc.RefPrompt, "pa", "", ""},
 	{`{"type":"ref\/resource","uri":"x:{a}"}`, jsonrpc.RefResource, "", "x:{a}", ""},

@@ -11,7 +11,6 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 )
 
-// parts contains the parts of a message as strings, for comparison.
 type parts map[string]string
 
 func partsOf(m *jsonrpc.Message) parts {

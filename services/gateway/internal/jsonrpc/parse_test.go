@@ -35,7 +35,6 @@ type refusal struct {
 	code commonv1.Code
 }
 
-// refused checks that each message is refused with its code, with and without whitespace around the message.
 func refused(t *testing.T, cases []refusal) {
 	t.Helper()
 	for _, tt := range cases {
@@ -53,7 +52,6 @@ func refused(t *testing.T, cases []refusal) {
 	}
 }
 
-// codeOf returns the code with which the parser refuses raw, or CODE_UNSPECIFIED if the parser accepts raw.
 func codeOf(t *testing.T, raw string) commonv1.Code {
 	t.Helper()
 	m, err := jsonrpc.Parse([]byte(raw), jsonrpc.DefaultLimits())
@@ -133,7 +131,7 @@ var duplicatesInside = []refusal{
 	{"a slash, escaped", toolCall(`{"a/b":1,"a\/b":2}`), dup},
 	{"around a nested object with the same key", toolCall(`{"a":{"a":{"a":1}},"b":2,"a":3}`), dup}}
 
-// Case P2. Checks that duplicate keys in arguments are refused at every depth and position.
+// Case P2.
 func TestParse_DuplicateKeysInArgumentsAreRefused(t *testing.T) {
 	t.Parallel()
 	refused(t, duplicatesInside)
@@ -197,7 +195,7 @@ var trailingBytes = []refusal{
 	{"a record separator", "\x1e" + ping, invalid},
 	{"junk before", "x" + ping, invalid}}
 
-// Case P4. Checks that a message is refused if other bytes than whitespace follow it.
+// Case P4.
 func TestParse_TrailingBytesAreRefused(t *testing.T) {
 	t.Parallel()
 	refused(t, trailingBytes)
@@ -260,7 +258,7 @@ func TestParse_InvalidIDsAreRefused(t *testing.T) {
 	}
 }
 
-// Case P6. Checks that requests without an id and notifications with an id are refused.
+// Case P6.
 func TestParse_MissingAndUnexpectedIDsAreRefused(t *testing.T) {
 	t.Parallel()
 	for _, method := range []string{"ping", "tools/call", "tools/list", "initialize", "notification/x", "Notifications/x", "x/notifications/y", "notifications"} {

@@ -75,7 +75,6 @@ func (s *sketcher) object() {
 	}
 }
 
-// text skips a string and returns it with its quotes.
 func (s *sketcher) text() []byte {
 	start := s.pos
 	for s.pos = s.skipPlain(start + 1); s.pos < len(s.raw) && s.raw[s.pos] != '"'; s.pos = s.skipPlain(s.pos) {

@@ -58,7 +58,6 @@ type shifts []shift
 // shift means that all bytes at or after the position from move by the number of bytes by.
 type shift struct{ from, by int }
 
-// shifting returns the shifts for edits that are sorted by position.
 func shifting(edits []Edit) shifts {
 	out, by := make(shifts, 0, len(edits)), 0
 	for _, e := range edits {

@@ -121,7 +121,6 @@ func TestOutgoing_ReplacesTraceAndRemovesReservedMembers(t *testing.T) {
 	}
 }
 
-// Checks that the spans in the result of Outgoing refer to the new bytes.
 func TestOutgoing_MovesSpansAfterEdits(t *testing.T) {
 	t.Parallel()
 	m := accepted(t, `{"method":"tools/call","params":{"_meta":{"dev.sluice/run":"x","traceparent":"longer than ours","progressToken":"p"},"name":"fs__read","arguments":{"n":1.0}},"id":"a","jsonrpc":"2.0"}`)

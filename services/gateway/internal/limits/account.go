@@ -78,7 +78,6 @@ func (a *account) isPrincipalOrPerson() bool {
 	return a.key.what == ofPrincipal || a.key.what == ofPerson
 }
 
-// isWaitedFor reports whether a [Memory] of the account's principal or person waits to grow.
 func (a *account) isWaitedFor() bool {
 	return a.isPrincipalOrPerson() && a.waiting > 0
 }

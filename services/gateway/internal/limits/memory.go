@@ -119,8 +119,7 @@ type Memory struct {
 	budget *Budget
 	owner  *Owner
 
-	// The lock of the budget guards the fields below. After closed is set, the Memory cannot grow, because the bytes would
-	// never be released.
+	// The lock of the budget guards the fields below. After closed is set, the Memory cannot grow, because its new bytes
 	// would never be released.
 	closed bool
 	bytes  int

@@ -44,7 +44,6 @@ var (
 	cat = newOwner("cat")
 )
 
-// newBudget returns a budget without a reserve, with 4 MiB for each principal and room for two principals.
 func newBudget(t testing.TB) *limits.Budget {
 	return newBudgetWith(t, limits.Quotas{Principal: 4 * mib, Person: 6 * mib, Server: 8 * mib, All: 8 * mib})
 }
@@ -86,7 +85,6 @@ func TestGrow_OneAnswerAlwaysFits(t *testing.T) {
 	}
 }
 
-// canGrow reports whether Grow succeeds within a second.
 func canGrow(t *testing.T, h *limits.Memory, bytes int) bool {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)

@@ -10,7 +10,6 @@ import (
 // Cache is a least recently used cache: a new value replaces the least recently used values. It is safe for concurrent
 // use.
 type Cache[K comparable, V any] struct {
-	// maxWeight is the maximum total weight of the values.
 	maxWeight int
 	weigh     func(V) int
 

@@ -142,7 +142,6 @@ func (m members) variant(key string) *fault {
 	return nil
 }
 
-// each returns the check for an object whose members all pass a check.
 func each(of check) check {
 	return func(value jsontext.Value) (jsontext.Value, *fault) {
 		return eachMember(value, func(_ string, raw jsontext.Value) (jsontext.Value, *fault) {

@@ -231,7 +231,7 @@ func TestAllServers_ListEndsWhenAServerRepeatsACursor(t *testing.T) {
 	})
 }
 
-// A program that no caller uses is not started only for a list.
+// Checks that the gateway does not start a program that no caller uses just to list its elements.
 func TestAllServers_ListStartsNoProgram(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

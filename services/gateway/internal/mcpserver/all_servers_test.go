@@ -18,7 +18,6 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// everyMethod returns the methods that policy allows in a gateway of two servers.
 func everyMethod() []string {
 	return []string{
 		"completion/complete", "prompts/list", "resources/list", "resources/subscribe", "logging/setLevel",
@@ -26,7 +25,6 @@ func everyMethod() []string {
 	}
 }
 
-// newAllServers starts a gateway with two servers, files and notes, which clients use at one URL.
 func newAllServers(t *testing.T) *testGateway {
 	t.Helper()
 	w := prepareTestGateway(t, "")
@@ -52,7 +50,6 @@ func toolList(names ...string) string {
 	return `{"tools":[` + strings.Join(tools, ",") + `]}`
 }
 
-// recordRequests makes the fake server append the requests of clients' sessions to *got.
 func recordRequests(w *testGateway, got *[]string) {
 	before := w.request
 	w.request = func(ctx context.Context, r upstream.Request, events func([]byte)) (upstream.Answer, error) {

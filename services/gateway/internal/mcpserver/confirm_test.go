@@ -20,7 +20,6 @@ const attended = `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"proto
 
 const payCall = `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"pay"}}`
 
-// newConfirmGateway returns a gateway whose calls need an approval, which the agent's user may grant.
 func newConfirmGateway(t *testing.T) *testGateway {
 	t.Helper()
 	w := newTestGateway(t)

@@ -15,7 +15,6 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// endsWithin fails the test unless the other end closes the connection within limit.
 func endsWithin(t *testing.T, c net.Conn, limit time.Duration) {
 	t.Helper()
 	begin := time.Now()

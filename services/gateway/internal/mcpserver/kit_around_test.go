@@ -65,8 +65,7 @@ type fakeApprovals struct {
 
 	approval *approvalv1.Approval
 	// updates are the approvals that a watch sends.
-	updates chan *approvalv1.Approval
-	// cancelled are the ids of the approvals that were cancelled.
+	updates   chan *approvalv1.Approval
 	cancelled []string
 	// votes are the requests with a vote of the agent's user.
 	votes chan *approvalv1.RequestApprovalRequest

@@ -67,7 +67,6 @@ func (w *testGateway) do(method, path, body string, header http.Header) httpResp
 
 const initialize = `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{"sampling":{}},"clientInfo":{"name":"c","version":"1"}}}`
 
-// connect opens a session and returns the headers for its requests.
 func (w *testGateway) connect() http.Header {
 	w.t.Helper()
 	return w.connectAs(initialize)
@@ -118,7 +117,6 @@ func status(c net.Conn) (int, error) {
 	return resp.StatusCode, err
 }
 
-// pipeListener is a listener whose connections are pipes inside the process.
 type pipeListener struct {
 	conns chan net.Conn
 	done  chan struct{}

@@ -68,9 +68,8 @@ type testGateway struct {
 	// kind is the transport of the server.
 	kind string
 	// path is the URL path of the server. notes is a second server, or nil if there is none.
-	path  string
-	notes *testGateway
-	// maxSessions is the maximum number of sessions of one principal.
+	path        string
+	notes       *testGateway
 	maxSessions int
 
 	// The fields below configure the fakes.

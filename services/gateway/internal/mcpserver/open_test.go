@@ -114,7 +114,6 @@ func TestInitialize_NegotiatesTheRevision(t *testing.T) {
 	}
 }
 
-// If the server refuses to open a session, the gateway opens no session either.
 func TestInitialize_RefusedByTheServerOpensNoSession(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
@@ -308,7 +307,6 @@ func TestCaller_IsTheTokensPrincipal(t *testing.T) {
 	})
 }
 
-// Requests of one session run concurrently, and each receives its own answer.
 func TestSession_ConcurrentRequestsGetTheirAnswers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -84,7 +84,7 @@ func TestExempt_MessageSizeIsBounded(t *testing.T) {
 	})
 }
 
-// Case X4. While the policy service is unavailable, messages that need no rule are refused.
+// Case X4.
 func TestExempt_NothingPassesWithoutPolicy(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -138,7 +138,7 @@ func TestExempt_CursorMustBeTheServers(t *testing.T) {
 	})
 }
 
-// Case X4. A cancellation is sent to the server only if the call was sent to the server.
+// Case X4.
 func TestExempt_OnlySentRequestsAreCancelled(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -13,7 +13,6 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// resumeStream requests the stream that continues after the event with the id last.
 func (w *testGateway) resumeStream(h http.Header, last string) httpResponse {
 	w.t.Helper()
 	back := http.Header{"Accept": {"text/event-stream"}, "Last-Event-Id": {last}}

@@ -29,7 +29,6 @@ func newRoundTripGateway(t *testing.T, state approvalv1.ApprovalState) *testGate
 	return w
 }
 
-// callWithState calls a tool with the given requestState, or without one if state is empty.
 func (w *testGateway) callWithState(state string) httpResponse {
 	w.t.Helper()
 	params := `"name":"safe"`

@@ -184,7 +184,7 @@ func TestServerRequest_NeedsARuleAndACapability(t *testing.T) {
 	}
 }
 
-// Case T4. A client cannot send a request that only servers send.
+// Case T4.
 func TestServerMethods_AreRefusedFromClients(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -386,7 +386,7 @@ func TestServerRequest_CanBeCancelledByTheServer(t *testing.T) {
 	})
 }
 
-// Case A3. Only the session that received a server's request can answer it.
+// Case A3.
 func TestServerRequest_IsAnsweredOnlyInItsSession(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -17,7 +17,6 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// doWithTasks sends a request as a client that accepts tasks.
 func (w *testGateway) doWithTasks(method, name, params string, header ...http.Header) httpResponse {
 	w.t.Helper()
 	body, head := modern(method, name, params)

@@ -39,7 +39,6 @@ func newApprovalPipeline() *testPipeline {
 	return w
 }
 
-// refuseClaim returns an answerClaim function that refuses every claim.
 func refuseClaim(r *approvalv1.Refusal) func(*approvalv1.ClaimApprovalRequest) (*approvalv1.ClaimApprovalResponse, error) {
 	return func(*approvalv1.ClaimApprovalRequest) (*approvalv1.ClaimApprovalResponse, error) {
 		return &approvalv1.ClaimApprovalResponse{Result: &approvalv1.ClaimApprovalResponse_Refusal{Refusal: r}}, nil

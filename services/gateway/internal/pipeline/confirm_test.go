@@ -16,7 +16,6 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/attempt"
 )
 
-// newConfirmPipeline returns a pipeline in which the agent's user may confirm calls.
 func newConfirmPipeline() *testPipeline {
 	w := newApprovalPipeline()
 	waits := approvalIn(pending)

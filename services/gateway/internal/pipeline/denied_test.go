@@ -26,7 +26,6 @@ func deniedBy(v *approvalv1.Vote) *approvalv1.Approval {
 	return a
 }
 
-// refuseRequest returns a function that refuses an approval request.
 func refuseRequest(r *approvalv1.Refusal) func() (*approvalv1.RequestApprovalResponse, error) {
 	return func() (*approvalv1.RequestApprovalResponse, error) {
 		return &approvalv1.RequestApprovalResponse{Result: &approvalv1.RequestApprovalResponse_Refusal{Refusal: r}}, nil

@@ -68,7 +68,6 @@ func TestForward_OnlyUnsentCallsAreGivenBack(t *testing.T) {
 	}
 }
 
-// If the intent cannot be recorded, the call is not sent, and its reservation is released.
 func TestForward_ReservationIsReleasedWithoutAnIntent(t *testing.T) {
 	t.Parallel()
 	w := newTestPipeline()
@@ -80,7 +79,6 @@ func TestForward_ReservationIsReleasedWithoutAnIntent(t *testing.T) {
 	}
 }
 
-// The caller receives the answer even if the outcome cannot be recorded.
 func TestForward_AnswerIsReturnedWhenItsOutcomeIsNotRecorded(t *testing.T) {
 	t.Parallel()
 	w := newTestPipeline()

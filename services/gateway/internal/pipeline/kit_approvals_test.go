@@ -147,7 +147,6 @@ func (p *fakeApprovals) WatchApprovals(ctx context.Context, _ *approvalv1.WatchA
 	return &approvalStream{ctx: ctx, moves: p.updates}, nil
 }
 
-// approvalStream sends the values of a channel, and then blocks until its context ends.
 type approvalStream struct {
 	grpc.ClientStream
 

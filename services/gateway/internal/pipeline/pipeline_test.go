@@ -103,7 +103,6 @@ func TestDo_AllowedCallRuns(t *testing.T) {
 	}
 }
 
-// A call without limits causes no request to the ratelimit role.
 func TestDo_CallWithoutLimitsReservesNothing(t *testing.T) {
 	t.Parallel()
 	w := newTestPipeline()

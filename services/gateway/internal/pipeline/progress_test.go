@@ -30,7 +30,6 @@ func (p progressServer) Forward(ctx context.Context, _ upstream.Request, events 
 	return upstream.Answer{}, upstream.ErrTimeout
 }
 
-// messageServer is a server that sends many messages, but no progress.
 type messageServer struct{ progressServer }
 
 func (s messageServer) Forward(ctx context.Context, r upstream.Request, events func([]byte)) (upstream.Answer, error) {

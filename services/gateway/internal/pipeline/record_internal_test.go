@@ -13,7 +13,6 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// The journal records all fields of a decision's limit.
 func TestLimits_AreRecordedInFull(t *testing.T) {
 	t.Parallel()
 	said := &policyv1.RuleLimit{

@@ -27,8 +27,7 @@ const (
 	// Together they allow 84 MiB a day plus one burst, while the journal has space for 256 MiB.
 	maxBytes       = 1 << 20
 	bytesPerSecond = 1 << 10
-	// windowTime is the length of a window.
-	windowTime = time.Minute
+	windowTime     = time.Minute
 	// flushEvery is the interval at which the pipeline writes the counts of ended windows.
 	flushEvery = 10 * time.Second
 )
@@ -38,8 +37,7 @@ const (
 type refusalCounter struct {
 	mu      sync.Mutex
 	windows map[offender]*window
-	// groups counts the recorded refusals of each group.
-	groups map[group]*window
+	groups  map[group]*window
 }
 
 // group identifies a principal together with the agents that it has created, or a person. For requests that a server

@@ -98,7 +98,6 @@ func (f *finder) addFolder(path string) bool {
 	return true
 }
 
-// manifests are files whose directory is a package.
 var manifests = []string{"package.json", "pyproject.toml", "setup.py", "go.mod", "Cargo.toml", "Gemfile", "composer.json", "deno.json", "pyvenv.cfg"}
 
 // codeFolders are directories from which interpreters load code.

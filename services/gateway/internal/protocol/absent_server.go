@@ -26,7 +26,6 @@ func (f *Router) IsAbsent(ctx context.Context, c httpserver.Caller, server strin
 	return hidden || !configured
 }
 
-// unknownServer returns the refusal of a request to a server for which IsAbsent returns true.
 func unknownServer(name string) *refusal.Refusal {
 	return refusal.ProtocolError(commonv1.Code_CODE_TOOL_UNKNOWN, fmt.Sprintf("no server %q is configured here, or policy hides it from this caller.", spans.Clip(name)))
 }

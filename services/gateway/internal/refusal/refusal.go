@@ -146,7 +146,6 @@ func headline(c commonv1.Code) string {
 	}
 }
 
-// reasons contains the default messages for refusals without a message. Every code has one.
 var reasons = map[commonv1.Code]string{
 	commonv1.Code_CODE_UNSPECIFIED:          "no reason is known.",
 	commonv1.Code_CODE_DENIED_BY_RULE:       "a rule denies this call.",

@@ -71,7 +71,6 @@ func listedSession(sess *Session) *Session {
 	return sess
 }
 
-// count adds n to the number of digests that a session remembers.
 func (s *Store) count(sess *Session, n int) {
 	sess.learned += n
 	for _, p := range listedSession(sess).positions {

@@ -35,7 +35,6 @@ func (o over) Open(context.Context, principal.Key, upstream.Request) (upstream.C
 	return o.conn, upstream.Answer{}, nil
 }
 
-// with returns a session with a server over conn.
 func with(conn upstream.Conn) *upstream.Session {
 	counts, err := meters.New(noop.Meter{})
 	if err != nil {
@@ -52,7 +51,6 @@ func with(conn upstream.Conn) *upstream.Session {
 	return sess
 }
 
-// conn is a connection that only counts the calls to Close.
 type conn struct {
 	upstream.Conn
 	closed atomic.Int64
@@ -86,7 +84,6 @@ func opened(k session.Key) (*session.Session, *conn) {
 	return &session.Session{ID: id, Digest: digest, Key: k, Upstream: with(c), Opened: time.Now()}, c
 }
 
-// add opens a session in the store.
 func add(t testing.TB, s *session.Store, k session.Key) (*session.Session, *conn) {
 	t.Helper()
 	sess, c := opened(k)

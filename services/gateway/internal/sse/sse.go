@@ -35,8 +35,7 @@ type Writer struct {
 	// before JSON.
 	accepts, prefers bool
 
-	mu sync.Mutex
-	// started reports whether the stream has begun.
+	mu      sync.Mutex
 	started bool
 	// of is the request whose answer is stored, or nil if the answer is not stored.
 	of dispatch.Replayable

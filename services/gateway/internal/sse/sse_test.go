@@ -30,7 +30,6 @@ func body(parts ...string) (out [][]byte) {
 	return out
 }
 
-// written contains the response as a client receives it: the status, the relevant headers, and the body.
 type written struct {
 	Status                        int
 	Type, Session, Outcome, AtEnd string

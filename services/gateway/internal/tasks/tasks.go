@@ -276,7 +276,6 @@ func headerSize(h http.Header) (n int) {
 	return n
 }
 
-// expire removes a task, and stops its call if the call runs.
 func (s *Store) expire(t *Task) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -96,7 +96,6 @@ func (p *parked) handleMessage(raw []byte) {
 	}
 }
 
-// addQuestion stores a request from the server. It returns false if the request cannot be sent to the client.
 func (p *parked) addQuestion(m *jsonrpc.Answer) bool {
 	p.of.mu.Lock()
 	unclear := p.of.ambiguous && p.of.running > 1
@@ -159,7 +158,6 @@ func (p *parked) sendResponses(ctx context.Context, responses map[string]jsontex
 	return nil
 }
 
-// await waits for the answer, or for requests that the server sends before it.
 func (p *parked) await(ctx context.Context, req Request) (Answer, error) {
 	for {
 		select {

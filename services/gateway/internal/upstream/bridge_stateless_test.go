@@ -136,7 +136,6 @@ func leg(t *testing.T, id int, params string) upstream.Request {
 	return r
 }
 
-// stateOf returns the requestState of an answer that contains requests to the client.
 func stateOf(t *testing.T, a upstream.Answer) string {
 	t.Helper()
 	var said struct {

@@ -27,7 +27,6 @@ const (
 	maxNotice = 64 << 10
 )
 
-// listener is one client's subscription to a session's stream.
 type listener struct {
 	id     jsontext.Value
 	filter notifications
@@ -65,7 +64,6 @@ func (n notifications) wants(method string) bool {
 	}
 }
 
-// isSubscribable reports whether a method is a notification to which clients can subscribe.
 func isSubscribable(method string) bool {
 	return notifications{Tools: true, Prompts: true, Resources: true, URIs: []string{""}}.wants(method)
 }
@@ -237,7 +235,6 @@ func (b *stateless) dispatch(ctx context.Context, raw []byte) {
 	}
 }
 
-// queueNotification adds the subscription's id to a notification and queues it.
 func (l *listener) queueNotification(m *jsonrpc.Answer) {
 	params := make(map[string]jsontext.Value)
 	meta := make(map[string]jsontext.Value)

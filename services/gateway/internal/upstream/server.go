@@ -118,7 +118,6 @@ func (s *Server) Open(ctx context.Context, key principal.Key, hello GatewayMessa
 	return &Session{server: s, conn: conn, version: versionOf(answer), since: time.Now()}, answer, nil
 }
 
-// versionOf returns the protocol revision in a response to initialize, or "" if the response contains no revision.
 func versionOf(a Answer) string {
 	if a.Message == nil {
 		return ""

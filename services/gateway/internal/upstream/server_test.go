@@ -32,7 +32,6 @@ import (
 
 var ana = principal.Key{Tenant: "default", Subject: "ana"}
 
-// scripted is a transport whose answers the test sets.
 type scripted struct {
 	upstream.Transport
 

@@ -42,7 +42,6 @@ type Caller struct {
 	Server string
 }
 
-// behalf returns a context for requests to the policy service on behalf of the caller.
 func (c Caller) behalf(ctx context.Context) context.Context {
 	p := proto.CloneOf(c.Principal)
 	p.Session, p.Run = c.Session, c.Run

@@ -16,7 +16,6 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/visibility"
 )
 
-// policy is a policy service that answers with a fixed revision, and counts its requests.
 type policy struct {
 	policyv1.PolicyServiceClient
 

@@ -263,7 +263,6 @@ func (s *Accessible) Offers(capability string) bool {
 	return err == nil && capabilities[capability].Kind() == '{'
 }
 
-// isDenial reports whether a code means that policy denies a request of the caller, which is not a fault of the server.
 func isDenial(code commonv1.Code) bool {
 	switch code { //nolint:exhaustive // all others are faults
 	case commonv1.Code_CODE_DENIED_BY_RULE, commonv1.Code_CODE_DENIED_BY_DEFAULT, commonv1.Code_CODE_METHOD_DENIED, commonv1.Code_CODE_TOOL_UNKNOWN:

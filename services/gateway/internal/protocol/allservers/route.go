@@ -59,7 +59,6 @@ func (x All) Answer(ctx context.Context) dispatch.Response {
 	return do(ctx)
 }
 
-// ownAnswer returns the function with which the gateway answers the request, or nil if a server answers it.
 func (x All) ownAnswer() func(context.Context) dispatch.Response {
 	switch m := x.Message; {
 	case m.Method == mcp.MethodToolsList:
@@ -192,7 +191,6 @@ func (x All) respond(ctx context.Context) dispatch.Response {
 	return dispatch.Accepted()
 }
 
-// notify sends a notification to the servers to which it applies.
 func (x All) notify(ctx context.Context) dispatch.Response {
 	m := x.Message
 	roots := m.Method == mcp.MethodRootsChanged && slices.Contains(dispatch.MethodsOf(x.Session.Members.Abilities), mcp.MethodRoots)

@@ -123,7 +123,6 @@ func (x Message) negotiatedVersion(answer *jsonrpc.Answer, access visibility.Acc
 	return jsonrpc.Unquote(answer.ProtocolVersion.Of(answer.Raw))
 }
 
-// editGreeting returns the edits that prepare the server's answer to initialize for the client.
 func editGreeting(answer *jsonrpc.Answer, version string, access visibility.Access) []jsonrpc.Edit {
 	edits := answer.Clean(nil)
 	if at := answer.ProtocolVersion; at.Present() {

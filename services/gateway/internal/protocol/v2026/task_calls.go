@@ -85,7 +85,6 @@ func (x *message) advanceTask(ctx context.Context, t *tasks.Task) {
 // outcomeNotStored is the outcome of a task whose call may have run without a stored answer.
 var outcomeNotStored = jsontext.Value(`{"code":-32603,"message":"The answer of this call could not be stored. The gateway's record says whether the call was made."}`)
 
-// makeTaskCall makes the call of a task with its approval, for the caller that owns the task.
 func (s *Protocol) makeTaskCall(ctx context.Context, caller httpserver.Caller, t *tasks.Task, approval string) {
 	caller.Stale = caller.Stale || caller.Revoked()
 	x := s.front.NewRequest(ctx, caller, t.Server, t.Header, new(dispatch.Callback))

@@ -46,9 +46,8 @@ type message struct {
 	// takesTasks reports whether the client accepts a task as an answer. declaresTasks reports whether that is declared to
 	// the server. becomesTask reports whether this call becomes a task if it waits for an approval.
 	takesTasks, declaresTasks, becomesTask bool
-	// roundTrip is the round trip of a call that waits for an approval.
-	roundTrip    roundTrip
-	releaseState func()
+	roundTrip                              roundTrip
+	releaseState                           func()
 }
 
 // Post handles a message of 2026-07-28. Policy evaluates the body, and the headers must agree with the body.
@@ -62,7 +61,6 @@ func (x *message) Post(ctx context.Context) dispatch.Response {
 
 // statelessEndpoint implements the differences between the URL of one server and the URL of all servers.
 type statelessEndpoint interface {
-	// handle executes a message.
 	handle(ctx context.Context) dispatch.Response
 	// connect sets the sessions through which the caller's state sends requests.
 	connect(sess *session.Session)
@@ -242,7 +240,6 @@ func (x *message) Route(ctx context.Context) dispatch.Response {
 	return x.handleAdmitted(ctx)
 }
 
-// handleAdmitted executes a request that was admitted.
 func (x *message) handleAdmitted(ctx context.Context) dispatch.Response {
 	switch {
 	case x.Message.InputResponses.Present() && len(x.capabilities) == 0:

@@ -76,7 +76,6 @@ func method(name, in, out string, streams bool, t *mcpv1.Tool) *descriptorpb.Met
 	return m
 }
 
-// contract returns the protobuf definition of an external service.
 func contract(t *testing.T) protoreflect.FileDescriptor {
 	t.Helper()
 	const (
@@ -154,7 +153,6 @@ func contract(t *testing.T) protoreflect.FileDescriptor {
 
 func int32Of(n int32) int32 { return n }
 
-// notes is a gRPC server whose responses the test sets.
 type notes struct {
 	file   protoreflect.FileDescriptor
 	server *grpc.Server

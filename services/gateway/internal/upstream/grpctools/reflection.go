@@ -68,12 +68,10 @@ func toolsByReflection(ctx context.Context, conn grpc.ClientConnInterface) (*set
 	return tools, nil
 }
 
-// A reflector sends requests on one reflection stream.
 type reflector struct {
-	stream grpc.BidiStreamingClient[reflectionv1.ServerReflectionRequest, reflectionv1.ServerReflectionResponse]
-	files  map[string]*descriptorpb.FileDescriptorProto
-	bytes  int
-	// requests is the number of requests that were sent.
+	stream   grpc.BidiStreamingClient[reflectionv1.ServerReflectionRequest, reflectionv1.ServerReflectionResponse]
+	files    map[string]*descriptorpb.FileDescriptorProto
+	bytes    int
 	requests int
 }
 
@@ -109,7 +107,6 @@ func (r *reflector) services() ([]string, error) {
 	return names, nil
 }
 
-// fetch requests files and the files that they import.
 func (r *reflector) fetch(req *reflectionv1.ServerReflectionRequest) error {
 	resp, err := r.roundTrip(req)
 	if err != nil {

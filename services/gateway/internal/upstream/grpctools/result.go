@@ -129,7 +129,6 @@ func progressOf(m protoreflect.Message, token []byte) []byte {
 	return nil
 }
 
-// isProgress reports whether a message contains progress and is therefore not the response.
 func isProgress(m protoreflect.Message) bool {
 	fields := m.Descriptor().Fields()
 	for i := range fields.Len() {

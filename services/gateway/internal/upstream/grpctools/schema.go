@@ -37,7 +37,6 @@ const maxSchemas = 200_000
 // errSchemas is the error for a server whose schemas exceed maxSchemas.
 var errSchemas = fmt.Errorf("the schemas of the server's tools have more than %d properties", maxSchemas)
 
-// schemas creates the schema of a tool's arguments or result.
 type schemas struct {
 	input bool
 	// budget points to the number of properties that may still be added to the server's schemas.
@@ -128,7 +127,6 @@ func isDeprecated(v protoreflect.EnumValueDescriptor) bool {
 	return options.GetDeprecated()
 }
 
-// value returns the schema of one element of a field.
 func (s *schemas) value(fd protoreflect.FieldDescriptor) schema {
 	if strictprotojson.IsJSON(fd) {
 		return schema{"type": "object"}

@@ -134,7 +134,6 @@ func newTool(method protoreflect.MethodDescriptor, option *mcpv1.Tool, types *pr
 	return t, err
 }
 
-// typeOf returns the Go type of a message, or a dynamic type if types is nil.
 func typeOf(md protoreflect.MessageDescriptor, types *protoregistry.Types) (protoreflect.MessageType, error) {
 	if types == nil {
 		return dynamicpb.NewMessageType(md), nil

@@ -170,7 +170,6 @@ func (c *conn) Close(ctx context.Context) error {
 	return c.end(ctx, c.state.Swap(&negotiated{closed: true}))
 }
 
-// end sends a DELETE request for a session to the server.
 func (c *conn) end(ctx context.Context, state *negotiated) error {
 	if state.session == "" {
 		return nil

@@ -83,7 +83,6 @@ func (c *cookies) values() []string {
 	return out
 }
 
-// containsValue reports whether a string contains the value of a cookie.
 func (c *cookies) containsValue(text string) bool {
 	if c == nil {
 		return false
@@ -128,7 +127,6 @@ func (c *cookies) field(configured string) httpclient.Field {
 	return out
 }
 
-// scrubber returns the redactor for answers in the session.
 func (c *cookies) scrubber() *redact.Redactor {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -242,7 +242,6 @@ func eventField(value []byte) (string, bool) {
 	return string(value), true
 }
 
-// dataLine adds a data line that begins with value to the event.
 func (e *eventReader) dataLine(value []byte) error {
 	if e.lines++; e.lines > 1 {
 		if err := e.data.Add([]byte("\n")); err != nil {

@@ -23,7 +23,6 @@ func written(text string) upstream.Request {
 	return upstream.Request{Message: m}
 }
 
-// asking returns a request with a progress token.
 func asking() upstream.Request {
 	return written(`{"jsonrpc":"2.0","id":1,"method":"m","params":{"_meta":{"progressToken":1}}}`)
 }

@@ -92,7 +92,6 @@ func (state *negotiated) appendFields(fields []httpclient.Field, req upstream.Re
 	return fields
 }
 
-// fields appends the headers of requests in a session, including the cookies.
 func (c *conn) fields(fields []httpclient.Field, state *negotiated, req upstream.Request) []httpclient.Field {
 	return append(state.appendFields(fields, req), state.cookies.field(c.server.cookie))
 }
@@ -182,7 +181,6 @@ func (c *conn) answer(ctx context.Context, resp *http.Response, req upstream.Req
 	}
 }
 
-// methodOf returns a function that maps the id of req to its method, and any other id to "".
 func methodOf(req upstream.Request) func(id []byte) string {
 	return func(id []byte) string {
 		if jsonrpc.SameID(id, req.ID()) || jsonrpc.SameID(jsonrpc.NumberIn(id), req.ID()) {

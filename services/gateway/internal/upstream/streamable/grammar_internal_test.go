@@ -15,7 +15,6 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// newEvents returns an eventReader for a stream.
 func newEvents(t *testing.T, stream io.Reader) *eventReader {
 	t.Helper()
 	all, err := limits.NewBudget(limits.AnswerQuotas())

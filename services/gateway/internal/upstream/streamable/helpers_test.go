@@ -39,15 +39,13 @@ type webReply func(w http.ResponseWriter, r *http.Request, p webPost)
 type web struct {
 	*httptest.Server
 
-	mu      sync.Mutex
-	posts   []webPost
-	deletes []string
-	// connections counts the connections that were accepted.
+	mu          sync.Mutex
+	posts       []webPost
+	deletes     []string
 	connections atomic.Int64
 	replies     map[string]webReply
 }
 
-// newWeb starts a server that opens sessions and answers every request.
 func newWeb(t *testing.T) *web {
 	t.Helper()
 	s := &web{replies: map[string]webReply{"initialize": greet("first", "2025-11-25")}}
@@ -71,7 +69,6 @@ func (s *web) on(method string, reply webReply) {
 	s.replies[method] = reply
 }
 
-// got returns the POSTs with the given method, or all POSTs if method is empty.
 func (s *web) got(method string) []webPost {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -168,7 +165,6 @@ func inTurn(replies ...webReply) webReply {
 	}
 }
 
-// newHTTP returns the transport under test.
 func newHTTP(t *testing.T, url string) *streamable.Transport {
 	t.Helper()
 	s, err := streamable.New(streamable.Config{Name: "web", URL: url, Headers: map[string]string{"Authorization": "Bearer ours"}}, slog.New(slog.DiscardHandler))

@@ -34,7 +34,6 @@ func (s *Transport) openLegacy(ctx context.Context, initialize upstream.Request,
 	return c, answer, nil
 }
 
-// open opens a stream and a session on it.
 func (c *legacy) open(ctx context.Context, memory *limits.Memory) (*link, upstream.Answer, error) {
 	l, err := c.server.dial(ctx, memory)
 	if err != nil {

@@ -117,7 +117,6 @@ func (s *legacyServer) hangUp() {
 	close(s.streams[len(s.streams)-1])
 }
 
-// posted waits until at least n messages were posted, and returns them.
 func (s *legacyServer) posted(n int) []string {
 	for {
 		s.mu.Lock()

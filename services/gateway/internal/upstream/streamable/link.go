@@ -42,8 +42,7 @@ type link struct {
 	end   context.CancelCauseFunc
 	ended chan struct{}
 	// post is the head of the requests that post messages.
-	post *httpclient.Head
-	// cookies are the cookies of the session.
+	post    *httpclient.Head
 	cookies *cookies
 	// has is the memory budget for the message that is being read.
 	has *limits.Memory
@@ -193,7 +192,6 @@ func (l *link) reply(own upstream.GatewayMessage) {
 	}
 }
 
-// answer posts the queued responses until the stream ends.
 func (l *link) answer() {
 	for {
 		select {

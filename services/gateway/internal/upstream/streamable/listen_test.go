@@ -30,7 +30,6 @@ type streamServer struct {
 	posts []string
 }
 
-// newStation starts a server that accepts all POSTs. answer writes the response to a GET.
 func newStation(t *testing.T, answer func(w http.ResponseWriter)) *streamServer {
 	t.Helper()
 	s := new(streamServer)
@@ -214,7 +213,6 @@ func TestListen_EndsWhenAMessageBreaksTheRules(t *testing.T) {
 	}
 }
 
-// Checks that the stream and its connection end when the listener stops.
 func TestListen_StoppingEndsTheConnection(t *testing.T) {
 	t.Parallel()
 	disconnected := make(chan struct{})

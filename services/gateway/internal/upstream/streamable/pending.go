@@ -283,7 +283,6 @@ func (l *link) result(w *pendingRequest, a answered) (upstream.Answer, error) {
 	return upstream.Answer{Message: a.message, Status: http.StatusOK}, nil
 }
 
-// body returns the body of a request to post, with number as its id and progress token.
 func (w *pendingRequest) body(req upstream.Request) ([]byte, error) {
 	edits := []jsonrpc.Edit{{Span: req.Message.ID, With: w.id()}}
 	if len(w.token) > 0 {

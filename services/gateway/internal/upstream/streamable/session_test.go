@@ -72,7 +72,6 @@ func TestRequest_OpensOneSessionForAllWaitingRequests(t *testing.T) {
 	}
 }
 
-// Checks that a request is sent again only if the server provably has not read it.
 func TestRequest_IsRepeatedOnlyIfItWasNotRead(t *testing.T) {
 	t.Parallel()
 	read := plain(404, "application/json", `{"jsonrpc":"2.0","id":ID,"error":{"code":-32601,"message":"x"}}`)
@@ -157,7 +156,6 @@ func TestOpen_CopiesInitialize(t *testing.T) {
 	}
 }
 
-// Checks that a request that waits for a new session ends when its own timeout expires.
 func TestRequest_WaitsForANewSessionNoLongerThanItsCaller(t *testing.T) {
 	t.Parallel()
 	s := newWeb(t)
@@ -182,7 +180,6 @@ func TestRequest_WaitsForANewSessionNoLongerThanItsCaller(t *testing.T) {
 	<-patient
 }
 
-// Checks that a closed session does not open a new session with the server.
 func TestClose_SessionIsNotReopened(t *testing.T) {
 	t.Parallel()
 	s := newWeb(t)

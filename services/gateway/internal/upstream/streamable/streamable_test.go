@@ -230,7 +230,7 @@ func cutOff(w http.ResponseWriter) {
 	}
 }
 
-// Case U1. Checks that answers and events that are too large are refused.
+// Case U1.
 func TestRequest_LimitsAnswers(t *testing.T) {
 	t.Parallel()
 	big := strings.Repeat("x", upstream.MaxMessage)
@@ -312,7 +312,6 @@ func TestRequest_ReusesConnections(t *testing.T) {
 	}
 }
 
-// Checks that a request that cannot be sent counts as never sent.
 func TestRequest_UnsentRequestCountsAsNeverSent(t *testing.T) {
 	t.Parallel()
 	t.Run("the port is closed", func(t *testing.T) {

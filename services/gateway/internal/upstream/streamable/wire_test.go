@@ -54,7 +54,6 @@ func nextID(in *bufio.Reader) (id string, ok bool) {
 	return id, err == nil
 }
 
-// raw returns an HTTP response whose JSON-RPC result contains the given bytes.
 func raw(id, result string) string {
 	body := `{"jsonrpc":"2.0","id":` + id + `,"result":` + result + `}`
 	return fmt.Sprintf("HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
