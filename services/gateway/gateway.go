@@ -84,7 +84,7 @@ type Deps struct {
 	// Peers are the other roles that some calls need, by name. The policy role is not in Peers, because the gateway knows
 	// from its policy lease whether the policy role serves.
 	Peers map[string]healthv1.HealthClient
-	// Meter makes the instruments for metrics.
+	// Meter creates the instruments for metrics.
 	Meter metric.Meter
 	// Tracer creates spans, and Propagator extracts the trace contexts that clients send.
 	Tracer     trace.Tracer
@@ -274,8 +274,8 @@ func (s *Service) newEdge() (err error) {
 	return err
 }
 
-// taskSecretText is the input from which the journal's key derives the secret of the MCP server. The same key makes the
-// digests of call arguments in the journal. Because taskSecretText is not JSON, it never equals the arguments of a
+// taskSecretText is the input from which the journal's key derives the secret of the MCP server. The same key computes
+// the digests of call arguments in the journal. Because taskSecretText is not JSON, it never equals the arguments of a
 // call.
 const taskSecretText = "what is not JSON: ids of tasks"
 

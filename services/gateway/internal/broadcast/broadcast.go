@@ -1,4 +1,4 @@
-// Package broadcast wakes all waiting goroutines when something has changed.
+// Package broadcast wakes all goroutines that wait for a change of some data.
 package broadcast
 
 import "sync"

@@ -1,6 +1,6 @@
 // Package httpclient sends HTTP requests to servers. It has its own connection pool and does not pass requests to other
-// goroutines. It never connects to an address that no configuration can mean, such as a link-local address. It is
-// independent of MCP.
+// goroutines. It never connects to an address to which no configured host may resolve, such as a link-local address. It
+// is independent of MCP.
 package httpclient
 
 import (

@@ -98,7 +98,7 @@ func newDirect(u *url.URL, opts Options) *Client {
 }
 
 // Dial returns a dial function for an http.Transport that connects to one configured host. The function refuses
-// addresses that no configuration can mean.
+// addresses to which that host may not resolve.
 func Dial(host string) func(ctx context.Context, network, address string) (net.Conn, error) {
 	private := mayBePrivate(host)
 	dialer := &net.Dialer{
@@ -132,8 +132,8 @@ func newTransport(host string) *http.Transport {
 	}
 }
 
-// mayBePrivate reports whether a configured host may mean a loopback or private address. That is the case if the host
-// is an IP address or a name outside of public zones.
+// mayBePrivate reports whether a configured host may resolve to a loopback or private address: it is an IP address, or
+// its name is not in a public zone.
 func mayBePrivate(host string) bool {
 	if _, err := netip.ParseAddr(host); err == nil {
 		return true

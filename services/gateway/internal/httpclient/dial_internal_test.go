@@ -73,8 +73,8 @@ func TestCheckAddress(t *testing.T) {
 	}
 }
 
-// Checks that a proxy is used only for connections that are encrypted end to end, and never for an address that no
-// configuration can mean.
+// Checks that a proxy is used only for connections that are encrypted end to end, and never for an address to which no
+// configured host may resolve.
 func TestNew_UsesProxyOnlyForHTTPS(t *testing.T) {
 	t.Parallel()
 	proxy, err := url.Parse("http://user:secret@127.0.0.1:3128")

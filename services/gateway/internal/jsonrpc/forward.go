@@ -120,13 +120,13 @@ func (m *Message) WithoutClientMeta() (*Message, error) {
 	return m.reparsed(append(edits, removeItems(nil, m.Raw, m.members(m.Params, paramsAgain))...))
 }
 
-// WithoutRetryMembers returns the first form of a repeated request, without the members that belong to the repetition
-// (MCP 2026-07-28, Multi Round-Trip Requests). All other bytes are unchanged. The result is parsed again.
+// WithoutRetryMembers returns a copy of a repeated request without the client's responses and the server's state (MCP
+// 2026-07-28, Multi Round-Trip Requests). All other bytes are unchanged. The result is parsed again.
 func (m *Message) WithoutRetryMembers() (*Message, error) {
 	return m.reparsed(removeItems(nil, m.Raw, m.members(m.Params, paramsAgain)))
 }
 
-// reparsed applies the edits to m and parses the result, because the new bytes were not part of the parsed message.
+// reparsed applies the edits to m and parses the resulting message.
 func (m *Message) reparsed(edits []Edit) (*Message, error) {
 	raw, err := ApplyEdits(m.Raw, edits...)
 	if err != nil {

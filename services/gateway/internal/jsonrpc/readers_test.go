@@ -231,8 +231,8 @@ func differs(judged, sent *jsonrpc.Message) string {
 	return ""
 }
 
-// Checks that the message that a server receives has only one meaning, whatever the client has sent: parsers in Go,
-// Node and Python must read the same content as the gateway.
+// Checks that each message that the gateway sends to a server has only one meaning: parsers in Go, Node and Python must
+// read the same content as the gateway.
 func TestReadersAgree(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it takes a while")

@@ -118,7 +118,8 @@ type Ability struct {
 	Options            []Option
 }
 
-// Option is an option of an [Ability]: its name, and its JSON value in the declaration of a client that has it.
+// Option is an option of an [Ability]. A client that has the option declares it as a member with this name and JSON
+// value.
 type Option struct{ Name, Value string }
 
 // CapabilitiesJSON returns the raw capabilities object of a client with these abilities and extensions.

@@ -198,8 +198,8 @@ func TestAllServers_SubscriptionGrantsWhatServersOffer(t *testing.T) {
 	})
 }
 
-// After policy has allowed a server with sessions more of the client's capabilities, the server gets a new member
-// session.
+// Policy allows a server with sessions to use another of the client's capabilities. Checks that the gateway opens a new
+// member session with that server.
 func TestAllServers_MemberGetsTheCapabilitiesThatPolicyAllows(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

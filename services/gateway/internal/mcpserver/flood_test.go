@@ -32,7 +32,8 @@ func endsWithin(t *testing.T, c net.Conn, limit time.Duration) {
 	}
 }
 
-// Case N2. A connection whose request arrives too slowly is closed, with and without a token.
+// Case N2. If the bytes of a request arrive too slowly, its connection is closed, whether or not the request has a
+// token.
 func TestConnections_SlowRequestsAreClosed(t *testing.T) {
 	t.Parallel()
 	tests := []struct {

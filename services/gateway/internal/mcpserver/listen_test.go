@@ -71,7 +71,7 @@ func (w *testGateway) openStream(h http.Header) (lines <-chan string, hangUp fun
 	return out, cancel
 }
 
-// readLines returns the lines that have arrived so far.
+// readLines returns the lines that have arrived.
 func readLines(lines <-chan string) (out []string) {
 	synctest.Wait()
 	for {

@@ -269,9 +269,9 @@ func TestStaleToken_IsRefused(t *testing.T) {
 	})
 }
 
-// Case I2. The principal is always the current principal of the token, with the session and run of the message,
-// whatever else the message declares. If the token's principal changes after the session was opened, the change applies
-// immediately.
+// Case I2. The principal is always the current principal of the token, with the session and run of the message. Other
+// members of the message do not affect it. If the token's principal changes after the session was opened, the change
+// applies immediately.
 func TestCaller_IsTheTokensPrincipal(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

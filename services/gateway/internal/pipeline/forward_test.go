@@ -20,8 +20,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// Case R2. The limits of a sent call count as used, whatever the answer is. They are released only if the call was
-// provably never sent.
+// Case R2. If a call was sent, its reservation counts as used, regardless of the answer. It is released only if the
+// call was provably never sent.
 func TestForward_OnlyUnsentCallsAreGivenBack(t *testing.T) {
 	t.Parallel()
 	tests := []struct {

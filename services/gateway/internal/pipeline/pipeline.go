@@ -121,10 +121,10 @@ type Result struct {
 	Decision *policyv1.Decision
 	// Held is the time for which the call was held open for approvers.
 	Held time.Duration
-	// StreamEnded reports whether the server has ended the stream before its answer and expects the client to reconnect,
-	// without an event id for the new stream.
+	// StreamEnded reports whether the server has ended the stream before its answer. The server expects the client to
+	// reconnect, but has sent no event id with which the gateway could resume the stream.
 	StreamEnded bool
-	// Unrecorded reports whether the call ran without a record of its outcome in the journal yet.
+	// Unrecorded reports whether the journal does not contain the outcome of the call yet.
 	Unrecorded bool
 }
 

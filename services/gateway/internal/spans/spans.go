@@ -195,7 +195,7 @@ func Answer(s trace.Span, a *jsonrpc.Answer) string {
 	}
 }
 
-// ToolError sets the error type of a tool's result that reports an error.
+// ToolError sets the error type of the span of a call whose result reports an error, and returns that error type.
 func ToolError(s trace.Span) string {
 	s.SetAttributes(errorType.String(toolError))
 	return toolError

@@ -141,9 +141,9 @@ func (t *Task) Begin(stop context.CancelFunc) bool {
 	return true
 }
 
-// Wait records that the call was not made and that the task continues to wait for approval, which may be a new approval
-// and expires at the time expires. If the client has cancelled the task during the call, the task ends and Wait returns
-// false.
+// Wait records that the call was not made and that the task continues to wait for approval. approval may be a new one;
+// expires is the time at which it expires. If the client has cancelled the task during the call, the task ends and Wait
+// returns false.
 func (t *Task) Wait(approval string, expires time.Time) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -57,7 +57,7 @@ func Initialize(version, client, clientVersion string, claims ...mcp.Ability) Ga
 	return initialize(version, client, clientVersion, mcp.CapabilitiesJSON(claims))
 }
 
-// initialize is [Initialize] with claims as a raw JSON object that the gateway has written.
+// initialize is like [Initialize], but takes the capabilities as a raw JSON object that the gateway has written.
 func initialize(version, client, clientVersion, claims string) GatewayMessage {
 	return gatewayRequest(mcp.MethodInitialize, `{"protocolVersion":"`+version+`","capabilities":`+claims+`,"clientInfo":`+clientInfo(client, clientVersion)+`}`)
 }

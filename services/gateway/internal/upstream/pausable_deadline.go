@@ -19,7 +19,7 @@ type PausableDeadline struct {
 	work, wait time.Duration
 	since      time.Time
 	// limit is the maximum working time without progress. maxWork is the maximum total working time. worked is the total
-	// working time so far.
+	// working time up to the time since.
 	limit, maxWork, worked time.Duration
 	paused                 time.Duration
 	waiting                int

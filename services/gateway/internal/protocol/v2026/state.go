@@ -44,8 +44,7 @@ func New(secret []byte) (*Protocol, error) {
 	return s, err
 }
 
-// Attach sets the router through which the protocol makes the calls of tasks. It must be called once, before messages
-// are handled.
+// Attach sets the router that executes the calls of tasks. It must be called once, before messages are handled.
 func (p *Protocol) Attach(front *protocol.Router) { p.front = front }
 
 // Handler returns the handler of a message.

@@ -17,7 +17,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/visibility"
 )
 
-// owner returns the key of the caller that owns the caller's tasks on the server. Approvals are bound to the same key.
+// owner identifies the caller and the server. Tasks and approvals are bound to this key.
 func (x *message) owner() []byte {
 	return visibility.AppendCaller(nil, x.Principal, x.ServerName)
 }

@@ -203,7 +203,7 @@ func withProgress(r upstream.Request, token string) upstream.Request {
 	return upstream.Request{Message: &m}
 }
 
-// sizes contains message sizes for which the client uses different ways of sending.
+// sizes contains a message size for each of the two ways in which the client sends a request.
 var sizes = map[string]int{"small": 0, "large": 100 << 10}
 
 func padded(r upstream.Request, blanks int) upstream.Request {

@@ -131,7 +131,7 @@ func (l *link) failByLooseID(s jsonrpc.Sketch) bool {
 	return true
 }
 
-// remove removes the first waiting request for which is returns true, and returns it, or nil if there is none.
+// remove removes and returns the first waiting request that matches the predicate is, or returns nil if there is none.
 func (l *link) remove(is func(*pendingRequest) bool) *pendingRequest {
 	l.mu.Lock()
 	defer l.mu.Unlock()

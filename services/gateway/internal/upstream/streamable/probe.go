@@ -31,11 +31,12 @@ func mayMeanLost(status int) bool {
 	}
 }
 
-// probe checks whether a server still knows a session, after an answer whose status may mean that it does not. why is
-// the error of the answered request. probe returns why, and adds [upstream.ErrSessionLost] if the session is lost. The
-// session counts as lost if the server now opens another session, because a server that refuses the gateway would not
-// do so. probe closes the session that the check has opened. It never sends the request again, because the server may
-// have executed it. The client itself must open a new session, so that it learns that the state of its session is lost.
+// probe checks whether a server still knows a session. It is called after an answer whose status may mean that the
+// session is lost; why is the error of that request. probe returns why, and adds [upstream.ErrSessionLost] if the
+// session is lost. The session counts as lost if the server now opens another session, because a server that refuses
+// the gateway would not do so. probe closes the session that the check has opened. It never sends the request again,
+// because the server may have executed it. The client itself must open a new session, so that it learns that the state
+// of its session is lost.
 func (c *conn) probe(ctx context.Context, old *negotiated, memory *limits.Memory, why error) error {
 	select {
 	case c.reopening <- struct{}{}:

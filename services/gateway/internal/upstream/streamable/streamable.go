@@ -37,11 +37,11 @@ type Config struct {
 	// Proxy is the http or https URL of the proxy for an https server, including credentials. It is empty if no proxy is
 	// used.
 	Proxy string
-	// CA is the path of a PEM file with the only trusted certificates. If it is empty, the system's certificates are
-	// trusted.
+	// CA is the path of a PEM file. Only the certificates in that file are trusted. If CA is empty, the system's
+	// certificates are trusted.
 	CA string
-	// ProxyHint is added to the error if an https server cannot be reached. It is a message that a proxy may be necessary,
-	// and may be empty.
+	// ProxyHint is appended to the error if an https server cannot be reached. It suggests that a proxy may be necessary.
+	// It may be empty.
 	ProxyHint string
 	// Secrets are values that an answer must not contain. Values of at least 8 bytes are redacted.
 	Secrets []string
@@ -58,7 +58,7 @@ const (
 // Transport connects to one server. Its configured headers contain no client data.
 type Transport struct {
 	name string
-	// hint is advice for the case that the server cannot be reached. It may be empty.
+	// hint is appended to the error if the server cannot be reached. It may be empty.
 	hint string
 	// post is the head of requests that send messages. remove is the head of requests that end sessions. get is the head
 	// of requests for streams.
