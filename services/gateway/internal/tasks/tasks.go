@@ -220,8 +220,8 @@ func (s *Store) HasCapacity(of *limits.Owner, owner string) bool {
 	return s.count.Full(&of.Accounts, 1) == nil || s.removable(owner) != nil
 }
 
-// removable returns the task that ended first among the owner's tasks whose final state was reported, or nil if there
-// is none. The caller holds the lock.
+// removable returns the owner's task that ended first, considering only tasks whose final state was reported. It
+// returns nil if there is no such task. The caller holds the lock.
 func (s *Store) removable(owner string) (first *Task) {
 	var at time.Time
 	for _, t := range s.byID {
