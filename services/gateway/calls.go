@@ -226,7 +226,7 @@ func (s *Service) ListTools(ctx context.Context, req *gatewayv1.ListToolsRequest
 	switch {
 	case err != nil:
 		return nil, toStatus(err)
-	case done.Refusal != nil && done.Refusal.Code == commonv1.Code_CODE_PARAMS_INVALID: // the session of the cursor has ended
+	case done.Refusal != nil && done.Refusal.Code == commonv1.Code_CODE_PARAMS_INVALID: // the cursor's session has ended
 		return nil, toStatus(errPageToken)
 	case done.Refusal != nil:
 		return nil, toStatus(refusedError{done.Refusal})

@@ -453,7 +453,8 @@ func (s *Service) Close() error {
 }
 
 func (s *Service) recordSession(sess *session.Session) {
-	if sess.Version != mcp.Modern && sess.Hub == nil { // callers without a session and members of an aggregate session do not count
+	// Callers without a session and members of an aggregate session do not count.
+	if sess.Version != mcp.Modern && sess.Hub == nil {
 		s.meters.RecordClientSession(context.Background(), sess.Version, time.Since(sess.Opened))
 	}
 }

@@ -134,7 +134,8 @@ func TestRead_WaitsForOtherReadsOfTheCaller(t *testing.T) {
 		ended := make(chan error, 1)
 		go func() { ended <- read(ctx) }()
 		cancel()
-		if err := <-ended; name != "WatchDecisions" && !errors.Is(err, context.Canceled) { // a cancelled watch returns no error
+		// A cancelled watch returns no error.
+		if err := <-ended; name != "WatchDecisions" && !errors.Is(err, context.Canceled) {
 			t.Errorf("%s during another read of the same caller ended with %v, not when it was cancelled", name, err)
 		}
 		go func() { ended <- read(as(t, "default")) }()

@@ -96,7 +96,8 @@ func (s Greeting) instructions() string {
 	if len(text) > maxInstructions {
 		text = strings.ToValidUTF8(text[:maxInstructions], "") + "…"
 	}
-	return strings.Map(func(r rune) rune { // some programs break lines at these characters, and the new line would have no mark
+	// Some programs break lines at these characters, and the new line would have no mark.
+	return strings.Map(func(r rune) rune {
 		if r == '\r' || r == '\u2028' || r == '\u2029' || r == '\v' || r == '\f' || r == '\u0085' {
 			return '\n'
 		}

@@ -184,7 +184,8 @@ func (w *nameWalker) walk(raw []byte, at []namePlace) error {
 	if len(at) == 0 {
 		return nil
 	}
-	w.dec = jsontext.NewDecoder(bytes.NewBuffer(raw), jsontext.AllowDuplicateNames(true)) // package jsonrpc has refused duplicate names
+	// Package jsonrpc has refused duplicate names.
+	w.dec = jsontext.NewDecoder(bytes.NewBuffer(raw), jsontext.AllowDuplicateNames(true))
 	if err := w.value(at); err != nil {
 		return fmt.Errorf("look for names: %w", err)
 	}

@@ -42,7 +42,8 @@ func questionPlaces(path string) []namePlace {
 		placeAt(path+"/message", questionText),
 		{path: strings.Split(path+"/requestedSchema", "/"), form: true},
 		placeAt(path+"/elicitationId", elicitationID),
-		placeAt(path+"/includeContext", func(_, _ string) string { return "none" }), // the context of one server would be the context of all servers on the aggregated URL
+		// The context of one server would be the context of all servers at the URL of all servers.
+		placeAt(path+"/includeContext", func(_, _ string) string { return "none" }),
 	}
 }
 
@@ -61,7 +62,8 @@ func CombineTitles(server string, raw []byte, definition jsonrpc.Span) (out []js
 // setLogger returns the edits that set the logger of a log message to the server's name, or to the server's name and
 // its logger (MCP 2025-11-25, Logging).
 func setLogger(server string, raw []byte) (out []jsonrpc.Edit, err error) {
-	dec := jsontext.NewDecoder(bytes.NewBuffer(raw), jsontext.AllowDuplicateNames(true)) // package jsonrpc has refused duplicate names
+	// Package jsonrpc has refused duplicate names.
+	dec := jsontext.NewDecoder(bytes.NewBuffer(raw), jsontext.AllowDuplicateNames(true))
 	err = eachMember(dec, func(key string) error {
 		if key != "params" || dec.PeekKind() != '{' {
 			return dec.SkipValue()

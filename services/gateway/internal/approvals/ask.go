@@ -22,7 +22,8 @@ const maxClaims = 8
 // RequestAndClaim requests an approval for a call and waits for the decision. If the call is approved, RequestAndClaim
 // claims the approval. Only one of several equal calls can claim it.
 func (k *Manager) RequestAndClaim(ctx, disconnected context.Context, a attempt.Attempt) (attempt.Attempt, *refusal.Refusal) {
-	if a.Tools == nil || !mcp.IsMultiRound(a.Sent.Method) { // clients of every revision can wait for the answers to these methods, and to no others
+	// Only for these methods, clients of every revision can wait for the answer.
+	if a.Tools == nil || !mcp.IsMultiRound(a.Sent.Method) {
 		return a, Unavailable()
 	}
 	if refused := k.RefuseIfEnded(ctx, a); refused != nil {
@@ -44,7 +45,8 @@ func (k *Manager) RequestAndClaim(ctx, disconnected context.Context, a attempt.A
 			Call: &approvalv1.BoundCall{ServerIdentity: a.Identity, Call: a.PolicyCall(definition)},
 		})
 		a.HeldFor += result.Held
-		if result.Decision != nil || refused == nil { // without a decision and without a refusal, policy's response counts as an empty decision
+		// Without a decision and without a refusal, policy's response counts as an empty decision.
+		if result.Decision != nil || refused == nil {
 			a.Decision = result.Decision
 		}
 		switch {

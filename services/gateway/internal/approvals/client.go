@@ -151,7 +151,7 @@ func (w *Client) RequestAndHold(ctx context.Context, q Request) (Result, *refusa
 	switch result.Approval.GetState() { //nolint:exhaustive // the call is refused in every other state
 	case approved:
 		return result, nil
-	case approvalv1.ApprovalState_APPROVAL_STATE_OUTCOME_UNKNOWN: // in this state, the claim decides whether the call may run
+	case approvalv1.ApprovalState_APPROVAL_STATE_OUTCOME_UNKNOWN: // the claim decides whether the call may run
 		return result, nil
 	default:
 		return result, refusalFor(result.Approval)
@@ -246,7 +246,8 @@ func (w *Client) hold(ctx context.Context, q Request, initial Result) (result Re
 	if answer.decision != nil {
 		result.Decision = answer.decision
 	}
-	if answer.approval.GetVersion() > result.Approval.GetVersion() { // the user's answer has arrived before the watch's update
+	// The user's answer has arrived before the watch's update.
+	if answer.approval.GetVersion() > result.Approval.GetVersion() {
 		result.Approval = answer.approval
 	}
 	if answer.answer == attempt.Declined && result.Approval.GetState() != denied {

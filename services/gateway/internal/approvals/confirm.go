@@ -79,7 +79,8 @@ func (w *Client) submitAnswer(ctx context.Context, q Request, id string, answer 
 		switch {
 		case refused != nil:
 			return errNoPolicy
-		case resp == nil && err == nil && answer == attempt.Declined: // policy no longer requires an approval, but the user has declined
+		// Policy no longer requires an approval, but the user has declined.
+		case resp == nil && err == nil && answer == attempt.Declined:
 			cancelled, err := w.client.CancelApproval(ctx, &approvalv1.CancelApprovalRequest{ApprovalId: id, Reason: "declined at the agent"})
 			a = cancelled.GetApproval()
 			return err

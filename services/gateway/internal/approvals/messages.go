@@ -77,7 +77,8 @@ func pendingText(a *approvalv1.Approval) string {
 	// The text does not claim that a person was notified: the gateway does not know whether a notification was sent
 	// or read.
 	text += ". It waits in the list of approvals (`sluice approvals list`): tell your user, so that a person looks there. "
-	if method := a.GetMethod(); method != "" && method != mcp.MethodToolsCall { // the client of another method may have no tools
+	// The client of another method may have no tools.
+	if method := a.GetMethod(); method != "" && method != mcp.MethodToolsCall {
 		return text + "Make the same request again later: it is carried out once it is approved."
 	}
 	return text + "Call the same tool again later with the same arguments: it runs once it is approved. " +

@@ -107,7 +107,7 @@ func (k *Manager) sendReport(ctx context.Context, n outcomeReport) error {
 	} else {
 		err = k.client.CompleteClaim(ctx, n.approval, n.claim, outcomes[n.class])
 	}
-	if code := status.Code(err); code == codes.FailedPrecondition || code == codes.NotFound { // there is nothing left to report
+	if code := status.Code(err); code == codes.FailedPrecondition || code == codes.NotFound { // nothing to report
 		return nil
 	}
 	return err

@@ -167,7 +167,8 @@ func (w *Client) unclaimedApproval(ctx context.Context, c Call) (id string, err 
 		return "", errUnavailable
 	case a.GetState() == pending, a.GetState() == approved:
 		return id, nil
-	case a.GetState() != approvalv1.ApprovalState_APPROVAL_STATE_CLAIMED: // a claimed approval becomes approved again if its claim is released
+	// A claimed approval becomes approved again if its claim is released.
+	case a.GetState() != approvalv1.ApprovalState_APPROVAL_STATE_CLAIMED:
 		w.tickets.forget(id)
 	}
 	return "", nil

@@ -55,7 +55,8 @@ func (a Attempt) Refusal() *refusal.Refusal {
 			return a.Denied(commonv1.Code_CODE_TOOL_UNKNOWN)
 		}
 		if d := a.Decision; len(d.GetRedactions()) > 0 || d.GetStrictSchema() || slices.ContainsFunc(d.GetLimits(), isUnknown) {
-			refused := a.Denied(commonv1.Code_CODE_POLICY_UNAVAILABLE) // a gateway that ignores a condition would allow more than policy does
+			// A gateway that ignores a condition would allow more than policy does.
+			refused := a.Denied(commonv1.Code_CODE_POLICY_UNAVAILABLE)
 			refused.Message = "the policy asks for something that this gateway can't do yet; upgrade the gateway."
 			return refused
 		}
@@ -80,7 +81,8 @@ func (a Attempt) Denied(code commonv1.Code) *refusal.Refusal {
 		Rule:           a.Decision.GetRule(),
 		PolicyRevision: a.Decision.GetPolicyRevision(),
 	}
-	if a.Decision.GetHidden() || refused.Code == commonv1.Code_CODE_TOOL_UNKNOWN { // a hidden tool is answered like a missing one
+	// A hidden tool is answered like a missing one.
+	if a.Decision.GetHidden() || refused.Code == commonv1.Code_CODE_TOOL_UNKNOWN {
 		refused.Code, refused.Message, refused.Rule = commonv1.Code_CODE_TOOL_UNKNOWN, "", nil
 	}
 	return refused

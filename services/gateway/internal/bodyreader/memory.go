@@ -54,7 +54,8 @@ func Body(ctx context.Context, body io.ReadCloser, length int64, limit int, memo
 		err := m.readFrom(body)
 		return m.bytes, err
 	}
-	m := &Memory{ctx: ctx, budget: memory, maxBytes: limit + 1, sized: length >= 0} // one byte more, to detect a body that is too large
+	// The limit is one byte higher, to detect a body that is too large.
+	m := &Memory{ctx: ctx, budget: memory, maxBytes: limit + 1, sized: length >= 0}
 	if m.sized {
 		m.maxBytes = int(length) + 1
 		if err := m.reserve(min(m.maxBytes, limits.UncountedBytes)); err != nil {
@@ -81,7 +82,8 @@ func (m *Memory) reserve(n int) error {
 		return err
 	}
 	grown := make([]byte, 0, size)
-	for part := range slices.Chunk(m.bytes, maxRead) { // in parts, because the garbage collector must wait until a copy has ended
+	// The bytes are copied in parts, because the garbage collector must wait until a copy has ended.
+	for part := range slices.Chunk(m.bytes, maxRead) {
 		m.stint.Part()
 		grown = append(grown, part...)
 	}

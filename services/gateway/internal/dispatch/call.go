@@ -83,7 +83,8 @@ func (x *Exchange) newResponse(ctx context.Context, result pipeline.Result) Resp
 		return x.Era.Answer(ctx, result)
 	}
 	if refused.Code == commonv1.Code_CODE_TOOL_CHANGED || refused.Code == commonv1.Code_CODE_TOOL_UNKNOWN {
-		x.Discovery.RefreshInBackground(servers.RenewAfter) // the server may have been repaired, or the catalog may have lost its records
+		// The server may have been repaired, or the catalog may have lost its records.
+		x.Discovery.RefreshInBackground(servers.RenewAfter)
 	}
 	if out, pends := x.Era.Pending(ctx, result); pends {
 		return out
@@ -184,7 +185,8 @@ func refusalOf(answer upstream.Answer, err error) *refusal.Refusal {
 // defines, [Exchange.MayNotify] decides. All other notifications need a rule that allows them. Refusals are recorded.
 func (x *Exchange) HandleNotification(ctx context.Context) {
 	sent := false
-	if x.Message.Method == mcp.MethodCancelled { // a cancelled call must stop waiting for approvers, so that it does not run later
+	// A cancelled call must stop waiting for approvers, so that it does not run later.
+	if x.Message.Method == mcp.MethodCancelled {
 		sent = x.Session.Calls.Cancel(jsonrpc.IDKey(x.Message.RequestID.Of(x.Message.Raw)))
 	}
 	if mcp.IsVendorNotification(x.Message.Method) && x.Server != nil && x.Deps.Visibility.MayUse(ctx, x.Principal, x.ServerName, x.Message.Method) {

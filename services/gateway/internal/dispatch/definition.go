@@ -73,7 +73,8 @@ func (x *Exchange) Definition(ctx context.Context, now bool) ([]byte, error) {
 		if digest := x.Known(ctx); digest != nil {
 			return digest, nil
 		}
-		if err := x.Discovery.ReportError(); err != nil { // without a report to the catalog the definition would seem to be new
+		// Without a report to the catalog the definition would seem to be new.
+		if err := x.Discovery.ReportError(); err != nil {
 			return nil, err
 		}
 		if time.Since(time.Unix(0, x.Session.LastLookup.Load())) < lookupInterval {
@@ -104,10 +105,12 @@ func (x *Exchange) Definition(ctx context.Context, now bool) ([]byte, error) {
 			return nil, toolreport.ErrRefused
 		}
 		if digest := known.Digests[x.Message.Name]; digest != nil {
-			if x.Discovery.Last() == nil { // the first definition of a tool is accepted only after the gateway has read the whole list
+			// The first definition of a tool is accepted only after the gateway has read the whole list.
+			if x.Discovery.Last() == nil {
 				x.Discovery.GetWithRetry(ctx)
 			}
-			x.Deps.Sessions.Learn(x.Session, map[string][]byte{x.Message.Name: digest}) // only this tool, because others may be hidden
+			// Only this tool is learned, because others may be hidden.
+			x.Deps.Sessions.Learn(x.Session, map[string][]byte{x.Message.Name: digest})
 			return digest, nil
 		}
 		if cursor = jsonrpc.Unquote(answer.NextCursor.Of(answer.Raw)); cursor == "" {

@@ -91,7 +91,8 @@ func (x *Exchange) DiscoveryFailed(ctx context.Context, err error) *refusal.Refu
 // be outdated: the gateway may not have listed the server in the session's revision yet, or the catalog may have lost
 // its records.
 func (x *Exchange) filterTools(ctx context.Context, answer *jsonrpc.Answer) (*visibility.Tools, *refusal.Refusal) {
-	if latestDiscovery(ctx, x.Discovery) == nil { // as in Definition, the gateway must read the whole list before a tool's first definition is accepted
+	// As in Definition, the gateway must read the whole list before a tool's first definition is accepted.
+	if latestDiscovery(ctx, x.Discovery) == nil {
 		x.Discovery.GetWithRetry(ctx)
 	}
 	for age := time.Duration(anyAge); ; age = servers.RenewAfter {
@@ -105,7 +106,8 @@ func (x *Exchange) filterTools(ctx context.Context, answer *jsonrpc.Answer) (*vi
 		}
 		if !shown.Unaccepted || age == servers.RenewAfter || !x.mayBeOutdated(ctx, known) {
 			if len(shown.Changed) > 0 {
-				x.Discovery.RecheckList(ctx, changedAfter) // a definition that has changed in the gateway's own list too blocks the tool for all sessions
+				// If a definition has also changed in the gateway's own list, the tool is blocked for all sessions.
+				x.Discovery.RecheckList(ctx, changedAfter)
 			}
 			x.Deps.Sessions.Learn(x.Session, shown.Digests(known.Digests))
 			return shown, nil

@@ -23,7 +23,8 @@ func (x *Exchange) allowsVendorNotification(m *jsonrpc.Answer) bool {
 	if err != nil {
 		return false
 	}
-	counted, err := x.Session.ClientRequests.AddFromServer(inputID()) // the notification counts as one of the server's requests per minute
+	// The notification counts as one of the server's requests per minute.
+	counted, err := x.Session.ClientRequests.AddFromServer(inputID())
 	if err != nil {
 		x.Deps.Log.DebugContext(ctx, "server notification dropped", "server", x.ServerName, "why", err)
 		return false

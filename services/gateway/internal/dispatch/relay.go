@@ -57,7 +57,8 @@ func (o *Relay) Deliver(event upstream.Event) error {
 		o.handleServerRequest(m)
 	case m.Method == mcp.MethodCancelled:
 		x.Session.ClientRequests.CancelRequest(m.RequestID.Of(m.Raw)) // the goroutine of the request notifies the client
-	case o.Subscription != nil && !x.Addressing.IsSubscribed(m): // without this check, the client could attribute the message to another subscription
+	// Without this check, the client could attribute the message to another subscription.
+	case o.Subscription != nil && !x.Addressing.IsSubscribed(m):
 	case x.mayReceive(m.Method) && isSubscribedTo(m, o.Subscription) && x.mayReceiveUpdate(m), x.allowsVendorNotification(m):
 		return o.sendEvent(event, clean)
 	}

@@ -108,7 +108,9 @@ func (w *Client) Send(ctx context.Context, head *Head, fields []Field, body []by
 func (w *Client) sendWithTransport(req *http.Request) (*http.Response, error) {
 	var sent atomic.Bool
 	resp, err := w.transport.RoundTrip(req.WithContext(httptrace.WithClientTrace(req.Context(), &httptrace.ClientTrace{
-		WroteHeaders: func() { sent.Store(true) }, // called before the body is sent; after RoundTrip has returned, net/http does not begin to send the body
+		// WroteHeaders is called before the body is sent. After RoundTrip has returned, net/http does not begin to send the
+		// body.
+		WroteHeaders: func() { sent.Store(true) },
 	})))
 	if err != nil && !sent.Load() {
 		err = neverSentError{unreached(req.Context(), err)}

@@ -106,7 +106,8 @@ func (m *Message) WithMeta(meta, params []byte) (*Message, error) {
 			return nil, ErrSplice
 		}
 		at := m.Params.Start + 1
-		edits = append(edits, Edit{Span{at, at}, append(bytes.Clone(params), ',')}) // the comma separates params from _meta, which follows
+		// The comma separates params from _meta, which follows.
+		edits = append(edits, Edit{Span{at, at}, append(bytes.Clone(params), ',')})
 	}
 	return m.reparsed(append(edits, m.insertMeta(bytes.Clone(meta), m.Meta.members)))
 }

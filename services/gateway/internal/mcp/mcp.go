@@ -34,7 +34,7 @@ const (
 	MethodSample           = "sampling/createMessage"
 	MethodRoots            = "roots/list"
 	MethodListen           = "subscriptions/listen"                     // of 2026-07-28; opens a stream of notifications
-	MethodAcknowledged     = "notifications/subscriptions/acknowledged" // the first notification on the stream of MethodListen
+	MethodAcknowledged     = "notifications/subscriptions/acknowledged" // the first one on a stream of MethodListen
 )
 
 // A Feature is a capability that a server may offer (MCP 2025-11-25, Lifecycle, Capability Negotiation). Method is the

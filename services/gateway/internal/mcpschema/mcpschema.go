@@ -161,8 +161,9 @@ func eachMember(value jsontext.Value, do func(key string, raw jsontext.Value) (j
 		return nil, &fault{what: "is not an object"}
 	}
 	var out bytes.Buffer
-	dec := jsontext.NewDecoder(bytes.NewReader(value), jsontext.AllowDuplicateNames(true)) // package jsonrpc refuses duplicate names
-	_, _ = dec.ReadToken()                                                                 // the value is valid JSON
+	// Package jsonrpc refuses duplicate names.
+	dec := jsontext.NewDecoder(bytes.NewReader(value), jsontext.AllowDuplicateNames(true))
+	_, _ = dec.ReadToken() // the value is valid JSON
 	for dec.PeekKind() != '}' {
 		name, err := dec.ReadValue()
 		if err != nil {

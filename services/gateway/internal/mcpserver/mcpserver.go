@@ -166,7 +166,8 @@ func (s *Server) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", s.health)
 	mux.HandleFunc("GET /readyz", s.ready)
-	for _, at := range []string{"/mcp", "/mcp/{$}", "/mcp/{server}", "/mcp/{server}/{$}"} { // the URL of all servers, and the URL of one server
+	// The patterns are for the URL of all servers and the URL of one server.
+	for _, at := range []string{"/mcp", "/mcp/{$}", "/mcp/{server}", "/mcp/{server}/{$}"} {
 		mux.HandleFunc("POST "+at, s.authenticated(s.post))
 		mux.HandleFunc("DELETE "+at, s.authenticated(s.end))
 		mux.HandleFunc("GET "+at, s.authenticated(s.listen))

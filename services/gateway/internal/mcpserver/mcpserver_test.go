@@ -140,7 +140,8 @@ func TestAdmission_OriginMustBeAccepted(t *testing.T) {
 			{"Host": {"mcp.example"}}, {"Host": {"MCP.example:443"}},
 			{"Origin": {"https://app.example"}}, {"Origin": {"http://localhost:3000"}}, {"Origin": {"http://[::1]:3000"}},
 		} {
-			if got := w.do("POST", "/mcp/files", toolCall, h); got.status != 400 { // refused only because the request has no session
+			// The request is refused only because it has no session.
+			if got := w.do("POST", "/mcp/files", toolCall, h); got.status != 400 {
 				t.Errorf("%v: %d %s", h, got.status, got.body)
 			}
 		}
@@ -207,9 +208,9 @@ func TestNotifications_AreForwardedOrRefused(t *testing.T) {
 			`{"jsonrpc":"2.0","method":"notifications/roots/list_changed"}`,
 			`{"jsonrpc":"2.0","method":"notifications/initialized"}`,
 			`{"jsonrpc":"2.0","method":"notifications/initialized"}`,                                                       // repeated
-			`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1,"_meta":{"dev.sluice/run":"r"}}}`, // there is no such request
-			`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":1,"progress":1}}`,                // there is no such request
-			`{"jsonrpc":"2.0","id":9,"result":{}}`,                                                                         // no request waits for this answer
+			`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1,"_meta":{"dev.sluice/run":"r"}}}`, // no such request
+			`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":1,"progress":1}}`,                // no such request
+			`{"jsonrpc":"2.0","id":9,"result":{}}`,                                                                         // no request waits
 		} {
 			if got := w.do("POST", "/mcp/files", body, h); got.status != 202 || got.body != "" {
 				t.Errorf("%s: %d %q", body, got.status, got.body)

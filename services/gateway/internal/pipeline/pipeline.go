@@ -131,8 +131,10 @@ type Result struct {
 // Do executes a call. It returns when the call has ended, even if ctx is cancelled earlier: in the revisions with
 // sessions, a client that disconnects cancels neither the call nor its reservation.
 func (p *Pipeline) Do(ctx context.Context, call attempt.Call) Result {
-	callerCtx := ctx                                                                    // cancelled when the caller disconnects; the call continues
-	ctx = trace.ContextWithSpan(context.WithoutCancel(ctx), trace.SpanFromContext(ctx)) // sets the span again, because finding it through WithoutCancel is slow
+	// callerCtx is cancelled when the caller disconnects; the call continues.
+	callerCtx := ctx
+	// The span is set again, because finding it through WithoutCancel is slow.
+	ctx = trace.ContextWithSpan(context.WithoutCancel(ctx), trace.SpanFromContext(ctx))
 	a, refused := p.admit(ctx, callerCtx, attempt.New(&call))
 	if refused != nil {
 		return p.refuse(ctx, a, refused)

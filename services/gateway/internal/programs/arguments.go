@@ -44,7 +44,8 @@ func (f *finder) addArguments() {
 		switch {
 		case runs && !strings.HasPrefix(arg, "-"):
 			found := f.addCode(f.absolute(arg))
-			runs = !found && slices.Contains(packageManagers, name) // a command of a package manager, such as run, comes before the program
+			// A command of a package manager, such as run, comes before the program.
+			runs = !found && slices.Contains(packageManagers, name)
 		case arg == "-m" && i+1 < len(c.Args):
 			module := strings.ReplaceAll(c.Args[i+1], ".", "/")
 			f.addCode(f.absolute(module))

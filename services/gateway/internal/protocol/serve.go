@@ -164,7 +164,8 @@ func (x *Request) checkMessage() *refusal.Refusal {
 			return x.UnsupportedVersion(version)
 		}
 	}
-	if x.NeedsNoRule() && x.Message.Kind != jsonrpc.Response { // only the session knows whether a request waits for this response
+	// Only the session knows whether a request waits for this response.
+	if x.NeedsNoRule() && x.Message.Kind != jsonrpc.Response {
 		return x.CheckSize()
 	}
 	return nil

@@ -35,7 +35,8 @@ func (m *Members) UseMember(server string, use func(id string) error, makes func
 	}
 	m.making.Lock()
 	defer m.making.Unlock()
-	if id, known := m.idOf(server); known && use(id) == nil { // another goroutine may have opened the session during the wait
+	// Another goroutine may have opened the session during the wait.
+	if id, known := m.idOf(server); known && use(id) == nil {
 		return nil
 	}
 	id, err := makes()

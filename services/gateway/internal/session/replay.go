@@ -79,7 +79,8 @@ func (a *ReplayStreams) Begin(server, owner string, memory *limits.Memory) *Repl
 			a.forget(i)
 		}
 	}
-	if a.closed || len(a.order) == maxReplayStreams || !memory.Add(limits.UncountedBytes) { // UncountedBytes are free only for messages in flight, so they are added here
+	// UncountedBytes are free only for messages in flight, so they are added here.
+	if a.closed || len(a.order) == maxReplayStreams || !memory.Add(limits.UncountedBytes) {
 		memory.Close()
 		return nil
 	}

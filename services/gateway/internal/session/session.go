@@ -110,7 +110,7 @@ type Session struct {
 	inFlight  int
 	isOpen    bool
 	learned   int                  // the number of digests in Definitions
-	positions []listPosition       // positions in the lists of its accounts; empty for a closed session and for a member session
+	positions []listPosition       // empty for a closed session and for a member session
 	streams   map[*stream]struct{} // streams on which the client listens
 }
 
@@ -263,7 +263,8 @@ func (s *Store) Use(id string, key Key) (sess *Session, done func(), err error) 
 	if !ok || sess.Key != key {
 		return nil, nil, ErrUnknown
 	}
-	if sess.Hub != nil && !sess.Hub.isOpen || sess.isLost() { // the aggregate session was closed while the member session was being opened, or the server has lost the session
+	// The aggregate session was closed while the member session was being opened, or the server has lost the session.
+	if sess.Hub != nil && !sess.Hub.isOpen || sess.isLost() {
 		s.remove(sess)
 		return nil, nil, ErrUnknown
 	}

@@ -253,7 +253,8 @@ func TestAdd_ClosesLongestIdleSessionWhenFull(t *testing.T) {
 		s := newStore(t, time.Hour, 3)
 		var all []*session.Session
 		for i := range 3 {
-			sess, _ := add(t, s, session.Key{Key: principal.Key{Tenant: "t", Subject: "ana"}, Server: fmt.Sprint(i)}) // sessions are counted for all servers together
+			// Sessions are counted for all servers together.
+			sess, _ := add(t, s, session.Key{Key: principal.Key{Tenant: "t", Subject: "ana"}, Server: fmt.Sprint(i)})
 			all = append(all, sess)
 			time.Sleep(time.Second)
 		}

@@ -125,7 +125,8 @@ func (s *Writer) start() {
 		s.stored = s.of.BeginAnswer()
 	}
 	if s.stored != nil {
-		_, _ = io.WriteString(s.w, "id: "+s.stored.ID()+"\nretry: "+resumeRetry+"\ndata: \n\n") // if the client has disconnected, it may resume the stream later
+		// If the client has disconnected, it may resume the stream later.
+		_, _ = io.WriteString(s.w, "id: "+s.stored.ID()+"\nretry: "+resumeRetry+"\ndata: \n\n")
 	}
 }
 

@@ -250,7 +250,8 @@ func (s *Store) Add(call Call, approval string, expires time.Time) *Task {
 		return nil
 	}
 	t.memory = s.memory.Open(&t.Holder)
-	size := limits.UncountedBytes + len(t.Message) + headerSize(t.Header) // UncountedBytes are free only for requests in flight, so they are added here
+	// UncountedBytes are free only for requests in flight, so they are added here.
+	size := limits.UncountedBytes + len(t.Message) + headerSize(t.Header)
 	if !t.memory.Add(size) {
 		t.memory.Close()
 		s.count.Release(&t.Holder.Accounts, 1)

@@ -128,7 +128,8 @@ func (p *parked) dropQuestion(id []byte) {
 func (b *stateless) refuse(id []byte) {
 	ctx, cancel := context.WithTimeout(context.Background(), notifyTimeout)
 	defer cancel()
-	_ = b.Notify(ctx, Refused(id, mcp.CodeMethodUnknown, NoClientForRequest).inTrace(ctx, nil)) // without this answer the server waits until its own timeout
+	// Without this answer the server waits until its own timeout.
+	_ = b.Notify(ctx, Refused(id, mcp.CodeMethodUnknown, NoClientForRequest).inTrace(ctx, nil))
 }
 
 // sendResponses sends the client's answers to the server. Policy will evaluate the server's unanswered requests again.
@@ -243,7 +244,8 @@ func (p *parked) decide(ctx context.Context, req Request) (open []byte, ready bo
 func (b *stateless) sendCancellation(id []byte) {
 	ctx, cancel := context.WithTimeout(context.Background(), notifyTimeout)
 	defer cancel()
-	_ = b.Notify(ctx, Cancelled(id).inTrace(ctx, nil)) // without this notification, the server would only continue unnecessary work
+	// Without this notification, the server would only continue unnecessary work.
+	_ = b.Notify(ctx, Cancelled(id).inTrace(ctx, nil))
 }
 
 // notifyTimeout is the timeout for sending a refusal or a cancellation to a server.

@@ -176,7 +176,8 @@ func (b *stateless) removeListener(l *listener) {
 			ctx, cancel := context.WithTimeout(context.Background(), unsubscribeTimeout)
 			defer cancel()
 			for _, uri := range unwanted {
-				_ = b.subscribeResource(ctx, mcp.MethodUnsubscribe, uri, nil) // no client receives the notifications that still arrive
+				// No client receives the notifications that still arrive.
+				_ = b.subscribeResource(ctx, mcp.MethodUnsubscribe, uri, nil)
 			}
 		})
 	}

@@ -184,7 +184,8 @@ func TestStateless_ChangesGoOnlyToSubscribers(t *testing.T) {
 		listens := request(t, `{"jsonrpc":"2.0","id":1,"method":"subscriptions/listen","params":{"_meta":{`+requestMeta+`},"notifications":{"resourceSubscriptions":["a:b"]}}}`, holding(t))
 		go func() {
 			defer close(ended)
-			_, _ = sess.Forward(ctx, listens, func(raw []byte) { heard = append(heard, string(raw)) }) // returns when ctx is cancelled
+			// Forward returns when ctx is cancelled.
+			_, _ = sess.Forward(ctx, listens, func(raw []byte) { heard = append(heard, string(raw)) })
 		}()
 		synctest.Wait()
 		if _, err := sess.Forward(t.Context(), leg(t, 2, ""), func(raw []byte) { t.Errorf("the request gets %s", raw) }); err != nil {

@@ -104,8 +104,8 @@ func New(deps Deps) (*Visibility, error) {
 	return &Visibility{deps: deps, views: newViews(), filters: filters, access: make(map[principal.Key]map[string]Access)}, nil
 }
 
-// Access returns the permissions of a principal on a server. It returns an error if the policy service has not answered.
-// In that case the principal must be treated as if policy allowed nothing.
+// Access returns the permissions of a principal on a server. It returns an error if the policy service has not
+// answered. In that case the principal must be treated as if policy allowed nothing.
 func (v *Visibility) Access(ctx context.Context, p *identityv1.Principal, server string) (Access, error) {
 	active := v.deps.Revision()
 	var space [256]byte

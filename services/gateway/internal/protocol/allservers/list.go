@@ -80,7 +80,8 @@ func (x All) Accessible(ctx context.Context) ([]*Accessible, *refusal.Refusal) {
 		if !s.Allowed.MayCall {
 			continue
 		}
-		if aggregate.FieldOf(x.Message.Method) == "" { // for other methods the gateway sends a request to the server, and counts that request
+		// For other methods the gateway sends a request to the server, and counts that request.
+		if aggregate.FieldOf(x.Message.Method) == "" {
 			if refused := x.Pipeline.CountExempt(pipeline.ExemptMessage{Principal: x.Principal, Server: server, Method: x.Message.Method}); refused != nil {
 				return nil, refused
 			}

@@ -170,7 +170,8 @@ func (x Message) Answer(ctx context.Context, result pipeline.Result) dispatch.Re
 		return x.RefusedResponse(ctx, refused)
 	}
 	if upstream.HasCode(result.Answer, mcp.CodeHeaderMismatch) && x.Server.IsStateless() {
-		x.Server.Own().RefreshInBackground(servers.RenewAfter) // the arguments that must be repeated in headers may have changed
+		// The arguments that must be repeated in headers may have changed.
+		x.Server.Own().RefreshInBackground(servers.RenewAfter)
 	}
 	edits, _, refused := x.FilterResult(ctx, result.Answer)
 	if refused != nil {

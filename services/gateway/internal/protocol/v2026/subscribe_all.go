@@ -158,7 +158,8 @@ func (h *serverSubscription) run(ctx context.Context) {
 		if !h.forwardOnce(ctx, reopened) {
 			return
 		}
-		if wait = min(2*wait, allservers.MaxRelistenDelay); time.Since(begin) > allservers.MaxRelistenDelay { // the stream was not a short one
+		// If the stream lasted longer than the maximum delay, the delay starts again at its minimum.
+		if wait = min(2*wait, allservers.MaxRelistenDelay); time.Since(begin) > allservers.MaxRelistenDelay {
 			wait = allservers.MinRelistenDelay
 		}
 		select {

@@ -360,7 +360,8 @@ func (x *message) Pending(ctx context.Context, result pipeline.Result) (dispatch
 }
 
 func (x *message) Answer(ctx context.Context, result pipeline.Result) dispatch.Response {
-	if !x.translates || !result.Answer.InputRequests.Present() { // otherwise DecideServerRequest has already evaluated the requests
+	// If the gateway translates an answer with requests, DecideServerRequest has already evaluated them.
+	if !x.translates || !result.Answer.InputRequests.Present() {
 		if refused := x.CheckInputRequests(ctx, result.Answer); refused != nil {
 			return x.RefusedResponse(ctx, refused)
 		}

@@ -108,7 +108,8 @@ func (c *conn) call(ctx context.Context, req upstream.Request, events func([]byt
 	// The arguments are parsed strictly by the tool's schema, so that the server receives what policy has evaluated (case
 	// T5).
 	in := t.in.New()
-	if err := strictprotojson.Read(arguments, in); err != nil { // the request was not sent, and the same arguments will fail again
+	// The request was not sent, and the same arguments will fail again.
+	if err := strictprotojson.Read(arguments, in); err != nil {
 		text, err := failed("INVALID_ARGUMENT: "+err.Error(), `{"code":"INVALID_ARGUMENT","reason":"ARGUMENTS_INVALID"}`)
 		return c.toAnswer(ctx, req, text, err)
 	}

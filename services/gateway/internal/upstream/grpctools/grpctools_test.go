@@ -346,7 +346,8 @@ func TestCall_RefusesAnswersThatAreTooLarge(t *testing.T) {
 	if _, err := conn.Request(within(t), call(t, "note_write", `{"noteId":"a"}`), nil); !errors.Is(err, upstream.ErrNoAnswer) {
 		t.Errorf("an answer of 5 MiB is %v, want no answer", err)
 	}
-	body = strings.Repeat("\x01", 3<<20) // each byte becomes six bytes of JSON, and the result contains the JSON twice, once quoted
+	// Each byte becomes six bytes of JSON. The result contains the JSON twice, once quoted.
+	body = strings.Repeat("\x01", 3<<20)
 	if _, err := conn.Request(within(t), call(t, "note_write", `{"noteId":"a"}`), nil); !errors.Is(err, upstream.ErrNoAnswer) {
 		t.Errorf("an answer that is too large as JSON is %v, want no answer", err)
 	}

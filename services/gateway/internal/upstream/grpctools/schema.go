@@ -67,7 +67,8 @@ func (s *schemas) message(md protoreflect.MessageDescriptor) schema {
 	if known := wellKnown(md.FullName()); known != nil {
 		return known
 	}
-	if slices.Contains(s.above, md.FullName()) || !s.takeBudget(1+md.Fields().Len()) { // the message contains itself, or the schemas are too large
+	// The message contains itself, or the schemas are too large.
+	if slices.Contains(s.above, md.FullName()) || !s.takeBudget(1+md.Fields().Len()) {
 		return schema{"type": "object"}
 	}
 	s.above = append(s.above, md.FullName())

@@ -282,7 +282,8 @@ func (e *eventReader) skip() error {
 		err = e.discard(1)
 	}
 	if !e.begins && next[0] == jsonrpc.ByteOrderMark[0] {
-		if mark, _ := e.in.Peek(len(jsonrpc.ByteOrderMark)); string(mark) == jsonrpc.ByteOrderMark { // if Peek fails, the line is shorter than the mark
+		// If Peek fails, the line is shorter than the mark.
+		if mark, _ := e.in.Peek(len(jsonrpc.ByteOrderMark)); string(mark) == jsonrpc.ByteOrderMark {
 			err = e.discard(len(mark))
 		}
 	}

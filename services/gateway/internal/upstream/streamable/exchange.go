@@ -86,7 +86,8 @@ func (state *negotiated) appendFields(fields []httpclient.Field, req upstream.Re
 	switch {
 	case state.modern():
 		fields = append(fields, bodyHeaders(req)...)
-	case req.Message != nil && (req.Method() == mcp.MethodInitialize || req.Method() == mcp.MethodInitialized): // servers without sessions may read the revision
+	// Servers without sessions may read the revision.
+	case req.Message != nil && (req.Method() == mcp.MethodInitialize || req.Method() == mcp.MethodInitialized):
 		fields = append(fields, httpclient.Field{Name: headerMethod, Value: req.Method()})
 	}
 	return fields

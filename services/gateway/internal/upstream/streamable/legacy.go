@@ -78,7 +78,8 @@ func (c *legacy) ensureStream(ctx context.Context, memory *limits.Memory) (*link
 	if err != nil {
 		return nil, err
 	}
-	if answer.Message.Error.Present() || *fresh.version.Load() != *old.version.Load() { // the client has negotiated the old revision
+	// The new session must have the revision that the client has negotiated.
+	if answer.Message.Error.Present() || *fresh.version.Load() != *old.version.Load() {
 		fresh.end(errLost)
 		return nil, fmt.Errorf("the server now speaks %q instead of %q, or refuses a session", *fresh.version.Load(), *old.version.Load())
 	}

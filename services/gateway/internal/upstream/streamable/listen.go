@@ -126,7 +126,8 @@ func (c *conn) handleEvent(ctx context.Context, to upstream.Listener, data []byt
 	if event.Retry != "" && stream.wait < leastRetry { // with a shorter time clients would reconnect too often
 		event.Retry = strconv.FormatInt(leastRetry.Milliseconds(), 10)
 	}
-	if c.server.clean.Log(event.ID) != event.ID || state.cookies.containsValue(event.ID) { // the id contains a secret, which no client may receive
+	// The id contains a secret, which no client may receive.
+	if c.server.clean.Log(event.ID) != event.ID || state.cookies.containsValue(event.ID) {
 		event.ID = ""
 	}
 	if len(data) > 0 {

@@ -226,7 +226,8 @@ func (s *Transport) Open(ctx context.Context, _ principal.Key, hello upstream.Re
 		s.notSSESince.Store(time.Now().UnixNano())
 	}
 	s.log.DebugContext(ctx, "server refuses a session, and has no HTTP+SSE stream", "server", s.name, "error", upstream.ForLog(failed))
-	if upstream.CauseOf(failed) != nil && upstream.CauseOf(err) == nil { // the error of the attempt with HTTP+SSE contains a cause
+	// The error of the attempt with HTTP+SSE contains a cause.
+	if upstream.CauseOf(failed) != nil && upstream.CauseOf(err) == nil {
 		return nil, answer, upstream.WithClass(upstream.ClassOf(err), s.name, failed)
 	}
 	return nil, answer, err
