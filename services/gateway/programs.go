@@ -12,8 +12,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/sandbox"
 )
 
-// stdio returns the configuration of a server's processes. Each process has a private folder below work, unless the
-// server has a configured working folder.
+// stdio returns the configuration of a server's processes. Each process has a private directory below work, unless the
+// server has a configured working directory.
 func (s *Server) stdio(name, work string, env config.Env) stdio.Config {
 	return stdio.Config{
 		Name: name, Command: s.Command, Env: s.Env, Secrets: s.Secrets, Shared: s.Shared,
@@ -30,9 +30,9 @@ func lookUp(env config.Env, name string) string {
 	return value
 }
 
-// MissingPrograms returns a sentence for each server whose process could not be started on this machine. Without these
-// sentences, an operator would learn of the problem only when a call fails. A missing program is not an error, because
-// it may be installed later.
+// MissingPrograms returns a sentence for each server whose process cannot be started on this machine. Without these
+// sentences, an operator would notice the problem only when a call fails. A missing program is not an error, because it
+// may be installed later.
 func (c *Config) MissingPrograms(env config.Env) []string {
 	var out []string
 	for _, name := range slices.Sorted(maps.Keys(c.Servers)) {
@@ -59,8 +59,8 @@ func (s *Service) warnOfPrograms(ctx context.Context) {
 	}
 }
 
-// sandboxReport returns a report of what the kernel enforces for a stdio server now, including the limits of its
-// processes.
+// sandboxReport returns a report of the restrictions that the kernel enforces for a stdio server, including the limits
+// of its processes.
 func (s *Service) sandboxReport(name string) sandbox.Report {
 	report, limits := s.sandboxReports[name], s.limiter.Report()
 	report.Enforced = slices.Concat(report.Enforced, limits.Enforced)

@@ -18,27 +18,26 @@ import (
 const (
 	// maxPages is the maximum number of pages of a list that are read to find a tool.
 	maxPages = 100
-	// lookupInterval is the minimum time between two complete reads of a server's list by one session in search of a tool.
+	// lookupInterval is the minimum time between two reads of a server's complete list by one session in search of a tool.
 	lookupInterval = 30 * time.Second
 	// anyAge accepts a list of any age.
 	anyAge = math.MaxInt64
 )
 
-// errNotToolList means that a server's answer to tools/list is not a valid list.
 var errNotToolList = errors.New("the server's answer is no list of tools")
 
-// reportTools reports the tools in an answer to the catalog, and returns what the catalog knows about them. Knowledge
-// that is older than age is fetched again.
+// reportTools reports the tools in an answer to the catalog, and returns the catalog's response. A response that is
+// older than age is requested again.
 func (x *Exchange) reportTools(ctx context.Context, answer *jsonrpc.Answer, age time.Duration) (*toolreport.Response, error) {
 	version := x.Session.Version
 	if found := x.Server.Own().Last(); found != nil && x.Era.TranslatesRevisions() {
-		version = found.Version // the server lists in this revision, even if the client speaks another revision
+		version = found.Version // the server lists its tools in this revision, even if the client speaks another revision
 	}
 	return x.Deps.Catalogue.Report(ctx, toolreport.List{Server: x.ServerName, Version: version, Recipient: x.Principal}, answer, age)
 }
 
-// latestDiscovery returns the gateway's own list of the server; nil if the server could not be listed. It waits only if
-// the server has not been listed yet.
+// latestDiscovery returns the gateway's own list of the server's tools, or nil if the tools could not be listed. It
+// waits only if they have not been listed yet.
 func latestDiscovery(ctx context.Context, server *discovery.Server) *discovery.Result {
 	if found := server.Last(); found != nil {
 		server.RefreshInBackground(discovery.Fresh)
@@ -52,7 +51,7 @@ func latestDiscovery(ctx context.Context, server *discovery.Server) *discovery.R
 }
 
 // Known returns the digest of the called tool's definition from the session's list. If the session has not listed the
-// tool, Known returns the digest from the gateway's own list; nil if the gateway's list does not have the tool either.
+// tool, Known returns the digest from the gateway's own list, or nil if that list does not contain the tool either.
 func (x *Exchange) Known(ctx context.Context) []byte {
 	if digest := x.Addressing.ListedDigest(x.Message.Name); digest != nil {
 		return digest
@@ -64,8 +63,8 @@ func (x *Exchange) Known(ctx context.Context) []byte {
 }
 
 // Definition returns the digest of the called tool's definition. If [Exchange.Known] returns a digest and now is false,
-// Definition returns that digest. Otherwise Definition lists the server in this session and returns the digest of the
-// listed definition. It returns nil if the server does not list the tool, or if the message is not a tools/call.
+// Definition returns that digest. Otherwise Definition lists the server's tools in this session and returns the digest
+// of the listed definition. It returns nil if the server does not list the tool, or if the message is not a tools/call.
 func (x *Exchange) Definition(ctx context.Context, now bool) ([]byte, error) {
 	if x.Message.Method != mcp.MethodToolsCall {
 		return nil, nil
@@ -74,7 +73,8 @@ func (x *Exchange) Definition(ctx context.Context, now bool) ([]byte, error) {
 		if digest := x.Known(ctx); digest != nil {
 			return digest, nil
 		}
-		if err := x.Discovery.ReportError(); err != nil { // otherwise the definition would seem to be new
+		// Without a report to the catalog the definition would seem to be new.
+		if err := x.Discovery.ReportError(); err != nil {
 			return nil, err
 		}
 		if time.Since(time.Unix(0, x.Session.LastLookup.Load())) < lookupInterval {
@@ -105,10 +105,12 @@ func (x *Exchange) Definition(ctx context.Context, now bool) ([]byte, error) {
 			return nil, toolreport.ErrRefused
 		}
 		if digest := known.Digests[x.Message.Name]; digest != nil {
-			if x.Discovery.Last() == nil { // a definition is accepted at first use only after the gateway has seen the whole list
+			// The first definition of a tool is accepted only after the gateway has read the whole list.
+			if x.Discovery.Last() == nil {
 				x.Discovery.GetWithRetry(ctx)
 			}
-			x.Deps.Sessions.Learn(x.Session, map[string][]byte{x.Message.Name: digest}) // only this tool, because others may be hidden
+			// Only this tool is learned, because others may be hidden.
+			x.Deps.Sessions.Learn(x.Session, map[string][]byte{x.Message.Name: digest})
 			return digest, nil
 		}
 		if cursor = jsonrpc.Unquote(answer.NextCursor.Of(answer.Raw)); cursor == "" {
@@ -119,7 +121,7 @@ func (x *Exchange) Definition(ctx context.Context, now bool) ([]byte, error) {
 	return nil, fmt.Errorf("%w: it has more than %d pages", errNotToolList, maxPages)
 }
 
-// page sends a tools/list request of the gateway for one page of the server's list.
+// page sends the gateway's own tools/list request for one page of the server's list.
 func (x *Exchange) page(ctx context.Context, cursor string, memory *limits.Memory) (*jsonrpc.Answer, error) {
 	answer, err := x.Session.Upstream.SendRequest(ctx, upstream.ListTools(cursor, x.AsClient), memory, nil)
 	if err != nil {

@@ -10,8 +10,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// If the gateway's own listing of a server has failed, and the server then lists its tools to a session, the gateway
-// lists the server before it answers the session. The reason is that only a complete list is accepted at first use.
+// The gateway has failed to list a server. When the server then lists its tools to a session, the gateway lists the
+// server before it answers the session, because a tool's first definition is accepted only from a complete list.
 func TestFirstUse_ListsTheServerAgainWhenASessionGetsAnswers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -15,14 +15,13 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// claimBrokenCall answers with the claim of a call whose stored params are invalid.
+// claimBrokenCall accepts a claim, with a stored call whose params are invalid.
 func claimBrokenCall(*approvalv1.ClaimApprovalRequest) (*approvalv1.ClaimApprovalResponse, error) {
 	return &approvalv1.ClaimApprovalResponse{Result: &approvalv1.ClaimApprovalResponse_Claimed{Claimed: &approvalv1.Claimed{
 		Approval: approvalIn(approved), Bound: &approvalv1.BoundCall{Call: &policyv1.Call{ParamsJson: `{"name":`}},
 	}}}, nil
 }
 
-// denyDecision returns a decision in which a rule denies the call.
 func denyDecision() *policyv1.Decision {
 	d := allow()
 	d.Effect, d.Code, d.Message = policyv1.Effect_EFFECT_DENY, commonv1.Code_CODE_DENIED_BY_RULE, "not any more"
@@ -51,7 +50,8 @@ func TestDo_RefusalHasTheIDOfItsLostClaim(t *testing.T) {
 	}
 }
 
-// A denied call ends its approval even if the tool's definition cannot be read.
+// Policy denies a call with an approval. Checks that the approval is cancelled even if the tool's definition cannot be
+// read.
 func TestDo_DenialNeedsNoList(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -78,8 +78,8 @@ func TestApproval_BrokenStoredCallIsReleased(t *testing.T) {
 	})
 }
 
-// Policy is also asked when the agent's user answers. A call that the user declines is refused and recorded with
-// policy's last decision.
+// When the agent's user answers, policy evaluates the call again. A call that the user declines is refused and recorded
+// with policy's last decision.
 func TestConfirm_RefusalHasTheLastDecision(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -101,8 +101,8 @@ func TestConfirm_RefusalHasTheLastDecision(t *testing.T) {
 	})
 }
 
-// Case A4. If policy's answer to a request for a signed decision contains no decision, the call is refused. This holds
-// even if the call was approved and policy would allow it a moment later.
+// Case A4. Policy answers a request for a signed decision without a decision. Checks that the call is refused, even if
+// it was approved and policy would allow it later.
 func TestDo_MissingDecisionIsARefusal(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -14,15 +14,15 @@ var interpreters = []string{
 	"node", "nodejs", "python", "pypy", "ruby", "perl", "php", "deno", "bun", "tsx", "ts-node", "java", "lua", "sh", "bash", "dash", "zsh", "ksh", "fish", "dotnet", "go", "julia", "Rscript",
 }
 
-// packageManagers are programs that run a command which a package defines. The package is in the working folder, or in
-// a folder that an option names. packageRunners are programs that run a package which they install, or which is
-// installed in the working folder.
+// packageManagers are programs that run a command which a package defines. The package is in the working directory, or
+// in a directory that an option names. packageRunners are programs that run a package which they install, or which is
+// installed in the working directory.
 var (
 	packageManagers = []string{"npm", "pnpm", "yarn", "bun", "deno", "uv", "poetry", "pdm", "hatch", "go", "cargo", "bundle", "make"}
 	packageRunners  = []string{"npx", "bunx", "uvx", "pipx"}
 )
 
-// projectOptions are the options that name the folder of a package.
+// projectOptions are the options that name the directory of a package.
 var projectOptions = []string{"--directory", "--project", "--prefix", "--cwd", "--from", "--with-editable", "-C"}
 
 // codeExtensions are the extensions of files that contain code for any interpreter.
@@ -31,7 +31,6 @@ var codeExtensions = []string{
 	".exe", ".dll", ".so", ".node", ".wasm", ".whl", ".tgz",
 }
 
-// addArguments adds the scripts and packages that the arguments name.
 func (f *finder) addArguments() {
 	c := f.command
 	name := strings.TrimRight(filepath.Base(c.Program), "0123456789.")
@@ -45,7 +44,8 @@ func (f *finder) addArguments() {
 		switch {
 		case runs && !strings.HasPrefix(arg, "-"):
 			found := f.addCode(f.absolute(arg))
-			runs = !found && slices.Contains(packageManagers, name) // a manager's command, such as run, comes before the program
+			// A command of a package manager, such as run, comes before the program.
+			runs = !found && slices.Contains(packageManagers, name)
 		case arg == "-m" && i+1 < len(c.Args):
 			module := strings.ReplaceAll(c.Args[i+1], ".", "/")
 			f.addCode(f.absolute(module))
@@ -64,7 +64,7 @@ func (f *finder) addArguments() {
 	}
 }
 
-// addProjects adds the packages in folders that options name.
+// addProjects adds the packages in directories that options name.
 func (f *finder) addProjects() {
 	c := f.command
 	for i, arg := range c.Args {
@@ -78,7 +78,7 @@ func (f *finder) addProjects() {
 	}
 }
 
-// addCode adds a file, or a folder that contains code, and reports whether it exists.
+// addCode adds a file, or a directory that contains code, and reports whether the path exists.
 func (f *finder) addCode(path string) bool {
 	switch {
 	case path == "" || !exists(path):
@@ -86,7 +86,7 @@ func (f *finder) addCode(path string) bool {
 	case isFolder(path):
 		for _, hop := range linkChain(path) {
 			f.addFolder(hop)
-			f.addCodeFolders(filepath.Join(hop, "code")) // any name in the folder
+			f.addCodeFolders(filepath.Join(hop, "code")) // any file name inside the directory
 		}
 	default:
 		f.addFile(path)
@@ -95,7 +95,7 @@ func (f *finder) addCode(path string) bool {
 }
 
 // absolute returns the absolute form of a path in the program's arguments. It returns "" for a relative path if each
-// process has its own private folder.
+// process has its own private directory.
 func (f *finder) absolute(path string) string {
 	path = strings.TrimPrefix(path, "file://")
 	switch {
@@ -108,8 +108,8 @@ func (f *finder) absolute(path string) string {
 	}
 }
 
-// isScript reports whether a path is a file that contains code, judged by its extension, or by its mode and its first
-// bytes. The mode alone is not enough, because on some file systems every file is executable.
+// isScript reports whether a path is a file with code, according to its extension, or to its mode and its first bytes.
+// The mode alone is not enough, because on some file systems every file is executable.
 func isScript(path string) bool {
 	return path != "" && !isFolder(path) && exists(path) && (slices.Contains(codeExtensions, filepath.Ext(path)) || isExecutable(path) && isProgram(path))
 }
@@ -131,14 +131,15 @@ func pathParts(arg string) []string {
 	return strings.FieldsFunc(arg, func(r rune) bool { return strings.ContainsRune(" \t\n\"'`=;&|()<>,", r) })
 }
 
-// codeVariables are the environment variables that name trusted certificates, or code that interpreters and the dynamic
-// loader load. Their values are lists of paths, or options with paths.
+// codeVariables are the environment variables that name trusted certificates, or code for interpreters and the dynamic
+// loader. Their values are lists of paths, or options with paths.
 var codeVariables = []string{
 	"PATH", "NODE_PATH", "NODE_OPTIONS", "NODE_EXTRA_CA_CERTS", "PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "VIRTUAL_ENV", "RUBYLIB", "RUBYOPT", "GEM_PATH", "GEM_HOME", "PERL5LIB", "PERL5OPT",
 	"CLASSPATH", "JAVA_TOOL_OPTIONS", "LUA_PATH", "LD_PRELOAD", "LD_LIBRARY_PATH", "BASH_ENV", "ENV", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE",
 }
 
-// addEnvironment adds the paths in codeVariables, and the folders in the operator's home from which Python loads code.
+// addEnvironment adds the paths in codeVariables, and the directories in the operator's home from which Python loads
+// code.
 func (f *finder) addEnvironment() {
 	c := f.command
 	for _, name := range codeVariables {

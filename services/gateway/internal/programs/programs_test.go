@@ -11,7 +11,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/programs"
 )
 
-// writeTree creates files. A file is executable if its text is a script. It is a link if its text begins with "->".
+// writeTree creates files with the given contents. A file whose content is a script is executable. A content that
+// begins with "->" creates a link.
 func writeTree(t *testing.T, files map[string]string) string {
 	t.Helper()
 	root, err := filepath.EvalSymlinks(t.TempDir())
@@ -39,15 +40,15 @@ func writeTree(t *testing.T, files map[string]string) string {
 	return root
 }
 
-// Case X15. Checks that Files finds everything that a command's processes execute, but no folder to which the processes
-// may write.
+// Case X15. Checks that Files finds the files that a command's processes execute, but no directory in which the
+// processes may write.
 func TestFiles_FindsFilesThatACommandExecutes(t *testing.T) {
 	t.Parallel()
 	const script, data = "#!/bin/sh\n", "text"
 	for name, c := range map[string]struct {
 		files map[string]string
-		// ROOT in the fields command, dir, env and want stands for the root of the tree. want lists the folders and files of
-		// the tree that must be found.
+		// ROOT in the fields command, dir, env and want stands for the root of the tree. want lists the directories and files
+		// of the tree that must be found.
 		command string
 		dir     string
 		env     map[string]string
@@ -142,8 +143,8 @@ func TestFiles_FindsFilesThatACommandExecutes(t *testing.T) {
 	}
 }
 
-// Case X15. Checks that System finds the system's folders, and the files outside of these folders to which links in the
-// system's settings lead.
+// Case X15. Checks that System finds the system's directories, and the files outside of these directories to which
+// links in the system's settings lead.
 func TestSystem_FindsSettingsAndCertificates(t *testing.T) {
 	t.Parallel()
 	found := programs.System()
