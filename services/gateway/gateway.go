@@ -169,6 +169,7 @@ func (s *Service) open(ctx context.Context) (err error) {
 		return err
 	}
 	s.sweepPrograms(ctx)
+	s.endUnusedFolders(ctx)
 	files := s.cfg.programFiles(s.deps.Env)
 	for name, server := range s.cfg.Servers {
 		over, err := s.newTransport(name, server, files)
@@ -402,6 +403,7 @@ func (s *Service) Run(ctx context.Context) error {
 	group.Go(func() error { return s.decisions.Run(drained) })
 	group.Go(func() error { return s.peers.run(drained) })
 	group.Go(func() error { return s.mcp.Discover(ctx) })
+	group.Go(func() error { s.removeEndedFolders(ctx); return nil })
 	group.Go(func() error {
 		<-ctx.Done()
 		defer stop()
