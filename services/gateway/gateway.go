@@ -211,7 +211,7 @@ func (s *Service) newTransport(name string, server Server, files map[string][]st
 		s.limiter = proclimit.New()
 	}
 	s.sandboxReports[name] = report
-	deps := stdio.Deps{Log: s.deps.Log, Room: s.answerMemory, Sandbox: held, Limiter: s.limiter, Installs: &s.installs}
+	deps := stdio.Deps{Log: s.deps.Log, Room: s.answerMemory, Sandbox: held, Limiter: s.limiter, Agents: s.restorableAgents, Installs: &s.installs}
 	cfg := server.stdio(name, s.cfg.workRoot(), s.deps.Env)
 	if cfg.Install, _ = server.installation(name, s.cfg.programsRoot(), s.deps.Env); cfg.Install != nil {
 		deps.Installer = func() (*sandbox.Sandbox, *sandbox.Sandbox, error) {

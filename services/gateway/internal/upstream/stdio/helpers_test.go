@@ -68,6 +68,12 @@ type rig struct {
 
 func newRig(t *testing.T, role string, edit func(*stdio.Config)) *rig {
 	t.Helper()
+	return newRigWithAgents(t, role, edit, upstreamtest.NoAgents)
+}
+
+// newRigWithAgents is [newRig] with the agents of the mesh that have not ended.
+func newRigWithAgents(t *testing.T, role string, edit func(*stdio.Config), agents func(ctx context.Context, tenant string) (map[string]bool, error)) *rig {
+	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
@@ -82,7 +88,7 @@ func newRig(t *testing.T, role string, edit func(*stdio.Config)) *rig {
 	}
 	log := slog.New(slog.NewTextHandler(r.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	server, err := stdio.New(cfg, stdio.Deps{
-		Log: log, Room: r.all, Sandbox: sandbox.Nothing(), Limiter: proclimit.NewWatching(),
+		Log: log, Room: r.all, Sandbox: sandbox.Nothing(), Limiter: proclimit.NewWatching(), Agents: agents,
 		Installer: func() (*sandbox.Sandbox, *sandbox.Sandbox, error) { return sandbox.Nothing(), sandbox.Nothing(), nil },
 	})
 	if err != nil {
