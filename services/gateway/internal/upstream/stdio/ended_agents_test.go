@@ -26,8 +26,10 @@ func agentOf(person, id string) *identityv1.Principal {
 	}
 }
 
-// unknownAgents fails, so that no folder is removed because of the limit.
-func unknownAgents(context.Context, string) (map[string]bool, error) { return nil, errors.New("wasmagent is down") }
+// unknownAgents makes the search for agents fail, so that no folder is removed because of the limit.
+func unknownAgents(d *stdio.Deps) {
+	d.Agents = func(context.Context, string) (map[string]bool, error) { return nil, errors.New("wasmagent is down") }
+}
 
 // agentFolders contains the private folders of agents of one server.
 type agentFolders struct {
@@ -35,12 +37,14 @@ type agentFolders struct {
 	disk int64
 }
 
-func (f agentFolders) edit(c *stdio.Config) { c.WorkRoot, c.Limits.Disk, c.Limits.Tasks, c.Limits.Memory = f.root, f.disk, 512, 2<<30 }
+func (f agentFolders) edit(c *stdio.Config) {
+	c.WorkRoot, c.Limits.Disk, c.Limits.Tasks, c.Limits.Memory = f.root, f.disk, 512, 2<<30
+}
 
 // leave lets an agent use the server once, which leaves a folder of the given size that looks unused for a time.
 func (f agentFolders) leave(t *testing.T, agent *identityv1.Principal, size int, since time.Duration) (folder string) {
 	t.Helper()
-	r := newRigWithAgents(t, "good", f.edit, unknownAgents)
+	r := newRigWith(t, "good", f.edit, unknownAgents)
 	hello := hello(0)
 	hello.Room = r.all.Open(&limits.Owner{Accounts: principal.AccountsOf(agent), Server: "fake"})
 	conn, _, err := r.Open(t.Context(), principal.Of(agent), hello)
@@ -71,7 +75,7 @@ func TestFolders_OfOnePersonsEndedAgentsAreLimited(t *testing.T) {
 		asked++
 		return map[string]bool{"agent:" + tenant + "/alive": true}, nil
 	}
-	newRigWithAgents(t, "good", f.edit, agents).open(t, ana)
+	newRigWith(t, "good", f.edit, func(d *stdio.Deps) { d.Agents = agents }).open(t, ana)
 	eventually.Holds(t, "the oldest folders are removed", func() bool {
 		return !exists(t, ended[2]) && !exists(t, ended[3]) && !exists(t, ended[3]+".agent") && !exists(t, ended[2]+".ended") && !exists(t, ended[3]+".ended")
 	})
@@ -121,7 +125,7 @@ func TestFolders_AreKeptWhileTheAgentsAreUnknown(t *testing.T) {
 	for i := range 4 {
 		folders = append(folders, f.leave(t, agentOf("olga", fmt.Sprint(i)), 900<<10, time.Duration(i+2)*time.Hour))
 	}
-	r := newRigWithAgents(t, "good", f.edit, unknownAgents)
+	r := newRigWith(t, "good", f.edit, unknownAgents)
 	r.open(t, ana)
 	eventually.Holds(t, "the log says why", func() bool { return strings.Contains(r.log.String(), "wasmagent is down") })
 	for i, folder := range folders {

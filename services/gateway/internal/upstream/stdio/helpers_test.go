@@ -68,11 +68,11 @@ type rig struct {
 
 func newRig(t *testing.T, role string, edit func(*stdio.Config)) *rig {
 	t.Helper()
-	return newRigWithAgents(t, role, edit, upstreamtest.NoAgents)
+	return newRigWith(t, role, edit, func(*stdio.Deps) {})
 }
 
-// newRigWithAgents is [newRig] with the agents of the mesh that have not ended.
-func newRigWithAgents(t *testing.T, role string, edit func(*stdio.Config), agents func(ctx context.Context, tenant string) (map[string]bool, error)) *rig {
+// newRigWith is [newRig] with other dependencies.
+func newRigWith(t *testing.T, role string, edit func(*stdio.Config), editDeps func(*stdio.Deps)) *rig {
 	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
@@ -87,10 +87,12 @@ func newRigWithAgents(t *testing.T, role string, edit func(*stdio.Config), agent
 		edit(&cfg)
 	}
 	log := slog.New(slog.NewTextHandler(r.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
-	server, err := stdio.New(cfg, stdio.Deps{
-		Log: log, Room: r.all, Sandbox: sandbox.Nothing(), Limiter: proclimit.NewWatching(), Agents: agents,
+	deps := stdio.Deps{
+		Log: log, Room: r.all, Sandbox: sandbox.Nothing(), Limiter: proclimit.NewWatching(), Agents: upstreamtest.NoAgents,
 		Installer: func() (*sandbox.Sandbox, *sandbox.Sandbox, error) { return sandbox.Nothing(), sandbox.Nothing(), nil },
-	})
+	}
+	editDeps(&deps)
+	server, err := stdio.New(cfg, deps)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,16 +10,68 @@ import (
 	"time"
 )
 
-// maxInstall is how long a start waits for another installation of its package. It equals the longest installation time
-// that can be configured.
-const maxInstall = 30 * time.Minute
+const (
+	// maxInstall is how long a start waits for another installation of its package. It equals the longest installation
+	// time that can be configured.
+	maxInstall = 30 * time.Minute
+	// maxInstalls is the maximum number of packages that the gateway installs at the same time. Each installation uses
+	// much of the network, the disk and the processor.
+	maxInstalls = 2
+)
 
-// Installs lets one installation of a package run at a time. Package managers that install the same package at the same
-// time break each other's caches, and each uses much of the network and the processor. The zero value is ready to use.
-// It is safe for concurrent use.
+// Installs lets one installation of a package run at a time, because package managers that install the same package at
+// the same time break each other's caches. It also limits how many packages the gateway installs at the same time. The
+// zero value is ready to use. It is safe for concurrent use.
 type Installs struct {
 	mu      sync.Mutex
 	running map[string]*install
+	// held is the number of places in use. queue contains the places that wait, the first in line first.
+	held  int
+	queue []*place
+}
+
+// A place allows one installation by the gateway. granted is closed when the installation may begin.
+type place struct{ granted chan struct{} }
+
+func (p *place) isGranted() bool {
+	select {
+	case <-p.granted:
+		return true
+	default:
+		return false
+	}
+}
+
+// enqueue returns a place, which is granted when all earlier ones are granted and fewer than maxInstalls are in use. The
+// caller must call leave.
+func (i *Installs) enqueue() *place {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	p := &place{make(chan struct{})}
+	i.queue = append(i.queue, p)
+	i.grant()
+	return p
+}
+
+// leave gives back a place, whether or not it was granted.
+func (i *Installs) leave(p *place) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if p.isGranted() {
+		i.held--
+	} else {
+		i.queue = slices.DeleteFunc(i.queue, func(other *place) bool { return other == p })
+	}
+	i.grant()
+}
+
+// grant grants the first places in line while some are free. The caller holds the lock.
+func (i *Installs) grant() {
+	for i.held < maxInstalls && len(i.queue) > 0 {
+		close(i.queue[0].granted)
+		i.queue = i.queue[1:]
+		i.held++
+	}
 }
 
 // install is the lock for installations of one package.

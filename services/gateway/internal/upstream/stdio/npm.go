@@ -34,14 +34,28 @@ type npmError struct {
 
 func (e *npmError) Error() string { return fmt.Sprintf("npm ended, %s: %s", e.state, e.reason) }
 
-// install waits until no other server installs the same package, and then installs the package.
-func (p *program) install() (*npx.Installed, error) {
+// install waits until no other server installs the same package and a place is free, and then installs the package.
+func (p *program) install(run *installing) (*npx.Installed, error) {
 	s := p.server
 	done, err := s.installs.wait(s.closing, s.installed)
 	if err != nil {
 		return nil, err
 	}
 	defer done()
+	place := s.installs.enqueue()
+	defer s.installs.leave(place)
+	run.place.Store(place)
+	select {
+	case <-place.granted:
+	case <-s.closing.Done():
+		return nil, context.Cause(s.closing)
+	}
+	return p.installNow()
+}
+
+// installNow installs the package.
+func (p *program) installNow() (*npx.Installed, error) {
+	s := p.server
 	ctx, cancel := context.WithTimeoutCause(s.closing, max(installLimit, s.cfg.Start), fmt.Errorf("it did not end within %s", max(installLimit, s.cfg.Start)))
 	defer cancel()
 	installer, scripts, err := p.boxes()
