@@ -122,17 +122,26 @@ func (s *Server) npmEnvironment(env config.Env) (vars map[string]string, secret 
 }
 
 // digestOf returns a digest of everything that determines the result of an installation: the package and its program,
-// npm and Node, npm's configuration, and the operating system and architecture.
+// npm and Node, npm's configuration, and the operating system and architecture. A tarball on this machine counts with its
+// size and the time of its last change.
 func digestOf(in *stdio.Install, path string) string {
 	texts := []string{runtime.GOOS, runtime.GOARCH, in.Command.Package, in.Command.Program, in.NPM, fmt.Sprint(in.ScriptsApart)}
 	for _, name := range slices.Sorted(maps.Keys(in.Env)) {
 		texts = append(texts, name+"="+in.Env[name])
 	}
+	state := func(info os.FileInfo) string {
+		return fmt.Sprint(info.Size(), info.ModTime().UTC().Format(time.RFC3339Nano))
+	}
 	for _, dir := range filepath.SplitList(path) {
 		node := filepath.Join(dir, "node")
 		if info, err := os.Stat(node); err == nil && filepath.IsAbs(dir) && info.Mode().IsRegular() { // the package is built for this version of Node
-			texts = append(texts, node, fmt.Sprint(info.Size()), info.ModTime().UTC().Format(time.RFC3339Nano))
+			texts = append(texts, node, state(info))
 			break
+		}
+	}
+	if file := in.Command.File(); file != "" {
+		if info, err := os.Stat(file); err == nil {
+			texts = append(texts, file, state(info))
 		}
 	}
 	sum := sha256.Sum256([]byte(canonicaljson.Strings(texts)))

@@ -122,6 +122,13 @@ func TestInstallation_DigestDependsOnEverythingInstalled(t *testing.T) {
 		t.Fatal(err)
 	}
 	add("another Node", Server{Command: []string{"npx", "server"}})
+	archive := filepath.Join(dir, "a.tgz")
+	for _, text := range []string{"one", "two, longer"} {
+		if err := os.WriteFile(archive, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		add("an archive with the text "+text, Server{Command: []string{"npx", "a@file:" + archive}})
+	}
 	in, _ := (&Server{Command: []string{"npx", "-y", "server", "argument"}, Env: map[string]string{"KEY": "x"}}).installation("one", "/programs", env)
 	if in == nil || seen[in.Digest] != "another Node" {
 		t.Error("the digest depends on arguments or variables of the server")

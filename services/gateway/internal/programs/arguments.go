@@ -4,6 +4,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 )
@@ -20,6 +21,13 @@ var interpreters = []string{
 var (
 	packageManagers = []string{"npm", "pnpm", "yarn", "bun", "deno", "uv", "poetry", "pdm", "hatch", "go", "cargo", "bundle", "make"}
 	packageRunners  = []string{"npx", "bunx", "uvx", "pipx"}
+)
+
+// gitSource matches the address of a git repository on this machine, and fileSource the path of a tarball on this machine,
+// in the forms in which package runners accept them.
+var (
+	gitSource  = regexp.MustCompile(`(?:^|[@=])git[+]file://(/[^#?]+)`)
+	fileSource = regexp.MustCompile(`(?:@|(?:^|[@=])file:(?://)?)(/[^#?]+[.](?:(?i)tgz|tar[.]gz|tar|whl|zip))$`)
 )
 
 // projectOptions are the options that name the folder of a package.
@@ -64,10 +72,15 @@ func (f *finder) addArguments() {
 	}
 }
 
-// addProjects adds the packages in folders that options name.
+// addProjects adds the packages that options name by folders, and that arguments name by addresses of this machine.
 func (f *finder) addProjects() {
 	c := f.command
 	for i, arg := range c.Args {
+		for _, source := range []*regexp.Regexp{gitSource, fileSource} {
+			if parts := source.FindStringSubmatch(arg); parts != nil {
+				f.addCode(filepath.Clean(parts[1]))
+			}
+		}
 		option, value, joined := strings.Cut(arg, "=")
 		if !joined && i+1 < len(c.Args) {
 			value = c.Args[i+1]

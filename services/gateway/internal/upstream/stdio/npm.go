@@ -222,7 +222,13 @@ func (r *npmRun) listen(ctx context.Context) {
 const maxReasons = 8
 
 // ignoredLines are texts that identify those lines of npm's errors that do not say why npm failed.
-var ignoredLines = []string{"A complete log of this run", "Log files were not written", "Note that you can also install from a", "tarball, folder, http url, or git folder"}
+var ignoredLines = []string{
+	"A complete log of this run", "Log files were not written", "Note that you can also install from a", "tarball, folder, http url, or git folder", "tarball, folder, http url, or git url",
+}
+
+func isIgnored(line string) bool {
+	return slices.ContainsFunc(ignoredLines, func(words string) bool { return strings.Contains(line, words) })
+}
 
 // note stores a line if npm has printed in it why it failed.
 func (r *npmRun) note(line string) {
@@ -231,8 +237,7 @@ func (r *npmRun) note(line string) {
 		text, is = strings.CutPrefix(line, "npm ERR! ") // npm 9 and earlier
 	}
 	text = strings.TrimSpace(text)
-	says := func(words string) bool { return strings.Contains(text, words) }
-	if is && text != "" && text != "404" && len(r.reasons) < maxReasons && !slices.ContainsFunc(ignoredLines, says) {
+	if is && text != "" && text != "404" && len(r.reasons) < maxReasons && !isIgnored(text) {
 		r.reasons = append(r.reasons, text)
 	}
 }
