@@ -166,14 +166,19 @@ func (c *Config) installers(name string, launcher sandbox.Launcher, env config.E
 	return installer, scripts, nil
 }
 
-// InstallationNotes returns a sentence for each server whose package npx installs in a way that an operator may not
+// InstallationNotes returns a sentence for each server whose package is installed in a way that an operator may not
 // expect.
 func (c *Config) InstallationNotes(env config.Env) (notes []string) {
 	for _, name := range slices.Sorted(maps.Keys(c.Servers)) {
 		server := c.Servers[name]
 		in, why := server.installation(name, c.programsRoot(), env)
-		if why != "" {
-			notes = append(notes, fmt.Sprintf("servers.%s installs its package at each start, in a folder of each caller's process: %s", name, why))
+		installer := stdio.SelfInstaller(server.Command)
+		switch {
+		case why != "":
+			notes = append(notes, fmt.Sprintf("servers.%s installs its package at each start, in %s: %s", name, server.packagePlace(), why))
+		case installer != "" && installer != "npx" && installer != "npm":
+			notes = append(notes, fmt.Sprintf("servers.%s is started with %s as it is: %s itself installs the package, in %s and with the server's variables; the gateway neither installs the package nor fixes its version",
+				name, installer, installer, server.packagePlace()))
 		}
 		if _, secret := server.npmEnvironment(env); in != nil && len(secret) > 0 {
 			notes = append(notes, fmt.Sprintf("servers.%s: the installation of %s does not get %s, because each refers to a secret: write it into ~/.npmrc of the gateway's user",
@@ -181,6 +186,21 @@ func (c *Config) InstallationNotes(env config.Env) (notes []string) {
 		}
 	}
 	return notes
+}
+
+// packagePlace describes where a command that itself installs its package stores the package.
+func (s *Server) packagePlace() string {
+	_, hasHome := s.Env["HOME"]
+	switch {
+	case hasHome:
+		return "its HOME"
+	case s.Dir != "":
+		return "HOME of the gateway's user"
+	case s.Shared:
+		return "the server's folder"
+	default:
+		return "a folder of each caller's process"
+	}
 }
 
 // sweepPrograms removes the installed packages that no configured server uses.

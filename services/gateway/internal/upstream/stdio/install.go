@@ -139,21 +139,44 @@ var packageFlags = []string{"-p", "--package", "--from", "--spec", "--with"}
 // packageOf returns the package that a command may install at its start, together with the program that installs the
 // package. It is empty if the command installs no package.
 func packageOf(command []string) string {
-	program := strings.TrimSuffix(strings.TrimSuffix(filepath.Base(command[0]), ".exe"), ".cmd")
-	forms, is := selfInstallers[program]
-	if !is {
-		return ""
-	}
-	args := command[1:]
-	for _, words := range forms {
-		if len(args) >= len(words) && slices.Equal(args[:len(words)], words) {
-			return program + " " + firstPackage(args[len(words):])
-		}
-	}
-	if forms != nil {
+	program, args := selfInstaller(command)
+	if program == "" {
 		return ""
 	}
 	return program + " " + firstPackage(args)
+}
+
+// selfInstaller returns the program of a command that may install a package at its start, and the arguments that name
+// the package. The program is empty if the command installs no package.
+func selfInstaller(command []string) (program string, args []string) {
+	program = strings.TrimSuffix(strings.TrimSuffix(filepath.Base(command[0]), ".exe"), ".cmd")
+	forms, is := selfInstallers[program]
+	if !is {
+		return "", nil
+	}
+	args = command[1:]
+	for _, words := range forms {
+		if len(args) >= len(words) && slices.Equal(args[:len(words)], words) {
+			return program, args[len(words):]
+		}
+	}
+	if forms != nil {
+		return "", nil
+	}
+	return program, args
+}
+
+// SelfInstaller returns the name of the program, such as uvx, with which a command itself installs a package at its
+// start. It is empty if the command installs no package, or installs one into the folder of a project as `uv run` does.
+func SelfInstaller(command []string) string {
+	if len(command) == 0 {
+		return ""
+	}
+	program, _ := selfInstaller(command)
+	if program == "uv" && command[1] == "run" {
+		return ""
+	}
+	return program
 }
 
 // firstPackage returns the package that the first of packageFlags in args names. Without such a flag, it returns the
