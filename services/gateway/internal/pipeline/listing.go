@@ -14,7 +14,7 @@ import (
 
 // judge asks policy about a call. If policy denies the call because the tool's definition is not accepted, but the
 // gateway itself has never listed the server, judge lists the server and asks policy again. If that fails, the call is
-// refused because of the failed listing, because nobody can tell whether an operator has to accept the definition.
+// refused because of the failed listing, because it is not known whether the definition is accepted.
 func (p *Pipeline) judge(ctx context.Context, a attempt.Attempt) (attempt.Attempt, *refusal.Refusal) {
 	a, refused := p.judgeDefinition(ctx, a)
 	if refused != nil || a.Tools == nil || a.Decision.GetHidden() || a.Decision.GetCode() != commonv1.Code_CODE_TOOL_CHANGED {

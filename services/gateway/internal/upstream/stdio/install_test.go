@@ -212,8 +212,8 @@ echo begun > TALLY.begun
 while [ ! -e TALLY.go ]; do sleep 0.02; done
 ` + installs
 
-// Checks that at most two packages are installed at the same time, in the order in which their servers were needed. A
-// caller whose server waits is told so.
+// Checks that at most two packages are installed at the same time, in the order in which their servers were needed. The
+// refusal of a caller whose server waits says so.
 func TestInstall_TwoPackagesAtATimeInOrder(t *testing.T) {
 	t.Parallel()
 	shared := new(stdio.Installs)
