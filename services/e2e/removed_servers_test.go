@@ -11,6 +11,19 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
+// restartWith kills a mesh and starts it with other servers, which are the last entry of its configuration.
+func restartWith(t *testing.T, p *stack.Process, servers string) *stack.Process {
+	t.Helper()
+	p.Kill()
+	config, err := os.ReadFile(p.Config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	head, _, _ := strings.Cut(string(config), "servers:\n")
+	writeFile(t, p.Config, head+"servers:\n"+servers)
+	return stack.Start(t, p.Stack)
+}
+
 // Checks that a start of the gateway removes the private folders of a server that has not been configured for 30 days.
 // The folders of configured servers are kept, and so is everything that a link leads to.
 func TestRemovedServer_FoldersAreRemovedAfter30Days(t *testing.T) {
@@ -21,16 +34,7 @@ func TestRemovedServer_FoldersAreRemovedAfter30Days(t *testing.T) {
 	has := func(name string) bool { _, err := os.Lstat(in(name)); return err == nil }
 	p := stack.Start(t, s)
 	eventually.Holds(t, "both servers have private folders", func() bool { return has("gone") && has("kept") })
-	config, err := os.ReadFile(s.Config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	restart := func(servers string) {
-		t.Helper()
-		p.Kill()
-		writeFile(t, s.Config, strings.Replace(string(config), gone+kept, servers, 1))
-		p = stack.Start(t, s)
-	}
+	restart := func(servers string) { p = restartWith(t, p, servers) }
 	age := func(days int) {
 		t.Helper()
 		at := time.Now().Add(-time.Duration(days) * 24 * time.Hour)

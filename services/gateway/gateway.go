@@ -168,8 +168,7 @@ func (s *Service) open(ctx context.Context) (err error) {
 	if s.sessions, err = session.NewStore(session.Config{Idle: s.cfg.SessionIdle, MaxPerPrincipal: s.cfg.MaxSessions, Ended: s.recordSession}, s.deps.Log); err != nil {
 		return err
 	}
-	s.sweepPrograms(ctx)
-	s.endUnusedFolders(ctx)
+	s.sweepUnused(ctx)
 	files := s.cfg.programFiles(s.deps.Env)
 	for name, server := range s.cfg.Servers {
 		over, err := s.newTransport(name, server, files)

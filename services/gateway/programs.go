@@ -23,6 +23,13 @@ func (s *Server) stdio(name, work string, env config.Env) stdio.Config {
 	}
 }
 
+// sweepUnused removes the installed packages that no configured server uses, and renames the private folders of servers
+// that have not been configured for 30 days.
+func (s *Service) sweepUnused(ctx context.Context) {
+	s.sweepPrograms(ctx)
+	s.endUnusedFolders(ctx)
+}
+
 // endUnusedFolders renames the private folders of servers that have not been configured for 30 days.
 func (s *Service) endUnusedFolders(ctx context.Context) {
 	used := func(name string) bool {

@@ -106,12 +106,10 @@ func TestNpx_PackagesAreInstalledFromAddresses(t *testing.T) {
 	}
 }
 
-// Checks that the operator learns why a package was not installed from its address, and that callers get no text of npm.
-func TestNpx_FailedAddressIsNamed(t *testing.T) {
-	t.Parallel()
-	r := startRegistry(t)
-	repository, _ := gitRepository(t)
-	programs := t.TempDir() // without git
+// programsWithoutGit returns a folder with the programs that npm needs, except for git.
+func programsWithoutGit(t *testing.T) (dir string) {
+	t.Helper()
+	dir = t.TempDir()
 	for _, name := range []string{"node", "npm", "npx", "sh", "env"} {
 		path, err := exec.LookPath(name)
 		if err != nil {
@@ -120,11 +118,19 @@ func TestNpx_FailedAddressIsNamed(t *testing.T) {
 		if path, err = filepath.EvalSymlinks(path); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.Symlink(path, filepath.Join(programs, name)); err != nil {
+		if err := os.Symlink(path, filepath.Join(dir, name)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	m := writeMesh(t, r, strings.NewReplacer("REPOSITORY", repository, "EMPTY", t.TempDir(), "PROGRAMS", programs).Replace(`  absent: {stdio: {command: [npx, -y, "REGISTRY/none.tgz"], env: {npm_config_registry: "REGISTRY"}}}
+	return dir
+}
+
+// Checks that the operator learns why a package was not installed from its address, and that callers get no text of npm.
+func TestNpx_FailedAddressIsNamed(t *testing.T) {
+	t.Parallel()
+	r := startRegistry(t)
+	repository, _ := gitRepository(t)
+	m := writeMesh(t, r, strings.NewReplacer("REPOSITORY", repository, "EMPTY", t.TempDir(), "PROGRAMS", programsWithoutGit(t)).Replace(`  absent: {stdio: {command: [npx, -y, "REGISTRY/none.tgz"], env: {npm_config_registry: "REGISTRY"}}}
   empty: {stdio: {command: [npx, -y, "git+file://EMPTY"], env: {npm_config_registry: "REGISTRY"}}}
   branch: {stdio: {command: [npx, -y, "git+file://REPOSITORY#none"], env: {npm_config_registry: "REGISTRY"}}}
   nogit: {stdio: {command: [npx, -y, "git+file://REPOSITORY"], env: {PATH: "PROGRAMS", npm_config_registry: "REGISTRY"}}}

@@ -69,7 +69,7 @@ func RemoveAllIn(parent *os.Root, name string) error {
 	}
 	_ = fs.WalkDir(parent.FS(), name, func(path string, d fs.DirEntry, _ error) error {
 		if d != nil && d.IsDir() { // a link is no folder
-			_ = parent.Chmod(path, 0o700) //nolint:gosec // a folder needs the x bit
+			_ = parent.Chmod(path, 0o700)
 		}
 		return nil // the second RemoveAll reports the error
 	})

@@ -29,32 +29,41 @@ func TestInUse_WhileAProcessUsesTheFolder(t *testing.T) {
 			if datadir.InUse(dir) {
 				t.Error("the folder is in use before a process uses it")
 			}
-			c := start(dir)
-			out, err := c.StdoutPipe()
-			if err != nil {
-				t.Fatal(err)
-			}
-			in, err := c.StdinPipe()
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := c.Start(); err != nil {
-				t.Fatal(err)
-			}
-			if _, err := bufio.NewReader(out).ReadString('\n'); err != nil {
-				t.Fatal(err)
-			}
+			end := startAndWait(t, start(dir))
 			if !datadir.InUse(dir) || datadir.InUse(dir+"-other") || datadir.InUse(dir+"-none") {
 				t.Error("the folder is not in use, or another folder is")
 			}
-			if err := in.Close(); err != nil {
-				t.Fatal(err)
-			}
-			_ = c.Wait() // its status does not matter
+			end()
 			if datadir.InUse(dir) {
 				t.Error("the folder is in use after the process has ended")
 			}
 		})
+	}
+}
+
+// startAndWait starts a command and waits until it has printed a line. end closes the command's standard input and waits
+// until the command has ended.
+func startAndWait(t *testing.T, c *exec.Cmd) (end func()) {
+	t.Helper()
+	out, err := c.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	in, err := c.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := bufio.NewReader(out).ReadString('\n'); err != nil {
+		t.Fatal(err)
+	}
+	return func() {
+		if err := in.Close(); err != nil {
+			t.Error(err)
+		}
+		_ = c.Wait() // its status does not matter
 	}
 }
 
