@@ -168,7 +168,7 @@ func (s *Service) open(ctx context.Context) (err error) {
 	if s.sessions, err = session.NewStore(session.Config{Idle: s.cfg.SessionIdle, MaxPerPrincipal: s.cfg.MaxSessions, Ended: s.recordSession}, s.deps.Log); err != nil {
 		return err
 	}
-	s.sweepPrograms(ctx)
+	s.sweepUnused(ctx)
 	files := s.cfg.programFiles(s.deps.Env)
 	for name, server := range s.cfg.Servers {
 		over, err := s.newTransport(name, server, files)
@@ -210,7 +210,7 @@ func (s *Service) newTransport(name string, server Server, files map[string][]st
 		s.limiter = proclimit.New()
 	}
 	s.sandboxReports[name] = report
-	deps := stdio.Deps{Log: s.deps.Log, Room: s.answerMemory, Sandbox: held, Limiter: s.limiter, Installs: &s.installs}
+	deps := stdio.Deps{Log: s.deps.Log, Room: s.answerMemory, Sandbox: held, Limiter: s.limiter, Agents: s.restorableAgents, Installs: &s.installs}
 	cfg := server.stdio(name, s.cfg.workRoot(), s.deps.Env)
 	if cfg.Install, _ = server.installation(name, s.cfg.programsRoot(), s.deps.Env); cfg.Install != nil {
 		deps.Installer = func() (*sandbox.Sandbox, *sandbox.Sandbox, error) {
@@ -402,6 +402,7 @@ func (s *Service) Run(ctx context.Context) error {
 	group.Go(func() error { return s.decisions.Run(drained) })
 	group.Go(func() error { return s.peers.run(drained) })
 	group.Go(func() error { return s.mcp.Discover(ctx) })
+	group.Go(func() error { s.removeEndedFolders(ctx); return nil })
 	group.Go(func() error {
 		<-ctx.Done()
 		defer stop()

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream/stdio"
 	"github.com/sluice-mesh/sluice/services/internal/config"
@@ -19,6 +20,31 @@ func (s *Server) stdio(name, work string, env config.Env) stdio.Config {
 		Name: name, Command: s.Command, Env: s.Env, Secrets: s.Secrets, Shared: s.Shared,
 		Dir: s.Dir, Remove: s.Remove, Recycle: s.Recycle, Limits: s.Limits, MaxProcesses: s.Processes, Start: s.Start,
 		WorkRoot: work, Path: lookUp(env, "PATH"), Home: lookUp(env, "HOME"),
+	}
+}
+
+// sweepUnused removes the installed packages that no configured server uses, and renames the private folders of servers
+// that have not been configured for 30 days.
+func (s *Service) sweepUnused(ctx context.Context) {
+	s.sweepPrograms(ctx)
+	s.endUnusedFolders(ctx)
+}
+
+// endUnusedFolders renames the private folders of servers that have not been configured for 30 days.
+func (s *Service) endUnusedFolders(ctx context.Context) {
+	used := func(name string) bool {
+		server, ok := s.cfg.Servers[name]
+		return ok && len(server.Command) > 0 && server.Dir == ""
+	}
+	if err := stdio.WorkRoot(s.cfg.workRoot()).EndUnused(ctx, s.deps.Log, used, time.Now()); err != nil {
+		s.deps.Log.WarnContext(ctx, "private folders that no server uses can't be removed; the next start of the gateway tries again", "error", err)
+	}
+}
+
+// removeEndedFolders removes the folders that endUnusedFolders has renamed, or the gateway before it.
+func (s *Service) removeEndedFolders(ctx context.Context) {
+	if err := stdio.WorkRoot(s.cfg.workRoot()).RemoveEnded(ctx, s.deps.Log); err != nil && ctx.Err() == nil {
+		s.deps.Log.WarnContext(ctx, "private folders that no server uses can't be removed; the next start of the gateway tries again", "error", err)
 	}
 }
 

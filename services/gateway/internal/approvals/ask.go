@@ -88,6 +88,9 @@ func (k *Manager) attestFunc(a attempt.Attempt, definition []byte) Attest {
 func (k *Manager) definitionRefusal(ctx context.Context, a attempt.Attempt, err error) *refusal.Refusal {
 	k.log.WarnContext(ctx, "the tool's definition was not read", "decision_id", a.ID, "server", a.Server)
 	k.log.DebugContext(ctx, "the tool's definition was not read", "decision_id", a.ID, "error", upstream.ForLog(err))
+	if errors.Is(err, toolreport.ErrNotReported) {
+		return &refusal.Refusal{Code: commonv1.Code_CODE_POLICY_UNAVAILABLE}
+	}
 	if errors.Is(err, toolreport.ErrRefused) {
 		return &refusal.Refusal{
 			Code:    commonv1.Code_CODE_QUARANTINED,

@@ -8,6 +8,7 @@ import (
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/limits"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
@@ -96,6 +97,10 @@ type Tools interface {
 	// Definition returns the digest that Known returns. If that digest is nil, or if now is true, Definition requests the
 	// server's list in the session and returns the digest from it, or nil if the server does not list the tool.
 	Definition(ctx context.Context, now bool) ([]byte, error)
+	// EnsureListed lists the server for the gateway itself if the gateway has no list of its own in the revision of the
+	// session. A definition is accepted at its first use only if such a list contains it. EnsureListed reports whether it
+	// has read the list now. The refusal says why the list can't be read or reported; nil if the gateway has the list.
+	EnsureListed(ctx context.Context) (listed bool, refused *refusal.Refusal)
 }
 
 // Confirmation is the answer of the agent's user. The zero value means that there is no answer.

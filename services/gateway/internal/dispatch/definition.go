@@ -1,16 +1,19 @@
 package dispatch
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"math"
 	"time"
 
+	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/discovery"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/limits"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/toolreport"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
@@ -121,7 +124,46 @@ func (x *Exchange) Definition(ctx context.Context, now bool) ([]byte, error) {
 	return nil, fmt.Errorf("%w: it has more than %d pages", errNotToolList, maxPages)
 }
 
-// page sends the gateway's own tools/list request for one page of the server's list.
+// EnsureListed implements [attempt.Tools].
+func (x *Exchange) EnsureListed(ctx context.Context) (listed bool, refused *refusal.Refusal) {
+	missing := x.missingDiscovery()
+	if missing == nil {
+		return false, nil
+	}
+	if _, err := missing.Get(ctx, discovery.Fresh); err != nil {
+		return false, x.notListed(ctx, err)
+	}
+	return true, nil
+}
+
+// missingDiscovery returns the discovery that has no list yet, although a definition that the session lists is accepted
+// at first use only if that list contains the definition. It returns nil if the gateway has every such list.
+func (x *Exchange) missingDiscovery() *discovery.Server {
+	found := x.Discovery.Last()
+	if found == nil {
+		return x.Discovery
+	}
+	revision := x.Server.Revision(x.Session.Version)
+	if x.Era.TranslatesRevisions() || revision == nil || revision.Last() != nil || found.Version == x.Session.Version {
+		return nil
+	}
+	return revision
+}
+
+// notListed returns the refusal of a call after the gateway's own listing of the server has failed with err.
+func (x *Exchange) notListed(ctx context.Context, err error) *refusal.Refusal {
+	refused := x.DiscoveryFailed(ctx, err)
+	why := "the policy service did not accept the list"
+	if refused.Code != commonv1.Code_CODE_POLICY_UNAVAILABLE {
+		refused.Code = commonv1.Code_CODE_UPSTREAM_UNAVAILABLE // the call was not sent, even if the listing has timed out
+		why = cmp.Or(discovery.ListFault(err), upstream.PublicReason(upstream.Answer{}, err))
+	}
+	refused.Message = "the gateway could not list the server's tools, so it can't tell whether this tool's definition is accepted: " + why +
+		"; make the call again later, or ask an operator to run `sluice doctor`."
+	return refused
+}
+
+// page sends a tools/list request of the gateway for one page of the server's list.
 func (x *Exchange) page(ctx context.Context, cursor string, memory *limits.Memory) (*jsonrpc.Answer, error) {
 	answer, err := x.Session.Upstream.SendRequest(ctx, upstream.ListTools(cursor, x.AsClient), memory, nil)
 	if err != nil {

@@ -12,6 +12,7 @@ import (
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/attempt"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/toolreport"
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
@@ -60,6 +61,27 @@ func TestDo_DenialNeedsNoList(t *testing.T) {
 		c.Tools = definitionFunc(func(context.Context, bool) ([]byte, error) { return nil, errBoom })
 		got := p.Do(t.Context(), c)
 		if got.Refusal.Text() != "Denied by policy: not any more" || w.count("cancel") != 1 {
+			t.Errorf("%+v, %v", got.Refusal, w.steps)
+		}
+	})
+}
+
+// If an approved call's definition cannot be compared because the policy service does not accept the list, the refusal
+// names the policy service and not the server.
+func TestApproval_UnreportedListIsNotTheServersFault(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newApprovalPipeline()
+		w.approvals.answerRequest = answerStates(approvalIn(approved))
+		got := w.do(t, func(c *attempt.Call) {
+			c.Tools = definitionFunc(func(_ context.Context, now bool) ([]byte, error) {
+				if now {
+					return nil, toolreport.ErrNotReported
+				}
+				return []byte("definition"), nil
+			})
+		})
+		if codeOf(got.Refusal) != commonv1.Code_CODE_POLICY_UNAVAILABLE || w.count("send") != 0 {
 			t.Errorf("%+v, %v", got.Refusal, w.steps)
 		}
 	})

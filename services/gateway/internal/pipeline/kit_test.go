@@ -24,6 +24,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/meters"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
@@ -272,6 +273,9 @@ type definitionFunc func(ctx context.Context, now bool) ([]byte, error)
 func (definitionFunc) Known(context.Context) []byte { return nil }
 
 func (d definitionFunc) Definition(ctx context.Context, now bool) ([]byte, error) { return d(ctx, now) }
+
+// EnsureListed implements attempt.Tools. It returns false, as if the gateway had listed the server before.
+func (definitionFunc) EnsureListed(context.Context) (bool, *refusal.Refusal) { return false, nil }
 
 func (definitionFunc) Listed(context.Context) (attempt.Listing, error) {
 	return attempt.Listing{Listed: true}, nil

@@ -12,10 +12,25 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/toolreport"
 )
 
-// judge asks policy to evaluate a call with the known definition of the called tool. If policy denies the call only
-// because no definition is known, judge lists the server and asks policy again. A call that a rule denies causes no
-// request to the server.
+// judge asks policy about a call. If policy denies the call because the tool's definition is not accepted, but the
+// gateway itself has never listed the server, judge lists the server and asks policy again. If that fails, the call is
+// refused because of the failed listing, because it is not known whether the definition is accepted.
 func (p *Pipeline) judge(ctx context.Context, a attempt.Attempt) (attempt.Attempt, *refusal.Refusal) {
+	a, refused := p.judgeDefinition(ctx, a)
+	if refused != nil || a.Tools == nil || a.Decision.GetHidden() || a.Decision.GetCode() != commonv1.Code_CODE_TOOL_CHANGED {
+		return a, refused
+	}
+	listed, refused := a.Tools.EnsureListed(ctx)
+	if refused != nil || !listed {
+		return a, refused
+	}
+	return p.attempts.Judge(ctx, a)
+}
+
+// judgeDefinition asks policy about a call, with the known definition of the called tool. If policy denies the call only
+// because no definition is known, judgeDefinition requests the server's list in the session and asks policy a second
+// time. A call that a rule denies causes no request to the server.
+func (p *Pipeline) judgeDefinition(ctx context.Context, a attempt.Attempt) (attempt.Attempt, *refusal.Refusal) {
 	calls := a.Tools != nil && a.Sent.Method == mcp.MethodToolsCall
 	if calls {
 		a.Definition = a.Tools.Known(ctx)

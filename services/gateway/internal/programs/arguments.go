@@ -4,6 +4,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 )
@@ -22,7 +23,14 @@ var (
 	packageRunners  = []string{"npx", "bunx", "uvx", "pipx"}
 )
 
-// projectOptions are the options that name the directory of a package.
+// gitSource matches the address of a git repository on this machine, and fileSource the path of a tarball on this machine,
+// in the forms in which package runners accept them.
+var (
+	gitSource  = regexp.MustCompile(`(?:^|[@=])git[+]file://(/[^#?]+)`)
+	fileSource = regexp.MustCompile(`(?:@|(?:^|[@=])file:(?://)?)(/[^#?]+[.](?:(?i)tgz|tar[.]gz|tar|whl|zip))$`)
+)
+
+// projectOptions are the options that name the folder of a package.
 var projectOptions = []string{"--directory", "--project", "--prefix", "--cwd", "--from", "--with-editable", "-C"}
 
 // codeExtensions are the extensions of files that contain code for any interpreter.
@@ -64,10 +72,15 @@ func (f *finder) addArguments() {
 	}
 }
 
-// addProjects adds the packages in directories that options name.
+// addProjects adds the packages that options name by folders, and that arguments name by addresses of this machine.
 func (f *finder) addProjects() {
 	c := f.command
 	for i, arg := range c.Args {
+		for _, source := range []*regexp.Regexp{gitSource, fileSource} {
+			if parts := source.FindStringSubmatch(arg); parts != nil {
+				f.addCode(filepath.Clean(parts[1]))
+			}
+		}
 		option, value, joined := strings.Cut(arg, "=")
 		if !joined && i+1 < len(c.Args) {
 			value = c.Args[i+1]

@@ -107,6 +107,18 @@ func TestFiles_FindsFilesThatACommandExecutes(t *testing.T) {
 			files:   map[string]string{"bin/npx": script, "work/package.json": "{}", "work/node_modules/s/index.js": data},
 			command: "ROOT/bin/npx -y s", dir: "ROOT/work", want: "bin work/node_modules", not: "work",
 		},
+		"a local repository": {
+			files:   map[string]string{"bin/npx": script, "src/repo/package.json": "{}", "src/repo/.git/HEAD": data, "files/note": data},
+			command: "ROOT/bin/npx -y git+file://ROOT/src/repo#main file://ROOT/files", want: "bin src/repo", not: "src files",
+		},
+		"a named local repository": {
+			files:   map[string]string{"bin/npm": script, "src/repo/.git/HEAD": data},
+			command: "ROOT/bin/npm exec --package=@acme/x@git+file://ROOT/src/repo -- x", want: "bin src/repo", not: "src",
+		},
+		"a named archive": {
+			files:   map[string]string{"bin/npx": script, "a/x.tgz": data, "b/y.tar.gz": data, "c/z.tar": data, "files/note": data},
+			command: "ROOT/bin/npx -p @acme/x@ROOT/a/x.tgz -p y@file:ROOT/b/y.tar.gz --package=file://ROOT/c/z.tar x@ROOT/files", want: "bin a/x.tgz b/y.tar.gz c/z.tar", not: "files",
+		},
 		"what variables name": {
 			files:   map[string]string{"bin/python3": script, "lib1/a.py": data, "lib2/b.py": data, "hook/h.cjs": data, "certs/own.pem": data, "files/note": data},
 			command: "ROOT/bin/python3 -c pass", env: map[string]string{"PYTHONPATH": "ROOT/lib1:ROOT/lib2", "NODE_OPTIONS": "--require=ROOT/hook/h.cjs", "SSL_CERT_FILE": "ROOT/certs/own.pem", "FILES": "ROOT/files"},

@@ -210,7 +210,7 @@ func TestLastError_SaysWhyServerIsUnreachable(t *testing.T) {
 	foreign.StartTLS()
 	t.Cleanup(foreign.Close)
 	program := func(command string) upstream.Transport {
-		s, err := stdio.New(stdio.Config{Name: "files", Command: []string{command}, WorkRoot: t.TempDir()}, stdio.Deps{Log: slog.New(slog.DiscardHandler), Room: upstreamtest.Answers(), Sandbox: sandbox.Nothing(), Limiter: proclimit.NewWatching()})
+		s, err := stdio.New(stdio.Config{Name: "files", Command: []string{command}, WorkRoot: t.TempDir()}, stdio.Deps{Log: slog.New(slog.DiscardHandler), Room: upstreamtest.Answers(), Sandbox: sandbox.Nothing(), Limiter: proclimit.NewWatching(), Agents: upstreamtest.NoAgents})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -353,7 +353,7 @@ func installAdvice(s *gatewayv1.ServerStatus) string {
 	return npmAdvice
 }
 
-const npmAdvice = "check that the package and its version exist, and that npm reaches its registry as the gateway's user (`npm view PACKAGE version`); the gateway tries again by itself"
+const npmAdvice = "check that the package and its version exist, and that npm reaches its registry as the gateway's user (`npm view PACKAGE version`), or git its repository (`git ls-remote ADDRESS`); the gateway tries again by itself"
 
 func lastErrorSuffix(s *gatewayv1.ServerStatus) string {
 	if s.GetLastError() == "" {
