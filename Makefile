@@ -230,7 +230,7 @@ peers: .cache/peers/$(TOOLHIVE) ## Build the gateways of others that are measure
 .PHONY: growth
 growth: ## Measure what grows with rules, servers, keys, sessions and calls, for docs/growth.md
 	cd services && go test ./policy/internal/engine -run '^$$' -bench 'Decide$$'
-	cd services && go test ./policy -run '^$$' -bench 'AThousandServers$$'
+	cd services && go test ./policy -run '^$$' -bench 'ThousandServers$$'
 	cd services && go test ./ratelimit/internal/store -run '^$$' -bench 'Granted$$'
 	cd services && go test ./bench -run '^$$' -bench IdleSession -benchtime 4000x
 	cd services && go test ./bench -run '^$$' -bench CallInFlight -benchtime 1x

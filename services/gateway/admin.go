@@ -34,10 +34,9 @@ const (
 	maxList = 3 << 20
 )
 
-// errPageToken means that a page token was not returned by this list.
+// errPageToken means that the page token of a request was not returned by an earlier request.
 var errPageToken = errors.New("page_token: this list has returned no such token")
 
-// errNoDecision means that this gateway has no record of a decision.
 var errNoDecision = errors.New("this gateway has no decision with that id: it may be older than the journal, or another gateway's; `sluice decisions tail` lists the newest")
 
 // installationTenant is the tenant of the installation. Only persons of this tenant see the servers, because the
@@ -145,7 +144,6 @@ func formatSessionToken(st session.State) string {
 	return strconv.FormatInt(st.LastUsed.UnixNano(), 10) + "-" + st.Digest
 }
 
-// sessionPageFilter returns a function that reports whether a session is at or before the position in a page token.
 func sessionPageFilter(token string) (func(session.State) bool, error) {
 	if token == "" {
 		return func(session.State) bool { return false }, nil
@@ -256,7 +254,6 @@ func matchesFilter(r *journal.Record, f *gatewayv1.DecisionFilter) bool {
 	}
 }
 
-// toStatus maps this service's errors to gRPC codes. It is the only function that does so.
 func toStatus(err error) error {
 	if refused, ok := errors.AsType[refusedError](err); ok {
 		code := codes.InvalidArgument

@@ -37,10 +37,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
 )
 
-// noConn is a connection that is never used.
+// noConn is a connection for sessions that send no requests.
 type noConn struct{ upstream.Conn }
 
-// newAdmin returns a gateway with only a journal and sessions.
 func newAdmin(t *testing.T) *Service {
 	t.Helper()
 	log := slog.New(slog.DiscardHandler)
@@ -66,7 +65,6 @@ func newAdmin(t *testing.T) *Service {
 	return &Service{deps: Deps{Tokens: new(authn.Tokens)}, journal: j, sessions: sessions, decisions: decisions, mcp: new(mcpserver.Server), reads: fairqueue.NewForProcessor[string]()}
 }
 
-// record writes a refusal for a tenant into the journal and returns the id of the decision.
 func (s *Service) record(t *testing.T, tenant, subject string) string {
 	t.Helper()
 	id := fmt.Sprintf("%s-%s", tenant, subject)
@@ -79,7 +77,6 @@ func (s *Service) record(t *testing.T, tenant, subject string) string {
 	return id
 }
 
-// as returns a context in which a person of a tenant is authenticated.
 func as(t *testing.T, tenant string) context.Context {
 	t.Helper()
 	return authn.WithCaller(t.Context(), &authn.Caller{Person: &identityv1.Principal{Tenant: tenant, Subject: "op"}})
@@ -93,7 +90,7 @@ func subjects(records []*gatewayv1.Record) []string {
 	return out
 }
 
-// Case I4. Callers see the decisions of their own tenant. Counts of unauthenticated requests are visible in the tenant
+// Case I4. Callers see the decisions of their own tenant. Counts of unauthenticated requests are visible to the tenant
 // default. A role without a person or principal sees nothing.
 func TestDecisions_AreVisibleOnlyInTheirTenant(t *testing.T) {
 	t.Parallel()
@@ -134,7 +131,7 @@ func TestDecisions_AreVisibleOnlyInTheirTenant(t *testing.T) {
 	}
 }
 
-// stream is the server side of a watch. It ends when the record that the test waits for was sent on it.
+// stream is the server side of a watch. It cancels the watch after it has received the expected number of records.
 type stream struct {
 	grpc.ServerStream
 	ctx    context.Context
@@ -159,8 +156,7 @@ func (s *stream) Send(r *gatewayv1.WatchDecisionsResponse) error {
 	return nil
 }
 
-// watch returns the subjects that a caller sees: in the newest records, and in a record that is written during the
-// watch.
+// watch calls WatchDecisions with Last set to 10 and returns the subjects of the records received before the timeout.
 func (s *Service) watch(ctx context.Context, t *testing.T) []string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
@@ -201,8 +197,8 @@ func TestListDecisions_AppliesTheFilter(t *testing.T) {
 	}
 }
 
-// Checks that a list is complete for each page size. A page larger than 3 MiB is cut, and the next page continues after
-// the cut.
+// Checks that the pages together contain every record exactly once, for each page size. A page contains at most 3 MiB
+// of records, even if the page size allows more.
 func TestListDecisions_PagesAreComplete(t *testing.T) {
 	t.Parallel()
 	const written, most = 1000, 3 << 20
@@ -245,7 +241,7 @@ func TestListDecisions_PagesAreComplete(t *testing.T) {
 	}
 }
 
-// oneServer is a server whose answers are set by the test.
+// oneServer is a transport whose Open method calls a function of the test.
 type oneServer struct {
 	upstream.Transport
 
@@ -272,7 +268,6 @@ func reached(t *testing.T, over upstream.Transport) *upstream.Server {
 	return s
 }
 
-// Checks that the status shows a server that is unavailable, and a server that is busy.
 func TestGetStatus_ShowsUnavailableAndBusyServers(t *testing.T) {
 	t.Parallel()
 	s := newAdmin(t)
@@ -329,7 +324,6 @@ func TestGetStatus_ShowsUnavailableAndBusyServers(t *testing.T) {
 	}
 }
 
-// add opens a session of a tenant.
 func (s *Service) add(t *testing.T, tenant string) *session.Session {
 	t.Helper()
 	id, digest := session.NewID()
@@ -340,7 +334,8 @@ func (s *Service) add(t *testing.T, tenant string) *session.Session {
 	return sess
 }
 
-// pages lists a tenant's sessions page by page, and calls the function between after each page.
+// pages lists a tenant's sessions page by page, and returns their digests. It calls between after each page but the
+// last.
 func (s *Service) pages(t *testing.T, tenant string, size int32, between func()) []string {
 	t.Helper()
 	var out []string
@@ -365,8 +360,8 @@ func (s *Service) pages(t *testing.T, tenant string, size int32, between func())
 	return nil
 }
 
-// Case I4. Callers see the sessions of their own tenant. The next page continues where the previous page ended, even if
-// sessions were opened, used or closed between the two.
+// Case I4. Checks that callers see only the sessions of their own tenant, and that a page token that no list has
+// returned is refused.
 func TestListSessions_AreVisibleOnlyInTheirTenant(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -407,7 +402,7 @@ func TestListSessions_ContinuesWhenSessionsChange(t *testing.T) {
 		got := s.pages(t, "acme", 2, func() {
 			step++
 			switch step {
-			case 1: // the last session of the previous page and the next session are used
+			case 1: // use the last session of the previous page and the first session of the next page
 				for _, sess := range all[1:3] {
 					_, done, err := s.sessions.Use(sess.ID, sess.Key)
 					if err != nil {
@@ -417,7 +412,7 @@ func TestListSessions_ContinuesWhenSessionsChange(t *testing.T) {
 					time.Sleep(time.Second)
 					done()
 				}
-			case 2: // as in case 1, and one session has ended
+			case 2: // end the last session of the previous page
 				if err := s.sessions.End(all[4].ID, all[4].Key); err != nil {
 					t.Error(err)
 				}
@@ -431,7 +426,8 @@ func TestListSessions_ContinuesWhenSessionsChange(t *testing.T) {
 	})
 }
 
-// closeAll closes everything that must end before the test's bubble ends.
+// closeAll stops the background work of the session store and the journal, which must end before the synctest bubble
+// ends.
 func closeAll(t *testing.T, s *Service) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())

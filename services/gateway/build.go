@@ -44,7 +44,8 @@ func Build(ctx context.Context, mesh app.Mesh) (rpc.Service, error) {
 	}
 	peers := make(map[string]healthv1.HealthClient)
 	for _, role := range authn.Roles() {
-		if role == authv1.Role_ROLE_GATEWAY || role == authv1.Role_ROLE_POLICY { // the policy role is monitored through its revision
+		// The policy lease shows whether the policy role serves.
+		if role == authv1.Role_ROLE_GATEWAY || role == authv1.Role_ROLE_POLICY {
 			continue
 		}
 		conn, err := mesh.Conn(role)

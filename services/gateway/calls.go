@@ -27,17 +27,16 @@ const (
 	maxResult = 6 << 20
 	// maxTool is the maximum size of a definition in ListTools, in bytes.
 	maxTool = 1 << 20
-	// maxProgress is the maximum number of progress messages of one call that wait to be sent.
+	// maxProgress is the maximum number of queued progress messages of one call.
 	maxProgress = 64
 )
 
-// errIdempotencyKey means that a call has an idempotency key, which this version does not support.
+// errIdempotencyKey means that a request has an idempotency key, which this version does not support.
 var errIdempotencyKey = errors.New("CallToolRequest.idempotency_key is not served in this version, and the call was not made: leave it empty, and ask GetDecision what became of a call before you repeat it")
 
-// errArguments means that arguments are not a JSON object.
 var errArguments = errors.New("arguments_json is not a JSON object")
 
-// refusedError is a refusal that is returned as a gRPC error instead of an answer.
+// refusedError is a refusal that is returned as a gRPC error, not as an answer.
 type refusedError struct{ *refusal.Refusal }
 
 // Error implements error.
@@ -57,7 +56,7 @@ func (s *Service) CallTool(req *gatewayv1.CallToolRequest, stream grpc.ServerStr
 	if req.GetHold() != nil {
 		errand.Hold = new(req.GetHold().AsDuration())
 	}
-	// A slow reader does not delay the call: progress messages that do not fit into the queue are dropped.
+	// A slow reader does not delay the call: if the queue is full, progress messages are dropped.
 	progress, sent := make(chan *gatewayv1.CallToolResponse, maxProgress), make(chan struct{})
 	go func() {
 		defer close(sent)
@@ -87,10 +86,10 @@ func (s *Service) CallTool(req *gatewayv1.CallToolRequest, stream grpc.ServerStr
 	return stream.Send(&gatewayv1.CallToolResponse{Item: &gatewayv1.CallToolResponse_Answer{Answer: newToolAnswer(done)}})
 }
 
-// toolCall returns the JSON-RPC request with this id that an MCP client would send for the same call.
+// toolCall returns the JSON-RPC request, with the given id, that an MCP client would send for the same call.
 func toolCall(req *gatewayv1.CallToolRequest, id int64) ([]byte, error) {
 	arguments := jsontext.Value(cmp.Or(strings.TrimSpace(req.GetArgumentsJson()), "{}"))
-	// This check only ensures that the arguments are exactly one JSON value, with no text after it. Package jsonrpc checks
+	// The arguments must be exactly one JSON value, so that they cannot add members to the message. Package jsonrpc checks
 	// the contents of the value later.
 	if !arguments.IsValid(jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true)) || arguments.Kind() != '{' {
 		return nil, errArguments
@@ -114,7 +113,8 @@ func toolCall(req *gatewayv1.CallToolRequest, id int64) ([]byte, error) {
 	return append(out, "}}}"...), nil
 }
 
-// progressIn returns the progress in a server's notification. It returns nil for any other message.
+// progressIn returns the progress in a notification from a server, or nil if the message is not a progress
+// notification.
 func progressIn(message []byte) *gatewayv1.Progress {
 	dec := jsontext.NewDecoder(bytes.NewReader(message))
 	params := field(dec, "params")
@@ -151,7 +151,6 @@ func field(dec *jsontext.Decoder, name string) jsontext.Value {
 	return nil
 }
 
-// newToolAnswer returns the answer to a CallTool request.
 func newToolAnswer(done mcpserver.Response) *gatewayv1.ToolAnswer {
 	out := &gatewayv1.ToolAnswer{Decision: decisionInfo(done), IsError: done.Refusal != nil}
 	if out.TooLarge = done.TooLarge; out.TooLarge {
@@ -205,8 +204,8 @@ func decisionInfo(done mcpserver.Response) *gatewayv1.DecisionInfo {
 	return info
 }
 
-// ListTools implements gatewayv1.GatewayServiceServer. One page of the server's list can become several pages of
-// ListTools. The page token contains the server's cursor.
+// ListTools implements gatewayv1.GatewayServiceServer. A page of the server's list may be larger than a page of
+// ListTools, and is then returned as several pages. The page token contains the server's cursor.
 func (s *Service) ListTools(ctx context.Context, req *gatewayv1.ListToolsRequest) (*gatewayv1.ListToolsResponse, error) {
 	from, cursor, err := parseToolsToken(req.GetPageToken())
 	if err != nil {
@@ -227,7 +226,7 @@ func (s *Service) ListTools(ctx context.Context, req *gatewayv1.ListToolsRequest
 	switch {
 	case err != nil:
 		return nil, toStatus(err)
-	case done.Refusal != nil && done.Refusal.Code == commonv1.Code_CODE_PARAMS_INVALID: // the session of the cursor has ended
+	case done.Refusal != nil && done.Refusal.Code == commonv1.Code_CODE_PARAMS_INVALID: // the cursor's session has ended
 		return nil, toStatus(errPageToken)
 	case done.Refusal != nil:
 		return nil, toStatus(refusedError{done.Refusal})

@@ -28,11 +28,11 @@ type Config struct {
 	// Hosts and Origins are the values of the HTTP headers Host and Origin that are accepted in addition to loopback
 	// names.
 	Hosts, Origins []string
-	// TrustParent makes the gateway continue a client's trace. Otherwise the gateway starts a new trace that links to the
-	// client's trace.
+	// TrustParent reports whether the gateway continues a client's trace. Otherwise the gateway starts a new trace that
+	// links to the client's trace.
 	TrustParent bool
-	// Data is the folder that contains the gateway's journal, the servers' working folders and, in a separate folder, the
-	// gateway's keys.
+	// Data is the directory that contains the gateway's journal, the servers' working directories and, in a separate
+	// directory, the gateway's keys.
 	Data string
 	// SyncAlways makes every journal record survive a loss of power.
 	SyncAlways bool
@@ -48,16 +48,17 @@ type Config struct {
 	MaxSessions int
 	// Servers are the MCP servers behind the gateway, by name.
 	Servers map[string]Server
-	// Hold is how long a call that waits for approvers is held open. If Hold is 0, the caller gets the ticket at once.
+	// Hold is the time for which a call that waits for approvers is held open. If Hold is 0, the caller receives the
+	// ticket immediately.
 	Hold time.Duration
-	// Clients sets other hold times for clients with certain names.
+	// Clients configures other hold times for clients with certain names.
 	Clients []approvals.ClientHold
 	// MaxPending is the maximum number of calls of one principal that wait for approvers. It must be positive.
 	MaxPending int
-	// Execute is how long an approved call can be made after its approval. It must be positive.
+	// Execute is the time after an approval during which the approved call can be made. It must be positive.
 	Execute time.Duration
-	// Secrets are the mesh's own files and folders that no server may read. Documents are the mesh's own files and folders
-	// that a server may read only if the server's configuration allows it. Both are absolute paths.
+	// Secrets are the mesh's own files and directories that no server may read. Documents are the mesh's own files and
+	// directories that a server may read only if the server's configuration allows it. Both are absolute paths.
 	Secrets, Documents []string
 	// Version is the program's version in records and in GetStatus.
 	Version string
@@ -65,26 +66,27 @@ type Config struct {
 
 // Server is the configuration of one MCP server. Exactly one of URL, Command and Target is set.
 type Server struct {
-	// Target is the address of a gRPC server: the name of a role of the mesh, or host:port. CA is a PEM file with
-	// certificates that are trusted instead of the system's certificates. Plaintext means that the server does not use
-	// TLS. Headers are sent as gRPC metadata.
+	// Target is the address of a gRPC server: the name of a role of the mesh, or host:port. CA is the path of a PEM file
+	// with certificates that are trusted instead of the system's certificates. Plaintext means that the server does not
+	// use TLS. Headers are sent as gRPC metadata.
 	Target    string
 	CA        string
 	Plaintext bool
 	// URL is an MCP endpoint, and Headers are sent with every request to it. Proxy is the URL of the proxy, including
-	// credentials; empty for no proxy. ProxyHint is appended to connection errors that a missing proxy may have caused.
+	// credentials, or empty if no proxy is used. ProxyHint is appended to connection errors that a missing proxy may have
+	// caused.
 	URL       string
 	Headers   map[string]string
 	Proxy     string
 	ProxyHint string
 	// Command is the program to start, with its arguments. Env is its environment, in addition to PATH and HOME. Shared
-	// means that one process serves all principals. Dir is the working folder; if Dir is empty, each process gets a
-	// private folder.
+	// means that one process serves all principals. Dir is the working directory; if Dir is empty, each process gets a
+	// private directory.
 	Command []string
 	Env     map[string]string
 	Shared  bool
 	Dir     string
-	// Remove lists files in a process's private folder that are deleted before the process is started.
+	// Remove lists files in a process's private directory that are deleted before the process is started.
 	Remove []string
 	// Recycle is the number of calls after which a process is replaced; 0 means never.
 	Recycle int
@@ -94,14 +96,14 @@ type Server struct {
 	Processes int
 	// SecretEnv lists the names of the variables in Env that contain a secret.
 	SecretEnv []string
-	// InstallEachStart makes the command install its package whenever a process starts. Otherwise the gateway installs the
-	// package once.
+	// InstallEachStart means that the command itself installs its package whenever a process starts. Otherwise the gateway
+	// installs the package once.
 	InstallEachStart bool
-	// Start is how long a process may take to start; 0 means 60 s. A process that writes to standard error may take
+	// Start is the maximum time for the start of a process; 0 means 60 s. A process that writes to standard error may take
 	// longer.
 	Start time.Duration
-	// Sandbox says what the program must not reach. With the zero value, the program starts only if the kernel can enforce
-	// every part of the sandbox.
+	// Sandbox configures the sandbox of the program. With the zero value, the program starts only if the kernel can
+	// enforce every part of the sandbox.
 	Sandbox Sandbox
 	// Secrets are the secret values that references in Headers or Env have resolved to. They are redacted in the server's
 	// answers.
@@ -109,18 +111,18 @@ type Server struct {
 	// Unwrap is "claude-flow" for a server that reports tool errors in the format of Claude Flow. It is empty for all
 	// other servers.
 	Unwrap string
-	// Timeout limits one request.
+	// Timeout limits the duration of one request.
 	Timeout time.Duration
-	// MaxTimeout limits a request during which the server reports progress. If MaxTimeout is below Timeout, progress does
-	// not extend the timeout.
+	// MaxTimeout limits the duration of a request for which the server reports progress. If MaxTimeout is below Timeout,
+	// progress does not extend the timeout.
 	MaxTimeout time.Duration
-	// Embedded is the name of a server that this process itself serves; empty for all other servers. The address of an
+	// Embedded is the name of a server that this process itself serves, or empty for all other servers. The address of an
 	// embedded server changes at every start, so Embedded identifies the server instead of the address.
 	Embedded string
 }
 
-// identity returns a text that identifies the actual server: its URL, command or address, as opposed to its configured
-// name. Approvals are bound to this text (sluice/approval/v1/binding.proto). Calls of a server whose identity is longer
+// identity returns a string that identifies the server by its URL, command or address, not by its configured name.
+// Approvals are bound to this string (sluice/approval/v1/binding.proto). Calls to a server whose identity is longer
 // than 8,192 bytes cannot be approved.
 func (s *Server) identity() string {
 	if s.Embedded != "" {
@@ -137,10 +139,9 @@ func (s *Server) identity() string {
 	return "stdio " + canonicaljson.Strings(s.Command)
 }
 
-// isRole reports whether the server is a role of the mesh.
 func (s *Server) isRole() bool { return config.IsAgentService(s.Target) }
 
-// httpIdentity returns the normal form of a URL for identities. Equivalent URLs have the same normal form.
+// httpIdentity returns the identity of the server with this URL. Equivalent URLs have the same identity.
 func httpIdentity(text string) string {
 	u, err := url.Parse(text)
 	if err != nil {
@@ -211,7 +212,6 @@ func FromFile(f *config.File, env config.Env) (Config, error) {
 	return cfg, errors.Join(errs...)
 }
 
-// serverFrom returns the configuration of a server, and an error for each reference that cannot be resolved.
 func serverFrom(f *config.File, s config.Server, env config.Env) (out Server, bad []error) {
 	out = Server{Unwrap: s.Unwrap, Timeout: s.Timeout, MaxTimeout: s.MaxTimeout}
 	switch {
@@ -276,7 +276,7 @@ func resolve(f *config.File, values map[string]config.Secret, env config.Env) (o
 	return out, secrets, bad
 }
 
-// Validate returns an error that names every fault of the configuration.
+// Validate returns an error that describes every fault in the configuration.
 func (c *Config) Validate() error {
 	var errs []error
 	if c.Listen == "" { // an empty address would mean every address of this machine

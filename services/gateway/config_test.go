@@ -83,7 +83,6 @@ func TestFromFile_ResolvesSecrets(t *testing.T) {
 	}
 }
 
-// Checks that the error names each reference that cannot be resolved.
 func TestFromFile_NamesEveryReferenceThatCannotBeResolved(t *testing.T) {
 	t.Parallel()
 	file := config.Default()
@@ -119,7 +118,7 @@ func TestFromFile_ReadsEverySetting(t *testing.T) {
 	local := func(f *config.File) *config.StdioServer { return f.Servers["local"].Stdio }
 	methods := func(f *config.File) *config.GRPCServer { return f.Servers["methods"].GRPC }
 	tests := []struct {
-		field  string // of Config, or of the Server named before it
+		field  string // a field of Config or, after the name of a server and a dot, of Server
 		change func(*config.File)
 		want   any
 	}{
@@ -189,7 +188,7 @@ func TestFromFile_ReadsEverySetting(t *testing.T) {
 	delete(untested, "Embedded")  // set by the program
 	delete(untested, "ProxyHint") // set from the environment
 	delete(untested, "Secrets")   // set from references, which no tested setting contains
-	delete(untested, "SecretEnv") // set from references, too
+	delete(untested, "SecretEnv") // set from references
 	before := settings(t, func(*config.File) {})
 	for _, tt := range tests {
 		after := settings(t, tt.change)
@@ -215,7 +214,8 @@ func TestFromFile_ReadsEverySetting(t *testing.T) {
 	}
 }
 
-// settings returns the fields of the configuration that FromFile returns for a changed file.
+// settings reads a configuration file with one change, and returns the values of all fields of Config and of each
+// Server, by name.
 func settings(t *testing.T, change func(*config.File)) map[string]any {
 	t.Helper()
 	file := config.Default()

@@ -1,5 +1,5 @@
-// Package gateway serves MCP to clients, and sluice.gateway.v1 to operators and agents. It asks the policy role to
-// decide on each request, and sends allowed requests to the servers.
+// Package gateway serves MCP to clients, and sluice.gateway.v1 to operators and agents. The policy role evaluates each
+// request, and the gateway sends the allowed requests to the servers.
 package gateway
 
 import (
@@ -59,8 +59,8 @@ import (
 )
 
 const (
-	// drainTimeout is how long the gateway waits for requests in flight when it stops. Calls that are still in flight
-	// after cutTimeout are cancelled. The time between cutTimeout and drainTimeout is enough to record the outcomes and to
+	// drainTimeout is the maximum time that the gateway waits for requests in flight when it stops. After cutTimeout the
+	// gateway cancels the calls that are still in flight. The remaining time is enough to record the outcomes and to
 	// answer the callers.
 	drainTimeout = 30 * time.Second
 	cutTimeout   = 25 * time.Second
@@ -70,7 +70,7 @@ const (
 type Deps struct {
 	// Tokens authenticates callers.
 	Tokens *authn.Tokens
-	// Policy decides on calls.
+	// Policy evaluates calls.
 	Policy policyv1.PolicyServiceClient
 	// Catalogue receives the tool lists of servers.
 	Catalogue policyv1.CatalogServiceClient
@@ -78,23 +78,23 @@ type Deps struct {
 	RateLimit ratelimitv1.RateLimitServiceClient
 	// Approval stores the calls that wait for approvers.
 	Approval approvalv1.ApprovalServiceClient
-	// Agents is a connection to the wasmagent role. If the configuration says so, the role's methods are offered as tools.
-	// Calls on the connection carry the principal that [authn.OnBehalfOf] has set.
+	// Agents is a connection to the wasmagent role. Servers whose target is that role offer its methods as tools. Calls on
+	// the connection carry the principal that [authn.OnBehalfOf] has set.
 	Agents grpc.ClientConnInterface
 	// Peers are the other roles that some calls need, by name. The policy role is not in Peers, because the gateway knows
 	// from its policy lease whether the policy role serves.
 	Peers map[string]healthv1.HealthClient
-	// Meter makes the instruments for metrics.
+	// Meter creates the instruments for metrics.
 	Meter metric.Meter
 	// Tracer creates spans, and Propagator extracts the trace contexts that clients send.
 	Tracer     trace.Tracer
 	Propagator propagation.TextMapPropagator
 	// Log receives messages for operators.
 	Log *slog.Logger
-	// Env looks up PATH and HOME for the programs that are started; nil means that neither is set.
+	// Env looks up PATH and HOME for the programs that the gateway starts. If Env is nil, neither is set.
 	Env config.Env
-	// Launcher starts this program again as the launcher of sandboxed stdio servers. Without it, only servers whose
-	// sandbox is off are started.
+	// Launcher starts this program as the launcher of sandboxed stdio servers. Without it, only servers whose sandbox is
+	// off are started.
 	Launcher sandbox.Launcher
 }
 
@@ -127,7 +127,7 @@ type Service struct {
 	callCount atomic.Int64
 }
 
-// New returns a gateway that has opened its data folder and its MCP address. The gateway serves only while Run runs.
+// New opens the data directory and the MCP address, and returns the gateway. The gateway serves only while Run runs.
 func New(ctx context.Context, cfg Config, deps Deps) (*Service, error) {
 	if deps.Tokens == nil || deps.Policy == nil || deps.Catalogue == nil || deps.RateLimit == nil || deps.Approval == nil || deps.Agents == nil || deps.Peers == nil || deps.Meter == nil || deps.Tracer == nil || deps.Propagator == nil || deps.Log == nil {
 		return nil, errors.New("gateway: every dependency is required")
@@ -168,7 +168,7 @@ func (s *Service) open(ctx context.Context) (err error) {
 	if s.sessions, err = session.NewStore(session.Config{Idle: s.cfg.SessionIdle, MaxPerPrincipal: s.cfg.MaxSessions, Ended: s.recordSession}, s.deps.Log); err != nil {
 		return err
 	}
-	s.sweepPrograms(ctx)
+	s.sweepUnused(ctx)
 	files := s.cfg.programFiles(s.deps.Env)
 	for name, server := range s.cfg.Servers {
 		over, err := s.newTransport(name, server, files)
@@ -210,7 +210,7 @@ func (s *Service) newTransport(name string, server Server, files map[string][]st
 		s.limiter = proclimit.New()
 	}
 	s.sandboxReports[name] = report
-	deps := stdio.Deps{Log: s.deps.Log, Room: s.answerMemory, Sandbox: held, Limiter: s.limiter, Installs: &s.installs}
+	deps := stdio.Deps{Log: s.deps.Log, Room: s.answerMemory, Sandbox: held, Limiter: s.limiter, Agents: s.restorableAgents, Installs: &s.installs}
 	cfg := server.stdio(name, s.cfg.workRoot(), s.deps.Env)
 	if cfg.Install, _ = server.installation(name, s.cfg.programsRoot(), s.deps.Env); cfg.Install != nil {
 		deps.Installer = func() (*sandbox.Sandbox, *sandbox.Sandbox, error) {
@@ -220,7 +220,6 @@ func (s *Service) newTransport(name string, server Server, files map[string][]st
 	return stdio.New(cfg, deps)
 }
 
-// newMethods returns the transport to a gRPC server.
 func (s *Service) newMethods(name string, server Server) (upstream.Transport, error) {
 	cfg := grpctools.Config{Name: name, Headers: server.Headers, Secrets: server.Secrets}
 	if server.isRole() {
@@ -275,12 +274,12 @@ func (s *Service) newEdge() (err error) {
 	return err
 }
 
-// taskSecretText is the text from which the MCP server's secret is derived. The journal's key derives the secret, and
-// it also makes the digests of call arguments in the journal. The text is not JSON, so it never equals the arguments of
-// a call.
+// taskSecretText is the input from which the journal's key derives the secret of the MCP server. The same key computes
+// the digests of call arguments in the journal. Because taskSecretText is not JSON, it never equals the arguments of a
+// call.
 const taskSecretText = "what is not JSON: ids of tasks"
 
-// holder returns the name with which this gateway claims approvals. The name is stored next to the journal, so that a
+// holder returns the name under which this gateway claims approvals. The name is stored next to the journal, so that a
 // replay after a restart uses the same name.
 func (s *Service) holder() (string, error) {
 	path := s.dir.Path("holder")
@@ -321,7 +320,8 @@ func (s *Service) logSandboxes(ctx context.Context) {
 	}
 }
 
-// InFlight returns how many requests wait for an answer, by server name. Servers without waiting requests are left out.
+// InFlight returns the number of requests that wait for a response, by server name. It omits servers without such
+// requests.
 func (s *Service) InFlight() map[string]int {
 	out := make(map[string]int)
 	for name, up := range s.servers {
@@ -346,9 +346,9 @@ func (s *Service) Health(context.Context) error {
 	return nil
 }
 
-// NotReady returns the reasons why the gateway is not ready; empty if it is ready. Without the policy role or the
-// journal, no call is allowed. If another role or a server is missing, only calls that need it are refused.
-// Unauthenticated callers may read the reasons, so the reasons contain nothing about the machine.
+// NotReady returns the reasons for which the gateway is not ready, or nil if it is ready. Without the policy role or
+// the journal, no call is allowed. If another role or a server is missing, only calls that need it are refused.
+// Unauthenticated callers may read the reasons, so the reasons contain no details of the machine.
 func (s *Service) NotReady() []string {
 	var why []string
 	if s.Health(context.Background()) != nil {
@@ -402,6 +402,7 @@ func (s *Service) Run(ctx context.Context) error {
 	group.Go(func() error { return s.decisions.Run(drained) })
 	group.Go(func() error { return s.peers.run(drained) })
 	group.Go(func() error { return s.mcp.Discover(ctx) })
+	group.Go(func() error { s.removeEndedFolders(ctx); return nil })
 	group.Go(func() error {
 		<-ctx.Done()
 		defer stop()
@@ -452,9 +453,9 @@ func (s *Service) Close() error {
 	return errors.Join(errs...)
 }
 
-// recordSession records the duration of a client's session that has ended.
 func (s *Service) recordSession(sess *session.Session) {
-	if sess.Version != mcp.Modern && sess.Hub == nil { // not for the state of a caller without a session, nor for a member of an aggregate session
+	// Callers without a session and members of an aggregate session do not count.
+	if sess.Version != mcp.Modern && sess.Hub == nil {
 		s.meters.RecordClientSession(context.Background(), sess.Version, time.Since(sess.Opened))
 	}
 }

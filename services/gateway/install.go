@@ -122,17 +122,26 @@ func (s *Server) npmEnvironment(env config.Env) (vars map[string]string, secret 
 }
 
 // digestOf returns a digest of everything that determines the result of an installation: the package and its program,
-// npm and Node, npm's configuration, and the operating system and architecture.
+// npm and Node, npm's configuration, and the operating system and architecture. A tarball on this machine counts with its
+// size and the time of its last change.
 func digestOf(in *stdio.Install, path string) string {
 	texts := []string{runtime.GOOS, runtime.GOARCH, in.Command.Package, in.Command.Program, in.NPM, fmt.Sprint(in.ScriptsApart)}
 	for _, name := range slices.Sorted(maps.Keys(in.Env)) {
 		texts = append(texts, name+"="+in.Env[name])
 	}
+	state := func(info os.FileInfo) string {
+		return fmt.Sprint(info.Size(), info.ModTime().UTC().Format(time.RFC3339Nano))
+	}
 	for _, dir := range filepath.SplitList(path) {
 		node := filepath.Join(dir, "node")
 		if info, err := os.Stat(node); err == nil && filepath.IsAbs(dir) && info.Mode().IsRegular() { // the package is built for this version of Node
-			texts = append(texts, node, fmt.Sprint(info.Size()), info.ModTime().UTC().Format(time.RFC3339Nano))
+			texts = append(texts, node, state(info))
 			break
+		}
+	}
+	if file := in.Command.File(); file != "" {
+		if info, err := os.Stat(file); err == nil {
+			texts = append(texts, file, state(info))
 		}
 	}
 	sum := sha256.Sum256([]byte(canonicaljson.Strings(texts)))
@@ -157,14 +166,19 @@ func (c *Config) installers(name string, launcher sandbox.Launcher, env config.E
 	return installer, scripts, nil
 }
 
-// InstallationNotes returns a sentence for each server whose package npx installs in a way that an operator may not
+// InstallationNotes returns a sentence for each server whose package is installed in a way that an operator may not
 // expect.
 func (c *Config) InstallationNotes(env config.Env) (notes []string) {
 	for _, name := range slices.Sorted(maps.Keys(c.Servers)) {
 		server := c.Servers[name]
 		in, why := server.installation(name, c.programsRoot(), env)
-		if why != "" {
-			notes = append(notes, fmt.Sprintf("servers.%s installs its package at each start, in a folder of each caller's process: %s", name, why))
+		installer := stdio.SelfInstaller(server.Command)
+		switch {
+		case why != "":
+			notes = append(notes, fmt.Sprintf("servers.%s installs its package at each start, in %s: %s", name, server.packagePlace(), why))
+		case installer != "" && installer != "npx" && installer != "npm":
+			notes = append(notes, fmt.Sprintf("servers.%s is started with %s as it is: %s itself installs the package, in %s and with the server's variables; the gateway neither installs the package nor fixes its version",
+				name, installer, installer, server.packagePlace()))
 		}
 		if _, secret := server.npmEnvironment(env); in != nil && len(secret) > 0 {
 			notes = append(notes, fmt.Sprintf("servers.%s: the installation of %s does not get %s, because each refers to a secret: write it into ~/.npmrc of the gateway's user",
@@ -172,6 +186,21 @@ func (c *Config) InstallationNotes(env config.Env) (notes []string) {
 		}
 	}
 	return notes
+}
+
+// packagePlace describes where a command that itself installs its package stores the package.
+func (s *Server) packagePlace() string {
+	_, hasHome := s.Env["HOME"]
+	switch {
+	case hasHome:
+		return "its HOME"
+	case s.Dir != "":
+		return "HOME of the gateway's user"
+	case s.Shared:
+		return "the server's folder"
+	default:
+		return "a folder of each caller's process"
+	}
 }
 
 // sweepPrograms removes the installed packages that no configured server uses.

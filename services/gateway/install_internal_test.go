@@ -122,8 +122,40 @@ func TestInstallation_DigestDependsOnEverythingInstalled(t *testing.T) {
 		t.Fatal(err)
 	}
 	add("another Node", Server{Command: []string{"npx", "server"}})
+	archive := filepath.Join(dir, "a.tgz")
+	for _, text := range []string{"one", "two, longer"} {
+		if err := os.WriteFile(archive, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		add("an archive with the text "+text, Server{Command: []string{"npx", "a@file:" + archive}})
+	}
 	in, _ := (&Server{Command: []string{"npx", "-y", "server", "argument"}, Env: map[string]string{"KEY": "x"}}).installation("one", "/programs", env)
 	if in == nil || seen[in.Digest] != "another Node" {
 		t.Error("the digest depends on arguments or variables of the server")
+	}
+}
+
+// Checks that the notes say what the gateway does with programs other than npx that install packages: it starts them as
+// they are.
+func TestInstallationNotes_NameProgramsThatInstallPackagesThemselves(t *testing.T) {
+	t.Parallel()
+	_, env := machine(t)
+	command := func(text, dir string, shared bool) Server {
+		return Server{Command: strings.Fields(text), Dir: dir, Shared: shared}
+	}
+	cfg := Config{Data: t.TempDir(), Servers: map[string]Server{
+		"fetch": command("uvx mcp-server-fetch", "", false), "work": command("/opt/uv tool run x", "/srv", false), "shared": command("pnpm dlx x", "", true),
+		"chosen": {Command: []string{"npx", "-c", "x"}, InstallEachStart: true}, "script": command("npx -c x", "", false), "folder": command("npx -c x", "/srv", false),
+		"plain": command("uv pip list", "", false), "once": command("npx server", "", false), "http": {URL: "http://x.example"},
+	}}
+	want := []string{
+		"servers.fetch is started with uvx as it is: uvx itself installs the package, in a folder of each caller's process and with the server's variables; the gateway neither installs the package nor fixes its version",
+		"servers.folder installs its package at each start, in HOME of the gateway's user: the gateway does not read its flag -c",
+		"servers.script installs its package at each start, in a folder of each caller's process: the gateway does not read its flag -c",
+		"servers.shared is started with pnpm as it is: pnpm itself installs the package, in the server's folder and with the server's variables; the gateway neither installs the package nor fixes its version",
+		"servers.work is started with uv as it is: uv itself installs the package, in HOME of the gateway's user and with the server's variables; the gateway neither installs the package nor fixes its version",
+	}
+	if got := cfg.InstallationNotes(env); !slices.Equal(got, want) {
+		t.Errorf("the notes are\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
 }

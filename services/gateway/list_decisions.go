@@ -19,8 +19,8 @@ import (
 )
 
 const (
-	// searchTime is how long records are searched for one page. If the search stops because searchTime is over, the page
-	// token continues the search.
+	// searchTime is the maximum time of the search for one page. If the search stops because searchTime has elapsed, the
+	// page token continues the search.
 	searchTime = 500 * time.Millisecond
 	// searchStep is the number of records after which the search checks the time.
 	searchStep = 10_000
@@ -65,7 +65,7 @@ func (s *Service) ListDecisions(ctx context.Context, req *gatewayv1.ListDecision
 }
 
 // read waits until the caller may read records. The returned function ends the read. Each caller makes one read at a
-// time. After a read, the caller waits for as long as the read took, so that a caller that reads continuously does not
+// time. After a read, the caller waits for the duration of the read, so that a caller that reads continuously does not
 // delay others.
 func (s *Service) read(ctx context.Context) (done func(), err error) {
 	caller := cmp.Or(authn.CallerOf(ctx), new(authn.Caller))

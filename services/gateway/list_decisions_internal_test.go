@@ -101,7 +101,8 @@ func TestListDecisions_SearchCanEndBetweenRecords(t *testing.T) {
 	}
 }
 
-// Checks that a caller that is already reading waits, in each of the three methods that read records, and then reads.
+// A caller is already reading. Checks that another read of the caller waits and then succeeds, for each of the three
+// methods that read records.
 func TestRead_WaitsForOtherReadsOfTheCaller(t *testing.T) {
 	t.Parallel()
 	s := newAdmin(t)
@@ -133,7 +134,8 @@ func TestRead_WaitsForOtherReadsOfTheCaller(t *testing.T) {
 		ended := make(chan error, 1)
 		go func() { ended <- read(ctx) }()
 		cancel()
-		if err := <-ended; name != "WatchDecisions" && !errors.Is(err, context.Canceled) { // a cancelled watch returns no error
+		// A cancelled watch returns no error.
+		if err := <-ended; name != "WatchDecisions" && !errors.Is(err, context.Canceled) {
 			t.Errorf("%s during another read of the same caller ended with %v, not when it was cancelled", name, err)
 		}
 		go func() { ended <- read(as(t, "default")) }()

@@ -12,24 +12,24 @@ import (
 )
 
 const (
-	// peerBeat is the time between two checks of a role that serves. peerRetry is the time between two checks of a role
+	// peerBeat is the interval between checks of a role that serves. peerRetry is the interval between checks of a role
 	// that does not serve.
 	peerBeat  = 500 * time.Millisecond
 	peerRetry = 50 * time.Millisecond
-	// peerTimeout limits one check.
+	// peerTimeout is the timeout of one check.
 	peerTimeout = time.Second
-	// peerSilence is how long a role still counts as available after its last successful check.
+	// peerSilence is the time for which a role still counts as available after its last successful check.
 	peerSilence = 2 * time.Second
 )
 
-// peerHealth contains the health of the other roles. It is used only for readiness and GetStatus. Calls don't consult
-// it: they fail if a role that they need does not answer. A role counts as unavailable until its first check. A
-// peerHealth is safe for concurrent use.
+// peerHealth contains the health of the other roles. It is used only for readiness and GetStatus. Calls do not use it:
+// they fail if a role that they need does not answer. A role counts as unavailable until its first check. A peerHealth
+// is safe for concurrent use.
 type peerHealth map[string]*peer
 
 type peer struct {
 	health healthv1.HealthClient
-	// lastServed is the time at which the role last reported that it serves; nil if it never has.
+	// lastServed is the time at which the role last reported that it serves, or nil if it never has.
 	lastServed atomic.Pointer[time.Time]
 }
 
@@ -41,7 +41,6 @@ func newPeerHealth(roles map[string]healthv1.HealthClient) peerHealth {
 	return w
 }
 
-// missing returns a sentence for each role that does not serve.
 func (w peerHealth) missing() []string {
 	var why []string
 	for _, name := range slices.Sorted(maps.Keys(w)) {
@@ -52,7 +51,6 @@ func (w peerHealth) missing() []string {
 	return why
 }
 
-// run checks the roles until ctx is cancelled.
 func (w peerHealth) run(ctx context.Context) error {
 	var group errgroup.Group
 	for name, p := range w {

@@ -13,7 +13,6 @@ import (
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 )
 
-// role is a peer whose answers are set by the test.
 type role struct {
 	healthv1.HealthClient
 	answer atomic.Pointer[func(context.Context) (healthv1.HealthCheckResponse_ServingStatus, error)]

@@ -6,19 +6,45 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream/stdio"
 	"github.com/sluice-mesh/sluice/services/internal/config"
 	"github.com/sluice-mesh/sluice/services/internal/sandbox"
 )
 
-// stdio returns the configuration of a server's processes. Each process has a private folder below work, unless the
-// server has a configured working folder.
+// stdio returns the configuration of a server's processes. Each process has a private directory below work, unless the
+// server has a configured working directory.
 func (s *Server) stdio(name, work string, env config.Env) stdio.Config {
 	return stdio.Config{
 		Name: name, Command: s.Command, Env: s.Env, Secrets: s.Secrets, Shared: s.Shared,
 		Dir: s.Dir, Remove: s.Remove, Recycle: s.Recycle, Limits: s.Limits, MaxProcesses: s.Processes, Start: s.Start,
 		WorkRoot: work, Path: lookUp(env, "PATH"), Home: lookUp(env, "HOME"),
+	}
+}
+
+// sweepUnused removes the installed packages that no configured server uses, and renames the private folders of servers
+// that have not been configured for 30 days.
+func (s *Service) sweepUnused(ctx context.Context) {
+	s.sweepPrograms(ctx)
+	s.endUnusedFolders(ctx)
+}
+
+// endUnusedFolders renames the private folders of servers that have not been configured for 30 days.
+func (s *Service) endUnusedFolders(ctx context.Context) {
+	used := func(name string) bool {
+		server, ok := s.cfg.Servers[name]
+		return ok && len(server.Command) > 0 && server.Dir == ""
+	}
+	if err := stdio.WorkRoot(s.cfg.workRoot()).EndUnused(ctx, s.deps.Log, used, time.Now()); err != nil {
+		s.deps.Log.WarnContext(ctx, "private folders that no server uses can't be removed; the next start of the gateway tries again", "error", err)
+	}
+}
+
+// removeEndedFolders removes the folders that endUnusedFolders has renamed, or the gateway before it.
+func (s *Service) removeEndedFolders(ctx context.Context) {
+	if err := stdio.WorkRoot(s.cfg.workRoot()).RemoveEnded(ctx, s.deps.Log); err != nil && ctx.Err() == nil {
+		s.deps.Log.WarnContext(ctx, "private folders that no server uses can't be removed; the next start of the gateway tries again", "error", err)
 	}
 }
 
@@ -30,9 +56,9 @@ func lookUp(env config.Env, name string) string {
 	return value
 }
 
-// MissingPrograms returns a sentence for each server whose process could not be started on this machine. Without these
-// sentences, an operator would learn of the problem only when a call fails. A missing program is not an error, because
-// it may be installed later.
+// MissingPrograms returns a sentence for each server whose process cannot be started on this machine. Without these
+// sentences, an operator would notice the problem only when a call fails. A missing program is not an error, because it
+// may be installed later.
 func (c *Config) MissingPrograms(env config.Env) []string {
 	var out []string
 	for _, name := range slices.Sorted(maps.Keys(c.Servers)) {
@@ -59,8 +85,8 @@ func (s *Service) warnOfPrograms(ctx context.Context) {
 	}
 }
 
-// sandboxReport returns a report of what the kernel enforces for a stdio server now, including the limits of its
-// processes.
+// sandboxReport returns a report of the restrictions that the kernel enforces for a stdio server, including the limits
+// of its processes.
 func (s *Service) sandboxReport(name string) sandbox.Report {
 	report, limits := s.sandboxReports[name], s.limiter.Report()
 	report.Enforced = slices.Concat(report.Enforced, limits.Enforced)

@@ -38,7 +38,7 @@ func (s *Server) resolveProxy(f *config.File, from *config.HTTPServer, env confi
 	return nil
 }
 
-// proxyOf returns the proxy that the environment sets for an address; empty if there is none. The error contains no
+// proxyOf returns the proxy that the environment sets for an address, or "" if there is none. The error contains no
 // values of the environment.
 func proxyOf(address string, env config.Env) (string, error) {
 	u, err := url.Parse(address)

@@ -15,21 +15,20 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/sandbox"
 )
 
-// serversFolder is the folder in the gateway's data that contains a folder for each server.
+// serversFolder is the directory in the gateway's data that contains a directory for each server.
 const serversFolder = "servers"
 
-// Sandbox says what a stdio server must not reach, in addition to the mesh's own files.
+// Sandbox configures the sandbox of a stdio server, in addition to the protection of the mesh's own files.
 type Sandbox struct {
-	// Mode says which part of the sandbox must be enforced.
+	// Mode specifies which parts of the sandbox must be enforced.
 	Mode sandbox.Mode
 	// Read and Write are absolute paths that the sandbox would hide by default. The server may read the paths in Read, and
 	// read and write the paths in Write.
 	Read, Write []string
-	// NoNetwork means that the server has no network.
+	// NoNetwork means that the server has no network access.
 	NoNetwork bool
 }
 
-// sandboxFrom returns the sandbox of a configuration.
 func sandboxFrom(f *config.File, s *config.StdioSandbox) Sandbox {
 	out := Sandbox{NoNetwork: s.Network != nil && !*s.Network}
 	switch s.Mode {
@@ -49,7 +48,6 @@ func sandboxFrom(f *config.File, s *config.StdioSandbox) Sandbox {
 	return out
 }
 
-// absolute returns the absolute form of a path.
 func absolute(path string) string {
 	if abs, err := filepath.Abs(path); err == nil {
 		return abs
@@ -57,8 +55,8 @@ func absolute(path string) string {
 	return path
 }
 
-// programFiles returns the files and folders that belong to the program of each stdio server on this machine, by the
-// server's name. The system's files have the empty name.
+// programFiles returns the files and directories that belong to the program of each stdio server on this machine, by
+// the server's name. The system's files have the empty name.
 func (c *Config) programFiles(env config.Env) map[string][]string {
 	out := map[string][]string{"": programs.System()}
 	for name, s := range c.Servers {
@@ -68,15 +66,15 @@ func (c *Config) programFiles(env config.Env) map[string][]string {
 		cfg := s.stdio(name, c.workRoot(), env)
 		path, vars, err := cfg.Program()
 		if err != nil {
-			continue // a missing program is reported when the server is started, and has no files to protect
+			continue // the error is reported when the server is started, and a missing program has no files to protect
 		}
 		out[name] = programs.Files(&programs.Command{Program: path, Args: s.Command[1:], Env: vars, Dir: cfg.Dir, Home: cfg.Home})
 	}
 	return out
 }
 
-// rules returns the sandbox rules for a stdio server. The argument files is the result of programFiles, or nil if the
-// rules are only validated.
+// rules returns the sandbox rules for a stdio server. files is the result of programFiles, or nil if the rules are only
+// validated.
 func (c *Config) rules(name string, env config.Env, files map[string][]string) sandbox.Rules {
 	s := c.Servers[name].Sandbox
 	r := sandbox.Rules{
@@ -100,10 +98,8 @@ func (c *Config) rules(name string, env config.Env, files map[string][]string) s
 	return r
 }
 
-// workRoot returns the path of the folder that contains a folder for each server.
 func (c *Config) workRoot() string { return absolute(filepath.Join(c.Data, "gateway", serversFolder)) }
 
-// ownPrograms returns the paths of the mesh's programs that are in the same folder as this program.
 func ownPrograms() []string {
 	self, err := os.Executable()
 	if err != nil {
@@ -140,8 +136,8 @@ func (c *Config) checkSandbox(name string) error {
 	return nil
 }
 
-// SandboxReports returns what this system would enforce for each stdio server, by name. The error names the servers
-// that would not be started.
+// SandboxReports returns the restrictions that this system would enforce for each stdio server, by name. The error
+// names the servers that would not be started.
 func SandboxReports(cfg Config, launcher sandbox.Launcher, env config.Env) (map[string]sandbox.Report, error) {
 	out := make(map[string]sandbox.Report)
 	var errs []error
@@ -160,7 +156,7 @@ func SandboxReports(cfg Config, launcher sandbox.Launcher, env config.Env) (map[
 	return out, errors.Join(errs...)
 }
 
-// sandbox returns the sandbox of a server, and a report of what the kernel enforces.
+// sandbox returns the sandbox of a server, and a report of the restrictions that the kernel enforces.
 func (c *Config) sandbox(name string, launcher sandbox.Launcher, env config.Env, files map[string][]string) (*sandbox.Sandbox, sandbox.Report, error) {
 	rules := c.rules(name, env, files)
 	rules.Private = append(rules.Private, c.programsRoot()) // no configuration can allow access: see checkSandbox
@@ -175,7 +171,7 @@ func (c *Config) sandbox(name string, launcher sandbox.Launcher, env config.Env,
 
 // sandboxExceptions returns a sentence for each program that the server may modify because the server's configuration
 // makes the program's files writable. It also returns a sentence if the protection of programs makes the server's
-// working folder read-only.
+// working directory read-only.
 func (c *Config) sandboxExceptions(name string, files map[string][]string) []string {
 	server := c.Servers[name]
 	if server.Sandbox.Mode == sandbox.Off {
@@ -193,8 +189,9 @@ func (c *Config) sandboxExceptions(name string, files map[string][]string) []str
 	return append(out, server.workFolderExceptions(files)...)
 }
 
-// workFolderExceptions returns a sentence on how the protection of programs affects a working folder that sandbox.write
-// does not name. A folder that belongs to a program is read-only. A folder inside a program's folder stays writable.
+// workFolderExceptions returns a sentence on how the protection of programs affects a working directory that
+// sandbox.write does not name. A directory that belongs to a program is read-only. A directory inside a program's
+// directory stays writable.
 func (s *Server) workFolderExceptions(files map[string][]string) []string {
 	dir := absolute(s.Dir)
 	if s.Dir == "" || slices.ContainsFunc(s.Sandbox.Write, func(w string) bool { return isBelow(dir, w) }) {
@@ -211,7 +208,6 @@ func (s *Server) workFolderExceptions(files map[string][]string) []string {
 	return nil
 }
 
-// isBelow reports whether path is folder or is inside folder.
 func isBelow(path, folder string) bool {
 	rel, err := filepath.Rel(folder, path)
 	return err == nil && (rel == "." || filepath.IsLocal(rel))

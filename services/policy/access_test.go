@@ -60,8 +60,7 @@ func TestPolicyRole_Serves(t *testing.T) {
 	serve(t, options{}).CheckHealth(t, "policy")
 }
 
-// TestNotServed_ErrorNamesAnAlternative checks that a method that this version does not serve returns an error that
-// names an alternative.
+// If a client calls a method that this version does not serve, the error names an alternative.
 func TestNotServed_ErrorNamesAnAlternative(t *testing.T) {
 	t.Parallel()
 	s := serve(t, options{})

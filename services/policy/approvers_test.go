@@ -68,8 +68,7 @@ func TestReload_KeepsTheRevisionWhenAQuorumCannotBeReached(t *testing.T) {
 	})
 }
 
-// TestGetRevision_OnlyOperatorsGetSuggestionsThatNamePeople checks that operators and services get findings with
-// suggestions, and that viewers get the same findings without suggestions.
+// Operators and services get findings with suggestions. Viewers get the same findings without suggestions.
 func TestGetRevision_OnlyOperatorsGetSuggestionsThatNamePeople(t *testing.T) {
 	t.Parallel()
 	runReload(t, oneDocument(quorumOfTwo), func(r *reloadFixture) {
@@ -187,8 +186,6 @@ func TestDecideCall_ReturnsAllTermsOfAnApproval(t *testing.T) {
 	}
 }
 
-// TestFromFile_AddsConfiguredGroupsToTokens checks that a token has all groups of the configuration in which the
-// token's subject is listed.
 func TestFromFile_AddsConfiguredGroupsToTokens(t *testing.T) {
 	t.Parallel()
 	f := load(t, "    - {name: a, token: "+oneText+", subject: ana, groups: [ops], role: operator}\n"+

@@ -7,7 +7,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
 )
 
-// Build builds the policy service. It is an [app.Build].
+// Build implements [app.Build] for the policy service.
 func Build(ctx context.Context, mesh app.Mesh) (rpc.Service, error) {
 	cfg, err := FromFile(mesh.File, mesh.Env)
 	if err != nil {

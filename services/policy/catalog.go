@@ -19,9 +19,9 @@ import (
 )
 
 const (
-	// pollInterval is how often the store is read if other processes can change it.
+	// pollInterval is the interval at which the store is read if other processes can change it.
 	pollInterval = 400 * time.Millisecond
-	// maxStale is how long the last catalog that was read stays in use while the store is unavailable.
+	// maxStale is the maximum age of the catalog that was last read while the store is unavailable.
 	maxStale = 5 * time.Minute
 )
 
@@ -30,12 +30,11 @@ var errStale = errors.New("the store of the catalog has been unavailable for too
 // catalogSnapshot is the catalog that one revision uses. It is immutable.
 type catalogSnapshot struct {
 	servers map[string]*catalog.Server
-	// versions are the catalog versions in which the servers last changed, by server.
+	// versions maps each server to the catalog version in which the server last changed.
 	versions map[string]int64
-	// sums are digests of everything that affects decisions about a server, by server.
+	// sums maps each server to a digest of its properties that affect decisions.
 	sums map[string][sha256.Size]byte
-	// sum is a digest of all sums.
-	sum [sha256.Size]byte
+	sum  [sha256.Size]byte
 }
 
 func newCatalogSnapshot() *catalogSnapshot {
@@ -61,13 +60,11 @@ func (k *catalogSnapshot) with(version int64, settings func(string) catalog.Sett
 	return next
 }
 
-// revisionOf returns a digest of the documents and the catalog.
 func revisionOf(set *engine.Set, k *catalogSnapshot) string {
 	sum := sha256.Sum256(append([]byte("sluice.revision.v2 "+set.Revision()+" "), k.sum[:]...))
 	return hex.EncodeToString(sum[:])
 }
 
-// facts returns the facts about a tool whose definition has the given digest.
 func (s *Service) facts(set *activeSet, server, tool string, digest []byte) engine.Facts {
 	return set.catalog.servers[server].Facts(tool, digest, s.settings(server))
 }
@@ -80,7 +77,7 @@ func (s *Service) settings(server string) catalog.Settings {
 	return catalog.Settings{Mode: catalog.FirstUse}
 }
 
-// openStore opens the store, and the data folder if the store is SQLite.
+// openStore opens the store. If the store is SQLite, openStore also opens the data directory.
 func (s *Service) openStore(ctx context.Context) (err error) {
 	at := store.Config{Source: s.cfg.Source, Log: s.deps.Log}
 	if s.cfg.Source == sqlstore.SQLite {
@@ -113,7 +110,7 @@ func (s *Service) follow(ctx context.Context) error {
 	}
 }
 
-// catchUp reads what has changed in the store. Concurrent callers share one read.
+// catchUp reads the changes in the store. Concurrent callers share one read.
 func (s *Service) catchUp(ctx context.Context) error {
 	read := s.reading.DoChan("", func() (any, error) {
 		s.inStore.Lock()
@@ -138,8 +135,8 @@ func (s *Service) catchUp(ctx context.Context) error {
 	}
 }
 
-// readChanges returns the servers that have changed in the store since the last read. Only one caller may run it at a
-// time.
+// readChanges returns the servers that have changed in the store since the last read. It may not be called
+// concurrently.
 func (s *Service) readChanges(ctx context.Context) ([]*catalog.Server, error) {
 	version, servers, err := s.store.ChangedSince(ctx, s.version, func(name string) bool { return s.settings(name).Trusted })
 	if err != nil {
@@ -149,7 +146,7 @@ func (s *Service) readChanges(ctx context.Context) ([]*catalog.Server, error) {
 	return servers, nil
 }
 
-// publish adds servers, as of a catalog version, to the active catalog. It does nothing if version is 0.
+// publish adds servers to the active catalog, as of a catalog version. If version is 0, publish does nothing.
 func (s *Service) publish(ctx context.Context, version int64, servers ...*catalog.Server) {
 	if version == 0 {
 		return

@@ -17,8 +17,8 @@ import (
 )
 
 // BenchmarkCatalog_ThousandServers measures a catalog of 1,000 servers with 100 tools each: reporting tools, starting
-// the service, listing one page of tools, and deciding calls by category. Decisions are also measured with a catalog of
-// one server.
+// the service, listing one page of tools, and evaluating calls by category. Evaluations are also measured with a
+// catalog of one server.
 func BenchmarkCatalog_ThousandServers(b *testing.B) {
 	const servers, tools = 1000, 100
 	opts := options{paths: []string{folder(b, byClass)}, servers: map[string]catalog.Settings{}, data: b.TempDir()}
@@ -131,7 +131,6 @@ func BenchmarkFilterPinnedList(b *testing.B) {
 	}
 }
 
-// asGateway returns a context in which the gateway calls on behalf of ana.
 func asGateway(ctx context.Context) context.Context {
 	return authn.WithCaller(ctx, &authn.Caller{Role: authv1.Role_ROLE_GATEWAY, Principal: &identityv1.Principal{Tenant: "default", Subject: "ana"}})
 }

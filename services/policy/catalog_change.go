@@ -12,7 +12,6 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/store"
 )
 
-// Errors from operators' changes to the catalog.
 var (
 	errUnknownServer = errors.New("no gateway has reported this server")
 	errPinningOff    = errors.New("the server's definitions are not pinned: its `pin` is off in the configuration")

@@ -18,7 +18,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/store"
 )
 
-// Bounds of a tool in the response to GetTool. maxParameterText is in bytes.
+// Maximum sizes of a tool in the response to GetTool. maxParameterText is in bytes.
 const (
 	maxPageParameters  = 256
 	maxParameterText   = 4096
@@ -26,12 +26,13 @@ const (
 	maxPageDefinitions = 100
 )
 
-// toolRenderer renders the tools of one server as messages. It reads the data that the tools share at most once.
+// toolRenderer converts the tools of one server to messages. It reads the data that the tools share at most once.
 type toolRenderer struct {
 	server   *catalog.Server
 	settings catalog.Settings
 	store    *store.Store
-	// single reports whether only one tool is rendered. Then only the text of that tool's definition is read.
+	// single is true if only one tool is converted. In that case, only the definition of that tool is read from the
+	// store.
 	single bool
 	texts  map[catalog.Digest]string
 	// namesBySkeleton maps each skeleton (see [catalog.Skeleton]) to the names of the server's tools with that
@@ -39,7 +40,7 @@ type toolRenderer struct {
 	namesBySkeleton map[string][]string
 }
 
-// text returns the text of a definition. It is empty if the text is not stored.
+// text returns the JSON of a definition, or an empty string if the JSON is not stored.
 func (s *toolRenderer) text(ctx context.Context, d *catalog.Definition) (_ string, err error) {
 	if d == nil {
 		return "", nil
@@ -59,7 +60,6 @@ func (s *toolRenderer) text(ctx context.Context, d *catalog.Definition) (_ strin
 	return s.texts[d.Digest], nil
 }
 
-// matches reports whether a tool meets the filters of a request.
 func (s *toolRenderer) matches(ctx context.Context, name string, req *policyv1.ListToolsRequest) (bool, error) {
 	t := s.server.Tools[name]
 	d := t.Newest()
@@ -79,7 +79,7 @@ func (s *toolRenderer) matches(ctx context.Context, name string, req *policyv1.L
 	return strings.Contains(strings.ToLower(name), wanted) || strings.Contains(strings.ToLower(description), wanted), err
 }
 
-// describedBy returns the title and the description of a definition. They are empty if the text is not a definition.
+// describedBy returns the title and the description of a definition. They are empty if the JSON is not a definition.
 func describedBy(text string) (title, description string) {
 	var in struct {
 		Title       any `json:"title"`
@@ -91,7 +91,6 @@ func describedBy(text string) (title, description string) {
 	return title, description
 }
 
-// entry returns a tool as an entry of the response to ListTools.
 func (s *toolRenderer) entry(ctx context.Context, name string) (*policyv1.CatalogTool, error) {
 	t := s.server.Tools[name]
 	if t == nil {
@@ -148,8 +147,8 @@ func (s *toolRenderer) entry(ctx context.Context, name string) (*policyv1.Catalo
 	return out, nil
 }
 
-// countParameters returns how many parameters a definition has, and how many of them are required. Both are zero if
-// the definition can't be parsed.
+// countParameters returns the number of parameters of a definition, and the number of required parameters. Both are
+// zero if the definition can't be parsed.
 func countParameters(text string) (all, required int32) {
 	tool, err := classify.Read([]byte(text))
 	if err != nil {
@@ -163,7 +162,6 @@ func countParameters(text string) (all, required int32) {
 	return int32(len(tool.Parameters)), required
 }
 
-// page returns a tool with everything that GetTool returns.
 func (s *toolRenderer) page(ctx context.Context, name string) (*policyv1.CatalogTool, error) {
 	out, err := s.entry(ctx, name)
 	if err != nil {
@@ -196,13 +194,14 @@ func (s *toolRenderer) page(ctx context.Context, name string) (*policyv1.Catalog
 	return out, nil
 }
 
-// digestOf returns the digest in a request. Validation has ensured that it has 32 bytes.
+// digestOf returns the digest in a request. Validation has ensured that the digest has 32 bytes.
 func digestOf(text []byte) (d catalog.Digest) {
 	copy(d[:], text)
 	return d
 }
 
-// truncate shortens a text to the number of bytes that most gives, and removes a partial character at the end.
+// truncate truncates a string to a number of bytes. If this splits a character, truncate also removes the rest of the
+// character.
 func truncate(text string, most int) string {
 	if len(text) <= most {
 		return text
@@ -249,7 +248,7 @@ var pinModes = map[catalog.Mode]policyv1.PinMode{
 	catalog.FirstUse: policyv1.PinMode_PIN_MODE_FIRST_USE, catalog.Review: policyv1.PinMode_PIN_MODE_REVIEW, catalog.Off: policyv1.PinMode_PIN_MODE_OFF,
 }
 
-// newest returns when a whole list was last reported, or the zero time if none was reported.
+// newest returns the time at which a whole list was last reported, or the zero time if no whole list was reported.
 func newest(lists map[string]time.Time) (last time.Time) {
 	for _, at := range lists {
 		if at.After(last) {

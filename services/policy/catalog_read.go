@@ -93,7 +93,6 @@ func (c catalogServer) ListTools(ctx context.Context, req *policyv1.ListToolsReq
 	return resp, nil
 }
 
-// callerOwner returns the owner whose limits apply to the requests of a caller.
 func callerOwner(ctx context.Context) owner {
 	caller := authn.CallerOf(ctx)
 	return owner{caller.Tenant(), caller.Person.GetSubject()}
@@ -128,8 +127,8 @@ func (c catalogServer) readableServer(ctx context.Context, name string) (*catalo
 	return nil, unknownServer(name)
 }
 
-// checkMayRead returns [errOtherTenant] for people of other tenants, because the catalog includes tools that servers
-// list only to callers of one tenant.
+// checkMayRead returns [errOtherTenant] if the caller is a person of another tenant, because the catalog includes tools
+// that servers list only to callers of one tenant.
 func checkMayRead(ctx context.Context) error {
 	if caller := authn.CallerOf(ctx); caller.Person != nil && caller.Tenant() != homeTenant {
 		return errOtherTenant

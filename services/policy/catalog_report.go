@@ -19,7 +19,6 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/store"
 )
 
-// Errors of ReportTools.
 var (
 	errInvalidList   = errors.New("this is not a list of tools")
 	errTooLong       = fmt.Errorf("the list has more than %d tools or %d MiB", MaxTools, MaxList>>20)
@@ -27,15 +26,15 @@ var (
 	errUnread        = errors.New("the store was not read, so the texts of stored definitions are missing")
 )
 
-// maxLogged is the largest number of tool names in one log line.
 const maxLogged = 10
 
-// maxLeftOutName is the length to which the name of a tool that can't be parsed is truncated, in bytes.
+// maxLeftOutName is the maximum length of the name of a tool that can't be parsed, in bytes. A longer name is
+// truncated.
 const maxLeftOutName = 128
 
-// maxReports is how many reports are received at a time, each up to [MaxList] bytes. The limit applies separately to
-// lists that callers requested and to lists that gateways requested themselves. maxReportsEach is the same limit per
-// owner.
+// maxReports is the maximum number of reports that are received at a time, each of up to [MaxList] bytes. The limit
+// applies separately to the lists that callers requested and to the lists that gateways requested themselves.
+// maxReportsEach is the maximum per owner.
 const (
 	maxReports     = 8
 	maxReportsEach = 2
@@ -51,8 +50,8 @@ type catalogServer struct {
 //
 // A report needs two slots. The first slot bounds the memory that is used while the report is received. Several reports
 // can be received at a time, because a sender may be slow. The second slot is from listSlots, because parsing the
-// definitions of a list takes as long as thousands of decisions. Slots are limited per principal. For lists that a
-// gateway requested itself, they are limited per server.
+// definitions of a list takes as long as evaluating thousands of calls. Slots are limited per principal. If a gateway
+// requested the list itself, slots are limited per server.
 func (c catalogServer) ReportTools(stream reportStream) error {
 	ctx := stream.Context()
 	head, err := receiveHead(stream)
@@ -170,7 +169,8 @@ func receive(stream reportStream) (tools []*policyv1.ToolDefinition, err error) 
 func (s *Service) report(ctx context.Context, server string, r catalog.Report) ([]catalog.State, error) {
 	settings := s.settings(server)
 	duplicate := catalog.FindDuplicate(r.Tools)
-	if duplicate != "" && r.To != "" { // only the session that got this list is refused; the server is not quarantined
+	// A list for one session is refused for that session only, and the server is not quarantined.
+	if duplicate != "" && r.To != "" {
 		return nil, fmt.Errorf("%w: %q", errDuplicateTool, duplicate)
 	}
 	if before := s.active.Load().catalog.servers[server]; before != nil && duplicate == "" {

@@ -30,7 +30,6 @@ rules:
   - {name: prompts, match: {method: "prompts/*"}, action: allow}
 `
 
-// catalogFixture is a running policy service, with a client for a gateway and a client for an operator.
 type catalogFixture struct {
 	t testing.TB
 	*rpctest.Server
@@ -39,7 +38,7 @@ type catalogFixture struct {
 	policy            policyv1.PolicyServiceClient
 }
 
-// pinned returns a configuration in which the definitions of the server `files` are pinned.
+// pinned returns options that pin the definitions of the server `files`.
 func pinned(t *testing.T) options {
 	t.Helper()
 	return options{paths: []string{folder(t, byClass)}, servers: map[string]catalog.Settings{"files": {Mode: catalog.FirstUse}}, data: t.TempDir()}
@@ -62,7 +61,7 @@ func asAna(ctx context.Context) context.Context {
 	return authn.OnBehalfOf(ctx, &identityv1.Principal{Tenant: "default", Subject: "ana", Role: authv1.TokenRole_TOKEN_ROLE_AGENT})
 }
 
-// definition returns a tool with a definition that has only a name and a description.
+// definition returns a tool whose definition has only a name and a description.
 func definition(name, description string) *policyv1.ToolDefinition {
 	text, _ := json.Marshal(map[string]any{"name": name, "description": description, "inputSchema": map[string]any{"type": "object"}})
 	return &policyv1.ToolDefinition{Name: name, DefinitionJson: string(text)}
@@ -83,7 +82,6 @@ func (l *catalogFixture) report(ctx context.Context, head *policyv1.ReportHead, 
 	return stream.CloseAndRecv()
 }
 
-// reportOwnList reports a whole list that the gateway itself requested.
 func (l *catalogFixture) reportOwnList(tools ...*policyv1.ToolDefinition) *policyv1.ReportToolsResponse {
 	l.t.Helper()
 	resp, err := l.report(asGatewayItself(l.t.Context()), &policyv1.ReportHead{Server: "files", ProtocolVersion: "2025-11-25", Whole: true}, tools...)
@@ -93,13 +91,12 @@ func (l *catalogFixture) reportOwnList(tools ...*policyv1.ToolDefinition) *polic
 	return resp
 }
 
-// decide decides a call of ana with a definition.
+// decide returns the decision on ana's call to a tool with this definition.
 func (l *catalogFixture) decide(tool *policyv1.ToolDefinition) *policyv1.Decision {
 	l.t.Helper()
 	return l.decideCall(tool).GetDecision()
 }
 
-// decideCall does the same as decide, but returns the whole response.
 func (l *catalogFixture) decideCall(tool *policyv1.ToolDefinition) *policyv1.DecideCallResponse {
 	l.t.Helper()
 	listed, err := catalog.ParseListed(tool.GetName(), tool.GetDefinitionJson())
@@ -140,8 +137,8 @@ const (
 	noCode          = commonv1.Code_CODE_UNSPECIFIED
 )
 
-// Case T1. TestCatalog_ChangedDefinitionWaitsForAnOperator checks that reported definitions are pinned and used for
-// decisions, before and after a restart. While a changed definition waits for an operator, calls are denied.
+// Case T1. Reported definitions are pinned and used for decisions, before and after a restart. While a changed
+// definition waits for an operator, calls to the tool are denied.
 func TestCatalog_ChangedDefinitionWaitsForAnOperator(t *testing.T) {
 	t.Parallel()
 	opts := pinned(t)
@@ -211,8 +208,7 @@ func (l *catalogFixture) page(tool string) *policyv1.CatalogTool {
 	return resp.GetTool()
 }
 
-// Case T1. TestCatalog_DefinitionListedToACallerIsRequiredForItsCalls checks that if a server lists another definition
-// to one caller, only calls with that definition are denied.
+// Case T1. If a server lists another definition to one caller, only calls with that definition are denied.
 func TestCatalog_DefinitionListedToACallerIsRequiredForItsCalls(t *testing.T) {
 	t.Parallel()
 	l := newCatalogFixture(t, pinned(t))
@@ -246,8 +242,8 @@ func TestCatalog_DefinitionListedToACallerIsRequiredForItsCalls(t *testing.T) {
 	rpctest.WantStatus(t, err, codes.InvalidArgument, "LIST_INVALID")
 }
 
-// Case T1. TestReportTools_DuplicateNameInASessionsListStopsNoServer checks that if a session's list contains two tools
-// with the same name, the list is refused, and other sessions can still call the tool.
+// Case T1. If a session's list contains two tools with the same name, the list is refused. Other sessions can still
+// call the tool.
 func TestReportTools_DuplicateNameInASessionsListStopsNoServer(t *testing.T) {
 	t.Parallel()
 	l := newCatalogFixture(t, pinned(t))
@@ -258,8 +254,7 @@ func TestReportTools_DuplicateNameInASessionsListStopsNoServer(t *testing.T) {
 	l.wantDecision(allow, noCode, get)
 }
 
-// Case T1. TestReportTools_DuplicateNameInAWholeListStopsTheServer checks that a server is quarantined if its whole
-// list contains two tools with the same name.
+// Case T1. If a server's whole list contains two tools with the same name, the server is quarantined.
 func TestReportTools_DuplicateNameInAWholeListStopsTheServer(t *testing.T) {
 	t.Parallel()
 	l := newCatalogFixture(t, pinned(t))
@@ -405,8 +400,8 @@ func TestCatalog_InvalidRequestsAreRefused(t *testing.T) {
 
 func errorOf[T any](_ T, err error) error { return err }
 
-// Case X1. TestReportTools_SlowCallersDoNotDelayGateways checks that slow reports of one caller do not delay other
-// callers, and that slow reports of many callers do not delay gateways' own lists.
+// Case X1. Slow reports of one caller do not delay other callers. Slow reports of many callers do not delay gateways'
+// own lists.
 func TestReportTools_SlowCallersDoNotDelayGateways(t *testing.T) {
 	t.Parallel()
 	l := newCatalogFixture(t, pinned(t))

@@ -13,18 +13,18 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/classify"
 )
 
-// Bounds of a list of tools. They also apply to ReportTools.
+// Maximum sizes of a list of tools. They also apply to ReportTools.
 const (
-	// MaxTools is the largest number of tools in a list.
+	// MaxTools is the maximum number of tools in a list.
 	MaxTools = 10_000
-	// MaxList is the largest length of a list, in bytes.
+	// MaxList is the maximum length of a list, in bytes.
 	MaxList = 64 << 20
 )
 
 // ErrList means that the input is not a list of tools.
 var ErrList = errors.New("this is not a list of tools: give the response to `tools/list`, its result, or the array in its result")
 
-// ClassifiedTool is a tool of a list and its classification.
+// ClassifiedTool is a tool in a list, with its classification.
 type ClassifiedTool struct {
 	Name string
 	*policyv1.Classification

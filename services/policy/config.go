@@ -18,23 +18,23 @@ import (
 
 // Config configures the policy service.
 type Config struct {
-	// Paths are the files and folders with policy documents.
+	// Paths are the files and directories with policy documents.
 	Paths []string
-	// SessionCap limits the usage of a principal over all its sessions. It is a multiple of the limit per session, and at
-	// least 1.
+	// SessionCap limits the usage of a principal in all its sessions together. It is a multiple of the limit per
+	// session, and at least 1.
 	SessionCap int
 	// Tokens are the configured tokens, hashed.
 	Tokens []*identityv1.TokenRecord
-	// Decide is how long approvers have to decide. Execute is how long after the approval the call may be made. Both
-	// are positive, and apply to rules that set no time.
+	// Decide is the time that approvers have to decide. Execute is the time after the approval in which the call may
+	// run. Both are positive, and apply to rules that set no time.
 	Decide, Execute time.Duration
-	// Source is where the catalog is stored: `sqlite`, or the URL of a PostgreSQL database. Data is the data folder,
+	// Source is the store of the catalog: `sqlite`, or the URL of a PostgreSQL database. Data is the data directory,
 	// which contains the SQLite database.
 	Source, Data string
-	// Servers are the settings of the configured servers, by name. Tool definitions of other servers are pinned at
+	// Servers contains the settings of the configured servers, by name. Tool definitions of other servers are pinned at
 	// first use.
 	Servers map[string]catalog.Settings
-	// OwnerMayApprove reports whether the owner of an agent may decide about the agent's calls.
+	// OwnerMayApprove is true if the owner of an agent may approve the agent's calls.
 	OwnerMayApprove bool
 }
 
@@ -83,7 +83,6 @@ func tokenRecord(f *config.File, t config.Token, env config.Env) (*identityv1.To
 	return &identityv1.TokenRecord{Sha256: hash, Token: tokenOf(f, t)}, nil
 }
 
-// tokenOf returns a token of the configuration, with all its groups.
 func tokenOf(f *config.File, t config.Token) *identityv1.Token {
 	return &identityv1.Token{
 		Name: t.Name, Tenant: t.Tenant, Subject: t.Subject, Agent: t.Agent, Owner: t.Owner, Groups: f.GroupsOf(t),
@@ -114,7 +113,7 @@ func tokenHash(f *config.File, t config.Token, env config.Env) ([]byte, error) {
 	return hash[:], nil
 }
 
-// Validate returns an error that lists everything wrong with the configuration.
+// Validate returns an error that lists all problems of the configuration.
 func (c *Config) Validate() error {
 	var errs []error
 	if c.SessionCap < 1 {
@@ -129,7 +128,7 @@ func (c *Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// approvers returns the holders of the configured tokens. Tokens come from the configuration alone, so the list is
+// approvers returns the holders of the configured tokens. All tokens come from the configuration, so the list is
 // complete.
 func (c *Config) approvers() *engine.Approvers {
 	out := &engine.Approvers{OwnersMayApprove: c.OwnerMayApprove}

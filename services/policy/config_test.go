@@ -28,7 +28,8 @@ func digest(text string) []byte {
 	return hash[:]
 }
 
-// load loads a configuration with tokens in YAML. files are written to the folder of the configuration.
+// load loads a configuration with these tokens, which are YAML. It first writes files to the directory of the
+// configuration.
 func load(t *testing.T, tokens string, files map[string]string) *config.File {
 	t.Helper()
 	dir := t.TempDir()
@@ -45,7 +46,6 @@ func load(t *testing.T, tokens string, files map[string]string) *config.File {
 
 func noEnv(string) (string, bool) { return "", false }
 
-// env returns an environment with one variable.
 func env(name, value string) config.Env {
 	return func(variable string) (string, bool) { return value, variable == name }
 }

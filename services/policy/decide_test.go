@@ -19,14 +19,14 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/rpc/rpctest"
 )
 
-// ana returns the principal on whose behalf the gateway calls.
 func ana() *identityv1.Principal { return rpctest.Principal("default", "ana") }
 
 func rule(name string) *policyv1.RuleRef {
 	return &policyv1.RuleRef{Document: "starter", Rule: name}
 }
 
-// wantDecisions contains the expected decisions under [document], without the fields that differ between runs.
+// wantDecisions contains calls and the expected decisions under [document], without the fields that differ between
+// runs.
 var wantDecisions = []struct {
 	name   string
 	call   *policyv1.Call
@@ -324,8 +324,8 @@ func TestExplainCall_ListsEveryRuleWithItsChecks(t *testing.T) {
 	}
 }
 
-// Case X4. TestCheckServer_ReportsWhatACallerCouldDo checks that CheckServer reports whether a caller could call or
-// list anything on a server, and whether a tool is hidden from the caller.
+// Case X4. CheckServer reports whether a caller could call or list anything on a server, and whether a tool is hidden
+// from the caller.
 func TestCheckServer_ReportsWhatACallerCouldDo(t *testing.T) {
 	t.Parallel()
 	s := serve(t, options{})

@@ -17,15 +17,15 @@ import (
 )
 
 const (
-	// maxReadAge is how long ago the store may have been read when an epoch lease is granted. It applies only if other
-	// processes can change the store. maxPeerDelay is how long a lease from another process may remain valid after a
-	// change.
+	// maxReadAge is the maximum age of the last read of the store when an epoch lease is granted. It applies only if
+	// other processes can change the store. maxPeerDelay is the maximum time that a lease from another process may
+	// remain valid after a change.
 	maxReadAge   = 2 * pollInterval
 	maxPeerDelay = maxReadAge + epochlease.MaxDuration
 )
 
-// epoch returns a text that identifies a set. It is unique even across restarts of the service. Decisions with the same
-// epoch come from the same policies and the same catalog.
+// epoch returns a string that identifies a set. It is unique even across restarts of the service. Decisions with the
+// same epoch come from the same policies and the same catalog.
 func (s *Service) epoch(set *activeSet) string {
 	return s.boot + "-" + strconv.FormatUint(set.number, 36)
 }
@@ -94,13 +94,12 @@ func (s *Service) leaseResponse(ctx context.Context, to *epochlease.Holder, requ
 	return resp
 }
 
-// readRecently reports whether this process has recently read the changes of other processes.
 func (s *Service) readRecently() bool {
 	return s.cfg.Source == sqlstore.SQLite || s.catalogAge() < maxReadAge
 }
 
-// waitForOlderLeases waits until no gateway can use decisions that are older than set, including decisions that the
-// service made before its last restart. It returns an error only if ctx is cancelled.
+// waitForOlderLeases waits until no gateway can use a decision that is older than set. This includes decisions from
+// before the last restart of the service. It returns an error only if ctx is cancelled.
 func (s *Service) waitForOlderLeases(ctx context.Context, set *activeSet) error {
 	for {
 		until, freed := s.epochLeases.OlderUntil(set.number, time.Now())
@@ -113,7 +112,7 @@ func (s *Service) waitForOlderLeases(ctx context.Context, set *activeSet) error 
 	}
 }
 
-// waitForReplicas waits until no replica uses an older set, and until no lease lets gateways use older decisions.
+// waitForReplicas waits until no replica uses an older set, and until no lease allows a gateway to use older decisions.
 func (s *Service) waitForReplicas(ctx context.Context, set *activeSet) error {
 	var until time.Time
 	if s.cfg.Source != sqlstore.SQLite {
@@ -125,8 +124,8 @@ func (s *Service) waitForReplicas(ctx context.Context, set *activeSet) error {
 	return waitUntil(ctx, until, nil)
 }
 
-// waitUntil waits until the given time, or until sooner is closed or ctx is cancelled. It returns an error only if ctx
-// is cancelled.
+// waitUntil waits until a time, or until sooner is closed or ctx is cancelled. It returns an error only if ctx is
+// cancelled.
 func waitUntil(ctx context.Context, until time.Time, sooner <-chan struct{}) error {
 	timer := time.NewTimer(time.Until(until))
 	defer timer.Stop()

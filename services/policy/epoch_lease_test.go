@@ -12,7 +12,6 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/rpc/rpctest"
 )
 
-// leaseClient is the client of a gateway that requests epoch leases.
 type leaseClient struct {
 	t      *testing.T
 	stream policyv1.PolicyService_LeaseRevisionClient
@@ -31,7 +30,7 @@ func (l *catalogFixture) openLeases() *leaseClient {
 	return &leaseClient{t: t, stream: stream}
 }
 
-// request requests a lease, and acknowledges the response whose number is taken.
+// request requests a lease, and acknowledges the response with the number taken.
 func (l *leaseClient) request(taken uint64) {
 	l.t.Helper()
 	l.number++
@@ -49,7 +48,7 @@ func (l *leaseClient) receive() *policyv1.LeaseRevisionResponse {
 	return resp
 }
 
-// quarantine quarantines the server. The channel gets the result of the RPC.
+// quarantine quarantines the server. The returned channel receives the result of the RPC.
 func (l *catalogFixture) quarantine() <-chan error {
 	done := make(chan error, 1)
 	go func() {
@@ -91,8 +90,7 @@ func TestLeaseRevision_NamesTheEpochOfDecisions(t *testing.T) {
 	rpctest.WantStatus(t, err, codes.InvalidArgument, "LEASE_DISORDER")
 }
 
-// TestSetQuarantine_ReturnsWhenTheGatewayHasTakenTheChange checks that the RPC returns as soon as the gateway has
-// acknowledged the response that contains the change, but not earlier.
+// SetQuarantine returns when the gateway has acknowledged the response that contains the change, and not earlier.
 func TestSetQuarantine_ReturnsWhenTheGatewayHasTakenTheChange(t *testing.T) {
 	t.Parallel()
 	lib := newCatalogFixture(t, pinned(t))
@@ -123,8 +121,8 @@ func TestSetQuarantine_ReturnsWhenTheGatewayHasTakenTheChange(t *testing.T) {
 	}
 }
 
-// TestSetQuarantine_WaitsForLeasesWhenTheGatewayIsSilent checks that if a gateway stops sending requests, a change
-// waits until the gateway's lease ends. If the caller's deadline is earlier, the caller gets an error.
+// A gateway stops sending requests. A change then waits until the gateway's lease ends. If the caller's deadline is
+// earlier, the caller gets an error.
 func TestSetQuarantine_WaitsForLeasesWhenTheGatewayIsSilent(t *testing.T) {
 	t.Parallel()
 	lib := newCatalogFixture(t, pinned(t))
@@ -149,8 +147,7 @@ func TestSetQuarantine_WaitsForLeasesWhenTheGatewayIsSilent(t *testing.T) {
 	}
 }
 
-// TestSetQuarantine_WaitsForLeasesOfThePreviousProcessAfterAStart checks that after a start, a change waits as long as
-// a lease from the previous process can still be valid.
+// After a start, a change waits as long as a lease from the previous process may still be valid.
 func TestSetQuarantine_WaitsForLeasesOfThePreviousProcessAfterAStart(t *testing.T) {
 	t.Parallel()
 	opts := pinned(t)

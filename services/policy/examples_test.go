@@ -14,8 +14,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy"
 )
 
-// checkDocumentsLoad checks that the documents at paths load without findings. It fails if there are fewer documents
-// than least.
+// checkDocumentsLoad checks that the documents at paths load without findings, and that there are at least this number
+// of documents.
 func checkDocumentsLoad(t *testing.T, least int, paths ...string) {
 	t.Helper()
 	documents, err := policy.ReadDocuments(paths)
@@ -30,13 +30,11 @@ func checkDocumentsLoad(t *testing.T, least int, paths ...string) {
 	}
 }
 
-// TestExamples_Load checks that the example documents load together.
 func TestExamples_Load(t *testing.T) {
 	t.Parallel()
 	checkDocumentsLoad(t, 3, "../../examples/policies", "../sluice/internal/cli/starter.yaml")
 }
 
-// TestExamples_ClaudeFlowLoads checks that the example configuration and each folder of policies next to it load.
 func TestExamples_ClaudeFlowLoads(t *testing.T) {
 	t.Parallel()
 	const dir = "../../examples/claude-flow/"
@@ -55,8 +53,6 @@ func TestExamples_ClaudeFlowLoads(t *testing.T) {
 	}
 }
 
-// TestExamples_ComposeConfigurationLoads checks that the configuration for Compose loads, and that it has enough
-// approvers.
 func TestExamples_ComposeConfigurationLoads(t *testing.T) {
 	t.Parallel()
 	file, err := config.Load("../../deploy/config/sluice.yaml", func(string) (string, bool) { return "", false })
@@ -72,8 +68,8 @@ func TestExamples_ComposeConfigurationLoads(t *testing.T) {
 	}
 }
 
-// TestExamples_PoliciesForRealServersLoad checks that each policy for a real server loads, has an entry for every tool
-// of the server's list, and requires approval for each tool that is labelled destructive or financial.
+// Each policy for a real server loads, has an entry for every tool of the server's list, and requires approval for each
+// tool that is labelled destructive or financial.
 func TestExamples_PoliciesForRealServersLoad(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob("../../examples/policies/servers/*.yaml")
@@ -116,7 +112,6 @@ func TestExamples_PoliciesForRealServersLoad(t *testing.T) {
 	}
 }
 
-// severeTools returns the tools that are labelled destructive or financial.
 func severeTools(t *testing.T, labels string) map[string]bool {
 	t.Helper()
 	raw, err := os.ReadFile(labels)

@@ -21,7 +21,7 @@ import (
 
 var extensions = []string{".yaml", ".yml", ".json"}
 
-// compile parses and compiles documents. Warnings do not prevent the set from being used.
+// compile parses and compiles documents. Documents with warnings can still be used.
 func (c *Config) compile(documents []*policyv1.Document, people *engine.Approvers) (*engine.Set, strictyaml.Errors, error) {
 	files := make([]document.File, len(documents))
 	for i, d := range documents {
@@ -37,7 +37,8 @@ func (c *Config) compile(documents []*policyv1.Document, people *engine.Approver
 	return set, parsed.Warnings, err
 }
 
-// read returns the documents at paths. A path names a document, or a folder of documents. Subfolders are not read.
+// read returns the documents at paths. A path names a document, or a directory of documents. Subdirectories are not
+// read.
 func read(paths []string) ([]*policyv1.Document, error) {
 	var names []string
 	for _, path := range paths {
@@ -97,7 +98,8 @@ func Lint(documents []*policyv1.Document) []*policyv1.Finding {
 	return lint(baseConfig(new(config.Default())), documents, nil)
 }
 
-// LintFor checks documents that will be active together under a configuration. It resolves no secrets.
+// LintFor is like [Lint], but checks the documents under a configuration, and also checks who can approve calls. It
+// resolves no secrets.
 func LintFor(f *config.File, documents []*policyv1.Document) []*policyv1.Finding {
 	cfg := baseConfig(f)
 	for _, t := range f.Auth.Tokens {
@@ -142,8 +144,8 @@ func findingOf(p strictyaml.Problem) *policyv1.Finding {
 	return &policyv1.Finding{Path: p.File, Line: int32(p.Line), Column: int32(p.Column), Message: message, Suggestion: p.Suggestion}
 }
 
-// LintDocuments implements policyv1.PolicyServiceServer. Only operators of the installation, who may see all tokens,
-// get findings about who can approve.
+// LintDocuments implements policyv1.PolicyServiceServer. Findings about approvers are returned only to operators of the
+// installation, because only they may see all tokens.
 func (s *Service) LintDocuments(ctx context.Context, req *policyv1.LintDocumentsRequest) (*policyv1.LintDocumentsResponse, error) {
 	var people *engine.Approvers
 	if operatesInstallation(authn.CallerOf(ctx)) {

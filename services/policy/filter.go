@@ -13,8 +13,8 @@ type owner struct{ tenant, name string }
 
 func ownerOf(subject engine.Subject) owner { return owner{subject.Caller.Tenant, subject.Caller.Name} }
 
-// FilterTools implements policyv1.PolicyServiceServer. Filtering a list takes as long as decisions about thousands of
-// calls. The service therefore filters only a few lists at a time, and even fewer for the same principal.
+// FilterTools implements policyv1.PolicyServiceServer. Filtering a list takes as long as evaluating thousands of calls.
+// Therefore the service filters only a few lists at a time, and even fewer for the same principal.
 func (s *Service) FilterTools(ctx context.Context, req *policyv1.FilterToolsRequest) (*policyv1.FilterToolsResponse, error) {
 	set, subject, err := s.resolve(ctx, req.GetMinRevision(), req.GetSubject())
 	if err != nil {
@@ -28,7 +28,7 @@ func (s *Service) FilterTools(ctx context.Context, req *policyv1.FilterToolsRequ
 	return s.filter(ctx, set, subject, req)
 }
 
-// filter decides which tools of a list are visible. It stops when ctx is cancelled.
+// filter returns the visibility of each tool of a list. It stops when ctx is cancelled.
 func (s *Service) filter(ctx context.Context, set *activeSet, subject engine.Subject, req *policyv1.FilterToolsRequest) (*policyv1.FilterToolsResponse, error) {
 	resp := &policyv1.FilterToolsResponse{
 		PolicyRevision: set.Revision(),
@@ -61,7 +61,7 @@ func (s *Service) FilterNames(ctx context.Context, req *policyv1.FilterNamesRequ
 	if !known { // validation accepts no other method
 		return nil, fmt.Errorf("method %q has no names to filter", req.GetMethod())
 	}
-	if len(req.GetNames()) > 1 { // a decision about one name takes only as long as a decision about a call
+	if len(req.GetNames()) > 1 { // filtering one name takes no longer than evaluating a call
 		done, err := s.listSlots.Acquire(ctx, ownerOf(subject))
 		if err != nil {
 			return nil, err

@@ -22,7 +22,6 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/catalog"
 )
 
-// newTestService returns a service that allows one tool, and requires approval for another.
 func newTestService(t testing.TB) *Service {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "policy.yaml")
@@ -46,14 +45,12 @@ func newTestService(t testing.TB) *Service {
 	return s
 }
 
-// as returns a context in which the gateway calls on behalf of a principal.
 func as(ctx context.Context, name string) context.Context {
 	return authn.WithCaller(ctx, &authn.Caller{
 		Role: authv1.Role_ROLE_GATEWAY, Principal: &identityv1.Principal{Tenant: "default", Subject: name},
 	})
 }
 
-// longList returns a request with the largest number of tools.
 func longList() *policyv1.FilterToolsRequest {
 	req := &policyv1.FilterToolsRequest{Server: "demo"}
 	for i := range 10_000 {
@@ -62,8 +59,7 @@ func longList() *policyv1.FilterToolsRequest {
 	return req
 }
 
-// Case X1. TestDecideCall_DoesNotWaitForLists checks that when all slots for lists are in use, lists wait but decisions
-// about calls do not.
+// Case X1. When all slots for lists are in use, requests to filter a list wait, but calls are evaluated.
 func TestDecideCall_DoesNotWaitForLists(t *testing.T) {
 	t.Parallel()
 	s := newTestService(t)
@@ -85,8 +81,7 @@ func TestDecideCall_DoesNotWaitForLists(t *testing.T) {
 	})
 }
 
-// Case X1. TestDecideCall_DoesNotWaitForCallsWithConditions checks that when all slots for calls with conditions are in
-// use, such calls wait but other calls do not.
+// Case X1. When all slots for calls with conditions are in use, such calls wait, but other calls are evaluated.
 func TestDecideCall_DoesNotWaitForCallsWithConditions(t *testing.T) {
 	t.Parallel()
 	s := newTestService(t)
@@ -128,7 +123,7 @@ func takeAll(t *testing.T, turns *fairqueue.Queue[owner]) (done func()) {
 	}
 }
 
-// cancelledAfter is a context that is cancelled after Err was called a given number of times.
+// cancelledAfter is a context that is cancelled after this number of calls to Err.
 type cancelledAfter struct {
 	context.Context
 	left int
@@ -141,7 +136,7 @@ func (c *cancelledAfter) Err() error {
 	return nil
 }
 
-// Case X1. TestFilterTools_StopsWhenTheCallerIsGone checks that filtering a list stops when the context is cancelled.
+// Case X1. The filtering of a list stops when the context is cancelled.
 func TestFilterTools_StopsWhenTheCallerIsGone(t *testing.T) {
 	t.Parallel()
 	s := newTestService(t)
@@ -154,8 +149,8 @@ func TestFilterTools_StopsWhenTheCallerIsGone(t *testing.T) {
 	}
 }
 
-// BenchmarkDecideCall_WhileListsAreDecided measures decisions about calls of one principal. Meanwhile another principal
-// repeatedly sends a hundred concurrent requests, each to filter a list of 10,000 tools.
+// BenchmarkDecideCall_WhileListsAreDecided measures the evaluation of one principal's calls. Meanwhile another
+// principal repeatedly sends a hundred concurrent requests, each to filter a list of 10,000 tools.
 func BenchmarkDecideCall_WhileListsAreDecided(b *testing.B) {
 	s := newTestService(b)
 	ctx, cancel := context.WithCancel(b.Context())

@@ -19,7 +19,6 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/catalog"
 )
 
-// document is the policy document of most tests.
 const document = `version: 1
 name: starter
 server: demo
@@ -46,7 +45,6 @@ func write(t testing.TB, dir, name, text string) {
 	}
 }
 
-// folder returns a folder with one document.
 func folder(t testing.TB, text string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -54,14 +52,14 @@ func folder(t testing.TB, text string) string {
 	return dir
 }
 
-// options configures a service. With the zero value, the service uses [document].
+// options configures a service. The zero value selects [document].
 type options struct {
 	paths  []string
 	tokens []*identityv1.TokenRecord
 	log    io.Writer
-	// servers are the configured servers. If it is nil, the server of [document] is configured, without pinning.
+	// servers contains the configured servers. If it is nil, the server of [document] is configured, without pinning.
 	servers map[string]catalog.Settings
-	// data is the data folder. If it is empty, a new folder is used.
+	// data is the data directory. If it is empty, a new directory is used.
 	data string
 }
 
@@ -77,7 +75,7 @@ func records() []*identityv1.TokenRecord {
 	return all
 }
 
-// build returns a service without a server, and the service's tokens.
+// build returns a service that is not yet served, and the service's tokens.
 func build(t testing.TB, opts options) (*policy.Service, *authn.Tokens) {
 	t.Helper()
 	switch {
@@ -112,7 +110,6 @@ func build(t testing.TB, opts options) (*policy.Service, *authn.Tokens) {
 	return svc, tokens
 }
 
-// signer returns a signer whose signatures are not verified.
 func signer(t testing.TB) *signeddecision.Signer {
 	t.Helper()
 	s, _, err := signeddecision.NewLocalPair()
@@ -122,12 +119,10 @@ func signer(t testing.TB) *signeddecision.Signer {
 	return s
 }
 
-// serve serves a service as the policy role.
 func serve(t *testing.T, opts options) *rpctest.Server {
 	t.Helper()
 	svc, tokens := build(t, opts)
 	return rpctest.Serve(t, authv1.Role_ROLE_POLICY, svc, rpctest.Options{Tokens: tokens})
 }
 
-// call returns a call of a tool of the server demo.
 func call(tool string) *policyv1.Call { return &policyv1.Call{Server: "demo", Name: tool} }

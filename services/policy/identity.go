@@ -18,17 +18,17 @@ import (
 )
 
 const (
-	// heartbeatInterval is how often a watcher gets a message if nothing has changed. It is below the 500 ms that the
-	// contracts promise.
+	// heartbeatInterval is the interval at which a watcher gets a message if nothing has changed. It is below the 500
+	// ms that the contracts promise.
 	heartbeatInterval = 400 * time.Millisecond
-	// defaultPageSize is the page size if a request has none.
+	// defaultPageSize is the page size if the request sets no page size.
 	defaultPageSize = 100
 )
 
 var (
-	// errConfigured means that tokens can't be changed by an RPC.
 	errConfigured = errors.New("the tokens come from the configuration (auth.tokens): change them there")
-	// errUnknownToken means that the caller may see no token with the requested name.
+	// errUnknownToken means that the caller may not see a token with the requested name, or that there is no such
+	// token.
 	errUnknownToken = errors.New("there is no token of this name in your tenant")
 )
 
@@ -81,7 +81,6 @@ func (i *identity) visibleTokens(ctx context.Context) []*identityv1.Token {
 	return tokens
 }
 
-// operatesInstallation reports whether a caller is an operator of the installation.
 func operatesInstallation(caller *authn.Caller) bool {
 	return caller.Tenant() == homeTenant && caller.Person.GetRole() == authv1.TokenRole_TOKEN_ROLE_OPERATOR
 }

@@ -19,7 +19,6 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/rpc/rpctest"
 )
 
-// tokensOfTwoTenants returns the unsorted tokens of two tenants.
 func tokensOfTwoTenants() []*identityv1.TokenRecord {
 	return append(rpctest.Records(),
 		rpctest.Record("zoe", "acme", authv1.TokenRole_TOKEN_ROLE_AGENT),
@@ -187,7 +186,7 @@ func TestWatchTokens_SendsTokensThenHeartbeats(t *testing.T) {
 		var found registered
 		svc.Register(&found)
 		hearing := newWatchStream[identityv1.WatchTokensResponse](t.Context())
-		go func() { _ = found.server.WatchTokens(new(identityv1.WatchTokensRequest), hearing) }() // it returns when the test ends
+		go func() { _ = found.server.WatchTokens(new(identityv1.WatchTokensRequest), hearing) }() // ends with the test
 		synctest.Wait()
 		if got := hearing.messages(); len(got) != 1 || got[0].after != 0 {
 			t.Fatalf("at once it heard %v", got)

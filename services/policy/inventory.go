@@ -12,10 +12,10 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/store"
 )
 
-// UnknownNames returns a warning for each name in documents that matches no call: a server that is not in servers, a
-// tool that no server of its rule lists, or a name of the form `server__tool`, which only the endpoint /mcp uses.
-// servers maps each server to the names of its tools. If the names of a server's tools are nil, the tools are unknown,
-// and UnknownNames reports only names of the form `server__tool` for that server.
+// UnknownNames returns a warning for each name in documents that matches no call. Such a name is a server that is not
+// in servers, a tool that no server of its rule lists, or a name of the form `server__tool`, which only the endpoint
+// /mcp uses. servers maps each server to the names of its tools. If these names are nil, the tools of the server are
+// unknown, and UnknownNames reports only names of the form `server__tool` for it.
 func UnknownNames(documents []*policyv1.Document, servers map[string][]string) []*policyv1.Finding {
 	files := make([]document.File, len(documents))
 	for i, d := range documents {
@@ -31,7 +31,8 @@ func UnknownNames(documents []*policyv1.Document, servers map[string][]string) [
 }
 
 // ListedTools returns the names of the tools that each server listed when the mesh of this configuration last ran. It
-// reads the mesh's data folder. The result is empty if the catalog is in PostgreSQL, on another machine, or unreadable.
+// reads the mesh's data directory. The result is empty if the catalog is in PostgreSQL, on another machine, or
+// unreadable.
 func ListedTools(ctx context.Context, f *config.File, env config.Env) map[string][]string {
 	source, err := f.Stores.Policy.Resolve(f, env)
 	if err != nil || source != sqlstore.SQLite {

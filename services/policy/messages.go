@@ -37,8 +37,8 @@ func (s *Service) unpackCall(ctx context.Context, set *activeSet, c *policyv1.Ca
 	return call
 }
 
-// unpackSubject converts a principal and its chain. It returns [errNested] if a principal of the chain has a chain,
-// because the inner chain would not be checked.
+// unpackSubject converts a principal and its chain. It returns [errNested] if a principal in the chain has a chain of
+// its own, because the inner chain would not be checked.
 func unpackSubject(p *identityv1.Principal) (engine.Subject, error) {
 	s := engine.Subject{Caller: unpackPrincipal(p)}
 	for _, behind := range p.GetChain() {
@@ -151,7 +151,7 @@ func packExplanation(set *activeSet, e engine.Explanation, f *engine.Facts) *pol
 	return out
 }
 
-// withholdRules removes from an explanation the rules that did not match, and the patterns of the rules that did.
+// withholdRules removes from an explanation the rules that did not match, and the patterns of the rules that matched.
 // Otherwise people of other tenants could learn the installation's documents by asking about many calls.
 func withholdRules(e *policyv1.ExplainCallResponse) {
 	e.Rules = slices.DeleteFunc(e.GetRules(), func(r *policyv1.ConsideredRule) bool { return !r.GetMatched() })

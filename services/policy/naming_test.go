@@ -24,7 +24,6 @@ rules:
   - {name: not-for-contractors, match: {uri: "*", groups: [contractors]}, action: deny}
 `
 
-// serveNamedDocument serves a service with [namedDocument].
 func serveNamedDocument(t *testing.T) *rpctest.Server {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "named.yaml")
@@ -80,8 +79,8 @@ func TestFilterNames(t *testing.T) {
 	rpctest.WantStatus(t, err, codes.Unauthenticated, "PRINCIPAL_REQUIRED")
 }
 
-// TestCheckServer_ReportsWhetherNamesMatter checks that CheckServer considers only the rules for the caller, and that
-// it reports a method if a call of the method with at least one name could be allowed.
+// CheckServer considers only the rules for the caller. It reports a method if a call with at least one name could be
+// allowed.
 func TestCheckServer_ReportsWhetherNamesMatter(t *testing.T) {
 	t.Parallel()
 	gateway := policyv1.NewPolicyServiceClient(serveNamedDocument(t).Gateway())

@@ -1,5 +1,5 @@
 // Package policy serves sluice.policy.v1 and sluice.identity.v1: it stores the policy documents, the tool catalog and
-// the tokens, and decides calls.
+// the tokens, and evaluates calls.
 package policy
 
 import (
@@ -50,7 +50,7 @@ var (
 	errNested         = errors.New("a principal of a chain must not have a chain: put all principals into the caller's chain, nearest first")
 )
 
-// Deps are the objects that a [Service] uses. Every field is required.
+// Deps contains the dependencies of a [Service]. All fields are required.
 type Deps struct {
 	// Tokens receives the configured tokens.
 	Tokens *authn.Tokens
@@ -74,8 +74,8 @@ type Service struct {
 
 	active  atomic.Pointer[activeSet]
 	changes *signal
-	// epochLeases records for how long gateways may reuse cached decisions. boot is a random text that is different after
-	// each start. opened is when the store was opened.
+	// epochLeases records the periods in which gateways may reuse cached decisions. boot is a random string that is
+	// different after each start. opened is the time at which the store was opened.
 	epochLeases *epochlease.Register
 	boot        string
 	opened      time.Time
@@ -88,14 +88,14 @@ type Service struct {
 	inStore sync.Mutex
 	// lastRead is the time at which the last successful read of the store began. It is never nil after open.
 	lastRead atomic.Pointer[time.Time]
-	// listSlots limits how many lists of tools or names are processed at a time. Decisions about calls do not use these
-	// slots, so they never wait for lists.
+	// listSlots limits the number of lists of tools or names that are processed at a time. The evaluation of calls does
+	// not use these slots, so it never waits for lists.
 	listSlots *fairqueue.Queue[owner]
-	// callerReportSlots limits how many reports of tool lists are received at a time if the lists were requested by
-	// callers. gatewayReportSlots limits how many reports are received at a time if gateways requested the lists
-	// themselves. Gateways' reports therefore never wait for callers' reports.
+	// callerReportSlots limits the number of reports that are received at a time of tool lists that callers requested.
+	// gatewayReportSlots limits the number of reports that are received at a time of tool lists that gateways requested
+	// themselves. Therefore gateways' reports never wait for callers' reports.
 	callerReportSlots, gatewayReportSlots *fairqueue.Queue[owner]
-	// conditionSlots limits how many calls with conditions on their arguments are decided at a time.
+	// conditionSlots limits the number of calls with conditions on their arguments that are evaluated at a time.
 	conditionSlots *fairqueue.Queue[owner]
 }
 
@@ -105,21 +105,21 @@ type activeSet struct {
 	// number is unique. A set that is activated later has a greater number.
 	number uint64
 	// catalog is the tool catalog. revision identifies the documents and the catalog.
-	catalog  *catalogSnapshot
-	revision string
-	// documents are the documents that Set was compiled from.
+	catalog   *catalogSnapshot
+	revision  string
 	documents []*policyv1.Document
 	activated time.Time
-	// warnings are problems that do not prevent the active documents from loading. They are logged.
+	// warnings contains the problems that do not prevent the active documents from loading. They are logged.
 	warnings strictyaml.Errors
-	// rejected lists why newer documents did not load; empty if this set comes from the newest documents.
+	// rejected contains the reasons why newer documents did not load. It is empty if this set comes from the newest
+	// documents.
 	rejected []*policyv1.Finding
 }
 
-// Revision returns the hex SHA-256 that identifies the documents and the catalog.
+// Revision returns the SHA-256, in hexadecimal, that identifies the documents and the catalog.
 func (a *activeSet) Revision() string { return a.revision }
 
-// New loads the documents and tokens and returns a Service, which the caller closes. New returns an error if the
+// New loads the documents and tokens and returns a Service, which the caller must close. New returns an error if the
 // documents don't load. If changed documents don't load later, the service only logs the problem.
 func New(ctx context.Context, cfg Config, deps Deps) (*Service, error) {
 	if deps.Tokens == nil || deps.Signer == nil || deps.Log == nil {
@@ -154,7 +154,6 @@ func New(ctx context.Context, cfg Config, deps Deps) (*Service, error) {
 	return s, nil
 }
 
-// open opens the store and activates the set with the store's catalog.
 func (s *Service) open(ctx context.Context, set *activeSet) (err error) {
 	if err := s.openStore(ctx); err != nil {
 		return err
@@ -186,7 +185,7 @@ func (s *Service) Close() error {
 	return errors.Join(errs...)
 }
 
-// Run watches the documents, and the catalog changes that other processes make, until ctx is cancelled.
+// Run watches the documents, and the changes that other processes make to the catalog, until ctx is cancelled.
 func (s *Service) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return s.watch(ctx) })
@@ -268,8 +267,9 @@ func (s *Service) CheckServer(ctx context.Context, req *policyv1.CheckServerRequ
 	return resp, nil
 }
 
-// resolve returns the set that decides a request, and the subject of the request. The subject is the principal that a
-// service asserts, or the principal that an operator names. A service may not name a subject, and an operator must.
+// resolve returns the set that evaluates a request, and the subject of the request. The subject is the principal that a
+// service asserts, or the principal that an operator names. An operator must name a subject, and a service may not name
+// one.
 func (s *Service) resolve(ctx context.Context, minRevision string, named *identityv1.Principal) (*activeSet, engine.Subject, error) {
 	set := s.active.Load()
 	if set == nil {
@@ -279,8 +279,8 @@ func (s *Service) resolve(ctx context.Context, minRevision string, named *identi
 		return nil, engine.Subject{}, err
 	}
 	if minRevision != "" && !set.reaches(minRevision) {
-		// Another process may have stored the revision. The store is read twice, because the first read may be shared with
-		// another caller and may have begun before the revision was stored.
+		// Another process may have stored the revision. The store is read twice, because the first read may be shared
+		// with another caller and may have begun before the revision was stored.
 		for range 2 {
 			if s.cfg.Source == sqlstore.SQLite || set.reaches(minRevision) || s.catchUp(ctx) != nil {
 				break
@@ -308,13 +308,12 @@ func (s *Service) resolve(ctx context.Context, minRevision string, named *identi
 	return set, subject, err
 }
 
-// ofTenant reports whether a principal and all principals in its chain belong to a tenant.
 func ofTenant(p *identityv1.Principal, tenant string) bool {
 	foreign := func(p *identityv1.Principal) bool { return p.GetTenant() != tenant }
 	return !foreign(p) && !slices.ContainsFunc(p.GetChain(), foreign)
 }
 
-// toStatus converts an error of this service to one with a gRPC code and a reason. It returns other errors unchanged.
+// toStatus adds a gRPC code and a reason to an error of this service. It returns other errors unchanged.
 func toStatus(err error) error {
 	switch {
 	case errors.Is(err, errNoPolicy):

@@ -11,10 +11,10 @@ import (
 )
 
 const (
-	// rescanInterval is how often the documents are read. They are compared by content, so that an atomic rename and the
-	// links of a Kubernetes ConfigMap are noticed as well as a write in place.
+	// rescanInterval is the interval at which the documents are read. Documents are compared by content, so that every
+	// kind of change is detected: a write in place, an atomic rename, and changed links of a Kubernetes ConfigMap.
 	rescanInterval = 500 * time.Millisecond
-	// maxRejected is the largest number of findings about documents that do not load. It is limited because each
+	// maxRejected is the maximum number of findings about documents that do not load. It is limited because each
 	// watcher gets the findings with every heartbeat.
 	maxRejected = 100
 )
@@ -47,7 +47,7 @@ func (s *Service) watch(ctx context.Context) error {
 	}
 }
 
-// fingerprintOf returns the fingerprint of documents by path and text, and of the error from reading them.
+// fingerprintOf returns the fingerprint of documents by path and content, and of the error from reading them.
 func fingerprintOf(documents []*policyv1.Document, err error) fingerprint {
 	h := sha256.New()
 	for _, d := range documents {
@@ -92,7 +92,6 @@ func (s *Service) replace(ctx context.Context, documents []*policyv1.Document, e
 	s.changes.notify()
 }
 
-// warn logs the warnings about the active documents.
 func (s *Service) warn(ctx context.Context) {
 	for _, w := range s.active.Load().warnings {
 		s.deps.Log.WarnContext(ctx, "a policy may not do what its author meant", "warning", w.Error())

@@ -27,7 +27,7 @@ const (
 	invalidDocument = "version: 1\nname: p\ntools: {read: {action: alow}}\n"
 )
 
-// A reloadFixture is a service that watches a folder in a synctest bubble.
+// A reloadFixture is a service that watches a directory in a synctest bubble.
 type reloadFixture struct {
 	*testing.T
 	svc *policy.Service
@@ -35,7 +35,7 @@ type reloadFixture struct {
 	log *bytes.Buffer
 }
 
-// runReload runs test in a bubble, with a service that watches a folder. set writes the first documents.
+// runReload runs test in a bubble, with a service that watches a directory. set writes the first documents.
 func runReload(t *testing.T, set func(t *testing.T, dir string), test func(r *reloadFixture)) {
 	t.Helper()
 	dir := t.TempDir()
@@ -52,14 +52,12 @@ func runReload(t *testing.T, set func(t *testing.T, dir string), test func(r *re
 	})
 }
 
-// oneDocument returns a function that writes one document to a folder.
 func oneDocument(text string) func(*testing.T, string) {
 	return func(t *testing.T, dir string) { t.Helper(); write(t, dir, "policy.yaml", text) }
 }
 
 func (r *reloadFixture) write(name, text string) { r.Helper(); write(r.T, r.dir, name, text) }
 
-// must fails the test if err is not nil.
 func (r *reloadFixture) must(err error) {
 	r.Helper()
 	if err != nil {

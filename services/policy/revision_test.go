@@ -149,7 +149,7 @@ func TestWatchRevision_SendsTheRevisionThenHeartbeatsAndChanges(t *testing.T) {
 	t.Parallel()
 	runReload(t, oneDocument(allowDocument), func(r *reloadFixture) {
 		heard := newWatchStream[policyv1.WatchRevisionResponse](r.Context())
-		go func() { _ = r.svc.WatchRevision(new(policyv1.WatchRevisionRequest), heard) }() // it returns when the test ends
+		go func() { _ = r.svc.WatchRevision(new(policyv1.WatchRevisionRequest), heard) }() // ends with the test
 		synctest.Wait()
 		if got := heard.messages(); len(got) != 1 || got[0].after != 0 || got[0].message.GetRevision().GetId() != r.revision().GetRevision().GetId() {
 			r.Fatalf("the first message is %v", got)
@@ -187,7 +187,7 @@ func TestWatchRevision_OverAConnection(t *testing.T) {
 	s := rpctest.Serve(t, authv1.Role_ROLE_POLICY, svc, rpctest.Options{Tokens: tokens})
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	go func() { _ = svc.Run(ctx) }() // it returns when the test ends
+	go func() { _ = svc.Run(ctx) }() // Run returns when the test ends
 	gateway, err := policyv1.NewPolicyServiceClient(s.Gateway()).WatchRevision(ctx, new(policyv1.WatchRevisionRequest))
 	if err != nil {
 		t.Fatal(err)

@@ -12,26 +12,26 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/advice"
 )
 
-// Use is how often a tool was called.
+// Use contains statistics on the calls to a tool.
 type Use struct {
-	// Calls is the number of calls that were sent, and Callers the number of principals that made them.
+	// Calls is the number of calls that were sent, and Callers is the number of principals that sent them.
 	Calls, Callers int
-	// Busiest is the largest number of calls that one session made in a minute. The calls of the agents that belong to
-	// the session count too.
+	// Busiest is the maximum number of calls that one session sent in a minute. The calls of the agents that belong to
+	// the session count, too.
 	Busiest int
-	// Last is when the last call was sent.
+	// Last is the time at which the last call was sent.
 	Last time.Time
 }
 
-// Suggest returns a policy document for a server, made from the classifications of the server's tools. The document is
-// a draft that a person must read.
+// Suggest returns a policy document for a server, which it creates from the classifications of the server's tools. The
+// document is a draft that a person must read.
 //
 // Every tool has an entry, with a comment that quotes the most significant words of the tool's definition. All other
 // calls are denied. The document requires an approval for a tool with an uncertain class, for a tool with a critical
 // risk, and for a tool that writes with a high risk.
 //
-// If used is not nil, it contains the usage of the tools by name. Only tools that were called then get an entry, each
-// with a limit that allows the recorded usage. The entries of the other tools are commented out.
+// If used is not nil, it contains the usage of the tools by name. In that case, only tools that were called get an
+// entry, each with a limit that allows the recorded usage. The entries of the other tools are commented out.
 //
 // Suggest returns an error if a document can't name the server.
 func Suggest(server string, tools []ClassifiedTool, used map[string]Use) ([]byte, error) {
@@ -44,7 +44,6 @@ func Suggest(server string, tools []ClassifiedTool, used map[string]Use) ([]byte
 	return text, nil
 }
 
-// suggestion returns the text of a document for [Suggest].
 func suggestion(server string, tools []ClassifiedTool, used map[string]Use) []byte {
 	var out bytes.Buffer
 	fmt.Fprintf(&out, `# A first policy for the server %s, by what the definitions of its tools say.
@@ -84,8 +83,8 @@ default: deny
 	return out.Bytes()
 }
 
-// evidenceNote returns the text of a comment. It quotes the words of the definition that weighed most for the tool's
-// category.
+// evidenceNote returns the content of a comment, which quotes the words of the definition that had the highest weight
+// for the tool's category.
 func evidenceNote(t ClassifiedTool) string {
 	for _, e := range t.GetEvidence() {
 		if e.GetCategory() == t.GetCategory() {

@@ -11,8 +11,6 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy"
 )
 
-// TestSuggest_DocumentsForRealServersLoad checks that suggestions for real servers load and have an entry for each
-// tool.
 func TestSuggest_DocumentsForRealServersLoad(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob(filepath.Join("internal", "classify", "testdata", "*", "*.json"))
@@ -50,8 +48,7 @@ func suggested(t *testing.T, server string, tools []policy.ClassifiedTool) strin
 	return string(text)
 }
 
-// TestSuggest_RequiresApprovalWhenADefinitionIsDishonest checks that a tool requires approval if its definition
-// instructs the model or hides text.
+// If a tool's definition instructs the model or has hidden text, the tool requires approval.
 func TestSuggest_RequiresApprovalWhenADefinitionIsDishonest(t *testing.T) {
 	t.Parallel()
 	tools, err := policy.ClassifyList([]byte(`[
@@ -65,8 +62,7 @@ func TestSuggest_RequiresApprovalWhenADefinitionIsDishonest(t *testing.T) {
 	}
 }
 
-// TestSuggest_RequiresApprovalForAnEditOfHighRisk checks that a tool that edits with a high risk requires approval,
-// whichever verb its name contains.
+// A tool that edits with a high risk requires approval, whichever verb its name contains.
 func TestSuggest_RequiresApprovalForAnEditOfHighRisk(t *testing.T) {
 	t.Parallel()
 	list := `[
@@ -85,7 +81,7 @@ func TestSuggest_RequiresApprovalForAnEditOfHighRisk(t *testing.T) {
 	}
 }
 
-// TestSuggest_QuotesHostileNames checks that the names and texts that a server sends can't add rules to a document.
+// The strings that a server sends can't add rules to a document.
 func TestSuggest_QuotesHostileNames(t *testing.T) {
 	t.Parallel()
 	list := `[
@@ -127,8 +123,7 @@ func TestSuggest(t *testing.T) {
 	}
 }
 
-// TestSuggest_LimitsCalledToolsWhenUseIsKnown checks that if the usage is known, only called tools have entries, and
-// that their limits allow this usage.
+// If the usage is known, only called tools have entries, and their limits allow this usage.
 func TestSuggest_LimitsCalledToolsWhenUseIsKnown(t *testing.T) {
 	t.Parallel()
 	list := `[{"name":"get_note","description":"Get a note."},{"name":"add_note","description":"Add a note."},{"name":"run_note","description":"Run a note."},

@@ -27,10 +27,9 @@ rules:
   - {name: both, match: {tool: export, tenant: [acme, umbrella], principal: [bob, "mallory-of-umbrella"]}, action: allow}
 `
 
-// umbrellaWords are words in twoTenants that only people of the tenant "default" may read.
+// umbrellaWords lists words in twoTenants that only people of the tenant "default" may read.
 var umbrellaWords = []string{"umbrella", "acme-takeover"}
 
-// otherTenantTokens returns tokens of a tenant other than the installation's.
 func otherTenantTokens() []*identityv1.TokenRecord {
 	return []*identityv1.TokenRecord{
 		rpctest.Record("acme-operator", "acme", authv1.TokenRole_TOKEN_ROLE_OPERATOR),
@@ -46,7 +45,7 @@ func TestDocuments_AreWithheldFromPeopleOfAnotherTenant(t *testing.T) {
 		_, err := client.GetRevision(t.Context(), new(policyv1.GetRevisionRequest))
 		rpctest.WantStatus(t, err, codes.PermissionDenied, "TENANT_REFUSED")
 		_, err = client.GetRevision(t.Context(), &policyv1.GetRevisionRequest{Revision: strings.Repeat("0", 64)})
-		rpctest.WantStatus(t, err, codes.PermissionDenied, "TENANT_REFUSED") // the same as for a stored revision
+		rpctest.WantStatus(t, err, codes.PermissionDenied, "TENANT_REFUSED") // the same error as for a stored revision
 		stream, err := client.WatchRevision(t.Context(), new(policyv1.WatchRevisionRequest))
 		if err != nil {
 			t.Fatal(err)
@@ -114,7 +113,7 @@ func TestFindings_AreWithheldFromPeopleOfAnotherTenant(t *testing.T) {
 				ctx = authn.WithCaller(ctx, tt.caller)
 			}
 			heard := newWatchStream[policyv1.WatchRevisionResponse](ctx)
-			go func() { _ = r.svc.WatchRevision(new(policyv1.WatchRevisionRequest), heard) }() // it returns when the test ends
+			go func() { _ = r.svc.WatchRevision(new(policyv1.WatchRevisionRequest), heard) }() // ends with the test
 			synctest.Wait()
 			found := heard.messages()[0].message.GetRevision().GetRejected()
 			if len(found) != 1 {

@@ -18,7 +18,7 @@ import (
 )
 
 // activation returns the token with which a caller can require this revision or a later one. The token contains the
-// time of the activation, which grows with each activation, and the first 16 digits of the revision.
+// time of the activation, which increases with each activation, and the first 16 digits of the revision.
 func (a *activeSet) activation() string {
 	return strconv.FormatInt(a.activated.UnixNano(), 36) + "-" + a.short()
 }
@@ -26,8 +26,8 @@ func (a *activeSet) activation() string {
 // short returns the first 16 hexadecimal digits of the revision, which are enough to distinguish revisions.
 func (a *activeSet) short() string { return a.Revision()[:16] }
 
-// reaches reports whether the set has the revision that an activation token names, or was activated later. Replicas
-// activate the same revision at different times, so an equal revision suffices.
+// reaches reports whether the set has the revision in an activation token, or was activated later. Replicas activate
+// the same revision at different times, so an equal revision is sufficient.
 func (a *activeSet) reaches(activation string) bool {
 	when, short, ok := strings.Cut(activation, "-")
 	at, err := strconv.ParseInt(when, 36, 64)
@@ -49,8 +49,8 @@ func mayReadDocuments(caller *authn.Caller) bool {
 	return caller != nil && (caller.Tenant() == homeTenant || caller.Person == nil && caller.Principal == nil)
 }
 
-// describe returns the set as a message for a caller. Only operators of the installation get the suggestions of
-// findings, because suggestions name people of all tenants.
+// describe returns the set as a message for a caller. Suggestions in findings name people of all tenants, so only
+// operators of the installation get them.
 func (a *activeSet) describe(caller *authn.Caller) *policyv1.Revision {
 	out := &policyv1.Revision{
 		Id: a.Revision(), Activated: timestamppb.New(a.activated), Activation: a.activation(), Active: true, Rejected: a.rejected,
@@ -72,8 +72,8 @@ func (a *activeSet) describe(caller *authn.Caller) *policyv1.Revision {
 	return out
 }
 
-// GetRevision implements policyv1.PolicyServiceServer. It waits until no call is decided by an older revision any more,
-// and returns the active revision. Older revisions are not stored, because the documents come from files.
+// GetRevision implements policyv1.PolicyServiceServer. It waits until no call is evaluated by an older revision any
+// more, and returns the active revision. Older revisions are not stored, because the documents come from files.
 func (s *Service) GetRevision(ctx context.Context, req *policyv1.GetRevisionRequest) (*policyv1.GetRevisionResponse, error) {
 	caller := authn.CallerOf(ctx)
 	if !mayReadDocuments(caller) {
@@ -93,7 +93,7 @@ func (s *Service) GetRevision(ctx context.Context, req *policyv1.GetRevisionRequ
 }
 
 // WatchRevision implements policyv1.PolicyServiceServer. Services get a revision at once. People get it only when no
-// call is decided by an older revision any more.
+// call is evaluated by an older revision any more.
 func (s *Service) WatchRevision(_ *policyv1.WatchRevisionRequest, stream grpc.ServerStreamingServer[policyv1.WatchRevisionResponse]) error {
 	caller := authn.CallerOf(stream.Context())
 	tick := time.NewTicker(heartbeatInterval)
@@ -121,7 +121,7 @@ func (s *Service) WatchRevision(_ *policyv1.WatchRevisionRequest, stream grpc.Se
 	}
 }
 
-// signal notifies any number of waiters that something has changed. It is safe for concurrent use.
+// signal notifies any number of waiters of a change. It is safe for concurrent use.
 type signal struct {
 	mu sync.Mutex
 	ch chan struct{}

@@ -10,7 +10,7 @@ import (
 	"google.golang.org/grpc"
 )
 
-// maxSilence is the largest interval between messages that the contracts promise to watchers.
+// maxSilence is the maximum interval between messages that the contracts promise to watchers.
 const maxSilence = 500 * time.Millisecond
 
 // A watchStream is the server's side of a watcher's stream in a synctest bubble. It records the messages that are sent.
@@ -51,7 +51,6 @@ func (h *watchStream[M]) messages() []sentMessage[M] {
 	return slices.Clone(h.sent)
 }
 
-// wantHeartbeats checks that no interval between messages was longer than [maxSilence].
 func (h *watchStream[M]) wantHeartbeats(t *testing.T) {
 	t.Helper()
 	var last time.Duration

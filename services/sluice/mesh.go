@@ -1,5 +1,5 @@
-// Package sluice runs all roles of the mesh in one process. The roles use the same handlers, interceptors and statuses
-// as in separate processes. They are connected by pipes instead of a network.
+// Package sluice runs all roles of the mesh in one process. The roles use the same handlers, interceptors and status
+// codes as in separate processes. Pipes connect them instead of a network.
 package sluice
 
 import (
@@ -33,20 +33,19 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent"
 )
 
-// readyPoll is the interval of readiness checks during a start.
 const readyPoll = 10 * time.Millisecond
 
-// Options configure a mesh.
+// Options configures a mesh.
 type Options struct {
 	File *config.File
-	// Embedded names the servers of the configuration that this process serves itself. Their identity does not depend
-	// on their address, which may be different after a restart.
+	// Embedded lists the names of the servers in the configuration that this process serves itself. Their identity does
+	// not depend on their address, which may be different after a restart.
 	Embedded []string
-	// Env looks up environment variables, for secrets.
+	// Env returns the values of environment variables, for secrets.
 	Env     config.Env
 	Log     *slog.Logger
 	Version string
-	// Launcher starts this program as the launcher of stdio servers; see [gateway.Deps].
+	// Launcher starts this program as the launcher of stdio servers. See [gateway.Deps].
 	Launcher sandbox.Launcher
 }
 
@@ -56,17 +55,17 @@ type Mesh struct {
 	tel    *telemetry.Telemetry
 	server *rpc.Server
 	tokens *authn.Tokens
-	// services are the services of the roles, including the gateway. Each service comes after the services that it
+	// services contains the services of the roles, including the gateway. Each service comes after the services that it
 	// needs.
 	services []rpc.Service
 	gateway  *gateway.Service
 	grpc     net.Listener
-	// keys are the keys of the gRPC listener; nil without TLS.
+	// keys contains the keys of the gRPC listener. It is nil without TLS.
 	keys *pki.Source[pki.Keys]
 }
 
-// New builds the services of all roles. It opens the data folders and the listeners. [Mesh.Run] serves. The caller must
-// close the Mesh.
+// New builds the services of all roles. It opens the data directories and the listeners. [Mesh.Run] serves. The caller
+// must close the Mesh.
 func New(ctx context.Context, opts Options) (*Mesh, error) {
 	if opts.File == nil || opts.Env == nil || opts.Log == nil {
 		return nil, errors.New("sluice: configuration, environment and log are required")
@@ -155,14 +154,13 @@ func (m *Mesh) add(role authv1.Role, svc rpc.Service) error {
 	return m.server.Add(role, svc)
 }
 
-// conns returns the function with which a role connects to the other roles. It returns the same connection for all
+// conns returns the function that connects a role to the other roles. The function returns the same connection for all
 // roles.
 func (m *Mesh) conns(role authv1.Role) func(authv1.Role) (grpc.ClientConnInterface, error) {
 	one := sync.OnceValues(func() (grpc.ClientConnInterface, error) { return m.conn(role) })
 	return func(authv1.Role) (grpc.ClientConnInterface, error) { return one() }
 }
 
-// conn connects a role to the server that serves all roles.
 func (m *Mesh) conn(role authv1.Role) (grpc.ClientConnInterface, error) {
 	id, err := pki.Ephemeral(role)
 	if err != nil {
@@ -180,18 +178,18 @@ func (m *Mesh) conn(role authv1.Role) (grpc.ClientConnInterface, error) {
 // MCP returns the address of the MCP listener.
 func (m *Mesh) MCP() net.Addr { return m.gateway.Addr() }
 
-// Sandboxes returns what the kernel enforces for each stdio server, by the server's name.
+// Sandboxes returns the restrictions that the kernel enforces for each stdio server, by the server's name.
 func (m *Mesh) Sandboxes() map[string]sandbox.Report { return m.gateway.Sandboxes() }
 
-// InFlight returns how many requests wait for a response, by the server's name. It leaves out servers without a
+// InFlight returns the number of requests that wait for a response, by the server's name. It omits servers without a
 // request.
 func (m *Mesh) InFlight() map[string]int { return m.gateway.InFlight() }
 
 // GRPC returns the gRPC address of all services.
 func (m *Mesh) GRPC() net.Addr { return m.grpc.Addr() }
 
-// Run serves until ctx ends. Then it first stops the gateway, which waits for calls in flight, and then the other
-// roles, which these calls need.
+// Run serves until ctx ends. It then stops the gateway, which waits for calls in flight. After the gateway, it stops
+// the other roles, which these calls need.
 func (m *Mesh) Run(ctx context.Context) error {
 	inner, stop := context.WithCancel(context.WithoutCancel(ctx))
 	group, edge := errgroup.WithContext(ctx)
@@ -211,8 +209,8 @@ func (m *Mesh) Run(ctx context.Context) error {
 	return group.Wait()
 }
 
-// WaitReady waits until every role serves. If ctx ends first, WaitReady returns an error that says why roles are not
-// ready.
+// WaitReady waits until every role serves. If ctx ends first, WaitReady returns an error with the reasons why roles are
+// not ready.
 func (m *Mesh) WaitReady(ctx context.Context) error {
 	tick := time.NewTicker(readyPoll)
 	defer tick.Stop()

@@ -17,7 +17,6 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/config"
 )
 
-// newTestMesh returns a mesh of all roles that does not run.
 func newTestMesh(t *testing.T) *Mesh {
 	t.Helper()
 	f, dir := config.Default(), t.TempDir()
@@ -32,7 +31,6 @@ func newTestMesh(t *testing.T) *Mesh {
 	return m
 }
 
-// callLog records the calls of Run and Close, in their order.
 type callLog struct {
 	mu    sync.Mutex
 	lines []string

@@ -33,8 +33,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/ratelimit"
 )
 
-// The gateway changes no message after it has sent or received the message, so that neither a call that policy decided
-// on nor policy's decision changes later.
+// The gateway changes no message after it has sent or received the message. Otherwise a call that policy evaluated, or
+// the decision on it, could change later.
 func TestGateway_DoesNotChangeMessagesAfterSending(t *testing.T) {
 	t.Parallel()
 	up := rawmcp.Start(t, `[{"name":"safe","inputSchema":{}},{"name":"limited","inputSchema":{}},{"name":"danger","inputSchema":{}}]`)

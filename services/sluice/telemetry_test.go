@@ -15,7 +15,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/telemetry/telemetrytest"
 )
 
-// A mesh makes exactly the spans that docs/telemetry.md lists.
+// A mesh records exactly the spans that docs/telemetry.md lists.
 func TestTelemetry_SpansAreDocumented(t *testing.T) {
 	t.Parallel()
 	collector := stack.NewCollector(t)
@@ -36,7 +36,7 @@ func TestTelemetry_SpansAreDocumented(t *testing.T) {
 	}
 }
 
-// spanName returns a span's name as docs/telemetry.md writes it.
+// spanName returns a span's name in the form of docs/telemetry.md.
 func spanName(s stack.Span) string {
 	const agents = "sluice.wasmagent.v1.AgentService/"
 	switch method := s.Attributes["mcp.method.name"]; {
@@ -51,7 +51,6 @@ func spanName(s stack.Span) string {
 	}
 }
 
-// produceAllSpans runs a mesh that makes every kind of span.
 func produceAllSpans(t *testing.T, collector string) {
 	up := rawmcp.Start(t, `[{"name":"limited","inputSchema":{}},{"name":"pay","inputSchema":{}}]`)
 	s := stack.Start(t, stack.WriteConfig(t, stack.Options{
@@ -62,15 +61,15 @@ func produceAllSpans(t *testing.T, collector string) {
 	}))
 	agents := stack.Connect(t, s.MCP("agents"), stack.AgentToken)
 	for create, prompt := range map[string]string{
-		`{"manifest":{"tools":[{"server":"raw","tool":"other"}]}}`: "tool raw other", // this is denied
-		// This agent lists its tools, and asks a model.
+		`{"manifest":{"tools":[{"server":"raw","tool":"other"}]}}`: "tool raw other", // policy denies this call
+		// This agent lists its tools and asks a model.
 		`{"model":"script:lines","manifest":{"tools":[{"server":"raw","tool":"other"}],"models":[{"model":"script:lines"}]}}`: "say hello",
 	} {
 		_, made, _ := strings.Cut(agents.Call("wasm_agent_create", create).Text(t), `"id":"`)
 		id, _, _ := strings.Cut(made, `"`)
 		agents.Call("wasm_agent_prompt", fmt.Sprintf(`{"agentId":%q,"input":%q}`, id, prompt))
 	}
-	// This agent waits for an approval when it is terminated, and the approval is cancelled.
+	// This agent is terminated while it waits for an approval. The approval is cancelled.
 	_, made, _ := strings.Cut(agents.Call("wasm_agent_create", `{"manifest":{"tools":[{"server":"raw","tool":"pay"}]}}`).Text(t), `"id":"`)
 	waiting, _, _ := strings.Cut(made, `"`)
 	agents.Call("wasm_agent_prompt", fmt.Sprintf(`{"agentId":%q,"input":"tool raw pay"}`, waiting))
@@ -111,8 +110,8 @@ func digestOf(t *testing.T, people approvalv1.ApprovalServiceClient, list *appro
 	return shown.GetView().GetDigest()
 }
 
-// A mesh makes exactly the metrics that docs/telemetry.md lists, with their units, kinds, descriptions and attributes.
-// The document lists every value of an attribute.
+// A mesh records exactly the metrics that docs/telemetry.md lists, with their units, kinds, descriptions and
+// attributes. The document lists every value of an attribute.
 func TestTelemetry_MetricsAreDocumented(t *testing.T) {
 	t.Setenv("OTEL_METRIC_EXPORT_INTERVAL", "50")
 	collector := stack.NewCollector(t)
@@ -143,14 +142,13 @@ func TestTelemetry_MetricsAreDocumented(t *testing.T) {
 	}
 }
 
-// metricDescription is the description of a metric.
 type metricDescription struct {
 	Kind, Unit, Description string
 	Attributes              map[string]bool
 }
 
-// documentedValues returns the values that docs/telemetry.md lists, by attribute. They are the texts in backquotes, and
-// for sluice.decision.code also the codes of the contract.
+// documentedValues returns the values that docs/telemetry.md lists, by attribute. These are the strings in backquotes.
+// For sluice.decision.code, they include the codes of the contract.
 func documentedValues(t *testing.T) map[string]map[string]bool {
 	t.Helper()
 	out := make(map[string]map[string]bool)
@@ -171,7 +169,6 @@ func documentedValues(t *testing.T) map[string]map[string]bool {
 	return out
 }
 
-// produceAllMetrics runs a mesh that makes every metric of docs/telemetry.md.
 func produceAllMetrics(t *testing.T, collector *stack.Collector) {
 	up := rawmcp.Start(t, `[{"name":"pay","inputSchema":{}},{"name":"free","inputSchema":{}}]`)
 	s := stack.StartInProcess(t, stack.Options{

@@ -18,8 +18,7 @@ import (
 const (
 	// maxCacheBytes bounds the total size of cached agents that no call is using, in bytes.
 	maxCacheBytes = 256 << 20
-	// loadTimeout is the timeout for loading an agent.
-	loadTimeout = 30 * time.Second
+	loadTimeout   = 30 * time.Second
 )
 
 // agentCache caches agents in memory. It contains the agents that calls are using and the agents that calls used
@@ -36,7 +35,7 @@ type agentCache struct {
 	recentBytes int
 }
 
-// cachedAgent is an agent with its size in bytes when it was added.
+// cachedAgent is an agent with the size, in bytes, that touch last recorded.
 type cachedAgent struct {
 	*agent.Agent
 	size int
@@ -54,8 +53,8 @@ func (s *agentCache) lookup(id string) *agent.Agent {
 	return s.agents[id].Value()
 }
 
-// get returns the agent with this id. It loads the agent unless the cached agent is the stored version. It returns
-// errors from the store.
+// get returns the agent with this id. If the cached agent is missing or is not the stored version, get loads the agent.
+// It returns errors from the store.
 func (s *agentCache) get(ctx context.Context, id string) (*agent.Agent, error) {
 	if a := s.lookup(id); a != nil && !a.IsStale() {
 		current, err := s.isCurrent(ctx, a)
@@ -153,7 +152,6 @@ func (s *agentCache) remove(id string) {
 	delete(s.agents, id)
 }
 
-// withTurns returns the agents that have a turn running in this process.
 func (s *agentCache) withTurns() (out []*agent.Agent) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -39,9 +39,9 @@ type archiveKeys struct {
 	acceptedKeys []ed25519.PublicKey
 }
 
-// loadArchiveKeys loads the keys for archives. The file path contains this process's own key, and accepts contains the
-// public keys of other installations. Processes that share a store sign with the same key: the first process stores its
-// own key for all processes.
+// loadArchiveKeys loads the keys for archives. The file at path contains this process's own key, and accepts contains
+// the public keys of other installations. Processes that share a store sign with the same key: the first process stores
+// its own key for all of them.
 func loadArchiveKeys(ctx context.Context, db *store.Store, path string, accepts []ed25519.PublicKey) (archiveKeys, error) {
 	own, found, err := loadSigningKey(path, !db.IsShared)
 	if err != nil {
@@ -111,7 +111,6 @@ func (s *Service) exportArchive(ctx context.Context, a *agent.Agent, req *wasmag
 	return s.archivePart(ctx, key, req.GetOffset())
 }
 
-// archivePart returns the part of a stored archive that begins at an offset.
 func (s *Service) archivePart(ctx context.Context, key store.ArchiveKey, offset int32) (*wasmagentv1.ArchivePart, error) {
 	part, size, err := s.store.ArchivePart(ctx, key, int64(offset))
 	if err != nil {
@@ -140,8 +139,8 @@ func (s *Service) GetArchivePart(ctx context.Context, req *wasmagentv1.GetArchiv
 	return &wasmagentv1.GetArchivePartResponse{Archive: part}, nil
 }
 
-// lockArchiving waits until no other call writes or reads an archive. The limit of one call at a time bounds memory
-// usage.
+// lockArchiving waits until no other call writes or reads an archive. Only one call at a time may do so, which bounds
+// memory usage.
 func (s *Service) lockArchiving(ctx context.Context) error {
 	select {
 	case s.archiving <- struct{}{}:
@@ -211,7 +210,7 @@ func (s *Service) importArchive(ctx context.Context, text []byte, digest string)
 	}
 	requested := copiedManifest(caller, exported.GetCreator(), content.Agent.GetDetail().GetManifest())
 	if requested == content.Agent.GetDetail().GetManifest() {
-		requested = proto.CloneOf(requested) // the original is compared with the journal
+		requested = proto.CloneOf(requested) // the original is needed for the comparison with the journal
 		s.addDefaultModel(requested, guest, exported.GetConfig().GetModel())
 	}
 	manifest, limits, err := s.newManifest(ctx, caller, requested, "")

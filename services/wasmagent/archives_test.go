@@ -18,7 +18,6 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/rpc/rpctest"
 )
 
-// exportArchive returns an agent's archive, and the key that signed the archive.
 func (c client) exportArchive(id string) (text []byte, key ed25519.PublicKey) {
 	c.t.Helper()
 	digest, offset := "", int32(0)
@@ -50,7 +49,8 @@ func (c client) archivePart(id, digest string, offset int32) (*wasmagentv1.Archi
 	return resp.GetArchive(), err
 }
 
-// Checks that the parts of an archive are returned only to the person who exported the archive.
+// ana can read the parts of an archive that ana exported. ben can't read them, neither through ana's agent nor through
+// an agent of ben's own.
 func TestGetArchivePart_IsRefusedToOthers(t *testing.T) {
 	t.Parallel()
 	m := newTestService(t)
@@ -75,7 +75,7 @@ func TestGetArchivePart_IsRefusedToOthers(t *testing.T) {
 	}
 }
 
-// importArchive imports an archive in parts of this size.
+// importArchive imports an archive in parts of at most size bytes.
 func (c client) importArchive(text []byte, size int) (resp *wasmagentv1.ImportAgentResponse, err error) {
 	sum := sha256.Sum256(text)
 	for offset := 0; ; {
@@ -89,8 +89,8 @@ func (c client) importArchive(text []byte, size int) (resp *wasmagentv1.ImportAg
 	}
 }
 
-// Checks that an agent that another installation has imported behaves like the original: its next effects and their
-// fuel are the same.
+// An agent is imported by another installation. The copy and the original then return the same effects and use the same
+// fuel.
 func TestImportAgent_BehavesLikeOriginal(t *testing.T) {
 	t.Parallel()
 	here := newTestService(t).onBehalfOfUser(t, "ana")
@@ -148,7 +148,7 @@ func withoutStored(events []*wasmagentv1.Event) []*wasmagentv1.Event {
 	return slices.DeleteFunc(events, func(e *wasmagentv1.Event) bool { return e.GetKind() == wasmagentv1.EventKind_EVENT_KIND_STORED })
 }
 
-// Checks that no agent is created if an archive was modified, is incomplete, or is sent out of order.
+// An archive that was modified, is incomplete, or is sent out of order is refused, and no agent is created.
 func TestImportAgent_RefusesDamagedArchives(t *testing.T) {
 	t.Parallel()
 	c := newTestService(t).onBehalfOfUser(t, "ana")
@@ -189,7 +189,7 @@ func TestImportAgent_RefusesDamagedArchives(t *testing.T) {
 	rpctest.WantStatus(t, err, codes.NotFound, "ARCHIVE_UNKNOWN")
 }
 
-// The number of archives of one caller is limited, so that other callers can import archives.
+// ana has begun two imports and can't begin a third. ben can still begin an import.
 func TestImportAgent_IsBoundedPerCaller(t *testing.T) {
 	t.Parallel()
 	m := newTestService(t)

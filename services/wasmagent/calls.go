@@ -29,7 +29,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/store"
 )
 
-// maxCallTime is the timeout for one call, including the wait for an approval.
+// maxCallTime is the timeout for one call, including the time that the call waits for an approval.
 const maxCallTime = 30 * time.Minute
 
 // host implements [agent.Host].
@@ -162,7 +162,6 @@ func (s *Service) lineage(ctx context.Context, a *agent.Agent) ([]*agent.Agent, 
 	return out, nil
 }
 
-// callGateway makes a call through the gateway.
 func (h host) callGateway(ctx context.Context, progress func(string), req *gatewayv1.CallToolRequest) (*gatewayv1.ToolAnswer, error) {
 	stream, err := h.gateway.CallTool(ctx, req, grpc.WaitForReady(false)) // fail fast if the gateway is unavailable
 	if err != nil {
@@ -198,7 +197,6 @@ func notSentReason(err error) *abi.Error {
 	return nil
 }
 
-// toolResult converts the answer of a call to the result that the guest gets.
 func toolResult(answer *gatewayv1.ToolAnswer) agent.ToolResult {
 	d := answer.GetDecision()
 	if d.GetCode() != commonv1.Code_CODE_UNSPECIFIED {

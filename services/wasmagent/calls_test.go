@@ -23,7 +23,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/rpc/rpctest"
 )
 
-// answerOf returns the answer to a call that was made.
+// answerOf returns the gateway's answer to a call that policy allows.
 func answerOf(text string) *gatewayv1.ToolAnswer {
 	return &gatewayv1.ToolAnswer{
 		Decision:   &gatewayv1.DecisionInfo{Id: "d-1", Effect: policyv1.Effect_EFFECT_ALLOW},
@@ -31,7 +31,6 @@ func answerOf(text string) *gatewayv1.ToolAnswer {
 	}
 }
 
-// refusal returns the answer to a call that was refused.
 func refusal(code commonv1.Code, message string) *gatewayv1.ToolAnswer {
 	return &gatewayv1.ToolAnswer{
 		Decision: &gatewayv1.DecisionInfo{Id: "d-2", Effect: policyv1.Effect_EFFECT_DENY, Code: code, Message: message}, IsError: true,
@@ -46,7 +45,7 @@ func toolManifest(tools ...string) *wasmagentv1.Manifest {
 	return m
 }
 
-// recordedCalls records the calls that a gateway gets.
+// recordedCalls records the calls that a fake gateway receives, and their principals.
 type recordedCalls struct {
 	mu   sync.Mutex
 	by   []*identityv1.Principal
@@ -100,7 +99,7 @@ func TestCall_HasPrincipalOfAgent(t *testing.T) {
 	}
 }
 
-// A guest learns why policy denied a call. If the manifest has stop_on_denial, the denial stops the agent.
+// If policy denies a call, the guest gets the reason. If the manifest has stop_on_denial, the denial stops the agent.
 func TestCall_GuestGetsDenial(t *testing.T) {
 	t.Parallel()
 	m := newTestServiceWith(t, func(context.Context, *gatewayv1.CallToolRequest) (*gatewayv1.ToolAnswer, error) {
@@ -154,7 +153,7 @@ func TestCall_GuestGetsReasonOfFailure(t *testing.T) {
 	}
 }
 
-// A call that was made, or may have been made, is counted, even if it has no usable answer.
+// If a call ran or may have run, it is counted even if it has no usable answer.
 func TestCall_IsCountedWhenItMayHaveRun(t *testing.T) {
 	t.Parallel()
 	for name, answer := range map[string]*gatewayv1.ToolAnswer{
@@ -179,8 +178,8 @@ func TestCall_IsCountedWhenItMayHaveRun(t *testing.T) {
 	}
 }
 
-// Agents that wait for approvals do not hold slots, so that other agents can work. The waiting agents continue without
-// their callers.
+// More agents than there are slots wait for approvals. Another agent can still run a prompt. After the approvals, the
+// waiting agents continue without their callers.
 func TestApproval_WaitingAgentsHoldNoSlots(t *testing.T) {
 	t.Parallel()
 	decided := make(chan struct{})

@@ -12,15 +12,15 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/agent"
 )
 
-// ConcurrencyLimits bounds how many calls run at the same time, and how many wait. Each running call holds a slot. A
-// zero field means the default.
+// ConcurrencyLimits configures the maximum number of calls that run at the same time, and the maximum number of calls
+// that wait. Each running call holds a slot. A zero field means the default.
 type ConcurrencyLimits struct {
-	// Total is the number of slots. PerPerson is how many slots the calls of one person may hold.
+	// Total is the number of slots. PerPerson is the maximum number of slots for the calls of one person.
 	Total, PerPerson int
-	// MaxQueued is how many calls may wait for a slot, and MaxQueuedPerPerson is how many calls of one person may wait.
-	// Further calls are refused.
+	// MaxQueued is the maximum number of calls that wait for a slot, and MaxQueuedPerPerson is the maximum for one
+	// person. Further calls are refused.
 	MaxQueued, MaxQueuedPerPerson int
-	// MaxWait is how long a call may wait for a slot.
+	// MaxWait is the maximum time that a call waits for a slot.
 	MaxWait time.Duration
 }
 
@@ -48,7 +48,7 @@ func (p ConcurrencyLimits) validate(key string) error {
 	return nil
 }
 
-// errNoSlot means that no slot is free. The wrapping error says why.
+// errNoSlot means that no slot is free. The wrapping error contains the reason.
 var errNoSlot = errors.New("no slot is free")
 
 // A queue grants slots to callers in the order of their arrival. If a person holds the maximum number of slots, the
@@ -62,13 +62,12 @@ type queue struct {
 	waiting []*waiter
 }
 
-// personCounts contains the number of slots that a person holds, and the number of the person's waiting callers.
 type personCounts struct{ running, waiting int }
 
 type waiter struct {
 	person principal.Key
-	// hadSlot is true if the caller has released its slot during a turn and wants to continue the turn. These callers take
-	// precedence. The bounds of the queue do not apply to them, because each of them has already been admitted once.
+	// hadSlot is true if the caller has released its slot during a turn and wants to continue the turn. Such a caller
+	// takes precedence. The bounds of the queue do not apply to it, because it has already been admitted once.
 	hadSlot bool
 	ready   chan struct{}
 }

@@ -70,8 +70,8 @@ func TestQueue_GrantsSlotsInOrder(t *testing.T) {
 	})
 }
 
-// Callers beyond the bounds of the queue are refused at once. Callers that have waited too long are refused, too,
-// unless they have held a slot before. A caller that gives up makes room in the queue.
+// Callers beyond the bounds of the queue are refused at once. A caller that has waited too long is refused too, unless
+// it has held a slot before. If a waiting caller gives up, another caller can wait.
 func TestQueue_IsBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -124,7 +124,7 @@ func TestQueue_IsBounded(t *testing.T) {
 	})
 }
 
-// The reserved memory is bounded per person and in total. Releasing a reservation twice has no further effect.
+// Reservations of memory are bounded per person and in total. Releasing a reservation twice has no further effect.
 func TestMemoryBudget_IsBounded(t *testing.T) {
 	t.Parallel()
 	r := &memoryBudget{total: 10, perPerson: 6}

@@ -23,7 +23,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/models"
 )
 
-// slowGateway is a gateway that blocks calls until the test closes release.
+// slowGateway is a gateway that blocks each call until the test closes release.
 type slowGateway struct {
 	begun   chan string
 	release chan struct{}
@@ -52,7 +52,6 @@ func (g *slowGateway) answer(ctx context.Context, req *gatewayv1.CallToolRequest
 	}
 }
 
-// waitForCalls waits until n calls have begun.
 func (g *slowGateway) waitForCalls(t *testing.T, n int) {
 	t.Helper()
 	for i := range n {
@@ -64,7 +63,7 @@ func (g *slowGateway) waitForCalls(t *testing.T, n int) {
 	}
 }
 
-// newServiceWithLimits returns a service with this configuration, and a gateway that blocks the service's calls.
+// newServiceWithLimits returns a service with this configuration, and the gateway that blocks the service's calls.
 func newServiceWithLimits(t *testing.T, cfg wasmagent.Config) (testService, *slowGateway) {
 	t.Helper()
 	gateway := newSlowGateway()
@@ -78,13 +77,11 @@ func newServiceWithLimits(t *testing.T, cfg wasmagent.Config) (testService, *slo
 	return testService{rpctest.Serve(t, authv1.Role_ROLE_WASMAGENT, s, rpctest.Options{})}, gateway
 }
 
-// promptResult is the result of a prompt.
 type promptResult struct {
 	answer *wasmagentv1.PromptAgentResponse
 	err    error
 }
 
-// promptAsync prompts an agent without waiting for the result.
 func (c client) promptAsync(id, input string) <-chan promptResult {
 	out := make(chan promptResult, 1)
 	go func() {
@@ -94,8 +91,8 @@ func (c client) promptAsync(id, input string) <-chan promptResult {
 	return out
 }
 
-// A turn releases its slot while it waits for a tool. Therefore the calls of several turns can wait at the same time,
-// even with a single slot. Each call is made once, each turn gets its results, and the journals can be verified.
+// A turn releases its slot while it waits for a tool, so the calls of several turns can wait at the same time even if
+// there is only one slot. Each call is sent once, each turn gets its results, and the journals match.
 func TestTurns_ReleaseSlotsWhileCallsWait(t *testing.T) {
 	t.Parallel()
 	m, gateway := newServiceWithLimits(t, wasmagent.Config{Turns: wasmagent.ConcurrencyLimits{Total: 1}, YieldAfter: 20 * time.Millisecond})
@@ -138,8 +135,8 @@ func TestTurns_ReleaseSlotsWhileCallsWait(t *testing.T) {
 	}
 }
 
-// A turn also releases its slot while it sleeps. A turn without a slot can be cancelled and stopped. The call of a
-// stopped turn is not made again.
+// A turn releases its slot while it sleeps. A turn without a slot can be cancelled and stopped. The call of a stopped
+// turn is not repeated.
 func TestTurns_EndWithoutSlot(t *testing.T) {
 	t.Parallel()
 	m, gateway := newServiceWithLimits(t, wasmagent.Config{Turns: wasmagent.ConcurrencyLimits{Total: 1}, YieldAfter: 20 * time.Millisecond})
@@ -237,7 +234,7 @@ func TestTurns_WaitForSlots(t *testing.T) {
 	}
 }
 
-// Questions to models also wait for slots. A question that exceeds its timeout fails with an error that names the
+// Questions to models wait for slots, too. A question that exceeds its timeout fails with an error that names the
 // configuration key of the timeout.
 func TestQuestions_WaitForSlotsAndTimeOut(t *testing.T) {
 	t.Parallel()

@@ -17,12 +17,12 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent"
 )
 
-// countMade returns how many calls a script has made, according to its answer.
+// countMade returns the number of successful calls in the answer of a script.
 func countMade(answer *wasmagentv1.PromptAgentResponse) int {
 	return strings.Count(answer.GetResponse(), "done")
 }
 
-// Case X18. An agent and all of its copies share one budget of calls. Copies are forks, forks of forks, forks of
+// Case X18. An agent and all of its copies share one budget of calls. The copies are forks, forks of forks, forks of
 // snapshots, and imports of archives. The budget is not reset when the original agent ends.
 func TestCopies_ShareBudgetOfOriginal(t *testing.T) {
 	t.Parallel()
@@ -83,8 +83,8 @@ func TestCopies_ShareBudgetOfOriginal(t *testing.T) {
 	}
 }
 
-// The parts of one archive can be fetched from different replicas, and sent to different replicas. All replicas sign
-// with the same key.
+// A client fetches the parts of one archive from different replicas, and sends them to different replicas. All replicas
+// sign with the same key.
 func TestArchive_PartsAreSharedByReplicas(t *testing.T) {
 	t.Parallel()
 	database := sqlstoretest.Start(t).Database(t)
@@ -151,7 +151,7 @@ func TestArchive_PartsAreSharedByReplicas(t *testing.T) {
 		}
 		offset = int(resp.GetNextOffset())
 	}
-	// The maximum number of a person's archives applies to both replicas together.
+	// The maximum number of archives per person applies to both replicas together.
 	begin := func(c client, name string) error {
 		sum := sha256.Sum256([]byte(name))
 		_, err := c.ImportAgent(c.ctx, &wasmagentv1.ImportAgentRequest{ArchiveDigest: hex.EncodeToString(sum[:]), SizeBytes: 64 << 20, DataBase64: []byte(name)})

@@ -153,7 +153,7 @@ var errorStatuses = []struct {
 // retryUnavailable is the delay after which callers may retry an UNAVAILABLE call.
 const retryUnavailable = time.Second
 
-// toStatus converts an error to the status that the contract defines. Other errors are returned unchanged.
+// toStatus converts a known error to the status that the contract defines. It returns other errors unchanged.
 func toStatus(err error) error {
 	if err == nil {
 		return nil

@@ -22,7 +22,6 @@ func packEvent(t *testing.T, e *wasmstorev1.StoredEvent) []byte {
 	return append(sum[:], text...)
 }
 
-// event changes the stored form of an event.
 func (f *forger) event(id string, place int, change func(text []byte) []byte) {
 	f.t.Helper()
 	var text []byte
@@ -32,7 +31,6 @@ func (f *forger) event(id string, place int, change func(text []byte) []byte) {
 	f.exec("UPDATE events SET event = $3 WHERE id = $1 AND place = $2", id, place, change(text))
 }
 
-// journal returns all events of an agent.
 func (f *forger) journal(id string) (all []*wasmstorev1.StoredEvent) {
 	f.t.Helper()
 	rows, err := f.db.QueryContext(f.t.Context(), "SELECT event FROM events WHERE id = $1 ORDER BY place", id)
@@ -54,7 +52,6 @@ func (f *forger) journal(id string) (all []*wasmstorev1.StoredEvent) {
 	return all
 }
 
-// truncate removes the last n events of a journal, and updates the end of the journal in the record.
 func (f *forger) truncate(id string, n int) {
 	f.t.Helper()
 	all := f.journal(id)
@@ -66,7 +63,7 @@ func (f *forger) truncate(id string, n int) {
 	})
 }
 
-// makeOld converts an agent to the form of an earlier release, in which journals did not record the stored parts.
+// makeOld converts an agent to the form of an earlier release, whose journals did not record the stored parts.
 func (f *forger) makeOld(id string) {
 	f.t.Helper()
 	f.record(id, func(r *wasmstorev1.Record) {

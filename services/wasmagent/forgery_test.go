@@ -20,7 +20,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/rpc/rpctest"
 )
 
-// forger changes the store of a stopped service, like an attacker with access to the database and to the folder that
+// forger changes the store of a stopped service, like an attacker with access to the database and to the directory that
 // contains the states. It updates all digests except the hashes of the journal.
 type forger struct {
 	t    *testing.T
@@ -55,7 +55,6 @@ func (f *forger) exec(query string, args ...any) {
 	}
 }
 
-// record changes the record of an agent.
 func (f *forger) record(id string, change func(r *wasmstorev1.Record)) {
 	f.t.Helper()
 	var text []byte
@@ -97,7 +96,6 @@ func (f *forger) stateAt(id, key string, change func(s *wasmstorev1.State)) (dig
 	return hex.EncodeToString(sum[:]), int64(len(text))
 }
 
-// state changes the current state of an agent, and updates the state's digest in the record.
 func (f *forger) state(id string, change func(s *wasmstorev1.State)) {
 	f.t.Helper()
 	f.record(id, func(r *wasmstorev1.Record) {
@@ -108,8 +106,8 @@ func (f *forger) state(id string, change func(s *wasmstorev1.State)) {
 	})
 }
 
-// storeForgeries contains changes of a stored agent, and the part and the name that VerifyAgent must report for each
-// change. The changed agent was created by createForgeable, and has two files, two todos, a snapshot and two turns.
+// storeForgeries contains changes to a stored agent, and the part and the name that VerifyAgent must report for each
+// change. The agent was created by createForgeable, and has two files, two todos, a snapshot and two turns.
 var storeForgeries = map[string]struct {
 	part, name string
 	do         func(f *forger, id string)
@@ -210,7 +208,7 @@ var storeForgeries = map[string]struct {
 	}},
 }
 
-// createForgeable creates an agent that has all parts that forgeries change.
+// createForgeable creates an agent that has each part that a forgery changes.
 func createForgeable(c client) (id string) {
 	c.t.Helper()
 	manifest := toolManifest("t")
@@ -239,7 +237,8 @@ func (l *restartableService) forgeAgents(names []string, do func(f *forger, name
 	return ids
 }
 
-// checkTakesNothing checks that an agent refuses prompts, can't be exported as an archive, and shows the reason.
+// checkTakesNothing checks that an agent refuses prompts, can't be exported as an archive, and has failed with this
+// reason.
 func (c client) checkTakesNothing(name, id, reason string) {
 	c.t.Helper()
 	_, _, err := c.prompt(id, "say x")
@@ -305,7 +304,6 @@ func TestVerify_ReadsStoreWhileServiceRuns(t *testing.T) {
 	}
 }
 
-// journalDamages contains changes of a stored agent's journal.
 var journalDamages = map[string]func(f *forger, id string){
 	"a byte": func(f *forger, id string) {
 		f.event(id, 6, func(text []byte) []byte { text[len(text)-1] ^= 1; return text })
@@ -379,8 +377,9 @@ func TestForkAgent_StartsFromCoveredSnapshotWhenJournalIsDamaged(t *testing.T) {
 	rpctest.WantStatus(t, err, codes.DataLoss, "STATE_DIFFERS")
 }
 
-// Case X10. If an agent was created by a release whose journals did not record the stored parts, VerifyAgent reports it
-// as not covered. The agent still accepts prompts. After its next turn, changes of the store are detected.
+// Case X10. If an agent was created by a release whose journals did not record the stored parts, VerifyAgent reports
+// the agent as not covered. The agent still accepts prompts. After its next turn, VerifyAgent detects changes to the
+// store.
 func TestVerify_ReportsNotCoveredForOlderAgent(t *testing.T) {
 	t.Parallel()
 	l := newRestartableService(t, nil)

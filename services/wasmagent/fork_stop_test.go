@@ -20,7 +20,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/rpc/rpctest"
 )
 
-// A fork has separate files. Its manifest does not contain rights that only the creator of the original has.
+// A fork has its own files. Its manifest does not contain the rights that only the creator of the original has.
 func TestForkAgent_HasOwnFilesAndRights(t *testing.T) {
 	t.Parallel()
 	m := newTestService(t)
@@ -62,8 +62,8 @@ func TestForkAgent_HasOwnFilesAndRights(t *testing.T) {
 	}
 }
 
-// An agent that an operator has stopped is still stopped after a restart, whether it was waiting for an approval or
-// working.
+// An operator stops an agent that waits for an approval and an agent that is working. Both are still stopped after a
+// restart.
 func TestStopAgent_SurvivesRestart(t *testing.T) {
 	t.Parallel()
 	l := newRestartableService(t, func(ctx context.Context, _ *gatewayv1.CallToolRequest) (*gatewayv1.ToolAnswer, error) {
@@ -81,7 +81,7 @@ func TestStopAgent_SurvivesRestart(t *testing.T) {
 		t.Fatalf("the prompt does not wait for an approval: %v", answer)
 	}
 	for _, id := range []string{works, ends} {
-		go func() { _, _, _ = c.prompt(id, "sleep 5m") }() // it is cancelled
+		go func() { _, _, _ = c.prompt(id, "sleep 5m") }() // the restart cancels the prompt
 		eventually.Holds(t, "the agent works", func() bool { return c.state(id).GetInfo().GetState() == wasmagentv1.AgentState_AGENT_STATE_WAITING })
 	}
 	l.close()
@@ -89,7 +89,7 @@ func TestStopAgent_SurvivesRestart(t *testing.T) {
 	c = l.onBehalfOfUser(t, "ana")
 	eventually.Holds(t, "the agent waits for the approval again", func() bool { return c.state(parked).GetInfo().GetWaiting().GetApprovalId() == "a-1" })
 	for _, id := range []string{works, ends} {
-		go func() { _, _, _ = c.prompt(id, "sleep 5m") }() // it is cancelled
+		go func() { _, _, _ = c.prompt(id, "sleep 5m") }() // StopAgent or TerminateAgent cancels the prompt
 		eventually.Holds(t, "the agent works", func() bool { return c.state(id).GetInfo().GetState() == wasmagentv1.AgentState_AGENT_STATE_WAITING })
 	}
 	operator := l.withToken(t, "operator")
@@ -120,8 +120,7 @@ func TestStopAgent_SurvivesRestart(t *testing.T) {
 	}
 }
 
-// The pages of a list contain each agent in the selected states exactly once, whether or not the agent has a running
-// turn.
+// The pages of a list contain each agent in the selected states exactly once, even if some agents have running turns.
 func TestListAgents_PagesHaveAllAgentsInStates(t *testing.T) {
 	t.Parallel()
 	c := newTestService(t).onBehalfOfUser(t, "ana")
@@ -132,7 +131,7 @@ func TestListAgents_PagesHaveAllAgentsInStates(t *testing.T) {
 			want[id] = true
 			continue
 		}
-		go func() { _, _, _ = c.prompt(id, "sleep 5m") }() // it is cancelled
+		go func() { _, _, _ = c.prompt(id, "sleep 5m") }() // the end of the test cancels the prompt
 		eventually.Holds(t, "the agent works", func() bool { return c.state(id).GetInfo().GetState() == wasmagentv1.AgentState_AGENT_STATE_WAITING })
 	}
 	token, working := "", 0

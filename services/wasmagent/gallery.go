@@ -14,7 +14,6 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/gallery"
 )
 
-// maxSearchResults is the maximum number of templates that a search returns.
 const maxSearchResults = 100
 
 // galleryServer implements wasmagentv1.GalleryServiceServer.
@@ -157,7 +156,7 @@ func (g galleryServer) AddTemplate(ctx context.Context, req *wasmagentv1.AddTemp
 	}
 	resp := &wasmagentv1.AddTemplateResponse{Id: req.GetTemplate().GetId()}
 	added, err := templates.Get(actingPrincipal(ctx).GetTenant(), resp.GetId())
-	if err == nil { // after an error, another call has removed the template
+	if err == nil { // on an error, another call has already removed the template
 		resp.Quarantined = added.GetQuarantined()
 	}
 	return resp, nil
@@ -262,8 +261,8 @@ func (g galleryServer) GetTemplateConfig(ctx context.Context, _ *wasmagentv1.Get
 }
 
 // applyTemplate completes a request for a new agent from its template. A value in the request takes precedence over the
-// caller's setting for the template, which takes precedence over the template's own value. It also returns the
-// template's id.
+// caller's setting for the template, and the setting takes precedence over the template's own value. It also returns
+// the template's id.
 func (s *Service) applyTemplate(ctx context.Context, caller *identityv1.Principal, req *wasmagentv1.CreateAgentRequest) (*wasmagentv1.CreateAgentRequest, string, error) {
 	if req.Template == nil {
 		return req, "", nil
@@ -306,7 +305,7 @@ func (s *Service) applyTemplate(ctx context.Context, caller *identityv1.Principa
 // maxInstructionBytes is the maximum size of an agent's instructions, in bytes.
 const maxInstructionBytes = 64 << 10
 
-// withSkills appends the skills of a template to instructions and returns the text for the model.
+// withSkills returns the instructions with a description of each skill of a template.
 func withSkills(instructions string, skills []*wasmagentv1.TemplateSkill) (string, error) {
 	if len(skills) == 0 {
 		return instructions, nil
@@ -356,8 +355,7 @@ func (s *Service) ComposeAgent(ctx context.Context, req *wasmagentv1.ComposeAgen
 	}}, nil
 }
 
-// isDestructive reports whether a tool's name says that it removes or stops something. Tools whose names begin with
-// federation_ always count as destructive.
+// isDestructive reports whether a tool's name contains a word such as delete or shutdown, or begins with federation_.
 func isDestructive(tool string) bool {
 	tool = strings.ToLower(tool)
 	for _, word := range []string{"delete", "remove", "destroy", "purge", "shutdown", "terminate", "reset"} {

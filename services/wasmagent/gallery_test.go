@@ -10,7 +10,6 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/rpc/rpctest"
 )
 
-// gallery returns a client of the gallery service for the same caller.
 func (c client) gallery() wasmagentv1.GalleryServiceClient {
 	return wasmagentv1.NewGalleryServiceClient(c.conn)
 }
@@ -19,8 +18,8 @@ func customTemplate(id string) *wasmagentv1.Template {
 	return &wasmagentv1.Template{Id: id, Name: "Mine", Category: "custom", Prompts: []*wasmagentv1.TemplatePrompt{{Name: "p", SystemPrompt: "You are mine"}}}
 }
 
-// TestCreateAgent_FromTemplate checks that a new agent gets the values of its template. The caller's settings for the
-// template take precedence over these values, and values in the request take precedence over both.
+// A new agent gets the values of its template. The caller's settings for the template take precedence over these
+// values, and values in the request take precedence over both.
 func TestCreateAgent_FromTemplate(t *testing.T) {
 	t.Parallel()
 	m := newTestService(t)
@@ -105,8 +104,8 @@ func TestGallery_RefusesInvalidRequests(t *testing.T) {
 	}
 }
 
-// TestListTemplates_PagesHaveAllTemplates checks that the pages of a list contain all templates, even if there are more
-// templates than fit on a page, or if they exceed the maximum size of a response.
+// The pages of a list contain all templates, even if there are more templates than fit on a page, or if all templates
+// together exceed the maximum size of a response.
 func TestListTemplates_PagesHaveAllTemplates(t *testing.T) {
 	t.Parallel()
 	c := newTestService(t).onBehalfOfUser(t, "ana")
@@ -152,8 +151,8 @@ func TestListTemplates_PagesHaveAllTemplates(t *testing.T) {
 	}
 }
 
-// Added templates survive a restart. An imported template can be used for new agents only after an operator has
-// accepted it.
+// Added templates are kept across a restart. After an operator accepts an imported template, agents can be created from
+// it.
 func TestTemplates_SurviveRestartAndNeedAcceptance(t *testing.T) {
 	t.Parallel()
 	l := newRestartableService(t, nil)

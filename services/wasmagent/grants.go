@@ -44,7 +44,6 @@ func (s *Service) GrantRights(ctx context.Context, req *wasmagentv1.GrantRightsR
 	return &wasmagentv1.GrantRightsResponse{Grant: grant, Manifest: a.Rights().Union(time.Now())}, nil
 }
 
-// countConditions returns the number of conditions in a manifest.
 func countConditions(m *wasmagentv1.Manifest) (n int) {
 	for _, right := range m.GetTools() {
 		n += len(right.GetConditions())

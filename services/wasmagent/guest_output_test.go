@@ -21,7 +21,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/modules"
 )
 
-// listedGuest writes a module to a folder, and returns its entry for the configuration.
+// listedGuest writes a module to a directory, and returns its entry for the configuration.
 func listedGuest(t *testing.T, dir, name string, module []byte) modules.Listed {
 	t.Helper()
 	path := filepath.Join(dir, name+".wasm")
@@ -32,7 +32,7 @@ func listedGuest(t *testing.T, dir, name string, module []byte) modules.Listed {
 	return modules.Listed{Path: path, SHA256: hex.EncodeToString(sum[:])}
 }
 
-// newTestServiceOf returns a service that has these guests in addition to the shipped guests. Its gateway refuses all
+// newTestServiceOf returns a service with these guests in addition to the shipped guests. Its gateway refuses all
 // calls.
 func newTestServiceOf(t *testing.T, extra map[string][]byte) testService {
 	t.Helper()
@@ -52,7 +52,6 @@ func newTestServiceOf(t *testing.T, extra map[string][]byte) testService {
 	return testService{rpctest.Serve(t, authv1.Role_ROLE_WASMAGENT, s, rpctest.Options{})}
 }
 
-// output returns the guest's output that an agent's journal contains.
 func (c client) output(id string) (out []string) {
 	c.t.Helper()
 	for _, e := range c.events(id) {
@@ -63,7 +62,6 @@ func (c client) output(id string) (out []string) {
 	return out
 }
 
-// checkNoStack checks that a text contains no stack trace.
 func checkNoStack(t *testing.T, text string) {
 	t.Helper()
 	for _, part := range []string{"stack trace", "goroutine", ".go:", "recovered by", "0x"} {
@@ -73,7 +71,7 @@ func checkNoStack(t *testing.T, text string) {
 	}
 }
 
-// The journal records the output of a guest, including the text of a panic, up to a maximum size. VerifyAgent still
+// The journal records the output of a guest, including the message of a panic, up to a maximum size. VerifyAgent still
 // reports a match.
 func TestJournal_RecordsOutputOfGuest(t *testing.T) {
 	t.Parallel()

@@ -25,7 +25,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(guesttest.Main(m)) }
 
-// newService returns a service that uses a new folder. Its gateway refuses all calls.
+// newService returns a service with an empty data directory. Its gateway refuses all calls.
 func newService(t *testing.T) *wasmagent.Service {
 	t.Helper()
 	return newServiceWith(t, func(context.Context, *gatewayv1.CallToolRequest) (*gatewayv1.ToolAnswer, error) {
@@ -61,7 +61,7 @@ func openServiceAt(t *testing.T, cfg wasmagent.Config, gateway gatewayv1.Gateway
 	return s
 }
 
-// restartableService is a service that can be stopped and restarted with the same folder.
+// restartableService is a service that can be stopped and restarted with the same data directory.
 type restartableService struct {
 	t       *testing.T
 	cfg     wasmagent.Config
@@ -71,7 +71,6 @@ type restartableService struct {
 	testService
 }
 
-// newRestartableService returns a running service.
 func newRestartableService(t *testing.T, gateway gatewayFunc) *restartableService {
 	t.Helper()
 	return newRestartableServiceAt(t, fakeGateway{answer: gateway})
@@ -86,7 +85,6 @@ func newRestartableServiceAt(t *testing.T, gateway gatewayv1.GatewayServiceClien
 	return l
 }
 
-// start starts the service.
 func (l *restartableService) start() {
 	l.t.Helper()
 	l.service = openServiceAt(l.t, l.cfg, l.gateway)
@@ -112,10 +110,9 @@ func (l *restartableService) close() {
 	l.service = nil
 }
 
-// gatewayFunc answers the calls of a [fakeGateway].
 type gatewayFunc func(ctx context.Context, req *gatewayv1.CallToolRequest) (*gatewayv1.ToolAnswer, error)
 
-// fakeGateway is a gateway whose calls are answered by a function. Withdrawals of approvals always succeed.
+// fakeGateway answers calls with a function. Withdrawals of approvals always succeed.
 type fakeGateway struct {
 	gatewayv1.GatewayServiceClient
 
@@ -136,7 +133,6 @@ func (f fakeGateway) WithdrawApproval(context.Context, *gatewayv1.WithdrawApprov
 	return new(gatewayv1.WithdrawApprovalResponse), nil
 }
 
-// oneAnswer is a stream with one answer.
 type oneAnswer struct {
 	grpc.ClientStream
 
@@ -165,7 +161,6 @@ func newClient(ctx context.Context, t *testing.T, conn grpc.ClientConnInterface)
 	return client{wasmagentv1.NewAgentServiceClient(conn), conn, t, ctx}
 }
 
-// testService is a running service, with clients for its callers.
 type testService struct{ server *rpctest.Server }
 
 func newTestService(t *testing.T) testService {
@@ -178,19 +173,18 @@ func newTestServiceWith(t *testing.T, gateway gatewayFunc) testService {
 	return testService{rpctest.Serve(t, authv1.Role_ROLE_WASMAGENT, newServiceWith(t, gateway), rpctest.Options{})}
 }
 
-// onBehalfOf returns a client for a principal on whose behalf the gateway calls.
+// onBehalfOf returns a client whose calls the gateway makes on behalf of a principal.
 func (m testService) onBehalfOf(t *testing.T, p *identityv1.Principal) client {
 	t.Helper()
 	return newClient(authn.OnBehalfOf(t.Context(), p), t, m.server.Gateway())
 }
 
-// onBehalfOfUser returns a client for a principal with this subject, on whose behalf the gateway calls.
+// onBehalfOfUser returns a client whose calls the gateway makes on behalf of the principal with this subject.
 func (m testService) onBehalfOfUser(t *testing.T, subject string) client {
 	t.Helper()
 	return newClient(authn.OnBehalfOf(t.Context(), rpctest.Principal("default", subject)), t, m.server.Gateway())
 }
 
-// withToken returns a client that uses a token.
 func (m testService) withToken(t *testing.T, token string) client {
 	t.Helper()
 	return newClient(t.Context(), t, m.server.Person(t, token))
@@ -200,7 +194,6 @@ func (m testService) withToken(t *testing.T, token string) client {
 // compiled.
 const createTime = 2 * time.Minute
 
-// create creates an agent and returns its id.
 func (c client) create(req *wasmagentv1.CreateAgentRequest) string {
 	c.t.Helper()
 	ctx, cancel := context.WithTimeout(c.ctx, createTime)
@@ -212,7 +205,6 @@ func (c client) create(req *wasmagentv1.CreateAgentRequest) string {
 	return resp.GetAgent().GetId()
 }
 
-// prompt prompts an agent, and returns the progress messages and the answer.
 func (c client) prompt(id, input string) (progress []string, _ *wasmagentv1.PromptAgentResponse, _ error) {
 	c.t.Helper()
 	stream, err := c.PromptAgent(c.ctx, &wasmagentv1.PromptAgentRequest{AgentId: id, Input: input})

@@ -22,21 +22,20 @@ import (
 )
 
 const (
-	// maxPendingProgress is how many progress messages of a prompt may wait to be sent.
+	// maxPendingProgress is the maximum number of progress messages of a prompt that wait to be sent.
 	maxPendingProgress = 64
 
 	// defaultGuest and modelGuest are the guests of agents whose requests name no guest. An agent with a model gets
 	// modelGuest, and an agent without a model gets defaultGuest.
 	defaultGuest = "script"
 	modelGuest   = "agent"
-	// defaultMaxTurns is the maximum number of turns if the request sets none.
+	// defaultMaxTurns is the maximum number of turns if the request sets no maximum.
 	defaultMaxTurns = 50
 )
 
 var (
-	// defaultLimits contains the limits of an agent if the request sets none. A request can only lower them.
-	defaultLimits = agent.Limits{Memory: guestMemory, Fuel: 20_000_000_000, Effects: 1000, Deadline: 30 * time.Second}
-	// defaultFileRight is the file right of an agent without a manifest.
+	// defaultLimits contains the limits of an agent if the request sets no limits. A request can only lower them.
+	defaultLimits    = agent.Limits{Memory: guestMemory, Fuel: 20_000_000_000, Effects: 1000, Deadline: 30 * time.Second}
 	defaultFileRight = &wasmagentv1.FileRight{Bytes: 8 << 20, Count: 1000}
 )
 
@@ -50,7 +49,6 @@ func actingPrincipal(ctx context.Context) *identityv1.Principal {
 	return caller.Principal
 }
 
-// isOperator reports whether the principal is an operator of the installation.
 func isOperator(p *identityv1.Principal) bool {
 	return p.GetRole() == authv1.TokenRole_TOKEN_ROLE_OPERATOR
 }
@@ -88,7 +86,6 @@ func (s *Service) findAgent(ctx context.Context, id string) (*agent.Agent, error
 	return a, nil
 }
 
-// callerOf describes the caller for the journal of an agent.
 func callerOf(ctx context.Context) agent.Caller {
 	caller := actingPrincipal(ctx)
 	return agent.Caller{Context: ctx, Subject: caller.GetSubject(), IsOperator: isOperator(caller)}
@@ -145,7 +142,6 @@ func (s *Service) CreateAgent(ctx context.Context, req *wasmagentv1.CreateAgentR
 
 func newAgentID() string { return "agent-" + strings.ToLower(rand.Text()) }
 
-// limitsWithin returns the requested limits, each capped at the installation's default.
 func limitsWithin(l *wasmagentv1.Limits) agent.Limits {
 	out := defaultLimits
 	if l.GetMemoryMib() > 0 {
@@ -270,7 +266,7 @@ func (s *Service) PromptAgent(req *wasmagentv1.PromptAgentRequest, stream wasmag
 	})
 }
 
-// maxStaleRetries is how often a change is retried because another process has changed the agent.
+// maxStaleRetries is the maximum number of retries of a change if another process has changed the agent.
 const maxStaleRetries = 3
 
 // retryIfStale calls do with an agent. If do fails because another process has changed the agent, retryIfStale reloads
@@ -290,8 +286,8 @@ func (s *Service) retryIfStale(ctx context.Context, a *agent.Agent, do func(a *a
 	return a, toStatus(err)
 }
 
-// terminateDamaged terminates an agent whose journal or state is damaged. A damaged agent can't be changed in any other
-// way.
+// terminateDamaged terminates an agent whose journal or state is damaged. No other change to a damaged agent is
+// possible.
 func (s *Service) terminateDamaged(ctx context.Context, id string) (*wasmagentv1.Agent, error) {
 	row, err := s.store.Get(ctx, id)
 	if err != nil || !canSee(actingPrincipal(ctx), row.GetCreator()) {

@@ -16,7 +16,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/store"
 )
 
-// maxChain bounds the number of principals in the chain of a new agent, including its creator. Policy checks each
+// maxChain is the maximum number of principals in the chain of a new agent, including its creator. Policy checks each
 // principal in the chain for each call.
 const maxChain = 4
 
@@ -49,7 +49,7 @@ func (s *Service) newManifest(ctx context.Context, caller *identityv1.Principal,
 			return nil, limits, errChildNotAllowed
 		}
 		limits.Descendants[member.GetSubject()] = int(childRight.GetCount())
-		// Check this bound before compiling a module for the agent.
+		// Check this bound before the module is compiled.
 		if n, err := s.store.CountDescendants(ctx, member.GetTenant(), member.GetSubject()); err != nil || n >= int(childRight.GetCount()) {
 			return nil, limits, cmp.Or(err, errChildNotAllowed)
 		}
@@ -75,7 +75,6 @@ func checkOffered(requested *wasmagentv1.Manifest) error {
 	return nil
 }
 
-// isInChain reports whether subject is the subject of the caller or of a principal in the caller's chain.
 func isInChain(subject string, caller *identityv1.Principal) bool {
 	if caller.GetSubject() == subject {
 		return true

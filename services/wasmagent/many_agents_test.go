@@ -15,8 +15,8 @@ import (
 	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
 )
 
-// TestManyAgents_MeasureMemoryAndTime measures the memory of many agents. It also measures how long prompts take if the
-// agent must be loaded, and if it is in memory. Run the test with make many.
+// TestManyAgents_MeasureMemoryAndTime measures the memory of many agents. It also measures the duration of prompts if
+// the agent must be loaded, and if it is in memory. Run the test with make many.
 func TestManyAgents_MeasureMemoryAndTime(t *testing.T) {
 	many, err := strconv.Atoi(os.Getenv("SLUICE_MANY"))
 	if err != nil || many < 100 {
@@ -35,7 +35,7 @@ func TestManyAgents_MeasureMemoryAndTime(t *testing.T) {
 	t.Logf("%d agents were created and prompted once, in %s; %s", many, time.Since(begin).Round(time.Second), memory(t))
 	l.close()
 	l.start()
-	owner(0).mustPrompt(ids[0], "say x") // so that the module is compiled before the measurement
+	owner(0).mustPrompt(ids[0], "say x") // compiles the module before the measurement
 	t.Logf("after a restart: %s", memory(t))
 	picked := rand.Perm(many)[:many/10]
 	measure := func(what string, each []int) {
@@ -79,7 +79,6 @@ func quantiles(took []time.Duration) string {
 	return fmt.Sprintf("p50 %s, p99 %s", took[len(took)/2].Round(10*time.Microsecond), took[len(took)*99/100].Round(10*time.Microsecond))
 }
 
-// memory describes the memory of this process.
 func memory(t *testing.T) string {
 	t.Helper()
 	debug.FreeOSMemory()

@@ -31,9 +31,9 @@ func (l *restartableService) changeGuest(name string, module []byte) {
 	l.start()
 }
 
-// If the module of a guest changes, existing agents keep running the earlier module: they accept prompts, continue
-// waiting turns, and can be verified, forked, exported and imported. A migrated agent runs the new module and keeps its
-// files, todos and conversation.
+// The module of a guest changes. Existing agents keep running the earlier module: they accept prompts, continue waiting
+// turns, and can be verified, forked, exported and imported. A migrated agent runs the new module and keeps its files,
+// todos and conversation.
 func TestMigrate_AgentsKeepRunningWhenGuestChanges(t *testing.T) {
 	t.Parallel()
 	before := guesttest.Module(t, guesttest.Guests+"script")
@@ -135,7 +135,7 @@ func TestMigrate_ModelGetsConversation(t *testing.T) {
 	c.verifyMatches(id)
 }
 
-// A stored module does not run if its bytes were changed in the store.
+// The bytes of a stored module are changed in the store. A prompt to an agent that needs the module is refused.
 func TestPrompt_RefusesChangedStoredModule(t *testing.T) {
 	t.Parallel()
 	before := guesttest.Module(t, guesttest.Guests+"script")

@@ -18,7 +18,6 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent"
 )
 
-// question is a question that a model got.
 type question struct {
 	Model    string `json:"model"`
 	Messages []struct {
@@ -55,7 +54,6 @@ func (modelGateway) ListTools(context.Context, *gatewayv1.ListToolsRequest, ...g
 	return new(gatewayv1.ListToolsResponse), nil
 }
 
-// last returns the newest question.
 func (g *modelRecorder) last(t *testing.T) question {
 	t.Helper()
 	g.mu.Lock()
@@ -66,7 +64,6 @@ func (g *modelRecorder) last(t *testing.T) question {
 	return g.asked[len(g.asked)-1]
 }
 
-// newServiceWithModel returns a service that has a default model.
 func newServiceWithModel(t *testing.T, accepts ...ed25519.PublicKey) (testService, *modelRecorder) {
 	t.Helper()
 	gateway := new(modelRecorder)

@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/worker"
 )
 
-// ensureModule makes sure that an agent's module is compiled. The module is the guest's current module or an earlier
+// ensureModule makes sure that an agent's module is compiled. The module is the guest's current module, or an earlier
 // one from the store. Errors: modules.ErrUnknown if the guest is no longer shipped or listed in the configuration,
 // [errGuestChanged], [worker.ErrModuleRefused], or an error from the store.
 func (s *Service) ensureModule(ctx context.Context, guest, digest string) error {
@@ -59,7 +59,7 @@ func (s *Service) compileGuest(ctx context.Context, name string) (digest string,
 }
 
 // compileModule makes sure that a module is compiled. It compiles one module at a time, and calls read only if the
-// module has to be compiled.
+// module is not compiled yet.
 func (s *Service) compileModule(ctx context.Context, digest string, read func() ([]byte, error)) error {
 	select {
 	case s.compiling <- struct{}{}:
@@ -83,14 +83,13 @@ func (s *Service) compileModule(ctx context.Context, digest string, read func() 
 	return err
 }
 
-// ensureAgentModule makes sure that an agent's module is compiled. It returns the same errors as
-// [Service.ensureModule].
 func (s *Service) ensureAgentModule(ctx context.Context, a *agent.Agent) error {
 	return s.ensureModule(ctx, a.Guest, a.Proto().GetModuleDigest())
 }
 
-// isPermanentModuleError reports whether an error of [Service.ensureModule] is permanent, so that the module will never
-// run in this process. An unknown guest is not a permanent error, because the configuration may list the guest again.
+// isPermanentModuleError reports whether an error from [Service.ensureModule] is permanent, so that the module can
+// never run in this process. An unknown guest is not a permanent error, because the configuration may list the guest
+// again.
 func isPermanentModuleError(err error) bool {
 	return errors.Is(err, worker.ErrModuleRefused) || errors.Is(err, errGuestChanged)
 }

@@ -20,11 +20,11 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/rpc/rpctest"
 )
 
-// waitLimit is how long a test waits for a call of an agent before the test fails.
+// waitLimit is the maximum time that a test waits for a call of an agent.
 const waitLimit = 20 * time.Second
 
 // approvalGateway is a gateway that requires an approval for each call, and reports progress while a call waits. Use
-// newApprovalGateway to create one.
+// newApprovalGateway to create it.
 type approvalGateway struct {
 	gatewayv1.GatewayServiceClient
 
@@ -58,7 +58,6 @@ func (g *approvalGateway) WithdrawApproval(_ context.Context, req *gatewayv1.Wit
 	return new(gatewayv1.WithdrawApprovalResponse), nil
 }
 
-// checkWithdrawn checks that the approval is withdrawn with a reason.
 func (g *approvalGateway) checkWithdrawn(t *testing.T, reason string) {
 	t.Helper()
 	select {
@@ -71,7 +70,7 @@ func (g *approvalGateway) checkWithdrawn(t *testing.T, reason string) {
 	}
 }
 
-// checkNoneWithdrawn checks that no approval was withdrawn so far.
+// checkNoneWithdrawn checks that no approval has been withdrawn so far.
 func (g *approvalGateway) checkNoneWithdrawn(t *testing.T) {
 	t.Helper()
 	select {
@@ -101,7 +100,6 @@ func (g *approvalGateway) tick(t *testing.T) {
 	}
 }
 
-// decide answers the call of a waiting agent.
 func (g *approvalGateway) decide(t *testing.T, answer *gatewayv1.ToolAnswer) {
 	t.Helper()
 	select {
@@ -118,7 +116,6 @@ func (g *approvalGateway) runCount() int {
 	return g.runs
 }
 
-// heldCall is the stream of a call that waits for an approval.
 type heldCall struct {
 	grpc.ClientStream
 
@@ -146,7 +143,7 @@ func (c *heldCall) Recv() (*gatewayv1.CallToolResponse, error) {
 	}
 }
 
-// createParked creates an agent, and prompts it so that it waits for an approval.
+// createParked creates an agent and prompts it. The agent then waits for an approval.
 func (c client) createParked() (id string) {
 	c.t.Helper()
 	id = c.create(&wasmagentv1.CreateAgentRequest{Manifest: toolManifest("t")})
@@ -154,7 +151,6 @@ func (c client) createParked() (id string) {
 	return id
 }
 
-// promptUntilParked prompts an agent so that it waits for an approval.
 func (c client) promptUntilParked(id string) {
 	c.t.Helper()
 	answer := c.mustPrompt(id, "tool demo t\nsay after")
@@ -163,7 +159,7 @@ func (c client) promptUntilParked(id string) {
 	}
 }
 
-// waitForAnswer waits until the newest message of an agent has this text.
+// waitForAnswer waits until the newest message of an agent has this content.
 func (c client) waitForAnswer(id, want string) {
 	c.t.Helper()
 	eventually.Holds(c.t, "the agent has answered "+want, func() bool {
@@ -172,8 +168,8 @@ func (c client) waitForAnswer(id, want string) {
 	})
 }
 
-// Progress that the gateway reports after the prompt has returned does not end the turn. The turn continues when the
-// approval is decided.
+// Progress that the gateway reports after the prompt has returned does not end the turn. When the approval is granted
+// or denied, the turn continues.
 func TestParkedTurn_ContinuesWhenProgressArrivesAfterReturn(t *testing.T) {
 	t.Parallel()
 	gateway := newApprovalGateway()
@@ -194,7 +190,7 @@ func TestParkedTurn_ContinuesWhenProgressArrivesAfterReturn(t *testing.T) {
 	c.verifyMatches(id)
 	gateway.checkNoneWithdrawn(t)
 
-	// A second prompt of the same agent waits in the same way.
+	// A second prompt to the same agent waits in the same way.
 	c.promptUntilParked(id)
 	gateway.tick(t)
 	gateway.decide(t, refusal(commonv1.Code_CODE_APPROVAL_DENIED, "denied by ben"))
@@ -205,7 +201,6 @@ func TestParkedTurn_ContinuesWhenProgressArrivesAfterReturn(t *testing.T) {
 	gateway.checkNoneWithdrawn(t)
 }
 
-// After a restart, a turn that waits for an approval continues when the approval is decided.
 func TestParkedTurn_ContinuesWhenApprovedAfterRestart(t *testing.T) {
 	t.Parallel()
 	gateway := newApprovalGateway()
@@ -226,7 +221,6 @@ func TestParkedTurn_ContinuesWhenApprovedAfterRestart(t *testing.T) {
 	c.verifyMatches(id)
 }
 
-// A turn that waits for an approval continues after its caller has cancelled the prompt.
 func TestParkedTurn_ContinuesWhenPromptIsCancelled(t *testing.T) {
 	t.Parallel()
 	gateway := newApprovalGateway()
@@ -256,7 +250,7 @@ func TestParkedTurn_ContinuesWhenPromptIsCancelled(t *testing.T) {
 	gateway.checkNoneWithdrawn(t)
 }
 
-// If the turn ends while it waits for an approval, the approval is withdrawn with the reason.
+// An agent ends while its turn waits for an approval. The approval is withdrawn with the reason.
 func TestParkedTurn_ApprovalIsWithdrawnWhenAgentEnds(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -292,7 +286,7 @@ func TestParkedTurn_ApprovalIsWithdrawnWhenAgentEnds(t *testing.T) {
 	}
 }
 
-// If the creator of an agent ends while the agent waits for an approval, the call is refused, and the approval is
+// The creator of an agent ends while the agent waits for an approval. The call is refused, and the approval is
 // withdrawn.
 func TestParkedTurn_CallIsRefusedWhenCreatorEnds(t *testing.T) {
 	t.Parallel()
@@ -324,8 +318,8 @@ func TestParkedTurn_CallIsRefusedWhenCreatorEnds(t *testing.T) {
 	}
 }
 
-// If this program panics in a turn that waits for an approval, the agent fails: its state and its journal contain the
-// reason, and its approval is withdrawn. The agent can be resumed.
+// This program panics in a turn that waits for an approval. The agent fails: its state and its journal contain the
+// reason, and its approval is withdrawn. The agent can then be resumed.
 func TestParkedTurn_AgentFailsWhenProgramPanics(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"in the process that was prompted", "after a restart"} {

@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/store"
 )
 
-// PersonDay bounds the model usage of all agents of one person per day (UTC).
+// PersonDay limits the model usage of all agents of one person per day (UTC).
 type PersonDay struct {
 	// Cost is the maximum cost in US dollars. Empty means 10. Models without a price do not count.
 	Cost string
@@ -31,14 +31,13 @@ func (d PersonDay) limit() (dayLimit, error) {
 	return dayLimit{store.Amount{Tokens: cmp.Or(d.Tokens, 10_000_000), Nanos: nanos}}, nil
 }
 
-// errDayLimit means that a person has reached the daily bound. The wrapping error contains the current usage, the time
-// at which the usage is reset, and the configuration key of the bound.
+// errDayLimit means that a person has reached the daily limit. The wrapping error contains the current usage, the time
+// at which the usage is reset, and the configuration key of the limit.
 var errDayLimit = errors.New("the person's daily limit on models is used up")
 
-// dayNumber returns the number of days from 1970-01-01 UTC to now.
 func dayNumber(now time.Time) int64 { return now.Unix() / int64(24*time.Hour/time.Second) }
 
-// exceededError returns the error for a person whose usage has reached the bound.
+// exceededError returns the error for a person whose usage has reached the limit.
 func (b dayLimit) exceededError(person principal.Key, used store.Amount, day int64) error {
 	renews := time.Unix((day+1)*int64(24*time.Hour/time.Second), 0).UTC().Format(time.RFC3339)
 	output, key := fmt.Sprintf("%d tokens a day, and %d are used", b.Tokens, used.Tokens), "tokens"
@@ -49,7 +48,7 @@ func (b dayLimit) exceededError(person principal.Key, used store.Amount, day int
 		errDayLimit, person.Subject, output, renews, key)
 }
 
-// reserveDay counts the estimated maximum usage of a question, most, against the person's bound for today. settle
+// reserveDay counts the estimated maximum usage of a question, most, against the person's limit for today. settle
 // replaces this reservation with the actual usage. If the process ends before it calls settle, the reservation stays
 // counted.
 func (s *Service) reserveDay(ctx context.Context, person principal.Key, most models.Answer) (settle func(actual models.Answer), err error) {

@@ -20,14 +20,12 @@ import (
 )
 
 const (
-	// pageSize is the default number of elements per page.
 	pageSize = 100
-	// maxStateBytes and maxResponseBytes bound the size of responses, in bytes.
+	// maxStateBytes and maxResponseBytes bound the sizes of responses, in bytes.
 	maxStateBytes    = 1 << 20
 	maxResponseBytes = 3 << 20
 )
 
-// builtinTools lists the tools that every agent has.
 var builtinTools = []wasmagentv1.SandboxTool{
 	wasmagentv1.SandboxTool_SANDBOX_TOOL_READ_FILE, wasmagentv1.SandboxTool_SANDBOX_TOOL_WRITE_FILE, wasmagentv1.SandboxTool_SANDBOX_TOOL_EDIT_FILE,
 	wasmagentv1.SandboxTool_SANDBOX_TOOL_WRITE_TODOS, wasmagentv1.SandboxTool_SANDBOX_TOOL_LIST_FILES,
@@ -37,7 +35,7 @@ func progressMessage(n float64, text string) *mcpv1.Progress {
 	return &mcpv1.Progress{Progress: n, Message: text}
 }
 
-// pageOf returns the page of a list that begins at the offset in token, and the token of the next page.
+// pageOf returns the page of a list that begins at the offset in token, and the token for the next page.
 func pageOf[T any](all []T, token string, size int32) (part []T, next string, err error) {
 	from := 0
 	if token != "" {
@@ -57,8 +55,8 @@ func pageOf[T any](all []T, token string, size int32) (part []T, next string, er
 }
 
 // ListAgents implements wasmagentv1.AgentServiceServer. A page continues after the last agent of the previous page,
-// even if agents were created or ended between the two requests. An agent whose turn runs in this process is listed
-// with its current state.
+// even if agents were created or ended between the two requests. If an agent's turn runs in this process, the agent is
+// listed with its current state.
 func (s *Service) ListAgents(ctx context.Context, req *wasmagentv1.ListAgentsRequest) (*wasmagentv1.ListAgentsResponse, error) {
 	caller := actingPrincipal(ctx)
 	filter := store.Filter{Tenant: caller.GetTenant(), States: req.GetStates(), Limit: int(cmp.Or(req.GetPageSize(), pageSize)) + 1}
@@ -96,14 +94,13 @@ func (s *Service) ListAgents(ctx context.Context, req *wasmagentv1.ListAgentsReq
 	return resp, nil
 }
 
-// agentEntry is an agent and its position in the order of creation.
 type agentEntry struct {
 	*wasmagentv1.Agent
 	position int64
 }
 
-// agentEntries returns agents with their current states, the newest first. The result contains the agents of rows, and
-// the agents whose turns run in this process and whose current state is in states.
+// agentEntries returns agents with their current states, the newest first. It returns the agents of rows, and those
+// agents whose turns run in this process and whose current state is in states.
 func (s *Service) agentEntries(caller *identityv1.Principal, states []wasmagentv1.AgentState, before int64, rows []*store.Row) (out []agentEntry) {
 	running := make(map[string]agentEntry)
 	for _, a := range s.agents.withTurns() {
@@ -185,8 +182,8 @@ func (s *Service) GetState(ctx context.Context, req *wasmagentv1.GetStateRequest
 	}, nil
 }
 
-// prefixWithin returns the longest prefix of messages whose total size does not exceed most, in bytes. The prefix has
-// at least one message, even if that message is larger.
+// prefixWithin returns the longest prefix of messages with a total size of at most most bytes. The prefix has at least
+// one message, even if that message is larger.
 func prefixWithin[M proto.Message](messages []M, most int) []M {
 	bytes := 0
 	for i, m := range messages {

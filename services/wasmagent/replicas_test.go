@@ -19,7 +19,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent"
 )
 
-// paymentGateway is a gateway that counts calls by their arguments, and records which approvals were used. When
+// paymentGateway is a gateway that counts calls by their arguments, and records the approvals that were used. When
 // approved is closed, all approvals are granted.
 type paymentGateway struct {
 	mu       sync.Mutex
@@ -28,7 +28,8 @@ type paymentGateway struct {
 	approved chan struct{}
 }
 
-// answer makes a call at once. A call of the tool pay waits for its approval, and is made once for each approval.
+// answer runs a call at once, unless it is a call to the tool pay. Such a call waits for its approval, and runs once
+// for each approval.
 func (e *paymentGateway) answer(ctx context.Context, req *gatewayv1.CallToolRequest) (*gatewayv1.ToolAnswer, error) {
 	key := req.GetTool() + " " + req.GetArgumentsJson()
 	if req.GetTool() != "pay" {
@@ -56,9 +57,9 @@ func (e *paymentGateway) answer(ctx context.Context, req *gatewayv1.CallToolRequ
 	return answerOf("paid"), nil
 }
 
-// Two replicas share their agents, and one replica loses its connection to the database under load. No call is made
-// twice, acknowledged answers are stored, and all agents continue in the other replica, including an agent that waits
-// for an approval.
+// Two replicas share their agents. One replica loses its connection to the database under load. No call runs twice,
+// acknowledged answers are stored, and all agents continue in the other replica, including an agent that waits for an
+// approval.
 func TestReplicas_AgentsContinueWhenReplicaIsLost(t *testing.T) {
 	t.Parallel()
 	server := sqlstoretest.Start(t)
@@ -75,7 +76,7 @@ func TestReplicas_AgentsContinueWhenReplicaIsLost(t *testing.T) {
 	t.Cleanup(stays.close)
 	one, two := lost.onBehalfOfUser(t, "ana"), stays.onBehalfOfUser(t, "ana")
 
-	// Changes of agents by one replica are visible in the other replica at once.
+	// If one replica changes an agent, the other replica has the change at once.
 	const agents = 6
 	var ids []string
 	for i := range agents {
@@ -99,7 +100,7 @@ func TestReplicas_AgentsContinueWhenReplicaIsLost(t *testing.T) {
 		t.Errorf("the replica with the turn shows that it waits for %v, and the other replica %v", here, there)
 	}
 
-	// Changes of templates by one replica are visible in the other replica at once.
+	// If one replica changes templates, the other replica has the change at once.
 	if _, err := one.gallery().AddTemplate(one.ctx, &wasmagentv1.AddTemplateRequest{Template: &wasmagentv1.Template{
 		Id: "shared", Name: "Shared", Category: "custom", Prompts: []*wasmagentv1.TemplatePrompt{{Name: "p", SystemPrompt: "Be shared."}},
 	}}); err != nil {

@@ -30,7 +30,6 @@ func (c client) verify(id string) *wasmagentv1.VerifyAgentResponse {
 	return resp
 }
 
-// verifyMatches verifies an agent, and checks that its journal matches.
 func (c client) verifyMatches(id string) *wasmagentv1.VerifyAgentResponse {
 	c.t.Helper()
 	resp := c.verify(id)
@@ -56,7 +55,6 @@ func (c client) events(id string) (all []*wasmagentv1.Event) {
 	}
 }
 
-// eventWords formats events as a list of words.
 func eventWords(all []*wasmagentv1.Event) string {
 	var out []string
 	for _, e := range all {
@@ -169,7 +167,6 @@ func TestVerify_MatchesAfterUndoAndFork(t *testing.T) {
 	rpctest.WantStatus(t, err, codes.NotFound, "SNAPSHOT_UNKNOWN")
 }
 
-// A restart does not change the agents.
 func TestAgents_SurviveRestart(t *testing.T) {
 	t.Parallel()
 	l := newRestartableService(t, nil)
@@ -208,7 +205,6 @@ func TestAgents_SurviveRestart(t *testing.T) {
 	}
 }
 
-// VerifyAgent detects changed, removed, replaced and missing events.
 func TestVerify_FindsDamagedJournal(t *testing.T) {
 	t.Parallel()
 	l := newRestartableService(t, nil)
@@ -243,8 +239,8 @@ func TestVerify_FindsDamagedJournal(t *testing.T) {
 	}
 }
 
-// A turn that waits for an approval survives restarts. When the approval is granted, the approved call is made once,
-// and the turn continues.
+// A turn that waits for an approval survives restarts. When the approval is granted, the approved call runs once, and
+// the turn continues.
 func TestParkedTurn_SurvivesRestarts(t *testing.T) {
 	t.Parallel()
 	decided, made := make(chan struct{}), 0
@@ -345,7 +341,7 @@ func TestGrantRights_ExpireAndAreWithdrawn(t *testing.T) {
 	c.verifyMatches(id)
 }
 
-// ListEvents with a wait returns as soon as there are further events, or when the wait ends.
+// ListEvents with a wait time returns when there are further events, or when the wait time ends.
 func TestListEvents_WaitsForEvents(t *testing.T) {
 	t.Parallel()
 	c := newTestService(t).onBehalfOfUser(t, "ana")

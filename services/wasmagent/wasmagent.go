@@ -1,5 +1,5 @@
-// Package wasmagent serves sluice.wasmagent.v1: agents in WebAssembly sandboxes. An agent computes and asks for
-// effects; the service carries out or refuses each effect.
+// Package wasmagent serves sluice.wasmagent.v1: agents in WebAssembly sandboxes. An agent computes and requests
+// effects. The service carries out or refuses each effect.
 package wasmagent
 
 import (
@@ -29,28 +29,27 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/worker"
 )
 
-// WorkerMain runs the worker and never returns if the program was started as a worker. Otherwise it returns at once.
-// The main function of each program that contains this service must call WorkerMain first.
+// WorkerMain returns at once, unless the program was started as a worker. In that case, WorkerMain runs the worker and
+// never returns. The main function of each program that contains this service must call WorkerMain first.
 func WorkerMain() { worker.Main() }
 
 const (
-	// maxAgents bounds the number of agents in total, and maxAgentsPerPerson the number of agents that one principal
-	// created. Both counts include ended agents that can still be resumed.
+	// maxAgents is the maximum number of agents in total, and maxAgentsPerPerson is the maximum number of one person's
+	// agents. Both counts include ended agents that can still be resumed.
 	maxAgents          = 10_000
 	maxAgentsPerPerson = 1000
-	// maxStoredBytes bounds the stored size of all agents, and maxStoredBytesPerPerson the stored size of one person's
-	// agents, both in bytes. The sizes include files, conversations, snapshots and journals.
+	// maxStoredBytes is the maximum stored size of all agents, and maxStoredBytesPerPerson is the maximum stored size
+	// of one person's agents. Both are in bytes. The sizes include files, conversations, snapshots and journals.
 	maxStoredBytes          = 16 << 30
 	maxStoredBytesPerPerson = 2 << 30
-	// sweepInterval is the interval at which expired records are removed.
-	sweepInterval = time.Minute
+	sweepInterval           = time.Minute
 	// renewInterval is the interval at which this process renews its leases on turns.
 	renewInterval = store.Lease / 3
-	// maxSnapshotBytes bounds the total size of the snapshots of guests that have released their slots while they wait for
-	// calls. maxSnapshotBytesPerPerson bounds the snapshots of one person's guests. Both are in bytes.
+	// maxSnapshotBytes is the maximum total size of the snapshots of guests that have released their slots while they
+	// wait for calls. maxSnapshotBytesPerPerson is the maximum for one person's guests. Both are in bytes.
 	maxSnapshotBytes          = 256 << 20
 	maxSnapshotBytesPerPerson = 64 << 20
-	// defaultYieldAfter is how long a turn waits for a call before its guest releases its slot.
+	// defaultYieldAfter is the default of [Config].YieldAfter.
 	defaultYieldAfter = 250 * time.Millisecond
 	// defaultQuestionTimeout is the default timeout for one question to a model.
 	defaultQuestionTimeout = 10 * time.Minute
@@ -64,47 +63,48 @@ const (
 
 // Config configures the service.
 type Config struct {
-	// Data is the folder in which the service stores its files.
+	// Data is the directory in which the service stores its files.
 	Data string
-	// Source is the database that stores the agents: `sqlite`, or the URL of a PostgreSQL database. Empty means `sqlite`.
-	// Bucket is the URL of the bucket that stores the agents' states. Empty means a folder below Data.
+	// Source is the database that stores the agents: `sqlite`, or the URL of a PostgreSQL database. Empty means
+	// `sqlite`. Bucket is the URL of the bucket that stores the agents' states. Empty means a directory below Data.
 	Source, Bucket string
-	// Workers is the number of processes that run guests; 0 means 1.
+	// Workers is the number of processes that run guests. 0 means 1.
 	Workers int
-	// Program is the file to start as a worker; its main function calls [WorkerMain]. Empty means the running program.
+	// Program is the file that is started as a worker. Its main function must call [WorkerMain]. Empty means the
+	// running program.
 	Program string
-	// Models contains the model providers, by name. Model is the default model of agents, as `provider:name`; it may be
+	// Models contains the model providers, by name. Model is the default model of agents, as `provider:name`. It may be
 	// empty.
 	Models map[string]models.Provider
 	Model  string
-	// PersonDay bounds the daily model usage of all agents of one person.
+	// PersonDay limits the daily model usage of all agents of one person.
 	PersonDay PersonDay
-	// Server is the name under which the gateway lists this service as an MCP server. If it is empty, agents cannot ask
+	// Server is the name under which the gateway lists this service as an MCP server. If it is empty, agents can't ask
 	// models.
 	Server string
-	// AcceptedKeys contains the public keys of other installations. Archives that these installations signed may be
-	// imported.
+	// AcceptedKeys contains the public keys of other installations. An archive that is signed with one of these keys
+	// may be imported.
 	AcceptedKeys []ed25519.PublicKey
-	// Turns bounds the turns per worker, and Questions bounds the questions to models. The defaults of Turns are 18 slots
-	// (6 per person), and 256 waiting turns (32 per person) that wait for up to 5 min. The defaults of Questions are 32
-	// slots (8 per person), and 256 waiting questions (64 per person) that wait for up to 5 min.
+	// Turns limits the turns per worker, and Questions limits the questions to models. The defaults of Turns are 18
+	// slots (6 per person), and 256 waiting turns (32 per person) that wait for at most 5 min. The defaults of
+	// Questions are 32 slots (8 per person), and 256 waiting questions (64 per person) that wait for at most 5 min.
 	Turns, Questions ConcurrencyLimits
-	// QuestionTimeout is the timeout for one question, including its retries. 0 means 10 min. FirstByteTimeout is how long
-	// a provider may take to begin its answer. 0 means 2 min.
+	// QuestionTimeout is the timeout for one question, including its retries. 0 means 10 min. FirstByteTimeout is the
+	// maximum time until a provider begins its answer. 0 means 2 min.
 	QuestionTimeout, FirstByteTimeout time.Duration
-	// YieldAfter is how long a turn waits for a call before its guest releases its slot. 0 means 250 ms. Only tests set
-	// it.
+	// YieldAfter is the maximum time that a turn waits for a call before its guest releases its slot. 0 means 250 ms.
+	// Only tests set it.
 	YieldAfter time.Duration
-	// MaxBytesPerPerson bounds the stored size of one person's agents, in bytes. 0 means 2 GiB. Only tests set it.
+	// MaxBytesPerPerson is the maximum stored size of one person's agents, in bytes. 0 means 2 GiB. Only tests set it.
 	MaxBytesPerPerson int64
 	// Guests contains the guests that agents may run in addition to the shipped guests, by name.
 	Guests map[string]modules.Listed
-	// ApprovalWait is how long the caller of a prompt waits while a call of the agent needs an approval. After that time,
-	// the caller gets a response, and the turn continues in the background.
+	// ApprovalWait is the maximum time that the caller of a prompt waits while a call of the agent needs an approval.
+	// After that time, the caller gets a response, and the turn continues in the background.
 	ApprovalWait time.Duration
 }
 
-// Deps are the live objects that a [Service] works with. All are required.
+// Deps contains the dependencies of a [Service]. All fields are required.
 type Deps struct {
 	// Gateway makes the agents' tool calls. The context of each call carries the agent's principal (see
 	// [authn.OnBehalfOf]).
@@ -150,8 +150,8 @@ type Service struct {
 	background sync.WaitGroup
 	closing    chan struct{}
 
-	// compiling is a semaphore that allows one compilation at a time. It also guards refused, which maps the digest of
-	// each module that can't be compiled to its compilation error.
+	// compiling is a semaphore that allows one compilation at a time. It also guards compileErrors, which maps the
+	// digest of each module that can't be compiled to its compilation error.
 	compiling     chan struct{}
 	compileErrors map[string]error
 	// storedModules is the set of digests of the modules that this process has stored.
@@ -160,7 +160,7 @@ type Service struct {
 	modulesSweptOn int64
 }
 
-// New returns a Service. The caller closes the service.
+// New returns a Service. The caller must close it.
 func New(cfg Config, deps Deps) (*Service, error) {
 	if deps.Gateway == nil || deps.Log == nil || cfg.Data == "" {
 		return nil, errors.New("wasmagent: a folder, the gateway and a log are required")
@@ -208,7 +208,7 @@ func (s *Service) configure(cfg Config) (err error) {
 	return err
 }
 
-// open opens the folder, the worker supervisor and the store, and reads the templates. If it fails, it closes
+// open opens the directory, the worker supervisor and the store, and reads the templates. If it fails, it closes
 // everything that it has opened.
 func (s *Service) open(cfg Config) (err error) {
 	ctx := context.Background()
@@ -262,7 +262,6 @@ func (s *Service) openAgent(ctx context.Context, row *store.Row) (*agent.Agent, 
 	return agent.Open(ctx, row, s.deps(), mayRun)
 }
 
-// concurrencyLimits returns the limits on turns, for all workers together, and the limits on questions.
 func (c Config) concurrencyLimits() (turns, questions ConcurrencyLimits, err error) {
 	turns = c.Turns.withDefaults(ConcurrencyLimits{Total: 18, PerPerson: 6, MaxQueued: 256, MaxQueuedPerPerson: 32, MaxWait: 5 * time.Minute})
 	questions = c.Questions.withDefaults(ConcurrencyLimits{Total: 32, PerPerson: 8, MaxQueued: 256, MaxQueuedPerPerson: 64, MaxWait: 5 * time.Minute})
@@ -326,7 +325,7 @@ func (s *Service) renewLeases(ctx context.Context) {
 			switch earlier, found := outdated[a.ID]; {
 			case err != nil || version <= now:
 				delete(outdated, a.ID)
-			case found && earlier == now: // not a pending commit of this process, which would have completed since the last check
+			case found && earlier == now: // a pending commit would have completed since the last check
 				delete(outdated, a.ID)
 				a.Invalidate()
 			default:
@@ -355,7 +354,6 @@ func (s *Service) continueTurns(ctx context.Context) {
 	}
 }
 
-// sweep removes expired records.
 func (s *Service) sweep(ctx context.Context) {
 	if err := s.store.RemoveDays(ctx, dayNumber(time.Now())-1); err != nil && ctx.Err() == nil {
 		s.log.WarnContext(ctx, "the use of models on past days can't be removed", "error", err)
@@ -363,7 +361,7 @@ func (s *Service) sweep(ctx context.Context) {
 	if err := s.store.RemoveUnusedCounters(ctx); err != nil && ctx.Err() == nil {
 		s.log.WarnContext(ctx, "counters of agents that are gone can't be removed", "error", err)
 	}
-	if day := dayNumber(time.Now()); day != s.modulesSweptOn { // ForgetModules reads all agents
+	if day := dayNumber(time.Now()); day != s.modulesSweptOn { // RemoveUnusedModules reads all agents
 		s.modulesSweptOn = day
 		if err := s.store.RemoveUnusedModules(ctx); err != nil && ctx.Err() == nil {
 			s.log.WarnContext(ctx, "modules that no agent runs can't be removed", "error", err)
@@ -378,7 +376,7 @@ func (s *Service) sweep(ctx context.Context) {
 	}
 }
 
-// removeAgent removes an agent that has ended. If onlyExpired is set, it removes the agent only if the agent can no
+// removeAgent removes an agent that has ended. If onlyExpired is set, removeAgent removes the agent only if it can no
 // longer be resumed.
 func (s *Service) removeAgent(ctx context.Context, id string, onlyExpired bool) error {
 	ended, err := s.store.RemoveAgent(ctx, id, onlyExpired)
@@ -388,7 +386,7 @@ func (s *Service) removeAgent(ctx context.Context, id string, onlyExpired bool) 
 	return err
 }
 
-// Close cancels running turns, stops the workers, and closes the store and the folder.
+// Close cancels running turns, stops the workers, and closes the store and the directory.
 func (s *Service) Close() error {
 	var ends sync.WaitGroup
 	for _, a := range s.agents.withTurns() {

@@ -23,7 +23,6 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/rpc/rpctest"
 )
 
-// servedMethods returns the names of the methods that the service serves.
 func servedMethods(t *testing.T) (names []protoreflect.FullName) {
 	t.Helper()
 	protoregistry.GlobalFiles.RangeFilesByPackage("sluice.wasmagent.v1", func(file protoreflect.FileDescriptor) bool {
@@ -123,7 +122,6 @@ func TestAgent_LifecycleFromCreationToTermination(t *testing.T) {
 	}
 }
 
-// TestCreateAgent_IsStoppedWithZeroTurns checks that an agent with a maximum of 0 turns is stopped from the start.
 func TestCreateAgent_IsStoppedWithZeroTurns(t *testing.T) {
 	t.Parallel()
 	c := newTestService(t).onBehalfOfUser(t, "ana")
@@ -133,8 +131,6 @@ func TestCreateAgent_IsStoppedWithZeroTurns(t *testing.T) {
 	}
 }
 
-// TestResumeAgent_RefusedResumeKeepsMaxTurns checks that a resume that is refused does not change the maximum number of
-// turns.
 func TestResumeAgent_RefusedResumeKeepsMaxTurns(t *testing.T) {
 	t.Parallel()
 	c := newTestService(t).onBehalfOfUser(t, "ana")
@@ -148,8 +144,7 @@ func TestResumeAgent_RefusedResumeKeepsMaxTurns(t *testing.T) {
 	}
 }
 
-// TestPrompt_LargeFileIsRefusedToGuest checks that the guest gets an error if it reads a file that is larger than a
-// result may be, and that its turn continues.
+// If the guest reads a file that is larger than the maximum size of a result, it gets an error, and its turn continues.
 func TestPrompt_LargeFileIsRefusedToGuest(t *testing.T) {
 	t.Parallel()
 	c := newTestService(t).onBehalfOfUser(t, "ana")
@@ -163,7 +158,6 @@ func TestPrompt_LargeFileIsRefusedToGuest(t *testing.T) {
 	}
 }
 
-// TestAgent_IsHiddenFromOtherCallers checks that only the creator of an agent, operators and viewers can see the agent.
 func TestAgent_IsHiddenFromOtherCallers(t *testing.T) {
 	t.Parallel()
 	m := newTestService(t)
@@ -195,8 +189,8 @@ func TestAgent_IsHiddenFromOtherCallers(t *testing.T) {
 	}
 }
 
-// TestAgent_IsReadableWhilePromptRuns checks that while a prompt runs, todos and the stop status can be read, a second
-// prompt is refused, and a stop immediately ends and undoes the turn.
+// While a prompt runs, todos and the stop status can be read, and a second prompt is refused. A stop ends and undoes
+// the turn at once.
 func TestAgent_IsReadableWhilePromptRuns(t *testing.T) {
 	t.Parallel()
 	c := newTestService(t).onBehalfOfUser(t, "ana")
@@ -238,8 +232,6 @@ func TestAgent_IsReadableWhilePromptRuns(t *testing.T) {
 	}
 }
 
-// TestTerminateAgent_WinsOverStopDuringTurn checks that an agent that is stopped and then terminated during a turn is
-// terminated.
 func TestTerminateAgent_WinsOverStopDuringTurn(t *testing.T) {
 	t.Parallel()
 	c := newTestService(t).onBehalfOfUser(t, "ana")
@@ -264,7 +256,6 @@ func TestTerminateAgent_WinsOverStopDuringTurn(t *testing.T) {
 	}
 }
 
-// TestPrompt_IsUndoneWhenCancelled checks that a turn is undone if its caller cancels the prompt.
 func TestPrompt_IsUndoneWhenCancelled(t *testing.T) {
 	t.Parallel()
 	c := newTestService(t).onBehalfOfUser(t, "ana")
@@ -286,8 +277,8 @@ func TestPrompt_IsUndoneWhenCancelled(t *testing.T) {
 	}
 }
 
-// TestPrompt_IsUndoneAtLimits checks that a turn that reaches one of its limits ends, is undone, and returns the
-// reason. If the guest itself reports a failure, the turn is not undone.
+// If a turn reaches one of its limits, the turn ends, is undone, and returns the reason. If the guest itself reports a
+// failure, the turn is not undone.
 func TestPrompt_IsUndoneAtLimits(t *testing.T) {
 	t.Parallel()
 	c := newTestService(t).onBehalfOfUser(t, "ana")
@@ -329,8 +320,7 @@ func TestPrompt_GuestGetsErrorCodes(t *testing.T) {
 	}
 }
 
-// TestListAgents_PagesHaveEachAgentOnce checks that the pages of a list contain each agent once, from newest to oldest,
-// even if agents are created between two pages.
+// The pages of a list contain each agent once, from newest to oldest, even if agents are created between two pages.
 func TestListAgents_PagesHaveEachAgentOnce(t *testing.T) {
 	t.Parallel()
 	c := newTestService(t).onBehalfOfUser(t, "ana")
@@ -359,8 +349,7 @@ func TestListAgents_PagesHaveEachAgentOnce(t *testing.T) {
 	rpctest.WantStatus(t, err, codes.InvalidArgument, "PAGE_TOKEN_INVALID")
 }
 
-// TestCreateAgent_RefusesUnsupportedRights checks that requests for rights or guests that are not supported, and for
-// too many conditions, are refused.
+// A request is refused if it contains rights or guests that are not supported, or too many conditions.
 func TestCreateAgent_RefusesUnsupportedRights(t *testing.T) {
 	t.Parallel()
 	c := newTestService(t).onBehalfOfUser(t, "ana")
@@ -384,8 +373,8 @@ func TestCreateAgent_RefusesUnsupportedRights(t *testing.T) {
 	rpctest.WantStatus(t, err, codes.NotFound, "GUEST_UNKNOWN")
 }
 
-// Case W10. A caller whose agents have reached the maximum stored size can't store more, but other callers can. Ended
-// agents are removed to make space.
+// Case W10. If a caller's agents have reached the maximum stored size, the caller can't store more, but other callers
+// can. Ended agents are removed to make space.
 func TestStoredSize_IsBoundedPerCaller(t *testing.T) {
 	t.Parallel()
 	small := newRestartableService(t, nil)

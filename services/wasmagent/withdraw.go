@@ -13,16 +13,15 @@ import (
 )
 
 const (
-	// withdrawTimeout is the timeout for one request to withdraw an approval.
 	withdrawTimeout = 2 * time.Second
-	// withdrawPause is the pause before the second request. The pause doubles before each further request.
+	// withdrawPause is the delay before the second request. The delay doubles before each further request.
 	// maxWithdrawTries is the maximum number of requests. All of them together take about two minutes.
 	withdrawPause    = time.Second
 	maxWithdrawTries = 8
 )
 
-// WithdrawApproval implements [agent.Host]. It cancels an approval that no agent is waiting for. Otherwise an approver
-// would decide on a call that never runs.
+// WithdrawApproval implements [agent.Host]. It cancels an approval for which the agent no longer waits. Otherwise an
+// approver would decide on a call that never runs.
 func (h host) WithdrawApproval(ctx context.Context, a *agent.Agent, approval, reason string) {
 	ctx = authn.OnBehalfOf(ctx, a.Principal())
 	if h.requestWithdrawal(ctx, approval, reason) == nil {
@@ -46,8 +45,8 @@ func (h host) WithdrawApproval(ctx context.Context, a *agent.Agent, approval, re
 	})
 }
 
-// requestWithdrawal makes one request to the gateway. It returns no error if the approval no longer exists, or if the
-// approved call is already being made.
+// requestWithdrawal sends one request to the gateway. It returns no error if the approval no longer exists, or if the
+// approved call is already running.
 func (s *Service) requestWithdrawal(ctx context.Context, approval, reason string) error {
 	ctx, cancel := context.WithTimeout(ctx, withdrawTimeout)
 	defer cancel()

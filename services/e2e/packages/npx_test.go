@@ -365,6 +365,7 @@ func TestNpx_OtherFormsRunUnchanged(t *testing.T) {
   chosen: {stdio: {command: [npx, -y, "@acme/server@1.0.0"], env: {npm_config_registry: "REGISTRY"}, install: each_start}}
   several: {stdio: {command: [npx, -p, "@acme/server@1.0.0", -p, "@acme/server@1.0.0", server]}}
   folder: {stdio: {command: [npx, ./server]}}
+  relative: {stdio: {command: [npx, "git+file:./server"]}}
 `)
 	m.start(t)
 	for name, args := range map[string][]string{"call": {"--from-a-shell"}, "chosen": {}} {
@@ -377,7 +378,8 @@ func TestNpx_OtherFormsRunUnchanged(t *testing.T) {
 	for _, want := range []string{
 		"servers.call installs its package at each start, in a folder of each caller's process: the gateway does not read its flag -c",
 		"servers.several installs its package at each start, in a folder of each caller's process: it names several packages",
-		"servers.folder installs its package at each start, in a folder of each caller's process: its package is a file or a folder of this machine",
+		"servers.folder installs its package at each start, in a folder of each caller's process: its package is a folder or a relative path of this machine: write the absolute path of a tarball (.tgz)",
+		"servers.relative installs its package at each start, in a folder of each caller's process: its package is a git repository of this machine without an absolute path: write git+file:///PATH",
 	} {
 		if !strings.Contains(checked.Stdout, want) {
 			t.Errorf("config check does not print %q: %s%s", want, checked.Stdout, checked.Stderr)

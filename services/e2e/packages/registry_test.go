@@ -155,3 +155,17 @@ func (r *registry) setUnavailable(away bool) {
 	defer r.mu.Unlock()
 	r.unavailable = away
 }
+
+// tarball returns the archive of a version of a package.
+func (r *registry) tarball(t *testing.T, name, version string) []byte {
+	t.Helper()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for path, archive := range r.tarballs {
+		if strings.HasPrefix(path, "/"+name+"/-/") && strings.HasSuffix(path, "-"+version+".tgz") {
+			return archive
+		}
+	}
+	t.Fatalf("%s %s is not published", name, version)
+	return nil
+}

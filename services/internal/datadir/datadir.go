@@ -47,16 +47,31 @@ func (d *Dir) Path(elem ...string) string {
 func (d *Dir) Close() error { return d.lock.Unlock() }
 
 // RemoveAll is like [os.RemoveAll], but also works if another program has removed this process's permissions on
-// folders inside dir. It does not follow links.
+// folders inside dir. It follows no links in dir.
 func RemoveAll(dir string) error {
-	if os.RemoveAll(dir) == nil {
+	parent, err := os.OpenRoot(filepath.Dir(dir))
+	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	_ = filepath.WalkDir(dir, func(path string, d fs.DirEntry, _ error) error {
-		if d != nil && d.IsDir() { // WalkDir uses Lstat, so this is not a link
-			_ = os.Chmod(path, 0o700) //nolint:gosec // a folder needs the x bit
+	if err != nil {
+		return err
+	}
+	return errors.Join(RemoveAllIn(parent, filepath.Base(dir)), parent.Close())
+}
+
+// RemoveAllIn is [RemoveAll] for a file or folder in an open folder.
+func RemoveAllIn(parent *os.Root, name string) error {
+	if parent.RemoveAll(name) == nil {
+		return nil
+	}
+	if info, err := parent.Lstat(name); err != nil || !info.IsDir() { // WalkDir would follow a link
+		return parent.RemoveAll(name)
+	}
+	_ = fs.WalkDir(parent.FS(), name, func(path string, d fs.DirEntry, _ error) error {
+		if d != nil && d.IsDir() { // a link is no folder
+			_ = parent.Chmod(path, 0o700)
 		}
 		return nil // the second RemoveAll reports the error
 	})
-	return os.RemoveAll(dir)
+	return parent.RemoveAll(name)
 }

@@ -125,6 +125,7 @@ func TestOpen_NamesFolderThatCannotBeCreated(t *testing.T) {
 
 func TestRemoveAll_RemovesReadOnlyFoldersAndKeepsLinkTargets(t *testing.T) {
 	dir, linked := filepath.Join(t.TempDir(), "program"), t.TempDir()
+	t.Cleanup(func() { _ = os.Chmod(linked, 0o700) }) // so that the test's own files can be removed
 	for _, err := range []error{
 		os.MkdirAll(filepath.Join(dir, "a", "b"), 0o700), os.WriteFile(filepath.Join(dir, "a", "b", "file"), nil, 0o400),
 		os.WriteFile(filepath.Join(linked, "file"), nil, 0o600), os.Symlink(linked, filepath.Join(dir, "a", "link")),

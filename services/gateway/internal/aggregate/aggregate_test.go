@@ -29,7 +29,7 @@ func read(t *testing.T, raw string) *jsonrpc.Answer {
 	return answer
 }
 
-// greeting returns a server's response to initialize whose result has these members.
+// greeting returns a Greeting whose response to initialize has the given members in its result.
 func greeting(t *testing.T, server, members string, allowed func(string) bool) aggregate.Greeting {
 	t.Helper()
 	return aggregate.Greeting{Server: server, Answer: read(t, `{"jsonrpc":"2.0","id":0,"result":{"protocolVersion":"2025-11-25",`+members+`}}`), Allowed: allowed}

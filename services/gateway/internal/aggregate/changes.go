@@ -11,23 +11,24 @@ import (
 // ServerLists describes everything that determines which lists of one server a caller sees.
 type ServerLists struct {
 	Server string
-	// Changes is the number of times that the server's list of tools has changed; 0 if the server is not known yet.
+	// Changes is the number of times that the server's list of tools has changed, or 0 if the server is not known yet.
 	Changes int
 	// Methods are the methods of the server's lists that policy does not deny to the caller.
 	Methods []string
-	// PromptNamesIgnored reports whether policy treats all prompts alike, whatever their names. ResourceNamesIgnored
-	// reports the same for resources.
+	// PromptNamesIgnored reports whether policy does not distinguish prompts by name. ResourceNamesIgnored reports the
+	// same for resources.
 	PromptNamesIgnored, ResourceNamesIgnored bool
 	// Revision is the revision of the policy.
 	Revision string
 }
 
-// State returns a text that describes the state of all servers' lists. Different states have different texts. The text
-// has a line for tools, a line for prompts and a line for resources. Each line begins with the number of known servers.
+// State returns a string that encodes the state of all servers' lists. Different states have different strings. The
+// string has a line for tools, a line for prompts and a line for resources. Each line begins with the number of known
+// servers.
 //
-// The line for tools also contains the number of changes of each server's list, and the policy's revision. The gateway
+// The line for tools also contains the number of changes to each server's list, and the policy's revision. The gateway
 // does not list prompts and resources itself, so their lines contain the revision only if policy distinguishes them by
-// name. If the caller must not be notified of changes of a server's list, the line for that list does not contain the
+// name. If the caller must not be notified of changes to a server's list, the line for that list does not contain the
 // server.
 func State(servers []ServerLists) string {
 	var tools, prompts, resources []byte
@@ -53,8 +54,8 @@ func State(servers []ServerLists) string {
 	return fmt.Sprintf("%d%s\n%d%s\n%d%s", known[0], tools, known[1], prompts, known[2], resources)
 }
 
-// ChangedLists returns the list_changed notifications for a client that knows an old state. The argument before is the
-// old state, and now is the current state.
+// ChangedLists returns the list_changed notifications for a client that knows the state before, if now is the current
+// state.
 func ChangedLists(before, now string) (notifications []string) {
 	was := strings.Split(before, "\n")
 	for i, state := range strings.Split(now, "\n") {
@@ -66,7 +67,7 @@ func ChangedLists(before, now string) (notifications []string) {
 }
 
 // MarkToolsRead returns the state that a client knows after it has read the list of tools. The line for tools is taken
-// from the argument now, and the other lines from the argument before.
+// from now, and the other lines from before.
 func MarkToolsRead(before, now string) string {
 	tools, _, _ := strings.Cut(now, "\n")
 	if _, others, known := strings.Cut(before, "\n"); known && now != "" {

@@ -17,18 +17,18 @@ const (
 	maxAllInstructions = 32 << 10
 )
 
-// Greeting is what a server declares about itself when a session is opened.
+// Greeting describes a server as it answers at the opening of a session.
 type Greeting struct {
 	Server string
-	// Answer is the server's answer to initialize or server/discover; nil if the server has not answered yet.
+	// Answer is the server's answer to initialize or server/discover, or nil if the server has not answered yet.
 	Answer *jsonrpc.Answer
 	// Allowed reports whether the caller may use a method on the server.
 	Allowed func(method string) bool
 }
 
 // Capabilities returns the union of the capabilities of all servers, without the capabilities that the caller may not
-// use. A server that has not answered yet counts as having all capabilities of MCP, because clients read the
-// capabilities only once. Logging is left out, because the level cannot be set for one server alone.
+// use. Because clients read the capabilities only once, a server that has not answered yet counts as having all
+// capabilities of MCP. Logging is omitted, because the level cannot be set for one server alone.
 func Capabilities(servers []Greeting) (map[string]map[string]bool, error) {
 	all := map[string]map[string]bool{"tools": {"listChanged": true}}
 	for _, s := range servers {
@@ -68,7 +68,7 @@ func (s Greeting) capabilities() (has map[string]map[string]bool, err error) {
 }
 
 // Instructions returns a sentence that explains combined names, followed by the instructions of all servers. Each line
-// of a server's text is marked as a quotation, so that no server can imitate another server or the gateway.
+// of a server's instructions is marked as a quotation, so that no server can imitate another server or the gateway.
 func Instructions(servers []Greeting) string {
 	all := "Tools and prompts are called <server>__<name> here, and URIs begin with mcp.<server>+."
 	for _, s := range servers {
@@ -96,7 +96,8 @@ func (s Greeting) instructions() string {
 	if len(text) > maxInstructions {
 		text = strings.ToValidUTF8(text[:maxInstructions], "") + "…"
 	}
-	return strings.Map(func(r rune) rune { // some programs break lines at these characters, and the new line would have no mark
+	// Some programs break lines at these characters, and the new line would have no mark.
+	return strings.Map(func(r rune) rune {
 		if r == '\r' || r == '\u2028' || r == '\u2029' || r == '\v' || r == '\f' || r == '\u0085' {
 			return '\n'
 		}

@@ -21,12 +21,12 @@ import (
 )
 
 const (
-	// MaxList is the maximum size of the joined list, in bytes. The joined list names the servers whose elements do not
-	// fit.
+	// MaxList is the maximum size of the joined list, in bytes. If the elements of a server do not fit, the joined list
+	// names the server instead.
 	MaxList = 16 << 20
-	// maxLeftOut is the maximum number of left-out elements that a list names.
+	// maxLeftOut is the maximum number of omitted elements that a list names.
 	maxLeftOut = 200
-	// maxName is the maximum length of the name that is shown for a left-out element, in bytes.
+	// maxName is the maximum length of the name of an omitted element, in bytes.
 	maxName = 128
 )
 
@@ -39,28 +39,27 @@ type Part struct {
 	// Elements are JSON values with commas between them. Size is their total size in bytes.
 	Elements [][]byte
 	Size     int
-	// Missing is the reason why the server is missing from the list; nil if the server is not missing.
+	// Missing is the reason for which the server is missing from the list, or nil if the server is not missing.
 	Missing *refusal.Refusal
-	// LeftOut are elements of the server's list that are missing in the joined list.
+	// LeftOut describes the elements of the server's list that are missing from the joined list.
 	LeftOut []LeftOut
 }
 
-// LeftOut names an element that is missing from a list, and says why.
+// LeftOut describes an element that is missing from a list, with the reason.
 type LeftOut struct {
 	Server string `json:"server"`
 	Name   string `json:"name,omitzero"`
 	Why    string `json:"why"`
 }
 
-// unavailable names a server that is missing from a list, and says why.
 type unavailable struct {
 	Server string `json:"server"`
 	Code   string `json:"code"`
 	Why    string `json:"why,omitzero"`
 }
 
-// FieldOf returns the member of a result that contains the list of a method. It is empty for a method whose response is
-// not a list, or whose list is not joined.
+// FieldOf returns the name of the member that contains the list in the result of a method. It returns "" if the result
+// is not a list, or if the list is not joined.
 func FieldOf(method string) string {
 	switch method {
 	case "prompts/list":
@@ -110,8 +109,8 @@ func Elements(answer []byte, field string) (items []jsontext.Value, next string,
 	return items, next, nil
 }
 
-// NextPage returns the request for the page of a list at a raw cursor. The _meta is copied from the argument before,
-// which is the request for the previous page.
+// NextPage returns the request for the page of a list at a raw cursor. The _meta is copied from before, which is the
+// request for the previous page.
 func NextPage(before *jsonrpc.Message, cursor string, limits jsonrpc.Limits) (*jsonrpc.Message, error) {
 	params := `"cursor":` + cursor
 	if meta := before.Meta.Object; meta.Present() {
@@ -120,9 +119,9 @@ func NextPage(before *jsonrpc.Message, cursor string, limits jsonrpc.Limits) (*j
 	return jsonrpc.Parse(fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"method":"%s","params":{%s}}`, before.ID.Of(before.Raw), before.Method, params), limits)
 }
 
-// Conform returns the elements of a server's list that are valid in MCP, and adds all other elements to LeftOut. A
-// client that checks elements would otherwise refuse the whole list because of one element, and lose the elements of
-// all servers.
+// Conform returns the elements of a server's list that are valid in MCP, and adds all other elements to LeftOut.
+// Otherwise a client that validates elements would refuse the whole list because of one element, and lose the elements
+// of all servers.
 func (p *Part) Conform(field string, items []jsontext.Value) []jsontext.Value {
 	var out []jsontext.Value
 	for _, item := range items {
@@ -155,12 +154,12 @@ func (p *Part) Add(element []byte) {
 	p.Size += len(element)
 }
 
-// Clear removes all elements, because the server is missing from the list.
+// Clear removes all elements and sets the reason for which the server is missing from the list.
 func (p *Part) Clear(why *refusal.Refusal) { p.Elements, p.Size, p.Missing = nil, 0, why }
 
-// Join returns the parts of the response to a request with this raw id. The response contains one list with the
-// elements of all servers. It names the servers that are missing or whose lists may be out of date, and the elements
-// that were left out. members are the members of the result before the list, with a comma after each.
+// Join returns the response to the request with this raw id, in parts. The response contains one list with the elements
+// of all servers. It names the servers that are missing or whose lists may be out of date, and the elements that were
+// omitted. members are the members of the result before the list, with a comma after each.
 func Join(id []byte, members, field string, servers []*Part) [][]byte {
 	body := [][]byte{fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"result":{%s"%s":[`, id, members, field)}
 	var missing []unavailable

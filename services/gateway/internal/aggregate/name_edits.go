@@ -21,7 +21,7 @@ type namePlace struct {
 	// combined name.
 	combine func(server, name string) string
 	split   func(name string) (server, rest string, ok bool)
-	// form means that the value is a form, in which each text is marked with the server's name.
+	// form means that the value is a form, in which each string that people see is marked with the server's name.
 	form bool
 }
 
@@ -88,7 +88,6 @@ func responsePlaces(method string) []namePlace {
 	}
 }
 
-// requestPlaces returns the places in a request with this method where a client names the target.
 func requestPlaces(method string) []namePlace {
 	switch method {
 	case "tools/call", "prompts/get":
@@ -121,7 +120,7 @@ func CombineNames(server, method string, raw []byte) ([]jsonrpc.Edit, error) {
 	}}
 	err := w.walk(raw, responsePlaces(method))
 	if err == nil && method == elicitationComplete && len(out) == 0 {
-		err = ErrNoServer // without a server's name it could be mistaken for a message of another server
+		err = ErrNoServer // without a server's name the message could be mistaken for a message from another server
 	}
 	return out, err
 }
@@ -141,7 +140,7 @@ var (
 )
 
 // ResolveTarget returns the server that a request names, and the edits that replace the combined names by the server's
-// own names. Errors are [ErrNoServer], [ErrManyServers], or an error if raw cannot be read.
+// own names. It returns [ErrNoServer], [ErrManyServers], or an error if raw cannot be parsed.
 func ResolveTarget(method string, raw []byte) (server string, out []jsonrpc.Edit, err error) {
 	failed := error(nil)
 	w := nameWalker{found: func(at jsonrpc.Span, text string, p namePlace) error {
@@ -167,26 +166,26 @@ func ResolveTarget(method string, raw []byte) (server string, out []jsonrpc.Edit
 	return server, out, nil
 }
 
-// ReplaceText returns the edit that replaces a value by a text.
+// ReplaceText returns the edit that replaces a JSON value by a string.
 func ReplaceText(at jsonrpc.Span, text string) jsonrpc.Edit {
 	return jsonrpc.Edit{Span: at, With: quoteJSON(text)}
 }
 
-// quoteJSON returns a text as a JSON string.
 func quoteJSON(text string) []byte {
 	out, err := jsontext.AppendQuote(nil, text)
-	if err != nil { // impossible, because the text was read from JSON and the added text is ASCII
+	if err != nil { // impossible, because the string was read from JSON and the added characters are ASCII
 		return []byte(strconv.QuoteToASCII(text))
 	}
 	return out
 }
 
-// walk finds the strings at the given places.
+// walk reads a message and reports the strings at the given places.
 func (w *nameWalker) walk(raw []byte, at []namePlace) error {
 	if len(at) == 0 {
 		return nil
 	}
-	w.dec = jsontext.NewDecoder(bytes.NewBuffer(raw), jsontext.AllowDuplicateNames(true)) // package jsonrpc has refused duplicate names
+	// Package jsonrpc has refused duplicate names.
+	w.dec = jsontext.NewDecoder(bytes.NewBuffer(raw), jsontext.AllowDuplicateNames(true))
 	if err := w.value(at); err != nil {
 		return fmt.Errorf("look for names: %w", err)
 	}
@@ -201,7 +200,6 @@ type nameWalker struct {
 	add    func(jsonrpc.Edit) error
 }
 
-// value reads a value on the path to the given places.
 func (w *nameWalker) value(on []namePlace) error {
 	kind := w.dec.PeekKind()
 	switch {
@@ -252,8 +250,8 @@ func (w *nameWalker) text(on []namePlace) error {
 	return nil
 }
 
-// nextPlaces returns the places whose paths continue with the argument step. "{}" matches each key of an object. A key
-// "*" of an object does not match the "*" of an array.
+// nextPlaces returns the places whose paths begin with step, without that step. "{}" matches each key of an object. A
+// key "*" of an object does not match the "*" of an array.
 func nextPlaces(on []namePlace, step string, array bool) (out []namePlace) {
 	for _, p := range on {
 		if len(p.path) > 0 && array == (p.path[0] == "*") && (p.path[0] == step || p.path[0] == "{}") {

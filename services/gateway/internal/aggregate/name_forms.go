@@ -4,8 +4,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 )
 
-// isPlainKey reports whether the texts under a key of a form's schema are only for programs, or are sent back to the
-// server. All other texts are shown to people.
+// isPlainKey reports whether the strings under a key of a form's schema stay unchanged, because programs interpret them
+// or clients send them back to the server. All other strings are shown to people.
 func isPlainKey(key string) bool {
 	switch key {
 	case "type", "format", "const", "enum", "default", "pattern", "required", "$schema", "$id", "$ref":
@@ -15,15 +15,15 @@ func isPlainKey(key string) bool {
 	}
 }
 
-// form marks each text that people see in a form or a part of a form with the server's name. A field without a title
-// gets a title with its key, because clients show the key in that case. field is the key of the field; it is empty for
-// an object that is not a field.
+// form marks each string that people see in a form or a part of a form with the server's name. A field without a title
+// gets a title with its key, because clients show the key in that case. field is the key of the field, or "" if the
+// object is not a field.
 func (w *nameWalker) form(field string) error {
 	titled, members := field == "", 0
 	err := eachMember(w.dec, func(key string) error {
 		members++
 		switch kind := w.dec.PeekKind(); {
-		case isPlainKey(key) && kind != '{': // the object may be a definition with that name, whose texts are shown
+		case isPlainKey(key) && kind != '{': // the object may be a definition with that name, whose strings are shown
 			return w.dec.SkipValue()
 		case key == "properties" && kind == '{':
 			return eachMember(w.dec, w.field)
@@ -46,7 +46,6 @@ func (w *nameWalker) form(field string) error {
 	return w.add(jsonrpc.Edit{Span: jsonrpc.Span{Start: end, End: end}, With: title})
 }
 
-// field marks the texts of one property of a form.
 func (w *nameWalker) field(key string) error {
 	if w.dec.PeekKind() == '{' {
 		return w.form(key)
@@ -54,7 +53,7 @@ func (w *nameWalker) field(key string) error {
 	return w.formValue()
 }
 
-// replaceTitle replaces a title that is not a string.
+// replaceTitle replaces a title that is not a string by the field's key.
 func (w *nameWalker) replaceTitle(field string) error {
 	raw, err := w.dec.ReadValue()
 	if err != nil {
@@ -64,7 +63,7 @@ func (w *nameWalker) replaceTitle(field string) error {
 	return w.add(ReplaceText(jsonrpc.Span{Start: end - len(raw), End: end}, questionText(w.server, field)))
 }
 
-// formValue marks the texts in any other value.
+// formValue marks the strings in a value that is not a property of a form.
 func (w *nameWalker) formValue() error {
 	switch w.dec.PeekKind() { //nolint:exhaustive // all other kinds contain no text
 	case '{':

@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 )
 
-// Notifications whose names must contain the server.
+// Notifications in which an id or a logger must contain the server's name.
 const (
 	elicitationComplete = "notifications/elicitation/complete"
 	logMessage          = "notifications/message"
@@ -19,7 +19,7 @@ const (
 // lineBreaks matches every character that a program may treat as a line break (Unicode Standard, section 5.8).
 var lineBreaks = regexp.MustCompile(`\r\n|[\n\v\f\r\x{85}\x{2028}\x{2029}]`)
 
-// prefixLines adds the prefix begin to each line of a text. A line without a prefix could look like the beginning of
+// prefixLines adds the prefix begin to each line of a text. Without the prefix, a line could look like the beginning of
 // another server's text.
 func prefixLines(begin, text string) string {
 	return begin + lineBreaks.ReplaceAllString(text, "\n"+begin)
@@ -29,7 +29,7 @@ func prefixLines(begin, text string) string {
 func CombinedTitle(server, text string) string { return prefixLines(server+": ", text) }
 
 // questionText returns a text of a server's request with the server's name before it: `notes asks: Your name?`.
-// Otherwise the user would see the requests of all servers as one.
+// Otherwise the user could not know which server asks.
 func questionText(server, text string) string { return prefixLines(server+" asks: ", text) }
 
 // elicitationID returns the combined id of a URL to open. Without the server's name, two servers could use the same id.
@@ -42,7 +42,8 @@ func questionPlaces(path string) []namePlace {
 		placeAt(path+"/message", questionText),
 		{path: strings.Split(path+"/requestedSchema", "/"), form: true},
 		placeAt(path+"/elicitationId", elicitationID),
-		placeAt(path+"/includeContext", func(_, _ string) string { return "none" }), // on the aggregated URL the context of one server would be the context of all servers
+		// The context of one server would be the context of all servers at the URL of all servers.
+		placeAt(path+"/includeContext", func(_, _ string) string { return "none" }),
 	}
 }
 
@@ -61,7 +62,8 @@ func CombineTitles(server string, raw []byte, definition jsonrpc.Span) (out []js
 // setLogger returns the edits that set the logger of a log message to the server's name, or to the server's name and
 // its logger (MCP 2025-11-25, Logging).
 func setLogger(server string, raw []byte) (out []jsonrpc.Edit, err error) {
-	dec := jsontext.NewDecoder(bytes.NewBuffer(raw), jsontext.AllowDuplicateNames(true)) // package jsonrpc has refused duplicate names
+	// Package jsonrpc has refused duplicate names.
+	dec := jsontext.NewDecoder(bytes.NewBuffer(raw), jsontext.AllowDuplicateNames(true))
 	err = eachMember(dec, func(key string) error {
 		if key != "params" || dec.PeekKind() != '{' {
 			return dec.SkipValue()

@@ -56,7 +56,7 @@ func CombinedTool(server, name string) string {
 // because two tools have it, maps to the empty name.
 type ToolAliases map[string]string
 
-// NewToolAliases returns the aliases of a server that lists tools with these names.
+// NewToolAliases returns the aliases for a server that lists tools with these names.
 func NewToolAliases(server string, tools []string) ToolAliases {
 	out, listed := make(ToolAliases), make(map[string]bool, len(tools))
 	for _, name := range tools {

@@ -31,7 +31,7 @@ func TestCombinedTool_IsResolvedToServerAndTool(t *testing.T) {
 	}
 }
 
-// Case T2. Checks that an alias that two tools would have resolves to no tool.
+// Case T2.
 func TestToolAliases_AmbiguousAliasMeansNoTool(t *testing.T) {
 	t.Parallel()
 	alias := aggregate.CombinedTool("docs", "a.b")
@@ -88,8 +88,8 @@ func TestCombineNames_ReplacesNamesInResponses(t *testing.T) {
 	}
 }
 
-// Case U1. Checks that each text of a form and each display name contains its server's name, and that values that are
-// sent back to the server are unchanged.
+// Case U1. Checks that each string of a form that people see, and each display name, contains its server's name. Values
+// that the client sends back to the server are unchanged.
 func TestCombineNames_MarksTextsForPeople(t *testing.T) {
 	t.Parallel()
 	const schema, mark = `{"type":"object","properties":{"a":`, `"docs asks: `

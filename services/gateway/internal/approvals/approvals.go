@@ -21,7 +21,7 @@ type Manager struct {
 	// draining is cancelled by Drain and Stop. After that, calls are no longer held.
 	draining context.Context
 	drain    context.CancelFunc
-	// stopped is cancelled by Stop. After that, nothing is reported.
+	// stopped is cancelled by Stop. After that, the manager sends no reports.
 	stopped context.Context
 	stop    context.CancelFunc
 	// reports counts the reports that run in the background.
@@ -39,22 +39,22 @@ func New(client *Client, desk *attempt.Client, log *slog.Logger) (*Manager, erro
 	return k, nil
 }
 
-// Drain ends the holding of calls. Calls that are held get their tickets.
+// Drain stops the holding of calls. Held calls receive their tickets.
 func (k *Manager) Drain() { k.drain() }
 
-// Stop ends the holding of calls and cancels the reports that run in the background.
+// Stop stops the holding of calls and cancels the reports that run in the background.
 func (k *Manager) Stop() {
 	k.drain()
 	k.stop()
 }
 
-// Wait waits until all outcomes are reported to the approval service. When ctx is cancelled, Wait cancels the remaining
-// reports; a replay makes them after the next start. No call may be in flight.
+// Wait waits until all outcomes are reported to the approval service. If ctx is cancelled, Wait cancels the remaining
+// reports; a replay sends them after the next start. No call may be in flight.
 func (k *Manager) Wait(ctx context.Context) {
 	defer context.AfterFunc(ctx, k.stop)()
 	k.reports.Wait()
 }
 
-// HasTicket reports whether this gateway remembers an approval for a call of this tool by this agent on this server. If
-// it does not, no earlier approval of the call is known.
+// HasTicket reports whether this gateway remembers an approval for a call to this tool by this agent on this server. If
+// HasTicket returns false, no earlier approval of the call is known.
 func (k *Manager) HasTicket(a attempt.Attempt) bool { return k.client.tickets.hasAny(callFor(a).key()) }

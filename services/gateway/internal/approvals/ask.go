@@ -16,13 +16,14 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// maxClaims is how many times a call tries to claim an approval if the approval changes during each attempt.
+// maxClaims is the maximum number of attempts to claim an approval if the approval changes during each attempt.
 const maxClaims = 8
 
 // RequestAndClaim requests an approval for a call and waits for the decision. If the call is approved, RequestAndClaim
 // claims the approval. Only one of several equal calls can claim it.
 func (k *Manager) RequestAndClaim(ctx, disconnected context.Context, a attempt.Attempt) (attempt.Attempt, *refusal.Refusal) {
-	if a.Tools == nil || !mcp.IsMultiRound(a.Sent.Method) { // in every revision, clients can wait for the answers to these methods only
+	// Only for these methods, clients of every revision can wait for the answer.
+	if a.Tools == nil || !mcp.IsMultiRound(a.Sent.Method) {
 		return a, Unavailable()
 	}
 	if refused := k.RefuseIfEnded(ctx, a); refused != nil {
@@ -44,7 +45,8 @@ func (k *Manager) RequestAndClaim(ctx, disconnected context.Context, a attempt.A
 			Call: &approvalv1.BoundCall{ServerIdentity: a.Identity, Call: a.PolicyCall(definition)},
 		})
 		a.HeldFor += result.Held
-		if result.Decision != nil || refused == nil { // a response of policy without a decision counts as a decision, too
+		// Without a decision and without a refusal, policy's response counts as an empty decision.
+		if result.Decision != nil || refused == nil {
 			a.Decision = result.Decision
 		}
 		switch {
@@ -65,9 +67,9 @@ func (k *Manager) RequestAndClaim(ctx, disconnected context.Context, a attempt.A
 	return a, Unavailable()
 }
 
-// RefuseIfEnded refuses a call that names an approval which has ended, even if policy no longer requires an approval.
-// The refusal says how the approval ended, so that a caller that has lost the answer learns the outcome. RefuseIfEnded
-// returns nil if the approval is pending or approved.
+// RefuseIfEnded refuses a call that names an approval that has ended, even if policy no longer requires an approval.
+// The refusal describes how the approval ended, so that a caller that has lost the answer learns the outcome.
+// RefuseIfEnded returns nil if the approval is pending or approved.
 func (k *Manager) RefuseIfEnded(ctx context.Context, a attempt.Attempt) *refusal.Refusal {
 	if id := cmp.Or(a.ApprovalID, a.Sent.Meta.Approval); id != "" {
 		return k.client.RefuseIfEnded(ctx, a.Principal, id)
@@ -75,18 +77,20 @@ func (k *Manager) RefuseIfEnded(ctx context.Context, a attempt.Attempt) *refusal
 	return nil
 }
 
-// attestFunc returns an [Attest] function for a call of a tool with this definition.
 func (k *Manager) attestFunc(a attempt.Attempt, definition []byte) Attest {
 	return func(ctx context.Context, approval string, n int32) (*policyv1.DecideCallResponse, *refusal.Refusal) {
 		return k.desk.Attest(ctx, a, definition, approval, n)
 	}
 }
 
-// definitionRefusal returns the refusal of a call whose tool definition cannot be read. Without the definition, it is
-// not known what approvers would approve.
+// definitionRefusal returns the refusal of a call whose tool definition cannot be read. Without the definition,
+// approvers would not know what they approve.
 func (k *Manager) definitionRefusal(ctx context.Context, a attempt.Attempt, err error) *refusal.Refusal {
 	k.log.WarnContext(ctx, "the tool's definition was not read", "decision_id", a.ID, "server", a.Server)
 	k.log.DebugContext(ctx, "the tool's definition was not read", "decision_id", a.ID, "error", upstream.ForLog(err))
+	if errors.Is(err, toolreport.ErrNotReported) {
+		return &refusal.Refusal{Code: commonv1.Code_CODE_POLICY_UNAVAILABLE}
+	}
 	if errors.Is(err, toolreport.ErrRefused) {
 		return &refusal.Refusal{
 			Code:    commonv1.Code_CODE_QUARANTINED,
@@ -96,8 +100,8 @@ func (k *Manager) definitionRefusal(ctx context.Context, a attempt.Attempt, err 
 	return &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_UNAVAILABLE, Message: "the server does not list its tools, so no approval can be requested for this call."}
 }
 
-// tryClaim claims an approval for a call if policy's current decision allows that. changed reports that the approval
-// has changed during the attempt, so that the call must be retried from the beginning.
+// tryClaim claims an approval for a call if policy's current decision allows that. If the approval has changed during
+// the attempt, changed is true and the caller must start again.
 func (k *Manager) tryClaim(ctx context.Context, a attempt.Attempt, by *approvalv1.Approval) (_ attempt.Attempt, refused *refusal.Refusal, changed bool) {
 	if a.Revoked == nil || a.Revoked() {
 		return a, &refusal.Refusal{Code: commonv1.Code_CODE_POLICY_UNAVAILABLE}, false

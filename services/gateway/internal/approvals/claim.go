@@ -21,11 +21,11 @@ import (
 // claimResult is the approval service's response to a claim. The zero value means that the service has refused the
 // claim.
 type claimResult struct {
-	// claimed is the call as it was approved; nil if the claim was not made.
+	// claimed is the call as it was approved, or nil if the claim was not made.
 	claimed *approvalv1.Claimed
-	// refusal says why the claim was not made.
+	// refusal is the reason for which the claim was not made.
 	refusal *approvalv1.Refusal
-	// changed reports that the claim was not made because the approval has changed.
+	// changed is true if the claim was not made because the approval has changed.
 	changed bool
 	// err is not nil if it is not known whether the claim was made.
 	err error

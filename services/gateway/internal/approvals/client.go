@@ -26,35 +26,35 @@ const (
 	askTimeout = 2 * time.Second
 	// progressEvery is the interval at which a held caller is notified that it is still held.
 	progressEvery = 10 * time.Second
-	// firstPause and lastPause are the shortest and the longest pause before a broken watch is started again.
+	// firstPause and lastPause are the shortest and the longest pause before a failed watch is restarted.
 	firstPause = 200 * time.Millisecond
 	lastPause  = 5 * time.Second
-	// maxAttestations is the maximum number of times that policy is asked about a call if the approval service rejects
-	// policy's decisions as stale.
+	// maxAttestations is the maximum number of times that policy evaluates a call if the approval service rejects policy's
+	// decisions as stale.
 	maxAttestations = 3
-	// clockTolerance is how much earlier the approval service may end a hold than the gateway, because their clocks
-	// differ.
+	// clockTolerance is the maximum time by which the approval service may end a hold earlier than the gateway, because
+	// their clocks differ.
 	clockTolerance = time.Second
 )
 
-// Short names for the states of an approval.
+// Short names for some states of an approval.
 const (
 	pending  = approvalv1.ApprovalState_APPROVAL_STATE_PENDING
 	approved = approvalv1.ApprovalState_APPROVAL_STATE_APPROVED
 	denied   = approvalv1.ApprovalState_APPROVAL_STATE_DENIED
 )
 
-// Config sets how long calls wait for approvals, and how many may wait.
+// Config configures a [Client].
 type Config struct {
-	// Hold is how long a call is held open. If Hold is 0, the caller gets the ticket at once.
+	// Hold is the time for which a call is held open. If Hold is 0, the caller receives the ticket immediately.
 	Hold time.Duration
-	// ClientHolds sets other hold times for some clients. The first matching pattern applies.
+	// ClientHolds configures other hold times for clients with certain names. The first matching pattern applies.
 	ClientHolds []ClientHold
-	// MaxPending is the maximum number of calls of one principal that wait, as configured in the approval service. It
-	// must be positive. It appears in the text of refusals.
+	// MaxPending is the maximum number of calls of one principal that wait, as configured in the approval service. It must
+	// be positive. Messages of refusals contain it.
 	MaxPending int
-	// Execute is how long an approved call can be made if its rule sets no time, as configured in the approval service.
-	// It must be positive.
+	// Execute is the time after an approval during which the call can be made if its rule sets no time, as configured in
+	// the approval service. It must be positive.
 	Execute time.Duration
 	// Holder is the name of this gateway, which stays the same after a restart. It has 1 to 128 characters.
 	Holder string
@@ -92,7 +92,7 @@ func NewClient(cfg Config, client approvalv1.ApprovalServiceClient, m *meters.Me
 type Request struct {
 	// Principal is the caller.
 	Principal *identityv1.Principal
-	// Call is the call to approve, and Attest asks policy about the call.
+	// Call is the call to approve, and Attest asks policy to evaluate the call.
 	Call   *approvalv1.BoundCall
 	Attest Attest
 	// DecisionID identifies the record of the decision.
@@ -108,18 +108,18 @@ type Request struct {
 	Confirm attempt.Confirm
 }
 
-// Attest asks policy for a current decision on a call. The decision is signed for the approval service. The signature
-// covers the approval's id and attempt number, or no approval if the id is empty. A refusal says why there is no
-// decision, or why the decision cannot be used.
+// Attest asks policy to evaluate a call. The decision is signed for the approval service. The signature covers the
+// approval's id and attempt number, or no approval if the id is empty. If there is no decision, or if the decision
+// cannot be used, Attest returns a refusal with the reason.
 type Attest func(ctx context.Context, approval string, attempt int32) (*policyv1.DecideCallResponse, *refusal.Refusal)
 
 // Result is the result of an approval request.
 type Result struct {
-	// Approval is the current state of the approval; nil if there is no approval.
+	// Approval is the current state of the approval, or nil if there is no approval.
 	Approval *approvalv1.Approval
-	// Decision is policy's last decision on the call; nil if there is no decision.
+	// Decision is policy's last decision on the call, or nil if there is no decision.
 	Decision *policyv1.Decision
-	// Held is how long the call was held open.
+	// Held is the time for which the call was held open.
 	Held time.Duration
 }
 
@@ -151,7 +151,7 @@ func (w *Client) RequestAndHold(ctx context.Context, q Request) (Result, *refusa
 	switch result.Approval.GetState() { //nolint:exhaustive // the call is refused in every other state
 	case approved:
 		return result, nil
-	case approvalv1.ApprovalState_APPROVAL_STATE_OUTCOME_UNKNOWN: // in this state, the claim decides whether the call may run
+	case approvalv1.ApprovalState_APPROVAL_STATE_OUTCOME_UNKNOWN: // the claim decides whether the call may run
 		return result, nil
 	default:
 		return result, refusalFor(result.Approval)
@@ -181,8 +181,8 @@ func (w *Client) request(ctx context.Context, q Request, req *approvalv1.Request
 	}
 }
 
-// RefuseIfEnded returns a refusal that says how the approval with this id has ended, or why the approval cannot be
-// read. It returns nil if the approval is pending or approved, because the call itself finds such an approval.
+// RefuseIfEnded returns a refusal if the approval with this id has ended or cannot be read. It returns nil if the
+// approval is pending or approved, because the call itself finds such an approval.
 func (w *Client) RefuseIfEnded(ctx context.Context, p *identityv1.Principal, id string) *refusal.Refusal {
 	a, refused := w.get(authn.OnBehalfOf(ctx, p), id)
 	if refused != nil {
@@ -207,7 +207,6 @@ func (w *Client) WaitDecided(ctx context.Context, id string, q Request) (Result,
 	return w.hold(ctx, q, Result{Approval: a})
 }
 
-// get reads one of the caller's approvals.
 func (w *Client) get(ctx context.Context, id string) (*approvalv1.Approval, *refusal.Refusal) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
@@ -247,7 +246,8 @@ func (w *Client) hold(ctx context.Context, q Request, initial Result) (result Re
 	if answer.decision != nil {
 		result.Decision = answer.decision
 	}
-	if answer.approval.GetVersion() > result.Approval.GetVersion() { // the user's answer has arrived before the watch's update
+	// The user's answer has arrived before the watch's update.
+	if answer.approval.GetVersion() > result.Approval.GetVersion() {
 		result.Approval = answer.approval
 	}
 	if answer.answer == attempt.Declined && result.Approval.GetState() != denied {
@@ -256,7 +256,6 @@ func (w *Client) hold(ctx context.Context, q Request, initial Result) (result Re
 	return result, nil
 }
 
-// watchUntilDecided watches an approval until it is no longer pending or ctx is cancelled.
 func (w *Client) watchUntilDecided(ctx context.Context, a *approvalv1.Approval) *approvalv1.Approval {
 	for pause := firstPause; ; pause = min(2*pause, lastPause) {
 		a = w.watch(ctx, a)
@@ -297,7 +296,7 @@ func (*Client) notifyHeld(ctx context.Context, q Request) (stop func()) {
 	}
 }
 
-// watch watches an approval until it is no longer pending or the watch breaks.
+// watch watches an approval until it is no longer pending or the watch fails. It returns the last known state.
 func (w *Client) watch(ctx context.Context, a *approvalv1.Approval) *approvalv1.Approval {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -327,7 +326,6 @@ func isHoldOver(ctx context.Context, err error) bool {
 // isStale reports whether the approval service rejected a decision as too old.
 func isStale(err error) bool { return rpc.Reason(err) == "DECISION_STALE" }
 
-// isUnavailable reports whether the approval service is unavailable, so that a retry may succeed.
 func isUnavailable(err error) bool {
 	code := status.Code(err)
 	return code == codes.Unavailable || code == codes.DeadlineExceeded

@@ -14,8 +14,8 @@ import (
 )
 
 const (
-	// lease is how long a claim lives without a renewal, and renewEvery is the time between two renewals while the call
-	// runs.
+	// lease is the time for which a claim is valid without a renewal. renewEvery is the interval between renewals while
+	// the call runs.
 	lease      = time.Minute
 	renewEvery = lease / 3
 	// firstRetry and lastRetry are the shortest and the longest pause between attempts to reach the approval service.
@@ -32,7 +32,7 @@ type ClaimRequest struct {
 	// ID identifies the claim: the decision's identifier in the journal.
 	ID string
 	// Decided is policy's current decision, signed for this claim. Attest asks policy for a newer decision. Lease
-	// identifies the reserved limits; empty if no limits were reserved.
+	// identifies the reserved limits; it is empty if no limits were reserved.
 	Decided *policyv1.DecideCallResponse
 	Attest  Attest
 	Lease   string
@@ -101,8 +101,8 @@ func (w *Client) RenewClaim(ctx context.Context, approvalID, claimID string) (st
 	}
 }
 
-// ReleaseClaim releases a claim whose call was never sent. It returns the lease of the limits that must be released as
-// well; empty if there are none. It retries until the service answers or ctx is cancelled.
+// ReleaseClaim releases a claim whose call was never sent. It returns the lease of the reserved limits that must also
+// be released, or "" if there is none. It retries until the service answers or ctx is cancelled.
 func (w *Client) ReleaseClaim(ctx context.Context, approvalID, claimID, reason string) (limitLease string, err error) {
 	var a *approvalv1.Approval
 	err = w.retry(ctx, func(ctx context.Context) error {
@@ -131,7 +131,7 @@ func (w *Client) tryComplete(ctx context.Context, approvalID, claimID string, ou
 	return a, err
 }
 
-// retry calls ask until the service answers, with a response or a final error, or ctx is cancelled.
+// retry calls ask until the service returns a response or a final error, or until ctx is cancelled.
 func (w *Client) retry(ctx context.Context, ask func(context.Context) error) error {
 	for wait := firstRetry; ; wait = min(2*wait, lastRetry) {
 		inTime, cancel := context.WithTimeout(ctx, askTimeout)

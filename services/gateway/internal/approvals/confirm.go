@@ -17,9 +17,9 @@ import (
 
 const (
 	// maxShown is the maximum size of a call that is shown to an agent's user, in bytes. Some clients truncate longer
-	// texts, and users cannot confirm text that they do not see.
+	// texts, and users cannot confirm what they do not see.
 	maxShown = 8 << 10
-	// answerTimeout limits how long submitting an answer to the approval service may take.
+	// answerTimeout is the timeout for the submission of an answer to the approval service.
 	answerTimeout = 5 * askTimeout
 )
 
@@ -79,7 +79,8 @@ func (w *Client) submitAnswer(ctx context.Context, q Request, id string, answer 
 		switch {
 		case refused != nil:
 			return errNoPolicy
-		case resp == nil && err == nil && answer == attempt.Declined: // policy no longer requires an approval, but the user has declined
+		// Policy no longer requires an approval, but the user has declined.
+		case resp == nil && err == nil && answer == attempt.Declined:
 			cancelled, err := w.client.CancelApproval(ctx, &approvalv1.CancelApprovalRequest{ApprovalId: id, Reason: "declined at the agent"})
 			a = cancelled.GetApproval()
 			return err
@@ -93,7 +94,6 @@ func (w *Client) submitAnswer(ctx context.Context, q Request, id string, answer 
 	return a, last
 }
 
-// errNoPolicy means that the policy service is currently unavailable.
 var errNoPolicy = status.Error(codes.Unavailable, "policy does not decide")
 
 // callText returns the text that shows a call to the user. It is empty if the call cannot be shown completely.

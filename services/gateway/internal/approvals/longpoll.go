@@ -11,20 +11,20 @@ import (
 )
 
 // maxHeld is the maximum number of calls that are held at a time for one principal and the agents that it has created.
-// All principals of one person together may have four times as many held calls. Every further call gets its ticket at
-// once.
+// All principals of one person together may have four times as many held calls. Every further call receives its ticket
+// immediately.
 const maxHeld = 16
 
-// ClientHold sets how long calls of some clients are held.
+// ClientHold configures the hold time for clients with certain names.
 type ClientHold struct {
-	// Name is a pattern for the name that a client declares: `*` matches any text. The name is not verified. A false
-	// name only changes the hold time.
+	// Name is a pattern for the name that a client declares: `*` matches any string. The name is not verified, because a
+	// false name only changes the hold time.
 	Name string
-	// Hold is how long calls of these clients are held open. If Hold is 0, they get the ticket at once.
+	// Hold is the time for which calls of these clients are held open. If Hold is 0, the clients receive the ticket
+	// immediately.
 	Hold time.Duration
 }
 
-// compiledHold is the hold time of some clients, with the compiled pattern for their names.
 type compiledHold struct {
 	name *regexp.Regexp
 	hold time.Duration

@@ -12,7 +12,6 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/meters"
 )
 
-// unusedService is an approval service that a test never calls.
 type unusedService struct {
 	approvalv1.ApprovalServiceClient
 }

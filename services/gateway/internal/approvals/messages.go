@@ -17,8 +17,8 @@ func Unavailable() *refusal.Refusal {
 	return &refusal.Refusal{Code: commonv1.Code_CODE_APPROVAL_UNAVAILABLE}
 }
 
-// translateRefusal returns the refusal for a caller that corresponds to a refusal of the approval service. An empty
-// refusal of the service refuses the call, too.
+// translateRefusal returns the refusal for a caller that corresponds to a refusal by the approval service. An empty
+// refusal by the service also refuses the call.
 func (w *Client) translateRefusal(r *approvalv1.Refusal) *refusal.Refusal {
 	if r.GetCode() == commonv1.Code_CODE_UNSPECIFIED {
 		return Unavailable()
@@ -40,7 +40,6 @@ func (w *Client) translateRefusal(r *approvalv1.Refusal) *refusal.Refusal {
 	return out
 }
 
-// refusalFor returns the refusal of a call whose approval does not allow it to run.
 func refusalFor(a *approvalv1.Approval) *refusal.Refusal {
 	out := &refusal.Refusal{Code: a.GetCode(), Message: a.GetReason(), Approval: approvalTicket(a), Rule: a.GetRule(), PolicyRevision: a.GetPolicyRevision()}
 	switch out.Code { //nolint:exhaustive // every other code uses the approval's reason
@@ -70,7 +69,6 @@ func approvalTicket(a *approvalv1.Approval) *refusal.Approval {
 	return t
 }
 
-// pendingText returns the text that tells a model what to do while its call waits.
 func pendingText(a *approvalv1.Approval) string {
 	text := "a person must approve this call"
 	if why := a.GetMessage(); why != "" {
@@ -79,20 +77,20 @@ func pendingText(a *approvalv1.Approval) string {
 	// The text does not claim that a person was notified: the gateway does not know whether a notification was sent
 	// or read.
 	text += ". It waits in the list of approvals (`sluice approvals list`): tell your user, so that a person looks there. "
-	if method := a.GetMethod(); method != "" && method != mcp.MethodToolsCall { // the client of another method may have no tools
+	// The client of another method may have no tools.
+	if method := a.GetMethod(); method != "" && method != mcp.MethodToolsCall {
 		return text + "Make the same request again later: it is carried out once it is approved."
 	}
 	return text + "Call the same tool again later with the same arguments: it runs once it is approved. " +
 		"To wait without sending them again, call " + mcp.ToolApprovalWait + ` with {"id":"` + a.GetId() + `"}.`
 }
 
-// tooManyText returns the text that tells a model what to do if too many calls wait already.
 func (w *Client) tooManyText() string {
 	return fmt.Sprintf("%d calls of this caller, or of those it works for, wait for approval already, which is the limit (approvals.max_pending). "+
 		"Wait for one of them with %s, or until people have decided, and then make this call again.", w.cfg.MaxPending, mcp.ToolApprovalWait)
 }
 
-// deniedText returns the text that says who denied a call, and how long an equal call stays denied.
+// deniedText returns the message of a denial, with the remaining time for which an equal call stays denied.
 func deniedText(a *approvalv1.Approval) string {
 	text, remaining := refusal.Sentence(Denial(a)), time.Until(a.GetDeniedUntil().AsTime())
 	if remaining <= 0 {
@@ -101,7 +99,7 @@ func deniedText(a *approvalv1.Approval) string {
 	return text + " The same call stays denied for another " + waitText(remaining) + ": do not make it again."
 }
 
-// Denial returns a text that says who denied a call, and the person's reason if there is one.
+// Denial returns a description of a denial: who denied the call, and the person's reason if there is one.
 func Denial(a *approvalv1.Approval) string {
 	votes := a.GetVotes()
 	at := slices.IndexFunc(votes, func(v *approvalv1.Vote) bool { return v.GetVerdict() == approvalv1.Verdict_VERDICT_DENY })
@@ -120,7 +118,7 @@ func Denial(a *approvalv1.Approval) string {
 	return text
 }
 
-// waitText returns a waiting time as text, in seconds below two minutes and in minutes otherwise. It rounds up.
+// waitText formats a waiting time, rounded up: in seconds below two minutes, and in minutes otherwise.
 func waitText(d time.Duration) string {
 	if seconds := math.Ceil(d.Seconds()); seconds < 120 {
 		return fmt.Sprintf("%.0f s", seconds)

@@ -16,12 +16,12 @@ const (
 	// replayPast is the maximum age of the claims that a replay handles. The approval service has already given older
 	// claims an unknown outcome, which an operator resolves.
 	replayPast = 48 * time.Hour
-	// replayAtOnce is the maximum number of calls that are settled at a time.
+	// replayAtOnce is the maximum number of calls that are settled concurrently.
 	replayAtOnce = 8
 )
 
-// OpenCall is an approved call whose outcome the approval service may not know. The record is the newest of the call's
-// records for claim, intent and outcome.
+// OpenCall is an approved call whose outcome the approval service may not know. Its record is the newest of the call's
+// claim, intent and outcome records.
 type OpenCall struct{ journal.Record }
 
 // OpenCalls returns the approved calls whose outcomes were not yet reported when the gateway stopped.
@@ -59,7 +59,6 @@ func (k *Manager) Replay(ctx context.Context, open []OpenCall) error {
 	return group.Wait()
 }
 
-// settleOpenCall settles one call according to its record in the journal.
 func (k *Manager) settleOpenCall(ctx context.Context, call journal.Record) {
 	n := outcomeReport{approval: call.ApprovalID, claim: call.DecisionID, class: call.ResultClass, reason: "the gateway ended before it sent the call", lease: anyLease}
 	var err error

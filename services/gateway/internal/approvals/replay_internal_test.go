@@ -23,7 +23,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
 )
 
-// recordingService is an approval service that records the reports that it receives. A test can make it fail.
+// recordingService is an approval service that records the reports that it receives. It returns the error fails if the
+// test has set one.
 type recordingService struct {
 	approvalv1.ApprovalServiceClient
 
@@ -42,7 +43,6 @@ func (h *recordingService) CompleteClaim(_ context.Context, r *approvalv1.Comple
 	return &approvalv1.CompleteClaimResponse{}, h.fails
 }
 
-// recordingLimiter is a ratelimit role that records settlements in the same list as the reports.
 type recordingLimiter struct {
 	ratelimitv1.RateLimitServiceClient
 
@@ -54,7 +54,7 @@ func (h recordingLimiter) SettleLease(_ context.Context, r *ratelimitv1.SettleLe
 	return &ratelimitv1.SettleLeaseResponse{}, nil
 }
 
-// journalRecord is a record of the call "d-1". It belongs to the approval "a-1", unless free is set.
+// journalRecord is a record of the call "d-1". If free is false, it belongs to the approval "a-1".
 type journalRecord struct {
 	kind   journal.Kind
 	result journal.ResultClass
@@ -143,7 +143,7 @@ func openJournal(t *testing.T) *journal.Journal {
 	return j
 }
 
-// runReplay starts a gateway's replay of its journal, and waits until the replay ends.
+// runReplay replays a journal as a restarted gateway does, and waits until the replay ends.
 func runReplay(t *testing.T, j *journal.Journal, h *recordingService) {
 	t.Helper()
 	m, err := meters.New(noop.Meter{})

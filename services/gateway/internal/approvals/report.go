@@ -12,16 +12,16 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// reportTimeout is how long the answer to an approved call is delayed at most until the approval service has received
-// the outcome. The delay ensures that an equal call that follows immediately requests a new approval instead of finding
-// the old claim.
+// reportTimeout is the maximum delay of the answer to an approved call while the gateway reports the outcome to the
+// approval service. Because of the delay, an equal call that follows immediately requests a new approval instead of
+// finding the old claim.
 const reportTimeout = 200 * time.Millisecond
 
 // Reported is a channel that is closed after the outcome of a call was reported to the approval service. It is nil if
-// no report is made.
+// there is no report.
 type Reported <-chan struct{}
 
-// WaitBriefly waits for the report, at most 200 ms.
+// WaitBriefly waits for the report, but at most 200 ms.
 func (t Reported) WaitBriefly() {
 	if t == nil {
 		return
@@ -58,8 +58,8 @@ func (k *Manager) ReportOutcome(ctx context.Context, a attempt.Attempt, class jo
 	return k.reportInBackground(ctx, a, outcomeReport{class: class})
 }
 
-// reportInBackground makes a report in the background. If the gateway stops first, a replay of the journal makes the
-// report after the next start.
+// reportInBackground sends a report in the background. If the gateway stops before the report succeeds, a replay of the
+// journal sends it after the next start.
 func (k *Manager) reportInBackground(ctx context.Context, a attempt.Attempt, n outcomeReport) Reported {
 	done := make(chan struct{})
 	n.approval, n.claim = a.Claim.GetId(), a.ID
@@ -80,19 +80,18 @@ func (k *Manager) reportInBackground(ctx context.Context, a attempt.Attempt, n o
 	return done
 }
 
-// outcomeReport is the outcome of an approved call.
 type outcomeReport struct {
 	// approval and claim are the ids of the approval and the claim.
 	approval, claim string
 	class           journal.ResultClass
-	// reason is why the call was never sent.
+	// reason is the reason for which the call was never sent.
 	reason string
 	// lease identifies the limits that the call has reserved. The limits are released if the call was never sent and the
 	// approval service names the same lease. anyLease matches every lease.
 	lease string
 }
 
-// anyLease is the lease of a report by a caller that does not know what the call has reserved.
+// anyLease is the lease in a report if the reporting function does not know which limits the call has reserved.
 const anyLease = "*"
 
 // sendReport reports the outcome of a call to the approval service. It retries until the service answers or ctx is
@@ -108,13 +107,12 @@ func (k *Manager) sendReport(ctx context.Context, n outcomeReport) error {
 	} else {
 		err = k.client.CompleteClaim(ctx, n.approval, n.claim, outcomes[n.class])
 	}
-	if code := status.Code(err); code == codes.FailedPrecondition || code == codes.NotFound { // there is nothing left to report
+	if code := status.Code(err); code == codes.FailedPrecondition || code == codes.NotFound { // nothing to report
 		return nil
 	}
 	return err
 }
 
-// outcomes maps the class of a result to the outcome that is reported to the approval service.
 var outcomes = map[journal.ResultClass]approvalv1.CallOutcome{
 	journal.ResultOK:            approvalv1.CallOutcome_CALL_OUTCOME_DONE,
 	journal.ResultToolError:     approvalv1.CallOutcome_CALL_OUTCOME_FAILED,

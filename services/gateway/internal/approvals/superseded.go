@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 )
 
-// CheckNotRequired decides on a call for which policy requires no approval, and returns nil if the call may run. A call
-// that names an approval which has ended is refused. Its caller may have lost the answer, and the call must not run
+// CheckNotRequired checks a call for which policy requires no approval, and returns nil if the call may run. If the
+// call names an approval that has ended, it is refused: its caller may have lost the answer, and the call must not run
 // twice.
 func (k *Manager) CheckNotRequired(ctx context.Context, a attempt.Attempt) *refusal.Refusal {
 	refused := a.Refusal()
@@ -30,8 +30,8 @@ func (k *Manager) CheckNotRequired(ctx context.Context, a attempt.Attempt) *refu
 	return refused
 }
 
-// cancelSuperseded decides on a call for which policy requires no approval, although the gateway has earlier requested
-// an approval for an equal call. It first cancels that approval if the approval is pending or approved and unclaimed.
+// cancelSuperseded checks a call for which policy requires no approval, although the gateway has earlier requested an
+// approval for an equal call. It first cancels that approval if the approval is pending or approved and unclaimed.
 // Without the cancellation, the votes could let a later call run.
 //
 // The result is nil if policy allows the call. If the approval cannot be cancelled, an allowed call is refused. If
@@ -80,7 +80,6 @@ func (k *Manager) cancelUnclaimed(ctx context.Context, a attempt.Attempt, reason
 	return status.Error(codes.Aborted, "the approval changes all the time")
 }
 
-// callFor returns the values by which the approvals of a call are found.
 func callFor(a attempt.Attempt) *Call {
 	return &Call{
 		Principal: a.Principal, Server: a.Server, Identity: a.Identity, Method: a.Sent.Method, Name: a.Name(),

@@ -16,20 +16,20 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/binding"
 )
 
-// maxTickets is the maximum number of approvals that are remembered. The oldest approvals are forgotten first.
+// maxTickets is the maximum number of remembered approvals. The oldest approvals are forgotten first.
 const maxTickets = 4096
 
 // Call contains the values to which an approval binds a call, except for the digest of the tool's definition.
 type Call struct {
 	// Principal is the caller.
 	Principal *identityv1.Principal
-	// Server, Identity, Method and Name identify what is called, and Params are the params as received.
+	// Server, Identity, Method and Name identify the target of the call, and Params are the params as received.
 	Server, Identity, Method, Name string
 	Params                         []byte
 }
 
-// tickets remembers for which calls this gateway has requested approvals. It is used if policy later requires no
-// approval for such a call. The zero value cannot be used; use newTickets.
+// tickets records the calls for which this gateway has requested approvals, in case policy later requires no approval
+// for such a call. The zero value cannot be used; use newTickets.
 type tickets struct {
 	mu sync.Mutex
 	// by maps a key to the tickets of calls with that key. ids maps the id of an approval to its element in order.
@@ -43,12 +43,10 @@ type tickets struct {
 // tickets with its key.
 type callKey struct{ tenant, subject, agent, server, name string }
 
-// ticketEntry is the ticket of one approval.
 type ticketEntry struct {
-	key  callKey
-	call [32]byte
-	id   string
-	// until is the time at which the approval expires.
+	key   callKey
+	call  [32]byte
+	id    string
 	until time.Time
 }
 
@@ -70,7 +68,6 @@ func (c *Call) digest() ([32]byte, error) {
 	return digest, err
 }
 
-// add remembers an approval of a call until it expires.
 func (t *tickets) add(c Call, id string, until, now time.Time) {
 	sum, err := c.digest()
 	if err != nil {
@@ -90,7 +87,7 @@ func (t *tickets) add(c Call, id string, until, now time.Time) {
 	t.ids[id] = t.order.PushBack(k)
 }
 
-// find returns the id of the newest approval of a call; empty if there is none.
+// find returns the id of the newest approval of a call, or "" if there is none.
 func (t *tickets) find(c Call, now time.Time) string {
 	at := c.key()
 	if !t.hasAny(at) {
@@ -116,7 +113,6 @@ func (t *tickets) hasAny(at callKey) bool {
 	return len(t.by[at]) > 0
 }
 
-// forget removes an approval.
 func (t *tickets) forget(id string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -140,7 +136,6 @@ func (t *tickets) remove(e *list.Element) {
 	t.by[k.key] = rest
 }
 
-// remember adds the approval of a call to the tickets.
 func (w *Client) remember(q Request, a *approvalv1.Approval) {
 	until := a.GetExecuteBefore()
 	last := until.AsTime()
@@ -172,11 +167,11 @@ func (w *Client) unclaimedApproval(ctx context.Context, c Call) (id string, err 
 		return "", errUnavailable
 	case a.GetState() == pending, a.GetState() == approved:
 		return id, nil
-	case a.GetState() != approvalv1.ApprovalState_APPROVAL_STATE_CLAIMED: // a claimed approval becomes approved again if its claim is released
+	// A claimed approval becomes approved again if its claim is released.
+	case a.GetState() != approvalv1.ApprovalState_APPROVAL_STATE_CLAIMED:
 		w.tickets.forget(id)
 	}
 	return "", nil
 }
 
-// errUnavailable means that the approval service did not answer.
 var errUnavailable = errors.New("the approval service did not answer")

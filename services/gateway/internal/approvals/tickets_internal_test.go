@@ -8,7 +8,6 @@ import (
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 )
 
-// Checks that the number of tickets is limited: the oldest and the expired tickets are removed.
 func TestTickets_OldestAndExpiredAreRemoved(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(1000, 0)

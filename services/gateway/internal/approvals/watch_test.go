@@ -18,8 +18,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/approvals"
 )
 
-// breakingService is an approval service in which no approval is ever decided. Its first watch breaks after the set
-// time. Later watches do not break.
+// breakingService is an approval service in which every approval stays pending. Its first watch fails after the given
+// delay. Later watches do not fail.
 type breakingService struct {
 	approvalv1.ApprovalServiceClient
 
@@ -53,8 +53,8 @@ func (s *brokenStream) Recv() (*approvalv1.WatchApprovalsResponse, error) {
 	return nil, s.of.err
 }
 
-// Checks that a watch that ends because the hold is over is not logged as a failure of the approval service, but a
-// watch that breaks earlier is logged.
+// Checks that a watch that ends because the hold is over is not logged as a failure of the approval service, and that a
+// watch that fails earlier is logged.
 func TestWatch_HoldThatIsOverIsNotLogged(t *testing.T) {
 	t.Parallel()
 	const hold = 45 * time.Second

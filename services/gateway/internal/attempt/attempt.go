@@ -20,15 +20,15 @@ type Attempt struct {
 	Sent *jsonrpc.Message
 	// ID is the id of the decision. An attempt to use an approval gets a new id, which is also the id of the claim.
 	ID string
-	// Definition is the digest of the tool's definition as the caller knows it; nil if it is not known.
+	// Definition is the digest of the tool's definition as the caller knows it, or nil if it is not known.
 	Definition []byte
-	// Decision is policy's last decision; nil if there is none.
+	// Decision is policy's last decision, or nil if there is none.
 	Decision *policyv1.Decision
-	// Lease is the reservation; nil if nothing was reserved.
+	// Lease is the reservation, or nil if nothing was reserved.
 	Lease *ratelimitv1.Lease
-	// Claim is the approval under which the call runs; nil if the call runs without an approval.
+	// Claim is the approval under which the call runs, or nil if the call runs without an approval.
 	Claim *Claim
-	// HeldFor is how long the call was held open.
+	// HeldFor is the time for which the call was held open.
 	HeldFor time.Duration
 }
 
@@ -39,7 +39,7 @@ func New(call *Call) Attempt { return Attempt{Call: call, Sent: call.Message, ID
 type Claim struct {
 	*approvalv1.Approval
 
-	// Attempt is the number of the approval's attempt that is claimed.
+	// Attempt is the number of the approval's attempt that the claim is for.
 	Attempt int32
 	// Votes are the votes that approved the call. They are empty until the approval is claimed.
 	Votes []*approvalv1.Vote
@@ -64,7 +64,7 @@ func (a Attempt) WithNewID() Attempt {
 	return a
 }
 
-// PolicyCall returns the call as policy and approvers judge it, with the digest of the tool's definition.
+// PolicyCall returns the call as policy evaluates it and approvers see it, with the digest of the tool's definition.
 func (a Attempt) PolicyCall(definition []byte) *policyv1.Call {
 	return &policyv1.Call{
 		Method: a.Sent.Method, Server: a.Server, Name: a.Name(), Ref: a.Sent.Ref,
@@ -72,8 +72,8 @@ func (a Attempt) PolicyCall(definition []byte) *policyv1.Call {
 	}
 }
 
-// Events returns the function that receives the server's messages before the answer; nil if the caller accepts no
-// messages.
+// Events returns the function that receives the messages that the server sends before the answer, or nil if the caller
+// accepts no messages.
 func (a Attempt) Events() func(message []byte) {
 	if a.Reply == nil {
 		return nil
@@ -81,7 +81,7 @@ func (a Attempt) Events() func(message []byte) {
 	return a.Reply.Event
 }
 
-// Name returns the name or URI in the request. Policy rules match this text.
+// Name returns the name or URI in the request. Policy rules match this string.
 func (a Attempt) Name() string {
 	if a.Sent.URI != "" {
 		return a.Sent.URI

@@ -8,26 +8,27 @@ import (
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/limits"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// A Forwarder sends a judged request to its destination. [upstream.Session] sends a client's request to a server. Other
-// implementations send a server's request to the client.
+// A Forwarder sends an allowed request to its destination. [upstream.Session] sends a client's request to a server.
+// Other implementations send a server's request to the client.
 type Forwarder interface {
 	Forward(ctx context.Context, req upstream.Request, events func(message []byte)) (upstream.Answer, error)
 }
 
-// ErrClient means that the client did not answer a server's request. Compare with errors.Is.
+// ErrClient means that the client did not answer a request from a server. Compare with errors.Is.
 var ErrClient = errors.New("the client gave no answer to the server's request")
 
-// Call is a parsed request that needs a decision.
+// Call is a parsed request that policy must evaluate.
 type Call struct {
 	// Principal is the authenticated caller; never nil. Its session and run are set.
 	Principal *identityv1.Principal
-	// Stale reports that the gateway cannot currently tell whether the principal may call, because the source of token
+	// Stale reports that the gateway currently does not know whether the principal may call, because the source of token
 	// revocations or the policy service is unavailable. A stale call is refused.
 	Stale bool
-	// Revoked reports whether the caller's token is currently revoked or its state is unknown. It is called after a call
+	// Revoked reports whether the caller's token is currently revoked or its state is unknown. It is called after the call
 	// has waited.
 	Revoked func() bool
 	// Server is the name of the called server, Transport is `http` or `stdio`, and Version is the protocol revision of the
@@ -35,35 +36,35 @@ type Call struct {
 	Server, Transport, Version string
 	// Client is the name that the client declares. It is not verified.
 	Client string
-	// Message is the request on which policy decides.
+	// Message is the request that policy evaluates.
 	Message *jsonrpc.Message
 	// Received is the time at which the last byte of the request arrived.
 	Received time.Time
-	// Timeout is how long the server may take, unless policy sets another timeout. Deadline measures the timeout and can
-	// be paused; nil for a timeout that is never paused.
+	// Timeout is the maximum time for the server's answer, unless policy sets another timeout. Deadline measures the
+	// timeout and can be paused; it is nil if the timeout is never paused.
 	Timeout  time.Duration
 	Deadline *upstream.PausableDeadline
-	// MaxTimeout is how long the server may take in total if it reports progress, unless policy sets a timeout. If
-	// MaxTimeout is not above Timeout, progress does not extend the timeout.
+	// MaxTimeout is the maximum total time for the server's answer if the server reports progress, unless policy sets a
+	// timeout. If MaxTimeout is not above Timeout, progress does not extend the timeout.
 	MaxTimeout time.Duration
 	// FromServer reports that a server has sent the request to the client.
 	FromServer bool
-	// DeclaredCapabilities is a raw JSON object that replaces the client capabilities in the message that is sent to the
-	// server; nil leaves the capabilities unchanged. ParamHeaders are the HTTP headers that repeat arguments (MCP
-	// 2026-07-28, Transports).
+	// DeclaredCapabilities is a raw JSON object that replaces the client capabilities in the message to the server. If it
+	// is nil, the capabilities are unchanged. ParamHeaders are the HTTP headers that repeat arguments (MCP 2026-07-28,
+	// Transports).
 	DeclaredCapabilities []byte
 	ParamHeaders         []upstream.Header
-	// Upstream sends the request, and Memory is the memory of its answer.
+	// Upstream sends the request. Memory is charged for its answer.
 	Upstream Forwarder
 	Memory   *limits.Memory
-	// Reply sends messages to the client before the answer; nil if the client accepts no messages before the answer.
+	// Reply sends messages to the client before the answer. It is nil if the client accepts no messages before the answer.
 	Reply Reply
-	// Hold limits how long the call is held open for approvers; nil uses the configured time.
+	// Hold limits the time for which the call is held open for approvers. If Hold is nil, the configured time applies.
 	Hold *time.Duration
-	// ApprovalID is the id of the approval for which the call has waited in an earlier request; empty if it has not
+	// ApprovalID is the id of the approval for which the call has waited in an earlier request, or "" if the call has not
 	// waited.
 	ApprovalID string
-	// Confirm asks the user of the agent to confirm the call; nil if the client cannot show forms.
+	// Confirm asks the user of the agent to confirm the call. It is nil if the client cannot show forms.
 	Confirm Confirm
 	// Identity identifies the actual server, for example by its URL. Approvals are bound to it.
 	Identity string
@@ -76,26 +77,30 @@ type Call struct {
 
 // Reply sends messages to a client before its answer. It is safe for concurrent use.
 type Reply interface {
-	// Event receives a message that the server has sent before its answer.
+	// Event receives a message that the server sends before its answer.
 	Event(message []byte)
-	// Hold is called when the call begins to wait for an approver. While the call waits, Progress is called at intervals,
-	// with n = 1, 2, 3 and so on.
+	// Hold is called when the call begins to wait for an approver. During the wait, Progress is called at intervals, with
+	// n = 1, 2, 3 and so on.
 	Hold()
 	Progress(n int)
 }
 
 // Tools looks up the called tool in a server's list, for a caller and its session.
 type Tools interface {
-	// Listed reports whether the caller's list has the called tool. It returns [ErrUnlisted], or an error if policy
-	// cannot be asked.
+	// Listed reports whether the caller's list contains the called tool. It returns [ErrUnlisted], or an error if policy
+	// is unavailable.
 	Listed(ctx context.Context) (Listing, error)
-	// Known returns the digest of the called tool's definition that was last listed in the session. If the session has not
-	// listed the tool, Known returns the digest from the gateway's own list; nil if that does not have the tool either.
-	// Known sends no request to the server.
+	// Known returns the digest of the definition of the called tool that was last listed in the session. If the session
+	// has not listed the tool, Known returns the digest from the gateway's own list, or nil if that list does not contain
+	// the tool either. Known sends no request to the server.
 	Known(ctx context.Context) []byte
-	// Definition returns the digest that Known returns. If that is nil, or if now is true, Definition requests the
-	// server's list in the session and returns the digest from it; nil if the server does not list the tool.
+	// Definition returns the digest that Known returns. If that digest is nil, or if now is true, Definition requests the
+	// server's list in the session and returns the digest from it, or nil if the server does not list the tool.
 	Definition(ctx context.Context, now bool) ([]byte, error)
+	// EnsureListed lists the server for the gateway itself if the gateway has no list of its own in the revision of the
+	// session. A definition is accepted at its first use only if such a list contains it. EnsureListed reports whether it
+	// has read the list now. The refusal says why the list can't be read or reported; nil if the gateway has the list.
+	EnsureListed(ctx context.Context) (listed bool, refused *refusal.Refusal)
 }
 
 // Confirmation is the answer of the agent's user. The zero value means that there is no answer.
@@ -110,15 +115,15 @@ const (
 	Declined
 )
 
-// Confirm shows a text to the agent's user and returns the answer. It returns early when ctx is cancelled.
+// Confirm shows a text to the agent's user and returns the answer. If ctx is cancelled, it returns Unanswered.
 type Confirm func(ctx context.Context, text string) Confirmation
 
-// Listing is the result of looking for a tool in a caller's list of a server. The zero value means that the list does
-// not have the tool.
+// Listing is the result of a search for a tool in the list that a caller may see. The zero value means that the list
+// does not contain the tool.
 type Listing struct {
-	// Listed reports that the list has the tool.
+	// Listed reports whether the list contains the tool.
 	Listed bool
-	// Revision is the policy revision that decided what the caller may see of the list.
+	// Revision is the policy revision that determines which tools of the list the caller may see.
 	Revision string
 }
 

@@ -17,15 +17,15 @@ import (
 )
 
 const (
-	// peerTimeout is the timeout of each request to another service. Requests to a stopped service fail at once, so the
-	// timeout matters only for a service that hangs. It is long enough for a service on a busy machine.
+	// peerTimeout is the timeout of each request to another service. It is long enough for a service on a busy machine.
+	// Requests to a stopped service fail immediately, so the timeout matters only for a service that hangs.
 	peerTimeout = 2 * time.Second
 	// settleTimeout is the timeout of a request that releases a reservation.
 	settleTimeout = time.Second
 )
 
-// A Journal records decisions and outcomes. Its methods do not retain the record: the caller may reuse it after they
-// have returned.
+// A Journal records decisions and outcomes. Its methods do not retain the record, so the caller may reuse it
+// afterwards.
 type Journal interface {
 	// Intent records that a call is about to be sent. If Intent returns an error, the call must not be sent.
 	Intent(ctx context.Context, r *journal.Record) error
@@ -35,9 +35,9 @@ type Journal interface {
 	Refusal(ctx context.Context, r *journal.Record) error
 	// Claim records that an approval is about to be claimed. If Claim returns an error, the approval must not be claimed.
 	Claim(ctx context.Context, r *journal.Record) error
-	// Settled records that everything about an approved call was reported to the approval service.
+	// Settled records that the approval service has received all reports about an approved call.
 	Settled(ctx context.Context, r *journal.Record) error
-	// Passed records a count of messages that need no rule.
+	// Passed records the number of messages that need no rule.
 	Passed(ctx context.Context, r *journal.Record) error
 	// HMAC returns the keyed digest that records contain instead of arguments.
 	HMAC(b []byte) string

@@ -7,20 +7,20 @@ import (
 )
 
 const (
-	// splitDuration is how long calls with rate limits are refused after two instances of the ratelimit role have answered
-	// alternately.
+	// splitDuration is the time for which calls with rate limits are refused after two instances of the ratelimit role
+	// have answered alternately.
 	splitDuration = time.Minute
-	// maxInstances is how many earlier instances are remembered. Each restart of the role adds one.
+	// maxInstances is the maximum number of earlier instances that are remembered. Each restart of the role adds one.
 	maxInstances = 16
 )
 
-// instances detects that more than one ratelimit role answers. Each role keeps separate counts, so two roles would
-// double every limit. If a new instance answers, the role was restarted. If an earlier instance answers again, there
-// are two roles. The zero value has seen no instance. It is safe for concurrent use.
+// instances detects that more than one ratelimit role answers. Each role counts separately, so two roles would double
+// every limit. If a new instance answers, the role was restarted. If an earlier instance answers again, there are two
+// roles. The zero value has recorded no instance. It is safe for concurrent use.
 type instances struct {
 	mu      sync.Mutex
 	current string
-	// since is the time at which the instance current answered first.
+	// since is the time of the first answer from the current instance.
 	since      time.Time
 	earlier    []string
 	splitUntil time.Time

@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 )
 
-// Judge returns the attempt with policy's decision. It uses the cached decision on an equal call if the cached decision
-// is still valid, and otherwise asks the policy service.
+// Judge returns the attempt with policy's decision. If a valid decision on an equal call is cached, Judge uses it.
+// Otherwise it asks the policy service.
 func (d *Client) Judge(ctx context.Context, a Attempt) (Attempt, *refusal.Refusal) {
 	question := decisioncache.Query{Principal: a.Principal, Method: a.Sent.Method, Server: a.Server, Name: a.Name(), Ref: a.Sent.Ref, Definition: a.Definition}
 	if decision := d.deps.Decisions.Get(ctx, question); decision != nil {
@@ -26,9 +26,9 @@ func (d *Client) Judge(ctx context.Context, a Attempt) (Attempt, *refusal.Refusa
 	return a, refused
 }
 
-// Attest asks the policy service about a call of a tool with this definition, and bypasses the cache. The decision is
-// signed for the approval service. The signature covers the approval's id and its attempt number n, or no approval if
-// the argument approval is empty.
+// Attest asks the policy service to evaluate a call to a tool with this definition, and bypasses the cache. The
+// decision is signed for the approval service. The signature covers the approval's id and its attempt number n, or no
+// approval if approval is empty.
 func (d *Client) Attest(ctx context.Context, a Attempt, definition []byte, approval string, n int32) (*policyv1.DecideCallResponse, *refusal.Refusal) {
 	return d.decide(ctx, a, &policyv1.DecideCallRequest{
 		Call: a.PolicyCall(definition), Attest: &policyv1.Attest{ServerIdentity: a.Identity, ApprovalId: approval, Attempt: n},
@@ -46,16 +46,17 @@ func (d *Client) decide(ctx context.Context, a Attempt, req *policyv1.DecideCall
 	return resp, nil
 }
 
-// Refusal returns the refusal that follows from the decision. It returns nil if policy allows the call at once or with
-// an approval. A decision with conditions that this gateway does not support is a refusal, too.
+// Refusal returns the refusal that follows from the decision. It returns nil if policy allows the call or requires an
+// approval for it. If the decision has conditions that this gateway does not support, the call is refused.
 func (a Attempt) Refusal() *refusal.Refusal {
 	switch a.Decision.GetEffect() {
 	case policyv1.Effect_EFFECT_ALLOW, policyv1.Effect_EFFECT_REQUIRE_APPROVAL:
-		if a.Decision.GetHidden() { // a hidden tool is refused, whatever the effect of the decision is
+		if a.Decision.GetHidden() { // a hidden tool is refused, regardless of the effect of the decision
 			return a.Denied(commonv1.Code_CODE_TOOL_UNKNOWN)
 		}
 		if d := a.Decision; len(d.GetRedactions()) > 0 || d.GetStrictSchema() || slices.ContainsFunc(d.GetLimits(), isUnknown) {
-			refused := a.Denied(commonv1.Code_CODE_POLICY_UNAVAILABLE) // ignoring a condition would allow more than policy has decided
+			// A gateway that ignores a condition would allow more than policy does.
+			refused := a.Denied(commonv1.Code_CODE_POLICY_UNAVAILABLE)
 			refused.Message = "the policy asks for something that this gateway can't do yet; upgrade the gateway."
 			return refused
 		}
@@ -80,7 +81,8 @@ func (a Attempt) Denied(code commonv1.Code) *refusal.Refusal {
 		Rule:           a.Decision.GetRule(),
 		PolicyRevision: a.Decision.GetPolicyRevision(),
 	}
-	if a.Decision.GetHidden() || refused.Code == commonv1.Code_CODE_TOOL_UNKNOWN { // a hidden tool is answered like a missing one
+	// A hidden tool is answered like a missing one.
+	if a.Decision.GetHidden() || refused.Code == commonv1.Code_CODE_TOOL_UNKNOWN {
 		refused.Code, refused.Message, refused.Rule = commonv1.Code_CODE_TOOL_UNKNOWN, "", nil
 	}
 	return refused
@@ -101,7 +103,7 @@ func (a Attempt) NeedsApproval() bool {
 	return a.Decision.GetEffect() == policyv1.Effect_EFFECT_REQUIRE_APPROVAL && a.Refusal() == nil
 }
 
-// PolicyChanged returns the refusal of a call on which policy has just changed its decision.
+// PolicyChanged returns the refusal of a call for which policy has just changed its decision.
 func (a Attempt) PolicyChanged() *refusal.Refusal {
 	if refused := a.Refusal(); refused != nil {
 		return refused

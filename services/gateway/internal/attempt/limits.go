@@ -15,12 +15,12 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 )
 
-// leaseTime is how long after a reservation it can be released. It is long enough, because the gateway knows that a
-// call was never sent as soon as the connection attempt has failed. After leaseTime the reservation counts as used,
-// without another request.
+// leaseTime is the time after a reservation during which the gateway can release it. It is long enough, because the
+// gateway knows that a call was never sent as soon as the connection attempt has failed. After leaseTime the
+// reservation counts as used, without another request.
 const leaseTime = 15 * time.Second
 
-// Miscounted is the text of refusals while two instances of the ratelimit role answer.
+// Miscounted is the message of refusals while two instances of the ratelimit role answer.
 const Miscounted = "two ratelimit roles answer in turn and each counts for itself, which would multiply every limit: run one alone; limited calls pass a minute after the last answer of the other"
 
 // IsLimited reports whether limits must be reserved for the call.
@@ -97,8 +97,8 @@ func (d *Client) miscounted(ctx context.Context, a Attempt) *refusal.Refusal {
 // role answer alternately, each with separate counts.
 func (d *Client) IsMiscounting() bool { return d.instances.isSplit() }
 
-// limited returns the refusal of a call that exceeds a limit. If exceeded is nil because the answer had neither a lease
-// nor a refusal, the call is refused, too.
+// limited returns the refusal of a call that exceeds a limit. exceeded is nil if the response had neither a lease nor a
+// refusal; such a call is also refused.
 func (a Attempt) limited(exceeded *ratelimitv1.Refusal) *refusal.Refusal {
 	refused := &refusal.Refusal{
 		Code:           exceeded.GetCode(),
@@ -117,7 +117,7 @@ func (a Attempt) limited(exceeded *ratelimitv1.Refusal) *refusal.Refusal {
 	return refused
 }
 
-// describe returns a sentence that says how many calls the limit allows.
+// describe returns a sentence with the number of calls that the limit allows.
 func describe(l *policyv1.RuleLimit) string {
 	of := "for each session"
 	switch {
@@ -144,7 +144,7 @@ func (d *Client) ReleaseLease(ctx context.Context, lease, decisionID string) {
 		Target:     &ratelimitv1.SettleLeaseRequest_LeaseId{LeaseId: lease},
 		Settlement: ratelimitv1.Settlement_SETTLEMENT_NEVER_SENT,
 	})
-	if err != nil { // the reservation stays used: an error is at the caller's expense
+	if err != nil { // the reservation counts as used: an error must not give the caller more calls
 		d.deps.Log.WarnContext(ctx, "reservation was not given back", "decision_id", decisionID, "error", err)
 	}
 }

@@ -39,7 +39,6 @@ func (d *Client) writeRecord(ctx context.Context, name string, rec *journal.Reco
 	return err
 }
 
-// newRecord returns an empty record. It reuses a record that reuseRecord has cleared, if there is one.
 func (d *Client) newRecord() *journal.Record {
 	if rec, ok := d.blanks.Get().(*journal.Record); ok {
 		return rec
@@ -47,13 +46,12 @@ func (d *Client) newRecord() *journal.Record {
 	return new(journal.Record)
 }
 
-// reuseRecord clears a record and puts it into the pool. The journal has copied what it needs.
+// reuseRecord clears a record and returns it to the pool. The journal has copied the fields that it keeps.
 func (d *Client) reuseRecord(rec *journal.Record) {
 	*rec = journal.Record{}
 	d.blanks.Put(rec)
 }
 
-// baseRecord sets the fields that every record of a call contains.
 func (a Attempt) baseRecord(ctx context.Context, rec *journal.Record) *journal.Record {
 	*rec = journal.Record{
 		DecisionID:     a.ID,
@@ -87,7 +85,7 @@ func (a Attempt) addDefinition(rec *journal.Record) {
 	}
 }
 
-// arguments returns the keyed digest of a tool call's arguments, or of the params of another method; empty if there are
+// arguments returns the keyed digest of a tool call's arguments, or of the params of another method, or "" if there are
 // none. Only the first record of a call contains the digest.
 func (d *Client) arguments(a Attempt) string {
 	args := a.Sent.Arguments
@@ -100,14 +98,13 @@ func (d *Client) arguments(a Attempt) string {
 	return d.deps.Journal.HMAC(args.Of(a.Sent.Raw))
 }
 
-// PrincipalRecord returns a principal in the form for records.
+// PrincipalRecord converts a principal for a record.
 func PrincipalRecord(p *identityv1.Principal) journal.Principal {
 	return journal.Principal{
 		Tenant: p.GetTenant(), Subject: p.GetSubject(), Agent: p.GetAgent(), Owner: p.GetOwner(), TokenID: p.GetTokenId(),
 	}
 }
 
-// intentRecord fills in the record of a call that is about to be sent.
 func (d *Client) intentRecord(ctx context.Context, a Attempt, rec *journal.Record) *journal.Record {
 	a.baseRecord(ctx, rec)
 	a.addDefinition(rec)
@@ -164,13 +161,12 @@ func (d *Client) RefusalRecord(ctx context.Context, a Attempt, refused *refusal.
 	return rec
 }
 
-// outcomeRecord fills in the record of the outcome of a sent call.
 func (a Attempt) outcomeRecord(ctx context.Context, answer upstream.Answer, err error, rec *journal.Record) *journal.Record {
 	a.baseRecord(ctx, rec)
 	rec.ResultClass = class(answer, err)
 	rec.UpstreamStatus = answer.Status
 	rec.LimitLeaseID = a.Lease.GetId()
-	if err != nil { // the text of err may quote what a server wrote
+	if err != nil { // the message of err may quote the server
 		rec.Code = enum.NameOrEmpty(Code(err))
 		rec.Message = (&refusal.Refusal{Code: Code(err), Message: AnswerProblem(answer.Status, err)}).Text()
 	} else {
@@ -180,7 +176,6 @@ func (a Attempt) outcomeRecord(ctx context.Context, answer upstream.Answer, err 
 	return rec
 }
 
-// class returns the class of a call's outcome for its record.
 func class(a upstream.Answer, err error) journal.ResultClass {
 	switch {
 	case errors.Is(err, upstream.ErrNeverSent):
@@ -203,7 +198,7 @@ func (d *Client) RecordIntent(ctx context.Context, a Attempt) error {
 	return d.writeRecord(ctx, spans.JournalIntent, d.intentRecord(ctx, a, rec), d.deps.Journal.Intent)
 }
 
-// RecordClaim records that an approval is about to be claimed. key is the idempotency key of the reserved limits; empty
+// RecordClaim records that an approval is about to be claimed. key is the idempotency key of the reserved limits, or ""
 // if no limits are reserved. If RecordClaim returns an error, the approval must not be claimed.
 func (d *Client) RecordClaim(ctx context.Context, a Attempt, key string) error {
 	rec := d.intentRecord(ctx, a, new(journal.Record))
@@ -220,31 +215,31 @@ func (d *Client) RecordOutcome(ctx context.Context, a Attempt, answer upstream.A
 	return rec.ResultClass, d.writeRecord(ctx, spans.JournalOutcome, rec, d.deps.Journal.Outcome)
 }
 
-// RecordSettled records that everything about an approved call was reported to the approval service.
+// RecordSettled records that the approval service has received all reports about an approved call.
 func (d *Client) RecordSettled(ctx context.Context, a Attempt) {
 	d.WriteSettled(ctx, a.baseRecord(ctx, new(journal.Record)))
 }
 
-// WriteSettled is like [Client.RecordSettled], for a call that is known only from a record.
+// WriteSettled is like [Client.RecordSettled], for a call that is known only from an earlier record.
 func (d *Client) WriteSettled(ctx context.Context, rec *journal.Record) {
 	if err := d.deps.Journal.Settled(ctx, rec); err != nil && !errors.Is(err, journal.ErrClosed) {
 		d.deps.Log.WarnContext(ctx, "settled call not recorded", "decision_id", rec.DecisionID, "error", err)
 	}
 }
 
-// WriteRefusal records a refusal. It logs a failure.
+// WriteRefusal records a refusal. If it cannot be recorded, WriteRefusal logs the error.
 func (d *Client) WriteRefusal(ctx context.Context, rec *journal.Record) {
 	if err := d.writeRecord(context.WithoutCancel(ctx), spans.JournalRefusal, rec, d.deps.Journal.Refusal); err != nil {
 		d.deps.Log.ErrorContext(ctx, "refusal not recorded", "decision_id", rec.DecisionID, "error", err)
 	}
 }
 
-// WriteOutcome records the outcome of a call that is known only from a record.
+// WriteOutcome records the outcome of a call that is known only from an earlier record.
 func (d *Client) WriteOutcome(ctx context.Context, rec *journal.Record) error {
 	return d.deps.Journal.Outcome(ctx, rec)
 }
 
-// WritePassed records a count of messages that need no rule.
+// WritePassed records the number of messages that need no rule.
 func (d *Client) WritePassed(ctx context.Context, rec *journal.Record) error {
 	return d.deps.Journal.Passed(ctx, rec)
 }
@@ -281,18 +276,18 @@ func rule(r *policyv1.RuleRef) journal.Rule {
 
 func sessionKey(k policyv1.SessionKey) string { return enum.NameOrEmpty(k) }
 
-// RefusedRequest is a request of an authenticated caller that was refused before policy was asked about it.
+// RefusedRequest is a request from an authenticated caller that was refused before policy evaluated it.
 type RefusedRequest struct {
 	// Principal is the caller.
 	Principal *identityv1.Principal
-	// Server, Method and Name are from the request. They are empty if they could not be read.
+	// Server, Method and Name are from the request. Each is empty if it could not be read.
 	Server, Method, Name string
-	// Code is the reason of the refusal. Message gives details; it may be empty.
+	// Code is the reason for the refusal. Message gives details; it may be empty.
 	Code    commonv1.Code
 	Message string
 	// Bytes is the size of the request.
 	Bytes int
-	// FromServer reports that a server has sent the request.
+	// FromServer reports whether a server has sent the request.
 	FromServer bool
 }
 
@@ -319,8 +314,8 @@ func (r RefusedRequest) Record(ctx context.Context) *journal.Record {
 	return rec
 }
 
-// AnswerProblem returns a text that explains why a server's answer cannot be used. It is empty if neither the HTTP
-// status nor err shows the reason.
+// AnswerProblem returns a sentence that explains why a server's answer cannot be used, or "" if neither the HTTP status
+// nor err shows the reason.
 func AnswerProblem(status int, err error) string {
 	if errors.Is(err, limits.ErrMemory) {
 		return "the server answered, but no memory is left for the answer: read the others first, or make fewer such calls at once. Whether the call ran is not known."
@@ -360,13 +355,13 @@ func AnswerProblem(status int, err error) string {
 	return fmt.Sprintf("the server answered with HTTP status %d; whether the call ran is not known.", status)
 }
 
-// A TimeoutError says which time limit a call has exceeded.
+// A TimeoutError means that a call has exceeded a time limit.
 type TimeoutError struct {
-	// After is the exceeded limit. Key is the configuration key or the name of the rule that sets the limit; if Key is
-	// empty, the text of the error does not name it.
+	// After is the exceeded limit. Key is the configuration key or the name of the rule that sets the limit. If Key is
+	// empty, the error message does not name it.
 	After time.Duration
 	Key   string
-	// Progress reports that progress notifications would have extended the time limit.
+	// Progress reports whether progress notifications would have extended the time limit.
 	Progress bool
 }
 
@@ -379,7 +374,7 @@ func (e TimeoutError) Error() string {
 	return text
 }
 
-// lostSession returns the error text for a client whose session the server no longer knows.
+// lostSession returns the error message for a client whose session the server no longer knows.
 func lostSession(status int, err error) string {
 	ran := fmt.Sprintf("It answered with HTTP status %d; whether the call ran is not known", status)
 	if errors.Is(err, upstream.ErrNeverSent) {

@@ -1,4 +1,4 @@
-// Package bodyreader reads messages of untrusted peers within a memory budget, and enforces a minimum transfer rate.
+// Package bodyreader reads messages from untrusted peers within a memory budget, and enforces a minimum transfer rate.
 package bodyreader
 
 import (
@@ -15,9 +15,9 @@ import (
 const (
 	// leastMemory is the size of the first allocation for a message, in bytes.
 	leastMemory = 512
-	// sureMemory is how many bytes of a message must arrive after the first piece before memory for the announced length
-	// is allocated. Memory is then allocated only once, but a server must send a part of a large message before it causes
-	// a large allocation.
+	// sureMemory is the number of bytes of a message that must arrive before memory for the announced length is allocated.
+	// With the announced length, memory is allocated only once. But a server must first send a part of a large message, so
+	// that an announcement alone causes no large allocation.
 	sureMemory = 1 << 20
 	// maxRead is the maximum number of bytes that are read or copied without yielding the processor.
 	maxRead = 256 << 10
@@ -25,26 +25,26 @@ const (
 
 // Memory is the buffer for one message. It grows with the bytes that arrive, because a peer may announce any length.
 // Beyond the first piece it grows only within the budget. If the length is announced, memory for the whole message is
-// allocated after a part has arrived. A Memory is not safe for concurrent use. [New] creates it.
+// allocated after sureMemory bytes. A Memory is not safe for concurrent use. [New] creates it.
 type Memory struct {
 	ctx      context.Context //nolint:containedctx // it bounds every wait for memory
 	budget   *limits.Memory
-	maxBytes int  // the largest expected size of the message, in bytes
-	sized    bool // the message announces this size
+	maxBytes int  // the maximum size of the message, in bytes
+	sized    bool // the message announces its size
 	bytes    []byte
 	stint    gosched.Work
 }
 
 // New returns an empty buffer for a message of at most maxBytes bytes; the caller must not add more. The bytes are
-// charged to the argument memory; if it is nil, only small messages are accepted. When ctx ends, the buffer stops
-// waiting for memory.
+// charged to memory. If memory is nil, only small messages are accepted. When ctx ends, the buffer stops waiting for
+// memory.
 func New(ctx context.Context, memory *limits.Memory, maxBytes int) *Memory {
 	return &Memory{ctx: ctx, budget: memory, maxBytes: maxBytes}
 }
 
-// Body reads a body of at most limit bytes with this announced length; -1 means that no length is announced. The result
-// is charged to the argument memory. The error is [limits.ErrMemory], [ErrSlow], an error for a body that is too large,
-// or an error from body.
+// Body reads a body of at most limit bytes. length is the announced length, or -1 if none is announced. The result is
+// charged to memory. The error is [limits.ErrMemory], [ErrSlow], an error for a body that is too large, or an error
+// from body.
 func Body(ctx context.Context, body io.ReadCloser, length int64, limit int, memory *limits.Memory) ([]byte, error) {
 	if length > int64(limit) {
 		return nil, fmt.Errorf("the answer of %d bytes is larger than %d", length, limit)
@@ -54,7 +54,8 @@ func Body(ctx context.Context, body io.ReadCloser, length int64, limit int, memo
 		err := m.readFrom(body)
 		return m.bytes, err
 	}
-	m := &Memory{ctx: ctx, budget: memory, maxBytes: limit + 1, sized: length >= 0} // one byte more, to detect a body that is too long
+	// The limit is one byte higher, to detect a body that is too large.
+	m := &Memory{ctx: ctx, budget: memory, maxBytes: limit + 1, sized: length >= 0}
 	if m.sized {
 		m.maxBytes = int(length) + 1
 		if err := m.reserve(min(m.maxBytes, limits.UncountedBytes)); err != nil {
@@ -71,7 +72,6 @@ func Body(ctx context.Context, body io.ReadCloser, length int64, limit int, memo
 	return m.bytes, nil
 }
 
-// reserve ensures that the buffer has capacity for n more bytes.
 func (m *Memory) reserve(n int) error {
 	need, had := len(m.bytes)+n, cap(m.bytes)
 	if need <= had {
@@ -82,7 +82,8 @@ func (m *Memory) reserve(n int) error {
 		return err
 	}
 	grown := make([]byte, 0, size)
-	for part := range slices.Chunk(m.bytes, maxRead) { // in pieces, because the garbage collector waits until a copy has ended
+	// The bytes are copied in parts, because the garbage collector must wait until a copy has ended.
+	for part := range slices.Chunk(m.bytes, maxRead) {
 		m.stint.Part()
 		grown = append(grown, part...)
 	}
@@ -90,7 +91,6 @@ func (m *Memory) reserve(n int) error {
 	return nil
 }
 
-// nextCapacity returns the new capacity for a full buffer.
 func (m *Memory) nextCapacity(had int) int {
 	switch {
 	case !m.sized || had < limits.UncountedBytes:
@@ -102,13 +102,13 @@ func (m *Memory) nextCapacity(had int) int {
 	}
 }
 
-// Bytes returns the message so far. It is valid until the next call that changes it.
+// Bytes returns the bytes received so far. The slice is valid until the next call that changes the buffer.
 func (m *Memory) Bytes() []byte { return m.bytes }
 
-// Truncate keeps the first n bytes.
+// Truncate keeps the first n bytes of the message.
 func (m *Memory) Truncate(n int) { m.bytes = m.bytes[:n] }
 
-// Add appends a part. It returns an error if there is no memory for the part.
+// Add appends a part of the message. It returns an error if the memory budget does not allow it.
 func (m *Memory) Add(part []byte) error {
 	if err := m.reserve(len(part)); err != nil {
 		return err
@@ -117,7 +117,6 @@ func (m *Memory) Add(part []byte) error {
 	return nil
 }
 
-// readFrom reads r until its end or until the buffer has the maximum size.
 func (m *Memory) readFrom(r io.Reader) error {
 	for len(m.bytes) < m.maxBytes {
 		if err := m.reserve(1); err != nil {

@@ -8,8 +8,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/redact"
 )
 
-// ReadMessage reads a server's message with the server's secrets redacted. For a large message it first waits for a
-// processor slot. It returns the errors of [jsonrpc.ReadAnswer] and [limits.Memory.TimesliceFor].
+// ReadMessage parses a message from a server after it has redacted the server's secrets. For a large message it first
+// waits for a processor slot. It returns the errors of [jsonrpc.ReadAnswer] and [limits.Memory.TimesliceFor].
 func ReadMessage(ctx context.Context, raw []byte, redactor *redact.Redactor, memory *limits.Memory) (*jsonrpc.Answer, error) {
 	end, err := memory.TimesliceFor(ctx, len(raw))
 	if err != nil {
@@ -20,7 +20,7 @@ func ReadMessage(ctx context.Context, raw []byte, redactor *redact.Redactor, mem
 }
 
 // ReadRepaired is like [ReadMessage], but first repairs known faults of an answer with [jsonrpc.Repair], which modifies
-// raw. methodOf is the argument of that function.
+// raw. methodOf is passed to that function.
 func ReadRepaired(ctx context.Context, raw []byte, redactor *redact.Redactor, memory *limits.Memory, methodOf func(id []byte) string) (*jsonrpc.Answer, error) {
 	end, err := memory.TimesliceFor(ctx, len(raw))
 	if err != nil {

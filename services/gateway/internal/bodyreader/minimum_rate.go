@@ -8,14 +8,14 @@ import (
 )
 
 const (
-	// maxStall is how long reads may wait for a server that has begun a message that uses memory of the budget. For each
-	// minBytesPerSecond bytes that arrive, the limit is extended by a second.
+	// maxStall is the maximum total time for which reads may wait for a server during a message that is charged to the
+	// memory budget. Each minBytesPerSecond bytes that arrive extend the limit by a second.
 	maxStall          = 10 * time.Second
 	minBytesPerSecond = 64 << 10
 )
 
-// ErrSlow means that a connection was cut off because the server has sent a large message too slowly. A slow message
-// would block memory that other messages may need. Compare with errors.Is.
+// ErrSlow means that a server was disconnected because it sent a large message too slowly. A slow message would block
+// memory that other messages may need. Compare with errors.Is.
 var ErrSlow = errors.New("the server sent a large answer too slowly: less than 64 KiB a second, for 10 s")
 
 type pacedReader struct {
@@ -28,17 +28,17 @@ type pacedReader struct {
 	late  atomic.Bool
 }
 
-// Pace returns a reader that enforces a minimum rate: it cuts the server off if the message arrives more slowly than 64
-// KiB per second for more than 10 s. The rate is enforced only while held returns true, because the message uses memory
-// of the budget. Only the time in which a read waits for the server counts.
+// Pace returns a reader that enforces a minimum rate. If the message arrives more slowly than 64 KiB per second for
+// more than 10 s, the reader disconnects the server. The rate is enforced only while held returns true, which means
+// that the message is charged to the memory budget. Only the time during which a read waits for the server counts.
 //
-// To cut the server off, the reader calls cut from another goroutine. The function cut must end the blocked read, which
-// then returns [ErrSlow].
+// To disconnect the server, the reader calls cut from another goroutine. The function cut must end the blocked read,
+// which then returns [ErrSlow].
 func Pace(from io.Reader, held func() bool, cut func()) io.Reader {
 	return &pacedReader{from: from, held: held, cut: cut, left: maxStall}
 }
 
-// Read implements io.Reader. After the server was cut off, Read returns [ErrSlow].
+// Read implements io.Reader. After the server was disconnected, Read returns [ErrSlow].
 func (p *pacedReader) Read(to []byte) (int, error) {
 	if !p.held() {
 		p.left = maxStall

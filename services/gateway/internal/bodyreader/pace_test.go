@@ -12,10 +12,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/bodyreader"
 )
 
-// bodySender is the server side of a body.
 type bodySender struct{ *io.PipeWriter }
 
-// send sends this many bytes, one piece per second, and reports whether they were accepted.
+// send writes the given number of bytes, one piece per second, and reports whether all of them were accepted.
 func (s bodySender) send(bytes, piece int) bool {
 	for ; bytes > 0; bytes -= piece {
 		if _, err := io.WriteString(s, strings.Repeat("x", min(bytes, piece))); err != nil {
@@ -26,14 +25,14 @@ func (s bodySender) send(bytes, piece int) bool {
 	return true
 }
 
-// Case X3. A server that sends a message that uses memory too slowly is soon cut off. A server that keeps the minimum
-// rate, or whose message uses no memory, may take any time.
+// Case X3. If a message is charged to the memory budget, a server that sends it below the minimum rate is disconnected.
+// A server that keeps the minimum rate is not disconnected, nor is a server whose message is not charged.
 func TestPace_ClosesSlowServers(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		held bool
 		send func(bodySender) bool
-		// whole means that the complete message is read; otherwise the server is cut off within the given time.
+		// If whole is true, the complete message is read. Otherwise the server is disconnected within the given time.
 		whole  bool
 		within time.Duration
 	}{
@@ -67,7 +66,7 @@ func TestPace_ClosesSlowServers(t *testing.T) {
 	}
 }
 
-// Case X3. Time during which the gateway is not reading does not count.
+// Case X3. The time between two reads does not count against the minimum rate.
 func TestPace_IgnoresTheTimeOfTheReader(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

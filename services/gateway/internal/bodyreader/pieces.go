@@ -13,12 +13,14 @@ import (
 // pieceSize is the size of a piece, in bytes.
 const pieceSize = 64 << 10
 
-// Pieces is a pool of buffers in which bodies are collected until they are complete. With it, a large body is allocated
-// only once, which saves work of the garbage collector. The zero value is ready to use. It is safe for concurrent use.
+// Pieces is a pool of buffers that collect bodies until they are complete. Because of the pool, a large body is
+// allocated only once, which saves work for the garbage collector. The zero value is ready to use. It is safe for
+// concurrent use.
 type Pieces struct{ free sync.Pool }
 
 // ReadAll reads a body. It stops one byte after the limit, so that the parser refuses a body that is too large. claimed
-// is the announced length, or -1. The announced length causes at most the allocation of one piece.
+// is the announced length, or -1 if none is announced. The announced length alone causes at most the allocation of one
+// piece.
 func (p *Pieces) ReadAll(r io.Reader, claimed int64, limit int) ([]byte, error) {
 	r = io.LimitReader(r, int64(limit)+1)
 	if 0 <= claimed && claimed <= pieceSize {

@@ -34,7 +34,6 @@ func TestReadAll_ReturnsTheWholeBody(t *testing.T) {
 	}
 }
 
-// A truncated body of any length is refused.
 func TestReadAll_FailsForATruncatedBody(t *testing.T) {
 	t.Parallel()
 	var p Pieces
@@ -48,7 +47,7 @@ func TestReadAll_FailsForATruncatedBody(t *testing.T) {
 	}
 }
 
-// Case X3. Memory for a large body is allocated only once, which saves work of the garbage collector.
+// Case X3.
 func TestReadAll_LargeBodyIsAllocatedOnce(t *testing.T) {
 	const size = 3 << 20
 	body := make([]byte, size)

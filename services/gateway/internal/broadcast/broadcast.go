@@ -1,16 +1,16 @@
-// Package broadcast wakes all waiting goroutines when something has changed.
+// Package broadcast wakes all goroutines that wait for a change of some data.
 package broadcast
 
 import "sync"
 
-// Broadcaster sends notifications without content. Receivers find out themselves what has changed. The zero value is
-// ready to use. It is safe for concurrent use.
+// Broadcaster sends notifications without content. A notified goroutine must check for itself which data has changed.
+// The zero value is ready to use. It is safe for concurrent use.
 type Broadcaster struct {
 	mu   sync.Mutex
 	next chan struct{}
 }
 
-// Wait returns a channel that the next call of Notify closes.
+// Wait returns a channel that the next call to Notify closes.
 func (n *Broadcaster) Wait() <-chan struct{} {
 	n.mu.Lock()
 	defer n.mu.Unlock()

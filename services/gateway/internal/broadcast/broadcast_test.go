@@ -8,12 +8,12 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/broadcast"
 )
 
-// TestNotify_WakesAllThatWait checks that one notification wakes every goroutine that waits, and none that waits later.
+// One notification wakes every goroutine that waits, and no goroutine that starts to wait later.
 func TestNotify_WakesAllThatWait(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var b broadcast.Broadcaster
-		b.Notify() // reaches no one
+		b.Notify() // no goroutine waits
 		var woken sync.WaitGroup
 		for range 10 {
 			changed := b.Wait()

@@ -1,6 +1,6 @@
-// Package decisioncache caches decisions of the policy service. A cached decision is used only while the gateway has a
-// lease on the policy epoch in which the decision was made. A policy epoch is a period in which no data changes on
-// which decisions depend.
+// Package decisioncache caches decisions of the policy service. A policy epoch is a period in which the data on which
+// decisions depend does not change. A cached decision is used only while the gateway has a lease on the epoch of the
+// decision.
 package decisioncache
 
 import (
@@ -29,15 +29,15 @@ const (
 	// cached, so that the cached decision can be compared with policy's response.
 	verifyOneIn = 1000
 	// maxPerPrincipal is the maximum number of cached decisions of one principal and the agents that act for it. maxAll is
-	// the maximum number of all cached decisions. maxKey is the maximum length of a cache key, in bytes.
+	// the maximum total number of cached decisions. maxKey is the maximum length of a cache key, in bytes.
 	maxPerPrincipal = 1024
 	maxAll          = 100_000
 	maxKey          = 2048
-	// idleAfter is how long after the last lookup for a principal the principal's decisions are removed.
+	// idleAfter is the time after the last lookup for a principal at which the principal's decisions are removed.
 	idleAfter = time.Minute
 )
 
-// Deps are the dependencies of [Cache]. Every field is required.
+// Deps are the dependencies of a [Cache]. Every field is required.
 type Deps struct {
 	Policy policyv1.PolicyServiceClient
 	Meters *meters.Meters
@@ -47,8 +47,7 @@ type Deps struct {
 // Cache caches decisions of the policy service. It uses them only while it has a lease, which [Cache.Run] renews. It is
 // safe for concurrent use.
 type Cache struct {
-	deps Deps
-	// off disables the cache.
+	deps  Deps
 	off   bool
 	clock func() instant
 
@@ -56,7 +55,6 @@ type Cache struct {
 	received atomic.Pointer[lastMessage]
 }
 
-// epoch is a policy epoch, with the decisions that were made in it.
 type epoch struct {
 	name, revision string
 	// until is the end of the lease, or nil if there is no lease.
@@ -68,7 +66,7 @@ type epoch struct {
 }
 
 // principalEntries contains the cached decisions of one principal. A decision that depends on sessions has one entry
-// for each session, and one entry without a decision, which marks the dependency.
+// for each session, and one entry without a decision that marks the dependency.
 type principalEntries struct {
 	entries map[string]*policyv1.Decision
 	used    instant
@@ -82,18 +80,18 @@ func New(deps Deps, off bool) (*Cache, error) {
 	return &Cache{deps: deps, off: off, clock: now}, nil
 }
 
-// Query is a request for policy's decision on a call, without the call's arguments.
+// Query identifies a call for which policy's decision is needed, without the call's arguments.
 type Query struct {
 	// Principal is the caller.
 	Principal *identityv1.Principal
-	// Method, Server and Name identify the target. Ref is the reference type of a completion, which says whether Name is a
-	// prompt or a resource.
+	// Method, Server and Name identify the target. Ref is the reference type of a completion: it specifies whether Name is
+	// a prompt or a resource.
 	Method, Server, Name, Ref string
 	// Definition is the digest of the tool's definition. It is nil if the definition is not known.
 	Definition []byte
 }
 
-// owner returns the principal to whose cache entries the decision belongs: the last principal of the chain, for which
+// owner returns the principal that owns the cache entries of the decision: the last principal of the chain, for which
 // all others in the chain act.
 func (q *Query) owner() principal.Key {
 	if chain := q.Principal.GetChain(); len(chain) > 0 {
@@ -102,8 +100,8 @@ func (q *Query) owner() principal.Key {
 	return principal.Of(q.Principal)
 }
 
-// appendKey appends everything on which a decision depends, except for sessions. The length of the chain is written
-// first, so that different queries always have different keys.
+// appendKey appends the values on which a decision depends, except for sessions. The length of the chain comes first,
+// so that different queries always have different keys.
 func (q *Query) appendKey(dst []byte) []byte {
 	dst = append(strconv.AppendInt(dst, int64(len(q.Principal.GetChain())), 10), ':')
 	dst = visibility.AppendKey(dst, q.Principal, q.Server)
@@ -125,8 +123,8 @@ func (q *Query) appendSessions(dst []byte) []byte {
 }
 
 // Get returns the cached decision on a call, or nil if policy must be queried. Policy must be queried if no usable
-// decision is cached, or if the call's trace is sampled and should show the policy service. For comparison, policy is
-// also queried for one in 1000 lookups. Callers must not modify the decision.
+// decision is cached, or if the call's trace is sampled and should show the policy service. Policy is also queried for
+// one in 1000 lookups, for comparison. Callers must not modify the decision.
 func (d *Cache) Get(ctx context.Context, q Query) *policyv1.Decision {
 	e := d.epoch.Load()
 	if e == nil || d.off || rand.IntN(verifyOneIn) == 0 || trace.SpanContextFromContext(ctx).IsSampled() { //nolint:gosec // an attacker gains nothing by predicting the lookups
@@ -139,7 +137,7 @@ func (d *Cache) Get(ctx context.Context, q Query) *policyv1.Decision {
 	return e.get(&q, now)
 }
 
-// isLeased reports whether decisions of the epoch may be used now.
+// isLeased reports whether decisions of the epoch may be used at the given time.
 func (e *epoch) isLeased(now instant) bool {
 	until := e.until.Load()
 	return until != nil && !now.reaches(*until)
@@ -182,7 +180,7 @@ func (d *Cache) Put(ctx context.Context, q Query, resp *policyv1.DecideCallRespo
 	return stricter(cached, decision)
 }
 
-// putIfAbsent caches a decision. If a decision is already cached, putIfAbsent returns the cached one instead.
+// putIfAbsent caches a decision. If a decision is already cached, putIfAbsent returns the cached decision instead.
 func (e *epoch) putIfAbsent(q *Query, decision *policyv1.Decision, bySession bool, now instant) *policyv1.Decision {
 	var space [512]byte
 	key := q.appendKey(space[:0])
@@ -234,7 +232,7 @@ func (e *epoch) clear() {
 	e.all = 0
 }
 
-// forget removes the decisions of principals whose last lookup was more than idleAfter ago.
+// forget removes the decisions of principals for which the last lookup was more than idleAfter ago.
 func (e *epoch) forget(now instant) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

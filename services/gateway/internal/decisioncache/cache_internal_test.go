@@ -22,7 +22,6 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/meters"
 )
 
-// decisions is a cache with a log, and a clock that the test sets.
 type decisions struct {
 	*Cache
 	log bytes.Buffer
@@ -44,10 +43,8 @@ func newDecisions(t testing.TB) *decisions {
 	return d
 }
 
-// pass moves the clock forward.
 func (d *decisions) pass(t time.Duration) { d.now = d.now.after(t) }
 
-// lease grants a lease on an epoch, beginning now.
 func (d *decisions) lease(epoch string) {
 	d.applyResponse(leased(epoch), &d.now)
 }
@@ -60,7 +57,7 @@ func (d *decisions) keep(q Query, of *policyv1.Decision, epoch string) *policyv1
 	return d.Put(context.Background(), q, &policyv1.DecideCallResponse{Decision: of, Keeping: &policyv1.Keeping{Epoch: epoch}})
 }
 
-// find looks up a decision. It repeats the lookup if the cache wants to query policy only for comparison.
+// find looks up a decision. It repeats the lookup, because Get sometimes returns nil for verification.
 func (d *decisions) find(q Query) *policyv1.Decision {
 	for range 5 {
 		if found := d.Get(context.Background(), q); found != nil {
@@ -125,7 +122,7 @@ func TestCache_LeaseBeginsWhenItIsRequested(t *testing.T) {
 	t.Parallel()
 	d := newDecisions(t)
 	requested := d.now
-	d.pass(900 * time.Millisecond) // the response was slow
+	d.pass(900 * time.Millisecond) // the response arrives late
 	long := leased("e1")
 	long.Lease = seconds(3600)
 	d.applyResponse(long, &requested)
@@ -155,7 +152,7 @@ func TestCache_LeaseEndsWhileTheMachineSleeps(t *testing.T) {
 }
 
 // TestCache_DistinguishesQueriesThatPolicyDistinguishes generates pairs of queries. It checks that a decision that is
-// cached for the first query is found for the second query if and only if policy cannot distinguish the two queries.
+// cached for the first query is found for the second query if and only if policy cannot distinguish the queries.
 func TestCache_DistinguishesQueriesThatPolicyDistinguishes(t *testing.T) {
 	t.Parallel()
 	outer := t
@@ -190,7 +187,7 @@ func TestCache_DistinguishesQueriesThatPolicyDistinguishes(t *testing.T) {
 		d := newDecisions(outer)
 		d.lease("e")
 		a, b := draw(t), draw(t)
-		if rapid.Bool().Draw(t, "alike") { // otherwise two queries are rarely equal
+		if rapid.Bool().Draw(t, "alike") { // because two generated queries are rarely equal
 			b = Query{Principal: a.Principal, Method: a.Method, Server: a.Server, Name: a.Name, Ref: a.Ref, Definition: a.Definition}
 			if rapid.Bool().Draw(t, "elsewhere") {
 				p := person(t)
@@ -226,7 +223,7 @@ func TestCache_AsksPolicyForOneOfManyLookups(t *testing.T) {
 			asked++
 		}
 	}
-	if asked < 50 || asked > 200 { // 100 are expected; less than one run in a million is outside of the range
+	if asked < 50 || asked > 200 { // 100 are expected; the test fails by chance in less than one run in a million
 		t.Errorf("of 100,000 calls policy is asked about %d", asked)
 	}
 }
@@ -272,8 +269,8 @@ func TestCache_UsesStricterDecisionWhenTwoDiffer(t *testing.T) {
 	}
 }
 
-// Case X5. Checks that queries of a principal and its agents replace only cached decisions of the same principal and
-// its agents.
+// Case X5. Checks that queries from a principal and its agents replace only cached decisions of that principal and its
+// agents.
 func TestCache_PrincipalReplacesOnlyItsOwnDecisions(t *testing.T) {
 	t.Parallel()
 	d := newDecisions(t)

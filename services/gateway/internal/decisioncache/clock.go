@@ -4,7 +4,7 @@ import "time"
 
 // An instant is a time on two clocks. The first clock is monotonic, but stops while the machine sleeps. The second
 // clock is the wall clock, which people can change. A lease ends as soon as one of the clocks reaches the end of the
-// lease. Both clocks can be read without a system call, unlike CLOCK_BOOTTIME, which is monotonic and does not stop.
+// lease. Unlike CLOCK_BOOTTIME, which is monotonic and does not stop, both clocks can be read without a system call.
 type instant struct{ monotonic, wall time.Duration }
 
 // start is the origin of the monotonic clock.
@@ -15,7 +15,6 @@ func now() instant {
 	return instant{monotonic: t.Sub(start), wall: time.Duration(t.UnixNano())}
 }
 
-// after returns the instant that is d later on both clocks.
 func (i instant) after(d time.Duration) instant { return instant{i.monotonic + d, i.wall + d} }
 
 // reaches reports whether at least one clock of i has reached end.

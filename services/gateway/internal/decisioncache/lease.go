@@ -14,25 +14,24 @@ import (
 )
 
 const (
-	// renewEvery is the time between two renewals of the lease. longest is how long a lease is used at most, even if
-	// policy grants a longer lease.
+	// renewEvery is the interval between renewals of the lease. longest is the maximum duration for which a lease is used,
+	// even if policy grants a longer lease.
 	renewEvery = 250 * time.Millisecond
 	longest    = time.Second
-	// drift is the divisor for the part of a lease that is not used: 1/100. This margin is needed because clocks run at
+	// drift is the divisor for the part of a lease that is not used: 1/100. This margin is necessary because clocks run at
 	// different rates.
 	drift = 100
-	// silence is how long after the last message from the policy service it counts as unavailable. The policy service
-	// responds to every lease request.
+	// silence is the time after the last message from the policy service at which the service counts as unavailable. The
+	// policy service responds to every lease request.
 	silence = 2 * time.Second
 )
 
-// lastMessage is the last message that was received from the policy service.
 type lastMessage struct {
 	revision string
 	at       time.Time
 }
 
-// UnavailableReason returns why no active policy revision is known. It returns "" if a revision is known.
+// UnavailableReason returns the reason for which no active policy revision is known, or "" if a revision is known.
 func (d *Cache) UnavailableReason() string {
 	last := d.received.Load()
 	switch {
@@ -45,8 +44,8 @@ func (d *Cache) UnavailableReason() string {
 	}
 }
 
-// Revision returns the policy revision that was active when the policy service sent its last message. It is empty if
-// that was more than 2 s ago. No call is judged by an older revision.
+// Revision returns the policy revision that was active when the policy service sent its last message. It returns "" if
+// that was more than 2 s ago. No call is evaluated with an older revision.
 func (d *Cache) Revision() string {
 	last := d.received.Load()
 	if last.isSilent() {
@@ -57,7 +56,7 @@ func (d *Cache) Revision() string {
 
 func (h *lastMessage) isSilent() bool { return h == nil || time.Since(h.at) > silence }
 
-// LeasedRevision returns the policy revision on which the gateway has a lease. It is empty if the gateway has no lease.
+// LeasedRevision returns the policy revision on which the gateway has a lease, or "" if the gateway has no lease.
 func (d *Cache) LeasedRevision() string {
 	e := d.epoch.Load()
 	if e == nil || !e.isLeased(d.clock()) {
@@ -93,8 +92,8 @@ func (d *Cache) Run(ctx context.Context) error {
 	return nil
 }
 
-// applyResponse applies a response and reports whether the response begins another epoch. requested is the time at
-// which the last request was sent.
+// applyResponse applies a response and reports whether the response begins a new epoch. requested is the time at which
+// the last request was sent.
 func (d *Cache) applyResponse(resp *policyv1.LeaseRevisionResponse, requested *instant) (changed bool) {
 	e := d.epoch.Load()
 	if e == nil || e.name != resp.GetEpoch() {
@@ -110,7 +109,6 @@ func (d *Cache) applyResponse(resp *policyv1.LeaseRevisionResponse, requested *i
 	return changed
 }
 
-// forgetIdle periodically removes the decisions of idle principals.
 func (d *Cache) forgetIdle(ctx context.Context) {
 	tick := time.NewTicker(idleAfter / 4)
 	defer tick.Stop()
@@ -133,8 +131,8 @@ type leaseStream struct {
 	// sent is the time at which the last request was sent. applied is the number of the last response that was applied.
 	sent    atomic.Pointer[instant]
 	applied atomic.Uint64
-	// answered signals that the last request was answered. changed signals that another epoch has begun, which the gateway
-	// has to confirm to policy.
+	// answered signals that the last request was answered. changed signals that a new epoch has begun, which the gateway
+	// must confirm to policy.
 	answered, changed chan struct{}
 }
 
@@ -146,7 +144,7 @@ func (a *leaseStream) run(ctx context.Context) {
 		sent := a.clock()
 		a.sent.Store(&sent)
 		if a.stream.Send(&policyv1.LeaseRevisionRequest{Number: number, Taken: a.applied.Load()}) != nil {
-			return // the receiving goroutine gets the cause of the error
+			return // the receiving goroutine handles the error
 		}
 		select {
 		case <-ctx.Done():
@@ -162,7 +160,6 @@ func (a *leaseStream) run(ctx context.Context) {
 	}
 }
 
-// noteResponse records that a response was applied, and whether it has changed the epoch.
 func (a *leaseStream) noteResponse(resp *policyv1.LeaseRevisionResponse, changed bool) {
 	a.applied.Store(resp.GetNumber())
 	if changed {

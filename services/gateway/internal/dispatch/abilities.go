@@ -10,13 +10,13 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/visibility"
 )
 
-// AbilitiesFor returns the capabilities of the client that are declared to the server.
+// AbilitiesFor returns the capabilities of the client that the gateway declares to the server.
 func (x *Exchange) AbilitiesFor(access visibility.Access) []mcp.Ability {
 	return x.FilterAbilities(x.Abilities(), access)
 }
 
 // Abilities returns the capabilities that the client declares. In revisions with sessions, servers send requests to the
-// client on event streams, so Abilities returns nil for a client that does not accept streams.
+// client on event streams. In these revisions Abilities returns nil for a client that does not accept streams.
 func (x *Exchange) Abilities() []mcp.Ability {
 	if x.AsksOnStreams && !x.Sink.Accepts() {
 		return nil
@@ -39,8 +39,9 @@ func AcceptsTasks(capabilities map[string]jsontext.Value) bool {
 	return capabilities["extensions"].Kind() == '{' && json.Unmarshal(capabilities["extensions"], &extensions) == nil && extensions[mcp.ExtensionTasks].Kind() == '{'
 }
 
-// FilterAbilities returns the capabilities that are declared to the server. It removes capabilities whose methods
-// policy denies to the caller on that server. It returns nil for a gRPC server, which cannot send requests.
+// FilterAbilities returns the capabilities that the gateway declares to the server. It removes capabilities whose
+// methods policy denies to the caller on that server. It returns nil for a gRPC server, because a gRPC server cannot
+// send requests.
 func (x *Exchange) FilterAbilities(abilities []mcp.Ability, access visibility.Access) []mcp.Ability {
 	if x.Server.Upstream.Transport() == "grpc" {
 		return nil
@@ -63,7 +64,7 @@ func DeclaredAbilities(capabilities map[string]jsontext.Value) (out []mcp.Abilit
 	return out
 }
 
-// MethodsOf returns the methods that a server may call if the client has these capabilities.
+// MethodsOf returns the methods that a server may call if the client declares these capabilities.
 func MethodsOf(abilities []mcp.Ability) (out []string) {
 	for _, a := range abilities {
 		out = append(out, a.Method)

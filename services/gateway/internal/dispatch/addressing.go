@@ -6,12 +6,12 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// Addressing implements what depends on the URL at which a client addresses a server: the URL of that server
-// ([Direct]), or the URL of all servers (package allservers).
+// Addressing implements the behavior that depends on the URL at which a client addresses a server: the URL of that
+// server ([Direct]), or the URL of all servers (package allservers).
 type Addressing interface {
 	// IsShared reports whether the client has used the URL of all servers.
 	IsShared() bool
-	// ClientID translates a server's request id or progress token for the client. Argument and result are raw JSON.
+	// ClientID translates a server's request id or progress token for the client. raw and the result are raw JSON.
 	ClientID(raw []byte) []byte
 	// Rename returns the edits that replace the server's names by the client's names in a message from the server. The
 	// returned edits don't overlap the edits in others, which are applied to the same message.
@@ -25,7 +25,7 @@ type Addressing interface {
 	Forwards(notification string) bool
 	// IsSubscribed reports whether a message on the stream of a subscription belongs to the subscription.
 	IsSubscribed(m *jsonrpc.Answer) bool
-	// ListedDigest returns the digest of the tool definition that the session has listed; nil if the session has not
+	// ListedDigest returns the digest of the tool definition that the session has listed, or nil if the session has not
 	// listed the tool.
 	ListedDigest(tool string) []byte
 	// Resumable returns the session in which the client may resume the stream of an answer.

@@ -24,15 +24,14 @@ const WaitTool = `{"name":"` + mcp.ToolApprovalWait + `","title":"Wait for an ap
 	`"outputSchema":{"type":"object","properties":{"id":{"type":"string"},"state":{"type":"string"},"tool":{"type":"string"},"expiresAt":{"type":"string"},"deniedUntil":{"type":"string"}},"required":["id","state","tool"]},` +
 	`"annotations":{"readOnlyHint":true,"destructiveHint":false,"idempotentHint":true,"openWorldHint":false}}`
 
-// approvalState is the structuredContent of the tool's result.
 type approvalState struct {
 	ID    string `json:"id"`
 	State string `json:"state"`
 	Tool  string `json:"tool"`
-	// ExpiresAt is when a pending approval can no longer be decided, or when an approved one can no longer be used. It is
-	// zero if the approval has ended.
+	// ExpiresAt is the time until which a pending approval can be decided, or until which an approved one can be used. It
+	// is zero if the approval has ended.
 	ExpiresAt time.Time `json:"expiresAt,omitzero"`
-	// DeniedUntil is the time until which equal calls are denied; zero if no person has denied the call.
+	// DeniedUntil is the time until which equal calls are denied, or zero if no person has denied the call.
 	DeniedUntil time.Time `json:"deniedUntil,omitzero"`
 }
 
@@ -51,7 +50,7 @@ type waitResult struct {
 	} `json:"result"`
 }
 
-// WaitForApproval executes a call of the gateway's own tool. It waits for one of the caller's approvals, and returns
+// WaitForApproval executes a call to the gateway's own tool. It waits for one of the caller's approvals, and returns
 // the state of the approval.
 func (x *Exchange) WaitForApproval(ctx context.Context) Response {
 	if x.Stale {
@@ -103,8 +102,8 @@ func timeOf(t *timestamppb.Timestamp) time.Time {
 	return t.AsTime()
 }
 
-// states maps each state of an approval to texts for the tool's result: name is the name of the state, text says what
-// has happened, and then says what the caller should do next.
+// states maps each state of an approval to strings for the tool's result: name is the name of the state, text describes
+// the state, and then is advice for the caller.
 var states = map[approvalv1.ApprovalState]struct{ name, text, then string }{
 	approvalv1.ApprovalState_APPROVAL_STATE_PENDING:         {"pending", "still waits for people", "Call this tool again to keep waiting; people may take minutes."},
 	approvalv1.ApprovalState_APPROVAL_STATE_APPROVED:        {"approved", "is approved", "Make it again with the same arguments now: it runs once."},

@@ -22,10 +22,10 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/quota"
 )
 
-// NotifyTimeout is how long sending a notification to a server may take.
+// NotifyTimeout is the timeout for sending a notification to a server.
 const NotifyTimeout = 5 * time.Second
 
-// makeCall sends a request through the pipeline. The method is tools/call or another method that needs a rule.
+// makeCall sends a request through the pipeline. Its method is tools/call or another method that needs a rule.
 func (x *Exchange) makeCall(ctx context.Context) Response {
 	relay := x.NewRelay()
 	callCtx, tracked := x.Session.BeginCall(ctx, jsonrpc.IDKey(x.ID()), x.Deadline)
@@ -45,8 +45,8 @@ func (x *Exchange) makeCall(ctx context.Context) Response {
 	return response
 }
 
-// newCall returns the input of the pipeline for the request, and a reader of the tools that the server lists to the
-// caller. policyKnown reports whether the policy service could say which tools the caller sees.
+// newCall returns the pipeline's input for the request, and a reader of the tools that the server lists to the caller.
+// policyKnown is false if the policy service could not determine which tools the caller may see.
 func (x *Exchange) newCall(ctx context.Context, tracked *session.Call, relay *Relay) (call attempt.Call, tools Tools, policyKnown bool) {
 	tools, err := x.tools(ctx)
 	call = attempt.Call{
@@ -77,14 +77,14 @@ func (x *Exchange) newCall(ctx context.Context, tracked *session.Call, relay *Re
 	return call, tools, err == nil
 }
 
-// newResponse returns the response to a request that has gone through the pipeline.
 func (x *Exchange) newResponse(ctx context.Context, result pipeline.Result) Response {
 	refused := result.Refusal
 	if refused == nil {
 		return x.Era.Answer(ctx, result)
 	}
 	if refused.Code == commonv1.Code_CODE_TOOL_CHANGED || refused.Code == commonv1.Code_CODE_TOOL_UNKNOWN {
-		x.Discovery.RefreshInBackground(servers.RenewAfter) // the server may have been repaired, or the catalog may have lost its records
+		// The server may have been repaired, or the catalog may have lost its records.
+		x.Discovery.RefreshInBackground(servers.RenewAfter)
 	}
 	if out, pends := x.Era.Pending(ctx, result); pends {
 		return out
@@ -92,8 +92,8 @@ func (x *Exchange) newResponse(ctx context.Context, result pipeline.Result) Resp
 	return x.RefusedResponse(ctx, refused)
 }
 
-// Access returns what policy may allow the caller on the server. Messages that need no rule are admitted by this
-// result. Access returns an error if the policy service is unavailable.
+// Access returns the caller's permissions on the server. They suffice to admit messages that need no rule. Access
+// returns an error if the policy service is unavailable.
 func (x *Exchange) Access(ctx context.Context) (visibility.Access, error) {
 	if x.Stale {
 		return visibility.Access{}, ErrStale
@@ -101,10 +101,11 @@ func (x *Exchange) Access(ctx context.Context) (visibility.Access, error) {
 	return x.Deps.Visibility.Access(ctx, x.Principal, x.ServerName)
 }
 
-// ErrStale means that the gateway cannot tell whether the caller's token is still valid.
+// ErrStale means that the gateway does not know whether the caller's token is still valid.
 var ErrStale = errors.New("whether the token still counts is not known")
 
-// NotAdmitted returns the refusal for a caller that has too many requests in flight or too many unread answers.
+// NotAdmitted returns the refusal of a request from a caller that has too many requests in flight or too many unread
+// answers.
 func NotAdmitted(err error) *refusal.Refusal {
 	if errors.Is(err, limits.ErrServer) {
 		return &refusal.Refusal{Code: commonv1.Code_CODE_ABUSE_LIMITED, Message: err.Error() + "."}
@@ -121,7 +122,7 @@ func PolicyUnavailable() *refusal.Refusal {
 }
 
 // AskServer sends the gateway's own request to the server instead of the client's request, and returns the server's
-// answer. It returns early when ctx ends or the server's timeout is over.
+// answer. It fails if ctx ends or the server's timeout expires.
 func (x *Exchange) AskServer(ctx context.Context, own upstream.GatewayMessage, out *Relay) (*jsonrpc.Answer, *refusal.Refusal) {
 	ctx, cancel := context.WithTimeout(ctx, x.Timeout)
 	defer cancel()
@@ -135,7 +136,7 @@ func (x *Exchange) AskServer(ctx context.Context, own upstream.GatewayMessage, o
 	return answer.Message, nil
 }
 
-// ServerFailed logs that a server gave no usable answer, and returns the refusal for the client.
+// ServerFailed logs that a server has given no usable answer, and returns the refusal for the client.
 func (x *Exchange) ServerFailed(ctx context.Context, answer upstream.Answer, err error) *refusal.Refusal {
 	x.Deps.Log.WarnContext(ctx, "server did not answer", "server", x.ServerName, "mcp_method", x.Message.Method, "why", upstream.PublicReason(answer, err))
 	x.Deps.Log.DebugContext(ctx, "server did not answer", "server", x.ServerName, "error", upstream.ForLog(err))
@@ -146,7 +147,7 @@ func (x *Exchange) ServerFailed(ctx context.Context, answer upstream.Answer, err
 	return refused
 }
 
-// refusalOf returns the refusal of a request that did not go through the pipeline and got no usable answer.
+// refusalOf returns the refusal of a request that did not go through the pipeline and received no usable answer.
 func refusalOf(answer upstream.Answer, err error) *refusal.Refusal {
 	refused := &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_UNAVAILABLE}
 	if cause := upstream.CauseOf(err); cause != nil {
@@ -180,12 +181,12 @@ func refusalOf(answer upstream.Answer, err error) *refusal.Refusal {
 	return refused
 }
 
-// HandleNotification sends the client's notification to the server if that is allowed. Notifications that MCP defines
-// are allowed as [Exchange.MayNotify] says. All other notifications need a rule that allows them. Refusals are
-// recorded.
+// HandleNotification sends the client's notification to the server if it is allowed. For notifications that MCP
+// defines, [Exchange.MayNotify] decides. All other notifications need a rule that allows them. Refusals are recorded.
 func (x *Exchange) HandleNotification(ctx context.Context) {
 	sent := false
-	if x.Message.Method == mcp.MethodCancelled { // a cancelled call that waits for an approver must not run later
+	// A cancelled call must stop waiting for approvers, so that it does not run later.
+	if x.Message.Method == mcp.MethodCancelled {
 		sent = x.Session.Calls.Cancel(jsonrpc.IDKey(x.Message.RequestID.Of(x.Message.Raw)))
 	}
 	if mcp.IsVendorNotification(x.Message.Method) && x.Server != nil && x.Deps.Visibility.MayUse(ctx, x.Principal, x.ServerName, x.Message.Method) {
@@ -218,14 +219,14 @@ func (x *Exchange) MayNotify() bool {
 	return mcp.NeedsNoRule(x.Message.Method) || x.Message.Method == mcp.MethodRootsChanged && x.Session.Client.Offer.Has(mcp.MethodRoots)
 }
 
-// sendNotification sends the gateway's own notification to the server instead of the client's notification.
+// sendNotification sends the gateway's own notification to the server, in place of the client's notification.
 func (x *Exchange) sendNotification(ctx context.Context, own upstream.GatewayMessage) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), NotifyTimeout)
 	defer cancel()
 	x.logUnsent(ctx, x.Message.Method, x.Session.Upstream.SendNotification(ctx, own))
 }
 
-// RefuseNotification records the refusal of a notification, which has no answer.
+// RefuseNotification records the refusal of a notification. A notification has no answer.
 func (x *Exchange) RefuseNotification(ctx context.Context, code commonv1.Code) {
 	x.Deps.Pipeline.RecordRefusal(ctx, attempt.RefusedRequest{
 		Principal: x.ActingPrincipal(), Server: x.ServerName, Method: x.Message.Method, Code: code, Bytes: len(x.Message.Raw),

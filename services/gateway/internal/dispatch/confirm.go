@@ -13,7 +13,7 @@ import (
 )
 
 // SupportsForms reports whether the client that has sent initialize can show a form to its user. An empty elicitation
-// capability also means that it can, because the first revision with elicitation had no modes.
+// capability includes forms, because the first revision with elicitation had no modes.
 func SupportsForms(initialize *jsonrpc.Message, version string) bool {
 	var capabilities struct {
 		Elicitation map[string]jsontext.Value `json:"elicitation"`
@@ -39,7 +39,7 @@ type elicitation struct {
 }
 
 // confirmForm is the schema of a form with one checkbox. The checkbox is not ticked by default, so that a client that
-// accepts every form unread does not confirm a call.
+// accepts every form automatically does not confirm the call.
 const confirmForm = `{"type":"object","properties":{"run":{"type":"boolean","title":"Run this call","default":false}},"required":["run"]}`
 
 // confirmText returns the text that the agent's user reads. The call is indented, so that clients that render Markdown
@@ -79,7 +79,7 @@ func (x *Exchange) confirm(out *Relay) attempt.Confirm {
 		case <-ctx.Done():
 		}
 		select {
-		case m := <-question.Response(): // an answer that arrives at the same moment still counts
+		case m := <-question.Response(): // an answer that arrives at the same time still counts
 			return confirmed(m.Result.Of(m.Raw))
 		default:
 			out.withdraw(id)
@@ -108,7 +108,7 @@ func confirmed(result []byte) attempt.Confirmation {
 	}
 }
 
-// withdraw notifies the client that a request with this raw id is cancelled.
+// withdraw notifies the client that the request with this raw id is cancelled.
 func (o *Relay) withdraw(id []byte) {
 	_ = o.SendMessage([]byte(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":` + string(o.exchange.Addressing.ClientID(id)) + `,"reason":"no request waits for the answer any longer"}}`))
 }

@@ -7,7 +7,6 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 )
 
-// Checks that only a client whose capabilities include forms is asked with a form.
 func TestSupportsForms_ReadsTheCapability(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -40,7 +39,7 @@ func TestSupportsForms_ReadsTheCapability(t *testing.T) {
 	}
 }
 
-// Case A3. A call is confirmed only if the checkbox in the form is ticked.
+// Case A3. A call is confirmed only if the form is accepted and its checkbox is ticked.
 func TestConfirm_NeedsATickedForm(t *testing.T) {
 	t.Parallel()
 	for result, want := range map[string]attempt.Confirmation{

@@ -18,7 +18,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/sse"
 )
 
-// client is a sink whose client answers a confirmation request before it has received the complete request.
+// client is a response writer whose client answers a confirmation request as soon as it has received the request's id.
 type client struct {
 	*httptest.ResponseRecorder
 
@@ -34,7 +34,8 @@ func (c client) Write(p []byte) (int, error) {
 	return c.ResponseRecorder.Write(p)
 }
 
-// Case A3. The user's answer counts even if the hold ends at the same moment. Otherwise a declined call could run.
+// Case A3. The user declines while the hold ends. Checks that the answer counts, because otherwise a declined call
+// could run.
 func TestConfirm_AnswerAtTheLastMomentCounts(t *testing.T) {
 	t.Parallel()
 	for range 50 {
@@ -50,7 +51,6 @@ func TestConfirm_AnswerAtTheLastMomentCounts(t *testing.T) {
 	}
 }
 
-// disconnectedContext returns the context of an answer whose client has disconnected.
 func disconnectedContext(t *testing.T) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -58,7 +58,6 @@ func disconnectedContext(t *testing.T) context.Context {
 	return ctx
 }
 
-// newClientAnswer returns a client's answer with this result.
 func newClientAnswer(t *testing.T, id, result string) *jsonrpc.Message {
 	t.Helper()
 	m, err := jsonrpc.Parse([]byte(`{"jsonrpc":"2.0","id":"`+id+`","result":`+result+`}`), jsonrpc.DefaultLimits())
@@ -68,7 +67,6 @@ func newClientAnswer(t *testing.T, id, result string) *jsonrpc.Message {
 	return m
 }
 
-// newExchange returns an exchange at the URL of a single server.
 func newExchange(ctx context.Context, sink dispatch.Sink) *dispatch.Exchange {
 	x := &dispatch.Exchange{
 		Dispatcher: &dispatch.Dispatcher{Deps: dispatch.Deps{Log: slog.New(slog.DiscardHandler), Limits: jsonrpc.DefaultLimits()}},
@@ -78,7 +76,6 @@ func newExchange(ctx context.Context, sink dispatch.Sink) *dispatch.Exchange {
 	return x
 }
 
-// newFormExchange returns the exchange of a client that can show a form to its user.
 func newFormExchange(t *testing.T) *dispatch.Exchange {
 	t.Helper()
 	x := newExchange(t.Context(), nil)
@@ -86,13 +83,12 @@ func newFormExchange(t *testing.T) *dispatch.Exchange {
 	return x
 }
 
-// eventStream returns the writer for a client that reads event streams.
 func eventStream(w http.ResponseWriter) *sse.Writer {
 	return sse.NewWriter(w, http.Header{"Accept": {"application/json, text/event-stream"}})
 }
 
-// Case A3. The text explains each answer and shows the call literally. If the client renders Markdown, no part of the
-// call is hidden, fetched or rendered.
+// Case A3. Checks that the form explains each answer and shows the call literally. Even if the client renders Markdown,
+// it hides, fetches and renders no part of the call.
 func TestConfirm_ShowsTheCallVerbatim(t *testing.T) {
 	t.Parallel()
 	x, body := newFormExchange(t), httptest.NewRecorder()

@@ -1,16 +1,19 @@
 package dispatch
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"math"
 	"time"
 
+	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/discovery"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/limits"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/toolreport"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
@@ -18,27 +21,26 @@ import (
 const (
 	// maxPages is the maximum number of pages of a list that are read to find a tool.
 	maxPages = 100
-	// lookupInterval is the minimum time between two complete reads of a server's list by one session in search of a tool.
+	// lookupInterval is the minimum time between two reads of a server's complete list by one session in search of a tool.
 	lookupInterval = 30 * time.Second
 	// anyAge accepts a list of any age.
 	anyAge = math.MaxInt64
 )
 
-// errNotToolList means that a server's answer to tools/list is not a valid list.
 var errNotToolList = errors.New("the server's answer is no list of tools")
 
-// reportTools reports the tools in an answer to the catalog, and returns what the catalog knows about them. Knowledge
-// that is older than age is fetched again.
+// reportTools reports the tools in an answer to the catalog, and returns the catalog's response. A response that is
+// older than age is requested again.
 func (x *Exchange) reportTools(ctx context.Context, answer *jsonrpc.Answer, age time.Duration) (*toolreport.Response, error) {
 	version := x.Session.Version
 	if found := x.Server.Own().Last(); found != nil && x.Era.TranslatesRevisions() {
-		version = found.Version // the server lists in this revision, even if the client speaks another revision
+		version = found.Version // the server lists its tools in this revision, even if the client speaks another revision
 	}
 	return x.Deps.Catalogue.Report(ctx, toolreport.List{Server: x.ServerName, Version: version, Recipient: x.Principal}, answer, age)
 }
 
-// latestDiscovery returns the gateway's own list of the server; nil if the server could not be listed. It waits only if
-// the server has not been listed yet.
+// latestDiscovery returns the gateway's own list of the server's tools, or nil if the tools could not be listed. It
+// waits only if they have not been listed yet.
 func latestDiscovery(ctx context.Context, server *discovery.Server) *discovery.Result {
 	if found := server.Last(); found != nil {
 		server.RefreshInBackground(discovery.Fresh)
@@ -52,7 +54,7 @@ func latestDiscovery(ctx context.Context, server *discovery.Server) *discovery.R
 }
 
 // Known returns the digest of the called tool's definition from the session's list. If the session has not listed the
-// tool, Known returns the digest from the gateway's own list; nil if the gateway's list does not have the tool either.
+// tool, Known returns the digest from the gateway's own list, or nil if that list does not contain the tool either.
 func (x *Exchange) Known(ctx context.Context) []byte {
 	if digest := x.Addressing.ListedDigest(x.Message.Name); digest != nil {
 		return digest
@@ -64,8 +66,8 @@ func (x *Exchange) Known(ctx context.Context) []byte {
 }
 
 // Definition returns the digest of the called tool's definition. If [Exchange.Known] returns a digest and now is false,
-// Definition returns that digest. Otherwise Definition lists the server in this session and returns the digest of the
-// listed definition. It returns nil if the server does not list the tool, or if the message is not a tools/call.
+// Definition returns that digest. Otherwise Definition lists the server's tools in this session and returns the digest
+// of the listed definition. It returns nil if the server does not list the tool, or if the message is not a tools/call.
 func (x *Exchange) Definition(ctx context.Context, now bool) ([]byte, error) {
 	if x.Message.Method != mcp.MethodToolsCall {
 		return nil, nil
@@ -74,7 +76,8 @@ func (x *Exchange) Definition(ctx context.Context, now bool) ([]byte, error) {
 		if digest := x.Known(ctx); digest != nil {
 			return digest, nil
 		}
-		if err := x.Discovery.ReportError(); err != nil { // otherwise the definition would seem to be new
+		// Without a report to the catalog the definition would seem to be new.
+		if err := x.Discovery.ReportError(); err != nil {
 			return nil, err
 		}
 		if time.Since(time.Unix(0, x.Session.LastLookup.Load())) < lookupInterval {
@@ -105,10 +108,12 @@ func (x *Exchange) Definition(ctx context.Context, now bool) ([]byte, error) {
 			return nil, toolreport.ErrRefused
 		}
 		if digest := known.Digests[x.Message.Name]; digest != nil {
-			if x.Discovery.Last() == nil { // a definition is accepted at first use only after the gateway has seen the whole list
+			// The first definition of a tool is accepted only after the gateway has read the whole list.
+			if x.Discovery.Last() == nil {
 				x.Discovery.GetWithRetry(ctx)
 			}
-			x.Deps.Sessions.Learn(x.Session, map[string][]byte{x.Message.Name: digest}) // only this tool, because others may be hidden
+			// Only this tool is learned, because others may be hidden.
+			x.Deps.Sessions.Learn(x.Session, map[string][]byte{x.Message.Name: digest})
 			return digest, nil
 		}
 		if cursor = jsonrpc.Unquote(answer.NextCursor.Of(answer.Raw)); cursor == "" {
@@ -117,6 +122,45 @@ func (x *Exchange) Definition(ctx context.Context, now bool) ([]byte, error) {
 		}
 	}
 	return nil, fmt.Errorf("%w: it has more than %d pages", errNotToolList, maxPages)
+}
+
+// EnsureListed implements [attempt.Tools].
+func (x *Exchange) EnsureListed(ctx context.Context) (listed bool, refused *refusal.Refusal) {
+	missing := x.missingDiscovery()
+	if missing == nil {
+		return false, nil
+	}
+	if _, err := missing.Get(ctx, discovery.Fresh); err != nil {
+		return false, x.notListed(ctx, err)
+	}
+	return true, nil
+}
+
+// missingDiscovery returns the discovery that has no list yet, although a definition that the session lists is accepted
+// at first use only if that list contains the definition. It returns nil if the gateway has every such list.
+func (x *Exchange) missingDiscovery() *discovery.Server {
+	found := x.Discovery.Last()
+	if found == nil {
+		return x.Discovery
+	}
+	revision := x.Server.Revision(x.Session.Version)
+	if x.Era.TranslatesRevisions() || revision == nil || revision.Last() != nil || found.Version == x.Session.Version {
+		return nil
+	}
+	return revision
+}
+
+// notListed returns the refusal of a call after the gateway's own listing of the server has failed with err.
+func (x *Exchange) notListed(ctx context.Context, err error) *refusal.Refusal {
+	refused := x.DiscoveryFailed(ctx, err)
+	why := "the policy service did not accept the list"
+	if refused.Code != commonv1.Code_CODE_POLICY_UNAVAILABLE {
+		refused.Code = commonv1.Code_CODE_UPSTREAM_UNAVAILABLE // the call was not sent, even if the listing has timed out
+		why = cmp.Or(discovery.ListFault(err), upstream.PublicReason(upstream.Answer{}, err))
+	}
+	refused.Message = "the gateway could not list the server's tools, so it can't tell whether this tool's definition is accepted: " + why +
+		"; make the call again later, or ask an operator to run `sluice doctor`."
+	return refused
 }
 
 // page sends a tools/list request of the gateway for one page of the server's list.

@@ -13,20 +13,20 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// Era implements what differs between the two families of MCP revisions when a request to one server is handled.
+// Era implements the parts of handling a request to one server that differ between the two families of MCP revisions.
 type Era interface {
 	// IsOwnTask reports whether the message concerns a task that the gateway itself has created.
 	IsOwnTask() bool
-	// Prepare completes a call before it enters the pipeline, or refuses the call. policyKnown reports whether the policy
-	// service could say which tools the caller sees.
+	// Prepare completes a call before it enters the pipeline, or refuses the call. policyKnown is false if the policy
+	// service could not determine which tools the caller may see.
 	Prepare(ctx context.Context, call attempt.Call, tracked *session.Call, tools Tools, policyKnown bool) (attempt.Call, *refusal.Refusal)
-	// TranslatesRevisions reports whether the gateway translates between client and server, because they are known to have
-	// no family of revisions in common.
+	// TranslatesRevisions reports whether the gateway translates between client and server, because it knows that they
+	// have no family of revisions in common.
 	TranslatesRevisions() bool
-	// Pending returns the response to a call that waits for an approval, for example a task. It returns false if the call
-	// must be answered with the refusal in result.
+	// Pending returns the response to a call that waits for an approval, for example a task. If it returns false, the
+	// response is the refusal in result.
 	Pending(ctx context.Context, result pipeline.Result) (Response, bool)
-	// Answer returns the response for the server's answer to a request that the pipeline has carried out.
+	// Answer returns the response for the server's answer to a request that the pipeline has executed.
 	Answer(ctx context.Context, result pipeline.Result) Response
 	// OwnList returns the gateway's own list in the form of a server's answer in this revision.
 	OwnList(found *discovery.Result) (*jsonrpc.Answer, error)
@@ -36,29 +36,29 @@ type Era interface {
 // routes the message.
 type Terms struct {
 	// Version is the name of the revision in records and spans. SessionDigest is the digest of the id of the client's
-	// session; empty before there is one.
+	// session. It is empty before the session exists.
 	Version, SessionDigest string
-	// ResultType is the resultType of the gateway's own results; empty if the revision has none.
+	// ResultType is the resultType of the gateway's own results, or empty if the revision has none.
 	ResultType string
 	// ClientName is the client's name as the client declares it, unverified.
 	ClientName string
-	// ClientCapabilities is the client's capabilities, as a raw object.
+	// ClientCapabilities is the client's capabilities object, as raw JSON.
 	ClientCapabilities []byte
 	// AsksOnStreams reports whether servers may send requests to the client on event streams. AsksInAnswers reports
 	// whether servers may send requests in the answer to this message.
 	AsksOnStreams, AsksInAnswers bool
-	// Offer is what the server may request from the client.
+	// Offer specifies which requests the server may send to the client.
 	Offer question.Offer
-	// DeclaredToServer is the raw JSON object with the client capabilities that the request declares to the server; nil if
-	// the request declares none.
+	// DeclaredToServer is the raw JSON object with the client capabilities that the request declares to the server, or nil
+	// if the request declares none.
 	DeclaredToServer []byte
 	// AsClient is the client that the gateway's own requests declare. It is nil in sessions, because initialize has
-	// declared the client.
+	// already declared the client.
 	AsClient *upstream.Client
-	// Discovery is what the gateway has discovered of the server, in the revision in which the message is sent to the
+	// Discovery contains the discovered lists of the server, in the revision in which the gateway sends the message to the
 	// server.
 	Discovery *discovery.Server
-	// Resumable is the session in which the client can resume the stream of its answer; nil if the stream cannot be
+	// Resumable is the session in which the client can resume the stream of its answer, or nil if the stream cannot be
 	// resumed.
 	Resumable *session.Session
 }

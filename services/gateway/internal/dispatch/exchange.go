@@ -26,7 +26,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/visibility"
 )
 
-// Dispatcher carries out requests of callers to servers. [New] creates it. It is safe for concurrent use.
+// Dispatcher executes requests from callers to servers. [New] creates it. It is safe for concurrent use.
 type Dispatcher struct{ Deps Deps }
 
 // New returns a dispatcher, or an error if a dependency is missing.
@@ -45,7 +45,8 @@ type Deps struct {
 	Visibility *visibility.Visibility
 	// Catalogue receives the tool lists of servers.
 	Catalogue *toolreport.Reporter
-	// Remembered is the memory budget for stored answers, which clients can resume after they have lost their connection.
+	// Remembered is the memory budget for stored answers. Clients can resume the streams of these answers after they have
+	// lost their connection.
 	Remembered *limits.Budget
 	// Limits are the limits for parsing messages.
 	Limits jsonrpc.Limits
@@ -60,9 +61,9 @@ type Deps struct {
 	Log        *slog.Logger
 }
 
-// Exchange is one message of an authenticated caller to a server, while the message is handled. It is created with
-// protocol.Router.NewRequest; the zero value is not usable. An Exchange is not safe for concurrent use, except for its
-// Relay and its Sink.
+// Exchange is one message from an authenticated caller to a server, during its handling. protocol.Router.NewRequest
+// creates it; the zero value cannot be used. An Exchange is not safe for concurrent use, except for its Relay and its
+// Sink.
 type Exchange struct {
 	*Dispatcher
 	httpserver.Caller
@@ -72,38 +73,38 @@ type Exchange struct {
 	// Sink sends messages to the caller before the response. relay filters the messages that the server sends.
 	Sink  Sink
 	relay Relay
-	// ServerName is the configured name of the server; empty at the URL of all servers. Server is that server; nil at
-	// the URL of all servers.
+	// ServerName and Server are the configured name of the server and the server. They are empty and nil at the URL of all
+	// servers.
 	ServerName string
 	Server     *servers.Server
 	// Timeout is the maximum duration of a request to the server.
 	Timeout time.Duration
-	// Message is the parsed message; nil before it is read.
+	// Message is the parsed message, or nil before it is read.
 	Message *jsonrpc.Message
-	// Size is the size of the message in bytes; 0 before it is read.
+	// Size is the size of the message in bytes, or 0 before it is read.
 	Size int
-	// Received is the time at which the message had arrived completely.
+	// Received is the time at which the last byte of the message arrived.
 	Received time.Time
-	// Session is the session of the message or, in 2026-07-28, the state that replaces a session. It is nil until the
+	// Session is the session of the message or, in 2026-07-28, the state that replaces a session. It is nil before the
 	// session is found.
 	Session *session.Session
-	// Slot is what the message uses of the quotas for requests and memory.
+	// Slot contains the memory and the slot for requests that the message uses. Both count against quotas.
 	Slot *limits.Slot
-	// Deadline measures the server's timeout if the server may send requests to the client; otherwise nil.
+	// Deadline measures the server's timeout. It is nil if the server may not send requests to the client.
 	Deadline *upstream.PausableDeadline
-	// Hold is how long a call is held while it waits for approvers; nil means the configured time.
+	// Hold is the time for which a call is held while it waits for approvers. If it is nil, the configured time applies.
 	Hold *time.Duration
-	// ApprovalID is the id of the approval that a task has waited for; empty for calls without a task.
+	// ApprovalID is the id of the approval that a task has waited for. It is empty for calls without a task.
 	ApprovalID string
-	// Era implements what differs between the families of MCP revisions. Terms contains values that depend on the
+	// Era implements the differences between the families of MCP revisions. Terms contains values that depend on the
 	// revision.
 	Era Era
 	Terms
-	// Addressing depends on the URL at which the client addresses the server.
+	// Addressing implements the behavior that depends on the URL at which the client addresses the server.
 	Addressing Addressing
 }
 
-// ID returns the id of the request as raw JSON; nil if it has none.
+// ID returns the id of the request as raw JSON, or nil if the message has no id.
 func (x *Exchange) ID() []byte { return x.Message.ID.Of(x.Message.Raw) }
 
 // RawID implements [Replayable].
@@ -116,7 +117,7 @@ func (x *Exchange) ActingPrincipal() *identityv1.Principal {
 	return p
 }
 
-// Handle executes a request. It contains the handling that all revisions have in common.
+// Handle executes a request. It contains the handling that is common to all revisions.
 func (x *Exchange) Handle(ctx context.Context) Response {
 	switch {
 	case x.Message.Method == mcp.MethodToolsList:

@@ -22,9 +22,8 @@ func (x *Exchange) NeedsNoRule() bool {
 	return x.Message.Kind == jsonrpc.Response || mcp.NeedsNoRule(x.Message.Method) || x.Message.Method == mcp.MethodListen || x.Message.Method == mcp.MethodToolsCall && x.Message.Name == mcp.ToolApprovalWait || x.Era.IsOwnTask()
 }
 
-// Admit counts a message that needs no rule. The method under which it is counted must be from a fixed list. Admit
-// returns nil if the message is admitted, and otherwise the response that says that the caller has sent too many
-// messages.
+// Admit counts a message that needs no rule. It is counted under method, which must be from a fixed list. Admit returns
+// nil if the message is admitted. Otherwise it returns the response for a caller that has sent too many messages.
 func (x *Exchange) Admit(ctx context.Context, method string) *Response {
 	refused := x.Deps.Pipeline.CountExempt(pipeline.ExemptMessage{Principal: x.Principal, Server: x.ServerName, Method: method, Bytes: len(x.Message.Raw)})
 	switch {
@@ -38,7 +37,7 @@ func (x *Exchange) Admit(ctx context.Context, method string) *Response {
 	}
 }
 
-// AnswerPing answers a ping. The answer does not depend on the server. A client learns only from its calls whether the
+// AnswerPing answers a ping from the client without a request to the server. The answer does not show whether the
 // server is available.
 func (x *Exchange) AnswerPing(ctx context.Context) Response {
 	if x.Stale {
@@ -53,7 +52,7 @@ func (x *Exchange) WithClientID(answer *jsonrpc.Answer, edits []jsonrpc.Edit) []
 	return append(edits, jsonrpc.Edit{Span: answer.ID, With: x.ID()})
 }
 
-// CheckSize returns the refusal of a message of more than 64 KiB; nil if the message is not larger.
+// CheckSize returns the refusal of a message that is larger than 64 KiB, or nil if the message is not larger.
 func (x *Exchange) CheckSize() *refusal.Refusal {
 	if len(x.Message.Raw) <= maxExemptBytes {
 		return nil

@@ -13,7 +13,6 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/visibility"
 )
 
-// identifierOf returns the JSON member that identifies an element of the list.
 func identifierOf(field string) string {
 	switch field {
 	case "resources":
@@ -25,8 +24,7 @@ func identifierOf(field string) string {
 	}
 }
 
-// ignoresNames reports whether policy's decision for the caller is the same for all elements of a list, regardless of
-// their names.
+// ignoresNames reports whether policy does not distinguish the elements of a list by name.
 func ignoresNames(access visibility.Access, field string) bool {
 	if field == "prompts" {
 		return access.PromptNamesIgnored
@@ -35,8 +33,8 @@ func ignoresNames(access visibility.Access, field string) bool {
 }
 
 // FilterResult returns the edits that prepare an answer for the client, and whether the answer was filtered. In a list
-// of prompts, resources or templates, the edits remove the elements that the caller may not use. The policy service is
-// not asked if no rule distinguishes the elements by name.
+// of prompts, resources or templates, the edits remove the elements that the caller may not use. If no rule
+// distinguishes the elements by name, FilterResult does not ask the policy service.
 func (x *Exchange) FilterResult(ctx context.Context, answer *jsonrpc.Answer) (edits []jsonrpc.Edit, filtered bool, refused *refusal.Refusal) {
 	field := aggregate.FieldOf(x.Message.Method)
 	if field == "" || !answer.Result.Present() {
@@ -74,7 +72,7 @@ func (x *Exchange) listing(ctx context.Context, answer *jsonrpc.Answer, field st
 }
 
 // mayReceiveUpdate reports whether the client may receive a notification that a resource has changed. It returns true
-// for notifications that name no resource.
+// for all other notifications.
 func (x *Exchange) mayReceiveUpdate(m *jsonrpc.Answer) bool {
 	if m.Method != mcp.MethodResourceUpdated {
 		return true

@@ -7,7 +7,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 )
 
-// RedactGreeting returns a server's answer to initialize or server/discover for a caller that may use nothing of the
+// RedactGreeting returns a server's answer to initialize or server/discover for a caller that has no permissions on the
 // server. The answer contains only the revisions and capabilities that the server declares. In an answer to initialize,
 // serverInfo names the gateway.
 func (x *Exchange) RedactGreeting(answer *jsonrpc.Answer) (*jsonrpc.Answer, error) {
@@ -24,7 +24,7 @@ func (x *Exchange) RedactGreeting(answer *jsonrpc.Answer) (*jsonrpc.Answer, erro
 			result[key] = value
 		}
 	}
-	if answer.ProtocolVersion.Present() { // an answer to initialize requires serverInfo (MCP 2025-11-25, Lifecycle)
+	if answer.ProtocolVersion.Present() { // MCP requires serverInfo in an answer to initialize (MCP 2025-11-25, Lifecycle)
 		own, err := json.Marshal(x.Info())
 		if err != nil {
 			return nil, err

@@ -20,13 +20,15 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/enum"
 )
 
-// CheckInputRequests decides on the requests in a server's answer. Two kinds of answers contain requests: results of
+// CheckInputRequests checks the requests in a server's answer. Two kinds of answers contain requests: results of
 // 2026-07-28 (Multi Round-Trip Requests), and the error with which a server of 2025-11-25 requires that a URL is opened
-// first (Elicitation, URL Mode). Each request is decided on and recorded as a request of the server.
+// first (Elicitation, URL Mode). Policy evaluates each request as a request from the server, and the decision is
+// recorded.
 //
 // If a request is denied, or if the answer must not contain requests, the client does not receive the answer, because
-// the client could not continue without the requests. It is unknown what the server has done so far. Answers of all
-// revisions and methods are checked, because a client may act on requests in any answer.
+// the client could not continue without the requests. The refusal states that the outcome is unknown, because the
+// server may have executed a part of the call. CheckInputRequests checks answers of all revisions and methods, because
+// a client may act on requests in any answer.
 func (x *Exchange) CheckInputRequests(ctx context.Context, answer *jsonrpc.Answer) *refusal.Refusal {
 	in := answer.InputRequests
 	asks := in.Present() && string(in.Of(answer.Raw)) != "null"
@@ -40,7 +42,7 @@ func (x *Exchange) CheckInputRequests(ctx context.Context, answer *jsonrpc.Answe
 	return &refusal.Refusal{ID: why.ID, Code: commonv1.Code_CODE_OUTCOME_UNKNOWN, Message: "the server has received the request, and its answer has a request for the client that is not allowed (" + enum.NameOrEmpty(why.Code) + "); whether it has done anything is not known."}
 }
 
-// checkInputRequests returns the refusal of the first request in the answer that is not allowed; nil if all requests
+// checkInputRequests returns the refusal of the first request in the answer that is not allowed, or nil if all requests
 // are allowed.
 func (x *Exchange) checkInputRequests(ctx context.Context, answer *jsonrpc.Answer, asks bool) *refusal.Refusal {
 	may := x.Session != nil
@@ -72,7 +74,7 @@ func (x *Exchange) checkInputRequests(ctx context.Context, answer *jsonrpc.Answe
 	return nil
 }
 
-// countAndDecide counts one request in an answer as a request of the server, and decides on it.
+// countAndDecide counts one request in an answer as a request from the server, and asks policy to evaluate it.
 func (x *Exchange) countAndDecide(ctx context.Context, m *jsonrpc.Message) *refusal.Refusal {
 	counted, err := x.Session.ClientRequests.AddFromServer(m.ID.Of(m.Raw))
 	if err != nil {
@@ -82,8 +84,9 @@ func (x *Exchange) countAndDecide(ctx context.Context, m *jsonrpc.Message) *refu
 	return x.Decide(ctx, m, true)
 }
 
-// DecideServerRequest decides on a request that a server with sessions sends to a client without one. It returns nil if
-// the request is allowed, otherwise the answer to the server. id is the raw id that the server gave to the request.
+// DecideServerRequest evaluates a request that a server with sessions sends to a client without one. It returns nil if
+// the request is allowed, and otherwise the answer to the server. id is the request's raw id, which the server has
+// chosen.
 func (x *Exchange) DecideServerRequest(ctx context.Context, id, raw []byte) *upstream.GatewayMessage {
 	m, err := jsonrpc.Parse(raw, x.Deps.Limits)
 	var why *refusal.Refusal
@@ -108,8 +111,8 @@ func (x *Exchange) DecideServerRequest(ctx context.Context, id, raw []byte) *ups
 	return new(upstream.Refused(id, code, text))
 }
 
-// checkServerRequest returns why an answer must not contain the request; nil if the answer may contain it. Extensions
-// define no requests for answers.
+// checkServerRequest returns the reason for which an answer must not contain the request, or nil if the answer may
+// contain it. Extensions of MCP define no requests for answers.
 func (x *Exchange) checkServerRequest(m *jsonrpc.Message) *question.Error {
 	if !mcp.AsksClient(m.Method) {
 		return &question.Error{Code: commonv1.Code_CODE_METHOD_DENIED, Method: true, Detail: "the method is not one that MCP lets servers send to clients"}
@@ -160,14 +163,13 @@ func isURLMode(params []byte) bool {
 	return json.Unmarshal(params, &fields) == nil && fields.Mode == "url"
 }
 
-// maxElicitations is the maximum number of URLs in one answer that must be opened first. It is limited because each URL
-// needs a decision.
+// maxElicitations is the maximum number of URLs in one answer that must be opened first. The number is limited because
+// policy evaluates each URL separately.
 const maxElicitations = 100
 
 // inputID returns an unguessable request id as raw JSON.
 func inputID() []byte { return []byte(`"sluice-` + rand.Text() + `"`) }
 
-// refuseServerRequest records and returns the refusal of a server's request.
 func (x *Exchange) refuseServerRequest(ctx context.Context, method string, code commonv1.Code, why string) *refusal.Refusal {
 	out := &refusal.Refusal{Code: code, Message: why}
 	out.ID = x.Deps.Pipeline.RecordRefusal(ctx, attempt.RefusedRequest{
@@ -176,14 +178,15 @@ func (x *Exchange) refuseServerRequest(ctx context.Context, method string, code 
 	return out
 }
 
-// UnusableAnswer returns the refusal for a request whose answer must not be sent to the client, although the server has
-// carried out the request.
+// UnusableAnswer returns the refusal of a request whose answer must not be sent to the client, although the server has
+// executed the request.
 func (x *Exchange) UnusableAnswer(ctx context.Context, why string) *refusal.Refusal {
 	recorded := x.refuseServerRequest(ctx, "", commonv1.Code_CODE_METHOD_INVALID, why)
 	return &refusal.Refusal{ID: recorded.ID, Code: commonv1.Code_CODE_OUTCOME_UNKNOWN, Message: why}
 }
 
-// Decide decides on and records a request that is part of another message. It returns nil if the request is allowed.
+// Decide asks policy to evaluate a request that is part of another message, and records the decision. It returns nil if
+// the request is allowed.
 func (x *Exchange) Decide(ctx context.Context, m *jsonrpc.Message, fromServer bool) *refusal.Refusal {
 	memory := x.Slot.Answer.Sibling()
 	defer memory.Close()
@@ -195,8 +198,8 @@ func (x *Exchange) Decide(ctx context.Context, m *jsonrpc.Message, fromServer bo
 	}).Refusal
 }
 
-// discardForwarder is the forwarder of a request that is part of another message. It sends nothing, because the other
-// message carries the request.
+// discardForwarder is the forwarder for a request that is part of another message. It sends nothing, because the other
+// message contains the request.
 type discardForwarder struct{}
 
 // Forward implements [attempt.Forwarder].

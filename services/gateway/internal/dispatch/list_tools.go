@@ -49,8 +49,8 @@ func (x *Exchange) listTools(ctx context.Context) Response {
 	return x.Edited(ctx, answer, edits)
 }
 
-// fetchTools returns a page of the server's list. If policy can allow the caller no call at all, fetchTools returns the
-// gateway's own list as one page instead.
+// fetchTools returns a page of the server's list. If no rule can allow the caller a call to the server, fetchTools
+// returns the gateway's own list as one page instead.
 func (x *Exchange) fetchTools(ctx context.Context, out *Relay) (*jsonrpc.Answer, *refusal.Refusal) {
 	access, err := x.Access(ctx)
 	switch {
@@ -72,8 +72,8 @@ func (x *Exchange) fetchTools(ctx context.Context, out *Relay) (*jsonrpc.Answer,
 	return list, nil
 }
 
-// DiscoveryFailed returns the refusal of a message that needs the gateway's own list of the server, after listing the
-// server has failed with err.
+// DiscoveryFailed returns the refusal of a message that needs the gateway's own list of the server, if that list could
+// not be read because of err.
 func (x *Exchange) DiscoveryFailed(ctx context.Context, err error) *refusal.Refusal {
 	if errors.Is(err, toolreport.ErrNotReported) {
 		x.Deps.Log.WarnContext(ctx, "tool list not reported to the catalog", "server", x.ServerName, "error", err)
@@ -87,10 +87,12 @@ func (x *Exchange) DiscoveryFailed(ctx context.Context, err error) *refusal.Refu
 }
 
 // filterTools reports a page of a list to the catalog, asks policy which tools the caller may see, and remembers the
-// visible definitions. If the catalog has not accepted a tool, filterTools tries once more, because the gateway may not
-// have listed the server in the session's revision yet, or the catalog may have lost its records.
+// visible definitions. If the catalog has not accepted a tool, filterTools tries once more. The catalog's response may
+// be outdated: the gateway may not have listed the server in the session's revision yet, or the catalog may have lost
+// its records.
 func (x *Exchange) filterTools(ctx context.Context, answer *jsonrpc.Answer) (*visibility.Tools, *refusal.Refusal) {
-	if latestDiscovery(ctx, x.Discovery) == nil { // as in Definition, first use needs the complete list
+	// As in Definition, the gateway must read the whole list before a tool's first definition is accepted.
+	if latestDiscovery(ctx, x.Discovery) == nil {
 		x.Discovery.GetWithRetry(ctx)
 	}
 	for age := time.Duration(anyAge); ; age = servers.RenewAfter {
@@ -104,7 +106,8 @@ func (x *Exchange) filterTools(ctx context.Context, answer *jsonrpc.Answer) (*vi
 		}
 		if !shown.Unaccepted || age == servers.RenewAfter || !x.mayBeOutdated(ctx, known) {
 			if len(shown.Changed) > 0 {
-				x.Discovery.RecheckList(ctx, changedAfter) // a definition that changed for all sessions blocks the tool for all
+				// If a definition has also changed in the gateway's own list, the tool is blocked for all sessions.
+				x.Discovery.RecheckList(ctx, changedAfter)
 			}
 			x.Deps.Sessions.Learn(x.Session, shown.Digests(known.Digests))
 			return shown, nil
@@ -112,8 +115,8 @@ func (x *Exchange) filterTools(ctx context.Context, answer *jsonrpc.Answer) (*vi
 	}
 }
 
-// mayBeOutdated reports whether the catalog's answer that a tool is not accepted may be outdated. If the server was
-// never listed in the session's revision, mayBeOutdated lists it.
+// mayBeOutdated reports whether the catalog's response that a tool is not accepted may be outdated. If the gateway has
+// never listed the server in the session's revision, mayBeOutdated lists it.
 func (x *Exchange) mayBeOutdated(ctx context.Context, known *toolreport.Response) bool {
 	if x.Era.TranslatesRevisions() {
 		return time.Since(known.At) > servers.RenewAfter
@@ -127,14 +130,14 @@ func (x *Exchange) mayBeOutdated(ctx context.Context, known *toolreport.Response
 	return time.Since(known.At) > servers.RenewAfter
 }
 
-// Viewer returns the caller for whom lists of the server are filtered.
+// Viewer returns the caller for which lists of the server are filtered.
 func (x *Exchange) Viewer() visibility.Caller {
 	return visibility.Caller{
 		Principal: x.Principal, Session: x.Place().Session, Run: x.Message.Meta.Run, Owner: x.Slot.Owner.Accounts.Root(), Server: x.ServerName,
 	}
 }
 
-// FilterFailed returns the refusal of a request whose result can't be filtered for the caller.
+// FilterFailed returns the refusal of a request whose result could not be filtered for the caller.
 func FilterFailed(err error) *refusal.Refusal {
 	if errors.Is(err, visibility.ErrBusy) {
 		return &refusal.Refusal{Code: commonv1.Code_CODE_ABUSE_LIMITED, Message: visibility.ErrBusy.Error() + "."}
@@ -142,8 +145,8 @@ func FilterFailed(err error) *refusal.Refusal {
 	return PolicyUnavailable()
 }
 
-// MarkPrivate adds the edits that set the cache scope of an answer to private, because policy has decided for this
-// caller. If the answer was filtered, the edits forbid caching it at all (MCP 2026-07-28, Caching).
+// MarkPrivate adds the edits that set the cache scope of an answer to private, because policy's decisions apply only to
+// this caller. If the answer was filtered, the edits forbid caching (MCP 2026-07-28, Caching).
 func MarkPrivate(answer *jsonrpc.Answer, edits []jsonrpc.Edit, filtered bool) []jsonrpc.Edit {
 	ttl, scope := answer.TTL, answer.CacheScope
 	switch {

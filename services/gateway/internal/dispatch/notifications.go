@@ -12,8 +12,8 @@ import (
 )
 
 // allowsVendorNotification reports whether the client may receive a server's notification whose method MCP does not
-// define. It decides on the notification and records the decision. A notification that no rule could allow is dropped
-// without a decision or record, because servers may send many of them.
+// define. Policy evaluates the notification, and the decision is recorded. If no rule could allow the notification, it
+// is dropped without an evaluation or record, because servers may send many of them.
 func (x *Exchange) allowsVendorNotification(m *jsonrpc.Answer) bool {
 	ctx := x.ClientCtx
 	if m.Kind != jsonrpc.Notification || !mcp.IsVendorNotification(m.Method) || x.Session == nil || !x.Deps.Visibility.MayUse(ctx, x.Principal, x.ServerName, m.Method) {
@@ -23,7 +23,8 @@ func (x *Exchange) allowsVendorNotification(m *jsonrpc.Answer) bool {
 	if err != nil {
 		return false
 	}
-	counted, err := x.Session.ClientRequests.AddFromServer(inputID()) // counts as one of the server's requests per minute
+	// The notification counts as one of the server's requests per minute.
+	counted, err := x.Session.ClientRequests.AddFromServer(inputID())
 	if err != nil {
 		x.Deps.Log.DebugContext(ctx, "server notification dropped", "server", x.ServerName, "why", err)
 		return false
@@ -32,9 +33,9 @@ func (x *Exchange) allowsVendorNotification(m *jsonrpc.Answer) bool {
 	return x.Decide(ctx, read, true) == nil
 }
 
-// sendVendorNotification decides on a client's notification whose method MCP does not define, and records the decision.
-// An allowed notification is sent to the server. The notification is refused if the server is a gRPC server or has no
-// sessions.
+// sendVendorNotification asks policy to evaluate a client's notification whose method MCP does not define, and records
+// the decision. An allowed notification is sent to the server. If the server is a gRPC server or has no sessions, the
+// notification is refused.
 func (x *Exchange) sendVendorNotification(ctx context.Context) {
 	if x.Server.Upstream.Transport() == "grpc" || x.Server.IsStateless() {
 		x.RefuseNotification(ctx, commonv1.Code_CODE_METHOD_DENIED)
@@ -48,7 +49,6 @@ func (x *Exchange) sendVendorNotification(ctx context.Context) {
 	})
 }
 
-// notifier is the [attempt.Forwarder] for notifications, which have no answers.
 type notifier struct{ to *upstream.Session }
 
 // Forward implements [attempt.Forwarder].

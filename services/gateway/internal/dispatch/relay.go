@@ -29,22 +29,23 @@ type Relay struct {
 	serverRequests serverRequests
 	// requestCtx ends when the client has disconnected or cancelled its request.
 	requestCtx context.Context //nolint:containedctx // the client's context
-	// Subscription describes what the client has subscribed to on this stream; nil for a stream without a subscription.
+	// Subscription describes the notifications that the client has subscribed to on this stream. It is nil for a stream
+	// without a subscription.
 	Subscription *upstream.Wanted
 }
 
 // NewRelay returns the relay for the stream of the exchange. An exchange has only one relay, and handlers must use it
-// one after another. The caller must call [Relay.Settle] when no more messages of the server will be forwarded.
+// one after another. The caller must call [Relay.Settle] when it no longer forwards messages from the server.
 func (x *Exchange) NewRelay() *Relay {
 	x.relay.exchange, x.relay.Sink, x.relay.requestCtx = x, x.Sink, x.ClientCtx
 	return &x.relay
 }
 
-// Event forwards a message that a server sent before its answer.
+// Event forwards a message that a server has sent before its answer.
 func (o *Relay) Event(raw []byte) { _ = o.Deliver(upstream.Event{Message: raw}) } // the client may have disconnected
 
-// Deliver forwards an event of a server if the client may receive it. An error means that the event could not be sent
-// to the client.
+// Deliver forwards an event from a server if the client may receive it. It returns an error if the event could not be
+// sent to the client.
 func (o *Relay) Deliver(event upstream.Event) error {
 	x := o.exchange
 	m, clean, err := x.parseMessage(event.Message)
@@ -56,22 +57,23 @@ func (o *Relay) Deliver(event upstream.Event) error {
 		o.handleServerRequest(m)
 	case m.Method == mcp.MethodCancelled:
 		x.Session.ClientRequests.CancelRequest(m.RequestID.Of(m.Raw)) // the goroutine of the request notifies the client
-	case o.Subscription != nil && !x.Addressing.IsSubscribed(m): // the client would attribute the message to another subscription
+	// Without this check, the client could attribute the message to another subscription.
+	case o.Subscription != nil && !x.Addressing.IsSubscribed(m):
 	case x.mayReceive(m.Method) && isSubscribedTo(m, o.Subscription) && x.mayReceiveUpdate(m), x.allowsVendorNotification(m):
 		return o.sendEvent(event, clean)
 	}
 	return o.sendEvent(event, nil)
 }
 
-// parseMessage parses a server's message. Large messages are parsed in one of the caller's time slices. parseMessage
-// returns the message and the bytes to forward; both are nil if raw contains no message.
+// parseMessage parses a message from a server. Large messages are parsed in one of the caller's time slices.
+// parseMessage returns the message and the bytes to forward; both are nil if raw contains no message.
 func (x *Exchange) parseMessage(raw []byte) (*jsonrpc.Answer, [][]byte, error) {
 	if raw == nil {
 		return nil, nil, nil
 	}
 	end, err := x.Slot.Answer.TimesliceFor(x.Uncancelled(x.ClientCtx), len(raw))
 	if err != nil {
-		return nil, nil, err // the caller has disconnected, or waits for too many messages
+		return nil, nil, err // the caller has disconnected, or too many of its messages wait for a time slice
 	}
 	defer end()
 	m, err := jsonrpc.ReadAnswer(raw, jsonrpc.AnswerLimits())
@@ -114,7 +116,7 @@ func (x *Exchange) mayReceive(notification string) bool {
 	}
 }
 
-// SendMessage sends a message before the answer. An error means that the message could not be sent to the client.
+// SendMessage sends a message before the answer. It returns an error if the message could not be sent to the client.
 func (o *Relay) SendMessage(message ...[]byte) error { return o.sendEvent(upstream.Event{}, message) }
 
 // sendEvent sends a message with the id and retry time of event. It sends nothing if message, id and retry time are all
@@ -133,12 +135,11 @@ func (o *Relay) sendEvent(event upstream.Event, message [][]byte) error {
 	return o.Send(event, message...)
 }
 
-// Hold opens the stream, so that the client sees that its request is held.
+// Hold opens the stream, which shows the client that its request is held.
 func (o *Relay) Hold() { o.Open() }
 
-// Progress sends a progress notification if the client has asked for progress, because its call still waits for an
-// approval. The value n/1e6 is far below the values that servers report later, because progress must increase (MCP,
-// Progress).
+// Progress sends a progress notification, if the client has requested progress, for a call that waits for an approval.
+// The value n/1e6 is far below the values that servers report later, because progress must increase (MCP, Progress).
 func (o *Relay) Progress(n int) {
 	token := o.exchange.Message.Meta.ProgressToken
 	if !token.Present() {

@@ -15,7 +15,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/spans"
 )
 
-// Refuse records a refusal of the message, and returns it as the response.
+// Refuse records the refusal of the message, and returns it as the response.
 func (x *Exchange) Refuse(ctx context.Context, refused *refusal.Refusal) Response {
 	record := attempt.RefusedRequest{Principal: x.Principal, Server: spans.Clip(x.ServerName), Code: refused.Code, Message: refused.Message, Bytes: x.Size}
 	if x.Message != nil && x.Message.Kind != jsonrpc.Invalid {
@@ -25,7 +25,8 @@ func (x *Exchange) Refuse(ctx context.Context, refused *refusal.Refusal) Respons
 	return x.RefusedResponse(ctx, refused)
 }
 
-// RefusedResponse returns the response to a refused request. The refusal must be recorded already, or need no record.
+// RefusedResponse returns the response to a refused request. The caller must have recorded the refusal, unless it needs
+// no record.
 func (x *Exchange) RefusedResponse(ctx context.Context, refused *refusal.Refusal) Response {
 	to := refusal.Request{ResultType: x.ResultType}
 	if x.Message != nil {
@@ -46,7 +47,7 @@ func (x *Exchange) RefusedResponse(ctx context.Context, refused *refusal.Refusal
 	return out
 }
 
-// OwnResponse returns a response with a body that the gateway has encoded. err is the error of the encoding; if it is
+// OwnResponse returns a response with a body that the gateway has encoded. err is the error from the encoding. If it is
 // not nil, the response has HTTP status 500.
 func (x *Exchange) OwnResponse(ctx context.Context, body []byte, err error) Response {
 	if err != nil {
@@ -56,15 +57,15 @@ func (x *Exchange) OwnResponse(ctx context.Context, body []byte, err error) Resp
 	return Response{Body: [][]byte{body}}
 }
 
-// Edited returns the response that contains a server's answer with these edits. The edits must include the edits of
-// [jsonrpc.Answer.Clean].
+// Edited returns the response that contains a server's answer with these edits applied. The edits must include the
+// edits of [jsonrpc.Answer.Clean].
 func (x *Exchange) Edited(ctx context.Context, a *jsonrpc.Answer, edits []jsonrpc.Edit) Response {
 	edits, err := x.addNameEdits(a, x.Message.Method, edits)
 	var body [][]byte
 	if err == nil {
 		body, err = jsonrpc.PlanEdits(a.Raw, edits...)
 	}
-	if errors.Is(err, ErrUnread) { // the caller has disconnected, or waits for too many messages
+	if errors.Is(err, ErrUnread) { // the caller has disconnected, or too many of its messages wait for a time slice
 		return x.Refuse(ctx, &refusal.Refusal{Code: commonv1.Code_CODE_OUTCOME_UNKNOWN, Message: "the server answered, but this caller waits for too many large answers; read them first."})
 	}
 	if err != nil {
@@ -74,8 +75,8 @@ func (x *Exchange) Edited(ctx context.Context, a *jsonrpc.Answer, edits []jsonrp
 	return Response{Body: body, ErrorType: spans.Answer(trace.SpanFromContext(ctx), a)}
 }
 
-// addNameEdits adds the edits that replace the server's names by the client's names. The message m is an answer to
-// method, or a notification.
+// addNameEdits adds the edits that replace the server's names by the client's names. m is an answer to method, or a
+// notification.
 func (x *Exchange) addNameEdits(m *jsonrpc.Answer, method string, edits []jsonrpc.Edit) ([]jsonrpc.Edit, error) {
 	names, err := x.Addressing.Rename(method, m.Raw, edits)
 	return append(edits, names...), err

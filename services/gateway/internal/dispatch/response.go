@@ -1,7 +1,7 @@
-// Package dispatch carries out requests of callers to one server, in any revision of MCP. It answers requests that need
-// no rule and passes all other requests to the pipeline. It removes from lists and results what the caller may not see,
-// and forwards messages that the server sends before its answer. Packages v2025 and v2026 build an [Exchange] and
-// receive a [Response].
+// Package dispatch executes requests from callers to one server, in any revision of MCP. It answers requests that need
+// no rule and passes all other requests to the pipeline. It removes from lists and results the elements that the caller
+// may not see. It forwards messages that the server sends before its answer. Packages v2025 and v2026 build an
+// [Exchange] and receive a [Response].
 package dispatch
 
 import (
@@ -16,24 +16,25 @@ import (
 // Response is the answer to a message. The zero value has no body and HTTP status 200; it ends a stream without another
 // message.
 type Response struct {
-	// Body is the JSON-RPC response as a list of slices; nil if there is no response, for example to a notification.
+	// Body is the JSON-RPC response as a list of slices. It is nil if there is no response, for example to a notification.
 	Body [][]byte
 	// Status is the HTTP status if no event stream has begun; 0 means 200.
 	Status int
-	// Refusal is the refusal of the message; nil if the gateway or a server has answered the message.
+	// Refusal is the refusal of the message, or nil if the gateway or a server has answered the message.
 	Refusal *refusal.Refusal
-	// ErrorType is the type of the error in the answer (OpenTelemetry, error.type); empty if there is no error.
+	// ErrorType is the type of the error in the answer (OpenTelemetry, error.type), or empty if there is no error.
 	ErrorType string
-	// Session is the id of the session that initialize has opened; empty otherwise.
+	// Session is the id of the session that initialize has opened. It is empty for all other messages.
 	Session string
-	// Held is how long the message waited for approvers and for the client.
+	// Held is the total time for which the message waited for approvers and for the client.
 	Held time.Duration
-	// Unrecorded reports whether the outcome of the call is not in the journal yet.
+	// Unrecorded reports whether the journal does not contain the outcome of the call yet.
 	Unrecorded bool
 	// Detached reports whether the client must reconnect to receive the answer, because the server has ended its stream
 	// before the answer.
 	Detached bool
-	// ID is the id of the decision and Decision is policy's decision on the call; both are zero if policy has not decided.
+	// ID is the id of the decision, and Decision is policy's decision on the call. Both are zero if policy has not
+	// evaluated the message.
 	ID       string
 	Decision *policyv1.Decision
 }
@@ -41,8 +42,8 @@ type Response struct {
 // Accepted returns the response to a client's notification or response: HTTP status 202.
 func Accepted() Response { return Response{Status: http.StatusAccepted} }
 
-// Copy returns a copy of the body as one slice. If the body has more than most bytes, Copy returns nil and true. The
-// memory of the original body is reused after the request has ended.
+// Copy returns a copy of the body as one slice, because the memory of the body is reused after the request has ended.
+// If the body is larger than most bytes, Copy returns nil and true.
 func (r Response) Copy(most int) (whole []byte, tooLarge bool) {
 	if SizeOf(r.Body) > most {
 		return nil, true

@@ -22,18 +22,17 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/enum"
 )
 
-// clientTimeout is how long a client and its user may take to answer a request of a server.
+// clientTimeout is the maximum time for a client and its user to answer a request from a server.
 const clientTimeout = 10 * time.Minute
 
 // serverRequests contains the unanswered requests that a server has sent on one stream to a client. The zero value is
 // empty. Only the goroutine that reads the stream may call its methods.
 type serverRequests struct {
-	// ended is closed when the stream stops waiting for the requests; nil before the first request.
+	// ended is closed when the stream stops waiting for the requests. It is nil before the first request.
 	ended   chan struct{}
 	running sync.WaitGroup
 }
 
-// start calls run in a new goroutine.
 func (a *serverRequests) start(run func()) {
 	if a.ended == nil {
 		a.ended = make(chan struct{})
@@ -41,7 +40,6 @@ func (a *serverRequests) start(run func()) {
 	a.running.Go(run)
 }
 
-// cancelAll cancels the unanswered requests, and waits for their goroutines.
 func (a *serverRequests) cancelAll() {
 	if a.ended == nil {
 		return
@@ -54,7 +52,6 @@ func (a *serverRequests) cancelAll() {
 // Settle cancels the server's unanswered requests, and waits for their goroutines.
 func (o *Relay) Settle() { o.serverRequests.cancelAll() }
 
-// serverRequest is one request of a server to the client.
 type serverRequest struct {
 	relay    *Relay
 	pending  *session.ClientRequest
@@ -63,11 +60,11 @@ type serverRequest struct {
 	method   string
 	token    []byte // the progress token as raw JSON; nil if the request has none
 	received time.Time
-	// waited is how long the gateway has waited for the client.
+	// waited is the time for which the gateway has waited for the client.
 	waited time.Duration
 }
 
-// handleServerRequest starts the handling of a request of the server, and returns at once. If policy and the client's
+// handleServerRequest starts a goroutine that handles a request from the server. If policy and the client's
 // capabilities allow the request, it is sent to the client, and the client's answer is sent to the server.
 func (o *Relay) handleServerRequest(m *jsonrpc.Answer) {
 	x := o.exchange
@@ -90,7 +87,6 @@ func (o *Relay) handleServerRequest(m *jsonrpc.Answer) {
 	o.serverRequests.start(a.run)
 }
 
-// run decides on the request, and forwards it if it is allowed.
 func (a *serverRequest) run() {
 	defer a.memory.Close()
 	defer a.pending.Close()
@@ -144,7 +140,7 @@ func (a *serverRequest) run() {
 	a.reply(ctx, result.Answer)
 }
 
-// read parses the request as strictly as a request of a client.
+// read parses the request as strictly as a request from a client.
 func (a *serverRequest) read(ctx context.Context) (*jsonrpc.Message, error) {
 	end, err := a.memory.TimesliceFor(ctx, len(a.raw))
 	if err != nil {
@@ -154,7 +150,7 @@ func (a *serverRequest) read(ctx context.Context) (*jsonrpc.Message, error) {
 	return jsonrpc.Parse(a.raw, a.relay.exchange.Deps.Limits)
 }
 
-// Forward implements [attempt.Forwarder]: it sends the request to the client and waits for the answer. While it waits,
+// Forward implements [attempt.Forwarder]: it sends the request to the client and waits for the answer. During the wait,
 // the timeout of the client's requests to the server is paused.
 func (a *serverRequest) Forward(ctx context.Context, req upstream.Request, _ func([]byte)) (upstream.Answer, error) {
 	x := a.relay.exchange
@@ -178,7 +174,7 @@ func (a *serverRequest) Forward(ctx context.Context, req upstream.Request, _ fun
 	case <-ctx.Done():
 	}
 	select {
-	case m := <-a.pending.Response(): // an answer that arrives at the same moment still counts
+	case m := <-a.pending.Response(): // an answer that arrives at the same time still counts
 		return a.acceptResponse(ctx, m)
 	default:
 	}
@@ -202,7 +198,7 @@ func (a *serverRequest) send(req upstream.Request) error {
 	return a.relay.SendMessage(body...)
 }
 
-// acceptResponse returns the client's answer in the form in which it is sent to the server.
+// acceptResponse returns the client's answer in the form in which the gateway sends it to the server.
 func (a *serverRequest) acceptResponse(ctx context.Context, m *jsonrpc.Message) (upstream.Answer, error) {
 	answer, err := a.parseResponse(ctx, m)
 	if err != nil {
@@ -227,7 +223,6 @@ func (a *serverRequest) parseResponse(ctx context.Context, m *jsonrpc.Message) (
 	return answer.WithID(a.id)
 }
 
-// reply sends the client's answer to the server.
 func (a *serverRequest) reply(ctx context.Context, answer *jsonrpc.Answer) {
 	x := a.relay.exchange
 	ctx, cancel := context.WithTimeout(ctx, NotifyTimeout)
@@ -235,12 +230,11 @@ func (a *serverRequest) reply(ctx context.Context, answer *jsonrpc.Answer) {
 	x.logUnsent(ctx, a.method, x.Session.Upstream.Reply(ctx, &jsonrpc.Message{Raw: answer.Raw, Kind: answer.Kind, ID: answer.ID}))
 }
 
-// refuse records the refusal of a request about which policy was not asked, and answers the server.
+// refuse records the refusal of a request that policy has not evaluated, and answers the server.
 func (a *serverRequest) refuse(ctx context.Context, code commonv1.Code, why string) {
 	a.answerRefusal(ctx, a.record(ctx, code, why))
 }
 
-// record records the refusal of a request.
 func (a *serverRequest) record(ctx context.Context, code commonv1.Code, why string) *refusal.Refusal {
 	x := a.relay.exchange
 	refused := &refusal.Refusal{Code: code, Message: why}
@@ -251,14 +245,14 @@ func (a *serverRequest) record(ctx context.Context, code commonv1.Code, why stri
 }
 
 // answerRefusal answers the server that its request was refused, and returns the JSON-RPC error code. The answer
-// contains the id of the decision, with which an operator can find the reason, but nothing else about the policy.
+// contains the id of the decision, with which an operator can find the reason, and no other information about the
+// policy.
 func (a *serverRequest) answerRefusal(ctx context.Context, why *refusal.Refusal) int {
 	code, text := errorForRefusal(why)
 	a.answerError(ctx, code, text)
 	return code
 }
 
-// errorForRefusal returns the JSON-RPC error that tells a server that its request was refused.
 func errorForRefusal(why *refusal.Refusal) (code int, text string) {
 	switch why.Code { //nolint:exhaustive // all other codes are from the gateway
 	case commonv1.Code_CODE_UPSTREAM_TIMEOUT, commonv1.Code_CODE_UPSTREAM_UNAVAILABLE, commonv1.Code_CODE_OUTCOME_UNKNOWN:
@@ -270,8 +264,8 @@ func errorForRefusal(why *refusal.Refusal) (code int, text string) {
 	}
 }
 
-// errorForInvalid returns the JSON-RPC error for a request that the server must not send. The text reveals nothing new
-// to the server, because it follows from the capabilities that the gateway has declared.
+// errorForInvalid returns the JSON-RPC error for a request that the server must not send. The message reveals nothing
+// new to the server, because it follows from the capabilities that the gateway has declared.
 func errorForInvalid(why *question.Error, refused *refusal.Refusal) (code int, text string) {
 	if why.Method {
 		return errorForRefusal(refused)
@@ -286,7 +280,6 @@ func (a *serverRequest) answerError(ctx context.Context, code int, text string) 
 	x.logUnsent(ctx, a.method, x.Session.Upstream.SendNotification(ctx, upstream.Refused(a.id, code, text)))
 }
 
-// logUnsent logs that a message of the gateway could not be sent to a server.
 func (x *Exchange) logUnsent(ctx context.Context, method string, err error) {
 	if err == nil {
 		return
@@ -295,8 +288,8 @@ func (x *Exchange) logUnsent(ctx context.Context, method string, err error) {
 	x.Deps.Log.DebugContext(ctx, "message not sent to server", "server", x.ServerName, "error", upstream.ForLog(err))
 }
 
-// HandleResponse sends a client's response to the server whose request waits for it. A response without a waiting
-// request is dropped.
+// HandleResponse sends a client's response to the server whose request waits for it. If no request waits for the
+// response, the response is dropped.
 func (x *Exchange) HandleResponse(ctx context.Context) Response {
 	if !x.Session.ClientRequests.IsWaiting(x.ID()) {
 		if large := x.CheckSize(); large != nil {
@@ -309,7 +302,6 @@ func (x *Exchange) HandleResponse(ctx context.Context) Response {
 	return Accepted()
 }
 
-// forwardProgress forwards a client's progress notification for a request of the server.
 func (x *Exchange) forwardProgress(ctx context.Context) {
 	if !x.Session.ClientRequests.WantsProgress(x.Message.ProgressToken.Of(x.Message.Raw)) {
 		return

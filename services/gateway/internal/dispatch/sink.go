@@ -11,19 +11,19 @@ import (
 
 // Sink receives the messages that are sent to a caller before the response. It is safe for concurrent use.
 type Sink interface {
-	// HasClient reports whether an MCP client waits for the response. Without a client, requests of the server cannot be
-	// answered, and the call cannot be continued in a second request.
+	// HasClient reports whether an MCP client waits for the response. Without a client, the gateway cannot answer requests
+	// from the server, and no second request can continue the call.
 	HasClient() bool
 	// Accepts reports whether the caller accepts messages before the response.
 	Accepts() bool
-	// Open starts the stream, so that the caller sees that its request is held. It is idempotent.
+	// Open starts the stream, which shows the caller that its request is held. It is idempotent.
 	Open()
 	// IsOpen reports whether the stream was started.
 	IsOpen() bool
-	// Send sends an event. It starts the stream if necessary. An error means that the event could not be sent to the
+	// Send sends an event. It starts the stream if necessary. It returns an error if the event could not be sent to the
 	// caller.
 	Send(event upstream.Event, message ...[]byte) error
-	// KeepAlive sends data that clients ignore. An error means that the caller has disconnected.
+	// KeepAlive sends data that clients ignore. It returns an error if the caller has disconnected.
 	KeepAlive() error
 	// Replay sets the message whose answer is stored, so that the client can resume the stream after it has lost its
 	// connection. Replay has no effect after the stream was started.
@@ -34,7 +34,7 @@ type Sink interface {
 type Replayable interface {
 	// RawID returns the id of the message, as raw JSON.
 	RawID() []byte
-	// BeginAnswer returns a new stored stream for the answer; nil if the client cannot resume streams.
+	// BeginAnswer returns a new stored stream for the answer, or nil if the client cannot resume streams.
 	BeginAnswer() *session.ReplayStream
 }
 

@@ -8,7 +8,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/spans"
 )
 
-// Measure records the duration of the handling of a client's request or notification. Responses are not measured,
+// Measure records the time for which a client's request or notification was handled. Responses are not measured,
 // because they have no method.
 func (x *Exchange) Measure(ctx context.Context, resp Response) {
 	if x.Message.Method != "" {

@@ -1,6 +1,6 @@
-// Package httpclient sends HTTP requests to servers. It has its own connection pool, does not pass requests to other
-// goroutines, and never connects to an address that no configuration can mean, such as a link-local address. It knows
-// nothing about MCP.
+// Package httpclient sends HTTP requests to servers. It has its own connection pool and does not pass requests to other
+// goroutines. It never connects to an address to which no configured host may resolve, such as a link-local address. It
+// is independent of MCP.
 package httpclient
 
 import (
@@ -33,18 +33,17 @@ const (
 // ErrNeverSent is wrapped by a request's error if no byte of the request's body can have been sent.
 var ErrNeverSent = errors.New("nothing was sent")
 
-// ErrUnreached is wrapped together with ErrNeverSent if no connection could be established.
+// ErrUnreached is wrapped by a request's error, together with ErrNeverSent, if no connection could be established.
 var ErrUnreached = errors.New("there is no connection")
 
-// neverSentError adds [ErrNeverSent] to an error.
 type neverSentError struct{ error }
 
 // Unwrap returns ErrNeverSent and the reason.
 func (e neverSentError) Unwrap() []error { return []error{ErrNeverSent, e.error} }
 
 // A Client sends requests to one server. On plain HTTP/1.1 the calling goroutine writes the request and reads the
-// response itself. The transport of net/http passes each request to two other goroutines, which takes longer than all
-// decisions of the gateway on a call together.
+// response itself. The transport of net/http passes each request to two other goroutines, and this takes longer than
+// all steps of the gateway's decision on a call together.
 //
 // Large requests and all requests over TLS are sent with the field transport, a transport of net/http. This transport
 // reads while it writes, so it receives the response even if the server responds before it has read the whole request.
@@ -54,7 +53,7 @@ type Client struct {
 	transport *http.Transport
 
 	mu   sync.Mutex
-	idle []*clientConn // the connection that was used last is at the end
+	idle []*clientConn // the most recently used connection is last
 }
 
 // clientConn is a connection to a server. It is used by one request at a time.
@@ -70,8 +69,8 @@ type clientConn struct {
 
 // Send sends a request with a head, additional header fields and a body, and returns the response. The caller must read
 // the response's body to its end or close it. If body is nil, only the head is sent. A request is never sent twice. The
-// error wraps [ErrNeverSent] if no byte of the body can have been sent. When ctx ends, the request is aborted, and so
-// is any reading of the response.
+// error wraps [ErrNeverSent] if no byte of the body can have been sent. When ctx ends, the request and any read of the
+// response are aborted.
 func (w *Client) Send(ctx context.Context, head *Head, fields []Field, body []byte) (*http.Response, error) {
 	size := len(body)
 	for _, f := range fields {
@@ -109,7 +108,9 @@ func (w *Client) Send(ctx context.Context, head *Head, fields []Field, body []by
 func (w *Client) sendWithTransport(req *http.Request) (*http.Response, error) {
 	var sent atomic.Bool
 	resp, err := w.transport.RoundTrip(req.WithContext(httptrace.WithClientTrace(req.Context(), &httptrace.ClientTrace{
-		WroteHeaders: func() { sent.Store(true) }, // this happens before the body is sent, which does not begin after RoundTrip has returned
+		// WroteHeaders is called before the body is sent. After RoundTrip has returned, net/http does not begin to send the
+		// body.
+		WroteHeaders: func() { sent.Store(true) },
 	})))
 	if err != nil && !sent.Load() {
 		err = neverSentError{unreached(req.Context(), err)}
@@ -117,7 +118,7 @@ func (w *Client) sendWithTransport(req *http.Request) (*http.Response, error) {
 	return resp, err
 }
 
-// unreached adds [ErrUnreached] to a connection error, unless the caller gave up before its deadline.
+// unreached adds [ErrUnreached] to a connection error, unless the caller cancelled the request before its deadline.
 func unreached(ctx context.Context, err error) error {
 	if errors.Is(context.Cause(ctx), context.DeadlineExceeded) || ctx.Err() == nil {
 		return fmt.Errorf("%w: %w", ErrUnreached, err)
@@ -125,10 +126,9 @@ func unreached(ctx context.Context, err error) error {
 	return err
 }
 
-// exchange writes a request and reads the head of the response.
 func (c *clientConn) exchange(head *Head, fields []Field, body []byte) (*http.Response, error) {
 	head.write(c.out, fields, body)
-	if err := c.out.Flush(); err != nil { // returns the first error of all writes
+	if err := c.out.Flush(); err != nil { // Flush returns the first error of all writes
 		return nil, err
 	}
 	c.limit.N = maxHead
@@ -147,13 +147,12 @@ func (c *clientConn) exchange(head *Head, fields []Field, body []byte) (*http.Re
 	}
 }
 
-// getConn returns an unused connection, or a new one.
 func (w *Client) getConn(ctx context.Context) (*clientConn, error) {
 	for c := w.popIdle(); c != nil; c = w.popIdle() {
 		if time.Since(c.since) < idleTimeout && c.alive() {
 			return c, nil
 		}
-		_ = c.Close() // the server has closed the connection, or a device on the path has forgotten it
+		_ = c.Close() // the server has closed the connection, or a device on the path may have dropped it
 	}
 	conn, err := w.transport.DialContext(ctx, "tcp", w.addr)
 	if err != nil {
@@ -177,8 +176,8 @@ func (w *Client) popIdle() *clientConn {
 	return c
 }
 
-// putConn stores a connection for the next request. It closes the longest-unused connection if there are too many
-// connections, or if that connection has been unused for too long.
+// putConn stores a connection for the next request. If there are too many idle connections, or if the one that has been
+// idle longest has been idle for too long, putConn closes that one.
 func (w *Client) putConn(c *clientConn) {
 	c.since = time.Now()
 	w.mu.Lock()
@@ -189,7 +188,7 @@ func (w *Client) putConn(c *clientConn) {
 	}
 	w.mu.Unlock()
 	if old != nil {
-		_ = old.Close() // the connection is unused
+		_ = old.Close() // no request uses the connection
 	}
 }
 
@@ -197,7 +196,7 @@ func (w *Client) putConn(c *clientConn) {
 func (w *Client) CloseIdleConnections() {
 	w.transport.CloseIdleConnections()
 	for c := w.popIdle(); c != nil; c = w.popIdle() {
-		_ = c.Close() // the connection is unused
+		_ = c.Close() // no request uses the connection
 	}
 }
 
@@ -208,9 +207,9 @@ type responseBody struct {
 	ctx    context.Context //nolint:containedctx // the error of a read is the cause of the request's context
 	client *Client
 	conn   *clientConn
-	// stop stops watching ctx for the connection. It returns false if the connection was already closed because ctx ended.
+	// stop prevents the end of ctx from aborting reads on the connection. It returns false if ctx has already ended.
 	stop func() bool
-	// closes means that the server closes the connection after the response.
+	// closes reports whether the server closes the connection after the response.
 	closes bool
 	ended  atomic.Bool // Close may be called during a Read
 }
@@ -251,7 +250,7 @@ func (b *responseBody) finish(complete bool) {
 	_ = b.conn.Close() // the connection is not used again
 }
 
-// reason returns why a connection failed: the cause of ctx if ctx has ended, and otherwise err.
+// reason returns the cause of a failed connection: the cause of ctx if ctx has ended, and otherwise err.
 func reason(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)

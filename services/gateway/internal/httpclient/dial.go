@@ -20,20 +20,22 @@ import (
 const (
 	// dialTimeout is the timeout for establishing a connection.
 	dialTimeout = 5 * time.Second
-	// maxIdle is the maximum number of unused connections to one server. With net/http's default of two, most calls
-	// under load would open a new connection.
+	// maxIdle is the maximum number of idle connections to one server. With net/http's default of two, most calls under
+	// load would open a new connection.
 	maxIdle = 1024
-	// idleTimeout is how long an unused connection to a server stays open.
+	// idleTimeout is the time after which an idle connection to a server is closed.
 	idleTimeout = 90 * time.Second
 	// receiveBuffer is the requested size of the operating system's receive buffer per connection, in bytes. The system
-	// may use twice as much. For HTTP/2 it is also the flow-control window of each stream. No other limit includes these
-	// buffers.
+	// may use twice as much. For HTTP/2 it is also the flow-control window of each stream. These buffers do not count
+	// against any other limit.
 	receiveBuffer = 128 << 10
 )
 
-// Options say how a server is reached. The zero value means a direct connection that trusts the system's certificates.
+// Options configure the connection to a server. The zero value means a direct connection that trusts the system's
+// certificates.
 type Options struct {
-	// Proxy is the http or https URL of a proxy that supports CONNECT, including credentials. It is nil for no proxy.
+	// Proxy is the http or https URL of a proxy that supports CONNECT, including credentials. It is nil if no proxy is
+	// used.
 	Proxy *url.URL
 	// Roots are the only trusted certificates, also for an https proxy. If Roots is nil, the system's certificates are
 	// trusted.
@@ -70,7 +72,7 @@ func New(u *url.URL, opts Options) (*Client, error) {
 	return &Client{transport: rest}, nil
 }
 
-// A ProxyError means that a proxy refused to connect to a server.
+// A ProxyError means that a proxy has refused to connect to a server.
 type ProxyError struct {
 	// Status is the HTTP status of the proxy's response.
 	Status int
@@ -95,8 +97,8 @@ func newDirect(u *url.URL, opts Options) *Client {
 	return w
 }
 
-// Dial returns a dial function for an http.Transport to one configured host. It refuses addresses that no configuration
-// can mean.
+// Dial returns a dial function for an http.Transport that connects to one configured host. The function refuses
+// addresses to which that host may not resolve.
 func Dial(host string) func(ctx context.Context, network, address string) (net.Conn, error) {
 	private := mayBePrivate(host)
 	dialer := &net.Dialer{
@@ -108,7 +110,7 @@ func Dial(host string) func(ctx context.Context, network, address string) (net.C
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
 		conn, err := dialer.DialContext(ctx, network, address)
 		if tcp, ok := conn.(*net.TCPConn); ok {
-			_ = tcp.SetReadBuffer(receiveBuffer) // otherwise the system chooses the size
+			_ = tcp.SetReadBuffer(receiveBuffer) // without this call the system chooses the size
 		}
 		return conn, err
 	}
@@ -130,8 +132,8 @@ func newTransport(host string) *http.Transport {
 	}
 }
 
-// mayBePrivate reports whether a configured host may mean a loopback or private address, because the host is an IP
-// address or a name outside of public zones.
+// mayBePrivate reports whether a configured host may resolve to a loopback or private address: it is an IP address, or
+// its name is not in a public zone.
 func mayBePrivate(host string) bool {
 	if _, err := netip.ParseAddr(host); err == nil {
 		return true
@@ -186,7 +188,7 @@ func checkAddress(host, address string, private bool) error {
 	}
 }
 
-// finalAddress returns the address that a connection to ip finally reaches, without its zone.
+// finalAddress returns the address, without its zone, that a connection to ip finally reaches.
 func finalAddress(ip netip.Addr) netip.Addr {
 	ip = ip.Unmap().WithZone("")
 	raw := ip.As16()

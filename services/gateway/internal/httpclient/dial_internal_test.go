@@ -8,8 +8,7 @@ import (
 	"testing"
 )
 
-// Checks that the address to which a configured name resolves at the time of dialling decides whether the connection is
-// allowed (SSRF).
+// Checks which addresses are refused when a configured name resolves to them during dialling (SSRF).
 func TestCheckAddress(t *testing.T) {
 	t.Parallel()
 	const never, ifPrivate, always = "never", "only where the host may be private", "always"
@@ -27,7 +26,7 @@ func TestCheckAddress(t *testing.T) {
 		{"192.168.0.1:80", ifPrivate},
 		{"[fd00:ec2::254]:80", ifPrivate},
 		{"[fec0::1]:80", ifPrivate},
-		{"100.100.100.200:80", ifPrivate}, // a cloud's metadata, in RFC 6598
+		{"100.100.100.200:80", ifPrivate}, // the metadata service of a cloud, in RFC 6598
 		{"100.64.0.1:80", ifPrivate},
 		{"192.0.0.1:80", ifPrivate},
 		{"198.18.0.1:80", ifPrivate},
@@ -35,11 +34,11 @@ func TestCheckAddress(t *testing.T) {
 		{"240.0.0.1:80", ifPrivate},
 		{"255.255.255.255:80", ifPrivate},
 		{"[64:ff9b::7f00:1]:80", ifPrivate}, // NAT64 of 127.0.0.1
-		{"[64:ff9b::0a00:1]:80", ifPrivate}, // of 10.0.0.1
+		{"[64:ff9b::0a00:1]:80", ifPrivate}, // NAT64 of 10.0.0.1
 		{"[64:ff9b:1::1]:80", ifPrivate},    // NAT64 for local use
 		{"[2002:7f00:1::]:80", ifPrivate},   // 6to4 of 127.0.0.1
 		{"[2002:5db8:d822::]:80", always},   // 6to4 of 93.184.216.34
-		{"169.254.169.254:80", never},       // metadata of most clouds
+		{"169.254.169.254:80", never},       // the metadata service of most clouds
 		{"[::ffff:169.254.169.254]:80", never},
 		{"[64:ff9b::a9fe:a9fe]:80", never},
 		{"[2002:a9fe:a9fe::]:80", never},
@@ -74,8 +73,8 @@ func TestCheckAddress(t *testing.T) {
 	}
 }
 
-// Checks that a proxy is used only for connections that are encrypted end to end, and never for an address that no
-// configuration can mean.
+// Checks that a proxy is used only for connections that are encrypted end to end, and never for an address to which no
+// configured host may resolve.
 func TestNew_UsesProxyOnlyForHTTPS(t *testing.T) {
 	t.Parallel()
 	proxy, err := url.Parse("http://user:secret@127.0.0.1:3128")
@@ -97,7 +96,7 @@ func TestNew_UsesProxyOnlyForHTTPS(t *testing.T) {
 	}
 }
 
-// Checks that the rules for a server's address apply to a proxy's address, too.
+// Checks that the rules for a server's address also apply to a proxy's address.
 func TestNew_ProxyAtALinkLocalAddressIsNotDialled(t *testing.T) {
 	t.Parallel()
 	for _, at := range []string{"http://169.254.169.254:3128", "http://[fe80::1]:3128", "https://0.0.0.0:3128"} {

@@ -10,8 +10,7 @@ import (
 	"strconv"
 )
 
-// A Head is the encoded head that all requests of one kind share. It is encoded once and used for many requests. It is
-// immutable.
+// A Head is the encoded head that all requests of one kind share. It is immutable.
 type Head struct {
 	req *http.Request
 	// before and after are the parts of the head that precede and follow the length of the body.
@@ -24,8 +23,8 @@ type Field struct{ Name, Value string }
 // emptyLength is the Content-Length header that net/http writes for a request without a body.
 const emptyLength = "\r\nContent-Length: 0\r\n"
 
-// NewHead returns the encoded head of a request, as net/http encodes it. The body of the request is ignored. Errors are
-// the same as for [http.Request.Write].
+// NewHead returns the encoded head of a request, as net/http encodes it. It ignores the body of the request. It returns
+// the same errors as [http.Request.Write].
 func NewHead(req *http.Request) (*Head, error) {
 	req = req.Clone(context.Background())
 	req.Body, req.ContentLength = http.NoBody, 0
@@ -41,7 +40,7 @@ func NewHead(req *http.Request) (*Head, error) {
 	return &Head{req: req, before: before, after: after}, nil
 }
 
-// write writes the head with the additional fields, and the body. Errors are returned by Flush of the writer.
+// write writes the head with the additional fields, and the body. The writer's Flush returns the errors.
 func (h *Head) write(to *bufio.Writer, fields []Field, body []byte) {
 	_, _ = to.Write(h.before)
 	if body != nil {
@@ -62,7 +61,6 @@ func (h *Head) write(to *bufio.Writer, fields []Field, body []byte) {
 	_, _ = to.Write(body)
 }
 
-// request returns the request in the form for the transport of net/http.
 func (h *Head) request(ctx context.Context, fields []Field, body []byte) *http.Request {
 	req := h.req.Clone(ctx)
 	for _, f := range fields {

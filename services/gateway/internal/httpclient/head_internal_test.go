@@ -14,7 +14,6 @@ import (
 	"pgregory.net/rapid"
 )
 
-// read parses a request as a server does.
 func read(t *rapid.T, text []byte) (head http.Header, line, body string) {
 	req, err := http.ReadRequest(bufio.NewReader(bytes.NewReader(text)))
 	if err != nil {
@@ -30,7 +29,7 @@ func read(t *rapid.T, text []byte) (head http.Header, line, body string) {
 	return req.Header, req.Method + " " + req.Host + " " + req.RequestURI + " " + req.Proto, string(all)
 }
 
-// Checks that a server reads the same request regardless of whether this package or net/http wrote it.
+// Checks that a server reads the same request whether this package or net/http has written it.
 func TestHead_IsReadLikeOneOfNetHTTP(t *testing.T) {
 	t.Parallel()
 	name := rapid.StringMatching(`[A-Za-z][A-Za-z0-9-]{0,10}`)
@@ -68,7 +67,7 @@ func TestHead_IsReadLikeOneOfNetHTTP(t *testing.T) {
 		}
 		ownHead, ownLine, ownBody := read(t, own.Bytes())
 		head2, line2, body2 := read(t, other.Bytes())
-		for _, f := range fields { // this package repeats a name, and net/http overwrites it
+		for _, f := range fields { // this package repeats a name, but net/http overwrites its value
 			if len(ownHead.Values(f.Name)) > 1 {
 				t.Skip("two fields of one name")
 			}
@@ -79,7 +78,6 @@ func TestHead_IsReadLikeOneOfNetHTTP(t *testing.T) {
 	})
 }
 
-// Checks that no value of a header can end the header early.
 func TestSend_RefusesFieldsWithLineBreaks(t *testing.T) {
 	t.Parallel()
 	u, err := url.Parse("http://127.0.0.1:1/mcp")

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// Case X3. Checks that only a small part of an unread HTTP/2 response is received, because the buffers of a connection
-// are not charged to any budget.
+// Case X3. A server sends an endless HTTP/2 response that the client does not read. Checks that the connection receives
+// only a small part of it, because connection buffers do not count against any budget.
 func TestClient_BuffersLittleOfUnreadHTTP2Responses(t *testing.T) {
 	t.Parallel()
 	var sent atomic.Int64

@@ -11,8 +11,9 @@ import (
 const maxHops = 16
 
 // clientAddr returns the address from which a request was sent, without the port. Only trusted proxies may forward an
-// address. The client is the first address, going back from the connection, that does not belong to a trusted proxy. If
-// the proxies forward no address, or two different ones, clientAddr returns the proxy's own address.
+// address. Starting with the connection's own address and going back through the forwarded addresses, the client's
+// address is the first one that does not belong to a trusted proxy. If the proxies forward no address, or two different
+// ones, clientAddr returns the proxy's own address.
 func (s *Server) clientAddr(r *http.Request) string {
 	at, err := netip.ParseAddrPort(r.RemoteAddr)
 	if err != nil {
@@ -29,18 +30,17 @@ func (s *Server) clientAddr(r *http.Request) string {
 	}
 	client := s.lastUntrusted(from, lists[0])
 	if len(lists) > 1 && client != s.lastUntrusted(from, lists[1]) {
-		return from.String() // the client may have written one of the two
+		return from.String() // the client may have set one of the two headers
 	}
 	return client.String()
 }
 
-// trusted reports whether the address belongs to a trusted proxy.
 func (s *Server) trusted(addr netip.Addr) bool {
 	return slices.ContainsFunc(s.cfg.Proxies, func(p netip.Prefix) bool { return p.Contains(addr) })
 }
 
-// lastUntrusted returns the client's address for a request that arrived from the address `from`, with the forwarded
-// `hops`. It follows the hops from the last to the first as long as they are trusted proxies.
+// lastUntrusted returns the client's address for a request from the address from, with the forwarded addresses hops. It
+// follows the hops from the last to the first while they are trusted proxies.
 func (s *Server) lastUntrusted(from netip.Addr, hops []string) netip.Addr {
 	for i, hop := range slices.Backward(hops) {
 		addr, ok := parseNode(hop)
@@ -54,7 +54,6 @@ func (s *Server) lastUntrusted(from netip.Addr, hops []string) netip.Addr {
 	return from
 }
 
-// forwardedFor returns the addresses in X-Forwarded-For.
 func forwardedFor(h http.Header) (hops []string) {
 	for _, line := range h["X-Forwarded-For"] {
 		hops = append(hops, strings.Split(line, ",")...)
@@ -62,8 +61,8 @@ func forwardedFor(h http.Header) (hops []string) {
 	return hops
 }
 
-// forwarded returns the parameter `for` of each element of Forwarded (RFC 7239, section 4). The value is empty for an
-// element without that parameter.
+// forwarded returns the parameter "for" of each element of Forwarded (RFC 7239, section 4), or "" for an element
+// without that parameter.
 func forwarded(h http.Header) (hops []string) {
 	for _, line := range h["Forwarded"] {
 		for element := range strings.SplitSeq(line, ",") {

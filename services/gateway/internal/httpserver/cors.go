@@ -7,9 +7,9 @@ import (
 )
 
 const (
-	// preflightAge is how long a browser may cache the response to a preflight request, in seconds.
+	// preflightAge is the time for which a browser may cache the response to a preflight request, in seconds.
 	preflightAge = "600"
-	// maxAskedHeaders is the maximum length of an Access-Control-Request-Headers that is read, in bytes.
+	// maxAskedHeaders is the maximum accepted length of an Access-Control-Request-Headers header, in bytes.
 	maxAskedHeaders = 1 << 10
 	// pageMethods are the HTTP methods that MCP uses.
 	pageMethods = "POST, GET, DELETE"
@@ -20,7 +20,7 @@ var pageHeaders = []string{"authorization", "content-type", "last-event-id"} //n
 
 // withCORS lets pages of accepted origins read responses, including refusals, and answers their preflight requests
 // (Fetch Standard, section 3.2). A preflight request has no caller, so its response is the same for every server.
-// Browser credentials, such as cookies, are not allowed, because MCP credentials are in a header that the page has to
+// Browser credentials, such as cookies, are not allowed, because MCP sends credentials in a header that the page must
 // set.
 func (s *Server) withCORS(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -44,7 +44,6 @@ func (s *Server) withCORS(next http.Handler) http.Handler {
 	})
 }
 
-// answerPreflight answers a preflight request.
 func answerPreflight(w http.ResponseWriter, r *http.Request) {
 	h := w.Header()
 	h.Add("Vary", "Access-Control-Request-Headers")
@@ -55,7 +54,7 @@ func answerPreflight(w http.ResponseWriter, r *http.Request) {
 }
 
 // allowedHeaders returns the headers that a page may send. CORS has no wildcard for headers that begin with `mcp-`, so
-// the requested headers of this form are listed.
+// allowedHeaders includes the requested headers with this prefix.
 func allowedHeaders(requested []string) []string {
 	out := append(slices.Clone(pageHeaders), "mcp-session-id", "mcp-protocol-version", "mcp-method", "mcp-name")
 	if len(requested) != 1 || len(requested[0]) > maxAskedHeaders {
@@ -70,7 +69,7 @@ func allowedHeaders(requested []string) []string {
 	return out
 }
 
-// isToken reports whether text consists of letters, digits, - and _.
+// isToken reports whether text consists of lower-case letters, digits, - and _.
 func isToken(text string) bool {
 	return !strings.ContainsFunc(text, func(r rune) bool {
 		return (r < 'a' || r > 'z') && (r < '0' || r > '9') && r != '-' && r != '_'

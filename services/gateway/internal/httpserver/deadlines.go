@@ -6,38 +6,38 @@ import (
 )
 
 const (
-	// writeTimeout is how long a client may take to read each piece of at most maxPiece bytes. After the first
-	// writeTimeout, the client must read at an average rate of at least minRate, in bytes per second. Only time in which
-	// the gateway waits for the client counts. The answer as a whole has no timeout, because a call may take long.
+	// writeTimeout is the maximum time for a client to read each piece of at most maxPiece bytes. After the first
+	// writeTimeout, the client must read at an average rate of at least minRate, in bytes per second. Only the time during
+	// which the gateway waits for the client counts. The answer as a whole has no timeout, because a call may take long.
 	writeTimeout = 10 * time.Second
 	maxPiece     = 64 << 10
 	minRate      = 64 << 10
 )
 
-// withWriteDeadlines limits the time that a client may take to read an answer, and logs panics of handlers.
+// withWriteDeadlines limits the time for a client to read an answer, and logs panics of handlers.
 func (s *Server) withWriteDeadlines(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		defer func() {
 			if panicked := recover(); panicked != nil {
 				s.deps.Panicked(r.Context(), panicked)
-				panic(http.ErrAbortHandler) // otherwise the client would take a part for the whole answer
+				panic(http.ErrAbortHandler) // without this panic, the client could not notice that the answer is incomplete
 			}
 		}()
 		if len(r.TransferEncoding) > 0 || !r.ProtoAtLeast(1, 1) {
-			// A proxy may locate the end of this request differently (RFC 9112, sections 6.1 and 11.2). Therefore no further
-			// request is read from this connection.
+			// A proxy may locate the end of this request differently (RFC 9112, sections 6.1 and 11.2). The connection is
+			// therefore closed after the response.
 			w.Header().Set("Connection", "close")
 		}
 		next.ServeHTTP(&deadlineWriter{ResponseWriter: w, control: http.NewResponseController(w)}, r)
 	})
 }
 
-// deadlineWriter sets a write deadline for each piece of an answer. If the client does not read a piece in time, the
-// connection is closed.
+// deadlineWriter sets a write deadline for each piece of an answer. If the client does not read a piece before the
+// deadline, the connection is closed.
 type deadlineWriter struct {
 	http.ResponseWriter
 	control *http.ResponseController
-	// written is the number of bytes that were written, and waited is how long the writes took.
+	// written is the number of bytes written, and waited is the total duration of the writes.
 	written int64
 	waited  time.Duration
 }
@@ -64,7 +64,8 @@ func (w *deadlineWriter) Write(p []byte) (written int, err error) {
 	return written, err
 }
 
-// FlushError is used by http.ResponseController. It sets a deadline, because a flush writes to the client, too.
+// FlushError implements the method that http.ResponseController calls. It sets a deadline, because a flush also writes
+// to the client.
 func (w *deadlineWriter) FlushError() error {
 	begin := w.setDeadline()
 	err := w.control.Flush()
@@ -72,11 +73,11 @@ func (w *deadlineWriter) FlushError() error {
 	return err
 }
 
-// setDeadline sets the write deadline for the next piece. The deadline is earlier for a client that has been slow.
+// setDeadline sets the write deadline for the next piece. A slow client gets an earlier deadline.
 func (w *deadlineWriter) setDeadline() (now time.Time) {
 	now = time.Now()
 	earned := time.Duration(float64(w.written) / minRate * float64(time.Second))
 	remaining := writeTimeout + earned - w.waited
-	_ = w.control.SetWriteDeadline(now.Add(min(writeTimeout, remaining))) // only transports in tests do not support deadlines
+	_ = w.control.SetWriteDeadline(now.Add(min(writeTimeout, remaining))) // only transports in tests have no deadlines
 	return now
 }

@@ -16,19 +16,18 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/enum"
 )
 
-// Caller is the sender of a request according to its credential.
+// Caller is the sender of a request, as identified by its credential.
 type Caller struct {
-	// Principal is never nil.
+	// Principal is the authenticated principal; it is never nil.
 	Principal *identityv1.Principal
 	// Stale means that the token may have been revoked since policy last confirmed it.
 	Stale bool
-	// Revoked reports whether the token has been revoked. It also returns true if that is not known. The function is never
-	// nil.
+	// Revoked reports whether the token has been revoked. It returns true if that is not known. The function is never nil.
 	Revoked func() bool
 }
 
-// Authenticated passes requests of agents with a valid token to next. If a caller has too many connections, its request
-// is passed to full instead, and the connection is closed.
+// Authenticated passes requests from agents with a valid token to next. If a caller has too many connections, its
+// request is passed to full instead, and the connection is closed.
 func (s *Server) Authenticated(next, full func(http.ResponseWriter, *http.Request, Caller)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		secret, ok := bearer(r.Header["Authorization"])
@@ -55,7 +54,7 @@ func (s *Server) Authenticated(next, full func(http.ResponseWriter, *http.Reques
 	}
 }
 
-// revocationCheck returns a function that reports whether a token no longer belongs to its principal. The function also
+// revocationCheck returns a function that reports whether a token no longer belongs to its principal. The function
 // returns true if that is not known. If the policy service is busy, the function waits until ctx ends.
 func (s *Server) revocationCheck(ctx context.Context, secret string, principal *identityv1.Principal) func() bool {
 	return func() bool {
@@ -64,8 +63,8 @@ func (s *Server) revocationCheck(ctx context.Context, secret string, principal *
 	}
 }
 
-// bearer returns the bearer token of a request (RFC 6750, section 2.1). It returns false unless the request has exactly
-// one token.
+// bearer returns the bearer token of a request (RFC 6750, section 2.1). It returns false if the request has no token or
+// more than one.
 func bearer(lines []string) (string, bool) {
 	if len(lines) != 1 {
 		return "", false
@@ -75,14 +74,14 @@ func bearer(lines []string) (string, bool) {
 }
 
 const (
-	// noToken is the error text for a request without a bearer token. wrongToken is the error text for a request with an
-	// unknown token.
+	// noToken is the message for a request without a bearer token. wrongToken is the message for a request with an unknown
+	// token.
 	noToken    = "the request has no bearer token, or more than one: send the header `Authorization: Bearer TOKEN`, with an agent's token of this mesh."
 	wrongToken = "the mesh does not know this bearer token, or it was revoked: ask the operator of the mesh for an agent's token."
 )
 
-// unauthenticated refuses a request without a token or with an unknown token. Only the refusal of an unknown token has
-// an error code (RFC 6750, section 3).
+// unauthenticated refuses a request without a token or with an unknown token. Only the refusal of an unknown token
+// contains an error code (RFC 6750, section 3).
 func (s *Server) unauthenticated(w http.ResponseWriter, r *http.Request, sent bool) {
 	challenge, why := `Bearer realm="sluice"`, noToken
 	if sent {
@@ -93,8 +92,8 @@ func (s *Server) unauthenticated(w http.ResponseWriter, r *http.Request, sent bo
 	s.refuse(w, r, commonv1.Code_CODE_UNAUTHENTICATED, why)
 }
 
-// refuse refuses a request before its caller is identified. These refusals are only counted and not recorded
-// individually, because callers without an identity must not be able to fill the journal.
+// refuse refuses a request before its caller is identified. The journal counts such refusals instead of recording each
+// one, because callers without an identity must not be able to fill it.
 func (s *Server) refuse(w http.ResponseWriter, r *http.Request, code commonv1.Code, message string) {
 	s.deps.Admission(enum.NameOrEmpty(code), s.clientAddr(r))
 	s.deps.Meters.CountRefused(r.Context(), code)
@@ -107,5 +106,5 @@ func (s *Server) refuse(w http.ResponseWriter, r *http.Request, code commonv1.Co
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(refused.Status())
-	_, _ = w.Write(body) // a client that has disconnected needs no answer
+	_, _ = w.Write(body) // the client may have disconnected
 }

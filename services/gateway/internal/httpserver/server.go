@@ -22,16 +22,16 @@ const (
 	// request, including a body that is not used.
 	headerTimeout = 10 * time.Second
 	readTimeout   = 30 * time.Second
-	// idleTimeout is how long an unused client connection stays open.
+	// idleTimeout is the time after which an idle client connection is closed.
 	idleTimeout = 2 * time.Minute
-	// sendBuffer is the size of the socket's send buffer in bytes. The operating system takes up to twice as much. The
-	// buffer is not charged to any caller. The larger it is, the later the gateway notices a slow reader.
+	// sendBuffer is the size of a socket's send buffer in bytes. The operating system may use twice as much. The buffer
+	// does not count against any caller's quota. With a larger buffer, the gateway notices a slow reader later.
 	sendBuffer = 128 << 10
 	// maxHeader is the maximum size of a request's head, in bytes.
 	maxHeader = 32 << 10
 )
 
-// Config says which requests are accepted. The zero value accepts requests to loopback names and from origins on
+// Config configures which requests are accepted. The zero value accepts requests to loopback names and from origins on
 // loopback.
 type Config struct {
 	// Hosts are host names that are accepted in addition to loopback names, without ports, in lower case.
@@ -59,7 +59,7 @@ type Server struct {
 	deps Deps
 }
 
-// New returns a server.
+// New returns a server, or an error if a dependency is missing.
 func New(cfg Config, deps Deps) (*Server, error) {
 	if deps.Tokens == nil || deps.Admission == nil || deps.Panicked == nil || deps.Meters == nil || deps.Log == nil {
 		return nil, errors.New("httpserver: every dependency is required")
@@ -70,7 +70,7 @@ func New(cfg Config, deps Deps) (*Server, error) {
 // Guard returns a handler that passes only requests to accepted hosts and from accepted origins to next.
 func (s *Server) Guard(next http.Handler) http.Handler { return s.checkSite(s.withCORS(next)) }
 
-// HTTP returns an HTTP server with this handler. It closes connections of clients that send or read too slowly, so that
+// HTTP returns an HTTP server with this handler. It closes connections to clients that send or read too slowly, so that
 // no client can hold a connection, a session or a call for longer than the timeouts of this package allow.
 func (s *Server) HTTP(handler http.Handler) *http.Server {
 	return &http.Server{
@@ -85,8 +85,8 @@ func (s *Server) HTTP(handler http.Handler) *http.Server {
 	}
 }
 
-// http1 returns the protocols for connections: only HTTP/1, even over TLS. Therefore a limit per connection is also a
-// limit per request in flight.
+// http1 returns the protocols for connections. It allows only HTTP/1, even over TLS, so that a limit on connections
+// also limits the requests in flight.
 func http1() *http.Protocols {
 	p := new(http.Protocols)
 	p.SetHTTP1(true)
@@ -103,17 +103,17 @@ func (s *Server) Listen(lis net.Listener) (*connlimit.Listener, error) {
 
 type connKey struct{}
 
-// onConnect sets the send buffer of a connection, and stores the connection in the context of its requests.
+// onConnect sets the size of a connection's send buffer, and stores the connection in the context of its requests.
 func onConnect(ctx context.Context, c net.Conn) context.Context {
 	for c != nil {
 		switch at := c.(type) {
 		case *net.TCPConn:
-			_ = at.SetWriteBuffer(sendBuffer) // otherwise the system chooses the size
+			_ = at.SetWriteBuffer(sendBuffer) // without this call the system chooses the size
 			return ctx
 		case *connlimit.Conn:
 			ctx = context.WithValue(ctx, connKey{}, at)
 		}
-		under, ok := c.(interface{ NetConn() net.Conn }) // connections of TLS and of the listener contain the TCP connection
+		under, ok := c.(interface{ NetConn() net.Conn }) // connections of TLS and of the listener wrap the TCP connection
 		if !ok {
 			return ctx
 		}
@@ -122,8 +122,8 @@ func onConnect(ctx context.Context, c net.Conn) context.Context {
 	return ctx
 }
 
-// mayConnect reports whether a caller may have an additional connection, which is the connection of the current
-// request.
+// mayConnect reports whether the number of the caller's connections, including the connection of the current request,
+// is within the limit.
 func mayConnect(ctx context.Context, p *identityv1.Principal) bool {
 	at, ok := ctx.Value(connKey{}).(*connlimit.Conn)
 	return !ok || at.IsIdentified() || at.Identify(p.GetTenant()+"/"+p.GetSubject())

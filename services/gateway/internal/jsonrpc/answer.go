@@ -6,20 +6,20 @@ import (
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 )
 
-// An Answer is one message of a server: a response, a notification or a request. It is read-only. Its spans are
+// An Answer is one message from a server: a response, a notification or a request. It is read-only. Its spans are
 // positions in Raw, which must not change while the Answer is in use.
 type Answer struct {
 	// Raw is the message as it was received.
 	Raw []byte
 	// Kind is never Invalid.
 	Kind Kind
-	// Method is empty in a response.
+	// Method is the method of a request or notification. It is empty in a response.
 	Method string
 	// ID is the raw id: a string or a number. In an error response it may be null. It is absent in a notification.
 	ID Span
 	// Params is the params object.
 	Params Span
-	// Result and Error are objects; a response has exactly one of them.
+	// Result and Error are objects. A response has exactly one of them.
 	Result, Error Span
 	// ErrorCode is the raw value of error.code.
 	ErrorCode Span
@@ -27,14 +27,14 @@ type Answer struct {
 	// IsError is true if result.isError is true.
 	IsError bool
 	// ToolList is result.tools if result.tools is an array, and Tools are its elements in order. If a response to
-	// tools/list has no ToolList, there is nothing to filter.
+	// tools/list has no ToolList, it contains no tools that could be filtered.
 	ToolList Span
 	Tools    []Tool
 	// Raw values of other members of the result.
 	NextCursor, ResultType, TTL, CacheScope   Span
 	ProtocolVersion, Capabilities, ServerInfo Span
 	SupportedVersions, TaskID                 Span
-	TaskResult, TaskError                     Span // of a task that has ended
+	TaskResult, TaskError                     Span // the results of an ended task
 	// InputRequests is the raw value of result.inputRequests, and Inputs are the members of that object in order (MCP
 	// 2026-07-28, Multi Round-Trip Requests).
 	InputRequests Span
@@ -55,21 +55,21 @@ type Tool struct {
 	// Definition is the whole element.
 	Definition Span
 	// Name is the tool's name with escapes resolved. It is empty if the element is not an object, has no string name, or
-	// has a key that a parser could take for the name. A tool with an empty Name must not be listed.
+	// has a key that a parser could mistake for the name. A tool with an empty Name must not be listed.
 	Name string
-	// NameValue is the raw value of the name. A caller that renames the tool replaces it with [ApplyEdits].
+	// NameValue is the raw value of the name. To rename the tool, replace it with [ApplyEdits].
 	NameValue Span
 
 	prev int
 }
 
-// An Input is a request of the server to the client that is contained in an answer.
+// An Input is a request from the server to the client that is contained in an answer.
 type Input struct {
 	// Method and Params are the raw values of these members. Each is absent if the input does not have it.
 	Method, Params Span
 }
 
-// Request returns the input as a JSON-RPC request with this raw id. The request has not been parsed by this package.
+// Request returns the input as a JSON-RPC request with the given raw id. This package has not validated the request.
 func (in Input) Request(raw, id []byte) []byte {
 	out := slices.Concat([]byte(`{"jsonrpc":"2.0","id":`), id)
 	if in.Method.Present() {
@@ -81,13 +81,13 @@ func (in Input) Request(raw, id []byte) []byte {
 	return append(out, '}')
 }
 
-// ReadAnswer reads one message of a server and returns the positions of its parts, or refuses the message with an
+// ReadAnswer reads one message from a server and returns the positions of its parts, or refuses the message with an
 // [*Error]. The message must be a JSON-RPC response, notification or request within the limits. It must be valid UTF-8
-// without a byte order mark or lone surrogates, and its keys must be unique at every depth. Only the length of numbers
-// is limited.
+// without a byte order mark or lone surrogates, and its keys must be unique at every depth. Numbers are limited only in
+// their length.
 //
-// Unknown keys are accepted. However, a key of the envelope, the result or the params is refused if a parser could take
-// it for one of the protocol's keys.
+// Unknown keys are accepted. However, a key of the envelope, the result or the params is refused if a parser could
+// mistake it for one of the protocol's keys.
 //
 // The Answer refers to the memory of raw. ReadAnswer neither copies nor modifies raw.
 func ReadAnswer(raw []byte, limits Limits) (*Answer, error) {
@@ -100,10 +100,10 @@ func ReadAnswer(raw []byte, limits Limits) (*Answer, error) {
 	return r.a, nil
 }
 
-// Clean returns the edits that an answer needs before a client may see it. They remove the members of every _meta and
-// of error.data whose keys begin with "dev.sluice/" in any case, because only the gateway may send such members. They
-// also remove the tools for which hide returns true; a nil hide removes no tools. A caller may add further edits before
-// it passes all of them to [ApplyEdits].
+// Clean returns the edits that an answer needs before it is sent to a client. They remove the members of every _meta
+// and of error.data whose keys begin with "dev.sluice/" in any case, because only the gateway may send such members.
+// They also remove the tools for which hide returns true; a nil hide removes no tools. A caller may add further edits
+// before it passes all of them to [ApplyEdits].
 func (a *Answer) Clean(hide func(Tool) bool) []Edit {
 	var hidden []item
 	if hide != nil {
@@ -114,7 +114,7 @@ func (a *Answer) Clean(hide func(Tool) bool) []Edit {
 		}
 	}
 	edits := removeItems(nil, a.Raw, hidden)
-	// Members inside a hidden tool are removed together with the tool.
+	// Members inside a hidden tool are removed with the tool.
 	var visible []item
 	for _, f := range a.foreign {
 		for len(hidden) > 0 && hidden[0].End <= f.Start {
@@ -127,9 +127,9 @@ func (a *Answer) Clean(hide func(Tool) bool) []Edit {
 	return removeItems(edits, a.Raw, visible)
 }
 
-// WithID returns a copy of a response with another raw id, with the edits of [Answer.Clean] for a nil hide applied. All
-// other bytes are unchanged. Every span is moved to the new position, so the copy need not be parsed. For any other
-// kind of message the error is [ErrSplice].
+// WithID returns a copy of a response with another raw id and with the edits of [Answer.Clean] for a nil hide applied.
+// All other bytes are unchanged. Every span has its new position, so the copy need not be parsed. For any other kind of
+// message WithID returns [ErrSplice].
 func (a *Answer) WithID(id []byte) (*Answer, error) {
 	if a.Kind != Response {
 		return nil, ErrSplice
@@ -162,8 +162,8 @@ func (a *Answer) WithID(id []byte) (*Answer, error) {
 	return &out, nil
 }
 
-// AppendTool returns the edit that appends a tool, as JSON, to ToolList. The caller must apply the edit together with
-// the edits of [Answer.Clean] for the same hide.
+// AppendTool returns the edit that appends a tool, given as JSON, to ToolList. The caller must apply the edit together
+// with the edits of [Answer.Clean] for the same hide.
 func (a *Answer) AppendTool(tool []byte, hide func(Tool) bool) Edit {
 	with := tool
 	if slices.ContainsFunc(a.Tools, func(t Tool) bool { return hide == nil || !hide(t) }) {
@@ -237,7 +237,6 @@ func (r *reader) checkMethod(nullID bool) error {
 	return nil
 }
 
-// isScalarID reports whether the value is a string or a number.
 func (r *reader) isScalarID(span Span) bool {
 	c := r.raw[span.Start]
 	return c == '"' || c == '-' || isDigit(c)

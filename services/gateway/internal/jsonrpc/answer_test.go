@@ -12,7 +12,6 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 )
 
-// answer reads raw as a server's message.
 func answer(t *testing.T, raw string) *jsonrpc.Answer {
 	t.Helper()
 	a, err := jsonrpc.ReadAnswer([]byte(raw), jsonrpc.AnswerLimits())
@@ -115,7 +114,7 @@ var badAnswers = []refusal{
 	{"a variant in the error", `{"jsonrpc":"2.0","id":1,"error":{"Code":1}}`, commonv1.Code_CODE_FIELD_CASE_VARIANT},
 	{"a variant in the params", `{"jsonrpc":"2.0","method":"notifications/x","params":{"progre` + "\u017f" + `s":1}}`, commonv1.Code_CODE_FIELD_CASE_VARIANT}}
 
-// Case U1. Checks that an answer is refused if it is not valid JSON-RPC, or if parsers could read it in two ways.
+// Case U1.
 func TestReadAnswer_RefusesAmbiguousAnswers(t *testing.T) {
 	t.Parallel()
 	for _, tt := range badAnswers {
@@ -154,7 +153,7 @@ var unclean = []struct{ name, raw, want string }{
 	{"a hidden tool with a decision in it", result(`"tools":[{"name":"h","_meta":{"dev.sluice/x":1}},{"name":"a","_meta":{"dev.sluice/x":1}},{"name":"h2","x":{"_meta":{"dev.sluice/x":1}}}],"_meta":{"dev.sluice/x":1}`),
 		result(`"tools":[{"name":"a","_meta":{}}],"_meta":{}`)}}
 
-// Case U1. Checks that Clean removes the members that only the gateway may send, and hidden tools.
+// Case U1.
 func TestClean_RemovesReservedMembersAndHiddenTools(t *testing.T) {
 	t.Parallel()
 	hide := func(tool jsonrpc.Tool) bool { return tool.Name == "" || strings.HasPrefix(tool.Name, "h") }
@@ -180,7 +179,7 @@ func TestClean_RemovesReservedMembersAndHiddenTools(t *testing.T) {
 	}
 }
 
-// Case U1. Checks that parsing an answer does not take much more memory than the answer's size.
+// Case U1. Checks that the memory for parsing an answer is proportional to the answer's size.
 func TestReadAnswer_LimitsMemory(t *testing.T) {
 	t.Parallel()
 	keys := make([]string, 1_000_000)
@@ -215,7 +214,7 @@ func TestReadAnswer_LimitsMemory(t *testing.T) {
 	}
 }
 
-// Case U1. Checks that the requests in an answer are found at any position, and are read unambiguously.
+// Case U1. Checks that the requests in an answer are found at any position, and that ambiguous requests are refused.
 func TestReadAnswer_FindsInputRequests(t *testing.T) {
 	t.Parallel()
 	raw := []byte(`{"jsonrpc":"2.0","id":7,"result":{"inputRequests":{"a":{"params":{"_meta":{"dev.sluice/x":1},"n":1.0},"method":"roots/list","more":[]},"b":7,"":{}},"resultType":"input_required"}}`)
@@ -253,7 +252,7 @@ func TestReadAnswer_FindsInputRequests(t *testing.T) {
 
 func TestSameID_ComparesIDsByValue(t *testing.T) {
 	t.Parallel()
-	ids := [][]string{ // the ids in one line are equal, and ids of different lines are different
+	ids := [][]string{ // the ids in one line are equal, and ids in different lines are different
 		{`1`}, {`-1`}, {`0`}, {`10`}, {`9007199254740993`}, {`9007199254740992`},
 		{`"1"`, `"\u0031"`}, {`"a"`, `"\u0061"`}, {`"A"`}, {`""`}, {`"a/b"`, `"a\/b"`}, {`"é"`, `"\u00e9"`}, {"\"e\u0301\""}, {`"\""`}, {`"-1"`},
 		{`"😀"`, `"\ud83d\ude00"`},

@@ -13,8 +13,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 )
 
-// call returns a tools/call of about the given size in bytes, with text, numbers and nested objects as agents send
-// them.
+// call returns a tools/call of about the given size in bytes, with strings, numbers and nested objects as in the calls
+// of agents.
 func call(size int) []byte {
 	var b strings.Builder
 	b.WriteString(`{"jsonrpc":"2.0","id":17,"method":"tools/call","params":{"name":"write_file","arguments":{"path":"/srv/data/report.txt","rows":[null`)
@@ -25,7 +25,6 @@ func call(size int) []byte {
 	return []byte(b.String())
 }
 
-// fileCall returns a call whose arguments contain the text of a file.
 func fileCall(lines int) []byte {
 	return []byte(toolCall(`{"path":"/srv/a","text":"` + strings.Repeat(`func main() { fmt.Println(\"hello, world\") } // one line of a file\n`, lines) + `"}`))
 }
@@ -53,7 +52,7 @@ func BenchmarkParse(b *testing.B) {
 }
 
 // BenchmarkFloor measures a lower bound for BenchmarkParse: jsontext reads the same messages in strict mode, token by
-// token, without the parser's additional rules.
+// token, without the parser's additional checks.
 func BenchmarkFloor(b *testing.B) {
 	for _, c := range calls {
 		b.Run(c.name, func(b *testing.B) {
@@ -77,7 +76,7 @@ func BenchmarkFloor(b *testing.B) {
 	}
 }
 
-// modern is a small call that a client of 2026-07-28 could send.
+// modern is a small call as clients of 2026-07-28 send it.
 const modern = `{"jsonrpc":"2.0","id":"a7","method":"tools/call","params":{"name":"read_file","arguments":{"path":"/srv/a"},` +
 	`"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{},` +
 	`"io.modelcontextprotocol/clientInfo":{"name":"agent","version":"1.0"},"dev.sluice/run":"run-1",` +
@@ -138,7 +137,7 @@ func BenchmarkReadAnswer(b *testing.B) {
 	}
 }
 
-// BenchmarkEndlessNumber measures a message that is refused because of one long number. Case X1.
+// Case X1. BenchmarkEndlessNumber measures a message that is refused because of one long number.
 func BenchmarkEndlessNumber(b *testing.B) {
 	raw := []byte(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x","arguments":{"n":1e-` + strings.Repeat("9", 3<<20) + `}}}`)
 	b.SetBytes(int64(len(raw)))

@@ -9,7 +9,7 @@ import (
 
 // Prefixes of keys in _meta.
 const (
-	// gatewayPrefix is the prefix of the keys that are exchanged only between the gateway and its clients.
+	// gatewayPrefix is the prefix of the keys that only the gateway and its clients exchange.
 	gatewayPrefix = "dev.sluice/"
 	// protocolPrefix is the prefix of the keys that the protocol defines.
 	protocolPrefix = "io.modelcontextprotocol/"
@@ -20,11 +20,11 @@ const (
 const withoutSessions = "2026-07-28"
 
 // Protocol fields, keyed by their folded spelling. A key that folds to one of these fields must be equal to the field,
-// because a parser that ignores case would take any other spelling for the field.
+// because a parser that ignores case would mistake any other spelling for the field.
 var (
 	envelopeFields = foldTable("jsonrpc", "id", "method", "params", "result", "error")
 
-	// paramsFields are the params fields of all methods, because the method may follow the params in the message.
+	// paramsFields are the params fields of all methods, because the method may come after the params in the message.
 	paramsFields = foldTable("_meta", "name", "arguments", "uri", "cursor",
 		"protocolVersion", "capabilities", "clientInfo", "requestId", "reason",
 		"progressToken", "progress", "total", "message", "level", "logger", "data",
@@ -50,7 +50,7 @@ var (
 
 	toolFields = foldTable("name")
 
-	// methods are the methods of all revisions. A server that ignores case would take a different spelling for one of
+	// methods are the methods of all revisions. A server that ignores case would mistake a different spelling for one of
 	// these methods, although other policy rules apply to that spelling.
 	methods = foldTable(mcpmethod.All()...)
 )
@@ -73,7 +73,7 @@ func isVariant(table map[string]string, key []byte) bool {
 	return known && field != string(key)
 }
 
-// fold appends key to dst, and replaces each character that a parser may take for an ASCII letter with that letter in
+// fold appends key to dst, and replaces each character that a parser may mistake for an ASCII letter by that letter in
 // lower case. According to Unicode's simple case folding, these characters are the capital letters, the long s and the
 // Kelvin sign. The Turkish dotted I and dotless i are included because Java's equalsIgnoreCase treats them as an i.
 func fold(dst, key []byte) []byte {
@@ -102,11 +102,10 @@ func fold(dst, key []byte) []byte {
 	return dst
 }
 
-// Fold returns a key in which each character that a parser may take for an ASCII letter is replaced with that letter in
-// lower case. Two keys with the same folded text are equal for a parser that ignores case.
+// Fold returns a key in which each character that a parser may mistake for an ASCII letter is replaced by that letter
+// in lower case. A parser that ignores case treats two keys as equal if they have the same folded form.
 func Fold(key string) string { return string(fold(nil, []byte(key))) }
 
-// foldsToPrefix reports whether key begins with prefix in any case.
 func foldsToPrefix(key []byte, prefix string) bool {
 	// A character that folds to a letter takes at most three bytes.
 	key = key[:min(len(key), 3*len(prefix))]
@@ -115,7 +114,7 @@ func foldsToPrefix(key []byte, prefix string) bool {
 	return len(folded) >= len(prefix) && string(folded[:len(prefix)]) == prefix
 }
 
-// isMeta reports whether a parser could take key for _meta.
+// isMeta reports whether a parser could mistake key for _meta.
 func isMeta(key []byte) bool {
 	if len(key) != len("_meta") || key[0] != '_' { // no multi-byte character folds to a letter of _meta
 		return false
@@ -124,7 +123,7 @@ func isMeta(key []byte) bool {
 	return string(fold(buf[:0], key)) == "_meta"
 }
 
-// refuseVariant refuses a key that a parser could take for a different field of the table.
+// refuseVariant refuses a key that a parser could mistake for a field of the table.
 func (s *scanner) refuseVariant(table map[string]string, f *frame) error {
 	if isVariant(table, f.key) {
 		return s.variant(f)

@@ -19,13 +19,13 @@ func (t Trace) fields() [traceFields][2]string {
 	return [...][2]string{{"traceparent", t.Parent}, {"tracestate", t.State}, {"baggage", t.Baggage}}
 }
 
-// Outgoing returns the message in the form in which it is sent to a server. Every "dev.sluice/" member of _meta is
-// removed. Each trace context member that m has is replaced with the value in t, or removed if that value is empty.
-// Missing members are not added. If claims is not nil, it is a raw object that replaces the client's declared
+// Outgoing returns the message in the form in which the gateway sends it to a server. It removes every "dev.sluice/"
+// member of _meta. It replaces each trace context member of m by the value in t, or removes it if that value is empty.
+// It adds no missing members. If claims is not nil, it is a raw object that replaces the client's declared
 // capabilities.
 //
 // All other bytes are unchanged. Every span and string of the result refers to the new bytes, so the result need not be
-// parsed again. Outgoing returns m itself if nothing changes. The result must not be passed to Outgoing again.
+// parsed again. If nothing changes, Outgoing returns m itself. The result must not be passed to Outgoing again.
 func (m *Message) Outgoing(t Trace, claims []byte) (*Message, error) {
 	edits, removed := m.outgoing(t, claims)
 	if len(edits) == 0 {
@@ -73,7 +73,7 @@ func (m *Message) outgoing(t Trace, claims []byte) (edits []Edit, removed int) {
 	return edits, len(out)
 }
 
-// replacedValue returns the value of a trace member after its replacement with text. It is empty if m does not have the
+// replacedValue returns the value of a trace member after its replacement by text. It returns "" if m does not have the
 // member or text is longer than most.
 func (m *Message) replacedValue(field int, text string, most int) string {
 	if !m.Meta.trace[field].Present() || len(text) > most || quote(text) == nil {
@@ -82,7 +82,6 @@ func (m *Message) replacedValue(field int, text string, most int) string {
 	return text
 }
 
-// spans returns pointers to all spans of m.
 func (m *Message) spans() [17]*Span {
 	return [...]*Span{
 		&m.ID, &m.Params, &m.Result, &m.Error, &m.NameValue, &m.URIValue, &m.Arguments, &m.RequestID, &m.ProgressToken,
@@ -90,13 +89,13 @@ func (m *Message) spans() [17]*Span {
 	}
 }
 
-// ErrMemberExists means that a message already has a member that would be added. Compare with errors.Is.
+// ErrMemberExists means that a member cannot be added because the message already has it. Compare with errors.Is.
 var ErrMemberExists = errors.New("the message already has a member that would be added")
 
-// WithMeta returns a request in the form for a server without sessions. It adds the members in meta to _meta, in which
-// each request repeats what a session would declare, and the members in params to the request's params (MCP 2026-07-28,
-// Requests). Both arguments contain raw members separated by commas, and meta must not be empty. All other bytes are
-// unchanged. The result is parsed again. Errors are [ErrMemberExists], [ErrSplice], or an [*Error].
+// WithMeta returns a request in the form for a server without sessions. It adds the members in meta to _meta, where
+// each request repeats the values that a session would declare, and the members in params to the request's params (MCP
+// 2026-07-28, Requests). meta and params contain raw members separated by commas, and meta must not be empty. All other
+// bytes are unchanged. The result is parsed again. WithMeta returns [ErrMemberExists], [ErrSplice] or an [*Error].
 func (m *Message) WithMeta(meta, params []byte) (*Message, error) {
 	if m.Meta.ProtocolVersion != "" || m.Meta.Capabilities.Present() || m.clientInfo.Present() && m.Method != "initialize" || m.members(m.Params, paramsAgain) != nil {
 		return nil, ErrMemberExists
@@ -107,7 +106,8 @@ func (m *Message) WithMeta(meta, params []byte) (*Message, error) {
 			return nil, ErrSplice
 		}
 		at := m.Params.Start + 1
-		edits = append(edits, Edit{Span{at, at}, append(bytes.Clone(params), ',')}) // the comma separates params from _meta, which follows
+		// The comma separates params from _meta, which follows.
+		edits = append(edits, Edit{Span{at, at}, append(bytes.Clone(params), ',')})
 	}
 	return m.reparsed(append(edits, m.insertMeta(bytes.Clone(meta), m.Meta.members)))
 }
@@ -121,19 +121,19 @@ func (m *Message) WithoutClientMeta() (*Message, error) {
 	return m.reparsed(append(edits, removeItems(nil, m.Raw, m.members(m.Params, paramsAgain))...))
 }
 
-// WithoutRetryMembers returns a repeated request in its first form, without the members that belong to the repetition
-// (MCP 2026-07-28, Multi Round-Trip Requests). All other bytes are unchanged. The result is parsed again.
+// WithoutRetryMembers returns a copy of a repeated request without the client's responses and the server's state (MCP
+// 2026-07-28, Multi Round-Trip Requests). All other bytes are unchanged. The result is parsed again.
 func (m *Message) WithoutRetryMembers() (*Message, error) {
 	return m.reparsed(removeItems(nil, m.Raw, m.members(m.Params, paramsAgain)))
 }
 
-// reparsed applies the edits to m and parses the result, because the new bytes were not part of the judged message.
+// reparsed applies the edits to m and parses the resulting message.
 func (m *Message) reparsed(edits []Edit) (*Message, error) {
 	raw, err := ApplyEdits(m.Raw, edits...)
 	if err != nil {
 		return nil, err
 	}
-	limits := AnswerLimits() // the edits may contain text that a server sent
+	limits := AnswerLimits() // the edits may contain values from a server
 	limits.IDBytes = len(m.Raw)
 	return Parse(raw, limits)
 }
@@ -144,7 +144,7 @@ var (
 	paramsAgain    = foldTable("inputResponses", "requestState")
 )
 
-// members returns those members of an object in m whose keys are in keys.
+// members returns the members of an object in m whose keys are in keys.
 func (m *Message) members(of Span, keys map[string]string) (out []item) {
 	passed := Limits{Bytes: math.MaxInt, Depth: math.MaxInt, Tokens: math.MaxInt, KeyBytes: math.MaxInt, NumberBytes: math.MaxInt}
 	s := scanner{raw: m.Raw, pos: of.Start, limits: passed}
@@ -167,7 +167,8 @@ func (m *Message) members(of Span, keys map[string]string) (out []item) {
 	}
 }
 
-// insertMeta returns the edit that inserts members into _meta, of which remain other members are kept.
+// insertMeta returns the edit that inserts members into _meta. remain is the number of members of _meta that other
+// edits do not remove.
 func (m *Message) insertMeta(members []byte, remain int) Edit {
 	var at int
 	switch {
@@ -187,7 +188,7 @@ func (m *Message) insertMeta(members []byte, remain int) Edit {
 }
 
 // quote returns text as a JSON string. It returns nil if text is empty or not UTF-8, because an invalid trace must not
-// make a call fail.
+// cause a call to fail.
 func quote(text string) []byte {
 	if text == "" {
 		return nil
@@ -215,8 +216,8 @@ func braced(members []byte) []byte {
 }
 
 // Client returns the name and version that the client declares in initialize or otherwise in
-// "io.modelcontextprotocol/clientInfo" of _meta. Each is empty if it is absent, not a string or longer than 128 bytes.
-// They are not verified and identify no caller.
+// "io.modelcontextprotocol/clientInfo" of _meta. A value that is absent, not a string or longer than 128 bytes is
+// returned as "". The values are not verified and identify no caller.
 func (m *Message) Client() (name, version string) {
 	passed := Limits{Bytes: math.MaxInt, Depth: math.MaxInt, Tokens: math.MaxInt, KeyBytes: math.MaxInt, NumberBytes: math.MaxInt}
 	p := parser{scanner: scanner{raw: m.Raw, pos: m.clientInfo.Start, limits: passed, client: true}}

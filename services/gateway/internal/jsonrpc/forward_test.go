@@ -2,7 +2,7 @@ package jsonrpc_test
 
 import "testing"
 
-// Checks that WithoutRetryMembers removes the state and the responses of a repeated request at any position, and
+// Checks that WithoutRetryMembers removes the state and the responses from a repeated request at any position, and
 // changes nothing else.
 func TestWithoutRetryMembers_RestoresFirstForm(t *testing.T) {
 	t.Parallel()
@@ -29,7 +29,7 @@ func TestWithoutRetryMembers_RestoresFirstForm(t *testing.T) {
 	}
 }
 
-// Checks that only methods under tasks/ have a task id, which must be a string.
+// Checks that a task id is read only for methods under tasks/, and that it must be a string.
 func TestParse_TaskMethodsNeedATaskID(t *testing.T) {
 	t.Parallel()
 	for method, want := range map[string]string{"tasks/get": "ä", "tasks/own": "ä", "prompts/list": ""} {

@@ -16,10 +16,10 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 )
 
-// The fuzz tests compare the parser with the standard package encoding/json, which takes the last of two equal keys and
-// ignores the case of keys. If the parser accepts a message, both must have read the same content.
+// The fuzz tests compare the parser with the standard package encoding/json. That package uses the last of two equal
+// keys and ignores the case of keys. If the parser accepts a message, both must have read the same content.
 
-// decode decodes raw with the standard package. It keeps the spelling of numbers.
+// decode decodes raw with encoding/json. It keeps the spelling of numbers.
 func decode(t *testing.T, raw []byte, into any) {
 	t.Helper()
 	d := json.NewDecoder(bytes.NewReader(raw))
@@ -50,16 +50,15 @@ type caseInsensitive struct {
 	}
 }
 
-// same reports an error unless got and want are equal.
 func same(t *testing.T, raw []byte, what string, got, want any) {
 	t.Helper()
-	// cmp.Diff needs exponential time for values with this nesting depth.
+	// cmp.Diff would need exponential time for values with this nesting depth.
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("%s of %q\n the gate: %#v\nstandard: %#v", what, raw, got, want)
 	}
 }
 
-// sameAsStandard reports an error unless the standard package and the parser read the same content in raw.
+// sameAsStandard reports an error unless encoding/json and the parser read the same content in raw.
 func sameAsStandard(t *testing.T, m *jsonrpc.Message) {
 	t.Helper()
 	var other caseInsensitive
@@ -89,8 +88,7 @@ func sameAsStandard(t *testing.T, m *jsonrpc.Message) {
 	same(t, m.Raw, "the progress token", tree(t, m.Meta.ProgressToken.Of(m.Raw)), meta["progressToken"])
 }
 
-// expectedOutgoing returns the expected result of Outgoing, computed from the tree that the standard package has
-// parsed.
+// expectedOutgoing returns the expected result of Outgoing, computed from the values that encoding/json has decoded.
 func expectedOutgoing(message map[string]any, trace jsonrpc.Trace) map[string]any {
 	params, _ := message["params"].(map[string]any)
 	meta, _ := params["_meta"].(map[string]any)
@@ -146,7 +144,6 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// checkOutgoing checks the message that Outgoing returns for m.
 func checkOutgoing(t *testing.T, m *jsonrpc.Message, trace jsonrpc.Trace) {
 	t.Helper()
 	sent, err := m.Outgoing(trace, nil)
@@ -174,7 +171,6 @@ func foldKey(key string) string {
 
 func isReserved(key string) bool { return strings.HasPrefix(foldKey(key), "dev.sluice/") }
 
-// withoutReserved removes from a tree everything that Clean must remove.
 func withoutReserved(value any) any {
 	switch v := value.(type) {
 	case []any:
@@ -200,7 +196,6 @@ func dropReserved(object map[string]any) {
 	}
 }
 
-// listed returns the tools of a list that are not hidden.
 func listed(tools []any) []any {
 	visible := []any{}
 	for _, element := range tools {
@@ -236,12 +231,11 @@ func FuzzReadAnswer(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		checkReadAnswer(t, raw)
-		// Most inputs of the fuzzer are not JSON-RPC, so they are also used as a value inside a response.
+		// Most fuzzing inputs are not JSON-RPC, so each is also used as a value inside a response.
 		checkReadAnswer(t, []byte(`{"jsonrpc":"2.0","id":1,"result":{"v":`+string(raw)+`}}`))
 	})
 }
 
-// checkReadAnswer compares ReadAnswer with jsontext in strict mode.
 func checkReadAnswer(t *testing.T, raw []byte) {
 	t.Helper()
 	a, err := jsonrpc.ReadAnswer(raw, jsonrpc.AnswerLimits())

@@ -6,16 +6,14 @@ import (
 	"strings"
 )
 
-// generator generates messages that parsers may read in two ways, and some messages that no parser accepts.
+// generator generates messages that two parsers may read differently, and some messages that no parser accepts.
 type generator struct{ *rand.Rand }
 
-// one returns one of the values at random.
 func one[T any](d generator, of ...T) T { return of[d.IntN(len(of))] }
 
 // rarely returns true in one of n cases.
 func (d generator) rarely(n int) bool { return d.IntN(n) == 0 }
 
-// message generates a message that is broken at random positions.
 func (d generator) message() []byte {
 	members := []string{
 		d.member("jsonrpc", d.pick(`"2.0"`, 60, `"2.\u0030"`, `2.0`, `"1.0"`, `null`)),
@@ -45,7 +43,7 @@ func (d generator) message() []byte {
 	return text
 }
 
-// pick returns the usual text in n of n+1 cases, and otherwise one of the other texts.
+// pick returns usual in n of n+1 cases, and otherwise one of others.
 func (d generator) pick(usual string, n int, others ...string) string {
 	if !d.rarely(n + 1) {
 		return usual
@@ -64,12 +62,11 @@ func (d generator) comma() string {
 	return d.space() + d.pick(",", 500, ",,", ";", " ", "") + d.space()
 }
 
-// member generates a member with the given key, which is sometimes spelled differently.
 func (d generator) member(key, value string) string {
 	return d.space() + d.spelled(key) + d.space() + d.pick(":", 800, "=", "::", "") + d.space() + value
 }
 
-// spelled returns a key as JSON. Only some parsers take some of the spellings for the same key.
+// spelled returns a key as JSON, sometimes in a spelling that only some parsers take for the same key.
 func (d generator) spelled(key string) string {
 	if !d.rarely(90) {
 		return `"` + key + `"`
@@ -127,7 +124,6 @@ func (d generator) params() string {
 	return "{" + strings.Join(members, d.comma()) + d.pick("", 200, ",") + "}"
 }
 
-// ref generates the reference of a completion.
 func (d generator) ref() string {
 	members := []string{d.member("type", d.pick(one(d, `"ref/prompt"`, `"ref/resource"`), 12, `"ref\/prompt"`, `"Ref/prompt"`, `null`, `"ref/tool"`))}
 	for range d.IntN(3) {
@@ -153,7 +149,7 @@ func (d generator) arguments() string {
 	return d.pick(d.object(3), 20, "null", "[]", `"{}"`, "1")
 }
 
-// key generates a key of arguments, including keys with a special meaning in some programming language.
+// key generates a key for arguments. Some keys have a special meaning in a programming language.
 func (d generator) key() string {
 	return one(d, "a", "b", "path", "name", "method", "id", "__proto__", "constructor", "toString", "0", "10", "é", "e\u0301", "ключ", "𝄞", "\uffff", "\u212a", "x y", "length", "-1", "null", "key", "KEY")
 }
@@ -166,7 +162,6 @@ func (d generator) object(depth int) string {
 	return "{" + strings.Join(members, d.comma()) + d.pick("", 300, ",") + "}"
 }
 
-// value generates a value with at most the given nesting depth.
 func (d generator) value(depth int) string {
 	switch n := d.IntN(10); {
 	case n < 3 && depth > 0:

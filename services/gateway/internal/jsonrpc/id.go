@@ -32,14 +32,15 @@ func isInteger(value []byte) bool {
 }
 
 // SameID reports whether two raw JSON values are the same id. Strings are compared with escapes resolved, and integers
-// by value. A string is never equal to an integer. Any other value is not an id and is equal to no value.
+// by value. A string never equals an integer. A value that is neither a string nor an integer is not an id and equals
+// no value.
 func SameID(a, b []byte) bool {
 	key := IDKey(a)
 	return key != "" && key == IDKey(b)
 }
 
-// IDKey returns a map key for a raw id. Two ids have the same key if and only if [SameID] reports true. The key is
-// empty for a value that is neither a string nor an integer.
+// IDKey returns a map key for a raw id. Two ids have the same key if and only if [SameID] reports true. For a value
+// that is neither a string nor an integer, IDKey returns "".
 func IDKey(raw []byte) string {
 	switch {
 	case isInteger(raw):
@@ -47,7 +48,7 @@ func IDKey(raw []byte) string {
 	case len(raw) < 2 || raw[0] != '"' || raw[len(raw)-1] != '"':
 		return ""
 	case bytes.IndexByte(raw, '\\') < 0:
-		return string(raw[:len(raw)-1]) // the leading quote distinguishes it from an integer
+		return string(raw[:len(raw)-1]) // the leading quote distinguishes the key from that of an integer
 	}
 	text, err := jsontext.AppendUnquote([]byte{'"'}, raw)
 	if err != nil {

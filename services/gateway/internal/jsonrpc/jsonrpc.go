@@ -1,13 +1,13 @@
 // Package jsonrpc is the gateway's strict parser for JSON-RPC. It reads the bytes of one message once. It either
 // refuses the message with a code, or returns the position of each part in the message. Therefore the gateway forwards
-// the same bytes that it has judged, except for the replacements that [ApplyEdits] makes.
+// the same bytes that it has evaluated, except for the replacements by [ApplyEdits].
 //
-// [Parse] reads a client's message and enforces all rules for clients. [ReadAnswer] reads a server's message. It
-// requires unambiguous JSON, and finds the parts that the gateway has to read or remove.
+// [Parse] reads a message from a client and enforces all rules for clients. [ReadAnswer] reads a message from a server.
+// It requires unambiguous JSON, and finds the parts that the gateway must read or remove.
 //
 // The package has its own scanner, because the scanner must count tokens, nesting levels and keys while it reads, and
-// must say which rule was broken. Fuzz tests compare the scanner with the strict mode of jsontext. The package has no
-// state, so all functions are safe for concurrent use.
+// must report which rule was broken. Fuzz tests compare the scanner with the strict mode of jsontext. The package has
+// no state, so all functions are safe for concurrent use.
 package jsonrpc
 
 import (
@@ -25,7 +25,8 @@ type Span struct{ Start, End int }
 // Present reports whether the part exists.
 func (s Span) Present() bool { return s.End > 0 }
 
-// Of returns the bytes of raw in the range of s, as a slice of raw and not a copy. It returns nil for an absent part.
+// Of returns the bytes of raw in the range of s. The result shares the memory of raw. Of returns nil for an absent
+// part.
 func (s Span) Of(raw []byte) []byte {
 	if !s.Present() {
 		return nil
@@ -38,9 +39,9 @@ type Kind uint8
 
 // The kinds of JSON-RPC messages.
 const (
-	// Invalid is the zero value; no accepted message has it.
+	// Invalid is the zero value. No accepted message has it.
 	Invalid Kind = iota
-	// Request has a method and an id, and needs an answer.
+	// Request has a method and an id. It needs an answer.
 	Request
 	// Notification has a method and no id.
 	Notification
@@ -62,7 +63,7 @@ func (k Kind) String() string {
 	return "invalid"
 }
 
-// Limits limit one message. Each is the largest accepted value. With the zero Limits, every message is refused.
+// Limits limit one message. Each field is the largest accepted value. With the zero Limits, every message is refused.
 type Limits struct {
 	// Bytes is the length of the whole message.
 	Bytes int
@@ -72,29 +73,29 @@ type Limits struct {
 	Tokens int
 	// KeyBytes is the length of one key in UTF-8, with escapes resolved.
 	KeyBytes int
-	// NumberBytes is the length of a number as it is written. It is limited because the running time of exact parsers
-	// grows faster than the length of a number.
+	// NumberBytes is the length of a number as written. It is limited because the running time of exact parsers grows
+	// faster than the length of a number.
 	NumberBytes int
 	// IDBytes is the length of a string id in UTF-8, with escapes resolved. It also limits progress tokens.
 	IDBytes int
 }
 
-// DefaultLimits returns the limits for messages of clients.
+// DefaultLimits returns the limits for messages from clients.
 func DefaultLimits() Limits {
 	return Limits{Bytes: 4 << 20, Depth: 64, Tokens: 10_000, KeyBytes: 256, NumberBytes: canonicaljson.MaxNumber, IDBytes: 128}
 }
 
-// AnswerLimits returns the limits for messages of servers. They are higher, because answers carry data. IDBytes does
-// not apply to answers.
+// AnswerLimits returns the limits for messages from servers. They are higher, because answers contain data. IDBytes
+// does not apply to answers.
 func AnswerLimits() Limits {
 	return Limits{Bytes: 16 << 20, Depth: 512, Tokens: 4 << 20, KeyBytes: 64 << 10, NumberBytes: canonicaljson.MaxNumber}
 }
 
-// An Error says why a message was refused. It never quotes the message, so the Error may be logged and shown.
+// An Error is the reason for which a message was refused. It never quotes the message, so it may be logged and shown.
 type Error struct {
 	// Code is the code of the broken rule.
 	Code commonv1.Code
-	// Detail is a sentence for people. It consists only of constant text.
+	// Detail is a sentence for people. It never contains parts of the message.
 	Detail string
 	// Offset is the position in the message where the parser stopped, in bytes.
 	Offset int

@@ -14,7 +14,6 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 )
 
-// measure returns the depth and the number of tokens of raw, counted with jsontext.
 func measure(t *testing.T, raw string) (depth, tokens int) {
 	t.Helper()
 	d := jsontext.NewDecoder(strings.NewReader(raw))
@@ -30,10 +29,10 @@ func measure(t *testing.T, raw string) (depth, tokens int) {
 	}
 }
 
-// Case P11. Checks that a message with too many levels of nesting is refused.
+// Case P11.
 func TestParse_DepthIsLimited(t *testing.T) {
 	t.Parallel()
-	// nest returns nested values that alternate between the forms.
+	// nest returns values with the given number of levels, which alternate between the forms.
 	nest := func(levels int, forms ...string) string {
 		raw := "1"
 		for level := range levels {
@@ -55,7 +54,7 @@ func TestParse_DepthIsLimited(t *testing.T) {
 	}
 	for _, position := range places {
 		for _, form := range forms {
-			// The innermost brackets of a form may be nested one level deeper than the value.
+			// The innermost brackets in a form may be one level deeper than the value.
 			levels := 64 - position.above
 			for {
 				raw := strings.Replace(position.raw, "_}", nest(levels, form...)+"}", 1)
@@ -83,7 +82,7 @@ func TestParse_DepthIsLimited(t *testing.T) {
 	})
 }
 
-// Case P11. Checks that a message with too many tokens is refused.
+// Case P11.
 func TestParse_TokensAreLimited(t *testing.T) {
 	t.Parallel()
 	forms := []string{",1", `,"x"`, ",null", ",[]", ",{}", `,{"a":1}`, ",[[1]]"}
@@ -153,7 +152,7 @@ func TestParse_KeysAreLimited(t *testing.T) {
 	}
 }
 
-// Case P11. Checks that a message that is too large is refused.
+// Case P11.
 func TestParse_SizeIsLimited(t *testing.T) {
 	t.Parallel()
 	limits := jsonrpc.DefaultLimits()
@@ -169,7 +168,8 @@ func TestParse_SizeIsLimited(t *testing.T) {
 	}
 }
 
-// Case P11. TestParse_HostileInputNeedsLittleMemory is not parallel, because it counts allocations of all goroutines.
+// Case P11. TestParse_HostileInputNeedsLittleMemory is not parallel, because it counts the allocations of all
+// goroutines.
 func TestParse_HostileInputNeedsLittleMemory(t *testing.T) {
 	keys := make([]string, 100_000)
 	for i := range keys {
@@ -191,7 +191,7 @@ func TestParse_HostileInputNeedsLittleMemory(t *testing.T) {
 		{"100,000 escaped keys", toolCall(`{` + strings.Join(keys, ",") + `}`), 100 << 10, 400 << 10},
 		{"10,000 long keys", toolCall(`{` + strings.Join(longKeys, ",") + `}`), 1500 << 10, 600 << 10},
 		{"a byte more than the body may have", strings.Repeat(" ", limit+1), limit, 4 << 10},
-		{"an endless string", toolCall(`{"v":"` + strings.Repeat(`\u0041`, 600_000)), limit, 64 << 10}, // the parser yields the processor, which costs a few bytes each time
+		{"an endless string", toolCall(`{"v":"` + strings.Repeat(`\u0041`, 600_000)), limit, 64 << 10}, // a few more bytes for each yield
 		{"an endless number", toolCall(`{"v":` + strings.Repeat("9", limit-200)), limit, 4 << 10},
 		{"endless numbers beyond range", toolCall(`{"v":[` + strings.Repeat("1e400,", 9_000) + `1]}`), limit, 4 << 10},
 		{"a batch", "[" + strings.Repeat(toolCall(`{}`)+",", 10_000), 1, 4 << 10},

@@ -8,8 +8,8 @@ import (
 // prompts. list is the key of that list in the result, and name is the key of an element's name. In the copy,
 // [Answer.Clean] hides elements of that list. If the result has no such list, ToolList is absent.
 //
-// Listing parses the result a second time; answers whose list is not filtered do not need it. The error is an [*Error]
-// if a parser could take another member for the list, or if the list is too long.
+// Listing parses the result a second time. Answers whose list is not filtered do not need it. The error is an [*Error]
+// if a parser could mistake another member for the list, or if the list is too long.
 func (a *Answer) Listing(list, name string) (*Answer, error) {
 	out := *a
 	out.ToolList, out.Tools = Span{}, nil

@@ -8,7 +8,6 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 )
 
-// refs contains references of completions, each with the expected result of parsing.
 var refs = []struct{ ref, kind, name, uri, code string }{
 	{`{"type":"ref/prompt","name":"p\u0061"}`, jsonrpc.RefPrompt, "pa", "", ""},
 	{`{"type":"ref\/resource","uri":"x:{a}"}`, jsonrpc.RefResource, "", "x:{a}", ""},
@@ -92,7 +91,7 @@ func TestListing_HidesElementsOfOtherLists(t *testing.T) {
 	}
 }
 
-// FuzzListing checks with another parser that hidden elements are gone and all other elements are still present.
+// FuzzListing checks with another parser that Clean removes the hidden elements and keeps all other elements.
 func FuzzListing(f *testing.F) {
 	for _, text := range []string{
 		`[{"name":"a"},{"name":"b"}]`, `[ {"title":"\u0061","name":"\u0061"} , 1,[], {"name":"b","_meta":{"dev.sluice/x":1}} ]`, `[]`, `{}`, `[{"Name":"a","name":"b"}]`, `[{"name":null}]`,

@@ -12,27 +12,27 @@ const (
 	RefResource = "ref/resource"
 )
 
-// A Message is a client's message that was accepted by [Parse]. It is read-only. Its spans are positions in Raw, which
-// must not change while the Message is in use. Its strings are copies with escapes resolved.
+// A Message is a message from a client that [Parse] has accepted. It is read-only. Its spans are positions in Raw,
+// which must not change while the Message is in use. Its strings are copies with escapes resolved.
 type Message struct {
 	// Raw is the message as it was received.
 	Raw []byte
-	// Kind is never Invalid.
+	// Kind is Request, Notification or Response, never Invalid.
 	Kind Kind
-	// Method is empty in a response.
+	// Method is the method of a request or notification. It is empty in a response.
 	Method string
 	// ID is the raw id: a string or an integer. It is absent in a notification.
 	ID Span
 	// Params is the params object.
 	Params Span
-	// Result and Error are objects; a response has exactly one of them.
+	// Result and Error are objects. A response has exactly one of them.
 	Result, Error Span
 
 	// Name is params.name of tools/call, params.name of prompts/get, or params.ref.name of a completion for a prompt. It
 	// is empty for other methods. The name of a tool matches the grammar of tool names; the name of a prompt may be any
-	// text.
+	// string.
 	Name string
-	// NameValue is the raw value of params.name. A caller that renames the target replaces it with [ApplyEdits].
+	// NameValue is the raw value of params.name. To rename the target, replace it with [ApplyEdits].
 	NameValue Span
 	// URI is params.uri of the methods under resources/, or params.ref.uri of a completion for a resource, which may be
 	// a URI template. It is empty for other methods.
@@ -51,11 +51,11 @@ type Message struct {
 	// methods. The token that a request declares is in Meta.
 	ProgressToken Span
 
-	// InputResponses is the raw params.inputResponses. A client uses it to respond to the requests in the server's
+	// InputResponses is the raw params.inputResponses. It contains the client's responses to the requests in the server's
 	// previous answer (MCP 2026-07-28, Multi Round-Trip Requests).
 	InputResponses Span
-	// RequestState is the raw params.requestState, which a client sends back unchanged (MCP 2026-07-28, Multi
-	// Round-Trip Requests).
+	// RequestState is the raw params.requestState, which a client returns unchanged (MCP 2026-07-28, Multi Round-Trip
+	// Requests).
 	RequestState Span
 
 	// TaskID is params.taskId of the methods under tasks/. It is empty for other methods.
@@ -79,8 +79,7 @@ type Message struct {
 	paramCount int  // the number of members of params
 }
 
-// Clone returns a copy of m that shares no memory with m, for callers that need the message after the buffer with its
-// bytes is reused.
+// Clone returns a copy of m that shares no memory with m. Use it if the message must outlive the buffer with its bytes.
 func (m *Message) Clone() *Message {
 	own := *m
 	own.Raw = bytes.Clone(m.Raw)
@@ -91,10 +90,10 @@ func (m *Message) Clone() *Message {
 type Meta struct {
 	// Object is the whole value of _meta.
 	Object Span
-	// Run and Approval are "dev.sluice/run" and "dev.sluice/approval", at most 128 bytes each.
+	// Run and Approval are the values of "dev.sluice/run" and "dev.sluice/approval", at most 128 bytes each.
 	Run, Approval string
 	// TraceParent and TraceState are the W3C trace context. TraceParent is empty if the value is not a string of at most
-	// 128 bytes. TraceState is empty if the value is not a string of at most 512 bytes. Their content is not checked.
+	// 128 bytes. TraceState is empty if the value is not a string of at most 512 bytes. Their contents are not validated.
 	TraceParent, TraceState string
 	// ProtocolVersion is "io.modelcontextprotocol/protocolVersion", at most 64 bytes.
 	ProtocolVersion string
@@ -117,10 +116,10 @@ const (
 	traceFields
 )
 
-// Parse reads one message of a client. It returns the message, or refuses it with an [*Error]. The message must be a
+// Parse reads one message from a client. It returns the message, or refuses it with an [*Error]. The message must be a
 // JSON object within the limits, and must follow these rules:
-//   - The text is valid UTF-8 without byte order mark or lone surrogates. Keys are unique at every depth and contain no
-//     control characters. Only whitespace follows the object.
+//   - The message is valid UTF-8 without a byte order mark or lone surrogates. Keys are unique at every depth and
+//     contain no control characters. Only whitespace follows the object.
 //   - "jsonrpc" is "2.0". The envelope has no unknown keys. No key of the envelope, params or _meta can be mistaken for
 //     another protocol key.
 //   - The message is a request (a method and an id), a notification (a method under "notifications/" and no id) or a
@@ -146,7 +145,7 @@ func Parse(raw []byte, limits Limits) (*Message, error) {
 type parser struct {
 	scanner
 	m *Message
-	// Raw values that are judged after the whole message was read.
+	// Raw values that are checked after the whole message was read.
 	jsonrpc, method Span
 	in              paramSpans
 }
@@ -191,7 +190,6 @@ func (p *parser) envelope() error {
 	}
 }
 
-// field reads the value of one member of the envelope.
 func (p *parser) field(f *frame) (err error) {
 	switch string(f.key) {
 	case "jsonrpc":

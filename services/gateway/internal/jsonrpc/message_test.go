@@ -11,10 +11,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 )
 
-// parts contains the parts of a message as text, for comparison.
 type parts map[string]string
 
-// partsOf returns all parts that m has.
 func partsOf(m *jsonrpc.Message) parts {
 	got := parts{"kind": m.Kind.String()}
 	text := func(key, value string) {
@@ -187,8 +185,7 @@ func TestParse_RefusesTruncatedMessages(t *testing.T) {
 	for _, raw := range raws {
 		for end := range len(raw) {
 			got := codeOf(t, raw[:end])
-			// If the message is cut inside a character or between two surrogates, the code is that of an invalid
-			// encoding.
+			// If the message ends inside a character or between two surrogates, it may be refused for its encoding.
 			if got != invalid && (got != encoding || utf8.ValidString(raw[:end]) && !strings.Contains(raw[:end], `\ud83d`)) {
 				t.Errorf("%q: got %v", raw[:end], got)
 			}
@@ -213,8 +210,8 @@ func TestParse_HandlesInMetaMustBeShortStrings(t *testing.T) {
 	}
 }
 
-// Case I2. Checks that nothing in a message becomes an identity. Only Client returns the data that a client declares
-// about itself, and no key names a principal.
+// Case I2. Checks that no member of a message becomes an identity. Only Client returns the client's own declarations,
+// and no key names a principal.
 func TestParse_NoMemberBecomesAnIdentity(t *testing.T) {
 	t.Parallel()
 	m := accepted(t, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"safe","_meta":{"baggage":"sluice-principal=root",`+

@@ -8,7 +8,8 @@ import (
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 )
 
-// A nameStack contains the keys of all open objects, the innermost last. It needs no allocation for most messages.
+// A nameStack contains the keys of all open objects. The keys of the innermost object are last. It needs no allocation
+// for most messages.
 type nameStack struct {
 	size int
 	near [32][]byte
@@ -31,14 +32,13 @@ func (n *nameStack) at(i int) []byte {
 	return n.far[i-len(n.near)]
 }
 
-// maxNames is the maximum number of keys in all open objects together. Each key takes many times its length in memory.
+// maxNames is the maximum total number of keys in all open objects. In memory, each key takes a multiple of its length.
 const maxNames = 100_000
 
-// linearKeys is the maximum number of keys for which each new key is compared with all previous keys of the object.
-// Objects with more keys are checked at their end by sorting.
+// linearKeys is the maximum number of keys for which each new key is compared with all previous keys of the object. In
+// objects with more keys, duplicates are found by sorting at the end of the object.
 const linearKeys = 16
 
-// key reads the key at the current position into f.
 func (s *scanner) key(f *frame) error {
 	if err := s.token(); err != nil {
 		return err

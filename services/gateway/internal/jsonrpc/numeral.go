@@ -5,15 +5,14 @@ import "bytes"
 // A numeral is a number in its decimal spelling.
 type numeral struct {
 	negative, integer bool
-	// whole contains the digits before the point, without leading zeros, and fraction the digits after the point.
+	// whole contains the digits before the point, without leading zeros. fraction contains the digits after the point.
 	whole, fraction []byte
-	// exponent contains the digits of the exponent. shrinks means that the exponent is negative, so that it makes the
-	// number smaller.
+	// exponent contains the digits of the exponent. shrinks means that the exponent is negative.
 	exponent []byte
 	shrinks  bool
 }
 
-// isOutOfRange reports whether the number is an integer outside of int64, or not finite as a float64.
+// isOutOfRange reports whether the number is an integer that does not fit into int64, or is not finite as a float64.
 func (n *numeral) isOutOfRange() bool {
 	if !n.integer {
 		return !n.finite()
@@ -24,16 +23,16 @@ func (n *numeral) isOutOfRange() bool {
 	return !atMost(n.whole, "9223372036854775807")
 }
 
-// infinity contains the first digits of 2^1024 - 2^970, the smallest number that is rounded to infinity. This number
-// has infinityPlaces digits before the point. A number that the parser accepts has fewer digits in total, so it is
-// never equal to this number.
+// infinity contains the first digits of 2^1024 - 2^970, the smallest number that is rounded to infinity. That number
+// has infinityPlaces digits before the point. A number that the parser accepts has fewer digits, so it never equals
+// that number.
 const (
 	infinity       = "1797693134862315807937289714053034150799341327100378269361737789804449682927647509466490179775872070"
 	infinityPlaces = 309
 )
 
 // finite reports whether the number is finite as a float64. It compares digits, because parsing a float64 with many
-// digits takes long.
+// digits is slow.
 func (n *numeral) finite() bool {
 	if len(n.whole) <= 200 && len(n.exponent) <= 2 {
 		return true
@@ -54,8 +53,7 @@ func (n *numeral) finite() bool {
 
 func isDigit(c byte) bool { return '0' <= c && c <= '9' }
 
-// atMost reports whether a number, given by its digits without leading zeros, is at most limit, which has the same
-// form.
+// atMost reports whether a number is at most limit. Both are given by their digits, without leading zeros.
 func atMost(digits []byte, limit string) bool {
 	if len(digits) != len(limit) {
 		return len(digits) < len(limit)

@@ -6,14 +6,14 @@ import (
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 )
 
-// paramSpans contains the raw values in params that are judged after the method is known.
+// paramSpans contains the raw values in params that are checked after the method is known.
 type paramSpans struct {
 	name, uri, arguments, requestID, progressToken Span
 	cursor                                         Span
 	version, capabilities, clientInfo              Span
 	inputResponses, requestState, taskID           Span
 
-	// Members of ref. refVariant is a key in ref that a parser could take for another key.
+	// Members of ref. refVariant is a key in ref that a parser could mistake for another key.
 	refType, refName, refURI, refVariant Span
 
 	// Members of _meta.
@@ -22,7 +22,6 @@ type paramSpans struct {
 	metaCapabilities, metaClientInfo       Span
 }
 
-// params reads the value of params.
 func (p *parser) params() (Span, error) {
 	if p.peek() != '{' {
 		return p.notObject("params is not an object")
@@ -44,7 +43,6 @@ func (p *parser) params() (Span, error) {
 	}
 }
 
-// param reads the value of one member of params.
 func (p *parser) param(f *frame) (err error) {
 	in := &p.in
 	switch string(f.key) {
@@ -85,7 +83,6 @@ func (p *parser) param(f *frame) (err error) {
 	return err
 }
 
-// ref reads the value of params.ref.
 func (p *parser) ref() error {
 	if p.peek() != '{' {
 		return p.value()
@@ -119,7 +116,6 @@ func (p *parser) ref() error {
 	}
 }
 
-// meta reads the value of params._meta.
 func (p *parser) meta() (Span, error) {
 	if p.peek() != '{' {
 		return p.notObject("_meta is not an object")
@@ -141,7 +137,7 @@ func (p *parser) meta() (Span, error) {
 	}
 }
 
-// metaMember reads one member of _meta. If the member may have to be removed, its position is stored.
+// metaMember reads one member of _meta. It stores the position of a member that may have to be removed.
 func (p *parser) metaMember(f *frame) error {
 	into, err := p.metaField(f)
 	if err != nil {
@@ -169,8 +165,7 @@ func (p *parser) metaMember(f *frame) error {
 	return nil
 }
 
-// metaField returns a pointer to the variable in which the value of a _meta member is stored, or nil if the value is
-// not stored.
+// metaField returns a pointer to the variable for the value of a _meta member, or nil if the value is not stored.
 func (p *parser) metaField(f *frame) (*Span, error) {
 	in := &p.in
 	switch string(f.key) {

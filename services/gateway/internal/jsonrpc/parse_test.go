@@ -15,7 +15,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 )
 
-// Codes that many test cases share.
+// Codes that several tests use.
 const (
 	dup       = commonv1.Code_CODE_JSON_DUPLICATE_KEY
 	trailing  = commonv1.Code_CODE_JSON_TRAILING
@@ -26,7 +26,6 @@ const (
 	badParams = commonv1.Code_CODE_PARAMS_INVALID
 )
 
-// ping is the smallest request.
 const ping = `{"jsonrpc":"2.0","id":1,"method":"ping"}`
 
 // A refusal is a message that the parser must refuse, and the expected code.
@@ -36,7 +35,6 @@ type refusal struct {
 	code commonv1.Code
 }
 
-// refused checks that each message is refused with its code, with and without whitespace around the message.
 func refused(t *testing.T, cases []refusal) {
 	t.Helper()
 	for _, tt := range cases {
@@ -54,7 +52,6 @@ func refused(t *testing.T, cases []refusal) {
 	}
 }
 
-// codeOf returns the code with which the parser refuses raw. It returns CODE_UNSPECIFIED if the parser accepts raw.
 func codeOf(t *testing.T, raw string) commonv1.Code {
 	t.Helper()
 	m, err := jsonrpc.Parse([]byte(raw), jsonrpc.DefaultLimits())
@@ -80,7 +77,6 @@ func refusalCode(t *testing.T, raw string, empty bool, err error) commonv1.Code 
 	return refused.Code
 }
 
-// accepted parses raw and fails the test if raw is refused.
 func accepted(t *testing.T, raw string) *jsonrpc.Message {
 	t.Helper()
 	m, err := jsonrpc.Parse([]byte(raw), jsonrpc.DefaultLimits())
@@ -90,21 +86,16 @@ func accepted(t *testing.T, raw string) *jsonrpc.Message {
 	return m
 }
 
-// request returns a request with the given params.
 func request(method, params string) string {
 	return `{"jsonrpc":"2.0","id":1,"method":"` + method + `","params":` + params + `}`
 }
 
-// pingWith returns a ping request with the given params.
 func pingWith(params string) string { return request("ping", params) }
 
-// pingMeta returns a ping request with the given _meta.
 func pingMeta(meta string) string { return pingWith(`{"_meta":` + meta + `}`) }
 
-// result returns a response whose result has the given members.
 func result(members string) string { return `{"jsonrpc":"2.0","id":1,"result":{` + members + `}}` }
 
-// toolCall returns a call of the tool "safe" with the given arguments.
 func toolCall(arguments string) string {
 	return `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"safe","arguments":` + arguments + `}}`
 }
@@ -128,7 +119,6 @@ var duplicateNames = []refusal{
 	{"the empty key", `{"jsonrpc":"2.0","id":1,"method":"ping","params":{"":1,"":2}}`, dup},
 	{"a key outside of ASCII, once as a surrogate pair", `{"jsonrpc":"2.0","id":1,"method":"ping","params":{"😀":1,"\ud83d\ude00":2}}`, dup}}
 
-// Case P1. Checks that an object with the same key twice is refused.
 func TestParse_DuplicateKeysAreRefused(t *testing.T) {
 	t.Parallel()
 	refused(t, duplicateNames)
@@ -141,7 +131,7 @@ var duplicatesInside = []refusal{
 	{"a slash, escaped", toolCall(`{"a/b":1,"a\/b":2}`), dup},
 	{"around a nested object with the same key", toolCall(`{"a":{"a":{"a":1}},"b":2,"a":3}`), dup}}
 
-// Case P2. Checks that duplicate keys in arguments are refused at every depth and position.
+// Case P2.
 func TestParse_DuplicateKeysInArgumentsAreRefused(t *testing.T) {
 	t.Parallel()
 	refused(t, duplicatesInside)
@@ -205,7 +195,7 @@ var trailingBytes = []refusal{
 	{"a record separator", "\x1e" + ping, invalid},
 	{"junk before", "x" + ping, invalid}}
 
-// Case P4. Checks that a message is refused if further bytes follow it.
+// Case P4.
 func TestParse_TrailingBytesAreRefused(t *testing.T) {
 	t.Parallel()
 	refused(t, trailingBytes)
@@ -219,7 +209,6 @@ var batches = []refusal{
 	{"a batch in a batch", "[[" + toolCall(`{}`) + "]]", batch},
 	{"cut off", "[", batch}}
 
-// Case P5. Checks that batches are refused.
 func TestParse_BatchesAreRefused(t *testing.T) {
 	t.Parallel()
 	refused(t, batches)
@@ -269,7 +258,7 @@ func TestParse_InvalidIDsAreRefused(t *testing.T) {
 	}
 }
 
-// Case P6. Checks that requests without an id and notifications with an id are refused.
+// Case P6.
 func TestParse_MissingAndUnexpectedIDsAreRefused(t *testing.T) {
 	t.Parallel()
 	for _, method := range []string{"ping", "tools/call", "tools/list", "initialize", "notification/x", "Notifications/x", "x/notifications/y", "notifications"} {
@@ -321,7 +310,7 @@ func TestParse_ArgumentsMustBeAnObject(t *testing.T) {
 	}
 }
 
-// Case P8. Checks that numbers that are not finite, and integers outside of int64, are refused.
+// Case P8. Checks that a number is refused if it is not finite, or if it is an integer that does not fit into int64.
 func TestParse_NumbersOutOfRangeAreRefused(t *testing.T) {
 	t.Parallel()
 	bad := []string{
@@ -361,8 +350,8 @@ func TestParse_NumbersOutOfRangeAreRefused(t *testing.T) {
 	accepted(t, `{"jsonrpc":"2.0","id":1,"result":{"content":{"n":1e400,"m":18446744073709551616}}}`)
 }
 
-// Case X1. Checks that numbers are limited to 64 bytes. Exact parsers, in the gateway and in servers, need time that
-// grows faster than the length of a number.
+// Case X1. Checks that numbers are limited to 64 bytes. The running time of exact parsers, in the gateway and in
+// servers, grows faster than the length of a number.
 func TestParse_NumbersAreLimitedTo64Bytes(t *testing.T) {
 	t.Parallel()
 	places := []string{
@@ -392,8 +381,8 @@ func TestParse_NumbersAreLimitedTo64Bytes(t *testing.T) {
 	}
 }
 
-// Case P8. Checks that the parser, which decides from the digits whether a number is finite, always agrees with parsing
-// the number as a float64.
+// Case P8. The parser determines from a number's digits whether the number is finite. Checks that the result always
+// agrees with parsing the number as a float64.
 func TestParse_FiniteNumbersAreThoseOfFloat64(t *testing.T) {
 	t.Parallel()
 	digits, exponents := rapid.StringMatching(`[0-9]{0,20}`), rapid.StringMatching(`[eE][+-]?(2[4-9][0-9]|3[0-3][0-9]|[0-9]{1,6})`)

@@ -22,18 +22,18 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 )
 
-// readerMessages is how many random messages TestReadersAgree checks.
+// readerMessages is the number of random messages that TestReadersAgree checks.
 var readerMessages = flag.Int("messages", 100_000, "how many messages other readers read in TestReadersAgree")
 
-// A reader is a program that parses messages as a server would. For each message it prints a canonical form of what it
-// has parsed.
+// A reader is a program that parses messages like a server. For each message it prints a canonical form of the parsed
+// value.
 type reader struct {
 	name string
 	in   *bufio.Writer
 	out  *bufio.Scanner
 }
 
-// otherReaders starts the readers in Node and Python. Only Python may be missing.
+// otherReaders starts the readers in Node and Python. If Python is missing, its reader is omitted.
 func otherReaders(t testing.TB) []*reader {
 	t.Helper()
 	out := []*reader{startReader(t, "JSON.parse", npmtest.Node(t), "testdata/reader.mjs")}
@@ -68,7 +68,7 @@ func startReader(t testing.TB, name string, command ...string) *reader {
 	return &reader{name, bufio.NewWriterSize(in, 1<<20), bufio.NewScanner(out)}
 }
 
-// read sends messages to a reader, and returns what the reader prints for each message.
+// read sends messages to a reader, and returns the line that the reader prints for each message.
 func (r *reader) read(t testing.TB, texts [][]byte) (printed []string) {
 	t.Helper()
 	wrote := make(chan error, 1)
@@ -90,7 +90,6 @@ func (r *reader) read(t testing.TB, texts [][]byte) (printed []string) {
 	return printed
 }
 
-// goReads returns the canonical form of a message as Go reads it.
 func goReads(text []byte) string {
 	dec := json.NewDecoder(bytes.NewReader(text))
 	dec.UseNumber()
@@ -106,7 +105,7 @@ func goReads(text []byte) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// canonical writes the canonical form of a value. Two readers that have parsed the same value write the same form.
+// canonical writes the canonical form of a value. Equal values have the same form.
 func canonical(out *strings.Builder, v any) error {
 	switch v := v.(type) {
 	case nil:
@@ -119,7 +118,7 @@ func canonical(out *strings.Builder, v any) error {
 			return err
 		}
 		if n == 0 {
-			n = 0 // the sign of -0 is dropped, because parsers disagree about it
+			n = 0 // the sign of -0 is dropped, because parsers treat it differently
 		}
 		fmt.Fprintf(out, "#%016x", math.Float64bits(math.Abs(n)*sign(n)))
 	case string:
@@ -154,7 +153,7 @@ func sign(n float64) float64 {
 	return 1
 }
 
-// typed is a message as a server in Go reads it with a parser that ignores the case of keys.
+// typed is a message as a Go server reads it. The parser of such a server ignores the case of keys.
 type typed struct {
 	Version string          `json:"jsonrpc"`
 	ID      json.RawMessage `json:"id"`
@@ -162,18 +161,15 @@ type typed struct {
 	Params  json.RawMessage `json:"params"`
 }
 
-// named contains the params of methods with a name.
 type named struct {
 	Name      string          `json:"name"`
 	Arguments json.RawMessage `json:"arguments"`
 }
 
-// located contains the params of methods with a resource.
 type located struct {
 	URI string `json:"uri"`
 }
 
-// completing contains the params of a completion with a reference.
 type completing struct {
 	Ref struct {
 		Type string `json:"type"`
@@ -182,8 +178,8 @@ type completing struct {
 	} `json:"ref"`
 }
 
-// differs returns how the sent message, as a server in Go reads it, differs from the judged message. It returns "" if
-// there is no difference.
+// differs describes how the sent message, as a Go server reads it, differs from the message that policy evaluates. It
+// returns "" if there is no difference.
 func differs(judged, sent *jsonrpc.Message) string {
 	var got typed
 	if err := json.Unmarshal(sent.Raw, &got); err != nil {
@@ -211,7 +207,7 @@ func differs(judged, sent *jsonrpc.Message) string {
 		if err := json.Unmarshal(got.Params, &name); err != nil {
 			return err.Error()
 		}
-	case strings.HasPrefix(judged.Method, "resources/") && judged.URI != "": // including unknown methods
+	case strings.HasPrefix(judged.Method, "resources/") && judged.URI != "": // this includes unknown methods
 		if err := json.Unmarshal(got.Params, &at); err != nil {
 			return err.Error()
 		}
@@ -235,8 +231,8 @@ func differs(judged, sent *jsonrpc.Message) string {
 	return ""
 }
 
-// Checks that the message that a server receives has only one meaning, regardless of what the client writes: parsers in
-// Go, Node and Python must read the same content as the gateway.
+// Checks that each message that the gateway sends to a server has only one meaning: parsers in Go, Node and Python must
+// read the same content as the gateway.
 func TestReadersAgree(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it takes a while")
@@ -280,7 +276,7 @@ func TestReadersAgree(t *testing.T) {
 	t.Logf("of %d messages %d went on, and all readers read the same in each", *readerMessages, accepted)
 }
 
-// FuzzReadersAgree checks the same as TestReadersAgree for messages of the fuzzer.
+// FuzzReadersAgree is TestReadersAgree for messages of the fuzzer.
 func FuzzReadersAgree(f *testing.F) {
 	others := otherReaders(f)
 	draw := generator{rand.New(rand.NewPCG(1, 2))}

@@ -7,8 +7,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 )
 
-// Case X9. Checks that names that a caller chose are shortened in records, and that URIs are recorded without parts
-// that may contain a secret.
+// Case X9. Checks that records contain shortened names, and URIs without the parts that may contain a secret.
 func TestRecordName_ShortensNamesAndRemovesSecrets(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("é", 200)

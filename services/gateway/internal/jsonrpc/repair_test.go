@@ -13,8 +13,8 @@ import (
 
 func called([]byte) string { return "tools/call" }
 
-// Case U2. Checks that only the two faults that Repair documents are repaired, and only in the response to a request
-// that was sent.
+// Case U2. Checks that Repair repairs only the two faults that it documents, and only in the response to a request that
+// was sent.
 func TestRepair_OnlyTwoFormsAreRepaired(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct{ raw, method, want string }{
@@ -81,15 +81,15 @@ func TestSketchOf_FindsIDOfUnreadableAnswer(t *testing.T) {
 	}
 }
 
-// FuzzRepair checks that a repaired message has the same length, differs only in the repaired parts, and must still
-// pass the strict parser.
+// FuzzRepair checks that a repaired message has the same length and differs only in the repaired parts, and that the
+// strict parser accepts it.
 func FuzzRepair(f *testing.F) {
 	for _, raw := range []string{`["\ud83d"]`, `{"a":"\ude00\ud83d"},"error":null`, `1},"error":null,"x":{`, `"\\ud83d"`, "\"\xff\""} {
 		f.Add([]byte(raw))
 	}
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		for _, raw := range [][]byte{raw, []byte(`{"jsonrpc":"2.0","id":1,"result":{"content":` + string(raw) + `}}`)} {
-			jsonrpc.SketchOf(raw) // SketchOf must not fail on any input
+			jsonrpc.SketchOf(raw) // must not panic on any input
 			before := bytes.Clone(raw)
 			if _, err := jsonrpc.ReadAnswer(raw, jsonrpc.AnswerLimits()); err == nil {
 				if jsonrpc.Repair(raw, jsonrpc.AnswerLimits(), called) || !bytes.Equal(raw, before) {
@@ -104,7 +104,7 @@ func FuzzRepair(f *testing.F) {
 			if err != nil || len(raw) != len(before) || a.Kind != jsonrpc.Response || a.Error.Present() || !jsontext.Value(raw).IsValid() {
 				t.Fatalf("%q became %q: %v", before, raw, err)
 			}
-			// A lenient parser reads the same content in both messages, except for the error that is null.
+			// A lenient parser reads the same content in both messages, except for the removed null error.
 			lax := jsontext.Value(before)
 			if err := lax.Canonicalize(jsontext.AllowInvalidUTF8(true)); err != nil {
 				t.Fatalf("%q: %v", before, err)

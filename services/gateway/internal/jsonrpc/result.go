@@ -4,7 +4,7 @@ import (
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 )
 
-// A section is an object in a server's message whose members are defined by the protocol.
+// A section is an object in a message from a server whose members the protocol defines.
 type section uint8
 
 const (
@@ -28,7 +28,7 @@ func (in section) table() map[string]string {
 	return envelopeFields
 }
 
-// section reads an object whose members are defined by the protocol.
+// section reads an object whose members the protocol defines.
 func (r *reader) section(in section) (Span, error) {
 	start := r.pos
 	if r.peek() != '{' {
@@ -56,7 +56,6 @@ func (r *reader) section(in section) (Span, error) {
 	}
 }
 
-// field reads the value of one member of a section.
 func (r *reader) field(in section, f *frame) error {
 	switch in {
 	case inParams:
@@ -116,7 +115,7 @@ func (r *reader) paramField(f *frame) (err error) {
 	return err
 }
 
-// subscription returns the raw subscription id in a _meta that was already read.
+// subscription returns the raw subscription id in a _meta that the reader has already read.
 func (r *reader) subscription(meta Span) (id Span) {
 	s := scanner{raw: r.raw, pos: meta.Start, limits: r.limits}
 	var f frame
@@ -194,17 +193,16 @@ func (r *reader) resultField(f *frame) (err error) {
 }
 
 // maxReserved is the maximum number of members in a message whose keys only the gateway may send. The number is limited
-// because removing a member takes more memory than the member itself.
+// because the edit that removes a member takes more memory than the member.
 const maxReserved = 1_000
 
 // maxTools is the maximum number of elements in result.tools.
 const maxTools = 10_000
 
-// tools reads the value of result.tools.
 func (r *reader) tools() error { return r.list("name", toolFields) }
 
-// list reads a list of the result. The parameter name is the key of an element's name, and fields contains the protocol
-// fields of an element, which other keys must not resemble.
+// list reads a list of the result. name is the key of an element's name, and fields contains the protocol fields of an
+// element, which other keys must not resemble.
 func (r *reader) list(name string, fields map[string]string) error {
 	if r.peek() != '[' {
 		return r.value()
@@ -232,7 +230,6 @@ func (r *reader) list(name string, fields map[string]string) error {
 	}
 }
 
-// tool reads one element of a list.
 func (r *reader) tool(field string, fields map[string]string) (Tool, error) {
 	var t Tool
 	if r.peek() != '{' {
@@ -266,11 +263,10 @@ func (r *reader) tool(field string, fields map[string]string) (Tool, error) {
 	}
 }
 
-// maxInputs is the maximum number of requests in result.inputRequests. The number is limited because each request is
-// judged.
+// maxInputs is the maximum number of requests in result.inputRequests. The number is limited because policy evaluates
+// each request.
 const maxInputs = 100
 
-// inputs reads the value of result.inputRequests.
 func (r *reader) inputs() (err error) {
 	if r.peek() != '{' {
 		r.a.InputRequests, err = r.read()
@@ -298,7 +294,6 @@ func (r *reader) inputs() (err error) {
 	}
 }
 
-// input reads one member of result.inputRequests.
 func (r *reader) input() (in Input, err error) {
 	if r.peek() != '{' {
 		return in, r.value()
@@ -320,7 +315,7 @@ func (r *reader) input() (in Input, err error) {
 		case "method":
 			in.Method, err = r.read()
 		case "params":
-			err = r.memberValue(&f) // also finds members that only the gateway may send
+			err = r.memberValue(&f) // memberValue also finds members that only the gateway may send
 			in.Params = Span{start, r.pos}
 		default:
 			err = r.memberValue(&f)
@@ -331,7 +326,7 @@ func (r *reader) input() (in Input, err error) {
 	}
 }
 
-// readMeta reads an object from a server, such as _meta, and collects those members that only the gateway may send.
+// readMeta reads an object from a server, such as _meta, and collects the members that only the gateway may send.
 func (s *scanner) readMeta() error {
 	var f frame
 	if err := s.enter(&f); err != nil {
@@ -348,7 +343,7 @@ func (s *scanner) readMeta() error {
 			}
 			continue
 		}
-		// The whole member is removed, so members that were found inside it need not be removed separately.
+		// The whole member is removed, so members inside it need not be removed separately.
 		known := len(s.reserved)
 		if err := s.value(); err != nil {
 			return err

@@ -9,8 +9,8 @@ import (
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 )
 
-// quoted reads the string at the current position. It returns the bytes between the quotes and whether they contain
-// escapes.
+// quoted reads the string at the current position. It returns the bytes between the quotes, and reports whether they
+// contain escapes.
 func (s *scanner) quoted() (body []byte, escaped bool, err error) {
 	start := s.pos + 1
 	end := s.skipPlain(start)
@@ -30,7 +30,7 @@ func (s *scanner) quoted() (body []byte, escaped bool, err error) {
 	return s.raw[start:end:end], escaped, nil
 }
 
-// skipPlain is [plainEnd] for the whole rest of the text. Since the rest may be long, skipPlain yields the processor
+// skipPlain is [plainEnd] for the rest of the message. Because the rest may be long, skipPlain yields the processor
 // after every maxPart bytes.
 func (s *scanner) skipPlain(i int) int {
 	for {
@@ -42,13 +42,12 @@ func (s *scanner) skipPlain(i int) int {
 	}
 }
 
-// maxPart is the number of bytes of a string that are scanned before the scanner yields the processor.
+// maxPart is the number of bytes of a string after which the scanner yields the processor.
 const maxPart = 64 << 10
 
-// plainEnd returns the offset of the first byte from i on that is a quote, a backslash or a control character. It
-// returns the length of b if there is no such byte. It tests eight bytes at a time: the high bit of a lane is set if
-// the lane's byte is one of these. A borrow can set wrong bits only in lanes above a true hit, so the lowest hit is
-// exact.
+// plainEnd returns the offset of the first quote, backslash or control character at or after offset i, or the length of
+// b if there is none. It tests eight bytes at a time: the high bit of a lane is set if the lane's byte is one of these
+// characters. A borrow can set wrong bits only in lanes above a true hit, so the lowest hit is exact.
 func plainEnd(b []byte, i int) int {
 	const ones, highs = 0x0101010101010101, 0x8080808080808080
 	for ; i+8 <= len(b); i += 8 {
@@ -67,7 +66,6 @@ func plainEnd(b []byte, i int) int {
 	return i
 }
 
-// escape returns the offset after the escape sequence at offset i.
 func (s *scanner) escape(i int) (int, error) {
 	if i+1 < len(s.raw) {
 		switch s.raw[i+1] {
@@ -92,7 +90,6 @@ func (s *scanner) escape(i int) (int, error) {
 	return i + 12, nil
 }
 
-// codeUnit reads an escape of the form \uXXXX at offset i.
 func codeUnit(b []byte, i int) (rune, bool) {
 	if len(b)-i < 6 || b[i] != '\\' || b[i+1] != 'u' {
 		return 0, false
@@ -150,7 +147,7 @@ func (s *scanner) number() error {
 	return nil
 }
 
-// digits reads digits. It stops after NumberBytes+1 digits, because a number with more digits is too long anyway.
+// digits reads digits. It stops after NumberBytes+1 digits, because a number with more digits is refused.
 func (s *scanner) digits() []byte {
 	start := s.pos
 	for s.pos < len(s.raw) && isDigit(s.raw[s.pos]) && s.pos-start <= s.limits.NumberBytes {

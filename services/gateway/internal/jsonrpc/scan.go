@@ -10,41 +10,40 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/gosched"
 )
 
-// A scanner reads one JSON text from front to back and enforces all rules that do not depend on JSON-RPC. It is
+// A scanner reads one JSON value from front to back and enforces all rules that do not depend on JSON-RPC. It is
 // embedded in a parser or reader, and is not allocated on the heap.
 type scanner struct {
 	raw    []byte
 	pos    int
 	limits Limits
-	// client is true for a client's message, to whose keys additional rules apply. It is false for a server's message, in
-	// which members that only the gateway may send are collected in reserved.
+	// client is true for a message from a client, for whose keys additional rules apply. It is false for a message from a
+	// server. In such a message, the scanner collects in reserved the members that only the gateway may send.
 	client bool
 
 	depth  int
 	tokens int
 	stint  gosched.Work
-	// outOfRange is the position of the first number that is not finite, or is an integer outside of int64. It is -1 if
-	// there is no such number. Whether these numbers are allowed depends on the kind of the message, which is not known
-	// until its end. Once outOfRange is set, numbers are no longer checked.
+	// outOfRange is the position of the first number that is not finite, or is an integer that does not fit into int64. It
+	// is -1 if there is no such number. Whether these numbers are allowed depends on the kind of the message, which is
+	// known only at its end. After outOfRange is set, numbers are no longer checked.
 	outOfRange int
 	// controls is false if keys can contain control characters only as escapes.
 	controls bool
 	names    nameStack
-	// text is the buffer in which escapes of strings are resolved.
+	// text is the buffer for the decoded strings.
 	text []byte
 	// reserved contains the members that only the gateway may send, sorted by position.
 	reserved []item
-	// repair collects the repairs of [Repair]. It is nil in every other parse.
+	// repair collects the repairs of [Repair]. It is nil for all other functions.
 	repair *repairState
 }
 
-// A frame is the state of reading one object or array.
 type frame struct {
-	// count is the number of members or elements that have begun so far.
+	// count is the number of members or elements that have begun.
 	count int
 	// start is the position of the current element, or of the key of the current member.
 	start int
-	// prev is the offset at which the previous member or element ends. It is zero for the first member or element.
+	// prev is the offset of the end of the previous member or element. It is zero for the first member or element.
 	prev int
 	// key is the key of the current member, with escapes resolved.
 	key []byte
@@ -52,12 +51,10 @@ type frame struct {
 	base int
 }
 
-// fail returns the error that refuses the message at the given offset.
 func (s *scanner) fail(code commonv1.Code, offset int, detail string) error {
 	return &Error{Code: code, Detail: detail, Offset: offset}
 }
 
-// syntax returns the error for invalid JSON at the current position.
 func (s *scanner) syntax(detail string) error {
 	if s.pos >= len(s.raw) {
 		detail = "the text ends inside the value"
@@ -65,7 +62,7 @@ func (s *scanner) syntax(detail string) error {
 	return s.fail(commonv1.Code_CODE_JSON_INVALID, s.pos, detail)
 }
 
-// begin checks the text as a whole and moves to its first byte.
+// begin checks the size and the encoding of the message, and moves to its first byte.
 func (s *scanner) begin() error {
 	if len(s.raw) > s.limits.Bytes {
 		return s.fail(commonv1.Code_CODE_BODY_TOO_LARGE, s.limits.Bytes, "the message is too large")
@@ -82,7 +79,6 @@ func (s *scanner) begin() error {
 	return nil
 }
 
-// end checks that nothing but whitespace follows the value.
 func (s *scanner) end() error {
 	s.space()
 	if s.pos < len(s.raw) {
@@ -103,8 +99,8 @@ func badUTF8(b []byte) int {
 	return len(b)
 }
 
-// peek returns the current byte. At the end of the text it returns 0, a byte that is not allowed at any position where
-// peek is used.
+// peek returns the current byte. At the end of the message it returns 0, a byte that is not allowed at any position
+// where peek is used.
 func (s *scanner) peek() byte {
 	if s.pos < len(s.raw) {
 		return s.raw[s.pos]
@@ -112,7 +108,6 @@ func (s *scanner) peek() byte {
 	return 0
 }
 
-// space skips whitespace.
 func (s *scanner) space() {
 	if s.pos < len(s.raw) && s.raw[s.pos] <= ' ' {
 		s.spaces()
@@ -139,7 +134,6 @@ func (s *scanner) token() error {
 	return nil
 }
 
-// read reads any value at the current position and returns its span.
 func (s *scanner) read() (Span, error) {
 	start := s.pos
 	err := s.value()
@@ -196,8 +190,8 @@ func (s *scanner) object() error {
 	}
 }
 
-// memberValue reads the value of a member that the caller does not interpret. In a server's message, any object may
-// contain a _meta.
+// memberValue reads the value of a member that the caller does not interpret. In a message from a server, any object
+// may contain a _meta.
 func (s *scanner) memberValue(f *frame) error {
 	if !s.client && isMeta(f.key) && s.peek() == '{' {
 		return s.readMeta()
@@ -221,7 +215,6 @@ func (s *scanner) array() error {
 	}
 }
 
-// enter skips the opening bracket of an object or array.
 func (s *scanner) enter(f *frame) error {
 	s.depth++
 	if s.depth > s.limits.Depth {
@@ -233,7 +226,6 @@ func (s *scanner) enter(f *frame) error {
 	return err
 }
 
-// leave skips the closing bracket of an object or array.
 func (s *scanner) leave() error {
 	s.depth--
 	err := s.token()
@@ -241,8 +233,8 @@ func (s *scanner) leave() error {
 	return err
 }
 
-// member moves to the value of the object's next member and returns true. At the end of the object, or on an error, it
-// returns false.
+// member moves to the value of the object's next member and returns true. It returns false at the end of the object, or
+// with an error.
 func (s *scanner) member(f *frame) (bool, error) {
 	if f.count > 0 {
 		f.prev = s.pos
@@ -278,8 +270,8 @@ func (s *scanner) member(f *frame) (bool, error) {
 	return true, nil
 }
 
-// element moves to the array's next element and returns true. At the end of the array, or on an error, it returns
-// false.
+// element moves to the array's next element and returns true. It returns false at the end of the array, or with an
+// error.
 func (s *scanner) element(f *frame) (bool, error) {
 	if f.count > 0 {
 		f.prev = s.pos
@@ -300,8 +292,8 @@ func (s *scanner) element(f *frame) (bool, error) {
 	return true, nil
 }
 
-// decode returns the text of the string at span with escapes resolved, and reports whether the value is a string. The
-// scanner must already have read the value.
+// decode returns the string at span with escapes resolved, and reports whether the value is a string. The scanner must
+// already have read the value.
 func (s *scanner) decode(span Span) ([]byte, bool) {
 	quoted := span.Of(s.raw)
 	if len(quoted) == 0 || quoted[0] != '"' {

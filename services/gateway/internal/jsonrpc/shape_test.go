@@ -10,8 +10,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 )
 
-// A shape generates JSON text similar to the messages of clients and servers. It adds what an attacker could add:
-// duplicate keys, other spellings of keys, the gateway's own keys at any position, and whitespace.
+// A jsonGenerator generates JSON values similar to the messages of clients and servers. It adds the variations of an
+// attacker: duplicate keys, other spellings of keys, the gateway's own keys at any position, and whitespace.
 type jsonGenerator struct{ t *rapid.T }
 
 func (s jsonGenerator) pick(label string, choices ...string) string {
@@ -20,7 +20,6 @@ func (s jsonGenerator) pick(label string, choices ...string) string {
 
 func (s jsonGenerator) space() string { return s.pick("space", "", "", "", " ", "\n\t ") }
 
-// key generates a key, with or without escapes.
 func (s jsonGenerator) key(keys []string) string {
 	key := rapid.SampledFrom(keys).Draw(s.t, "key")
 	if rapid.IntRange(0, 9).Draw(s.t, "escape") == 0 {
@@ -29,7 +28,6 @@ func (s jsonGenerator) key(keys []string) string {
 	return `"` + key + `"`
 }
 
-// object generates an object of at most width members.
 func (s jsonGenerator) object(width int, keys []string, value func(key string) string) string {
 	members := make([]string, rapid.IntRange(0, width).Draw(s.t, "width"))
 	for i := range members {
@@ -47,7 +45,6 @@ func (s jsonGenerator) list(width int, element func() string) string {
 	return "[" + strings.Join(elements, ",") + "]"
 }
 
-// value generates any value, nested at most depth levels deep.
 func (s jsonGenerator) value(depth int) string {
 	kinds := 8
 	if depth > 0 {

@@ -8,19 +8,19 @@ import (
 )
 
 // A Sketch describes a message that cannot be parsed. It is only used to find the request whose answer is unusable. No
-// other part of the message may be used.
+// other content of the message may be used.
 type Sketch struct {
 	// ID is the raw id, which is a string or a number. It is nil if the id is absent or null.
 	ID []byte
-	// Result means that the message has a result that is not null. Error means that the message has an error that is an
-	// object.
+	// Result reports whether the message has a result that is not null. Error reports whether the message has an error
+	// that is an object.
 	Result, Error bool
 }
 
-// SketchOf finds the id in a text that looks like a response, even if the text is malformed. It reports whether the
-// text looks like a response: the text begins with an object or an array of objects, has no method, and has a result,
-// an error that is an object, or "jsonrpc". A text with two different ids does not look like a response. SketchOf reads
-// each byte at most once, up to the end of the first object.
+// SketchOf finds the id in raw, even if raw is malformed, and reports whether raw looks like a response. A response
+// begins with an object or an array of objects, has no method, and has a result, an error that is an object, or
+// "jsonrpc". If raw has two different ids, it does not look like a response. SketchOf reads each byte at most once, up
+// to the end of the first object.
 func SketchOf(raw []byte) (Sketch, bool) {
 	s := sketcher{scanner: scanner{raw: raw}}
 	raw = bytes.TrimPrefix(raw, []byte(ByteOrderMark))
@@ -51,7 +51,7 @@ type sketcher struct {
 	conflict, method, version bool
 }
 
-// object skips an object, valid or not, and records the members that SketchOf needs.
+// object skips an object, whether valid or not, and records the members that SketchOf needs.
 func (s *sketcher) object() {
 	var stint gosched.Work
 	for depth := 0; s.pos < len(s.raw); stint.Step() {
@@ -75,12 +75,11 @@ func (s *sketcher) object() {
 	}
 }
 
-// text skips a string and returns it with its quotes.
 func (s *sketcher) text() []byte {
 	start := s.pos
 	for s.pos = s.skipPlain(start + 1); s.pos < len(s.raw) && s.raw[s.pos] != '"'; s.pos = s.skipPlain(s.pos) {
 		if s.raw[s.pos] == '\\' {
-			s.pos++ // the escaped character is skipped, too
+			s.pos++ // skip the escaped character
 		}
 		s.pos++
 	}
@@ -123,8 +122,8 @@ func (s *sketcher) id() []byte {
 	return s.raw[start:s.pos]
 }
 
-// NumberIn returns the integer in a raw id that is a string with its canonical decimal form, such as 7 for "7". It
-// returns nil for any other id.
+// NumberIn returns the integer in a raw id that is a string with the canonical decimal form of an integer, such as 7
+// for "7". It returns nil for any other id.
 func NumberIn(id []byte) []byte {
 	if len(id) < 3 || id[0] != '"' || id[len(id)-1] != '"' || !isInteger(id[1:len(id)-1]) {
 		return nil
@@ -132,8 +131,8 @@ func NumberIn(id []byte) []byte {
 	return id[1 : len(id)-1]
 }
 
-// UnquoteID replaces the id of an answer, in a.Raw itself, if the id is a string with the decimal form of the number in
-// sent. It reports whether the id now equals sent, which is the raw id of the request.
+// UnquoteID replaces the id of an answer, in a.Raw itself, if the id is a string with the decimal form of sent. sent is
+// the raw id of the request. UnquoteID reports whether the id now equals sent.
 func (a *Answer) UnquoteID(sent []byte) bool {
 	id := a.ID.Of(a.Raw)
 	if number := NumberIn(id); number != nil && isInteger(sent) && bytes.Equal(number, sent) {
@@ -144,8 +143,8 @@ func (a *Answer) UnquoteID(sent []byte) bool {
 	return SameID(id, sent)
 }
 
-// Integer returns the integer in a raw id, however it is spelled, such as 7 for 7.0 or " 07". Integer is only used to
-// find the request whose answer has an unusable id.
+// Integer returns the integer in a raw id, regardless of its spelling, such as 7 for 7.0 or " 07". Integer is only used
+// to find the request whose answer has an unusable id.
 func Integer(id []byte) (n int64, ok bool) {
 	f, err := strconv.ParseFloat(string(bytes.Trim(id, `" `)), 64)
 	if n = int64(f); err != nil || len(id) > 64 || float64(n) != f || n > 1<<53 || n < -(1<<53) {

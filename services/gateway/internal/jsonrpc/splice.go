@@ -8,21 +8,21 @@ import (
 	"sort"
 )
 
-// An Edit replaces the bytes in Span with the bytes in With. If Span is empty, the Edit inserts bytes. If With is
-// empty, the Edit removes bytes.
+// An Edit replaces the bytes in Span by the bytes in With. If Span is empty, the Edit inserts bytes. If With is empty,
+// the Edit removes bytes.
 type Edit struct {
 	Span Span
 	With []byte
 }
 
-// ErrSplice is the error of [ApplyEdits] and [PlanEdits] for edits that overlap or are outside of the message.
+// ErrSplice means that edits for [ApplyEdits] or [PlanEdits] overlap or are outside of the message.
 var ErrSplice = errors.New("edits overlap or lie outside of the message")
 
 // ApplyEdits returns a copy of raw with the edits applied, or raw itself if there are no edits. The order of the edits
 // does not matter, except that insertions at the same position keep their order. All other bytes are unchanged.
 //
-// Therefore the result of edits to a valid message is valid if the edits were made by this package or replace a value
-// with a value of the same kind, and if the limits allow the added bytes.
+// Therefore the result of edits to a valid message is valid if each edit was returned by this package or replaces a
+// value by a value of the same kind, and if the limits allow the added bytes.
 func ApplyEdits(raw []byte, edits ...Edit) ([]byte, error) {
 	parts, err := PlanEdits(raw, edits...)
 	if err != nil {
@@ -34,8 +34,8 @@ func ApplyEdits(raw []byte, edits ...Edit) ([]byte, error) {
 	return bytes.Join(parts, nil), nil
 }
 
-// PlanEdits returns the parts of the result of [ApplyEdits] in order, without copying them. The caller must not modify
-// the parts.
+// PlanEdits returns the result of [ApplyEdits] as a list of parts, without copying them. The caller must not modify the
+// parts.
 func PlanEdits(raw []byte, edits ...Edit) ([][]byte, error) {
 	if !slices.IsSortedFunc(edits, byPosition) {
 		edits = slices.Clone(edits)
@@ -55,10 +55,9 @@ func PlanEdits(raw []byte, edits ...Edit) ([][]byte, error) {
 // shifts maps positions before the edits to positions after the edits.
 type shifts []shift
 
-// shift says that all bytes at or after the position `from` move by `by` bytes.
+// shift means that all bytes at or after the position from move by the number of bytes by.
 type shift struct{ from, by int }
 
-// shifting returns the shifts for edits. The edits must be sorted by position.
 func shifting(edits []Edit) shifts {
 	out, by := make(shifts, 0, len(edits)), 0
 	for _, e := range edits {
@@ -68,7 +67,7 @@ func shifting(edits []Edit) shifts {
 	return out
 }
 
-// position returns the new position of an old position. No edit may have removed the old position.
+// position returns the new position of a byte that was at the position old. The edits must not have removed that byte.
 func (s shifts) position(old int) int {
 	i := sort.Search(len(s), func(i int) bool { return s[i].from > old })
 	if i == 0 {
@@ -77,7 +76,7 @@ func (s shifts) position(old int) int {
 	return old + s[i-1].by
 }
 
-// span returns the new span of an old span. No edit may overlap one of its ends.
+// span returns the new span of an old span. No edit may overlap either end of the span.
 func (s shifts) span(old Span) Span {
 	if !old.Present() {
 		return old
@@ -92,14 +91,14 @@ func byPosition(a, b Edit) int {
 // An item is a member of an object, or an element of an array, that may have to be removed.
 type item struct {
 	Span
-	prev int // the offset at which the previous member or element ends; zero for the first one
+	prev int // the offset of the end of the previous member or element, or zero for the first one
 }
 
-// removeItems appends the edits that remove items from their objects and arrays. Each edit also removes the comma that
-// becomes superfluous. The items must be sorted by position, and no item may be inside another item.
+// removeItems appends the edits that remove items from their objects and arrays, together with the superfluous commas.
+// The items must be sorted by position, and no item may be inside another item.
 func removeItems(edits []Edit, raw []byte, items []item) []Edit {
 	for len(items) > 0 {
-		// Adjacent items are removed by one edit, so that each comma is removed once.
+		// One edit removes adjacent items, so that each comma is removed once.
 		run := 1
 		for run < len(items) && items[run].prev == items[run-1].End {
 			run++
@@ -116,8 +115,8 @@ func removeItems(edits []Edit, raw []byte, items []item) []Edit {
 	return edits
 }
 
-// nextItem returns the position of the item that follows an item which ends at the position end, and reports whether
-// there is a next item.
+// nextItem returns the position of the item after an item that ends at the position end, and reports whether there is
+// such an item.
 func nextItem(raw []byte, end int) (int, bool) {
 	s := scanner{raw: raw, pos: end}
 	s.space()

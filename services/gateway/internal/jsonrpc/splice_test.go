@@ -20,7 +20,7 @@ func TestSplice_AppliesEdits(t *testing.T) {
 	tests := []struct {
 		name  string
 		edits []jsonrpc.Edit
-		want  string // empty: refused
+		want  string // empty if the edits are refused
 	}{
 		{"nothing", nil, "0123456789"},
 		{"a replacement", []jsonrpc.Edit{edit(2, 4, "xyz")}, "01xyz456789"},
@@ -59,7 +59,8 @@ func TestSplice_AppliesEdits(t *testing.T) {
 	}
 }
 
-// forwarded returns raw in the form in which it is sent to a server, and checks that this form is accepted again.
+// forwarded returns raw in the form in which the gateway sends it to a server, and checks that the parser accepts this
+// form.
 func forwarded(t *testing.T, raw string, trace jsonrpc.Trace) string {
 	t.Helper()
 	sent, err := accepted(t, raw).Outgoing(trace, nil)
@@ -120,7 +121,6 @@ func TestOutgoing_ReplacesTraceAndRemovesReservedMembers(t *testing.T) {
 	}
 }
 
-// Checks that the spans of a message that Outgoing returns refer to the new bytes.
 func TestOutgoing_MovesSpansAfterEdits(t *testing.T) {
 	t.Parallel()
 	m := accepted(t, `{"method":"tools/call","params":{"_meta":{"dev.sluice/run":"x","traceparent":"longer than ours","progressToken":"p"},"name":"fs__read","arguments":{"n":1.0}},"id":"a","jsonrpc":"2.0"}`)
@@ -142,8 +142,7 @@ func TestOutgoing_MovesSpansAfterEdits(t *testing.T) {
 	}
 }
 
-// Checks that a client's declared capabilities are replaced, and that spans after the replacement refer to the new
-// bytes.
+// Checks that Outgoing replaces the client's declared capabilities, and that later spans refer to the new bytes.
 func TestOutgoing_ReplacesCapabilities(t *testing.T) {
 	t.Parallel()
 	const before, claims = `{"jsonrpc":"2.0","id":"a","method":"tools/call","params":{"_meta":{"dev.sluice/run":"x","io.modelcontextprotocol/clientCapabilities":{"roots":{}, "x":1},"traceparent":"t","progressToken":"p"},"name":"n","arguments":{},"inputResponses":{"k":1}}}`, `{"roots":{}}`
@@ -164,7 +163,6 @@ func TestOutgoing_ReplacesCapabilities(t *testing.T) {
 	}
 }
 
-// checkReparse checks that parsing the bytes of a message again gives the same fields.
 func checkReparse(t *testing.T, m *jsonrpc.Message) {
 	t.Helper()
 	roomy := jsonrpc.Limits{Bytes: math.MaxInt, Depth: 70, Tokens: 11_000, KeyBytes: 256, NumberBytes: 64, IDBytes: 128}

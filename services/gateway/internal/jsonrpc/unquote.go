@@ -2,7 +2,7 @@ package jsonrpc
 
 import "github.com/go-json-experiment/json/jsontext"
 
-// Unquote returns the text of a JSON string. It returns "" for any other value.
+// Unquote returns the decoded value of a JSON string. It returns "" for any other value.
 func Unquote(raw []byte) string {
 	out, err := jsontext.AppendUnquote(nil, raw)
 	if err != nil {

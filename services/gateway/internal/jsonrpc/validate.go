@@ -10,7 +10,7 @@ import (
 const (
 	maxName        = 128  // of methods and tools
 	maxHandle      = 128  // of dev.sluice/run and dev.sluice/approval
-	maxText        = 4096 // of names of prompts, URIs of resources and ids of tasks, as in policy
+	maxText        = 4096 // of names of prompts, URIs of resources and ids of tasks; policy has the same limit
 	maxVersion     = 64
 	maxTraceParent = 128
 	maxTraceState  = 512 // W3C Trace Context, section 3.3.1.5
@@ -98,7 +98,7 @@ func (p *parser) checkMeta() error {
 	if meta.ProtocolVersion, err = p.version(in.metaVersion); err != nil {
 		return err
 	}
-	// An invalid trace must not make a call fail.
+	// An invalid trace must not cause a call to fail.
 	meta.TraceParent, _ = p.text(in.traceParent, maxTraceParent, "")
 	meta.TraceState, _ = p.text(in.traceState, maxTraceState, "")
 	if in.metaToken.Present() && !isID(&p.scanner, in.metaToken) {
@@ -112,7 +112,6 @@ func (p *parser) checkMeta() error {
 	return err
 }
 
-// checkParams checks the params against the method.
 func (p *parser) checkParams() (err error) {
 	m, in := p.m, &p.in
 	m.InputResponses, m.RequestState = in.inputResponses, in.requestState
@@ -179,7 +178,7 @@ func (p *parser) checkURI() (err error) {
 }
 
 // checkRef reads the reference of a completion. If the reference is ambiguous, or longer than policy accepts, it counts
-// as unknown, so that policy rules refuse the request.
+// as unknown, and policy rules refuse the request.
 func (p *parser) checkRef() error {
 	m, in := p.m, &p.in
 	if in.refVariant.Present() {
@@ -205,7 +204,7 @@ func (p *parser) checkRef() error {
 	return nil
 }
 
-// checkCursor checks the cursor. Some clients send null if they have no cursor.
+// checkCursor reads the cursor. Some clients send null if they have no cursor.
 func (p *parser) checkCursor() (err error) {
 	if p.in.cursor.Present() && !p.isNull(p.in.cursor) {
 		p.m.Cursor, err = p.text(p.in.cursor, len(p.raw), "the cursor is not a string")

@@ -4,8 +4,8 @@ import (
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 )
 
-// text returns the string at span with escapes resolved, if it has at most limit bytes. It returns "" for an absent
-// value.
+// text returns the string at span with escapes resolved. It returns "" for an absent value, and an error if the value
+// is not a string or is longer than limit bytes.
 func (p *parser) text(span Span, limit int, detail string) (string, error) {
 	if !span.Present() {
 		return "", nil
@@ -33,7 +33,6 @@ func (p *parser) version(span Span) (string, error) {
 	return p.text(span, maxVersion, "the protocol version is not a short string")
 }
 
-// idOrAbsent checks that a value is absent or has the form of an id.
 func (p *parser) idOrAbsent(span Span) (Span, error) {
 	if span.Present() && !isID(&p.scanner, span) {
 		return Span{}, p.fail(commonv1.Code_CODE_ID_INVALID, span.Start, "this is neither a short string nor a safe integer")
@@ -41,7 +40,6 @@ func (p *parser) idOrAbsent(span Span) (Span, error) {
 	return span, nil
 }
 
-// objectOrAbsent refuses a value that is neither absent nor an object.
 func (p *parser) objectOrAbsent(span Span) (Span, error) {
 	if span.Present() && !p.isObject(span) {
 		return Span{}, p.paramFault(span, "a value that must be an object is not one")
@@ -61,8 +59,8 @@ func (s *scanner) paramFault(at Span, detail string) error {
 	return s.fail(commonv1.Code_CODE_PARAMS_INVALID, at.Start, detail)
 }
 
-// inGrammar reports whether name matches ^[A-Za-z0-9_./-]{1,128}$, the grammar of tool names. If dollar is true, dollar
-// signs are also allowed, as in method names.
+// inGrammar reports whether name matches ^[A-Za-z0-9_./-]{1,128}$, the grammar of tool names. If dollar is true, the
+// name may also contain dollar signs, as in method names.
 func inGrammar(name []byte, dollar bool) bool {
 	if len(name) == 0 || len(name) > maxName {
 		return false
@@ -78,7 +76,7 @@ func inGrammar(name []byte, dollar bool) bool {
 	return true
 }
 
-// internMethod returns name as a string. It allocates nothing for frequent methods.
+// internMethod returns name as a string, for frequent methods without an allocation.
 func internMethod(name []byte) string {
 	switch string(name) {
 	case "tools/call":

@@ -9,7 +9,7 @@ import (
 
 // Owner identifies the quotas to which memory is charged. It is immutable.
 type Owner struct {
-	// Accounts are the accounts of the caller; the zero value if the memory belongs to no single caller.
+	// Accounts are the accounts of the caller. It is the zero value if the memory does not belong to a single caller.
 	Accounts principal.Accounts
 	// Server is the name of the server that sends the message; it may be empty.
 	Server string
@@ -21,7 +21,6 @@ type accountKey struct {
 	server string
 }
 
-// accountKind is the kind of an account.
 type accountKind byte
 
 const (
@@ -31,8 +30,8 @@ const (
 	ofServer
 )
 
-// reader returns the account key under which time slices are counted. It is the key of the caller's person or, if the
-// memory belongs to no caller, the key of the server.
+// reader returns the account key under which time slices are counted. It is the key of the caller's person. If the
+// memory belongs to no caller, it is the key of the server.
 func (h *Owner) reader() accountKey {
 	if h.Accounts.Root() == (principal.Key{}) {
 		return accountKey{what: ofServer, server: h.Server}
@@ -40,7 +39,6 @@ func (h *Owner) reader() accountKey {
 	return accountKey{what: ofPerson, who: h.Accounts.Root()}
 }
 
-// keys returns the account keys of the owner's principals and persons.
 func (h *Owner) keys() []accountKey {
 	all := h.Accounts.All()
 	keys := make([]accountKey, 0, 2*len(all))
@@ -63,12 +61,12 @@ type account struct {
 	bytes, holders int
 	// waiting is the number of [Memory] values that wait to grow.
 	waiting int
-	// growing are the incomplete [Memory] values; the value that began to grow first is first.
+	// growing are the incomplete [Memory] values, ordered by the time at which they began to grow.
 	growing []*Memory
 }
 
-// available returns the maximum of bytes after a [Memory] has grown. Only the Memory that began to grow first may use
-// the reserve of last bytes.
+// available returns the maximum value of bytes after a [Memory] has grown. Only the Memory that began to grow first may
+// use the reserve of last bytes.
 func (a *account) available(h *Memory, last int) int {
 	if len(a.growing) == 0 || a.growing[0] == h {
 		return a.limit
@@ -76,12 +74,10 @@ func (a *account) available(h *Memory, last int) int {
 	return a.limit - last
 }
 
-// isPrincipalOrPerson reports whether the account belongs to a principal or a person.
 func (a *account) isPrincipalOrPerson() bool {
 	return a.key.what == ofPrincipal || a.key.what == ofPerson
 }
 
-// isWaitedFor reports whether the account belongs to a principal or person that has a waiting [Memory].
 func (a *account) isWaitedFor() bool {
 	return a.isPrincipalOrPerson() && a.waiting > 0
 }
@@ -116,14 +112,14 @@ func (r *Budget) enter(key accountKey, limit int) *account {
 	return a
 }
 
-// leave decrements the number of holders of an account, and removes the account if it has no more holders.
+// leave decrements the number of holders of an account, and removes an account without holders.
 func (r *Budget) leave(a *account) {
 	if a.holders--; a.holders == 0 {
 		delete(r.accounts, a.key)
 	}
 }
 
-// startGrowth starts the growth of a [Memory], if the growth has not begun. The Memory gets its sequence number, and is
+// startGrowth starts the growth of a [Memory], unless it has already begun. The Memory gets its sequence number, and is
 // charged to the account of its server.
 func (r *Budget) startGrowth(h *Memory) {
 	if h.since > 0 {
@@ -159,7 +155,6 @@ func (r *Budget) endGrowth(h *Memory) {
 	}
 }
 
-// set changes the size of a [Memory].
 func (r *Budget) set(h *Memory, bytes int) {
 	if chargedBytes(bytes) > 0 {
 		r.joinAccounts(h)
@@ -177,7 +172,7 @@ func (r *Budget) set(h *Memory, bytes int) {
 	h.accounts = nil
 }
 
-// settle ends the growth of a [Memory] with this size, and grants the released bytes to waiters.
+// settle ends the growth of a [Memory], sets its size, and grants the released bytes to waiters.
 func (r *Budget) settle(h *Memory, bytes int) {
 	before, grew := chargedBytes(h.bytes), h.since > 0
 	r.endGrowth(h)
@@ -188,7 +183,7 @@ func (r *Budget) settle(h *Memory, bytes int) {
 }
 
 // add enlarges a [Memory] if its quotas allow that and no other Memory of its principal or persons waits. It does not
-// check the accounts in counted, to which the bytes are charged already.
+// check the accounts in counted, to which the bytes are already charged.
 func (r *Budget) add(h *Memory, bytes int, counted []*account) bool {
 	if h.closed {
 		return false

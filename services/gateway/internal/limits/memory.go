@@ -1,6 +1,6 @@
-// Package limits bounds what each caller has in flight: the number of requests, and the memory of requests and answers
-// until they are read. There are quotas for each principal, each person and each server, and one total budget. The
-// package also bounds how many processors parse large messages at a time.
+// Package limits limits the resources of each caller's requests in flight: the number of requests, and the memory of
+// requests and answers until they are read. There are quotas for each principal, each person and each server, and one
+// total budget. The package also limits the number of processors that parse large messages at a time.
 package limits
 
 import (
@@ -15,20 +15,20 @@ import (
 )
 
 // PrincipalBytes is the quota of one principal, PersonBytes is the quota of all principals of one person, and
-// TotalBytes is the budget of all principals together, in bytes. PersonBytes is also the quota of one server for
-// incomplete answers.
+// TotalBytes is the budget of all principals, in bytes. PersonBytes is also the quota of one server for incomplete
+// answers.
 const (
 	PrincipalBytes = 64 << 20
 	TotalBytes     = 4 * PrincipalBytes
 	PersonBytes    = TotalBytes / 2
 )
 
-// UncountedBytes is the size up to which a [Memory] is not charged, in bytes, so that small answers never wait for
-// large answers. The quota of requests in flight limits the number of small answers.
+// UncountedBytes is the maximum size of a [Memory] that is not charged, in bytes. Small answers therefore never wait
+// for large answers. The quota of requests in flight limits the number of small answers.
 const UncountedBytes = 64 << 10
 
-// ReserveBytes is the part of each quota that is reserved for the answer that began first, in bytes. It is at least the
-// size of the largest possible answer.
+// ReserveBytes is the part of each quota that is reserved for the answer that began first, in bytes. No answer is
+// larger.
 const ReserveBytes = 17 << 20
 
 // ErrMemory means that there was not enough memory for an answer.
@@ -36,27 +36,27 @@ var ErrMemory = errors.New("no memory is left for the answer")
 
 // Quotas are budgets in bytes. All of them except Last must be positive.
 type Quotas struct {
-	// Principal is the quota of each principal with the agents created by it. Person is the quota of all principals of one
-	// person. Server is the quota of each server for incomplete answers. All is the total budget.
+	// Principal is the quota of each principal together with the agents that it has created. Person is the quota of all
+	// principals of one person. Server is the quota of each server for incomplete answers. All is the total budget.
 	Principal, Person, Server, All int
 	// Last is the part of each quota that is reserved for the [Memory] that began to grow first. Last is at least the size
-	// of the largest answer, so that the first answer can always become complete, and then the next one. Last is 0 for a
+	// of the largest answer, so that the first answer can always be completed, and after it the next one. Last is 0 for a
 	// budget in which messages do not wait for memory.
 	Last int
 }
 
-// AnswerQuotas returns the limits for answers.
+// AnswerQuotas returns the quotas for answers.
 func AnswerQuotas() Quotas {
 	return Quotas{Principal: PrincipalBytes, Person: PersonBytes, Server: PersonBytes, All: TotalBytes, Last: ReserveBytes}
 }
 
-// BodyQuotas returns the limits for request bodies, which never wait for memory.
+// BodyQuotas returns the quotas for request bodies, which never wait for memory.
 func BodyQuotas() Quotas {
 	return Quotas{Principal: PrincipalBytes, Person: PersonBytes, Server: TotalBytes, All: TotalBytes}
 }
 
-// Budget is a memory budget that is shared by requests or answers. Each request or answer has a [Memory]. [NewBudget]
-// creates it. It is safe for concurrent use.
+// Budget is a memory budget for all requests or all answers. Each request or answer has a [Memory]. [NewBudget] creates
+// a Budget. It is safe for concurrent use.
 type Budget struct {
 	limits  Quotas
 	reading *fairqueue.Queue[accountKey]
@@ -67,8 +67,8 @@ type Budget struct {
 	begun    uint64
 }
 
-// NewBudget returns a budget with these limits. It returns an error if one of them is not positive, if Last exceeds a
-// quota, or if a quota exceeds All.
+// NewBudget returns a budget with these quotas. It returns an error if a quota is not positive or exceeds All, or if
+// Last is negative or exceeds a quota.
 func NewBudget(l Quotas) (*Budget, error) {
 	if least := min(l.Principal, l.Person, l.Server, l.All); least <= 0 || l.Last < 0 || least < l.Last || l.All < max(l.Principal, l.Person, l.Server) {
 		return nil, errors.New("limits: quotas must be positive and at most All, and Last at most each of them")
@@ -82,13 +82,13 @@ type waiter struct {
 	memory  *Memory
 	bytes   int
 	granted chan struct{}
-	// closed means that the Memory was closed before it grew.
+	// closed means that the Memory was closed before it could grow.
 	closed bool
 	// accounts are the accounts of the Memory at the time when it began to wait.
 	accounts []*account
 }
 
-// countWaiter counts the waiter on the accounts of its [Memory]. uncountWaiter undoes that.
+// countWaiter counts the waiter in the accounts of its [Memory]. uncountWaiter undoes that.
 func (w *waiter) countWaiter() {
 	w.accounts = slices.Clone(w.memory.accounts)
 	for _, a := range w.accounts {
@@ -102,7 +102,7 @@ func (w *waiter) uncountWaiter() {
 	}
 }
 
-// result returns the error for the waiting goroutine; nil if the waiter was granted.
+// result returns the error for the waiting goroutine, or nil if the growth was granted.
 func (w *waiter) result() error {
 	if w.closed {
 		return ErrMemory
@@ -113,26 +113,26 @@ func (w *waiter) result() error {
 // Open returns an empty [Memory] of an owner. The caller must call [Memory.Close].
 func (r *Budget) Open(owner *Owner) *Memory { return &Memory{budget: r, owner: owner} }
 
-// A Memory is the memory that one request or answer uses of a [Budget]. [Budget.Open] creates it. A nil Memory is
-// always empty. Its methods are safe for concurrent use.
+// A Memory is the part of a [Budget] that one request or answer uses. [Budget.Open] creates it. A nil Memory is always
+// empty. Its methods are safe for concurrent use.
 type Memory struct {
 	budget *Budget
 	owner  *Owner
 
-	// The lock of the budget guards the fields below. closed means that the Memory may no longer grow, because the bytes
+	// The lock of the budget guards the fields below. After closed is set, the Memory cannot grow, because its new bytes
 	// would never be released.
 	closed bool
 	bytes  int
-	// since is the sequence number of the growth; a lower number means that the growth began earlier. It is 0 if the
-	// Memory is complete or empty.
+	// since is the sequence number of the growth. The Memory that began to grow first has the lowest number. since is 0 if
+	// the Memory is complete or empty.
 	since uint64
-	// accounts are the accounts to which the bytes are charged. While the Memory grows, the last element is the account of
-	// its server.
+	// accounts are the accounts to which the bytes are charged. While the Memory grows, the account of its server is the
+	// last element.
 	accounts []*account
 }
 
-// AccountsOf returns the accounts of a caller. If the caller is not the owner of the Memory, for example because it is
-// the gateway itself, AccountsOf returns accounts that consist of the key alone.
+// AccountsOf returns the accounts of a caller. If the caller is not the owner of the Memory, for example because the
+// caller is the gateway itself, AccountsOf returns accounts that consist of the key alone.
 func (h *Memory) AccountsOf(caller principal.Key) principal.Accounts {
 	if h == nil || h.owner.Accounts.Caller() != caller {
 		return principal.AccountsOfKey(caller)
@@ -148,9 +148,9 @@ func (h *Memory) Sibling() *Memory {
 	return h.budget.Open(h.owner)
 }
 
-// Timeslice waits until the owner gets a time slice for work that keeps a processor busy, or until ctx ends. The
-// returned function ends the time slice. A goroutine must not hold two time slices. Errors are those of
-// [fairqueue.Queue.Acquire], and [ErrMemory] for a nil Memory.
+// Timeslice waits for a time slice of the owner, for work that keeps a processor busy. The returned function ends the
+// time slice. A goroutine must not hold two time slices. Timeslice returns the errors of [fairqueue.Queue.Acquire], for
+// example if ctx ends, and [ErrMemory] for a nil Memory.
 func (h *Memory) Timeslice(ctx context.Context) (func(), error) {
 	if h == nil {
 		return nil, ErrMemory
@@ -158,8 +158,8 @@ func (h *Memory) Timeslice(ctx context.Context) (func(), error) {
 	return h.budget.reading.Acquire(ctx, h.owner.reader())
 }
 
-// TimesliceFor is [Memory.Timeslice] for parsing a message of this many bytes. Up to [UncountedBytes] bytes need no
-// time slice.
+// TimesliceFor is [Memory.Timeslice] for parsing a message with the given size in bytes. A message of at most
+// [UncountedBytes] needs no time slice.
 func (h *Memory) TimesliceFor(ctx context.Context, bytes int) (func(), error) {
 	if chargedBytes(bytes) == 0 {
 		return func() {}, nil
@@ -167,7 +167,7 @@ func (h *Memory) TimesliceFor(ctx context.Context, bytes int) (func(), error) {
 	return h.Timeslice(ctx)
 }
 
-// chargedBytes returns the bytes to charge: zero up to [UncountedBytes], all of them above.
+// chargedBytes returns the number of bytes to charge: zero up to [UncountedBytes], and otherwise all bytes.
 func chargedBytes(bytes int) int {
 	if bytes <= UncountedBytes {
 		return 0
@@ -175,9 +175,9 @@ func chargedBytes(bytes int) int {
 	return bytes
 }
 
-// Grow waits until the Memory may have this size in bytes. It returns [ErrMemory] when ctx ends, and at once if the
-// Memory is closed or the size exceeds a quota. Repeated calls with increasing sizes don't deadlock, because the Memory
-// that began to grow first can always become complete.
+// Grow waits until the Memory may have the given size in bytes. It returns [ErrMemory] if ctx ends, and immediately if
+// the Memory is closed or the size exceeds a quota. Repeated calls with increasing sizes don't deadlock, because the
+// Memory that began to grow first can always be completed.
 func (h *Memory) Grow(ctx context.Context, bytes int) error {
 	if chargedBytes(bytes) == 0 {
 		return nil
@@ -188,7 +188,6 @@ func (h *Memory) Grow(ctx context.Context, bytes int) error {
 	return h.budget.wait(ctx, &waiter{memory: h, bytes: bytes, granted: make(chan struct{})})
 }
 
-// maxMemory returns the largest size of one [Memory], in bytes.
 func (l *Quotas) maxMemory() int {
 	least := min(l.Principal, l.Person, l.Server)
 	if l.Last > 0 {
@@ -197,7 +196,8 @@ func (l *Quotas) maxMemory() int {
 	return least
 }
 
-// Add enlarges the Memory by this many bytes if that is possible without waiting, and reports whether it did.
+// Add enlarges the Memory by the given number of bytes if that is possible without waiting. It reports whether it has
+// enlarged the Memory.
 func (h *Memory) Add(bytes int) bool {
 	if h == nil {
 		return false
@@ -207,7 +207,7 @@ func (h *Memory) Add(bytes int) bool {
 	return h.budget.add(h, bytes, nil)
 }
 
-// Settle shrinks the Memory to this size in bytes, and marks it as complete.
+// Settle reduces the Memory to the given size in bytes, and marks it as complete.
 func (h *Memory) Settle(bytes int) {
 	if h == nil {
 		return
@@ -217,7 +217,7 @@ func (h *Memory) Settle(bytes int) {
 	h.budget.settle(h, min(bytes, h.bytes))
 }
 
-// Drop releases this many bytes.
+// Drop releases the given number of bytes.
 func (h *Memory) Drop(bytes int) {
 	if h == nil {
 		return
@@ -238,8 +238,8 @@ func (h *Memory) Close() {
 	h.budget.settle(h, 0)
 }
 
-// Transfer moves all bytes to the Memory to. If that Memory has other accounts, their quotas must have space for the
-// bytes without waiting. Otherwise the bytes are released, and Transfer returns false.
+// Transfer moves all bytes to the Memory to. The quotas of the other accounts of that Memory must have space for the
+// bytes. If they do not, the bytes are released and Transfer returns false.
 func (h *Memory) Transfer(to *Memory) bool {
 	if h == nil {
 		return true
@@ -256,9 +256,9 @@ func (h *Memory) Transfer(to *Memory) bool {
 	return h.budget.add(to, bytes, accounts)
 }
 
-// Admit waits until no answer for the owner's principals and persons waits for memory. It returns [ErrMemory] when ctx
-// or the timeout ends. It must be called before a request is executed that has an answer. Otherwise the request would
-// run, but its result could not be delivered.
+// Admit waits until no answer of the owner's principals and persons waits for memory. It returns [ErrMemory] if ctx
+// ends or the timeout expires. It must be called before a request with an answer is executed. Otherwise the request
+// would run, but its result could not be delivered.
 func (r *Budget) Admit(ctx context.Context, owner *Owner, timeout time.Duration) error {
 	r.mu.Lock()
 	waited := slices.ContainsFunc(owner.keys(), func(k accountKey) bool { a := r.accounts[k]; return a != nil && a.waiting > 0 })
@@ -292,7 +292,7 @@ func (r *Budget) wait(ctx context.Context, w *waiter) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	select {
-	case <-w.granted: // granted at the same moment
+	case <-w.granted: // granted at the same time
 		return w.result()
 	default:
 	}
@@ -302,8 +302,8 @@ func (r *Budget) wait(ctx context.Context, w *waiter) error {
 	return ErrMemory
 }
 
-// grantWaiters grants the waiters for which there is space, in the order in which they began. A waiter that waits for
-// an account is never overtaken by a later waiter that needs the same account. The caller holds the lock.
+// grantWaiters grants the waiters for which there is space, in the order in which their growth began. If a waiter waits
+// for an account, no later waiter can use that account first. The caller holds the lock.
 func (r *Budget) grantWaiters() {
 	if len(r.queue) == 0 {
 		return
@@ -329,8 +329,8 @@ func (r *Budget) grantWaiters() {
 	})
 }
 
-// canGrant reports whether a waiter can be granted, and marks the accounts that it waits for. The caller holds the
-// lock.
+// canGrant reports whether a waiter can be granted, and adds to lacking the accounts that it waits for. The caller
+// holds the lock.
 func (r *Budget) canGrant(w *waiter, lacking map[*account]bool) bool {
 	more := chargedBytes(w.bytes) - chargedBytes(w.memory.bytes)
 	ok := true

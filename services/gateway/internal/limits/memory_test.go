@@ -20,7 +20,6 @@ import (
 
 const mib = 1 << 20
 
-// newOwner returns an owner without a person.
 func newOwner(name string) *limits.Owner {
 	return ownerFor(&identityv1.Principal{Tenant: "acme", Subject: name})
 }
@@ -29,13 +28,12 @@ func ownerFor(p *identityv1.Principal) *limits.Owner {
 	return &limits.Owner{Accounts: principal.AccountsOf(p)}
 }
 
-// ownerOfPerson returns an owner that works for a person.
 func ownerOfPerson(h *limits.Owner, owner string) *limits.Owner {
 	who := h.Accounts.Caller()
 	return &limits.Owner{Accounts: principal.AccountsOf(&identityv1.Principal{Tenant: who.Tenant, Subject: who.Subject, Owner: owner}), Server: h.Server}
 }
 
-// ownerAtServer returns an owner for the answers of a server.
+// ownerAtServer returns an owner for the answers from a server.
 func ownerAtServer(h *limits.Owner, server string) *limits.Owner {
 	return &limits.Owner{Accounts: h.Accounts, Server: server}
 }
@@ -46,7 +44,6 @@ var (
 	cat = newOwner("cat")
 )
 
-// newBudget returns a budget of 4 MiB for each of two principals, without a reserve.
 func newBudget(t testing.TB) *limits.Budget {
 	return newBudgetWith(t, limits.Quotas{Principal: 4 * mib, Person: 6 * mib, Server: 8 * mib, All: 8 * mib})
 }
@@ -88,7 +85,6 @@ func TestGrow_OneAnswerAlwaysFits(t *testing.T) {
 	}
 }
 
-// canGrow reports whether a Memory may grow within a second.
 func canGrow(t *testing.T, h *limits.Memory, bytes int) bool {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -96,7 +92,7 @@ func canGrow(t *testing.T, h *limits.Memory, bytes int) bool {
 	return h.Grow(ctx, bytes) == nil
 }
 
-// Case X3. Waiters are granted in order, and smaller answers don't overtake a waiting large answer forever.
+// Case X3. Waiters are granted in order, so that smaller answers do not delay a waiting large answer forever.
 func TestGrow_GrantsInOrder(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -126,8 +122,9 @@ func TestGrow_GrantsInOrder(t *testing.T) {
 	})
 }
 
-// Case X3. The reserve of each quota is for the Memory that began first and, after that is complete, for the next
-// Memory. Therefore many Memories that each have a part and wait for more all become complete.
+// Case X3. The reserve of each quota is for the Memory that began to grow first. When that Memory is complete, the
+// reserve is for the next one. Therefore several Memories that are partly granted and wait for more all become
+// complete.
 func TestGrow_FirstAnswerBecomesComplete(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -155,7 +152,7 @@ func TestGrow_FirstAnswerBecomesComplete(t *testing.T) {
 	})
 }
 
-// Case X3. All answers become complete, regardless of the order and steps in which they grow.
+// Case X3. All answers become complete, regardless of the order and the steps in which they grow.
 func TestGrow_FailsWhenItsContextEnds(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {
@@ -182,7 +179,7 @@ func TestGrow_FailsWhenItsContextEnds(t *testing.T) {
 	})
 }
 
-// arrivingAnswer describes how an answer arrives; times are in seconds.
+// arrivingAnswer describes the arrival of an answer. begins, pause and read are times in seconds.
 type arrivingAnswer struct {
 	of                  *limits.Owner
 	size, step          int
@@ -198,7 +195,7 @@ func drawAnswer(rt *rapid.T) arrivingAnswer {
 	}
 }
 
-// completes reports whether the answer became complete within an hour.
+// completes receives the answer, and reports whether it was complete within an hour.
 func (a arrivingAnswer) completes(ctx context.Context, r *limits.Budget) bool {
 	ctx, cancel := context.WithTimeout(ctx, time.Hour)
 	defer cancel()
@@ -220,7 +217,7 @@ func (a arrivingAnswer) completes(ctx context.Context, r *limits.Budget) bool {
 }
 
 // Case X3. A caller is not admitted while one of its answers waits for the principal's quota, or while an answer for
-// another principal of the same person waits for the person's quota. Waiting answers of other persons don't matter.
+// another principal of the same person waits for the person's quota. Waiting answers of other persons have no effect.
 func TestAdmit_WaitsWhileAnswersWait(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -278,7 +275,7 @@ func TestTransfer_MovesBytes(t *testing.T) {
 	}
 }
 
-// A Memory can transfer its bytes to another Memory of the same owner, even if other Memories wait.
+// A Memory transfers its bytes to another Memory of the same owner while a third Memory waits for the quota.
 func TestTransfer_MovesBytesThatAreThere(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -303,8 +300,8 @@ func expired() context.Context {
 	return ctx
 }
 
-// Case X3. The budget is never exceeded by any sequence of operations, and no account remains after all Memories are
-// closed.
+// Case X3. Goroutines perform random operations. Checks that the budget is never exceeded, and that no account remains
+// after all Memories are closed.
 func TestClose_LeavesNoAccounts(t *testing.T) {
 	t.Parallel()
 	r := newBudget(t)
@@ -339,7 +336,7 @@ func TestClose_LeavesNoAccounts(t *testing.T) {
 	}
 }
 
-// Case X1. Large messages are parsed in time slices, and one principal gets only a part of all time slices. Small
+// Case X1. Large messages are parsed in time slices, and one principal gets only a part of the time slices. Small
 // messages need no time slice.
 func TestTimeslice_LargeMessagesTakeTurns(t *testing.T) {
 	t.Parallel()
@@ -376,8 +373,8 @@ func TestTimeslice_LargeMessagesTakeTurns(t *testing.T) {
 	})
 }
 
-// Case X3. A request that waits for admission uses nothing of its server's quota, so other answers of that server can
-// use the whole quota.
+// Case X3. A request that waits for admission does not count against its server's quota, so that other answers from
+// that server can use the whole quota.
 func TestAdmission_QueuedCallerHoldsNoServerMemory(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -401,7 +398,7 @@ func TestAdmission_QueuedCallerHoldsNoServerMemory(t *testing.T) {
 	})
 }
 
-// BenchmarkSmall measures small Memories, which are the most frequent. They must be very cheap.
+// BenchmarkSmall measures small Memories, which are the most frequent ones.
 func BenchmarkSmall(b *testing.B) {
 	r := newBudgetWith(b, limits.AnswerQuotas())
 	b.ReportAllocs()
@@ -415,8 +412,8 @@ func BenchmarkSmall(b *testing.B) {
 	}
 }
 
-// Case X3. A goroutine that receives a server's answer may grow the Memory of a call at the moment when the call ends.
-// Those bytes would never be released, so a closed Memory must not grow.
+// Case X3. A goroutine that receives a server's answer may grow the Memory of a call while the call ends. A closed
+// Memory must not grow, because its bytes would never be released.
 func TestClose_ClosedMemoryTakesNothing(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -14,23 +14,23 @@ import (
 )
 
 const (
-	// maxRequests is the maximum number of requests in flight for one principal and the agents created by it. All
+	// maxRequests is the maximum number of requests in flight for one principal and the agents that it has created. All
 	// principals of one person together may have four times as many. Each request occupies a connection to the gateway and
 	// a connection to a server.
 	maxRequests = 512
-	// maxPerServer is the maximum number of a principal's requests in flight to one server, so that a server that hangs
+	// maxPerServer is the maximum number of a principal's requests in flight to one server. A server that hangs therefore
 	// does not use up the whole quota of the principal.
 	maxPerServer = maxRequests / 2
 	// maxBytes is the maximum total size of the bodies of a principal's requests in flight, in bytes. Bytes count when
-	// they arrive; a length that a client only announces does not count. The maximum for all principals of one person is
-	// [PersonBytes], and for all principals together [TotalBytes]. In [TotalBytes], bodies of up to 64 KiB
-	// ([UncountedBytes]) do not count, and larger bodies count in full.
+	// they arrive; an announced length does not count. The maximum for all principals of one person is [PersonBytes], and
+	// for all principals [TotalBytes]. Bodies of up to 64 KiB ([UncountedBytes]) do not count against [TotalBytes], and
+	// larger bodies count in full.
 	maxBytes = PrincipalBytes
 	// memoryTimeout is the maximum time for which a request waits while an answer to its principal waits for memory.
 	memoryTimeout = time.Second
 )
 
-// ErrRequests means that a principal of the caller's chain, or a person behind it, has used up its quota. Compare with
+// ErrRequests means that a principal in the caller's chain, or a person behind it, has used up its quota. Compare with
 // errors.Is; a [*quota.FullError] names the quota.
 var ErrRequests = quota.ErrFull
 
@@ -61,8 +61,8 @@ func NewRequests(bodies, answers *Budget) (*Requests, error) {
 	}, nil
 }
 
-// Begin counts a request of a principal to a server. The caller must call [Slot.End] when the request has ended. The
-// error is [ErrRequests].
+// Begin counts a request from a principal to a server. The caller must call [Slot.End] when the request has ended.
+// Begin returns [ErrRequests] if a quota is used up.
 func (f *Requests) Begin(caller *identityv1.Principal, server string) (*Slot, error) {
 	slot := &Slot{requests: f, Owner: Owner{Accounts: principal.AccountsOf(caller), Server: server}}
 	slot.body, slot.Answer = *f.bodies.Open(&slot.Owner), *f.answers.Open(&slot.Owner)
@@ -74,21 +74,21 @@ func (f *Requests) Begin(caller *identityv1.Principal, server string) (*Slot, er
 	return slot, nil
 }
 
-// A Slot contains what one request uses of the quotas. [Requests.Begin] creates it. It is safe for concurrent use,
-// except that End must be called once, after all other methods have returned.
+// A Slot holds the resources of one request that count against the quotas. [Requests.Begin] creates it. It is safe for
+// concurrent use, except that End must be called once, after all other methods have returned.
 type Slot struct {
 	requests *Requests
 	// Owner is the owner of the request's memory.
 	Owner Owner
 	// bytes is the number of bytes of the body that have arrived.
 	bytes int
-	// admitted means that the request counts at its server.
+	// admitted reports whether the request counts in the quota of its server.
 	admitted bool
 	// Answer is the memory of the answer, and body is the memory of the request.
 	Answer, body Memory
 }
 
-// Reader returns a reader of r that counts each byte when it is read. If a quota is used up, its error is
+// Reader returns a reader of r that counts each byte when it is read. If a quota is used up, Read returns
 // [ErrRequests].
 func (p *Slot) Reader(r io.Reader) io.Reader { return &countedBody{p, r} }
 
@@ -121,9 +121,9 @@ func (p *Slot) Reserve(n int) bool {
 	return true
 }
 
-// Admit counts the request at its server. It then waits up to a second until no answer for the principal, or for
-// principals of the same person, waits for memory. Admit must not be called for cancellations and for answers to a
-// server's requests, because they must never wait. Errors are [ErrServer] and the errors of [Budget.Admit].
+// Admit counts the request in the quota of its server. It then waits up to a second until no answer for the principal,
+// or for principals of the same person, waits for memory. Admit must not be called for cancellations and for answers to
+// a server's requests, because they must never wait. It returns [ErrServer] and the errors of [Budget.Admit].
 func (p *Slot) Admit(ctx context.Context) error {
 	if err := p.admit(); err != nil {
 		return fmt.Errorf("%w: %w", ErrServer, err)
@@ -142,7 +142,7 @@ func (p *Slot) admit() error {
 	return err
 }
 
-// End releases the quota and the memory of the request.
+// End releases the quotas and the memory of the request.
 func (p *Slot) End() {
 	p.body.Close()
 	p.Answer.Close()

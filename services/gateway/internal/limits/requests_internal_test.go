@@ -9,8 +9,8 @@ import (
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 )
 
-// Case N2. All agents of one person, including the agents created by them, together may have as many requests in flight
-// as four principals.
+// Case N2. All agents of one person, including the agents that they have created, together have the quota of four
+// principals for requests in flight.
 func TestBegin_PersonsAgentsShareAQuota(t *testing.T) {
 	t.Parallel()
 	bodies, err := NewBudget(BodyQuotas())
@@ -57,8 +57,8 @@ func TestBegin_PersonsAgentsShareAQuota(t *testing.T) {
 	}
 }
 
-// Case N2. At most half of a principal's requests in flight may be at one server, so that a server that hangs does not
-// block requests to other servers. Messages that need no admission still pass.
+// Case N2. At most half of a principal's requests in flight may be to one server, so that a server that hangs does not
+// block requests to other servers. Messages that need no admission are still accepted.
 func TestAdmit_RequestsAtOneServerAreLimited(t *testing.T) {
 	t.Parallel()
 	bodies, err := NewBudget(BodyQuotas())
@@ -105,8 +105,8 @@ func TestAdmit_RequestsAtOneServerAreLimited(t *testing.T) {
 	}
 }
 
-// Requests of an agent count against the principal that created it. A principal with agents has the same quota as a
-// principal without agents, both per server and in total.
+// Requests of an agent count against the quota of the principal that created it. A principal with agents has the same
+// quota as a principal without agents, both per server and in total.
 func TestBegin_AgentsShareTheQuotaOfTheirMaker(t *testing.T) {
 	t.Parallel()
 	bodies, err := NewBudget(BodyQuotas())

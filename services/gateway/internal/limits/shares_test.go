@@ -58,8 +58,8 @@ func TestGrow_PersonsHaveAQuota(t *testing.T) {
 	})
 }
 
-// Case X3. A server has a quota for incomplete answers. Complete answers count only against the quota of the callers
-// that read them.
+// Case X3. A server has a quota for incomplete answers. Complete answers count only against the quotas of their
+// callers.
 func TestGrow_ServersHaveAQuota(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -80,7 +80,8 @@ func TestGrow_ServersHaveAQuota(t *testing.T) {
 	})
 }
 
-// Answers to an agent count against the principal that created it, even through several generations of agents.
+// Answers to an agent count against the quota of the principal that created it, even through several generations of
+// agents.
 func TestAdd_AgentsShareTheQuotaOfTheirMaker(t *testing.T) {
 	t.Parallel()
 	r := newBudgetWith(t, limits.Quotas{Principal: 4 * mib, Person: 8 * mib, Server: 16 * mib, All: 16 * mib})

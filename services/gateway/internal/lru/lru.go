@@ -10,7 +10,6 @@ import (
 // Cache is a least recently used cache: a new value replaces the least recently used values. It is safe for concurrent
 // use.
 type Cache[K comparable, V any] struct {
-	// maxWeight is the maximum total weight of the values.
 	maxWeight int
 	weigh     func(V) int
 
@@ -19,23 +18,23 @@ type Cache[K comparable, V any] struct {
 	weight int
 }
 
-// New returns a cache for up to `number` values, whose total weight may not exceed `most`. The function `weigh`
-// computes the weight of a value. `number` must be positive.
+// New returns a cache for up to number values, whose total weight may not exceed most. weigh returns the weight of a
+// value. number must be positive.
 func New[K comparable, V any](number, most int, weigh func(V) int) *Cache[K, V] {
 	r := &Cache[K, V]{maxWeight: most, weigh: weigh}
 	r.values, _ = simplelru.NewLRU(number, func(_ K, v V) { r.weight -= weigh(v) }) // fails only if number is not positive
 	return r
 }
 
-// Get returns the value for a key, and reports whether there is one.
+// Get returns the value for a key, and reports whether the cache contains the key.
 func (r *Cache[K, V]) Get(key K) (V, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.values.Get(key)
 }
 
-// Put sets the value for a key. If the weight of the value exceeds the limit, the value is not cached and the key's
-// previous value is removed.
+// Put sets the value for a key. If the weight of the value exceeds the limit, the value is not cached, and the previous
+// value of the key is removed.
 func (r *Cache[K, V]) Put(key K, value V) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

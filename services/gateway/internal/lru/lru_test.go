@@ -10,8 +10,7 @@ import (
 
 func length(s string) int { return len(s) }
 
-// TestPut_EvictsTheLeastRecentlyUsedValues checks that recently read values are evicted later than unread values, and
-// that both limits cause evictions.
+// Values that were read recently are evicted after unread values. The number and the total weight both cause evictions.
 func TestPut_EvictsTheLeastRecentlyUsedValues(t *testing.T) {
 	t.Parallel()
 	c := lru.New[string](2, 10, length)
@@ -31,7 +30,7 @@ func TestPut_EvictsTheLeastRecentlyUsedValues(t *testing.T) {
 	}
 }
 
-// TestPut_TooHeavyValueRemovesThePrevious checks that a key does not keep its old value if the new value is too heavy.
+// A value that is too heavy is not cached. Checks that the key does not keep its previous value.
 func TestPut_TooHeavyValueRemovesThePrevious(t *testing.T) {
 	t.Parallel()
 	c := lru.New[string](2, 3, length)
@@ -45,8 +44,7 @@ func TestPut_TooHeavyValueRemovesThePrevious(t *testing.T) {
 	}
 }
 
-// TestPut_LimitsHoldAfterAnySequence checks the number of values, their total weight and the last value of each key
-// after random operations.
+// After random operations, the test checks the number of values, their total weight and the last value of each key.
 func TestPut_LimitsHoldAfterAnySequence(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

@@ -8,9 +8,9 @@ import (
 // Delimiters of an encoded value (MCP 2026-07-28, Transports, Value Encoding).
 const encodedBegin, encodedEnd = "=?base64?", "?="
 
-// EncodeHeader returns a text in the form for a header `Mcp-Name` or `Mcp-Param-…` (MCP 2026-07-28, Transports, Value
-// Encoding). Visible ASCII, possibly with spaces between other characters, is unchanged. Any other text, including the
-// empty text and text that looks encoded, is encoded in base64.
+// EncodeHeader encodes a value for a header `Mcp-Name` or `Mcp-Param-…` (MCP 2026-07-28, Transports, Value Encoding).
+// Visible ASCII, with spaces only between other characters, is unchanged. Any other string, including the empty string
+// and a string that looks encoded, is encoded in base64.
 func EncodeHeader(text string) string {
 	plain := !strings.ContainsFunc(text, func(r rune) bool { return r < ' ' || r > '~' })
 	if plain && text != "" && strings.TrimSpace(text) == text && !isEncoded(text) {
@@ -19,8 +19,8 @@ func EncodeHeader(text string) string {
 	return encodedBegin + base64.StdEncoding.EncodeToString([]byte(text)) + encodedEnd
 }
 
-// DecodeHeader reverses [EncodeHeader]. A value that is not encoded is returned unchanged. DecodeHeader returns false
-// if the base64 is invalid.
+// DecodeHeader reverses [EncodeHeader]. A value that is not encoded is returned unchanged. If the base64 is invalid,
+// DecodeHeader returns false.
 func DecodeHeader(value string) (string, bool) {
 	if !isEncoded(value) {
 		return value, true
@@ -33,7 +33,7 @@ func isEncoded(value string) bool {
 	return len(value) >= len(encodedBegin)+len(encodedEnd) && strings.HasPrefix(value, encodedBegin) && strings.HasSuffix(value, encodedEnd)
 }
 
-// NameHeader returns the value of the header `Mcp-Name` of a request: the name, the URI or the task id in its params.
+// NameHeader returns the value of the header `Mcp-Name` for a request: the name, the URI or the task id in its params.
 // It returns false for a method without that header.
 func NameHeader(method, name, uri, task string) (string, bool) {
 	switch method {

@@ -33,7 +33,7 @@ func TestEncodeHeader_IsReversedByDecodeHeader(t *testing.T) {
 	}
 }
 
-// FuzzHeader checks that an encoded value is one line of visible ASCII, and that it decodes to the same text.
+// FuzzHeader checks that an encoded value is one line of visible ASCII, and that it decodes to the original string.
 func FuzzHeader(f *testing.F) {
 	f.Add("x")
 	f.Add("=?base64?eA==?=")

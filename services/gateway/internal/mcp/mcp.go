@@ -1,5 +1,5 @@
-// Package mcp contains the names and numbers of the Model Context Protocol that the gateway uses, each with its source
-// in the specification.
+// Package mcp contains the names and codes of the Model Context Protocol that the gateway uses, with their sources in
+// the specification.
 package mcp
 
 import (
@@ -24,7 +24,7 @@ const (
 	MethodInitialized      = "notifications/initialized"
 	MethodCancelled        = "notifications/cancelled"
 	MethodProgress         = "notifications/progress"
-	MethodMessage          = "notifications/message" // a log message of the server
+	MethodMessage          = "notifications/message" // a log message from the server
 	MethodToolsChanged     = "notifications/tools/list_changed"
 	MethodPromptsChanged   = "notifications/prompts/list_changed"
 	MethodResourcesChanged = "notifications/resources/list_changed"
@@ -34,15 +34,14 @@ const (
 	MethodSample           = "sampling/createMessage"
 	MethodRoots            = "roots/list"
 	MethodListen           = "subscriptions/listen"                     // of 2026-07-28; opens a stream of notifications
-	MethodAcknowledged     = "notifications/subscriptions/acknowledged" // the first notification on that stream
+	MethodAcknowledged     = "notifications/subscriptions/acknowledged" // the first one on a stream of MethodListen
 )
 
-// A Feature is a capability that a server may offer (MCP 2025-11-25, Lifecycle, Capability Negotiation). A Feature has
-// options, and a method that clients call first to use the feature.
+// A Feature is a capability that a server may offer (MCP 2025-11-25, Lifecycle, Capability Negotiation). Method is the
+// method with which clients begin to use the feature.
 type Feature struct {
 	Capability, Method string
-	// Options are the options of the feature. An option with a method is offered only if policy also allows that
-	// method.
+	// Options are the options of the feature. An option with a method is offered only if policy also allows that method.
 	Options []FeatureOption
 }
 
@@ -60,7 +59,7 @@ func Features() []Feature {
 	}
 }
 
-// MethodSubscribe subscribes to changes of a resource, and MethodUnsubscribe ends the subscription (MCP 2025-11-25,
+// MethodSubscribe subscribes to updates of a resource, and MethodUnsubscribe ends the subscription (MCP 2025-11-25,
 // Resources, Subscriptions). MethodSetLevel sets the lowest level of log messages that the client receives (MCP
 // 2025-11-25, Logging).
 const (
@@ -69,7 +68,7 @@ const (
 	MethodSetLevel    = "logging/setLevel"
 )
 
-// ExtensionTasks is the extension in which a call is answered with a task that the client polls (MCP Tasks extension,
+// ExtensionTasks is the extension that answers a call with a task, which the client polls (MCP Tasks extension,
 // 2026-07-28). The other constants are its methods.
 const (
 	ExtensionTasks    = "io.modelcontextprotocol/tasks"
@@ -78,14 +77,14 @@ const (
 	MethodTasksCancel = "tasks/cancel"
 )
 
-// LogLevels returns the levels of log messages, the lowest first (MCP 2025-11-25, Logging).
+// LogLevels returns the levels of log messages in ascending order (MCP 2025-11-25, Logging).
 func LogLevels() []string {
 	return []string{"debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"}
 }
 
-// MethodForNotification returns the method that a client must be allowed to use for a server's notification to be
-// useful to the client. The client calls this method, or receives it as a request of the server. MethodForNotification
-// returns "" for unknown notifications.
+// MethodForNotification returns the method to which a server's notification relates. The notification is useful only to
+// a client that may call this method, or may receive it as a request from the server. MethodForNotification returns ""
+// for unknown notifications.
 func MethodForNotification(notification string) string {
 	switch notification {
 	case MethodToolsChanged:
@@ -103,24 +102,24 @@ func MethodForNotification(notification string) string {
 	}
 }
 
-// IsVendorNotification reports whether a method is a notification that MCP does not define.
+// IsVendorNotification reports whether a method has the name of a notification but is not defined by MCP.
 func IsVendorNotification(method string) bool {
 	return mcpmethod.IsNotification(method) && !slices.Contains(mcpmethod.All(), method)
 }
 
-// IsServerNotification reports whether a notification concerns the server itself and not a single session.
+// IsServerNotification reports whether a notification applies to the whole server, and not to a single session.
 func IsServerNotification(notification string) bool {
 	return strings.HasSuffix(notification, "/list_changed") && MethodForNotification(notification) != ""
 }
 
-// An Ability is a capability that a client may offer to a server. An Ability has options, and a method with which the
-// server uses the ability.
+// An Ability is a capability that a client may declare to a server. Method is the method with which the server uses it.
 type Ability struct {
 	Capability, Method string
 	Options            []Option
 }
 
-// Option is an option of an [Ability]: its name, and its JSON value if the client has it.
+// Option is an option of an [Ability]. A client that has the option declares it as a member with this name and JSON
+// value.
 type Option struct{ Name, Value string }
 
 // CapabilitiesJSON returns the raw capabilities object of a client with these abilities and extensions.
@@ -136,7 +135,7 @@ func CapabilitiesJSON(abilities []Ability, extensions ...string) string {
 	return "{" + strings.Join(append(has, ExtensionMembers(extensions)...), ",") + "}"
 }
 
-// ExtensionMembers returns the raw members of a capabilities object that declare extensions: one member, or none if
+// ExtensionMembers returns the raw members of a capabilities object that declare extensions. It returns no members if
 // there are no extensions.
 func ExtensionMembers(extensions []string) []string {
 	if len(extensions) == 0 {
@@ -155,8 +154,8 @@ func Abilities() []Ability {
 	}
 }
 
-// OfferedMethods returns the methods for which policy is queried: the methods of [Features], [Abilities] and
-// extensions, and the notifications of the protocol.
+// OfferedMethods returns the methods about which the gateway asks policy in advance: the methods of [Features],
+// [Abilities] and extensions, and the notifications of the protocol.
 func OfferedMethods() []string {
 	out := mcpmethod.Notifications()
 	for _, f := range Features() {
@@ -192,7 +191,7 @@ func IsMultiRound(method string) bool {
 	return method == MethodToolsCall || method == "prompts/get" || method == "resources/read"
 }
 
-// IsCacheable reports whether the results of a method say how long they may be cached (MCP 2026-07-28, Caching).
+// IsCacheable reports whether the results of a method contain a cache lifetime (MCP 2026-07-28, Caching).
 func IsCacheable(method string) bool {
 	switch method {
 	case MethodDiscover, MethodToolsList, "prompts/list", "resources/list", "resources/templates/list", "resources/read":
@@ -202,7 +201,7 @@ func IsCacheable(method string) bool {
 	}
 }
 
-// IsRemoved reports whether a method of the revisions with sessions does not exist in 2026-07-28.
+// IsRemoved reports whether a method of the revisions with sessions was removed in 2026-07-28.
 func IsRemoved(method string) bool {
 	switch method {
 	case MethodInitialize, MethodPing, MethodSetLevel, MethodSubscribe, MethodUnsubscribe, "tasks/list", "tasks/result":
@@ -223,24 +222,23 @@ const (
 	CodeHeaderMismatch     = -32020
 	CodeCapabilityMissing  = -32021
 	CodeVersionUnsupported = -32022
-	// CodeElicitation means that the user must open a URL before the request can be carried out (MCP 2025-11-25,
-	// Elicitation, URL Mode).
+	// CodeElicitation means that the user must open a URL before the request can be executed (MCP 2025-11-25, Elicitation,
+	// URL Mode).
 	CodeElicitation = -32042
 	// CodeRefused means that a request other than tools/call was refused.
 	CodeRefused = -31403
 )
 
-// ToolApprovalWait is a tool that the gateway provides on every server.
+// ToolApprovalWait is the name of a tool that the gateway adds to every server.
 const ToolApprovalWait = "sluice_approval_wait"
 
 // Keys of `_meta` that the gateway defines.
 const (
 	// MetaDecision is the key for the part of the decision on a call that the caller may see.
 	MetaDecision = "dev.sluice/decision"
-	// MetaUnavailable is the key for the servers that are missing from an aggregate list of many servers, with the
-	// reasons.
+	// MetaUnavailable is the key for the servers that are missing from a combined list, with the reasons.
 	MetaUnavailable = "dev.sluice/unavailable"
-	// MetaLeftOut is the key for the elements that are missing from an aggregate list of many servers, with the reasons.
+	// MetaLeftOut is the key for the elements that are missing from a combined list, with the reasons.
 	MetaLeftOut = "dev.sluice/leftOut"
 )
 
@@ -249,17 +247,17 @@ const (
 	MetaVersion      = "io.modelcontextprotocol/protocolVersion"
 	MetaCapabilities = "io.modelcontextprotocol/clientCapabilities"
 	MetaClientInfo   = "io.modelcontextprotocol/clientInfo"
-	// MetaLogLevel is the key for the lowest level of log messages that the client wants to receive before the answer. It
-	// may be absent.
+	// MetaLogLevel is the key for the lowest level of log messages that the client requests before the answer. It may be
+	// absent.
 	MetaLogLevel = "io.modelcontextprotocol/logLevel"
-	// MetaServerInfo is the key for the description of the answering server. MetaSubscription is the key for the id of the
-	// subscription to which a notification belongs.
+	// MetaServerInfo is the key for the description of the server that answers. MetaSubscription is the key for the id of
+	// the subscription to which a notification belongs.
 	MetaServerInfo   = "io.modelcontextprotocol/serverInfo"
 	MetaSubscription = "io.modelcontextprotocol/subscriptionId"
 )
 
-// Values of resultType: a final result, a result with requests to the client after which the client repeats its
-// request, and a task whose result comes later.
+// Values of resultType: a final result, a result with requests to the client, and a task whose result follows later.
+// After a result with requests, the client repeats its own request.
 const (
 	ResultComplete      = "complete"
 	ResultInputRequired = "input_required"
@@ -274,8 +272,8 @@ func Supported() []string {
 // IsSupported reports whether a revision is one of [Supported].
 func IsSupported(version string) bool { return slices.Contains(Supported(), version) }
 
-// IsRevision reports whether a text has the form of a revision, which is a date. A client that asks for an unsupported
-// revision of this form may be newer than the gateway.
+// IsRevision reports whether a string has the form of a revision, which is a date. A client that requests an
+// unsupported revision of this form may be newer than the gateway.
 func IsRevision(version string) bool {
 	_, err := time.Parse(time.DateOnly, version)
 	return err == nil
@@ -286,7 +284,7 @@ func HasFormElicitation(version string) bool {
 	return version == "2025-11-25" || version == "2025-06-18"
 }
 
-// NeedsNoRule reports whether a method needs no rule. The response to tools/list is filtered instead.
+// NeedsNoRule reports whether a method is allowed without a rule. For tools/list, the response is filtered instead.
 func NeedsNoRule(method string) bool {
 	switch method {
 	case MethodInitialize, MethodDiscover, MethodPing, MethodToolsList, MethodInitialized, MethodCancelled, MethodProgress:

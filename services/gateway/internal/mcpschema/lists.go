@@ -7,7 +7,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// schema checks a JSON Schema that describes an object, as the schemas of a tool's arguments and results must.
+// schema checks a JSON Schema that describes an object. The schemas of a tool's arguments and results have this form.
 var schema = members{
 	required: map[string]check{"type": oneOf("object")},
 	optional: map[string]check{"properties": each(anyObject), "required": list(text)},
@@ -60,7 +60,6 @@ var lists = map[string]check{
 	}.check,
 }
 
-// priority checks that a value is a number from 0 to 1.
 func priority(value jsontext.Value) (jsontext.Value, *fault) {
 	if n, err := strconv.ParseFloat(string(value), 64); value.Kind() != '0' || err != nil || n < 0 || n > 1 {
 		return nil, &fault{what: "is not a number from 0 to 1"}
@@ -68,7 +67,7 @@ func priority(value jsontext.Value) (jsontext.Value, *fault) {
 	return value, nil
 }
 
-// date checks that a value is a time in ISO 8601.
+// date checks that a value is a date and time in ISO 8601.
 func date(value jsontext.Value) (jsontext.Value, *fault) {
 	decoded, err := jsontext.AppendUnquote(nil, value)
 	if err != nil {

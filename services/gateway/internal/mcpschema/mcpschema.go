@@ -1,6 +1,6 @@
 // Package mcpschema checks the elements of lists against the schema of MCP (MCP 2025-11-25, Schema Reference: Tool,
-// Prompt, Resource, ResourceTemplate). Clients that check elements refuse a whole list because of one invalid element.
-// In an aggregate list of many servers, an error of one server would therefore hide the tools of all servers.
+// Prompt, Resource, ResourceTemplate). Clients that validate elements refuse a whole list because of one invalid
+// element. In a combined list, one server's fault would therefore hide the tools of all servers.
 package mcpschema
 
 import (
@@ -12,9 +12,9 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// Conform checks an element of a list. It returns the element without optional members that are null, and otherwise
-// unchanged. If the element is not valid, why says what is wrong, such as "inputSchema.type is missing". The text why
-// quotes nothing from the server.
+// Conform checks an element of a list. It removes optional members that are null, and returns the element otherwise
+// unchanged. If the element is not valid, why is the reason, such as "inputSchema.type is missing". It quotes nothing
+// from the server.
 //
 // list is `tools`, `prompts`, `resources` or `resourceTemplates`; elements of other lists are never valid. The element
 // must be valid JSON with unique keys.
@@ -25,7 +25,7 @@ func Conform(list string, element []byte) (out []byte, why string) {
 	}
 	out, fault := check(element)
 	if fault == nil && !bytes.Contains(element, []byte("null")) {
-		return element, "" // nothing was removed, so the element is returned with its whitespace
+		return element, "" // if no member is null, return the element with its original whitespace
 	}
 	if fault == nil {
 		return out, ""
@@ -37,7 +37,7 @@ func Conform(list string, element []byte) (out []byte, why string) {
 	return nil, strings.Join(fault.path, ".") + " " + fault.what
 }
 
-// A fault describes what is wrong with a value. path lists the keys that lead to the value, innermost first.
+// A fault describes an error in a value. path lists the keys that lead to the value, innermost first.
 type fault struct {
 	path []string
 	what string
@@ -46,7 +46,6 @@ type fault struct {
 // A check returns a valid value, possibly changed, or a fault.
 type check func(value jsontext.Value) (jsontext.Value, *fault)
 
-// kind returns the check for a value of one JSON kind.
 func kind(is jsontext.Kind, what string) check {
 	return func(value jsontext.Value) (jsontext.Value, *fault) {
 		if value.Kind() != is {
@@ -69,7 +68,6 @@ func boolean(value jsontext.Value) (jsontext.Value, *fault) {
 	return value, nil
 }
 
-// oneOf returns the check for a string that is one of the known strings.
 func oneOf(known ...string) check {
 	return func(value jsontext.Value) (jsontext.Value, *fault) {
 		decoded, err := jsontext.AppendUnquote(nil, value)
@@ -80,7 +78,6 @@ func oneOf(known ...string) check {
 	}
 }
 
-// list returns the check for an array whose elements all pass a check.
 func list(of check) check {
 	return func(value jsontext.Value) (jsontext.Value, *fault) {
 		if value.Kind() != '[' {
@@ -88,7 +85,7 @@ func list(of check) check {
 		}
 		var out bytes.Buffer
 		dec := jsontext.NewDecoder(bytes.NewReader(value))
-		_, _ = dec.ReadToken() // it is JSON
+		_, _ = dec.ReadToken() // the value is valid JSON
 		for dec.PeekKind() != ']' {
 			raw, err := dec.ReadValue()
 			if err != nil {
@@ -106,8 +103,8 @@ func list(of check) check {
 	}
 }
 
-// members is the check for an object. Required members must be present. Optional members are removed if they are null.
-// Other members may be anything.
+// members is the check for an object. Required members must be present. Optional members that are null are removed.
+// Other members are not checked.
 type members struct{ required, optional map[string]check }
 
 func (m members) check(value jsontext.Value) (jsontext.Value, *fault) {
@@ -135,7 +132,7 @@ func (m members) check(value jsontext.Value) (jsontext.Value, *fault) {
 	return out, wrong
 }
 
-// variant returns a fault if a parser that ignores case would take key for a required member. Otherwise it returns nil.
+// variant returns a fault if a parser that ignores case would mistake key for a required member, and nil otherwise.
 func (m members) variant(key string) *fault {
 	for name := range m.required {
 		if strings.EqualFold(key, name) {
@@ -145,7 +142,6 @@ func (m members) variant(key string) *fault {
 	return nil
 }
 
-// each returns the check for an object whose members all pass a check.
 func each(of check) check {
 	return func(value jsontext.Value) (jsontext.Value, *fault) {
 		return eachMember(value, func(_ string, raw jsontext.Value) (jsontext.Value, *fault) {
@@ -158,15 +154,16 @@ func each(of check) check {
 	}
 }
 
-// eachMember calls `do` for each member of an object, and returns an object with the returned values. Members for which
-// `do` returns nil are left out.
+// eachMember calls do for each member of an object, and returns an object with the returned values. It omits members
+// for which do returns nil.
 func eachMember(value jsontext.Value, do func(key string, raw jsontext.Value) (jsontext.Value, *fault)) (jsontext.Value, *fault) {
 	if value.Kind() != '{' {
 		return nil, &fault{what: "is not an object"}
 	}
 	var out bytes.Buffer
-	dec := jsontext.NewDecoder(bytes.NewReader(value), jsontext.AllowDuplicateNames(true)) // package jsonrpc refuses duplicate names
-	_, _ = dec.ReadToken()                                                                 // it is JSON
+	// Package jsonrpc refuses duplicate names.
+	dec := jsontext.NewDecoder(bytes.NewReader(value), jsontext.AllowDuplicateNames(true))
+	_, _ = dec.ReadToken() // the value is valid JSON
 	for dec.PeekKind() != '}' {
 		name, err := dec.ReadValue()
 		if err != nil {
@@ -195,7 +192,6 @@ func eachMember(value jsontext.Value, do func(key string, raw jsontext.Value) (j
 	return closeBracket(&out, '{', '}'), nil
 }
 
-// openOrComma writes the opening bracket if out is empty, and otherwise a comma.
 func openOrComma(out *bytes.Buffer, begin byte) {
 	if out.Len() == 0 {
 		out.WriteByte(begin)
@@ -204,7 +200,6 @@ func openOrComma(out *bytes.Buffer, begin byte) {
 	out.WriteByte(',')
 }
 
-// closeBracket writes the closing bracket and returns the array or object.
 func closeBracket(out *bytes.Buffer, begin, end byte) jsontext.Value {
 	if out.Len() == 0 {
 		out.WriteByte(begin)

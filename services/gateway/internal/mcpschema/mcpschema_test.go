@@ -62,7 +62,7 @@ func TestConform(t *testing.T) {
 	}
 }
 
-// FuzzConform checks that the returned element is valid JSON, and that Conform accepts it again.
+// FuzzConform checks that a returned element is valid JSON, and that Conform accepts it again.
 func FuzzConform(f *testing.F) {
 	f.Add(`{"name":"a","title":null,"inputSchema":{"type":"object","properties":{"x":{}}}}`)
 	f.Fuzz(func(t *testing.T, element string) {

@@ -14,7 +14,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// Records that count passed messages contain no names that a client can choose.
+// Records that count messages which need no rule contain no names that a client has chosen.
 func TestAllServers_NotificationRecordsNameNoServer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -34,8 +34,8 @@ func TestAllServers_NotificationRecordsNameNoServer(t *testing.T) {
 	})
 }
 
-// Case U1. A server's request can't be mistaken for another server's: each line of its text names the server, and a
-// request without a text is refused.
+// Case U1. A request from one server cannot be mistaken for a request from another server: each line of its message
+// names the server, and a request without a message is refused.
 func TestAllServers_RequestsNameTheirServer(t *testing.T) {
 	t.Parallel()
 	url := func(message string) string {
@@ -89,7 +89,7 @@ func TestAllServers_RequestsNameTheirServer(t *testing.T) {
 	})
 }
 
-// A server that speaks both families of revisions is listed in the revision in which it is called.
+// A server speaks both families of revisions. Checks that the gateway lists it in the revision in which it is called.
 func TestAllServers_ListsAServerInTheRevisionOfItsCalls(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -112,7 +112,7 @@ func TestAllServers_ListsAServerInTheRevisionOfItsCalls(t *testing.T) {
 				return answer(r, `{"tools":[{"name":"safe",`+head+`}}}}]}`), nil
 			}
 		}
-		// After this call the server's revisions are known.
+		// This call determines the server's revisions.
 		w.doAllServers("tools/call", "files__safe", `"name":"files__safe","arguments":{}`)
 		if got := w.doAllServers("tools/list", "", ""); !strings.Contains(got.body, `"x-mcp-header":"Region"`) || !strings.Contains(got.body, "files__newer") {
 			t.Errorf("it lists %s", got.body)
@@ -120,9 +120,9 @@ func TestAllServers_ListsAServerInTheRevisionOfItsCalls(t *testing.T) {
 	})
 }
 
-// Case A3. When a subscription is reopened at a server, policy decides on it a second time, and the client is notified
-// that its resources may have changed. The subscription is not reopened if the server has no subscriptions, and only
-// seldom if the server always ends subscriptions.
+// Case A3. A subscription at a server ends. When the gateway reopens it, policy evaluates it again, and the client is
+// notified that its resources may have changed. If the server has no subscriptions, the gateway does not reopen it. If
+// the server ends every subscription, the gateway reopens it only at long intervals.
 func TestAllServers_SubscriptionIsOpenedAgainWhenItEnds(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -198,7 +198,8 @@ func TestAllServers_SubscriptionGrantsWhatServersOffer(t *testing.T) {
 	})
 }
 
-// A server with sessions gets a new member session when policy allows it to use more of the client's capabilities.
+// Policy allows a server with sessions to use another of the client's capabilities. Checks that the gateway opens a new
+// member session with that server.
 func TestAllServers_MemberGetsTheCapabilitiesThatPolicyAllows(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -16,7 +16,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// Servers that hang or are unavailable are named in the list, and don't affect the elements of other servers.
+// The list names servers that hang or are unavailable, and contains the elements of all other servers.
 func TestAllServers_ListNamesUnavailableServers(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -61,7 +61,7 @@ func TestAllServers_ListNamesUnavailableServers(t *testing.T) {
 	}
 }
 
-// A list whose method needs a rule is requested from each server page by page, on behalf of the caller.
+// For a list whose method needs a rule, the gateway requests the pages from each server on behalf of the caller.
 func TestAllServers_ListsAreJoined(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -106,7 +106,7 @@ func TestAllServers_ListsAreJoined(t *testing.T) {
 	})
 }
 
-// The joined list is valid even if a server contributes no elements. Elements that clients could refuse are left out.
+// The joined list is valid even if a server contributes no elements. Elements that clients could refuse are omitted.
 func TestAllServers_ListIsOnePage(t *testing.T) {
 	t.Parallel()
 	broken := `{"tools":[{"name":"safe","inputSchema":{"type":"object"}},{"name":"x"},{"name":"y","inputSchema":true},{"inputSchema":{}}]}`
@@ -153,8 +153,8 @@ func switchAvailability(w *testGateway) *atomic.Bool {
 	return there
 }
 
-// The features of an unavailable server are declared from the start. After the server was listed once, its last list is
-// used while it is unavailable, and the client is notified only of changes.
+// A server is unavailable at first. Checks that its features are declared from the start. After the server was listed
+// once, its last list is used while it is unavailable, and the client is notified only of changes.
 func TestAllServers_ListHasAServerThatIsAvailableAgain(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -176,7 +176,7 @@ func TestAllServers_ListHasAServerThatIsAvailableAgain(t *testing.T) {
 		}
 		there.Store(true)
 		time.Sleep(time.Minute)
-		list() // the server is listed now; no change between this list and the stream is lost
+		list() // this lists the server; changes between this list and the stream are not lost
 		lines, hangUp := w.openStream(h)
 		defer hangUp()
 		synctest.Wait()
@@ -195,8 +195,8 @@ func TestAllServers_ListHasAServerThatIsAvailableAgain(t *testing.T) {
 	})
 }
 
-// A combined list is complete within a time limit. A server that slowly sends page after page is named as unavailable,
-// and invalid elements are left out.
+// One server slowly sends page after page. Checks that the combined list is complete within a time limit and names this
+// server as unavailable. Invalid elements are omitted.
 func TestAllServers_ListEndsWhenAServerRepeatsACursor(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -231,7 +231,7 @@ func TestAllServers_ListEndsWhenAServerRepeatsACursor(t *testing.T) {
 	})
 }
 
-// An unused program is not started only to list it.
+// Checks that the gateway does not start a program that no caller uses just to list its elements.
 func TestAllServers_ListStartsNoProgram(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -261,8 +261,8 @@ func TestAllServers_ListStartsNoProgram(t *testing.T) {
 	})
 }
 
-// Case U1. A server that sends too many names affects only its own answer. From a server that lists pages without end,
-// only 20 pages are read.
+// Case U1. If a server sends too many names, only its own answer is refused. If a server lists pages without end, the
+// gateway reads only 20 pages.
 func TestAllServers_LongNamesAreBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -320,7 +320,7 @@ func TestAllServers_GatheringEndsWhenTheClientDisconnects(t *testing.T) {
 	})
 }
 
-// A server is left out if its answer to initialize is too large.
+// If a server's answer to initialize is too large, the list omits the server.
 func TestAllServers_GreetingSizeIsBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -51,15 +51,14 @@ func newModernAllServers(t *testing.T) *testGateway {
 	return w
 }
 
-// doAllServers sends a request of 2026-07-28 to the URL of both servers.
 func (w *testGateway) doAllServers(method, name, params string) httpResponse {
 	w.t.Helper()
 	body, head := modern(method, name, params)
 	return w.do("POST", "/mcp", body, head)
 }
 
-// A client without a session reaches servers of both families of revisions at one URL: it discovers them with one
-// request, lists their tools, and calls the tools by combined names, also in the headers.
+// A client without a session uses servers of both families of revisions at one URL. It discovers them with one request,
+// lists their tools, and calls the tools by their combined names, which also appear in the headers.
 func TestAllServers_ModernClientNeedsNoSession(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -109,7 +108,8 @@ func TestAllServers_ModernClientNeedsNoSession(t *testing.T) {
 	})
 }
 
-// Case T1. At the URL of all servers, headers and body must contain the same combined names.
+// Case T1. At the URL of all servers, a message is refused if its headers and its body do not contain the same combined
+// names.
 func TestAllServers_HeadersMustAgreeWithTheBody(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -152,8 +152,8 @@ func TestAllServers_HeadersMustAgreeWithTheBody(t *testing.T) {
 	})
 }
 
-// Case U1. Requests in the answers of servers of both families name their server, and the client's answers are sent to
-// the server that has sent the request, with the server's original names.
+// Case U1. Requests in the answers of servers of both families contain the name of their server. The client's answers
+// are sent to the server that has sent the request, with the server's original names.
 func TestAllServers_InputRequestsAreDecided(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -196,7 +196,6 @@ func TestAllServers_InputRequestsAreDecided(t *testing.T) {
 	})
 }
 
-// At the URL of all servers, calls wait for approvals in round trips, without tasks.
 func TestAllServers_CallWaitsInRoundTrips(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -214,7 +213,7 @@ func TestAllServers_CallWaitsInRoundTrips(t *testing.T) {
 	})
 }
 
-// A list is joined from servers of both families, and each server gets the request in its own revision.
+// The list contains the elements of servers of both families, and each server receives the request in its own revision.
 func TestAllServers_ListsHaveServersOfBothEras(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -248,8 +247,8 @@ func TestAllServers_ListsHaveServersOfBothEras(t *testing.T) {
 	})
 }
 
-// Case T4. One subscription receives updates of resources of many servers under combined names, and changes of lists
-// that the gateway finds. Policy decides on each resource first.
+// Case T4. One subscription receives updates of resources of two servers under combined names, and the changes of lists
+// that the gateway detects. Policy evaluates each resource first.
 func TestAllServers_SubscriptionForwardsWhatItNames(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -300,7 +299,7 @@ func TestAllServers_SubscriptionForwardsWhatItNames(t *testing.T) {
 	})
 }
 
-// Case S1. The state of a client at the URL of all servers is shared neither with another caller nor with a client that
+// Case S1. At the URL of all servers, a client shares its state neither with another caller nor with a client that
 // declares other capabilities.
 func TestAllServers_StateIsNotSharedBetweenCallers(t *testing.T) {
 	t.Parallel()

@@ -18,7 +18,6 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// everyMethod returns the methods that policy allows in a gateway of two servers.
 func everyMethod() []string {
 	return []string{
 		"completion/complete", "prompts/list", "resources/list", "resources/subscribe", "logging/setLevel",
@@ -26,7 +25,6 @@ func everyMethod() []string {
 	}
 }
 
-// newAllServers starts a gateway with two servers, files and notes, whose clients reach both at one URL.
 func newAllServers(t *testing.T) *testGateway {
 	t.Helper()
 	w := prepareTestGateway(t, "")
@@ -44,7 +42,6 @@ func newAllServers(t *testing.T) *testGateway {
 	return w
 }
 
-// toolList returns a list of tools that is valid in MCP.
 func toolList(names ...string) string {
 	var tools []string
 	for _, name := range names {
@@ -53,7 +50,6 @@ func toolList(names ...string) string {
 	return `{"tools":[` + strings.Join(tools, ",") + `]}`
 }
 
-// recordRequests makes the fake server append the requests of clients' sessions to *got.
 func recordRequests(w *testGateway, got *[]string) {
 	before := w.request
 	w.request = func(ctx context.Context, r upstream.Request, events func([]byte)) (upstream.Answer, error) {
@@ -62,8 +58,8 @@ func recordRequests(w *testGateway, got *[]string) {
 	}
 }
 
-// One aggregate session serves all servers. The gateway answers initialize for all servers, and contacts a server only
-// when it is called. The server receives the client's bytes, except that the combined names are replaced.
+// One session serves all servers. The gateway answers initialize for all servers, and contacts a server only when it is
+// called. The server receives the bytes that the client has sent, except that the combined names are replaced.
 func TestAllServers_AppearAsOneServer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -115,8 +111,7 @@ func TestAllServers_AppearAsOneServer(t *testing.T) {
 	})
 }
 
-// A message that names no server, or more than one server, is sent to no server. It is answered with the reason, and
-// recorded.
+// A message that names no server, or more than one, is sent to no server. It is answered with the reason, and recorded.
 func TestAllServers_RefusesMessagesThatNameNoServer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -158,8 +153,8 @@ func TestAllServers_RefusesMessagesThatNameNoServer(t *testing.T) {
 	})
 }
 
-// Case U1. If two servers send requests with the same id and progress token, each server receives the answer to its own
-// request.
+// Case U1. Two servers send requests with the same id and progress token. Checks that each server receives the answer
+// to its own request.
 func TestAllServers_ServerRequestsHaveCombinedIDs(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -168,7 +163,7 @@ func TestAllServers_ServerRequestsHaveCombinedIDs(t *testing.T) {
 			before := server.request
 			server.request = func(ctx context.Context, r upstream.Request, events func([]byte)) (upstream.Answer, error) {
 				events([]byte(sample))
-				server.serverMessages(3) // notifications/initialized, progress and the answer
+				server.serverMessages(3) // notifications/initialized, the progress and the answer
 				return before(ctx, r, events)
 			}
 		}
@@ -212,8 +207,8 @@ func TestAllServers_ServerRequestsHaveCombinedIDs(t *testing.T) {
 	})
 }
 
-// A call that the client cancels is cancelled at its server, and a change of the client's roots is sent to the servers
-// that the session has used.
+// If the client cancels a call, the cancellation is sent to the server of the call. If the client's roots change, the
+// notification is sent to all servers that the session has used.
 func TestAllServers_NotificationsReachMembers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -250,8 +245,8 @@ func TestAllServers_NotificationsReachMembers(t *testing.T) {
 	})
 }
 
-// Case T4. The stream at the URL of all servers contains the messages of the servers that the session has used, if the
-// caller may receive them. The servers' event ids are removed.
+// Case T4. The stream at the URL of all servers contains the messages from the servers that the session has used, if
+// the caller may receive them. The servers' event ids are removed.
 func TestAllServers_StreamsAreJoined(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -295,7 +290,7 @@ func TestAllServers_StreamsAreJoined(t *testing.T) {
 			t.Errorf("heard (-want +got):\n%s", diff)
 		}
 		changed.Store(true)
-		time.Sleep(6 * time.Minute) // after this time the next request lists the server a second time
+		time.Sleep(6 * time.Minute) // after this time the next request lists the server again
 		w.do("POST", "/mcp", `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`, h)
 		got := slices.DeleteFunc(readLines(lines), func(line string) bool { return line == "" || strings.HasPrefix(line, ":") })
 		if diff := cmp.Diff([]string{"event: message", `data: {"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`}, got); diff != "" {
@@ -312,8 +307,8 @@ func TestAllServers_StreamsAreJoined(t *testing.T) {
 	})
 }
 
-// When a client opens its stream, it is notified of the lists that have changed since it last read them. If a server
-// has become known, the client is notified of all lists.
+// When a client opens its stream, it is notified of the lists that have changed since it last read them. If the gateway
+// has discovered another server in the meantime, the client is notified of all lists.
 func TestAllServers_ChangeBetweenListAndStreamIsNotified(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -323,7 +318,7 @@ func TestAllServers_ChangeBetweenListAndStreamIsNotified(t *testing.T) {
 		w.do("POST", "/mcp", `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`, h)
 		there.Store(true)
 		time.Sleep(time.Minute)
-		w.connectAs(initializeWithAll) // initialize of another client makes the gateway list the server
+		w.connectAs(initializeWithAll) // the gateway lists the server when another client sends initialize
 		lines, hangUp := w.openStream(h)
 		defer hangUp()
 		got := slices.DeleteFunc(readLines(lines), func(line string) bool { return !strings.HasPrefix(line, "data: ") })
@@ -343,7 +338,7 @@ func TestAllServers_ChangeBetweenListAndStreamIsNotified(t *testing.T) {
 	})
 }
 
-// A member session lives as long as its aggregate session, which counts as one session.
+// A member session lives as long as its aggregate session. Both together count as one session.
 func TestAllServers_MembersEndWithTheAggregateSession(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -354,7 +349,7 @@ func TestAllServers_MembersEndWithTheAggregateSession(t *testing.T) {
 		h := w.connectAs(initializeWithAll)
 		call := strings.Replace(toolCall, "safe", "notes__safe", 1)
 		w.do("POST", "/mcp", call, h)
-		for range 4 { // the aggregate session is not idle, though its member session is
+		for range 4 { // the aggregate session is in use, although its member session is idle
 			time.Sleep(40 * time.Minute)
 			w.do("POST", "/mcp", `{"jsonrpc":"2.0","id":1,"method":"ping"}`, h)
 		}
@@ -372,8 +367,8 @@ func TestAllServers_MembersEndWithTheAggregateSession(t *testing.T) {
 	})
 }
 
-// Case A4. A call is decided by the definition that was shown to the client, even if the server now lists another
-// definition.
+// Case A4. Policy evaluates a call with the definition that the client has received, even if the server now lists
+// another definition.
 func TestAllServers_CallsAreDecidedByTheListedDefinition(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -392,7 +387,7 @@ func TestAllServers_CallsAreDecidedByTheListedDefinition(t *testing.T) {
 		w.do("POST", "/mcp", call, h)
 		changed.Store(true)
 		time.Sleep(6 * time.Minute)
-		other := w.connectAs(initializeWithAll) // makes the gateway list the server a second time
+		other := w.connectAs(initializeWithAll) // makes the gateway list the server again
 		w.do("POST", "/mcp", list, other)
 		w.do("POST", "/mcp", call, h)
 		w.do("POST", "/mcp", call, other)

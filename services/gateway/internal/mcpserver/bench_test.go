@@ -13,10 +13,10 @@ import (
 )
 
 // BenchmarkCall measures an allowed tools/call from the parsed HTTP headers to the answer, without network connections.
-// The fake services answer at once.
+// The fake services answer immediately.
 func BenchmarkCall(b *testing.B) {
 	w := prepareTestGateway(b, "")
-	w.sampler = sdktrace.NeverSample() // like most traces
+	w.sampler = sdktrace.NeverSample() // most calls are not sampled
 	w.revision, w.access.PolicyRevision = "r1", "r1"
 	w.build()
 	session := w.connect().Get("Mcp-Session-Id")
@@ -34,7 +34,7 @@ func BenchmarkCall(b *testing.B) {
 	}
 	body := bytes.NewReader(nil)
 	to := &dropped{header: make(http.Header)}
-	ctx, cancel := context.WithCancel(b.Context()) // as net/http does for each request
+	ctx, cancel := context.WithCancel(b.Context()) // net/http also creates a context for each request
 	defer cancel()
 	b.ReportAllocs()
 	for b.Loop() {
@@ -52,7 +52,6 @@ func BenchmarkCall(b *testing.B) {
 	}
 }
 
-// dropped is a response writer that discards the body.
 type dropped struct {
 	header http.Header
 	status int

@@ -20,7 +20,6 @@ const attended = `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"proto
 
 const payCall = `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"pay"}}`
 
-// newConfirmGateway returns a gateway whose calls need an approval, which the agent's user may give.
 func newConfirmGateway(t *testing.T) *testGateway {
 	t.Helper()
 	w := newTestGateway(t)
@@ -71,8 +70,8 @@ func (w *testGateway) callAndReadForm(h http.Header) (id string, rest func() str
 	}
 }
 
-// Case A3. Only the session that received the confirmation request can answer it, and only once. Other answers are
-// accepted with 202 and have no effect.
+// Case A3. Only the session that received the confirmation request can answer it, and only once. The gateway accepts
+// other answers with status 202 and ignores them.
 func TestConfirmationForm_IsAnsweredOnlyInItsSession(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -112,7 +111,7 @@ func TestConfirmationForm_IsAnsweredOnlyInItsSession(t *testing.T) {
 	})
 }
 
-// A confirmation is cancelled when its call is no longer held. The client is notified before it receives the answer to
+// A call is no longer held, so its confirmation is cancelled. The client is notified before it receives the answer to
 // the call. A later answer to the form has no effect.
 func TestConfirmationForm_IsCancelledWhenTheCallEnds(t *testing.T) {
 	t.Parallel()
@@ -132,8 +131,8 @@ func TestConfirmationForm_IsCancelledWhenTheCallEnds(t *testing.T) {
 	})
 }
 
-// When the client cancels a held call, the hold ends, and the call does not run if it is approved later. A cancellation
-// with another id, or in another session, does not affect the call.
+// If the client cancels a held call, the hold ends, and the call does not run after a later approval. A cancellation
+// with another id, or from another session, does not affect the call.
 func TestHeldCall_IsCancelledOnlyInItsSession(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -156,7 +155,7 @@ func TestHeldCall_IsCancelledOnlyInItsSession(t *testing.T) {
 					by = own
 				}
 				var cancels sync.WaitGroup
-				defer cancels.Wait() // its response may arrive after the response to the call
+				defer cancels.Wait() // the response to the cancellation may arrive after the response to the call
 				cancels.Go(func() {
 					time.Sleep(5 * time.Second)
 					w.do("POST", "/mcp/files", `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":`+tt.id+`}}`, by)

@@ -3,15 +3,18 @@ package mcpserver_test
 import (
 	"context"
 	"net/http"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// If the gateway's own listing of a server has failed, and the server then lists its tools to a session, the gateway
-// lists the server before it answers the session. The reason is that only a complete list is accepted at first use.
+// The gateway has failed to list a server. When the server then lists its tools to a session, the gateway lists the
+// server before it answers the session, because a tool's first definition is accepted only from a complete list.
 func TestFirstUse_ListsTheServerAgainWhenASessionGetsAnswers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -33,5 +36,44 @@ func TestFirstUse_ListsTheServerAgainWhenASessionGetsAnswers(t *testing.T) {
 		if whole != 1 {
 			t.Errorf("the catalog got %d whole lists, want one", whole)
 		}
+	})
+}
+
+// A definition that no complete list contained is not accepted, which says nothing about the definition. The refusal
+// names why the gateway has no complete list. When the gateway has one, policy is asked again.
+func TestFirstUse_RefusalNamesWhyTheServerIsNotListed(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newTestGateway(t)
+		there := switchAvailability(w)
+		w.decision = &policyv1.Decision{Effect: policyv1.Effect_EFFECT_DENY, Code: commonv1.Code_CODE_TOOL_CHANGED, Message: "an operator must accept it"}
+		w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+			if r.Method() == "tools/list" {
+				return answer(r, `{"tools":[{"name":"safe"}]}`), nil
+			}
+			return answer(r, `{"content":[]}`), nil
+		}
+		h := http.Header{"Mcp-Session-Id": w.do("POST", "/mcp/files", initialize, nil).header["Mcp-Session-Id"]}
+		w.do("POST", "/mcp/files", list, h)
+		refuse := func(want string) {
+			t.Helper()
+			time.Sleep(time.Minute) // longer than any pause between two listings
+			if got := w.do("POST", "/mcp/files", toolCall, h).body; !strings.Contains(got, want) || strings.Contains(got, "operator must") != (want == `"tool_changed"`) {
+				t.Errorf("the call is answered with %s, want %s", got, want)
+			}
+		}
+		refuse("the gateway could not list the server's tools, so it can't tell whether this tool's definition is accepted: " + upstream.ErrNeverSent.Error())
+		refuse(`"upstream_unavailable"`)
+		there.Store(true)
+		w.catalog.Fail(errBoom)
+		refuse(`"policy_unavailable"`)
+		refuse("the policy service did not accept the list")
+		w.catalog.Fail(nil)
+		before := len(w.decidedDigests())
+		refuse(`"tool_changed"`)
+		if asked := len(w.decidedDigests()) - before; asked != 2 {
+			t.Errorf("policy was asked %d times, want once before the server was listed and once after", asked)
+		}
+		refuse(`"tool_changed"`)
 	})
 }

@@ -15,7 +15,6 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// endsWithin fails unless the other end closes the connection within limit.
 func endsWithin(t *testing.T, c net.Conn, limit time.Duration) {
 	t.Helper()
 	begin := time.Now()
@@ -33,7 +32,8 @@ func endsWithin(t *testing.T, c net.Conn, limit time.Duration) {
 	}
 }
 
-// Case N2. A connection whose request arrives too slowly is closed, with and without a token.
+// Case N2. If the bytes of a request arrive too slowly, its connection is closed, whether or not the request has a
+// token.
 func TestConnections_SlowRequestsAreClosed(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
@@ -71,7 +71,6 @@ func TestConnections_SlowRequestsAreClosed(t *testing.T) {
 	}
 }
 
-// Case N2. An idle connection is closed.
 func TestConnections_IdleOnesAreClosed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -113,7 +112,7 @@ func TestConnections_ClosedWhenTheClientDoesNotRead(t *testing.T) {
 				if _, err := fmt.Fprint(c, requestHead(anaToken, id, len(toolCall))+toolCall); err != nil {
 					t.Fatal(err)
 				}
-				time.Sleep(30 * time.Second) // the client reads nothing
+				time.Sleep(30 * time.Second) // the client does not read during this time
 				if n := len(w.recordsOf(journal.KindOutcome)); n != 1 {
 					t.Errorf("%d outcomes are on record after 30 s", n)
 				}
@@ -134,7 +133,7 @@ func TestConnections_ClosedWhenTheClientDoesNotRead(t *testing.T) {
 // body.
 func TestConnections_PipeliningWithoutReadingIsBounded(t *testing.T) {
 	t.Parallel()
-	const nothing = `{"jsonrpc":"2.0","id":9,"result":{}}` // answered with 202 and no body
+	const nothing = `{"jsonrpc":"2.0","id":9,"result":{}}` // the response is 202 without a body
 	for name, request := range map[string]func(session string) string{
 		"answers with a body":    func(string) string { return requestHead("", "", 0) },
 		"answers without a body": func(session string) string { return requestHead(anaToken, session, len(nothing)) + nothing },
@@ -162,7 +161,8 @@ func TestConnections_PipeliningWithoutReadingIsBounded(t *testing.T) {
 	}
 }
 
-// isInFlightRefusal reports whether a response is a recorded refusal because of too many requests in flight.
+// isInFlightRefusal reports whether a response is the recorded refusal of a request because too many requests are in
+// flight.
 func (w *testGateway) isInFlightRefusal(got httpResponse) bool {
 	records := w.recordsOf(journal.KindRefusal)
 	return got.status == 429 && got.code() == "abuse_limited" && strings.Contains(got.body, "in flight") &&
@@ -171,8 +171,8 @@ func (w *testGateway) isInFlightRefusal(got httpResponse) bool {
 
 const ping = `{"jsonrpc":"2.0","id":1,"method":"ping"}`
 
-// Case N2. The number of one principal's requests that wait for a slow server is limited, and other principals are not
-// affected.
+// Case N2. One principal sends more requests to a slow server than the quota allows. Checks that the excess requests
+// are refused, and that other principals are not affected.
 func TestRequestsInFlight_CountIsBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -210,7 +210,7 @@ func TestRequestsInFlight_CountIsBounded(t *testing.T) {
 	})
 }
 
-// Case N2. The memory of one principal's requests is limited, regardless of their Content-Length.
+// Case N2. The memory of one principal's requests is limited. Announced bytes that have not arrived do not count.
 func TestRequestsInFlight_BytesAreBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -225,18 +225,19 @@ func TestRequestsInFlight_BytesAreBounded(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		synctest.Wait() // until the gateway has read the bytes
+		synctest.Wait() // wait until the gateway has read the bytes
 		if got := w.do("POST", "/mcp/files", ping, h); got.status != 429 || !w.isInFlightRefusal(got) {
 			t.Errorf("64 MiB are held, and one request more: %d %s", got.status, got.body)
 		}
-		time.Sleep(31 * time.Second) // the connections are closed
+		time.Sleep(31 * time.Second) // the gateway closes the connections
 		if got := w.do("POST", "/mcp/files", ping, h); got.status != 200 || got.code() != "" {
 			t.Errorf("later: %d %s", got.status, got.body)
 		}
 	})
 }
 
-// Case N2. All agents of one person together have the quota of two agents, so that other persons are not affected.
+// Case N2. The memory of the requests of one person's agents is limited to the quota of two agents. Other persons are
+// not affected.
 func TestRequestsInFlight_BytesOfOnePersonAreBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -258,11 +259,11 @@ func TestRequestsInFlight_BytesOfOnePersonAreBounded(t *testing.T) {
 		if got := w.do("POST", "/mcp/files", large, http.Header{"Authorization": {"Bearer " + benToken}}); got.status == http.StatusTooManyRequests {
 			t.Errorf("another caller's request: %d %s", got.status, got.body)
 		}
-		time.Sleep(31 * time.Second) // the connections are closed
+		time.Sleep(31 * time.Second) // the gateway closes the connections
 	})
 }
 
-// The timeouts for receiving requests end neither a long call nor the next call on the same connection.
+// The timeouts for receiving requests do not end a long call, nor the next call on the same connection.
 func TestConnections_LongCallIsNotClosed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -284,7 +285,7 @@ func TestConnections_LongCallIsNotClosed(t *testing.T) {
 	})
 }
 
-// When a client disconnects, its call continues, and its outcome is recorded.
+// If a client disconnects, its call continues, and the outcome is recorded.
 func TestCall_EndsAfterItsClientHasDisconnected(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -13,7 +13,6 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/sse"
 )
 
-// post handles one message over HTTP.
 func (s *Server) post(w http.ResponseWriter, r *http.Request, c httpserver.Caller) {
 	to := sse.NewWriter(w, r.Header)
 	x := s.request(r, c, to)
@@ -23,22 +22,21 @@ func (s *Server) post(w http.ResponseWriter, r *http.Request, c httpserver.Calle
 	to.Answer(resp)
 }
 
-// request returns the [protocol.Request] for an HTTP request.
 func (s *Server) request(r *http.Request, c httpserver.Caller, to dispatch.Sink) *protocol.Request {
 	x := s.NewRequest(r.Context(), c, r.PathValue("server"), r.Header, to)
 	x.Cleanup = &x.OwnCleanup
 	return x
 }
 
-// refuseHTTP records and answers the refusal of an authenticated caller's HTTP request that contains no message.
+// refuseHTTP records and answers the refusal of an HTTP request from an authenticated caller that contains no message.
 func (s *Server) refuseHTTP(w http.ResponseWriter, r *http.Request, c httpserver.Caller, refused *refusal.Refusal) {
 	to := sse.NewWriter(w, nil)
 	to.Answer(s.request(r, c, to).Refuse(r.Context(), refused))
 }
 
-// listen opens a session's stream for server messages that belong to no request (MCP 2025-11-25, Transports, Listening
-// for Messages from the Server). A session has only one stream of this kind. A client that has lost the stream can open
-// a new stream that continues after the last received event.
+// listen opens the stream of a session for messages from the server that do not belong to a request (MCP 2025-11-25,
+// Transports, Listening for Messages from the Server). A session has only one stream of this kind. A client that has
+// lost the stream can open another stream that continues after the last received event.
 func (s *Server) listen(w http.ResponseWriter, r *http.Request, c httpserver.Caller) {
 	to := sse.NewWriter(w, r.Header)
 	x := s.request(r, c, to)

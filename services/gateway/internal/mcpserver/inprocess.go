@@ -20,34 +20,34 @@ import (
 
 // Errors of [Server.Do]. Compare with errors.Is.
 var (
-	// ErrServer means that no server of that name is configured, or that policy hides it from the caller.
+	// ErrServer means that no server with that name is configured, or that policy hides it from the caller.
 	ErrServer = errors.New("no such server is configured, or policy hides it from the caller")
 	// ErrStopping means that the gateway is shutting down.
 	ErrStopping = errors.New("the gateway stops")
-	// ErrSession means that the session with the server was lost, and then lost once more during the retry.
+	// ErrSession means that the session with the server was lost twice: during the request, and during the retry.
 	ErrSession = errors.New("no session with the server could be kept")
 )
 
 const (
-	// initialize is the request that opens a session when a service of the mesh calls on behalf of a principal.
+	// initialize is the request that opens a session for a service of the mesh that calls on behalf of a principal.
 	// initialized is the notification that completes the initialization.
 	initialize  = `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"sluice-agent","version":"1"}}}`
 	initialized = `{"jsonrpc":"2.0","method":"notifications/initialized"}`
-	// maxSessionIDs is the maximum number of these sessions that are remembered. There is one session for each caller and
-	// server.
+	// maxSessionIDs is the maximum number of these sessions that are remembered. There is one session for each pair of a
+	// caller and a server.
 	maxSessionIDs = 10_000
 )
 
-// Request is a request that a service of the mesh makes on behalf of a principal.
+// Request is a request from a service of the mesh on behalf of a principal.
 type Request struct {
-	// Principal is the principal on whose behalf the request is made; never nil.
+	// Principal is the principal on whose behalf the service sends the request. It is never nil.
 	Principal *identityv1.Principal
 	// Server is the configured name of the server.
 	Server string
-	// Message is the request in the form in which an MCP client would send it. It is parsed as strictly as a client's
-	// request.
+	// Message is the request as an MCP client would send it. It is parsed as strictly as a client's request.
 	Message []byte
-	// Hold is how long the request is held while it waits for approvers; nil means the configured time.
+	// Hold is the time for which the request is held while it waits for approvers. If it is nil, the configured time
+	// applies.
 	Hold *time.Duration
 	// Event is called for each message that the server sends before its answer, one message at a time. It may be nil.
 	Event func(message []byte)
@@ -57,17 +57,18 @@ type Request struct {
 type Response struct {
 	// Answer is the JSON-RPC response that an MCP client would have received.
 	Answer []byte
-	// Refusal is the refusal of the request; nil if the server has answered.
+	// Refusal is the refusal of the request, or nil if the server has answered.
 	Refusal *refusal.Refusal
-	// TooLarge reports whether the server's answer was larger than 7 MiB. In that case Answer is empty.
+	// TooLarge reports whether the server's answer was larger than 7 MiB. If it was, Answer is empty.
 	TooLarge bool
-	// ID is the id of the decision and Decision is policy's decision on the call. Both are zero if policy has not decided.
+	// ID is the id of the decision, and Decision is policy's decision on the call. Both are zero if policy has not
+	// evaluated the call.
 	ID       string
 	Decision *policyv1.Decision
 }
 
-// Do carries out a request on behalf of a principal. The request is handled like a request of an MCP client, with the
-// same quotas, in a session of the principal with the server. Errors are [ErrServer], [ErrStopping] and [ErrSession].
+// Do executes a request on behalf of a principal. The request is handled like a request from an MCP client, with the
+// same quotas, in a session of the principal with the server. Do returns [ErrServer], [ErrStopping] or [ErrSession].
 func (s *Server) Do(ctx context.Context, req Request) (Response, error) {
 	c := httpserver.Caller{Principal: req.Principal, Revoked: func() bool { return false }}
 	if s.IsAbsent(ctx, c, req.Server) {
@@ -86,14 +87,14 @@ func (s *Server) Do(ctx context.Context, req Request) (Response, error) {
 	lost := ""
 	for range 2 {
 		sessionID, known := s.sessionIDs.Get(key)
-		if !known || sessionID == lost { // there is no session yet, or it was closed because it was idle
+		if !known || sessionID == lost { // no session was opened yet, or it was closed because it was idle
 			opened := send("", initialize)
 			if sessionID = opened.Session; sessionID == "" {
 				return responseOf(opened), nil
 			}
 			send(sessionID, initialized)
 			if sess, done, err := s.Sessions.Use(sessionID, key); err == nil {
-				if sess.Ready.Load() { // otherwise the next call opens another session
+				if sess.Ready.Load() { // if the session is not ready, the next call opens another one
 					s.sessionIDs.Put(key, sessionID)
 				}
 				done()
@@ -108,7 +109,7 @@ func (s *Server) Do(ctx context.Context, req Request) (Response, error) {
 	return Response{}, ErrSession
 }
 
-// sessionHeader returns the HTTP headers of a message. If sessionID is empty, the message is outside of a session.
+// sessionHeader returns the HTTP headers of a message. If sessionID is empty, the message belongs to no session.
 func sessionHeader(sessionID string) http.Header {
 	h := http.Header{"Content-Type": {"application/json"}}
 	if sessionID != "" {
@@ -125,6 +126,6 @@ func newSessionIDs() *lru.Cache[session.Key, string] {
 	return lru.New[session.Key](maxSessionIDs, maxSessionIDs, func(string) int { return 1 })
 }
 
-// Drain makes [Server.Do] return [ErrStopping]. It then waits until the requests of [Server.Do] and the calls of tasks
-// in flight have ended, or until ctx ends.
+// Drain makes later calls to [Server.Do] return [ErrStopping]. It then waits until the requests of [Server.Do] and the
+// calls of tasks that are in flight have ended, or until ctx ends.
 func (s *Server) Drain(ctx context.Context) { s.Background.Drain(ctx) }

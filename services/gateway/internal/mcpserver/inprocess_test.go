@@ -28,8 +28,8 @@ func internalRequest(message string) mcpserver.Request {
 	return mcpserver.Request{Principal: internalPrincipal(), Server: "files", Message: []byte(message)}
 }
 
-// A request of a service of the mesh is handled like a message of an MCP client: it is decided and recorded for the
-// principal, and all requests use one session of the principal.
+// A request from a service of the mesh is handled like a message from an MCP client: policy evaluates it, it is
+// recorded for the principal, and all requests use one session of the principal.
 func TestServerDo_TakesTheStepsOfAClientsCall(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -107,7 +107,7 @@ func TestServerDo_ForwardsProgress(t *testing.T) {
 	})
 }
 
-// Drain waits for running requests, and new requests are refused.
+// Drain waits for running requests. New requests are refused.
 func TestServerDrain_WaitsForRunningRequests(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -144,7 +144,8 @@ func TestServerDrain_WaitsForRunningRequests(t *testing.T) {
 	})
 }
 
-// Case I6. A session that Server.Do has opened can't be used by an MCP client, not even by the agent's creator.
+// Case I6. An MCP client cannot use a session that Server.Do has opened, not even a client of the principal that
+// created the agent.
 func TestServerDo_SessionsAreNotSharedBetweenCallers(t *testing.T) {
 	t.Parallel()
 	w := newTestGateway(t)

@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// Cases U1, T4. Each request in a server's answer is decided as a request of the server. If a request is denied, the
+// Cases U1, T4. Policy evaluates each request in a server's answer as a request from the server. If it denies one, the
 // client does not receive the answer.
 func TestInputRequests_AreDecidedAndRecorded(t *testing.T) {
 	t.Parallel()
@@ -19,7 +19,7 @@ func TestInputRequests_AreDecidedAndRecorded(t *testing.T) {
 	for _, tt := range []struct {
 		name, asks string
 		open       []string
-		code       string // of the server's refused request; empty: the client gets the answer
+		code       string // of the server's refused request; empty if the client gets the answer
 		judged     int
 	}{
 		{"one", sampling, []string{"sampling/createMessage"}, "", 1},
@@ -57,7 +57,7 @@ func TestInputRequests_AreDecidedAndRecorded(t *testing.T) {
 	}
 }
 
-// Case U1. If requests in an answer are ambiguous or malformed, the client does not receive the answer.
+// Case U1. If the requests in an answer are ambiguous or malformed, the client does not receive the answer.
 func TestInputRequests_AmbiguousAnswersAreRefused(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -82,9 +82,9 @@ func TestInputRequests_AmbiguousAnswersAreRefused(t *testing.T) {
 	})
 }
 
-// Case U1. The client does not receive an answer with requests if the answer must not contain requests. This concerns
-// the revisions with sessions, whose clients may act on the requests, and answers to the gateway's own requests. A
-// client's answers to such requests are refused.
+// Case U1. Servers send requests in answers that must not contain requests: in the revisions with sessions, whose
+// clients may act on the requests, and in answers to the gateway's own requests. Checks that clients do not receive
+// these answers, and that a client's answers to such requests are refused.
 func TestInputRequests_AnswersWithoutThemPass(t *testing.T) {
 	t.Parallel()
 	const asks = `"inputRequests":{"a":{"method":"elicitation/create","params":{"message":"m"}}}`
@@ -138,7 +138,7 @@ func TestInputRequests_AnswersWithoutThemPass(t *testing.T) {
 		if last := w.recordsOf(journal.KindIntent); last[len(last)-1].Method != "elicitation/create" || !last[len(last)-1].FromServer {
 			t.Errorf("on record is %+v", last[len(last)-1])
 		}
-		quiet := w.connectAs(initialize) // a client that has declared no elicitation by URL
+		quiet := w.connectAs(initialize) // a client that has not declared elicitation by URL
 		for _, written := range []string{
 			`"code":-32042,"data":{"elicitations":[{"url":"https://x.example"}]}`, `"code":-32042.0,"data":{"elicitations":[{"url":"https://x.example"}]}`,
 			`"code":-3.2042e4,"data":{"elicitations":[{"url":"https://x.example"}]}`, `"code":-32042,"data":{"Elicitations":[{"url":"https://x.example"}]}`,
@@ -169,7 +169,7 @@ func TestInputRequests_AnswersWithoutThemPass(t *testing.T) {
 	})
 }
 
-// Case U1. If a server sends a request on a stream without a session, no client receives it, and its refusal is
+// Case U1. If a server sends a request on a stream without a session, no client receives it, and the refusal is
 // recorded.
 func TestInputRequests_RequestsOnModernStreamsAreRefused(t *testing.T) {
 	t.Parallel()
@@ -190,7 +190,7 @@ func TestInputRequests_RequestsOnModernStreamsAreRefused(t *testing.T) {
 	})
 }
 
-// A client's answers to a server's requests are sent only to a server that may send requests.
+// A client's answers to requests from a server are sent to the server only if it may send requests.
 func TestInputResponses_NeedAServerThatMayAsk(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

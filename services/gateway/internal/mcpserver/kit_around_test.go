@@ -65,12 +65,11 @@ type fakeApprovals struct {
 
 	approval *approvalv1.Approval
 	// updates are the approvals that a watch sends.
-	updates chan *approvalv1.Approval
-	// cancelled are the ids of the approvals that were cancelled.
+	updates   chan *approvalv1.Approval
 	cancelled []string
 	// votes are the requests with a vote of the agent's user.
 	votes chan *approvalv1.RequestApprovalRequest
-	// answerClaim answers a claim. If it is nil, claims fail with an error that leaves open whether the claim was made.
+	// answerClaim answers a claim. If it is nil, claims fail with an error that does not show whether the claim was made.
 	answerClaim func(*approvalv1.ClaimApprovalRequest) *approvalv1.ClaimApprovalResponse
 }
 
@@ -128,7 +127,7 @@ func (s *approvalStream) Recv() (*approvalv1.WatchApprovalsResponse, error) {
 	}
 }
 
-// server is the transport to the gateway's fake server, and conn an upstream session.
+// server is the transport to the gateway's fake server, and conn is an upstream session.
 type (
 	server testGateway
 	conn   testGateway
@@ -194,7 +193,6 @@ func (*discoveryConn) Listen(context.Context, upstream.Listener) error { return 
 
 func (*discoveryConn) Close(context.Context) error { return nil }
 
-// answer returns a server's answer with this raw result.
 func answer(r upstream.Request, result string) upstream.Answer {
 	return raw(`{"jsonrpc":"2.0","id":` + string(r.ID()) + `,"result":` + result + `}`)
 }

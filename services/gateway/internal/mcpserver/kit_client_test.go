@@ -12,7 +12,6 @@ import (
 	"sync"
 )
 
-// httpResponse is an HTTP response to a client.
 type httpResponse struct {
 	status  int
 	header  http.Header
@@ -20,7 +19,7 @@ type httpResponse struct {
 	trailer http.Header
 }
 
-// code returns the code of the decision in a response; empty if there is none.
+// code returns the code of the decision in a response, or "" if there is none.
 func (r httpResponse) code() string {
 	var m struct {
 		Result struct {
@@ -37,7 +36,7 @@ func (r httpResponse) code() string {
 	return m.Result.Meta["dev.sluice/decision"].Code
 }
 
-// do sends a request as ana. The given headers are added, or replace the default ones.
+// do sends a request as ana. The given headers are added to the default ones, or replace them.
 func (w *testGateway) do(method, path, body string, header http.Header) httpResponse {
 	w.t.Helper()
 	req, err := http.NewRequestWithContext(w.t.Context(), method, "http://localhost"+path, strings.NewReader(body))
@@ -68,13 +67,12 @@ func (w *testGateway) do(method, path, body string, header http.Header) httpResp
 
 const initialize = `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{"sampling":{}},"clientInfo":{"name":"c","version":"1"}}}`
 
-// connect opens a session and returns the headers of its requests.
 func (w *testGateway) connect() http.Header {
 	w.t.Helper()
 	return w.connectAs(initialize)
 }
 
-// connectAs opens a session with this initialize request.
+// connectAs opens a session with the given initialize request, and returns the headers for its requests.
 func (w *testGateway) connectAs(initialize string) http.Header {
 	w.t.Helper()
 	got := w.do("POST", w.path, initialize, nil)
@@ -87,7 +85,7 @@ func (w *testGateway) connectAs(initialize string) http.Header {
 
 const toolCall = `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"safe"}}`
 
-// dial returns a plain connection, to which a test writes raw bytes.
+// dial returns a connection to which a test writes raw bytes.
 func (w *testGateway) dial() net.Conn {
 	w.t.Helper()
 	c, err := w.listener.DialContext(w.t.Context(), "", "")
@@ -97,7 +95,6 @@ func (w *testGateway) dial() net.Conn {
 	return c
 }
 
-// requestHead returns the head of a POST with this token, session and content length.
 func requestHead(token, session string, length int) string {
 	out := "POST /mcp/files HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nAccept: text/event-stream, application/json\r\n"
 	if token != "" {
@@ -109,7 +106,7 @@ func requestHead(token, session string, length int) string {
 	return out + fmt.Sprintf("Content-Length: %d\r\n\r\n", length)
 }
 
-// status returns the status of the next response on a plain connection.
+// status reads the next response from a connection that dial returned, and returns its HTTP status.
 func status(c net.Conn) (int, error) {
 	resp, err := http.ReadResponse(bufio.NewReader(c), nil)
 	if err != nil {
@@ -120,7 +117,6 @@ func status(c net.Conn) (int, error) {
 	return resp.StatusCode, err
 }
 
-// pipeListener is a listener whose connections are pipes inside the process.
 type pipeListener struct {
 	conns chan net.Conn
 	done  chan struct{}

@@ -50,7 +50,7 @@ const (
 )
 
 // testGateway is a gateway with fakes of the other services and of its MCP servers. It uses pipes instead of a network,
-// so that it works in a synctest bubble.
+// because a synctest bubble cannot use a network.
 type testGateway struct {
 	policyv1.PolicyServiceClient
 	ratelimitv1.RateLimitServiceClient
@@ -67,23 +67,24 @@ type testGateway struct {
 
 	// kind is the transport of the server.
 	kind string
-	// path is the URL path of the server. notes is a second server; nil if there is none.
-	path  string
-	notes *testGateway
-	// maxSessions is how many sessions a principal may have.
+	// path is the URL path of the server. notes is a second server, or nil if there is none.
+	path        string
+	notes       *testGateway
 	maxSessions int
 
-	// The fields below set what the fakes do.
+	// The fields below configure the fakes.
 	access   *policyv1.CheckServerResponse
 	revision string
 	filter   func(*policyv1.FilterToolsRequest) (*policyv1.FilterToolsResponse, error)
-	// deniedNotifications are the notifications of MCP that policy denies. allowedMethods are the methods that MCP does
-	// not define and that policy allows.
+	// deniedNotifications are the notifications of MCP that policy denies. allowedMethods are the methods outside of MCP
+	// that policy allows.
 	deniedNotifications, allowedMethods []string
-	// hidesName reports which names of prompts and resources are hidden; nil fails the request to policy.
+	// hidesName reports whether policy hides a prompt or resource with this name. If it is nil, requests to policy about
+	// names fail.
 	hidesName func(name string) bool
 	open      func(upstream.Request) (upstream.Answer, error)
-	// answerDiscovery answers requests in the gateway's own sessions; nil answers them as in all other sessions.
+	// answerDiscovery answers requests in the gateway's own sessions. If it is nil, these requests are answered as in all
+	// other sessions.
 	answerDiscovery func(upstream.Request) (upstream.Answer, error)
 	request         func(context.Context, upstream.Request, func([]byte)) (upstream.Answer, error)
 	listen          func(context.Context, upstream.Listener) error
@@ -102,20 +103,20 @@ type testGateway struct {
 	principals   []*identityv1.Principal
 	nameRequests []*policyv1.FilterNamesRequest
 	beforeNames  func(context.Context) // called before names are filtered; may be nil
-	digests      [][]byte              // the definition digests of the decided calls
+	digests      [][]byte              // the definition digests of the evaluated calls
 	opened       []upstream.Request
 	notified     []upstream.Request
 	closed       int
 	log          bytes.Buffer
 }
 
-// newTestGateway starts a gateway with a server that answers everything. It must be called inside a synctest bubble.
+// newTestGateway starts a gateway with a server that answers every request. It must be called inside a synctest bubble.
 func newTestGateway(t *testing.T) *testGateway {
 	t.Helper()
 	return newTestGatewayWithTransport(t, "")
 }
 
-// newTestGatewayWithTransport is like newTestGateway, with a server that has this transport.
+// newTestGatewayWithTransport is like newTestGateway, for a server with the given transport.
 func newTestGatewayWithTransport(t *testing.T, kind string) *testGateway {
 	t.Helper()
 	w := prepareTestGateway(t, kind)
@@ -123,7 +124,6 @@ func newTestGatewayWithTransport(t *testing.T, kind string) *testGateway {
 	return w
 }
 
-// prepareTestGateway returns a gateway that is not started yet.
 func prepareTestGateway(t testing.TB, kind string) *testGateway {
 	t.Helper()
 	w := &testGateway{t: t, kind: kind, path: "/mcp/files", maxSessions: 2, listener: newPipeListener(), decision: &policyv1.Decision{Effect: policyv1.Effect_EFFECT_ALLOW}, sampler: sdktrace.AlwaysSample()}
@@ -222,7 +222,7 @@ func token(name, secret string, role authv1.TokenRole) *identityv1.TokenRecord {
 	return &identityv1.TokenRecord{Sha256: hash[:], Token: &identityv1.Token{Name: name, Tenant: "acme", Subject: name, Agent: "dev", Role: role}}
 }
 
-// withOwner sets the owner of a token. agentToken returns the text of one of the tokens that olga owns.
+// withOwner sets the owner of a token. agentToken returns one of the bearer tokens that olga owns.
 func withOwner(owner string, t *identityv1.TokenRecord) *identityv1.TokenRecord {
 	t.Token.Owner = owner
 	return t
@@ -236,7 +236,6 @@ func (w *testGateway) admit(code, peer string) {
 	w.admissions = append(w.admissions, code+" from "+peer)
 }
 
-// recordsOf returns the records of a kind.
 func (w *testGateway) recordsOf(kind journal.Kind) []journal.Record {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -293,21 +292,20 @@ func (w *testGateway) CheckServer(_ context.Context, req *policyv1.CheckServerRe
 	return resp, nil
 }
 
-// decidedDigests returns the definition digests with which calls were decided.
+// decidedDigests returns the definition digests of the calls that policy has evaluated.
 func (w *testGateway) decidedDigests() [][]byte {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return slices.Clone(w.digests)
 }
 
-// setAccess sets the answer of the fake policy service to CheckServer.
 func (w *testGateway) setAccess(access *policyv1.CheckServerResponse) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.access = access
 }
 
-// runPipeline runs the pipeline, which records what it counts, until stop is called.
+// runPipeline runs the pipeline, which records its counts, until stop is called.
 func (w *testGateway) runPipeline() (stop func()) {
 	ctx, cancel := context.WithCancel(w.t.Context())
 	done := make(chan struct{})

@@ -18,7 +18,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// Case X1. A list is cancelled at the server when its caller disconnects.
+// Case X1. If its caller disconnects, a list request is cancelled at the server.
 func TestList_EndsWhenTheCallerDisconnects(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -90,7 +90,8 @@ func TestList_FilteringIsLimitedForOneCaller(t *testing.T) {
 	})
 }
 
-// Case X1. While a request waits for policy to filter a list, it has no time slice, so other lists can be parsed.
+// Case X1. While a request waits for policy to filter a list, it holds no time slice, so that other lists can be
+// parsed.
 func TestList_NoTimesliceIsHeldWhilePolicyIsAsked(t *testing.T) {
 	t.Parallel()
 	for name, standing := range map[string]*policyv1.CheckServerResponse{
@@ -140,8 +141,8 @@ func TestList_NoTimesliceIsHeldWhilePolicyIsAsked(t *testing.T) {
 	}
 }
 
-// Case X1. Policy filters a long list in parts, and other requests are served between them. A list whose parts are
-// decided by two revisions is refused.
+// Case X1. Policy filters a long list in parts, and other requests are served between the parts. If two policy
+// revisions filter parts of the same list, the list is refused.
 func TestList_LongOneIsFilteredInParts(t *testing.T) {
 	t.Parallel()
 	const listed, part = 1100, 512
@@ -183,8 +184,8 @@ func TestList_LongOneIsFilteredInParts(t *testing.T) {
 	}
 }
 
-// Case T1. If a server lists another definition to one session, the calls of that session are decided by that
-// definition, and calls of other sessions are not. The same holds for an ambiguous list.
+// Case T1. A server lists another definition to one session. Checks that policy evaluates the calls of that session
+// with that definition, and the calls of other sessions with the accepted one. The same applies to an ambiguous list.
 func TestCall_IsDecidedByTheDefinitionThatItsSessionListed(t *testing.T) {
 	t.Parallel()
 	const good, bad = `{"name":"safe"}`, `{"name":"safe","description":"sends it to us"}`

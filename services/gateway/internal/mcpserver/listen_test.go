@@ -17,7 +17,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// newEventGateway returns a gateway whose server sends these events on its stream, and no other events.
+// newEventGateway returns a gateway whose server sends the given events on its stream, and no others.
 func newEventGateway(t *testing.T, open []string, events ...upstream.Event) *testGateway {
 	t.Helper()
 	w := newTestGateway(t)
@@ -35,12 +35,11 @@ func newEventGateway(t *testing.T, open []string, events ...upstream.Event) *tes
 	return w
 }
 
-// notificationEvent returns a notification of a server.
 func notificationEvent(method string) upstream.Event {
 	return upstream.Event{Message: []byte(`{"jsonrpc":"2.0","method":"` + method + `","params":{"x":1.50}}`)}
 }
 
-// openStream opens the stream of a session, and returns its lines. The channel is closed at the end of the stream.
+// openStream opens the stream of a session, and returns its lines. The channel is closed when the stream ends.
 func (w *testGateway) openStream(h http.Header) (lines <-chan string, hangUp func()) {
 	w.t.Helper()
 	ctx, cancel := context.WithCancel(w.t.Context())
@@ -72,7 +71,7 @@ func (w *testGateway) openStream(h http.Header) (lines <-chan string, hangUp fun
 	return out, cancel
 }
 
-// readLines returns the lines that have arrived by now.
+// readLines returns the lines that have arrived.
 func readLines(lines <-chan string) (out []string) {
 	synctest.Wait()
 	for {
@@ -88,8 +87,8 @@ func readLines(lines <-chan string) (out []string) {
 	}
 }
 
-// Case T4. On its stream, a client receives log messages and the notifications for methods that it may use, byte for
-// byte.
+// Case T4. On its stream, a client receives log messages and the notifications for methods that it may use. Their bytes
+// are unchanged.
 func TestStream_ForwardsWhatPolicyAllows(t *testing.T) {
 	t.Parallel()
 	said := []upstream.Event{
@@ -126,7 +125,7 @@ func TestStream_ForwardsWhatPolicyAllows(t *testing.T) {
 	}
 }
 
-// Comments are sent on an idle stream, and a client can resume the stream after an event that it has received.
+// An idle stream contains comments, and a client can resume the stream after an event that it has received.
 func TestStream_ContinuesAfterLastEventID(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -169,7 +168,7 @@ func TestStream_ContinuesAfterLastEventID(t *testing.T) {
 	})
 }
 
-// Requests that a server sends on its session's stream are handled like requests on the stream of a call. They are
+// Requests that a server sends on its session's stream are handled like requests on the stream of a call: they are
 // forwarded if policy allows them and the client can answer them.
 func TestStream_CarriesServerRequests(t *testing.T) {
 	t.Parallel()
@@ -182,7 +181,7 @@ func TestStream_CarriesServerRequests(t *testing.T) {
 		}
 		w.do("POST", "/mcp/files", `{"jsonrpc":"2.0","id":7,"result":{"roots":[]}}`, h)
 		got := w.serverMessages(2)
-		// The second request has the id of the first.
+		// The second request has the same id as the first.
 		if !strings.Contains(got[0], `"id":7,"error":{"code":-31403`) || got[1] != `{"jsonrpc":"2.0","id":7,"result":{"roots":[]}}` {
 			t.Errorf("the server got %q", got)
 		}
@@ -194,7 +193,7 @@ func TestStream_CarriesServerRequests(t *testing.T) {
 }
 
 // While a request that a server has sent on its session's stream waits for an answer, the timeout of the session's
-// calls is paused, as for a request on the stream of a call.
+// calls is paused, as it is for a request on the stream of a call.
 func TestStream_ServerRequestPausesTheTimeoutOfCalls(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -228,7 +227,7 @@ func TestStream_ServerRequestPausesTheTimeoutOfCalls(t *testing.T) {
 	})
 }
 
-// A server's request is answered with an error when its stream ends.
+// A request from a server is answered with an error when its stream ends.
 func TestStream_EndCancelsServerRequests(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -242,8 +241,8 @@ func TestStream_EndCancelsServerRequests(t *testing.T) {
 	})
 }
 
-// A session has only one stream: a second stream replaces the first. A stream ends with its session, and after its
-// token was revoked.
+// A session has only one stream: a second stream replaces the first. A stream ends when its session ends or its token
+// is revoked.
 func TestStream_EndsWithTokenAndSession(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -274,7 +273,7 @@ func TestStream_EndsWithTokenAndSession(t *testing.T) {
 	})
 }
 
-// If a client may not have a stream, its request is refused with an HTTP status that clients understand.
+// If a client may not open a stream, its request is refused with an HTTP status that clients understand.
 func TestStream_IsRefusedWithoutASession(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -321,7 +320,8 @@ func TestStream_IsRefusedWithoutASession(t *testing.T) {
 	})
 }
 
-// A notification that a client's roots have changed is sent to a server that may request the roots.
+// The notification that a client's roots have changed is sent to a server that may request the roots, and to no other
+// server.
 func TestRootsChanged_ReachesServersThatMayListRoots(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -11,9 +11,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// Case X9. If policy hides tools from the caller, a call of a tool that is not in the caller's list is answered like a
-// call of an unknown tool. A tool that the server has added is found after 30 s, and the server is listed no more often
-// than that.
+// Case X9. Policy hides tools from the caller. Checks that a call to a tool outside of the caller's list is answered
+// like a call to an unknown tool. A tool that the server has added is found after 30 s, because the gateway lists the
+// server at most once in that time.
 func TestCall_UnlistedToolIsUnknown(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -52,7 +52,8 @@ func TestCall_UnlistedToolIsUnknown(t *testing.T) {
 	})
 }
 
-// Case X9. If the server's list is not available, a tool that the session has not listed is refused, hidden or not.
+// Case X9. If the server's list is not available, a call to a tool that the session has not listed is refused, whether
+// the tool is hidden or not.
 func TestCall_IsRefusedWhenTheServerCannotBeListed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -1,6 +1,6 @@
 // Package mcpserver serves MCP over Streamable HTTP, in the revisions with sessions (2024-11-05 to 2025-11-25) and in
-// 2026-07-28. It authenticates callers, and parses and routes their messages. Package pipeline decides which calls are
-// carried out.
+// 2026-07-28. It authenticates callers, and parses and routes their messages. Package pipeline determines which calls
+// are executed.
 package mcpserver
 
 import (
@@ -49,7 +49,7 @@ type Config struct {
 type Deps struct {
 	Tokens *authn.Tokens
 	Policy policyv1.PolicyServiceClient
-	// Revision returns the revision of the active policy; empty if it is not known.
+	// Revision returns the revision of the active policy, or "" if it is not known.
 	Revision func() string
 	Pipeline *pipeline.Pipeline
 	Sessions *session.Store
@@ -58,12 +58,12 @@ type Deps struct {
 	Catalogue *toolreport.Reporter
 	// AnswerMemory is the memory budget for answers until clients have read them.
 	AnswerMemory *limits.Budget
-	// Secret is a secret of this gateway that stays the same after a restart.
+	// Secret is a secret of this gateway that does not change when the gateway restarts.
 	Secret []byte
 	// Admission is called to count a request that was refused before its caller was authenticated.
 	Admission func(code, peer string)
-	// Ready returns the reasons why the gateway is not ready; empty if it is ready. Degraded returns sentences about
-	// unavailable services, even if the gateway is ready.
+	// Ready returns the reasons for which the gateway is not ready, or nil if it is ready. Degraded returns sentences
+	// about unavailable services, even if the gateway is ready.
 	Ready, Degraded func() []string
 
 	Tracer     trace.Tracer
@@ -145,7 +145,7 @@ func (s *Server) Discover(ctx context.Context) error {
 	return nil
 }
 
-// Versions returns the revisions that a server was found to speak, the newest first; nil if none is known.
+// Versions returns the revisions that a server is known to speak, the newest first, or nil if none is known.
 func (s *Server) Versions(server string) []string {
 	if found, ok := s.servers[server]; ok {
 		return found.Versions()
@@ -153,7 +153,7 @@ func (s *Server) Versions(server string) []string {
 	return nil
 }
 
-// Faults returns the known reasons why elements of a server's lists are left out; nil for an unknown server.
+// Faults returns the known reasons for which elements are omitted from a server's lists, or nil for an unknown server.
 func (s *Server) Faults(server string) []*gatewayv1.ListFault {
 	if found, ok := s.servers[server]; ok {
 		return found.Faults()
@@ -161,12 +161,13 @@ func (s *Server) Faults(server string) []*gatewayv1.ListFault {
 	return nil
 }
 
-// Handler returns the HTTP handler.
+// Handler returns the HTTP handler for all paths.
 func (s *Server) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", s.health)
 	mux.HandleFunc("GET /readyz", s.ready)
-	for _, at := range []string{"/mcp", "/mcp/{$}", "/mcp/{server}", "/mcp/{server}/{$}"} { // the URL of all servers, and the URL of one server
+	// The patterns are for the URL of all servers and the URL of one server.
+	for _, at := range []string{"/mcp", "/mcp/{$}", "/mcp/{server}", "/mcp/{server}/{$}"} {
 		mux.HandleFunc("POST "+at, s.authenticated(s.post))
 		mux.HandleFunc("DELETE "+at, s.authenticated(s.end))
 		mux.HandleFunc("GET "+at, s.authenticated(s.listen))
@@ -182,17 +183,16 @@ func (s *Server) Handler() http.Handler {
 	return s.http.Guard(mux)
 }
 
-// notFound answers a request to any other path with the paths that exist. The answer names no server, because the
+// notFound answers a request for any other path with the paths that exist. The answer names no server, because the
 // caller is not authenticated.
 func notFound(w http.ResponseWriter, _ *http.Request) {
 	writeText(w, http.StatusNotFound, "there is nothing at this path; send MCP messages to /mcp/NAME for the configured server NAME, "+
 		"or to /mcp for all servers; /healthz and /readyz report the gateway's state\n")
 }
 
-// health reports that the process runs.
 func (*Server) health(w http.ResponseWriter, _ *http.Request) { writeText(w, http.StatusOK, "ok\n") }
 
-// ready reports whether calls can be made, and which services are unavailable.
+// ready reports whether the gateway accepts calls, and which services are unavailable.
 func (s *Server) ready(w http.ResponseWriter, _ *http.Request) {
 	status, text := http.StatusOK, "ready\n"
 	if why := s.deps.Ready(); len(why) > 0 {
@@ -204,7 +204,7 @@ func (s *Server) ready(w http.ResponseWriter, _ *http.Request) {
 	writeText(w, status, text)
 }
 
-// notAllowed refuses an unsupported HTTP method. It also refuses GET in revisions that have no stream for GET.
+// notAllowed refuses an unsupported HTTP method. It also refuses GET in revisions without a stream for GET.
 func (*Server) notAllowed(w http.ResponseWriter, r *http.Request) {
 	allow, how := "POST, GET, DELETE", "use POST to send a message, GET to receive a server's messages in a session, DELETE to end a session\n"
 	if r.Method == http.MethodGet || r.Method == http.MethodHead {
@@ -214,7 +214,6 @@ func (*Server) notAllowed(w http.ResponseWriter, r *http.Request) {
 	writeText(w, http.StatusMethodNotAllowed, how)
 }
 
-// end ends a session that its client has deleted.
 func (s *Server) end(w http.ResponseWriter, r *http.Request, c httpserver.Caller) {
 	id, ok := protocol.SingleHeader(r.Header, mcp.HeaderSession)
 	if !ok || s.Sessions.End(id, protocol.SessionKey(c, r.PathValue("server"))) != nil {

@@ -56,7 +56,7 @@ func TestHandler_ReportsHealth(t *testing.T) {
 	})
 }
 
-// Unused paths and methods do not exist; common probes get a helpful answer.
+// Requests for unused paths and methods are refused. For common probes, the answer lists the valid paths.
 func TestHandler_RefusesOtherPathsAndMethods(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -79,7 +79,7 @@ func TestHandler_RefusesOtherPathsAndMethods(t *testing.T) {
 	})
 }
 
-// Cases N1, I1. Requests that are refused before authentication are counted by peer, and not recorded one by one.
+// Cases N1, I1. Requests that are refused before authentication are counted per peer, and not recorded individually.
 func TestAdmission_UnauthenticatedRequestsAreCounted(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -140,15 +140,16 @@ func TestAdmission_OriginMustBeAccepted(t *testing.T) {
 			{"Host": {"mcp.example"}}, {"Host": {"MCP.example:443"}},
 			{"Origin": {"https://app.example"}}, {"Origin": {"http://localhost:3000"}}, {"Origin": {"http://[::1]:3000"}},
 		} {
-			if got := w.do("POST", "/mcp/files", toolCall, h); got.status != 400 { // the request has no session
+			// The request is refused only because it has no session.
+			if got := w.do("POST", "/mcp/files", toolCall, h); got.status != 400 {
 				t.Errorf("%v: %d %s", h, got.status, got.body)
 			}
 		}
 	})
 }
 
-// Each refusal of an authenticated caller has one record with its code, the id that the caller got and the trace that
-// the caller began. Nothing reaches a server.
+// Each refusal of an authenticated caller's request has one record. The record contains the code, the id that the
+// caller received, and the trace that the caller began. No request reaches a server.
 func TestRefusals_OfAuthenticatedCallersAreRecorded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -197,7 +198,7 @@ func TestRefusals_OfAuthenticatedCallersAreRecorded(t *testing.T) {
 	})
 }
 
-// A notification that no rule allows is recorded, and the response to its sender does not show the refusal.
+// A notification that no rule allows is recorded. The response to its sender does not reveal the refusal.
 func TestNotifications_AreForwardedOrRefused(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -207,9 +208,9 @@ func TestNotifications_AreForwardedOrRefused(t *testing.T) {
 			`{"jsonrpc":"2.0","method":"notifications/roots/list_changed"}`,
 			`{"jsonrpc":"2.0","method":"notifications/initialized"}`,
 			`{"jsonrpc":"2.0","method":"notifications/initialized"}`,                                                       // repeated
-			`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1,"_meta":{"dev.sluice/run":"r"}}}`, // of no request
-			`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":1,"progress":1}}`,                // of no request
-			`{"jsonrpc":"2.0","id":9,"result":{}}`,                                                                         // an answer to no request
+			`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1,"_meta":{"dev.sluice/run":"r"}}}`, // no such request
+			`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":1,"progress":1}}`,                // no such request
+			`{"jsonrpc":"2.0","id":9,"result":{}}`,                                                                         // no request waits
 		} {
 			if got := w.do("POST", "/mcp/files", body, h); got.status != 202 || got.body != "" {
 				t.Errorf("%s: %d %q", body, got.status, got.body)
@@ -231,7 +232,7 @@ func TestNotifications_AreForwardedOrRefused(t *testing.T) {
 	})
 }
 
-// Tools are hidden unless policy says that they are visible. If policy does not answer, the list is refused.
+// A list contains only the tools that policy declares visible. If policy does not answer, the list is refused.
 func TestList_ShowsVisibleTools(t *testing.T) {
 	t.Parallel()
 	const (
@@ -288,7 +289,7 @@ func TestList_ShowsVisibleTools(t *testing.T) {
 	}
 }
 
-// An answer to a call whose outcome is not on record yet is marked, as JSON and as an event stream.
+// If the outcome of a call is not in the journal yet, the answer is marked, as JSON and as an event stream.
 func TestCall_UnrecordedOutcomeIsMarked(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -328,7 +329,6 @@ func TestResume_OwnAnswersCanBeContinued(t *testing.T) {
 	})
 }
 
-// A client that does not accept event streams receives only the answer.
 func TestEvents_ReachClientsThatAcceptStreams(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -352,7 +352,7 @@ func TestEvents_ReachClientsThatAcceptStreams(t *testing.T) {
 	})
 }
 
-// Case S1. Text from a server is logged only at level debug, because it may repeat text from a client.
+// Case S1. Text from a server is logged only at level debug, because it may repeat data from a client.
 func TestLog_QuotesNoServer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -381,7 +381,7 @@ func TestLog_QuotesNoServer(t *testing.T) {
 	})
 }
 
-// A panic is logged as an error, and other requests continue to work.
+// A panic is logged as an error, and the gateway serves later requests.
 func TestLog_HasPanics(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

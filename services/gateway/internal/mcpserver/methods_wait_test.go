@@ -14,13 +14,12 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// asked maps the methods other than tools/call that may need an approval to the name and params of an example request.
+// asked maps each method other than tools/call that may need an approval to the name and params of an example request.
 var asked = map[string]struct{ name, params string }{
 	"prompts/get":    {"letter", `"name":"letter","arguments":{"to":"all"}`},
 	"resources/read": {"note://plan", `"uri":"note://plan"`},
 }
 
-// newApproval returns the only approval of the gateway, for a request with this method.
 func newApproval(method string, state approvalv1.ApprovalState) *approvalv1.Approval {
 	a := newWaitApproval(state)
 	a.Method = method
@@ -30,7 +29,6 @@ func newApproval(method string, state approvalv1.ApprovalState) *approvalv1.Appr
 	return a
 }
 
-// forEachMethod calls story in a subtest for each method in asked.
 func forEachMethod(t *testing.T, story func(t *testing.T, method, name, params string)) {
 	t.Helper()
 	t.Parallel()
@@ -42,7 +40,7 @@ func forEachMethod(t *testing.T, story func(t *testing.T, method, name, params s
 	}
 }
 
-// Without a session all these methods wait for approvals in round trips, and none becomes a task.
+// Without a session, all methods in asked wait for approvals in round trips, and none becomes a task.
 func TestOtherMethods_WaitInRoundTrips(t *testing.T) {
 	forEachMethod(t, func(t *testing.T, method, name, params string) {
 		w := newRoundTripGateway(t, approvalv1.ApprovalState_APPROVAL_STATE_PENDING)
@@ -91,7 +89,7 @@ func TestOtherMethods_WaitInSessions(t *testing.T) {
 	})
 }
 
-// Cases A1, A2. The server gets the request as it was approved, once.
+// Cases A1, A2. The server receives the approved request once.
 func TestOtherMethods_RunAsApproved(t *testing.T) {
 	forEachMethod(t, func(t *testing.T, method, _, params string) {
 		w := newTestGateway(t)
@@ -125,8 +123,8 @@ func TestOtherMethods_RunAsApproved(t *testing.T) {
 	})
 }
 
-// No other method waits for an approval, even if policy requires one, because in some revisions clients cannot wait for
-// its answer.
+// Other methods never wait for an approval, even if policy requires one, because clients of some revisions cannot wait
+// for their answers.
 func TestOtherMethods_AreNotConfirmedByForm(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

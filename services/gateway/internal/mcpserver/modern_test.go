@@ -18,7 +18,7 @@ import (
 // everything contains the methods that a policy without denials allows.
 var everything = []string{"prompts/list", "resources/list", "resources/subscribe", "completion/complete", "logging/setLevel", "sampling/createMessage", "elicitation/create", "roots/list"}
 
-// newModernGateway returns a gateway whose server speaks only 2026-07-28, and whose policy allows these methods. It
+// newModernGateway returns a gateway whose server speaks only 2026-07-28, and whose policy allows the given methods. It
 // must be called inside a synctest bubble.
 func newModernGateway(t *testing.T, open ...string) *testGateway {
 	t.Helper()
@@ -41,7 +41,7 @@ func newModernGateway(t *testing.T, open ...string) *testGateway {
 
 const discovered = `{"supportedVersions":["2027-01-01","2026-07-28"],"capabilities":{"tools":{"listChanged":true},"prompts":{},"tasks":{}},"instructions":"i","resultType":"complete","ttlMs":60000,"cacheScope":"public"}`
 
-// modern returns a request of 2026-07-28 with these params, and headers that agree with it. The name may be empty.
+// modern returns a request of 2026-07-28 with the given params, and matching headers. name may be empty.
 func modern(method, name, params string) (body string, head http.Header) {
 	meta := `"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{"sampling":{},"elicitation":{"form":{}},"tasks":{}},"io.modelcontextprotocol/clientInfo":{"name":"c","version":"1"}}`
 	if params != "" {
@@ -54,15 +54,14 @@ func modern(method, name, params string) (body string, head http.Header) {
 	return `{"jsonrpc":"2.0","id":7,"method":"` + method + `","params":{` + meta + params + `}}`, head
 }
 
-// doModern sends a request of 2026-07-28.
 func (w *testGateway) doModern(method, name, params string) httpResponse {
 	w.t.Helper()
 	body, head := modern(method, name, params)
 	return w.do("POST", "/mcp/files", body, head)
 }
 
-// A call without a session reaches its server as it was decided, except for the capabilities that policy denies. The
-// client gets the server's answer and status.
+// A call without a session reaches its server as policy has evaluated it, without the capabilities that policy denies.
+// The client receives the server's answer and status.
 func TestModern_CallNeedsNoSession(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -99,7 +98,7 @@ func TestModern_CallNeedsNoSession(t *testing.T) {
 	})
 }
 
-// Case T1. The headers decide nothing, and a message whose headers disagree with its body is refused.
+// Case T1. Headers do not affect policy's decision, and a message whose headers disagree with its body is refused.
 func TestModern_HeadersMustAgreeWithTheBody(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -116,7 +115,7 @@ func TestModern_HeadersMustAgreeWithTheBody(t *testing.T) {
 			name, body           string
 			version, method, who []string
 			more                 http.Header
-			want                 string // empty: the server gets the call
+			want                 string // empty if the server receives the call
 		}{
 			{"all the same", call, []string{"2026-07-28"}, []string{"tools/call"}, []string{"safe"}, nil, ""},
 			{"a name in base64", read, []string{"2026-07-28"}, []string{"resources/read"}, []string{"=?base64?ZmlsZTovLy/DpA==?="}, nil, ""},
@@ -158,8 +157,8 @@ func TestModern_HeadersMustAgreeWithTheBody(t *testing.T) {
 	})
 }
 
-// The client receives the server's features that policy allows, in an answer that only this caller may cache. If policy
-// can allow the caller nothing, no request is sent to the server.
+// The client receives the server's features that policy allows, in an answer that only this caller may cache. If no
+// rule can allow the caller a call, no request is sent to the server.
 func TestModern_ServerDiscoverIsFiltered(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -199,7 +198,7 @@ func TestModern_ServerDiscoverIsFiltered(t *testing.T) {
 	})
 }
 
-// Case X9. Headers reveal nothing of a hidden tool.
+// Case X9. Header errors do not reveal whether a hidden tool exists.
 func TestModern_HeaderErrorsRevealNoHiddenTools(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -266,7 +265,7 @@ func TestModern_AnswersArePrivateToCaches(t *testing.T) {
 	})
 }
 
-// A client of an older revision gets a session with a server that has none.
+// A client of an older revision gets a session, although the server has no sessions.
 func TestSession_IsProvidedForStatelessServers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -289,7 +288,7 @@ func TestModern_ServerIsProbedOnce(t *testing.T) {
 		refuses := w.open
 		w.open = func(r upstream.Request) (upstream.Answer, error) {
 			if r.Method() == "initialize" {
-				w.access.CouldAllow = false // a caller that may use nothing is answered from the discovery
+				w.access.CouldAllow = false // such a caller gets its answer from the discovery
 				if got := w.do("POST", "/mcp/files", initialize, http.Header{"Authorization": {"Bearer " + benToken}}); got.status != 200 {
 					t.Errorf("%d %s", got.status, got.body)
 				}
@@ -302,8 +301,8 @@ func TestModern_ServerIsProbedOnce(t *testing.T) {
 	})
 }
 
-// A server that speaks both families may answer initialize with a temporary error. It is not treated as a server that
-// speaks only 2026-07-28: clients with sessions are served after it has recovered.
+// A server that speaks both families answers initialize with a temporary error. Checks that the gateway does not take
+// it for a server that speaks only 2026-07-28: after the error, clients with sessions are served.
 func TestModern_FaultDoesNotHideTheRevision(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -333,8 +332,7 @@ func TestModern_FaultDoesNotHideTheRevision(t *testing.T) {
 	})
 }
 
-// Case X1. When a client disconnects, its call is cancelled at the server, and the journal shows that the call was
-// sent.
+// Case X1. If a client disconnects, its call is cancelled at the server, and the journal shows that the call was sent.
 func TestModern_DisconnectCancelsTheCall(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -363,8 +361,8 @@ func TestModern_DisconnectCancelsTheCall(t *testing.T) {
 	})
 }
 
-// A server that does not speak 2026-07-28 is probed once for many clients, and reached through a session. The probes
-// are not recorded as refusals.
+// A server does not speak 2026-07-28. The gateway probes it once for many clients, and uses a session. The probes are
+// not recorded as refusals.
 func TestModern_RequestsReachServersWithSessions(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -406,7 +404,7 @@ func TestModern_RequestsReachServersWithSessions(t *testing.T) {
 	})
 }
 
-// Case S1. Callers without sessions share no state, and a client can't name the state.
+// Case S1. Callers without sessions share no state, and a client cannot refer to state by name.
 func TestModern_CallersShareNoState(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -432,8 +430,8 @@ func TestModern_CallersShareNoState(t *testing.T) {
 	})
 }
 
-// Case S1. A caller with many clients can't evict another caller's state. The state declares the client's capabilities
-// to the server even if the client's first request was refused.
+// Case S1. A caller with many clients cannot evict the state of another caller. The state declares the client's
+// capabilities to the server even if the client's first request was refused.
 func TestModern_StateCannotBeEndedByAnotherCaller(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

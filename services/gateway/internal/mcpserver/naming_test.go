@@ -14,14 +14,15 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// distinguishNames returns policy's answer if rules distinguish prompts and resources by name.
+// distinguishNames returns policy's response for a caller whose rules distinguish prompts and resources by name.
 func distinguishNames() *policyv1.CheckServerResponse {
 	return &policyv1.CheckServerResponse{CouldAllow: true, HidesNone: true, Methods: everyMethod()}
 }
 
 func isSecret(name string) bool { return strings.Contains(name, "secret") }
 
-// namedLists contains lists of a server. In each, want is what a client sees if policy hides names with "secret".
+// namedLists contains lists from a server. In each, want is the list that a client receives if policy hides names with
+// "secret".
 var namedLists = []struct{ name, method, result, want string }{
 	{
 		"prompts", "prompts/list",
@@ -49,7 +50,8 @@ var namedLists = []struct{ name, method, result, want string }{
 
 func listing(method string) string { return `{"jsonrpc":"2.0","id":1,"method":"` + method + `"}` }
 
-// Case T4. A list shows only what the caller may use. All other bytes of the server's list are unchanged.
+// Case T4. A list contains only the elements that the caller may use. All other bytes of the server's list are
+// unchanged.
 func TestNames_ListShowsWhatMayBeUsed(t *testing.T) {
 	t.Parallel()
 	for _, tt := range namedLists {
@@ -91,7 +93,7 @@ func TestNames_ListShowsWhatMayBeUsed(t *testing.T) {
 	}
 }
 
-// If no rule distinguishes names, policy is not asked, and the list is not changed.
+// If no rule distinguishes names, the gateway does not ask policy, and the list is unchanged.
 func TestNames_ListPassesWhenNoRuleDistinguishes(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -162,7 +164,7 @@ func TestNames_ListIsRefusedWithoutPolicy(t *testing.T) {
 	})
 }
 
-// A long list is filtered in parts, each name once.
+// A long list is filtered in parts. Policy is asked once about each name.
 func TestNames_LongListIsFilteredInParts(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -191,7 +193,7 @@ func TestNames_LongListIsFilteredInParts(t *testing.T) {
 	})
 }
 
-// Case T4. At the URL of all servers, lists show what the caller may use of each server, with combined names.
+// Case T4. At the URL of all servers, lists contain the elements that the caller may use, with combined names.
 func TestNames_ListsOfAllServersShowWhatMayBeUsed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -226,7 +228,7 @@ func TestNames_ListsOfAllServersShowWhatMayBeUsed(t *testing.T) {
 	})
 }
 
-// Case T4. A client is notified of a changed resource only if policy shows the resource's URI to the client.
+// Case T4. A client is notified of a changed resource only if policy does not hide the resource's URI from the client.
 func TestNames_ResourceUpdatesAreDecidedByURI(t *testing.T) {
 	t.Parallel()
 	update := func(uri string) upstream.Event {
@@ -254,12 +256,12 @@ func TestNames_ResourceUpdatesAreDecidedByURI(t *testing.T) {
 	})
 	synctest.Test(t, func(t *testing.T) {
 		w := newEventGateway(t, everyMethod(), said...)
-		w.setAccess(distinguishNames()) // policy does not answer which names are hidden
+		w.setAccess(distinguishNames()) // policy does not answer requests about names
 		hears(t, w, last)
 	})
 }
 
-// At the URL of all servers, a client is notified of changed lists when the policy changes and distinguishes names. If
+// The policy changes and distinguishes names. At the URL of all servers, the client is notified of changed lists. If
 // the client reads the list of tools after the change, it is still notified of the other lists.
 func TestNames_NewPolicyNotifiesOfChangedLists(t *testing.T) {
 	t.Parallel()

@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// Case T4. A server's notification reaches a client if MCP defines it and policy does not deny it. A notification with
-// another method is decided and recorded, and reaches the client only if a rule allows it.
+// Case T4. A notification from a server reaches a client if MCP defines it and policy does not deny it. A notification
+// with another method is evaluated and recorded, and reaches the client only if a rule allows it.
 func TestVendorNotifications_OfServersNeedARule(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -63,8 +63,8 @@ func TestVendorNotifications_OfServersNeedARule(t *testing.T) {
 	}
 }
 
-// Case T4. A client's notification with a method that MCP does not define is sent to the server as it was decided, if
-// policy allows it. Otherwise its refusal is recorded.
+// Case T4. If policy allows a client's notification whose method MCP does not define, the evaluated bytes are sent to
+// the server. Otherwise the refusal is recorded.
 func TestVendorNotifications_OfClientsNeedARule(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

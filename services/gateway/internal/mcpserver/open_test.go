@@ -21,8 +21,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// Client capabilities that policy denies are not declared to the server, and server capabilities that policy denies are
-// not declared to the client.
+// The gateway declares to the server only the client capabilities that policy does not deny, and to the client only the
+// server capabilities that policy does not deny.
 func TestInitialize_OpensASession(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -43,8 +43,8 @@ func TestInitialize_OpensASession(t *testing.T) {
 	})
 }
 
-// A server's feature is declared to a caller if policy does not deny its method, together with its known options. A
-// feature that the server does not have, or does not declare as MCP defines it, is not declared.
+// If policy does not deny a feature's method, the feature of the server is declared to the caller with its known
+// options. A feature that the server lacks, or declares in a form that MCP does not define, is not declared.
 func TestInitialize_CapabilitiesAreFiltered(t *testing.T) {
 	t.Parallel()
 	const all = `{"logging":{},"prompts":{"listChanged":true},"resources":{"subscribe":true},"completions":{},"tasks":{},"tools":{},"experimental":{"x":{}}}`
@@ -114,7 +114,6 @@ func TestInitialize_NegotiatesTheRevision(t *testing.T) {
 	}
 }
 
-// If the server refuses to open a session, the gateway has no session either.
 func TestInitialize_RefusedByTheServerOpensNoSession(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
@@ -143,7 +142,7 @@ func TestInitialize_RefusedByTheServerOpensNoSession(t *testing.T) {
 	}
 }
 
-// Case U1. Keys that only the gateway may use are removed, even within values that the gateway replaces.
+// Case U1. Keys that only the gateway may use are removed, even inside values that the gateway replaces.
 func TestInitialize_OwnKeysAreRemovedFromCapabilities(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -180,8 +179,8 @@ func TestInitialize_SizeIsBounded(t *testing.T) {
 	})
 }
 
-// Sessions that are open and sessions that are being opened count against the limit. A refusal because of the limit is
-// recorded.
+// Sessions that are open and sessions that are being opened count against the limit. If the limit is reached, the
+// request is refused, and the refusal is recorded.
 func TestInitialize_SessionsAreLimited(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -270,8 +269,9 @@ func TestStaleToken_IsRefused(t *testing.T) {
 	})
 }
 
-// Case I2. The principal is always the current principal of the token, with the session and run of the message,
-// whatever else the message declares. A token that changes after the session was opened takes effect.
+// Case I2. The principal is always the current principal of the token, with the session and run of the message. Other
+// members of the message do not affect it. If the token's principal changes after the session was opened, the change
+// applies immediately.
 func TestCaller_IsTheTokensPrincipal(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -307,7 +307,6 @@ func TestCaller_IsTheTokensPrincipal(t *testing.T) {
 	})
 }
 
-// Requests of one session run concurrently, and each gets its own answer.
 func TestSession_ConcurrentRequestsGetTheirAnswers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -332,7 +331,7 @@ func TestSession_ConcurrentRequestsGetTheirAnswers(t *testing.T) {
 	})
 }
 
-// The span contains the error code that is sent to the client.
+// A client requests an unsupported revision. The span contains the error code that the client receives.
 func TestInitialize_UnsupportedRevisionIsMeasured(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -353,8 +352,8 @@ func TestInitialize_UnsupportedRevisionIsMeasured(t *testing.T) {
 	})
 }
 
-// Case X9. If a caller may use nothing of a server, it receives nothing that the server declares about itself, in both
-// families of revisions.
+// Case X9. A caller has no permissions on a server. In both families of revisions, the caller receives none of the
+// server's information about itself.
 func TestInitialize_RevealsNothingWhenNothingIsAllowed(t *testing.T) {
 	t.Parallel()
 	const said = `"serverInfo":{"name":"payroll","title":"Payroll","version":"9.8.7"},"instructions":"The key is in notes.","_meta":{"io.modelcontextprotocol/serverInfo":{"name":"payroll","version":"9.8.7"}}`

@@ -19,7 +19,7 @@ import (
 
 const list = `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`
 
-// Case X4. Messages that need no rule are limited by number for each principal, and their counts are recorded for each
+// Case X4. The number of messages that need no rule is limited for each principal, and their counts are recorded every
 // minute.
 func TestExempt_MessagesAreLimitedAndRecorded(t *testing.T) {
 	t.Parallel()
@@ -36,7 +36,7 @@ func TestExempt_MessagesAreLimitedAndRecorded(t *testing.T) {
 				t.Fatalf("%d %s", got.status, got.body)
 			}
 		}
-		if passed != 9_999 { // plus one initialize
+		if passed != 9_999 { // initialize also counts
 			t.Errorf("%d pings passed", passed)
 		}
 		if got := w.do("POST", "/mcp/files", toolCall, h); got.code() != "" {
@@ -61,7 +61,7 @@ func TestExempt_MessagesAreLimitedAndRecorded(t *testing.T) {
 	})
 }
 
-// Case X4. A message that needs no rule is limited to 64 KiB.
+// Case X4. Messages that need no rule are limited to 64 KiB.
 func TestExempt_MessageSizeIsBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -84,7 +84,7 @@ func TestExempt_MessageSizeIsBounded(t *testing.T) {
 	})
 }
 
-// Case X4. While the policy service is unavailable, messages that need no rule are refused.
+// Case X4.
 func TestExempt_NothingPassesWithoutPolicy(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -138,7 +138,7 @@ func TestExempt_CursorMustBeTheServers(t *testing.T) {
 	})
 }
 
-// Case X4. A cancellation is sent to the server only if the call was sent to the server.
+// Case X4.
 func TestExempt_OnlySentRequestsAreCancelled(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -170,8 +170,8 @@ func TestExempt_OnlySentRequestsAreCancelled(t *testing.T) {
 	})
 }
 
-// Case X4. If policy can allow a caller nothing, initialize and tools/list are answered from the gateway's own
-// discovery, which is made once for all callers. The discovery of an unreachable server is retried after a while.
+// Case X4. If no rule can allow a caller a call, initialize and tools/list are answered from the gateway's own
+// discovery, which is shared by all callers. If a server cannot be reached, its discovery is retried later.
 func TestExempt_DiscoveryAnswersCallersWithoutAccess(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -17,8 +17,8 @@ const (
 	urlStart    = formStart + `,"mode":"url","elicitationId":"e"`
 )
 
-// serverRequestCase is a test case for a request of a server. It contains the capabilities that the client has
-// declared, the request's JSON text from the method on, and whether the client receives the request.
+// serverRequestCase is a test case for a request from a server. offers contains the capabilities that the client has
+// declared, and question the request's JSON from the method on. asked reports whether the client receives the request.
 type serverRequestCase struct {
 	name, offers, question string
 	asked                  bool
@@ -80,7 +80,8 @@ func serverRequestCases() []serverRequestCase {
 	}
 }
 
-// sendInSession makes the server send the request in a session, and returns what the server has received.
+// sendInSession makes the server send the request in a session. It returns the message that the server receives, and
+// the records.
 func (tt serverRequestCase) sendInSession(t *testing.T, named, spoken string) (sent string, records []journal.Record) {
 	t.Helper()
 	var w *testGateway
@@ -119,8 +120,8 @@ func TestServerRequest_IsCheckedAgainstTheOffer(t *testing.T) {
 	}
 }
 
-// Case U1. A request may contain only members that its revision defines. A server gains nothing by negotiating an older
-// revision than the client requested.
+// Case U1. A request may contain only members that its revision defines. A server cannot avoid this check by
+// negotiating an older revision than the client has requested.
 func TestServerRequest_IsCheckedAgainstTheRevision(t *testing.T) {
 	t.Parallel()
 	const both, sampling = `"elicitation":{"form":{},"url":{}}`, `"sampling":{"tools":{}}`
@@ -152,8 +153,8 @@ func TestServerRequest_IsCheckedAgainstTheRevision(t *testing.T) {
 	}
 }
 
-// Case U1. Requests in an answer of 2026-07-28 are checked against the declared capabilities, and so are requests of a
-// server with sessions to a client without sessions.
+// Case U1. Requests in an answer of 2026-07-28 are checked against the client's declared capabilities. Requests from a
+// server with sessions to a client without sessions are checked in the same way.
 func TestInputRequests_AreCheckedAgainstTheOffer(t *testing.T) {
 	t.Parallel()
 	for _, tt := range serverRequestCases() {
@@ -175,7 +176,7 @@ func TestInputRequests_AreCheckedAgainstTheOffer(t *testing.T) {
 				sent := ""
 				w.notes.request = func(_ context.Context, r upstream.Request, events func([]byte)) (upstream.Answer, error) {
 					events([]byte(`{"jsonrpc":"2.0","id":7,"method":` + tt.question + `}`))
-					for range 1000 { // until the server has an answer, or the client has the request
+					for range 1000 { // wait until the server has an answer, or the client has the request
 						time.Sleep(time.Millisecond)
 						w.notes.mu.Lock()
 						for _, r := range w.notes.notified {
@@ -199,7 +200,7 @@ func TestInputRequests_AreCheckedAgainstTheOffer(t *testing.T) {
 	}
 }
 
-// Case U1. If a server requires that URLs are opened first, they must be valid URLs, and the client must have declared
+// Case U1. A server requires that URLs are opened first. They must be valid URLs, and the client must have declared
 // that it can open URLs.
 func TestURLElicitationError_IsCheckedAgainstTheOffer(t *testing.T) {
 	t.Parallel()
@@ -262,7 +263,7 @@ func TestAllServers_SamplingContextIsNotOffered(t *testing.T) {
 	})
 }
 
-// Case U1. At the URL of all servers, each text that a server shows to the user contains the server's name.
+// Case U1. At the URL of all servers, each string that a server shows to the user contains the server's name.
 func TestAllServers_FormsNameTheirServer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -13,7 +13,6 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// resumeStream opens a stream after the event with this id.
 func (w *testGateway) resumeStream(h http.Header, last string) httpResponse {
 	w.t.Helper()
 	back := http.Header{"Accept": {"text/event-stream"}, "Last-Event-Id": {last}}
@@ -66,7 +65,7 @@ func TestResume_LostAnswerIsContinued(t *testing.T) {
 	})
 }
 
-// A server may end the stream before its answer and expect the client to reconnect. If the server's stream can't be
+// A server ends its stream before the answer and expects the client to reconnect. If the server's stream cannot be
 // resumed, the client reconnects to the gateway and receives the messages and the answer that the gateway has.
 func TestResume_ClientReconnectsWhenTheServerDetaches(t *testing.T) {
 	t.Parallel()

@@ -14,7 +14,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// newRoundTripGateway returns a gateway without sessions whose calls wait for approvals, for 35 s each.
+// newRoundTripGateway returns a gateway without sessions, in which calls wait for an approval for 35 s in each round
+// trip.
 func newRoundTripGateway(t *testing.T, state approvalv1.ApprovalState) *testGateway {
 	t.Helper()
 	w := newModernGateway(t)
@@ -28,7 +29,6 @@ func newRoundTripGateway(t *testing.T, state approvalv1.ApprovalState) *testGate
 	return w
 }
 
-// callWithState calls a tool with this requestState; an empty state is omitted.
 func (w *testGateway) callWithState(state string) httpResponse {
 	w.t.Helper()
 	params := `"name":"safe"`
@@ -40,7 +40,7 @@ func (w *testGateway) callWithState(state string) httpResponse {
 }
 
 // A call without a session waits for its approval in round trips, and is refused with the id of its approval before
-// clients would time out. The server is not contacted.
+// clients would time out. The server receives no request.
 func TestRoundTrips_CallWaitsForItsApproval(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -83,7 +83,8 @@ func TestRoundTrips_AnswerWhenTheApprovalIsDecided(t *testing.T) {
 }
 
 // Cases A2, A3. A requestState does not authorize a call. A requestState that the gateway has not created is refused.
-// If it names another caller's approval, the approval is unknown. If its approval was used, the answer says so.
+// If it names another caller's approval, the approval is unknown. If it names a used approval, the answer says that the
+// approval was used.
 func TestRoundTrips_RequestStateAllowsNothing(t *testing.T) {
 	t.Parallel()
 	const waits, done = approvalv1.ApprovalState_APPROVAL_STATE_PENDING, approvalv1.ApprovalState_APPROVAL_STATE_DONE
@@ -116,7 +117,7 @@ func TestRoundTrips_RequestStateAllowsNothing(t *testing.T) {
 	}
 }
 
-// A server's own requestState is sent to the server, but the gateway's own is not.
+// The server receives its own requestState, but not a requestState of the gateway.
 func TestRoundTrips_RequestStateOfServersPasses(t *testing.T) {
 	t.Parallel()
 	for state, want := range map[string]bool{"sluice": true, "of the server": true, "sluice-leg.1.a-1": false} {
@@ -138,8 +139,8 @@ func TestRoundTrips_RequestStateOfServersPasses(t *testing.T) {
 	}
 }
 
-// A call with inputResponses is refused with the id of its approval, because the next round trip would not contain the
-// inputResponses.
+// A call that contains inputResponses is refused with the id of its approval, because the next round trip would not
+// contain the inputResponses.
 func TestRoundTrips_InputResponsesAreNotLost(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -22,7 +22,7 @@ const initializeWithAll = `{"jsonrpc":"2.0","id":0,"method":"initialize","params
 	`"sampling":{"tools":{},"x":{}},"elicitation":{"form":{}},"roots":{"listChanged":true},"tasks":{},"experimental":{"y":{}}},"clientInfo":{"name":"c","version":"1"}}}`
 
 // newServerRequestGateway returns a gateway whose server sends requests before it answers a call, and whose policy
-// allows these methods.
+// allows the given methods.
 func newServerRequestGateway(t *testing.T, open []string, ask func(ctx context.Context, say func(message string))) *testGateway {
 	t.Helper()
 	w := newTestGateway(t)
@@ -51,14 +51,15 @@ func (w *testGateway) serverMessages(n int) (out []string) {
 	return out
 }
 
-// callStream makes a call, and returns a function that reads the next message of the response; empty at the end.
+// callStream makes a call, and returns a function that reads the next message of the response. The function returns ""
+// at the end.
 func (w *testGateway) callStream(h http.Header, body string) (next func() string) {
 	w.t.Helper()
 	next, _ = w.callStreamUntil(h, body)
 	return next
 }
 
-// callStreamUntil is like callStream, for a client that may disconnect. hangUp disconnects the client.
+// callStreamUntil is like callStream. hangUp disconnects the client.
 func (w *testGateway) callStreamUntil(h http.Header, body string) (next func() string, hangUp func()) {
 	w.t.Helper()
 	ctx, hangUp := context.WithCancel(w.t.Context())
@@ -76,7 +77,7 @@ func (w *testGateway) callStreamUntil(h http.Header, body string) (next func() s
 	}
 	w.t.Cleanup(func() { _ = resp.Body.Close() })
 	messages := make(chan string, 100)
-	go func() { // a client that reads late is disconnected
+	go func() { // read in a goroutine, because the gateway disconnects a client that reads late
 		defer close(messages)
 		for lines := bufio.NewScanner(resp.Body); lines.Scan(); {
 			if text := strings.TrimPrefix(lines.Text(), "data: "); strings.HasPrefix(text, "{") {
@@ -89,8 +90,8 @@ func (w *testGateway) callStreamUntil(h http.Header, body string) (next func() s
 
 const sample = `{"jsonrpc":"2.0","id":7,"method":"sampling/createMessage","params":{"maxTokens":9007199254740993,"x":[1e2,"é"],"_meta":{"progressToken":"p"}}}`
 
-// If policy allows a server's request and the client can answer it, request and answer are forwarded byte for byte, and
-// the request is recorded as a request of the server.
+// If policy allows a request from a server and the client can answer it, the request and the answer are forwarded
+// unchanged, and the request is recorded as a request from the server.
 func TestServerRequest_ReachesTheClient(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -133,7 +134,7 @@ func TestServerRequest_ReachesTheClient(t *testing.T) {
 	})
 }
 
-// Case U1. A request that a server must not send reaches no client. The server gets an error, and the refusal is
+// Case U1. A request that a server must not send reaches no client. The server receives an error, and the refusal is
 // recorded.
 func TestServerRequest_NeedsARuleAndACapability(t *testing.T) {
 	t.Parallel()
@@ -183,7 +184,7 @@ func TestServerRequest_NeedsARuleAndACapability(t *testing.T) {
 	}
 }
 
-// Case T4. A client can't send a request that only servers send.
+// Case T4.
 func TestServerMethods_AreRefusedFromClients(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -200,8 +201,8 @@ func TestServerMethods_AreRefusedFromClients(t *testing.T) {
 	})
 }
 
-// While a server's request waits for the client, the timeout of the call is paused. If the client never answers, the
-// server's request fails, but the call continues.
+// While a request from a server waits for the client, the timeout of the call is paused. If the client never answers,
+// the server's request fails, but the call continues.
 func TestServerRequest_PausesTheTimeoutOfTheCall(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -243,8 +244,8 @@ func TestServerRequest_PausesTheTimeoutOfTheCall(t *testing.T) {
 	}
 }
 
-// A server's request ends at once, with an error, when its client disconnects, cancels its own request or ends the
-// session.
+// If the client disconnects, cancels its own request or ends the session, a request from the server ends immediately
+// with an error.
 func TestServerRequest_FailsWhenTheClientDisconnects(t *testing.T) {
 	t.Parallel()
 	for name, leave := range map[string]func(w *testGateway, h http.Header, hangUp func()){
@@ -286,8 +287,8 @@ func TestServerRequest_FailsWhenTheClientDisconnects(t *testing.T) {
 	}
 }
 
-// A gRPC server can't send requests, so no client capabilities are declared to it, and the deadlines of its calls are
-// never paused.
+// A gRPC server cannot send requests. Therefore no client capabilities are declared to it, and the deadlines of its
+// calls are never paused.
 func TestGRPCServer_GetsNoClientCapabilities(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -306,7 +307,7 @@ func TestGRPCServer_GetsNoClientCapabilities(t *testing.T) {
 	})
 }
 
-// Time that a server uses before or after its request counts against its timeout.
+// The time before and after a server's request counts against the timeout of the call.
 func TestServerTimeout_CountsOutsideOfServerRequests(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -385,7 +386,7 @@ func TestServerRequest_CanBeCancelledByTheServer(t *testing.T) {
 	})
 }
 
-// Case A3. Only the session to which a server's request was sent can answer it.
+// Case A3.
 func TestServerRequest_IsAnsweredOnlyInItsSession(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -410,8 +411,8 @@ func TestServerRequest_IsAnsweredOnlyInItsSession(t *testing.T) {
 	})
 }
 
-// Cases U1, A1. The client's capabilities in a message of a session are replaced by those that were declared to the
-// server.
+// Cases U1, A1. In a message of a session, the client's capabilities are replaced by the capabilities that the gateway
+// has declared to the server.
 func TestSession_CapabilitiesInRequestsAreReplaced(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct{ path, call, want string }{

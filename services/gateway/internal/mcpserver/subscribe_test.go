@@ -52,8 +52,8 @@ func TestSubscription_ForwardsWhatPolicyAllows(t *testing.T) {
 	})
 }
 
-// Case A3. A resource that policy denies is not subscribed to, and a client whose token was revoked receives no more
-// notifications.
+// Case A3. Resources that policy denies are not part of the subscription. After a client's token was revoked, the
+// client receives no more notifications.
 func TestSubscription_ResourcesAreDecided(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -87,14 +87,14 @@ func TestSubscription_ResourcesAreDecided(t *testing.T) {
 		if err := w.tokens.Replace(nil); err != nil {
 			t.Fatal(err)
 		}
-		if got := next(); got != "" { // the stream ends even if the server sends no more messages
+		if got := next(); got != "" { // the stream must end even if the server sends no more messages
 			t.Errorf("a client without a token got %s", got)
 		}
 	})
 }
 
 // Case X4. Each resource of a subscription counts as a message that needs no rule. The limit for these messages
-// therefore also limits the number of decisions on subscriptions.
+// therefore also limits the number of evaluated subscriptions.
 func TestSubscription_CountIsLimited(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

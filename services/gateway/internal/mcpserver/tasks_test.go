@@ -17,7 +17,6 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// doWithTasks sends a request of a client that accepts tasks.
 func (w *testGateway) doWithTasks(method, name, params string, header ...http.Header) httpResponse {
 	w.t.Helper()
 	body, head := modern(method, name, params)
@@ -27,7 +26,6 @@ func (w *testGateway) doWithTasks(method, name, params string, header ...http.He
 	return w.do("POST", "/mcp/files", strings.Replace(body, `"tasks":{}`, `"extensions":{"io.modelcontextprotocol/tasks":{}}`, 1), head)
 }
 
-// doTaskRequest sends a request about a task.
 func (w *testGateway) doTaskRequest(method, id string, header ...http.Header) httpResponse {
 	w.t.Helper()
 	return w.doWithTasks(method, id, `"taskId":"`+id+`"`, header...)
@@ -46,8 +44,8 @@ func taskOf(t *testing.T, got httpResponse) string {
 
 var asBen = http.Header{"Authorization": {"Bearer " + benToken}}
 
-// A call that waits for an approval is answered with a task at once if the client accepts tasks, and nothing is sent to
-// the server. The decision ends the task.
+// A call waits for an approval. If the client accepts tasks, it immediately receives a task, and the server receives no
+// request. A denial ends the task.
 func TestTask_IsMadeWhenACallWaits(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -82,8 +80,8 @@ func TestTask_IsMadeWhenACallWaits(t *testing.T) {
 	})
 }
 
-// A client that does not declare in each request that it accepts tasks gets no task. Neither does a call with
-// inputResponses, or one that already waits in round trips.
+// A client gets a task only if the request declares that it accepts tasks. A call with inputResponses, or one that
+// already waits in round trips, gets no task.
 func TestTask_NeedsAClientThatAcceptsTasks(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -108,7 +106,7 @@ func TestTask_NeedsAClientThatAcceptsTasks(t *testing.T) {
 	})
 }
 
-// Cases I4, A3. Only the caller that has created a task can use it. Other ids are unknown.
+// Cases I4, A3. Only the caller that has created a task can use it. For all other callers, its id is unknown.
 func TestTask_BelongsToItsCaller(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -151,7 +149,7 @@ func TestTask_MemoryIsLimited(t *testing.T) {
 		}
 		w.approvals.approval = newWaitApproval(approvalv1.ApprovalState_APPROVAL_STATE_DENIED)
 		w.approvals.approval.Code = commonv1.Code_CODE_APPROVAL_DENIED
-		for range 2 { // the first request ends the task; the second one reports the end, so that the task can be removed
+		for range 2 { // the first request ends the task; the second reports the end, and the task can then be removed
 			w.doTaskRequest("tasks/get", ids[7])
 			synctest.Wait()
 		}
@@ -163,8 +161,8 @@ func TestTask_MemoryIsLimited(t *testing.T) {
 	})
 }
 
-// Case I4. The gateway translates the id of a server's task into an id that is bound to the caller. Only requests of
-// this caller are translated back. The server, policy and the record then contain the server's original id.
+// Case I4. The gateway translates the id of a server's task into an id that is bound to the caller. It translates the
+// id back only in requests from this caller. The server, policy and the record then contain the server's original id.
 func TestTask_OfAServerIsBoundToItsCaller(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -204,7 +202,7 @@ func TestTask_OfAServerIsBoundToItsCaller(t *testing.T) {
 	})
 }
 
-// If policy denies tasks/get to a caller, it is not declared to servers that the client accepts tasks.
+// If policy denies tasks/get to a caller, the gateway does not declare to servers that the client accepts tasks.
 func TestTask_CapabilityIsDeclaredWhenPolicyAllows(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -226,7 +224,7 @@ func TestTask_CapabilityIsDeclaredWhenPolicyAllows(t *testing.T) {
 	})
 }
 
-// Case U1. A server may answer with a task only if the request declared that the client accepts tasks. The outcome of a
+// Case U1. A server may answer with a task only if the request declares that the client accepts tasks. The outcome of a
 // task is checked like any other answer.
 func TestTask_AnswersAreChecked(t *testing.T) {
 	t.Parallel()
@@ -273,7 +271,8 @@ func TestTask_AnswersAreChecked(t *testing.T) {
 	}
 }
 
-// Cases X4, X5. Requests about tasks that need no rule are limited in size and to a closed list of methods.
+// Cases X4, X5. Requests for tasks that need no rule are limited in size, and their methods are limited to a fixed
+// list.
 func TestTask_RequestsAreLimited(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -290,13 +289,12 @@ func TestTask_RequestsAreLimited(t *testing.T) {
 	})
 }
 
-// approve sets the approval to approved, and the decision to allow.
 func (w *testGateway) approve() {
 	w.approvals.approval = newWaitApproval(approvalv1.ApprovalState_APPROVAL_STATE_APPROVED)
 	w.decision = &policyv1.Decision{Effect: policyv1.Effect_EFFECT_ALLOW}
 }
 
-// If the call of a task fails, either the task ends or the task waits for the approval once more.
+// If the call of a task fails, the task either ends or waits for the approval again.
 func TestTask_CallMayFail(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -352,7 +350,7 @@ func TestTask_CallMayFail(t *testing.T) {
 }
 
 // If a task is cancelled before its call is sent, the call is not sent. If the task is cancelled later, it reports the
-// call's outcome. An approval is not cancelled while another task waits for it.
+// call's outcome. While another task waits for the same approval, the approval is not cancelled.
 func TestTask_IsCancelled(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -390,7 +388,7 @@ func TestTask_IsCancelled(t *testing.T) {
 	})
 }
 
-// A call that ends before an approval is requested uses none of the quota of tasks.
+// A call that ends before an approval is requested does not count against the quota of tasks.
 func TestTask_QuotaIsReleased(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -16,7 +16,7 @@ import (
 )
 
 // Case X3. A client that reads an answer or a stream more slowly than 64 KiB per second is disconnected. A client that
-// reads slightly faster receives everything.
+// reads slightly faster receives the whole answer or stream.
 func TestUnreadAnswer_SlowReaderIsClosed(t *testing.T) {
 	t.Parallel()
 	const size = 4 << 20
@@ -74,7 +74,8 @@ func TestUnreadAnswer_SlowReaderIsClosed(t *testing.T) {
 }
 
 // Case X3. While an answer to a caller waits for memory, the caller's next requests are refused and recorded before
-// they are sent. Other callers are not affected. Outcomes of requests that were already sent are recorded and answered.
+// they are sent. Other callers are not affected. The outcomes of requests that were already sent are recorded and
+// answered.
 func TestUnreadAnswer_BlocksFurtherRequests(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -93,7 +94,7 @@ func TestUnreadAnswer_BlocksFurtherRequests(t *testing.T) {
 			return answer(r, `{"content":[]}`), nil
 		}
 		replies := make(chan httpResponse, limits.PrincipalBytes/limits.ReserveBytes+1)
-		for range cap(replies) { // all answers get memory except one, which waits in vain
+		for range cap(replies) { // all answers get memory except for one, which waits until its timeout
 			go func() { replies <- w.do("POST", "/mcp/files", toolCall, anas) }()
 			synctest.Wait()
 		}
@@ -110,7 +111,7 @@ func TestUnreadAnswer_BlocksFurtherRequests(t *testing.T) {
 		if sent != cap(replies)+1 {
 			t.Error("another caller's request was refused")
 		}
-		late := <-replies // this answer arrives after the server's timeout
+		late := <-replies // the answer that waits until the server's timeout
 		if late.code() != "outcome_unknown" || !strings.Contains(late.body, "no memory is left for the answer") {
 			t.Errorf("%d %s", late.status, late.body)
 		}

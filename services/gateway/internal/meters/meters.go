@@ -1,4 +1,4 @@
-// Package meters defines the gateway's metrics. Every attribute has a closed list of values. Texts from clients and
+// Package meters defines the gateway's metrics. Every attribute has a fixed list of values. Strings from clients and
 // servers are unbounded and may be secret, so all of them are counted under the single value other.
 package meters
 
@@ -17,18 +17,17 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/mcpmethod"
 )
 
-// other is the value for everything that is not in the list of an attribute's values, as in OpenTelemetry's
-// conventions.
+// other is the value for all values that an attribute's list does not contain, as in OpenTelemetry's conventions.
 const other = "_OTHER"
 
-// unlisted is the state under which all approval states without attributes of their own are counted.
+// unlisted is the state under which all other approval states are counted.
 const unlisted = approvalv1.ApprovalState_APPROVAL_STATE_UNSPECIFIED
 
 // methods are the values of the method attribute: the methods of MCP, and other.
 var methods = append(mcpmethod.All(), other)
 
-// Error types for a message to a server that got no usable answer: the message was not sent, the server did not answer
-// in time, or the message may have been executed.
+// Error types for a message to a server without a usable answer: the message was not sent, the server did not answer
+// before the timeout, or the message may have been executed.
 const (
 	Unavailable = "upstream_unavailable"
 	Timeout     = "upstream_timeout"
@@ -36,20 +35,19 @@ const (
 )
 
 // errorTypes are the values of the error type attribute: no error, a result with an error, the error codes of JSON-RPC,
-// MCP and the gateway's refusals, and a server without a usable answer.
+// MCP and the gateway's refusals, and the error types for a server without a usable answer.
 var errorTypes = []string{
 	"", "tool_error", "-32700", "-32600", "-32601", "-32602", "-32603", "-32020", "-32021", "-32022", "-31403",
 	Unavailable, Timeout, Unknown, other,
 }
 
-// transports are the values of the transport attribute.
 var transports = []string{"tcp", "pipe"}
 
 // Operation describes one message and its outcome.
 type Operation struct {
 	// Method is the MCP method.
 	Method string
-	// ErrorType is the type of the error. It is empty if there was no error.
+	// ErrorType is the type of the error, or empty if there was no error.
 	ErrorType string
 	// Transport is `tcp` or `pipe`.
 	Transport string
@@ -69,7 +67,7 @@ type Meters struct {
 	allowed    []metric.AddOption
 }
 
-// New returns metrics that are recorded with meter.
+// New returns metrics that are recorded with meter, or an error if meter is nil.
 func New(meter metric.Meter) (*Meters, error) {
 	if meter == nil {
 		return nil, errors.New("meters: a meter is required")
@@ -100,7 +98,6 @@ func operations() map[Operation][]metric.RecordOption {
 	return out
 }
 
-// session contains the attributes of a session.
 type session struct{ version, transport string }
 
 func sessions() map[session][]metric.RecordOption {
@@ -141,19 +138,19 @@ func newAttributeSet(of ...attribute.KeyValue) metric.MeasurementOption {
 }
 
 // RecordServed records the time from the last byte of a client's message to the answer. It records this time in two
-// metrics: with and without the time for which the message was held open.
+// metrics: one includes the time for which the message was held open, and one excludes it.
 func (m *Meters) RecordServed(ctx context.Context, o Operation, took, held time.Duration) {
 	of := m.attributesOf(o)
 	m.served.Record(ctx, took.Seconds(), of...)
 	m.worked.Record(ctx, (took - held).Seconds(), of...)
 }
 
-// RecordSent records the time from just before a message is sent to a server to the server's answer.
+// RecordSent records the time from the sending of a message to a server to the server's answer.
 func (m *Meters) RecordSent(ctx context.Context, o Operation, took time.Duration) {
 	m.sent.Record(ctx, took.Seconds(), m.attributesOf(o)...)
 }
 
-// attributesOf returns the attributes of an operation. Values that are not listed are replaced with other.
+// attributesOf returns the attributes of an operation. Values that are not in the lists are replaced by other.
 func (m *Meters) attributesOf(o Operation) []metric.RecordOption {
 	if found, ok := m.operations[o]; ok {
 		return found
@@ -191,7 +188,7 @@ func (m *Meters) session(version, transport string) []metric.RecordOption {
 	return m.sessions[session{other, "tcp"}]
 }
 
-// RecordHeld records how long a call was held, with the state of its approval at the end.
+// RecordHeld records the time for which a call was held, with the state of its approval at the end.
 func (m *Meters) RecordHeld(ctx context.Context, state approvalv1.ApprovalState, took time.Duration) {
 	of, ok := m.states[state]
 	if !ok {
@@ -206,7 +203,7 @@ func (m *Meters) CountAllowed(ctx context.Context) { m.decided.Add(ctx, 1, m.all
 // CountCacheMismatch counts a decision that differs from the cached decision of the same epoch.
 func (m *Meters) CountCacheMismatch(ctx context.Context) { m.differed.Add(ctx, 1) }
 
-// CountPause counts a pause during which the gateway sends no requests to a server.
+// CountPause counts the beginning of a pause in which the gateway sends no requests to a server.
 func (m *Meters) CountPause(ctx context.Context) { m.rested.Add(ctx, 1) }
 
 // CountRefused counts a request that was refused.

@@ -48,7 +48,7 @@ func recordedAttributes(t *testing.T, reader sdkmetric.Reader) map[string]int64 
 	return out
 }
 
-// Checks that all values that are not listed are recorded as the same value.
+// Checks that all values outside of an attribute's list are recorded as the same value.
 func TestMeters_UnlistedValuesAreRecordedAsOne(t *testing.T) {
 	t.Parallel()
 	reader := sdkmetric.NewManualReader()
@@ -107,8 +107,8 @@ func TestNew_RequiresAMeter(t *testing.T) {
 	}
 }
 
-// BenchmarkCall measures how long it takes to record an allowed call: one decision, one message from the client and
-// one message to the server.
+// BenchmarkCall measures the recording of an allowed call: one decision, one message from the client and one message to
+// the server.
 func BenchmarkCall(b *testing.B) {
 	exported := sdkmetric.NewMeterProvider(sdkmetric.WithReader(sdkmetric.NewManualReader())).Meter("test")
 	for name, meter := range map[string]metric.Meter{"nothing exported": noop.Meter{}, "exported": exported} {
@@ -126,7 +126,7 @@ func BenchmarkCall(b *testing.B) {
 	}
 }
 
-// Checks that time in which a call waits for approvers does not count as the gateway's processing time.
+// Checks that the time for which a call waits for approvers does not count as processing time of the gateway.
 func TestRecordServed_ExcludesTimeOfWaitingForApprovers(t *testing.T) {
 	t.Parallel()
 	reader := sdkmetric.NewManualReader()

@@ -18,14 +18,13 @@ const (
 	approvalState  = attribute.Key("sluice.approval.state")
 )
 
-// createInstruments creates the instruments.
 func (m *Meters) createInstruments(meter metric.Meter) error {
-	// Bucket boundaries that OpenTelemetry's conventions for MCP define for both durations of operations.
+	// OpenTelemetry's conventions for MCP define these bucket boundaries for both durations of operations.
 	operation := metric.WithExplicitBucketBoundaries(0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300)
-	// The last boundary is the longest time for which a call can be held.
+	// The last boundary is the maximum time for which a call can be held.
 	hold := metric.WithExplicitBucketBoundaries(1, 2, 5, 10, 20, 30, 45, 60, 120, 300, 600)
 	var errs [9]error
-	// Bucket boundaries that the conventions define for sessions, extended to some hours.
+	// The conventions define these bucket boundaries for sessions; the last ones, up to four hours, are added.
 	lived := metric.WithExplicitBucketBoundaries(1, 5, 10, 30, 60, 300, 600, 1800, 3600, 7200, 14400)
 	m.served, errs[0] = meter.Float64Histogram("mcp.server.operation.duration",
 		metric.WithUnit("s"), metric.WithDescription("Time from a client's message, or a server's request, to the gateway's answer, including all waits"), operation)

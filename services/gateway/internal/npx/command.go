@@ -12,8 +12,8 @@ import (
 
 // Command is the package and program that a command such as `npx -y PACKAGE@VERSION ARGUMENT` runs.
 type Command struct {
-	// Package is the package in npm syntax: a name, optionally with a version, a range or a tag; an alias; or the address
-	// of a tarball or a git repository.
+	// Package is the package in npm syntax: a name, optionally with a version, a range or a tag; an alias; the address of
+	// a tarball or a git repository; or the absolute path of a tarball.
 	Package string
 	// Program is the program that the command runs with --package. If Program is empty, the package's own program is
 	// run.
@@ -95,15 +95,23 @@ func splitArguments(args []string, stopAtFirst bool) (packages, words []string, 
 // maxPackage is the maximum length of a package specification, in bytes.
 const maxPackage = 1024
 
-var local = regexp.MustCompile(`^(?:[.~/]|[a-zA-Z]:|file:|link:|workspace:)|^[^:]*@(?:[.~/]|file:|link:|workspace:)|^[^:]*[.](?:tgz|tar[.]gz|tar)$`)
+// local matches files and folders of this machine, except for git repositories. archive matches tarballs with an absolute
+// path. relativeGit matches git repositories without an absolute path.
+var (
+	local       = regexp.MustCompile(`^(?:[.~/]|[a-zA-Z]:|file:|link:|workspace:)|^[^:]*@(?:[.~/]|file:|link:|workspace:)|^[^:]*[.](?:tgz|tar[.]gz|tar)$`)
+	archive     = regexp.MustCompile(`^(?:(?:@[^/@:\s]+/)?[^/@:\s]+@)?(?:file:(?://)?)?(/[^%#?]*[.](?:(?i)tgz|tar[.]gz|tar))$`)
+	relativeGit = regexp.MustCompile(`^(?:[^:]*@)?git[+]file:(?:[^/]|/[^/]|//[^/])`)
+)
 
 // refusalOf returns why the gateway does not install a package. It returns "" if the gateway installs the package.
 func refusalOf(spec string) string {
 	switch {
 	case spec == "" || len(spec) > maxPackage || strings.HasPrefix(spec, "-") || strings.ContainsFunc(spec, func(r rune) bool { return !unicode.IsPrint(r) || unicode.IsSpace(r) }):
 		return "its package has no form that the gateway reads"
-	case local.MatchString(spec):
-		return "its package is a file or a folder of this machine"
+	case relativeGit.MatchString(spec):
+		return "its package is a git repository of this machine without an absolute path: write git+file:///PATH"
+	case local.MatchString(spec) && !archive.MatchString(spec):
+		return "its package is a folder or a relative path of this machine: write the absolute path of a tarball (.tgz)"
 	}
 	return ""
 }
@@ -119,6 +127,14 @@ var (
 // Name returns the name of a package in a registry. It is empty for a package that is given by an address.
 func (c *Command) Name() string {
 	if parts := registered.FindStringSubmatch(c.Package); parts != nil {
+		return parts[1]
+	}
+	return ""
+}
+
+// File returns the absolute path of the package if it is a tarball on this machine. Otherwise it returns "".
+func (c *Command) File() string {
+	if parts := archive.FindStringSubmatch(c.Package); parts != nil {
 		return parts[1]
 	}
 	return ""

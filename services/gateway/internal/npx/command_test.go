@@ -22,6 +22,9 @@ func TestParse_ReturnsPackageAndProgram(t *testing.T) {
 		"npm exec server a -y -- --flag":                {Package: "server", Args: []string{"a", "--flag"}},
 		"npm x --package=p -- run":                      {Package: "p", Program: "run"},
 		"npx -y github:acme/server#semver:^1":           {Package: "github:acme/server#semver:^1"},
+		"npx -y git+file:///srv/repo#main":              {Package: "git+file:///srv/repo#main"},
+		"npx -y /srv/a.tgz x":                           {Package: "/srv/a.tgz", Args: []string{"x"}},
+		"npx -p @acme/server@file:///srv/a.tar.gz run":  {Package: "@acme/server@file:///srv/a.tar.gz", Program: "run"},
 		"npx -y https://x.example/a.tgz?token=1":        {Package: "https://x.example/a.tgz?token=1"},
 	} {
 		got, why := npx.Parse(strings.Fields(text))
@@ -38,8 +41,9 @@ func TestParse_RefusesUnsupportedForms(t *testing.T) {
 		"npx -p a -p b run": "several packages", "npx -p a": "no program", "npx -y": "no package", "npx -p": "has no value", "npm exec": "no package",
 		"npm exec server --flag": "flag --flag", "npx ./server": "of this machine", "npx /srv/server": "of this machine", "npx ../x": "of this machine", "npx ~/x": "of this machine",
 		"npx file:../x": "of this machine", "npx a@file:../x": "of this machine", "npx a@./x": "of this machine", "npx server.tgz": "of this machine", "npx -p server ./run": "by its path",
-		"npx --yes=false server": "flag --yes",
-		"npm start":              "", "node server.js": "", "uvx server": "", "sh -c npx": "", "npm -y exec server": "",
+		"npx --yes=false server": "flag --yes", "npx /srv/folder.tgz/": "of this machine", "npx file:a.tgz": "of this machine", "npx ./a.tgz": "absolute path of a tarball",
+		"npx git+file:./x": "git+file:///", "npx a@git+file://x/y": "git+file:///", "npx /srv/a%20b.tgz": "of this machine", "npx link:/srv/a.tgz": "of this machine",
+		"npm start": "", "node server.js": "", "uvx server": "", "sh -c npx": "", "npm -y exec server": "",
 	} {
 		got, why := npx.Parse(strings.Fields(text))
 		if got != nil || !strings.Contains(why, want) || (why == "") != (want == "") {
@@ -77,5 +81,18 @@ func TestCommand_DescribesItsPackage(t *testing.T) {
 	}
 	if c := (npx.Command{Package: "server", Program: "run"}); c.IsBare() {
 		t.Error("a command with a named program is bare")
+	}
+}
+
+func TestFile_ReturnsThePathOfALocalTarball(t *testing.T) {
+	t.Parallel()
+	for spec, want := range map[string]string{
+		"/srv/a.tgz": "/srv/a.tgz", "file:/srv/a.TAR.GZ": "/srv/a.TAR.GZ", "file:///srv/a.tar": "/srv/a.tar", "a@/srv/a.tgz": "/srv/a.tgz", "@acme/a@file:/srv/a.tgz": "/srv/a.tgz",
+		"https://x.example/a.tgz": "", "a@https://x.example/a.tgz": "", "a": "", "git+file:///srv/a.tgz": "", "./a.tgz": "", "/srv/a": "",
+	} {
+		c := npx.Command{Package: spec}
+		if got := c.File(); got != want || want != "" && c.IsExact() {
+			t.Errorf("%s: %q, want %q; exact: %v", spec, got, want, c.IsExact())
+		}
 	}
 }

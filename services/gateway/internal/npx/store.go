@@ -197,8 +197,8 @@ func (i *Installed) Remove() error { return datadir.RemoveAll(i.Dir) }
 
 // Sweep removes unused entries of the folders below root: interrupted attempts, installations for which there is a
 // newer one, and installations that the configuration has not used for Grace. The map `in` contains the digest of each
-// configured server's package, by server name. Sweep may be called only while no process of these servers runs and no
-// package is being installed.
+// configured server's package, by server name. Sweep follows no links in the folder root. It may be called only while no
+// process of the configured servers runs and no package is being installed.
 func Sweep(root string, in map[string]string, now time.Time) error {
 	servers, err := os.ReadDir(root)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -209,6 +209,9 @@ func Sweep(root string, in map[string]string, now time.Time) error {
 	}
 	var errs []error
 	for _, server := range servers {
+		if !server.IsDir() { // a link could lead to a folder that is not the gateway's
+			continue
+		}
 		f := Folder(filepath.Join(root, server.Name()))
 		var older *Installed
 		if digest := in[server.Name()]; digest != "" {
@@ -229,6 +232,9 @@ func Sweep(root string, in map[string]string, now time.Time) error {
 // sweep removes one entry of a folder, or marks the entry as unused by the configuration, with the time now.
 func (f Folder) sweep(name, digest string, now time.Time) error {
 	dir := filepath.Join(string(f), name)
+	if info, err := os.Lstat(dir); err != nil || info.Mode()&fs.ModeSymlink != 0 {
+		return err
+	}
 	if _, err := f.read(name); err != nil || digest != "" && strings.HasPrefix(name, digest+".") {
 		return datadir.RemoveAll(dir)
 	}
@@ -241,6 +247,8 @@ func (f Folder) sweep(name, digest string, now time.Time) error {
 		return err
 	case now.Sub(info.ModTime()) < Grace:
 		return nil
+	case datadir.InUse(dir): // a process has outlived the gateway that started it
+		return os.Chtimes(mark, now, now)
 	}
 	return datadir.RemoveAll(dir)
 }

@@ -8,8 +8,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/paramheaders"
 )
 
-// BenchmarkHeaders measures the most expensive arguments: a tool with the maximum number of headers, each for an
-// argument at the maximum depth.
+// BenchmarkHeaders measures the most expensive case: a tool with the maximum number of headers, each for an argument at
+// the maximum depth.
 func BenchmarkHeaders(b *testing.B) {
 	var properties []string
 	for i := range 64 {

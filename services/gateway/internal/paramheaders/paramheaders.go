@@ -1,5 +1,5 @@
-// Package paramheaders finds the tool arguments that calls repeat in HTTP headers (MCP 2026-07-28, Transports, Custom
-// Headers from Tool Parameters). These are the arguments whose schema contains `x-mcp-header`.
+// Package paramheaders finds the arguments of a tool that calls repeat in HTTP headers (MCP 2026-07-28, Transports,
+// Custom Headers from Tool Parameters). The schemas of these arguments contain `x-mcp-header`.
 package paramheaders
 
 import (
@@ -18,7 +18,6 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// headerPrefix is the beginning of the headers' names.
 const headerPrefix = "Mcp-Param-"
 
 const (
@@ -28,27 +27,27 @@ const (
 	// headers of a tool. Both are limited because the head of a request is limited.
 	maxDepth    = 16
 	maxBindings = 64
-	// maxValue is the maximum length of a value that the gateway writes for a client, in bytes. The length is limited
+	// maxValue is the maximum length of a header value that the gateway adds for a client, in bytes. The length is limited
 	// because the head of a request is limited.
 	maxValue = 4 << 10
-	// maxSafe is the largest integer in a header, and -maxSafe is the smallest.
+	// maxSafe is the largest integer in a header. The smallest is -maxSafe.
 	maxSafe = 1<<53 - 1
 )
 
 // ErrMismatch means that a header differs from its argument. Compare with errors.Is.
 var ErrMismatch = errors.New("a header disagrees with the arguments")
 
-// A Binding binds an HTTP header to an argument: the header's value is the value of the argument. It is immutable.
+// A Binding binds an HTTP header to an argument: the value of the header is the value of the argument. It is immutable.
 type Binding struct {
-	// Path lists the keys that lead to the argument.
+	// Path contains the keys that lead to the argument.
 	Path []string
 	// Header is the full name of the header.
 	Header string
 }
 
-// Bindings returns the bindings in a tool's definition, sorted by header. Each binding comes from an annotated property
-// in the tool's schema. If any annotation violates the specification, Bindings returns no bindings, because clients
-// must not list the tool.
+// Bindings returns the bindings in a tool's definition, sorted by header. Each annotated property in the tool's schema
+// is a binding. If an annotation violates the specification, Bindings returns no bindings, because clients must not
+// list the tool.
 func Bindings(definition []byte) []Binding {
 	if !bytes.Contains(definition, []byte(annotation)) {
 		return nil
@@ -67,7 +66,7 @@ func Bindings(definition []byte) []Binding {
 	return out
 }
 
-// schema is the part of an argument's schema that this package reads.
+// schema contains the members of an argument's schema that this package reads.
 type schema struct {
 	Type       jsontext.Value    `json:"type"`
 	Header     *string           `json:"x-mcp-header"`
@@ -96,15 +95,15 @@ func (s schema) bindings(out []Binding, path []string) ([]Binding, bool) {
 	return out, ok
 }
 
-// isToken reports whether a text can be part of a header's name (RFC 9110, section 5.6.2).
+// isToken reports whether a string can be part of a header's name (RFC 9110, section 5.6.2).
 func isToken(text string) bool {
 	return text != "" && !strings.ContainsFunc(text, func(r rune) bool {
 		return r <= ' ' || r > '~' || strings.ContainsRune(`"(),/:;<=>?@[\]{}`, r)
 	})
 }
 
-// Headers returns the headers of a call with these arguments, which are a raw object or empty. The function `given`
-// returns the received value of a header, or "". Received headers must match the arguments. Errors wrap [ErrMismatch].
+// Headers returns the headers of a call. arguments is a raw object or empty. given returns the received value of a
+// header, or "". If a received header does not match its argument, the error wraps [ErrMismatch].
 func Headers(arguments []byte, bindings []Binding, given func(header string) string) (out []upstream.Header, err error) {
 	found, err := argumentValues(arguments, bindings)
 	if err != nil {
@@ -133,8 +132,8 @@ func Headers(arguments []byte, bindings []Binding, given func(header string) str
 	return out, nil
 }
 
-// DerivedHeaders returns the headers of a call from a client that does not send them. Arguments that cannot be written
-// in a header are left out, and the server decides how to handle a missing header.
+// DerivedHeaders returns the headers of a call from a client that does not send them. It omits arguments that cannot be
+// written in a header. The server then determines how to handle a missing header.
 func DerivedHeaders(arguments []byte, bindings []Binding) (out []upstream.Header) {
 	found, err := argumentValues(arguments, bindings)
 	if err != nil {
@@ -148,7 +147,7 @@ func DerivedHeaders(arguments []byte, bindings []Binding) (out []upstream.Header
 	return out
 }
 
-// argumentValues returns the values of those arguments that have headers, by header name.
+// argumentValues returns the values of the arguments that have headers, by header name.
 func argumentValues(arguments []byte, bindings []Binding) (map[string]jsontext.Value, error) {
 	if len(bindings) == 0 || len(arguments) == 0 {
 		return nil, nil //nolint:nilnil // no arguments is a valid result
@@ -187,7 +186,7 @@ func collectArguments(dec *jsontext.Decoder, bindings []Binding, depth int, foun
 			}
 		}
 		if here != "" && (object || dec.PeekKind() == '[') {
-			found[here] = jsontext.Value("{}") // an object is not allowed in a header
+			found[here] = jsontext.Value("{}") // Headers refuses an object for this header
 			here = ""
 		}
 		switch {
@@ -210,7 +209,7 @@ func collectArguments(dec *jsontext.Decoder, bindings []Binding, depth int, foun
 	return err
 }
 
-// value returns the argument as the text of a header. has is false if the argument is absent or null.
+// value returns the argument as a header value. has is false if the argument is absent or null.
 func (b Binding) value(argument jsontext.Value) (text string, has bool, err error) {
 	switch argument.Kind() { //nolint:exhaustive // objects and arrays cannot be written in a header
 	case '"':
@@ -234,7 +233,7 @@ func sameNumber(field, argument string) bool {
 	return ok && strconv.FormatInt(n, 10) == argument
 }
 
-// integer parses an integer of at most maxSafe in any JSON spelling of a number.
+// integer parses an integer of at most maxSafe in any JSON spelling of the number.
 func integer(text string) (int64, bool) {
 	f, err := strconv.ParseFloat(text, 64)
 	if err != nil || !jsontext.Value(text).IsValid() || f != math.Trunc(f) || math.Abs(f) > maxSafe {

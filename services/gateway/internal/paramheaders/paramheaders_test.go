@@ -53,7 +53,7 @@ func TestHeaders_MustAgreeWithArguments(t *testing.T) {
 	for _, tt := range []struct {
 		name, arguments string
 		head            head
-		want            []upstream.Header // nil: a mismatch
+		want            []upstream.Header // nil if the headers do not match the arguments
 	}{
 		{"both", `{"a":"x","o":{"n":7}}`, head{a: "x", n: "7"}, []upstream.Header{{Name: a, Value: "x"}, {Name: n, Value: "7"}}},
 		{"in base64", `{"a":"ü\n"}`, head{a: "=?base64?w7wK?="}, []upstream.Header{{Name: a, Value: "ü\n"}}},
@@ -92,7 +92,7 @@ func TestHeaders_MustAgreeWithArguments(t *testing.T) {
 	}
 }
 
-// FuzzHeaders checks that for any schema and arguments, the sent headers decode to the values of the arguments.
+// FuzzHeaders checks that the sent headers decode to the values of the arguments, for any schema and arguments.
 func FuzzHeaders(f *testing.F) {
 	f.Add(`"a":{"type":"string","x-mcp-header":"A"}`, `{"a":"x"}`, "x")
 	f.Add(`"a":{"type":"integer","x-mcp-header":"A"}`, `{"a":1e3}`, "1000")

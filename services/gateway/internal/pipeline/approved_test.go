@@ -39,7 +39,6 @@ func newApprovalPipeline() *testPipeline {
 	return w
 }
 
-// refuseClaim returns a function that refuses a claim.
 func refuseClaim(r *approvalv1.Refusal) func(*approvalv1.ClaimApprovalRequest) (*approvalv1.ClaimApprovalResponse, error) {
 	return func(*approvalv1.ClaimApprovalRequest) (*approvalv1.ClaimApprovalResponse, error) {
 		return &approvalv1.ClaimApprovalResponse{Result: &approvalv1.ClaimApprovalResponse_Refusal{Refusal: r}}, nil
@@ -61,7 +60,7 @@ func (w *testPipeline) newApprovalCall(t *testing.T) attempt.Call {
 	return c
 }
 
-// do carries out a call from newApprovalCall and waits until its outcome is reported.
+// do makes a call from newApprovalCall and waits until its outcome is reported.
 func (w *testPipeline) do(t *testing.T, change ...func(*attempt.Call)) pipeline.Result {
 	t.Helper()
 	c := w.newApprovalCall(t)
@@ -73,7 +72,7 @@ func (w *testPipeline) do(t *testing.T, change ...func(*attempt.Call)) pipeline.
 	return p.Do(t.Context(), c)
 }
 
-// The call that approvers have approved is the call that runs. The steps have a fixed order, and each step is recorded.
+// The call runs exactly as approvers have approved it. The steps have a fixed order, and each step is recorded.
 func TestApproval_CallRunsAsApproved(t *testing.T) {
 	t.Parallel()
 	w := newApprovalPipeline()
@@ -101,7 +100,7 @@ func TestApproval_CallRunsAsApproved(t *testing.T) {
 	}
 }
 
-// A held call continues as soon as approvers have decided. A caller that asks for progress receives progress
+// A held call continues as soon as approvers have decided. A caller that has requested progress receives progress
 // notifications during the hold.
 func TestApproval_CallIsHeldUntilDecided(t *testing.T) {
 	t.Parallel()
@@ -151,7 +150,7 @@ func codeOf(r *refusal.Refusal) commonv1.Code {
 	return r.Code
 }
 
-// If the caller disconnects or the gateway stops, the hold ends, and the call does not run later without a new request.
+// If the caller disconnects or the gateway stops, the hold ends, and the call runs only after another request.
 func TestApproval_HeldCallIsReleased(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]func(p *pipeline.Pipeline, hangUp func()){
@@ -177,7 +176,7 @@ func TestApproval_HeldCallIsReleased(t *testing.T) {
 	}
 }
 
-// Case A4. If the claim of an approval is refused, the call is not sent, and the refusal says why.
+// Case A4. If the claim of an approval is refused, the call is not sent, and the refusal contains the reason.
 func TestApproval_ClaimMayBeRefused(t *testing.T) {
 	t.Parallel()
 	deny := allow()
@@ -272,7 +271,7 @@ func TestApproval_ClaimMayBeRefused(t *testing.T) {
 	}
 }
 
-// If an approval changes after it was read and before it is claimed, it is read a second time.
+// If an approval changes after it was read and before it is claimed, the gateway reads it again.
 func TestDo_LostClaimIsFollowedByAnotherLookAtTheApproval(t *testing.T) {
 	t.Parallel()
 	for name, first := range map[string]func(*approvalv1.ClaimApprovalRequest) (*approvalv1.ClaimApprovalResponse, error){
@@ -314,8 +313,8 @@ func TestDo_LostClaimIsFollowedByAnotherLookAtTheApproval(t *testing.T) {
 	}
 }
 
-// Case U1. The outcome of an approved call is reported to the approval service. If the call was never sent, first the
-// claim is released and then the limits.
+// Case U1. The outcome of an approved call is reported to the approval service. If the call was never sent, the gateway
+// releases first the claim and then the limits.
 func TestApproval_OutcomeIsReported(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -349,8 +348,8 @@ func TestApproval_OutcomeIsReported(t *testing.T) {
 	}
 }
 
-// If the answer to a claim is lost, the same claim is retried. If the retry fails too, the claim is released, because
-// the approval service may have accepted it.
+// If the answer to a claim is lost, the gateway retries the same claim. If the retry fails too, it releases the claim,
+// because the approval service may have accepted it.
 func TestApproval_LostClaimReleasesItsLimits(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -371,8 +370,8 @@ func TestApproval_LostClaimReleasesItsLimits(t *testing.T) {
 	})
 }
 
-// If a call names an approval that was denied or does not exist, the call is refused with that state, and no new
-// approval is requested. If the named approval is approved, the call runs.
+// A call names an approval that was denied or does not exist. The call is refused with that state, and no new approval
+// is requested. If the named approval is approved, the call runs.
 func TestApproval_CallThatNamesItGetsItsState(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -401,8 +400,8 @@ func TestApproval_CallThatNamesItGetsItsState(t *testing.T) {
 	}
 }
 
-// Case N2. Only a limited number of calls of one principal is held. Further calls of this principal are refused at once
-// with the ids of their approvals, while calls of other principals are still held.
+// Case N2. Only a limited number of calls of one principal is held. Further calls of this principal are immediately
+// refused with the ids of their approvals, while calls of other principals are still held.
 func TestApproval_HeldCallsAreLimited(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -415,7 +414,7 @@ func TestApproval_HeldCallsAreLimited(t *testing.T) {
 				c := w.newApprovalCall(t)
 				if i == 19 {
 					c.Principal = caller("ben")
-					c.Principal.Chain = nil // otherwise it would be an agent of the same creator and share its quota
+					c.Principal.Chain = nil // with the chain, ben would share the quota of its creator
 				}
 				begin := time.Now()
 				p.Do(t.Context(), c)

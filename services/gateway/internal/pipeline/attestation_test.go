@@ -16,7 +16,7 @@ import (
 // errStale is the approval service's error for a decision that is too old.
 var errStale = &rpc.Error{Code: codes.FailedPrecondition, Reason: "DECISION_STALE"}
 
-// recordAttestations makes the fake policy service sign decisions, and returns a list of the requested signatures.
+// recordAttestations makes the fake policy service sign decisions, and returns the list of requested signatures.
 func (w *testPipeline) recordAttestations() (uses *[]*policyv1.Attest) {
 	uses, then := new([]*policyv1.Attest), w.decide
 	w.decide = func(ctx context.Context, r *policyv1.DecideCallRequest) (*policyv1.DecideCallResponse, error) {
@@ -30,8 +30,8 @@ func (w *testPipeline) recordAttestations() (uses *[]*policyv1.Attest) {
 	return uses
 }
 
-// If policy's decision is too old when it arrives at the approval service, policy is asked for a new decision, but only
-// a few times.
+// If policy's decision is too old when it arrives at the approval service, the gateway asks policy for a new decision.
+// The number of attempts is limited.
 func TestApproval_RequestHasAFreshDecision(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -82,7 +82,7 @@ func TestApproval_RequestHasAFreshDecision(t *testing.T) {
 	}
 }
 
-// A decision is signed only for an approval request.
+// Policy signs decisions only for approval requests.
 func TestDo_AllowedCallIsNotAttested(t *testing.T) {
 	t.Parallel()
 	w := newTestPipeline()

@@ -12,8 +12,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// BenchmarkAnAllowedCall measures the pipeline itself, with services that answer at once, with and without exported
-// metrics.
+// BenchmarkAnAllowedCall measures the pipeline itself, with services that answer immediately, and with and without
+// exported metrics.
 func BenchmarkAnAllowedCall(b *testing.B) {
 	exported := sdkmetric.NewMeterProvider(sdkmetric.WithReader(sdkmetric.NewManualReader())).Meter("test")
 	for name, meter := range map[string]metric.Meter{"nothing exported": noop.Meter{}, "exported": exported} {
@@ -41,7 +41,6 @@ func BenchmarkAnAllowedCall(b *testing.B) {
 	}
 }
 
-// benchTransport is a transport to the gateway's fake server.
 type benchTransport struct{ world *testPipeline }
 
 func (benchTransport) Kind() string                  { return "http" }
@@ -52,7 +51,6 @@ func (o benchTransport) Open(context.Context, principal.Key, upstream.Request) (
 	return conn(o), upstream.Answer{}, nil
 }
 
-// conn is a session with the server of benchTransport.
 type conn benchTransport
 
 func (c conn) Request(ctx context.Context, r upstream.Request, events func([]byte)) (upstream.Answer, error) {

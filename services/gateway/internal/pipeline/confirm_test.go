@@ -16,7 +16,6 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/attempt"
 )
 
-// newConfirmPipeline returns a pipeline in which the agent's user may confirm calls.
 func newConfirmPipeline() *testPipeline {
 	w := newApprovalPipeline()
 	waits := approvalIn(pending)
@@ -26,14 +25,13 @@ func newConfirmPipeline() *testPipeline {
 	return w
 }
 
-// approvalWithTwoVotes returns an approval that needs two votes.
 func approvalWithTwoVotes() *approvalv1.Approval {
 	waits := approvalIn(pending)
 	waits.Terms = &policyv1.ApprovalTerms{Quorum: 2, SelfConfirm: true}
 	return waits
 }
 
-// answerForm returns a function that answers after the given time, and appends the text of the form to shown.
+// answerForm returns a function that answers after the given delay, and appends the text of the form to shown.
 func answerForm(answer attempt.Confirmation, after time.Duration, shown *[]string) attempt.Confirm {
 	return func(ctx context.Context, text string) attempt.Confirmation {
 		*shown = append(*shown, text)
@@ -91,8 +89,8 @@ func TestConfirm_AsksTheUser(t *testing.T) {
 	}
 }
 
-// Case X8. If the approval service does not allow another form, the agent's user is not asked, and the call waits only
-// for approvers.
+// Case X8. The approval service does not allow another form. Checks that the agent's user is not asked, and that the
+// call waits only for approvers.
 func TestConfirm_FormsAreLimited(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -106,8 +104,8 @@ func TestConfirm_FormsAreLimited(t *testing.T) {
 	})
 }
 
-// If the user confirms the call, but the watch does not report that before the end of the hold, the call still runs. It
-// is not refused with the text that a person must approve.
+// The user confirms the call shortly before the hold ends, and the watch reports nothing. Checks that the call runs,
+// and is not refused with the message that a person must approve it.
 func TestConfirm_LateConfirmationCounts(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -121,8 +119,8 @@ func TestConfirm_LateConfirmationCounts(t *testing.T) {
 	})
 }
 
-// The form does not show the server's identity to the agent's user, because an agent that knows the identity could call
-// the server directly. Case A3.
+// Case A3. The form does not show the server's identity to the agent's user, because an agent that knows the identity
+// could call the server directly.
 func TestConfirm_FormHidesTheServersIdentity(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -167,8 +165,8 @@ func TestConfirm_IsNotAskedWhenImpossible(t *testing.T) {
 	}
 }
 
-// Case A3. If the user's answer cannot be submitted, the call does not run. This holds for a confirmation that was not
-// accepted, and for a declined call that approvers approve.
+// Case A3. If the user's answer cannot be submitted, the call does not run: neither a confirmed call, nor a declined
+// call that approvers approve.
 func TestConfirm_LostVoteAllowsNothing(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {

@@ -17,7 +17,6 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 )
 
-// deniedBy returns an approval that a vote has denied.
 func deniedBy(v *approvalv1.Vote) *approvalv1.Approval {
 	a := proto.CloneOf(approvalIn(denied))
 	v = proto.CloneOf(v)
@@ -27,14 +26,14 @@ func deniedBy(v *approvalv1.Vote) *approvalv1.Approval {
 	return a
 }
 
-// refuseRequest returns a function that refuses an approval request.
 func refuseRequest(r *approvalv1.Refusal) func() (*approvalv1.RequestApprovalResponse, error) {
 	return func() (*approvalv1.RequestApprovalResponse, error) {
 		return &approvalv1.RequestApprovalResponse{Result: &approvalv1.RequestApprovalResponse_Refusal{Refusal: r}}, nil
 	}
 }
 
-// A denial says who denied the call and why, how long equal calls are denied, and that the call must not be repeated.
+// The message of a denial contains who denied the call and the reason, and for how long equal calls are denied. It also
+// says that the call must not be repeated.
 func TestDenial_MessageHasItsReason(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -89,7 +88,7 @@ func TestDenial_MessageHasItsReason(t *testing.T) {
 	}
 }
 
-// checkPermanent checks the text of a refusal that must not be retried.
+// checkPermanent checks the message of a refusal that must not be retried.
 func checkPermanent(t *testing.T, got pipeline.Result, want string) {
 	t.Helper()
 	if got.Refusal == nil || got.Refusal.Text() != want {
@@ -101,8 +100,7 @@ func checkPermanent(t *testing.T, got pipeline.Result, want string) {
 	}
 }
 
-// The refusal for a caller with too many waiting calls contains the limit, the limit's configuration key, and what to
-// do.
+// The refusal for a caller with too many waiting calls contains the limit, the limit's configuration key, and advice.
 func TestApproval_TooManyPendingIsExplained(t *testing.T) {
 	t.Parallel()
 	w := newApprovalPipeline()

@@ -17,32 +17,32 @@ import (
 )
 
 const (
-	// maxExempt is the maximum number of messages without a rule that one principal and the agents created by it may send
-	// in a minute. maxExemptBytes is the maximum total size of these messages in bytes. All principals of one person
+	// maxExempt is the maximum number of messages without a rule that one principal and the agents that it has created may
+	// send in a minute. maxExemptBytes is the maximum total size of these messages, in bytes. All principals of one person
 	// together may send four times as much.
 	maxExempt      = 10_000
 	maxExemptBytes = 64 << 20
-	// maxKinds is the maximum number of pairs of server and method that are counted separately for one principal in a
-	// minute. It keeps the records of these counts from filling the journal. Messages of further pairs are counted under
-	// the server "*".
+	// maxKinds is the maximum number of pairs of a server and a method that are counted separately for one principal in a
+	// minute, so that the records of these counts do not fill the journal. Messages of other pairs are counted under the
+	// server "*".
 	maxKinds = 64
 	// otherServers is the server name in the records that count messages beyond maxKinds.
 	otherServers = "*"
 )
 
-// ExemptMessage is a message of an authenticated caller that needs no rule.
+// ExemptMessage is a message from an authenticated caller that needs no rule.
 type ExemptMessage struct {
 	// Principal is the sender.
 	Principal *identityv1.Principal
-	// Server is the addressed server, and Method is the MCP method. Both are from fixed lists, so that callers cannot
-	// choose the texts in records.
+	// Server is the addressed server, and Method is the MCP method. Both are from fixed lists, so that records contain no
+	// strings that callers have chosen.
 	Server, Method string
 	// Bytes is the size of the message in bytes.
 	Bytes int
 }
 
 // CountExempt counts a message that needs no rule. It refuses the message if its principal has sent too many messages
-// or bytes in this minute. The counts are recorded when the minute is over and when the gateway stops.
+// or bytes in this minute. The counts are recorded at the end of the minute and when the gateway stops.
 func (p *Pipeline) CountExempt(m ExemptMessage) *refusal.Refusal {
 	err := p.exempt.count(m, time.Now())
 	if err == nil {
@@ -58,7 +58,8 @@ func (p *Pipeline) CountExempt(m ExemptMessage) *refusal.Refusal {
 type exemptCounter struct {
 	mu      sync.Mutex
 	minutes map[principal.Key]*minute
-	// since is the time at which the current minute began. messages and bytes count what arrived in this minute.
+	// since is the time at which the current minute began. messages and bytes count the messages of this minute and their
+	// sizes.
 	since           time.Time
 	messages, bytes *quota.Tally
 }
@@ -67,7 +68,6 @@ func newExemptCounter() *exemptCounter {
 	return &exemptCounter{minutes: make(map[principal.Key]*minute)}
 }
 
-// begin starts a new minute if the current minute is over.
 func (c *exemptCounter) begin(now time.Time) {
 	if c.messages != nil && now.Sub(c.since) < windowTime {
 		return
@@ -112,7 +112,7 @@ func (c *exemptCounter) count(m ExemptMessage, now time.Time) error {
 	return nil
 }
 
-// count adds a message to the record that counts it.
+// count adds a message to the count record of its server and method.
 func (o *minute) count(m ExemptMessage, now time.Time) {
 	if len(o.kinds) == 0 {
 		o.counted = now
@@ -135,7 +135,7 @@ func (o *minute) count(m ExemptMessage, now time.Time) {
 	rec.RequestBytes += int64(m.Bytes)
 }
 
-// takeEnded removes and returns the records of the minutes that are over. If all is true, it does so for all minutes.
+// takeEnded removes and returns the records of the minutes that have ended, or of all minutes if all is true.
 func (c *exemptCounter) takeEnded(now time.Time, all bool) (records []*journal.Record) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -151,7 +151,7 @@ func (c *exemptCounter) takeEnded(now time.Time, all bool) (records []*journal.R
 	return records
 }
 
-// recordExempt writes the counts of the minutes that are over to the journal. If all is true, it writes all counts.
+// recordExempt writes the counts of the minutes that have ended to the journal, or all counts if all is true.
 func (p *Pipeline) recordExempt(ctx context.Context, now time.Time, all bool) {
 	for _, rec := range p.exempt.takeEnded(now, all) {
 		if err := p.attempts.WritePassed(context.WithoutCancel(ctx), rec); err != nil {

@@ -20,7 +20,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/telemetry"
 )
 
-// forward sends the judged bytes to the server and records the outcome. The intent must already be in the journal.
+// forward sends the evaluated bytes to the server and records the outcome. The intent must already be in the journal.
 func (p *Pipeline) forward(ctx context.Context, a attempt.Attempt) Result {
 	defer p.approvals.RenewClaim(ctx, a)()
 	answer, err := p.send(ctx, a)
@@ -56,8 +56,8 @@ func (p *Pipeline) forward(ctx context.Context, a attempt.Attempt) Result {
 	return result
 }
 
-// sendContext is the context of a request to a server. It is cancelled when the pipeline is stopped or the timeout is
-// over, but not when the context of the caller is cancelled. It has the values of the caller's context.
+// sendContext is the context of a request to a server. It is cancelled when the pipeline stops or the timeout expires,
+// but not when the context of the caller is cancelled. It has the values of the caller's context.
 type sendContext struct {
 	context.Context //nolint:containedctx // this type is a context
 
@@ -68,8 +68,8 @@ type sendContext struct {
 // Deadline implements context.Context.
 func (c sendContext) Deadline() (time.Time, bool) { return c.deadline, !c.deadline.IsZero() }
 
-// Value implements context.Context. The values of the cancelling context come first, so that contexts derived from
-// this one find how they are cancelled.
+// Value implements context.Context. The values of the cancelling context come first, because package context finds the
+// parent of a derived context through its values.
 func (c sendContext) Value(key any) any {
 	if own := c.Context.Value(key); own != nil {
 		return own
@@ -77,7 +77,7 @@ func (c sendContext) Value(key any) any {
 	return c.values.Value(key)
 }
 
-// send sends a judged request to the server. No other function does that.
+// send sends an allowed request to the server. No other function does that.
 func (p *Pipeline) send(ctx context.Context, a attempt.Attempt) (upstream.Answer, error) {
 	timeout, maxTimeout := a.Timeout, a.MaxTimeout
 	if d := a.Decision.GetTimeout(); d != nil { // progress of the server does not extend policy's timeout
@@ -99,7 +99,7 @@ func (p *Pipeline) send(ctx context.Context, a attempt.Attempt) (upstream.Answer
 		sendCtx.deadline = time.Now().Add(timeout)
 		defer time.AfterFunc(timeout, func() { cancel(context.DeadlineExceeded) }).Stop()
 	}
-	if timeout <= 0 { // cancels before sending, so that the cancellation does not race with the request
+	if timeout <= 0 { // cancel before sending, so that the cancellation does not race with the request
 		cancel(context.DeadlineExceeded)
 	}
 	ctx, span := spans.Send(sendCtx, p.deps.Tracer, a.Sent, a.Place())
@@ -109,9 +109,9 @@ func (p *Pipeline) send(ctx context.Context, a attempt.Attempt) (upstream.Answer
 		return upstream.Answer{}, errors.Join(upstream.ErrNeverSent, err)
 	}
 	req.Mirrored = a.ParamHeaders
-	req.Once = a.Claim != nil // approvers have approved sending the call once
+	req.Once = a.Claim != nil // approvers have allowed one execution of the call
 	req.Room, req.Leave = a.Memory, cancel
-	ctx = authn.OnBehalfOf(ctx, a.Principal) // the principal is sent only to services of the mesh
+	ctx = authn.OnBehalfOf(ctx, a.Principal) // only services of the mesh receive the principal
 	// gofail: var gatewayBeforeSend struct{}
 	answer, err := a.Upstream.Forward(ctx, req, events)
 	if errors.Is(err, upstream.ErrTimeout) {
@@ -154,9 +154,9 @@ func timeoutError(a attempt.Attempt, timeout, maxTimeout time.Duration, deadline
 	return attempt.TimeoutError{After: timeout, Key: "servers." + a.Server + ".timeout", Progress: maxTimeout > timeout}
 }
 
-// Prepare returns the request that is sent to the server for a judged message. The bytes are unchanged, with three
+// Prepare returns the request that is sent to the server for an evaluated message. The bytes are unchanged, with three
 // exceptions: the `_meta` keys of this project are removed, the client's trace context is replaced by the gateway's
-// trace context, and the client capabilities are replaced by the argument capabilities if that is not nil.
+// trace context, and the client capabilities are replaced by capabilities unless that is nil.
 func Prepare(m *jsonrpc.Message, span trace.SpanContext, capabilities []byte) (upstream.Request, error) {
 	parent := telemetry.TraceParent(span)
 	var carry jsonrpc.Trace

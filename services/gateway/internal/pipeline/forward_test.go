@@ -20,8 +20,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// Case R2. The limits of a sent call stay used, whatever the answer is. They are released only if the call was provably
-// never sent.
+// Case R2. If a call was sent, its reservation counts as used, regardless of the answer. It is released only if the
+// call was provably never sent.
 func TestForward_OnlyUnsentCallsAreGivenBack(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
@@ -68,7 +68,6 @@ func TestForward_OnlyUnsentCallsAreGivenBack(t *testing.T) {
 	}
 }
 
-// If the intent cannot be recorded, the call is not sent, and its reservation is released.
 func TestForward_ReservationIsReleasedWithoutAnIntent(t *testing.T) {
 	t.Parallel()
 	w := newTestPipeline()
@@ -80,7 +79,6 @@ func TestForward_ReservationIsReleasedWithoutAnIntent(t *testing.T) {
 	}
 }
 
-// The caller receives the answer even if the outcome cannot be recorded.
 func TestForward_AnswerIsReturnedWhenItsOutcomeIsNotRecorded(t *testing.T) {
 	t.Parallel()
 	w := newTestPipeline()
@@ -104,7 +102,8 @@ func TestForward_OutcomesAreClassified(t *testing.T) {
 	}
 }
 
-// The timeout of a call is the timeout that policy sets or, if policy sets none, the configured timeout of the server.
+// The timeout of a call is the timeout that policy sets. If policy sets none, it is the configured timeout of the
+// server.
 func TestForward_ServerGetsItsTimeout(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -143,7 +142,7 @@ func TestForward_ServerGetsItsTimeout(t *testing.T) {
 	}
 }
 
-// Calling the request's Leave function ends the wait for the answer with the given cause.
+// The request's Leave function ends the wait for the answer with the given cause.
 func TestForward_DisconnectedCallEnds(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -163,7 +162,7 @@ func TestForward_DisconnectedCallEnds(t *testing.T) {
 	})
 }
 
-// Stop cancels calls that were sent to their servers, and the outcomes of these calls are recorded.
+// Stop cancels calls that were sent to their servers. Their outcomes are recorded.
 func TestStop_CancelsCalls(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -182,7 +181,7 @@ func TestStop_CancelsCalls(t *testing.T) {
 	})
 }
 
-// Concurrent calls are independent: each caller gets its own answer, and each call has its own intent and outcome.
+// Concurrent calls are independent: each caller receives its own answer, and each call has its own intent and outcome.
 func TestDo_ConcurrentCallsAreIndependent(t *testing.T) {
 	t.Parallel()
 	w := newTestPipeline()

@@ -12,17 +12,17 @@ import (
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/attempt"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/toolreport"
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// claimBrokenCall answers with the claim of a call whose stored params are invalid.
+// claimBrokenCall accepts a claim, with a stored call whose params are invalid.
 func claimBrokenCall(*approvalv1.ClaimApprovalRequest) (*approvalv1.ClaimApprovalResponse, error) {
 	return &approvalv1.ClaimApprovalResponse{Result: &approvalv1.ClaimApprovalResponse_Claimed{Claimed: &approvalv1.Claimed{
 		Approval: approvalIn(approved), Bound: &approvalv1.BoundCall{Call: &policyv1.Call{ParamsJson: `{"name":`}},
 	}}}, nil
 }
 
-// denyDecision returns a decision in which a rule denies the call.
 func denyDecision() *policyv1.Decision {
 	d := allow()
 	d.Effect, d.Code, d.Message = policyv1.Effect_EFFECT_DENY, commonv1.Code_CODE_DENIED_BY_RULE, "not any more"
@@ -51,7 +51,8 @@ func TestDo_RefusalHasTheIDOfItsLostClaim(t *testing.T) {
 	}
 }
 
-// A denied call ends its approval even if the tool's definition cannot be read.
+// Policy denies a call with an approval. Checks that the approval is cancelled even if the tool's definition cannot be
+// read.
 func TestDo_DenialNeedsNoList(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -60,6 +61,27 @@ func TestDo_DenialNeedsNoList(t *testing.T) {
 		c.Tools = definitionFunc(func(context.Context, bool) ([]byte, error) { return nil, errBoom })
 		got := p.Do(t.Context(), c)
 		if got.Refusal.Text() != "Denied by policy: not any more" || w.count("cancel") != 1 {
+			t.Errorf("%+v, %v", got.Refusal, w.steps)
+		}
+	})
+}
+
+// If an approved call's definition cannot be compared because the policy service does not accept the list, the refusal
+// names the policy service and not the server.
+func TestApproval_UnreportedListIsNotTheServersFault(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newApprovalPipeline()
+		w.approvals.answerRequest = answerStates(approvalIn(approved))
+		got := w.do(t, func(c *attempt.Call) {
+			c.Tools = definitionFunc(func(_ context.Context, now bool) ([]byte, error) {
+				if now {
+					return nil, toolreport.ErrNotReported
+				}
+				return []byte("definition"), nil
+			})
+		})
+		if codeOf(got.Refusal) != commonv1.Code_CODE_POLICY_UNAVAILABLE || w.count("send") != 0 {
 			t.Errorf("%+v, %v", got.Refusal, w.steps)
 		}
 	})
@@ -78,8 +100,8 @@ func TestApproval_BrokenStoredCallIsReleased(t *testing.T) {
 	})
 }
 
-// Policy is also asked when the agent's user answers. A call that the user declines is refused and recorded with
-// policy's last decision.
+// When the agent's user answers, policy evaluates the call again. A call that the user declines is refused and recorded
+// with policy's last decision.
 func TestConfirm_RefusalHasTheLastDecision(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -101,8 +123,8 @@ func TestConfirm_RefusalHasTheLastDecision(t *testing.T) {
 	})
 }
 
-// Case A4. If policy's answer to a request for a signed decision contains no decision, the call is refused. This holds
-// even if the call was approved and policy would allow it a moment later.
+// Case A4. Policy answers a request for a signed decision without a decision. Checks that the call is refused, even if
+// it was approved and policy would allow it later.
 func TestDo_MissingDecisionIsARefusal(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -12,8 +12,7 @@ import (
 	ratelimitv1 "github.com/sluice-mesh/sluice/gen/sluice/ratelimit/v1"
 )
 
-// setInstances makes the fake ratelimit role grant all reservations. Its answers name these instances one after
-// another.
+// setInstances makes the fake ratelimit role grant all reservations. Its answers contain the given instances, in order.
 func (w *testPipeline) setInstances(instances ...string) {
 	w.decide = decides(limited(policyv1.OnLimiterError_ON_LIMITER_ERROR_ALLOW))
 	next := 0
@@ -29,7 +28,7 @@ func TestLimits_TwoInstancesThatAnswerInTurnCountNothing(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		instances []string
-		passed    string // + for each call that passed, - for each that was refused
+		passed    string // + for each allowed call, - for each refused one
 	}{
 		"one":                         {[]string{"a", "a", "a", "a"}, "++++"},
 		"one that is restarted":       {[]string{"a", "b", "b", "b"}, "++++"},
@@ -75,8 +74,8 @@ func TestLimits_TwoInstancesThatAnswerInTurnCountNothing(t *testing.T) {
 	}
 }
 
-// A late answer, whose request was sent before the instance was replaced, does not count as an answer of a second
-// instance.
+// A request is sent before an instance is replaced, and the answer arrives later. Checks that it does not count as the
+// answer of a second instance.
 func TestLimits_LateAnswerOfAnInstanceThatHasGone(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -16,30 +16,30 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/approvals"
 )
 
-// fakeApprovals is an approval service that answers as a test sets. Without an answer it is unavailable.
+// fakeApprovals is an approval service whose answers a test sets. Without an answer it is unavailable.
 type fakeApprovals struct {
 	approvalv1.ApprovalServiceClient
 
 	w *testPipeline
-	// view is the approval in the form for approvers. votes contains the votes of the agent's user, which are accepted
-	// unless voteErr is set. If silent is set, WatchApprovals does not report the votes.
+	// view is the approval as approvers see it. votes contains the votes of the agent's user, which are accepted unless
+	// voteErr is set. If silent is set, WatchApprovals does not report the votes.
 	view    *approvalv1.View
 	votes   []approvalv1.Verdict
 	voteErr error
 	silent  bool
-	// limitReached means that the agent's user must not be asked any more.
+	// limitReached means that the service allows no further form for the agent's user.
 	limitReached bool
-	// answerRequest answers RequestApproval, and updates contains the approvals that WatchApprovals then sends.
+	// answerRequest answers RequestApproval, and WatchApprovals then sends the approvals in updates.
 	answerRequest func() (*approvalv1.RequestApprovalResponse, error)
 	updates       chan *approvalv1.Approval
 	answerClaim   func(*approvalv1.ClaimApprovalRequest) (*approvalv1.ClaimApprovalResponse, error)
-	// beforeComplete runs before an outcome is accepted; nil does nothing.
+	// beforeComplete runs before an outcome is accepted. It may be nil.
 	beforeComplete func()
 	// outcomes contains the reported outcomes, released the released claims, and renewed the renewed claims.
 	outcomes []approvalv1.CallOutcome
 	released []string
-	// cancel answers the n-th CancelApproval; if cancel is nil, the approval is cancelled. cancelled contains the reasons
-	// of the requests.
+	// cancel answers the n-th CancelApproval. If it is nil, the approval is cancelled. cancelled contains the reasons in
+	// the requests.
 	cancel    func(n int) error
 	cancelled []string
 	renewed   []*approvalv1.RenewClaimRequest
@@ -147,7 +147,6 @@ func (p *fakeApprovals) WatchApprovals(ctx context.Context, _ *approvalv1.WatchA
 	return &approvalStream{ctx: ctx, moves: p.updates}, nil
 }
 
-// approvalStream sends the values of a channel, and then waits.
 type approvalStream struct {
 	grpc.ClientStream
 
@@ -167,7 +166,6 @@ func (s *approvalStream) Recv() (*approvalv1.WatchApprovalsResponse, error) {
 	}
 }
 
-// approvalIn returns an approval in a state.
 func approvalIn(state approvalv1.ApprovalState) *approvalv1.Approval {
 	return &approvalv1.Approval{Id: "a-1", State: state, Code: codesByState[state], Attempt: 1, Digest: []byte{0xab}}
 }
@@ -183,8 +181,7 @@ const (
 	denied   = approvalv1.ApprovalState_APPROVAL_STATE_DENIED
 )
 
-// answerStates returns a function that answers each request with the next approval in states. After the last one, it
-// repeats the last one.
+// answerStates returns a function that answers each request with the next approval in states, and repeats the last one.
 func answerStates(states ...*approvalv1.Approval) func() (*approvalv1.RequestApprovalResponse, error) {
 	return func() (*approvalv1.RequestApprovalResponse, error) {
 		a := states[0]

@@ -24,12 +24,13 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/meters"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// testPipeline contains fakes of everything that a pipeline uses. A test controls the fakes. A testPipeline records the
-// steps of calls in order.
+// testPipeline contains fakes of the dependencies of a pipeline, which a test controls. It records the steps of calls
+// in order.
 type testPipeline struct {
 	policyv1.PolicyServiceClient
 	ratelimitv1.RateLimitServiceClient
@@ -37,10 +38,10 @@ type testPipeline struct {
 	decide  func(context.Context, *policyv1.DecideCallRequest) (*policyv1.DecideCallResponse, error)
 	reserve func(context.Context, *ratelimitv1.ReserveLimitsRequest) (*ratelimitv1.ReserveLimitsResponse, error)
 	answer  func(context.Context, upstream.Request) (upstream.Answer, error)
-	// approvals is the fake approval service, and hold is how long calls are held.
+	// approvals is the fake approval service, and hold is the time for which calls are held.
 	approvals fakeApprovals
 	hold      time.Duration
-	// meter records metrics; nil records none.
+	// meter records metrics. If it is nil, no metrics are recorded.
 	meter metric.Meter
 	// broken maps a kind of record to the error that the journal returns for it.
 	broken map[journal.Kind]error
@@ -68,7 +69,6 @@ func newTestPipeline() *testPipeline {
 	}
 }
 
-// pipeline returns the pipeline to test.
 func (w *testPipeline) pipeline(t testing.TB) *pipeline.Pipeline {
 	t.Helper()
 	p, err := pipeline.New(pipeline.Deps{
@@ -81,7 +81,7 @@ func (w *testPipeline) pipeline(t testing.TB) *pipeline.Pipeline {
 	return p
 }
 
-// emptyCache returns a cache of decisions that stays empty, because it has no lease.
+// emptyCache returns a decision cache that stays empty, because it has no lease.
 func (w *testPipeline) emptyCache(t testing.TB) *decisioncache.Cache {
 	t.Helper()
 	k, err := decisioncache.New(decisioncache.Deps{Policy: w, Meters: w.meters(t), Log: slog.New(slog.DiscardHandler)}, false)
@@ -109,7 +109,6 @@ func (w *testPipeline) step(name string) {
 	w.steps = append(w.steps, name)
 }
 
-// count returns how many times a step has occurred.
 func (w *testPipeline) count(name string) int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -122,7 +121,6 @@ func (w *testPipeline) count(name string) int {
 	return n
 }
 
-// recordsOf returns the records of a kind.
 func (w *testPipeline) recordsOf(kind journal.Kind) []journal.Record {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -155,7 +153,6 @@ func (w *testPipeline) Forward(ctx context.Context, r upstream.Request, _ func([
 	return w.answer(ctx, r)
 }
 
-// fakeJournal is the journal of a [testPipeline].
 type fakeJournal testPipeline
 
 func (b *fakeJournal) write(kind journal.Kind, r *journal.Record) error {
@@ -205,7 +202,6 @@ func allow() *policyv1.Decision {
 	}
 }
 
-// limited returns a decision that allows a call and requires one rate limit.
 func limited(onError policyv1.OnLimiterError) *policyv1.Decision {
 	d := allow()
 	d.Limits = []*policyv1.RuleLimit{limit(onError)}
@@ -233,7 +229,6 @@ func granted(left string) *ratelimitv1.ReserveLimitsResponse {
 	}}}
 }
 
-// result returns an answer to a request with these bytes as the result.
 func result(r upstream.Request, raw string) upstream.Answer {
 	body := []byte(`{"jsonrpc":"2.0","id":` + string(r.ID()) + `,"result":` + raw + `}`)
 	a, err := jsonrpc.ReadAnswer(body, jsonrpc.AnswerLimits())
@@ -262,7 +257,6 @@ func parse(t testing.TB, raw string) *jsonrpc.Message {
 	return m
 }
 
-// call returns a call of the tool safe in this pipeline.
 func (w *testPipeline) call(t testing.TB) attempt.Call {
 	t.Helper()
 	return attempt.Call{
@@ -271,14 +265,17 @@ func (w *testPipeline) call(t testing.TB) attempt.Call {
 	}
 }
 
-// definitionFunc returns the digest of the definition that a server lists for the called tool. It implements
-// attempt.Tools.
+// definitionFunc implements attempt.Tools. It returns the digest of the definition that a server lists for the called
+// tool.
 type definitionFunc func(ctx context.Context, now bool) ([]byte, error)
 
-// Known implements attempt.Tools. It returns nil, so that the server must be listed.
+// Known implements attempt.Tools. It returns nil, so that the pipeline must list the server.
 func (definitionFunc) Known(context.Context) []byte { return nil }
 
 func (d definitionFunc) Definition(ctx context.Context, now bool) ([]byte, error) { return d(ctx, now) }
+
+// EnsureListed implements attempt.Tools. It returns false, as if the gateway had listed the server before.
+func (definitionFunc) EnsureListed(context.Context) (bool, *refusal.Refusal) { return false, nil }
 
 func (definitionFunc) Listed(context.Context) (attempt.Listing, error) {
 	return attempt.Listing{Listed: true}, nil

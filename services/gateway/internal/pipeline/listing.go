@@ -12,10 +12,25 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/toolreport"
 )
 
-// judge asks policy about a call, with the known definition of the called tool. If policy denies the call only because
-// no definition is known, judge lists the server and asks policy a second time. A call that a rule denies causes no
-// request to the server.
+// judge asks policy about a call. If policy denies the call because the tool's definition is not accepted, but the
+// gateway itself has never listed the server, judge lists the server and asks policy again. If that fails, the call is
+// refused because of the failed listing, because it is not known whether the definition is accepted.
 func (p *Pipeline) judge(ctx context.Context, a attempt.Attempt) (attempt.Attempt, *refusal.Refusal) {
+	a, refused := p.judgeDefinition(ctx, a)
+	if refused != nil || a.Tools == nil || a.Decision.GetHidden() || a.Decision.GetCode() != commonv1.Code_CODE_TOOL_CHANGED {
+		return a, refused
+	}
+	listed, refused := a.Tools.EnsureListed(ctx)
+	if refused != nil || !listed {
+		return a, refused
+	}
+	return p.attempts.Judge(ctx, a)
+}
+
+// judgeDefinition asks policy about a call, with the known definition of the called tool. If policy denies the call only
+// because no definition is known, judgeDefinition requests the server's list in the session and asks policy a second
+// time. A call that a rule denies causes no request to the server.
+func (p *Pipeline) judgeDefinition(ctx context.Context, a attempt.Attempt) (attempt.Attempt, *refusal.Refusal) {
 	calls := a.Tools != nil && a.Sent.Method == mcp.MethodToolsCall
 	if calls {
 		a.Definition = a.Tools.Known(ctx)
@@ -37,7 +52,6 @@ func (p *Pipeline) judge(ctx context.Context, a attempt.Attempt) (attempt.Attemp
 	return p.attempts.Judge(ctx, a)
 }
 
-// definitionUnknown returns the refusal of a call whose tool definition is not known.
 func definitionUnknown(err error) *refusal.Refusal {
 	if errors.Is(err, toolreport.ErrNotReported) {
 		return &refusal.Refusal{Code: commonv1.Code_CODE_POLICY_UNAVAILABLE}
@@ -45,10 +59,10 @@ func definitionUnknown(err error) *refusal.Refusal {
 	return &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_UNAVAILABLE, Message: "the server does not list its tools, so it is not known what would be called."}
 }
 
-// mustBeListed refuses a call of a tool that is missing in the caller's list, if the server has tools that are hidden
-// from the caller. Hidden and missing tools go through the same steps, without a question to policy. A caller could
-// measure how long writing a record takes, so the records for hidden and missing tools have the same length. They say
-// neither whether the tool exists nor which rule hides it.
+// mustBeListed refuses a call to a tool that is missing from the caller's list, if the server has tools that are hidden
+// from the caller. Hidden and missing tools go through the same steps, without a request to policy. A caller could
+// measure the time for writing a record, so the records for hidden and missing tools have the same length. They do not
+// show whether the tool exists or which rule hides it.
 func (*Pipeline) mustBeListed(ctx context.Context, a attempt.Attempt) (attempt.Attempt, *refusal.Refusal) {
 	listing, err := a.Tools.Listed(ctx)
 	switch {

@@ -13,8 +13,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// An equal call immediately after the answer to an approved call requests a new approval, because the approval service
-// already knows that the first call has run.
+// An equal call that follows immediately after the answer to an approved call requests a new approval, because the
+// approval service already has the outcome of the first call.
 func TestApproval_RepeatedCallAfterTheAnswerNeedsAnother(t *testing.T) {
 	t.Parallel()
 	for range 100 {
@@ -47,8 +47,8 @@ func TestApproval_RepeatedCallAfterTheAnswerNeedsAnother(t *testing.T) {
 	}
 }
 
-// An approval service that receives the outcome of a call slowly delays the call's answer by at most 200 ms, and
-// still receives the outcome.
+// The approval service is slow to accept the outcome of a call. Checks that the call's answer is delayed by at most 200
+// ms, and that the service still receives the outcome.
 func TestApproval_SlowServiceDelaysNoAnswer(t *testing.T) {
 	t.Parallel()
 	for slow, want := range map[time.Duration]time.Duration{0: 0, 150 * time.Millisecond: 150 * time.Millisecond, time.Minute: 200 * time.Millisecond} {
@@ -69,7 +69,7 @@ func TestApproval_SlowServiceDelaysNoAnswer(t *testing.T) {
 	}
 }
 
-// A claim is renewed for as long as its call runs, and not after that.
+// A claim is renewed while its call runs, and not after that.
 func TestApproval_ClaimIsRenewedWhileItsCallRuns(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -1,7 +1,7 @@
-// Package pipeline carries out calls. The steps are: ask policy, wait for approval, reserve limits, record the intent,
+// Package pipeline executes calls. The steps are: ask policy, wait for approval, reserve limits, record the intent,
 // send the call to the server, record the outcome, and report the outcome of an approved call. If a step before sending
-// fails, the call is refused. A client's message can reach a server only through this package, unless the message needs
-// no rule.
+// fails, the call is refused. Only this package sends clients' messages to servers, except for messages that need no
+// rule.
 package pipeline
 
 import (
@@ -39,7 +39,7 @@ type Deps struct {
 	Log       *slog.Logger
 }
 
-// Pipeline carries out calls. It is safe for concurrent use.
+// Pipeline executes calls. It is safe for concurrent use.
 type Pipeline struct {
 	deps      Deps
 	attempts  *attempt.Client
@@ -77,17 +77,18 @@ func (p *Pipeline) Drain() { p.approvals.Drain() }
 func (p *Pipeline) IsMiscounting() bool { return p.attempts.IsMiscounting() }
 
 // Stop cancels all calls that were sent to servers, and all later calls. The outcomes of these calls are recorded as
-// unknown, and the callers are answered. Stop does not wait for that.
+// unknown, and the callers receive answers. Stop does not wait for that.
 func (p *Pipeline) Stop() {
 	p.approvals.Stop()
 	p.stop()
 }
 
-// Wait waits until all outcomes are reported to the approval service. When ctx is cancelled, Wait cancels the remaining
-// reports; a replay makes them after the next start. No call may be in flight.
+// Wait waits until all outcomes are reported to the approval service. If ctx is cancelled, Wait cancels the remaining
+// reports; a replay sends them after the next start. No call may be in flight.
 func (p *Pipeline) Wait(ctx context.Context) { p.approvals.Wait(ctx) }
 
-// WaitFor waits until approvers have decided, but at most for the hold time of the client. It does not make the call.
+// WaitFor waits until approvers have decided, but at most for the hold time of the client. It does not execute the
+// call.
 func (p *Pipeline) WaitFor(ctx context.Context, w approvals.WaitRequest) (*approvalv1.Approval, *refusal.Refusal) {
 	return p.approvals.WaitDecision(ctx, w)
 }
@@ -102,8 +103,8 @@ func (p *Pipeline) Withdraw(ctx context.Context, who *identityv1.Principal, appr
 	return p.approvals.Withdraw(ctx, who, approval, reason)
 }
 
-// Replay reports the outcomes of calls to the approval service that were not reported before the last stop. It retries
-// until the service answers or ctx is cancelled. The pipeline can carry out calls while Replay runs.
+// Replay reports to the approval service the outcomes of calls that were not reported before the last stop. It retries
+// until the service answers or ctx is cancelled. The pipeline can execute calls while Replay runs.
 func (p *Pipeline) Replay(ctx context.Context, left []approvals.OpenCall) error {
 	return p.approvals.Replay(ctx, left)
 }
@@ -113,25 +114,27 @@ type Result struct {
 	// Answer is the server's answer. Status is the HTTP status of the answer, or 0 if the transport is not HTTP.
 	Answer *jsonrpc.Answer
 	Status int
-	// Refusal says why there is no answer.
+	// Refusal is the reason for which there is no answer.
 	Refusal *refusal.Refusal
-	// ID is the decision's id, and Decision is policy's decision; nil if there is none.
+	// ID is the decision's id. Decision is policy's decision, or nil if there is none.
 	ID       string
 	Decision *policyv1.Decision
-	// Held is how long the call was held open for approvers.
+	// Held is the time for which the call was held open for approvers.
 	Held time.Duration
-	// StreamEnded reports that the server has ended the stream before its answer and expects the client to reconnect, but
-	// has sent no event id for that.
+	// StreamEnded reports whether the server has ended the stream before its answer. The server expects the client to
+	// reconnect, but has sent no event id with which the gateway could resume the stream.
 	StreamEnded bool
-	// Unrecorded reports that the call ran, but its outcome could not be recorded yet.
+	// Unrecorded reports whether the journal does not contain the outcome of the call yet.
 	Unrecorded bool
 }
 
-// Do carries out a call. It returns when the call has ended, even if ctx is cancelled earlier. The reason is that in
-// the revisions with sessions a client that disconnects cancels neither the call nor its reservation.
+// Do executes a call. It returns when the call has ended, even if ctx is cancelled earlier: in the revisions with
+// sessions, a client that disconnects cancels neither the call nor its reservation.
 func (p *Pipeline) Do(ctx context.Context, call attempt.Call) Result {
-	callerCtx := ctx                                                                    // cancelled when the caller disconnects; the call continues
-	ctx = trace.ContextWithSpan(context.WithoutCancel(ctx), trace.SpanFromContext(ctx)) // sets the span again, because finding it through WithoutCancel is slow
+	// callerCtx is cancelled when the caller disconnects; the call continues.
+	callerCtx := ctx
+	// The span is set again, because finding it through WithoutCancel is slow.
+	ctx = trace.ContextWithSpan(context.WithoutCancel(ctx), trace.SpanFromContext(ctx))
 	a, refused := p.admit(ctx, callerCtx, attempt.New(&call))
 	if refused != nil {
 		return p.refuse(ctx, a, refused)
@@ -149,9 +152,9 @@ func (p *Pipeline) Do(ctx context.Context, call attempt.Call) Result {
 	return p.forward(ctx, a)
 }
 
-// admit lets policy decide on a call, requests an approval if policy requires one, and reserves limits. If the
-// principal has had so many refusals that they are only counted, admit first waits until no other call of this
-// principal is being judged.
+// admit asks policy to evaluate a call, requests an approval if policy requires one, and reserves limits. If the
+// principal's refusals are only counted, because there were too many, admit first waits until no other call of this
+// principal is being evaluated.
 func (p *Pipeline) admit(ctx, callerCtx context.Context, a attempt.Attempt) (_ attempt.Attempt, refused *refusal.Refusal) {
 	if a.Stale {
 		return a, &refusal.Refusal{Code: commonv1.Code_CODE_POLICY_UNAVAILABLE}
@@ -171,7 +174,7 @@ func (p *Pipeline) admit(ctx, callerCtx context.Context, a attempt.Attempt) (_ a
 	}
 	switch {
 	case a.NeedsApproval():
-		turn.end(false) // the wait for approvers may be long
+		turn.end(false) // the call may wait long for approvers
 		a, refused = p.approvals.RequestAndClaim(ctx, callerCtx, a)
 	default:
 		refused = p.approvals.CheckNotRequired(ctx, a)
@@ -182,7 +185,6 @@ func (p *Pipeline) admit(ctx, callerCtx context.Context, a attempt.Attempt) (_ a
 	return a, refused
 }
 
-// refuse records a refusal and returns it as the result.
 func (p *Pipeline) refuse(ctx context.Context, a attempt.Attempt, refused *refusal.Refusal) Result {
 	refused.ID = p.recordRefusal(ctx, p.attempts.RefusalRecord(ctx, a, refused))
 	span := trace.SpanFromContext(ctx)
@@ -194,8 +196,8 @@ func (p *Pipeline) refuse(ctx context.Context, a attempt.Attempt, refused *refus
 	return Result{Refusal: refused, ID: refused.ID, Decision: a.Decision, Held: a.HeldFor}
 }
 
-// RecordRefusal records a request of an authenticated caller that was rejected or refused before policy was asked
-// about it. It returns the id of the decision.
+// RecordRefusal records a request from an authenticated caller that was refused before policy evaluated it. It returns
+// the id of the decision.
 func (p *Pipeline) RecordRefusal(ctx context.Context, r attempt.RefusedRequest) string {
 	p.deps.Meters.CountRefused(ctx, r.Code)
 	return p.recordRefusal(ctx, r.Record(ctx))

@@ -54,7 +54,8 @@ func TestNew_FailsWhenADependencyIsMissing(t *testing.T) {
 	}
 }
 
-// The steps of an allowed call have a fixed order: verify, decide, reserve, record, send, record.
+// The steps of an allowed call have a fixed order: verify, decide, reserve, record the intent, send, record the
+// outcome.
 func TestDo_AllowedCallRuns(t *testing.T) {
 	t.Parallel()
 	w := newTestPipeline()
@@ -102,7 +103,6 @@ func TestDo_AllowedCallRuns(t *testing.T) {
 	}
 }
 
-// A call without limits causes no request to the ratelimit role.
 func TestDo_CallWithoutLimitsReservesNothing(t *testing.T) {
 	t.Parallel()
 	w := newTestPipeline()
@@ -114,7 +114,6 @@ func TestDo_CallWithoutLimitsReservesNothing(t *testing.T) {
 	}
 }
 
-// hang waits until ctx is cancelled.
 func hang[Req, Resp any](ctx context.Context, _ *Req) (*Resp, error) {
 	<-ctx.Done()
 	return nil, status.FromContextError(ctx.Err()).Err()
@@ -268,7 +267,7 @@ func TestDo_StaleTokenIsRefused(t *testing.T) {
 	}
 }
 
-// A call of a hidden tool is answered like a call of a missing tool. Only the record shows the difference.
+// A call to a hidden tool is answered like a call to a missing tool. Only the record shows the difference.
 func TestDo_HiddenToolLooksMissingExceptInItsRecord(t *testing.T) {
 	t.Parallel()
 	w := newTestPipeline()
@@ -284,7 +283,7 @@ func TestDo_HiddenToolLooksMissingExceptInItsRecord(t *testing.T) {
 	}
 }
 
-// While the ratelimit role is unavailable, a call passes if all its limits are configured to allow that.
+// While the ratelimit role is unavailable, a call is allowed if all its limits are configured to allow that.
 func TestLimits_MayAllowCallsUncounted(t *testing.T) {
 	t.Parallel()
 	for name, reserve := range map[string]func(context.Context, *ratelimitv1.ReserveLimitsRequest) (*ratelimitv1.ReserveLimitsResponse, error){

@@ -12,10 +12,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// progressServer is a server that reports progress at these times after the call, and never answers.
+// progressServer is a server that reports progress at the given times after the call, and never answers.
 type progressServer []time.Duration
 
-// Forward implements attempt.Forwarder.
 func (p progressServer) Forward(ctx context.Context, _ upstream.Request, events func([]byte)) (upstream.Answer, error) {
 	begin := time.Now()
 	for _, at := range p {
@@ -31,10 +30,8 @@ func (p progressServer) Forward(ctx context.Context, _ upstream.Request, events 
 	return upstream.Answer{}, upstream.ErrTimeout
 }
 
-// messageServer is a server that sends many messages, but no progress.
 type messageServer struct{ progressServer }
 
-// Forward implements attempt.Forwarder.
 func (s messageServer) Forward(ctx context.Context, r upstream.Request, events func([]byte)) (upstream.Answer, error) {
 	return s.progressServer.Forward(ctx, r, func([]byte) {
 		events([]byte(`{"jsonrpc":"2.0","method":"notifications/message","params":{"data":"notifications/progress"}}`))
@@ -42,7 +39,7 @@ func (s messageServer) Forward(ctx context.Context, r upstream.Request, events f
 	})
 }
 
-// Each progress notification restarts the timeout of a call, up to a maximum. The refusal names the exceeded timeout
+// Each progress notification restarts the timeout of a call, up to a maximum. The refusal contains the exceeded timeout
 // and its configuration key. A rule's timeout is not extended.
 func TestDo_ProgressExtendsACall(t *testing.T) {
 	t.Parallel()

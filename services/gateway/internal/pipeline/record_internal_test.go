@@ -13,7 +13,6 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// The journal records everything that a decision says about a limit.
 func TestLimits_AreRecordedInFull(t *testing.T) {
 	t.Parallel()
 	said := &policyv1.RuleLimit{

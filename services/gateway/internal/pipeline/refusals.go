@@ -16,18 +16,19 @@ import (
 )
 
 // Each refused call causes a record in the journal, but costs the caller nothing. Therefore only a limited number of a
-// principal's refusals is recorded one by one, and further refusals are only counted. Otherwise a principal could push
+// principal's refusals is recorded individually, and further refusals are only counted. Otherwise a principal could
+// displace the records of others in the journal.
 // the records of others out of the journal.
 const (
-	// maxRefusals is how many refusals of a principal are recorded in a window of one minute.
+	// maxRefusals is the maximum number of refusals of a principal that are recorded individually in a window of one
+	// minute.
 	maxRefusals = 1000
 	// maxBytes is the size of a principal's token bucket for records, in bytes, and bytesPerSecond is its refill rate.
 	// Together they allow 84 MiB a day plus one burst, while the journal has space for 256 MiB.
 	maxBytes       = 1 << 20
 	bytesPerSecond = 1 << 10
-	// windowTime is the length of a window.
-	windowTime = time.Minute
-	// flushEvery is the interval at which the pipeline writes the counts of windows that are over.
+	windowTime     = time.Minute
+	// flushEvery is the interval at which the pipeline writes the counts of ended windows.
 	flushEvery = 10 * time.Second
 )
 
@@ -36,12 +37,11 @@ const (
 type refusalCounter struct {
 	mu      sync.Mutex
 	windows map[offender]*window
-	// groups counts the recorded refusals of each group.
-	groups map[group]*window
+	groups  map[group]*window
 }
 
-// group identifies a principal together with the agents created by it, or a person. For requests that a server has
-// sent, the key also contains the server.
+// group identifies a principal together with the agents that it has created, or a person. For requests that a server
+// has sent, the key also contains the server.
 type group struct {
 	offender
 
@@ -52,7 +52,7 @@ func newRefusalCounter() refusalCounter {
 	return refusalCounter{windows: make(map[offender]*window), groups: make(map[group]*window)}
 }
 
-// groupsOf returns the groups to which a record is charged. The value is the group's quota as a multiple of a
+// groupsOf returns the groups to which a record is charged. Each value is the group's quota as a multiple of a
 // principal's quota.
 func groupsOf(rec *journal.Record) map[group]int {
 	out := make(map[group]int, 2+2*len(rec.Chain))
@@ -88,8 +88,8 @@ func (a *refusalCounter) charge(rec *journal.Record, now time.Time) bool {
 	return true
 }
 
-// offender identifies refusals that are counted together: the refusals of a principal's requests, or the refusals of
-// the requests that one server has sent to a principal's client.
+// offender identifies refusals that are counted together: either the refusals of a principal's requests, or the
+// refusals of the requests that one server has sent to a principal's client.
 type offender struct {
 	principal.Key
 
@@ -114,22 +114,22 @@ func offenderOfCall(c *attempt.Call) offender {
 	return out
 }
 
-// window contains the counts of refusals in one minute. In the window of a principal, overflow and slot are used. In
-// the window of a group, recorded and bytes are used.
+// window contains the counts of refusals in one minute. A principal's window uses overflow and slot. A group's window
+// uses recorded and bytes.
 type window struct {
 	since    time.Time
 	recorded int
 	// bytes is the used part of the token bucket of maxBytes.
 	bytes int
-	// overflow is the record that counts further refusals; nil while all refusals are recorded.
+	// overflow is the record that counts further refusals. It is nil while all refusals are recorded individually.
 	overflow *journal.Record
-	// slot contains an element while a call is being judged. It is nil while all refusals are recorded.
+	// slot contains an element while a call is being evaluated. It is nil while all refusals are recorded individually.
 	slot chan struct{}
 }
 
-// count counts a refusal. It returns the decision id for the answer, and the records to write now. These are the count
-// of the previous window, if there is one, followed by the record of the refusal. Once refusals are only counted, the
-// first one causes a count record, and later ones cause no record.
+// count counts a refusal. It returns the decision id for the answer, and the records to write now: the count of the
+// previous window, if there is one, and then the record of the refusal. After refusals are only counted, the first one
+// causes a count record, and later ones cause no record.
 func (a *refusalCounter) count(rec *journal.Record, now time.Time) (id string, records []*journal.Record) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -170,7 +170,7 @@ func newCountRecord(rec *journal.Record, since time.Time) *journal.Record {
 	}
 }
 
-// summary appends the record with the number of refusals after the first counted one, unless that number is zero.
+// summary appends the record that counts the refusals after the first counted one, unless there are none.
 func (s *window) summary(records []*journal.Record) []*journal.Record {
 	if s == nil || s.overflow == nil || s.overflow.Count == 0 {
 		return records
@@ -178,7 +178,7 @@ func (s *window) summary(records []*journal.Record) []*journal.Record {
 	return append(records, s.overflow)
 }
 
-// next returns the window that follows s. If s is nil, it returns a first window.
+// next returns the window that follows s, or a first window if s is nil.
 func (s *window) next(now time.Time) *window {
 	if s == nil {
 		return &window{since: now}
@@ -187,8 +187,8 @@ func (s *window) next(now time.Time) *window {
 	return &window{since: now, bytes: max(0, s.bytes-allowed)}
 }
 
-// takeEnded closes the windows that are over and returns their records to write. If all is true, it closes all windows.
-// A window whose token bucket is full again is removed.
+// takeEnded closes the windows that have ended, or all windows if all is true, and returns their records to write. It
+// removes a window whose token bucket is full again.
 func (a *refusalCounter) takeEnded(now time.Time, all bool) (records []*journal.Record) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -223,8 +223,8 @@ func (p *Pipeline) write(ctx context.Context, records []*journal.Record) {
 	}
 }
 
-// Run writes the counts of refusals and of messages that need no rule until ctx is cancelled. After that, Run writes
-// the remaining counts and returns nil.
+// Run writes the counts of refusals and of messages that need no rule, until ctx is cancelled. It then writes the
+// remaining counts and returns nil.
 func (p *Pipeline) Run(ctx context.Context) error {
 	tick := time.NewTicker(flushEvery)
 	defer tick.Stop()

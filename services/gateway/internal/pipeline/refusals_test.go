@@ -17,7 +17,7 @@ import (
 
 const recordedOneByOne = 1000
 
-// denyAllExceptBen denies everything except calls of ben.
+// denyAllExceptBen makes policy deny all calls except those to the server open.
 func denyAllExceptBen(w *testPipeline) {
 	w.decide = func(_ context.Context, r *policyv1.DecideCallRequest) (*policyv1.DecideCallResponse, error) {
 		if r.GetCall().GetServer() == "open" {
@@ -27,7 +27,6 @@ func denyAllExceptBen(w *testPipeline) {
 	}
 }
 
-// run starts Run of a pipeline. The returned function stops it.
 func run(t *testing.T, p *pipeline.Pipeline) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -43,7 +42,7 @@ func run(t *testing.T, p *pipeline.Pipeline) (stop func()) {
 	}
 }
 
-// countRefusals returns how many refusals the records count, and checks that each of the identifiers is on record.
+// countRefusals returns the number of refusals that the records count, and checks that the records contain each id.
 func countRefusals(t *testing.T, records []journal.Record, ids map[string]int) (n int64) {
 	t.Helper()
 	onRecord := make(map[string]bool)
@@ -60,7 +59,7 @@ func countRefusals(t *testing.T, records []journal.Record, ids map[string]int) (
 }
 
 // After 1,000 refusals in a minute, a principal's further refusals are only counted. Each answer still contains the
-// reason and the id of a recorded decision, and allowed calls pass.
+// reason and the id of a recorded decision, and allowed calls are executed.
 func TestRefusals_AboveTheLimitAreCounted(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -108,8 +107,8 @@ func TestRefusals_AboveTheLimitAreCounted(t *testing.T) {
 	})
 }
 
-// If a principal causes many large refusals, their records use less than half of the journal's space for refusals in a
-// day. All refusals are counted. Case N2.
+// Case N2. A principal causes many large refusals. Checks that their records use less than half of the journal's daily
+// space for refusals, and that all refusals are counted.
 func TestRefusals_OfOnePrincipalLeaveRoomForOthers(t *testing.T) {
 	t.Parallel()
 	for name, tool := range map[string]string{"small": "x", "large": strings.Repeat("\x01", 4<<10)} {
@@ -146,7 +145,7 @@ func TestRefusals_OfOnePrincipalLeaveRoomForOthers(t *testing.T) {
 	}
 }
 
-// No count is lost when the pipeline stops, or when a minute ends before the pipeline notices.
+// No count is lost when the pipeline stops, or when a minute ends before the next flush.
 func TestRefusals_CountsAreWrittenAtTheEnd(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -174,7 +173,7 @@ func TestRefusals_CountsAreWrittenAtTheEnd(t *testing.T) {
 	})
 }
 
-// The count of concurrent refusals is exact. Requests that are refused before policy is asked are counted, too.
+// The count of concurrent refusals is exact. It includes requests that are refused before policy evaluates them.
 func TestRefusals_AreCountedByPrincipal(t *testing.T) {
 	t.Parallel()
 	w := newTestPipeline()
@@ -186,7 +185,7 @@ func TestRefusals_AreCountedByPrincipal(t *testing.T) {
 		wg.Go(func() {
 			for n := range 500 {
 				switch {
-				case i%2 == 0 && n < 60: // beyond the limit these wait for their slots
+				case i%2 == 0 && n < 60: // beyond the limit these calls wait for their slots
 					p.Do(t.Context(), w.call(t))
 				case i%2 == 1:
 					p.RecordRefusal(t.Context(), attempt.RefusedRequest{Principal: caller("ana"), Server: "files", Code: commonv1.Code_CODE_JSON_INVALID})
@@ -202,8 +201,8 @@ func TestRefusals_AreCountedByPrincipal(t *testing.T) {
 	}
 }
 
-// Case X1. Refused requests of a server are counted for that server. The refusals of the caller's requests and of other
-// servers' requests are still recorded one by one.
+// Case X1. Refused requests from a server are counted for that server. The refusals of the caller's requests and of
+// other servers' requests are still recorded individually.
 func TestRefusals_OfServerRequestsAreCountedApart(t *testing.T) {
 	t.Parallel()
 	w := newTestPipeline()
@@ -227,7 +226,7 @@ func TestRefusals_OfServerRequestsAreCountedApart(t *testing.T) {
 	}
 }
 
-// A request that is refused before policy is asked is recorded with the values that could be read.
+// A request that is refused before policy evaluates it is recorded with the values that could be read.
 func TestRecordRefusal_RecordsRejectedRequests(t *testing.T) {
 	t.Parallel()
 	w := newTestPipeline()

@@ -13,13 +13,12 @@ import (
 
 var bot = &identityv1.Principal{Tenant: "t", Subject: "bot", Owner: "olga"}
 
-// agentOf returns an agent that was created by an agent of bot.
+// agentOf returns an agent that an agent of bot has created.
 func agentOf(i int) *identityv1.Principal {
 	middle := &identityv1.Principal{Tenant: "t", Subject: fmt.Sprint("agent:t/m", i%2), Owner: "olga"}
 	return &identityv1.Principal{Tenant: "t", Subject: fmt.Sprint("agent:t/", i), Owner: "olga", Chain: []*identityv1.Principal{middle, bot}}
 }
 
-// Agents share the quota of messages per minute with the principal that created them.
 func TestCountExempt_AgentsShareTheQuotaOfTheirMaker(t *testing.T) {
 	t.Parallel()
 	c, now := newExemptCounter(), time.Now()
@@ -47,8 +46,8 @@ func TestCountExempt_AgentsShareTheQuotaOfTheirMaker(t *testing.T) {
 	}
 }
 
-// Agents share the quota of recorded refusals with the principal that created them. Otherwise many agents could push
-// the records of others out of the journal.
+// Agents share the quota of recorded refusals with the principal that created them. Otherwise many agents could
+// displace the records of others in the journal.
 func TestRefusals_AgentsShareTheQuotaOfTheirMaker(t *testing.T) {
 	t.Parallel()
 	a, now, recorded := newRefusalCounter(), time.Now(), 0

@@ -21,15 +21,15 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// approvalUntil returns an approval in a state, with expiry times.
+// approvalUntil returns an approval in the given state, with expiry times.
 func approvalUntil(state approvalv1.ApprovalState) *approvalv1.Approval {
 	a := approvalIn(state)
 	a.DecideBefore = timestamppb.New(time.Now().Add(15 * time.Minute))
 	return a
 }
 
-// newPendingCall returns a pipeline after the following events: a call was refused with the id of its approval,
-// approvers have approved it, and policy has changed to the decision d. The list of recorded steps is empty.
+// newPendingCall returns a pipeline in which a call was refused with the id of its approval, approvers have approved
+// it, and policy has changed to the decision d. The list of recorded steps is empty.
 func newPendingCall(t *testing.T, d *policyv1.Decision) (*testPipeline, *pipeline.Pipeline) {
 	t.Helper()
 	w := newApprovalPipeline()
@@ -122,8 +122,8 @@ func TestDo_AllowedCallEndsItsUnclaimedApproval(t *testing.T) {
 	}
 }
 
-// A call that names its approval, for example of a resumed task, runs once if policy now allows it. If the call is
-// repeated, it is refused, because the caller may only have lost the answer.
+// Policy now allows a call that names its approval, for example the call of a resumed task. The call runs once. A
+// repeated call is refused, because its caller may have lost the answer to the first one.
 func TestDo_AllowedCallThatNamesItsApprovalRunsOnce(t *testing.T) {
 	t.Parallel()
 	for name, state := range map[string]approvalv1.ApprovalState{"pending": pending, "approved": approved} {
@@ -145,7 +145,7 @@ func TestDo_AllowedCallThatNamesItsApprovalRunsOnce(t *testing.T) {
 	}
 }
 
-// A call for which an unclaimed approval was cancelled is still refused if a limit is exceeded.
+// After an unclaimed approval of a call was cancelled, the call is still refused if it exceeds a limit.
 func TestDo_AllowedCallIsHeldToItsLimitsAfterItsApprovalEnded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -158,7 +158,8 @@ func TestDo_AllowedCallIsHeldToItsLimitsAfterItsApprovalEnded(t *testing.T) {
 	})
 }
 
-// A denied call cancels its approval. It is refused with policy's message even if the cancellation fails.
+// If policy denies a call, its approval is cancelled. The call is refused with policy's message even if the
+// cancellation fails.
 func TestDo_DeniedCallEndsItsUnclaimedApproval(t *testing.T) {
 	t.Parallel()
 	deny := allow()
@@ -247,7 +248,7 @@ func TestApproval_OtherCallsDoNotUseIt(t *testing.T) {
 	}
 }
 
-// An approval that has ended is read once and then forgotten.
+// After an approval has ended, the gateway reads it once and then forgets it.
 func TestApproval_EndedOneIsForgotten(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

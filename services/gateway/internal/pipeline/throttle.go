@@ -8,21 +8,20 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 )
 
-// refusalDelay is how long a principal's next call is delayed after a refused call, once the principal's refusals are
-// only counted. The delay limits the principal and its agents to 200 policy requests per second. A principal may have
-// at most 512 calls in flight, so an allowed call waits less than three seconds.
+// refusalDelay is the delay of a principal's next call after a refused call, if the principal's refusals are only
+// counted. It limits the principal and its agents to 200 policy requests per second. A principal may have at most 512
+// calls in flight, so an allowed call waits less than three seconds.
 const refusalDelay = 5 * time.Millisecond
 
-// judgeSlot is a principal's slot for a call that is being judged. A nil judgeSlot belongs to a call that needs no
-// slot.
+// judgeSlot is a principal's slot for a call that is being evaluated. A call that needs no slot has a nil judgeSlot.
 type judgeSlot struct {
 	taken chan struct{} // contains an element while the slot is in use
 	ended bool
 }
 
-// takeSlot waits until no other call of the same principal is being judged, and returns the slot. If the principal's
-// refusals are still recorded one by one, takeSlot returns nil at once. If the caller disconnects during the wait,
-// takeSlot returns a refusal.
+// takeSlot waits until no other call of the same principal is being evaluated, and returns the slot. If the principal's
+// refusals are still recorded individually, takeSlot immediately returns nil. If the caller disconnects during the
+// wait, takeSlot returns a refusal.
 func (a *refusalCounter) takeSlot(callerCtx context.Context, key offender) (*judgeSlot, *refusal.Refusal) {
 	a.mu.Lock()
 	s := a.windows[key]
@@ -43,8 +42,8 @@ func (a *refusalCounter) takeSlot(callerCtx context.Context, key offender) (*jud
 	}
 }
 
-// end releases the slot for the principal's next call: after refusalDelay if this call was refused, and at once
-// otherwise. It is idempotent.
+// end releases the slot for the principal's next call: after refusalDelay if this call was refused, and otherwise
+// immediately. It is idempotent.
 func (t *judgeSlot) end(refused bool) {
 	if t != nil && !t.ended {
 		t.ended = true
@@ -54,7 +53,7 @@ func (t *judgeSlot) end(refused bool) {
 
 func (t *judgeSlot) free(refused bool) {
 	if refused {
-		time.AfterFunc(refusalDelay, func() { <-t.taken }) // this delays the next call, but not the answer to this one
+		time.AfterFunc(refusalDelay, func() { <-t.taken }) // delays the next call, but not the answer to this one
 		return
 	}
 	<-t.taken

@@ -13,8 +13,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// Case R11. After 1,000 refusals in a minute, a principal causes at most 200 policy requests per second, whatever it
-// sends. The principal's allowed calls pass with a short delay, and calls of other principals without delay.
+// Case R11. After 1,000 refusals in a minute, a principal causes at most 200 policy requests per second, regardless of
+// its requests. The principal's allowed calls are delayed slightly, and calls of other principals are not delayed.
 func TestThrottle_DelaysAfterManyRefusals(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -63,7 +63,8 @@ func TestThrottle_DelaysAfterManyRefusals(t *testing.T) {
 	})
 }
 
-// Case R11. A call whose caller disconnects while it waits for its slot is not judged, and its refusal is counted.
+// Case R11. A caller disconnects while its call waits for a slot. Checks that policy does not evaluate the call, and
+// that the refusal is counted.
 func TestThrottle_DisconnectedCallIsNotJudged(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -74,7 +75,7 @@ func TestThrottle_DisconnectedCallIsNotJudged(t *testing.T) {
 		for range recordedOneByOne + 1 {
 			p.Do(t.Context(), w.call(t))
 		}
-		p.Do(t.Context(), w.call(t)) // its slot stays in use for a while
+		p.Do(t.Context(), w.call(t)) // its slot stays in use for refusalDelay
 		gone, hangUp := context.WithCancel(t.Context())
 		hangUp()
 		w.decide = func(context.Context, *policyv1.DecideCallRequest) (*policyv1.DecideCallResponse, error) {

@@ -4,6 +4,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 )
@@ -14,12 +15,19 @@ var interpreters = []string{
 	"node", "nodejs", "python", "pypy", "ruby", "perl", "php", "deno", "bun", "tsx", "ts-node", "java", "lua", "sh", "bash", "dash", "zsh", "ksh", "fish", "dotnet", "go", "julia", "Rscript",
 }
 
-// packageManagers are programs that run a command which a package defines. The package is in the working folder, or in
-// a folder that an option names. packageRunners are programs that run a package which they install, or which is
-// installed in the working folder.
+// packageManagers are programs that run a command which a package defines. The package is in the working directory, or
+// in a directory that an option names. packageRunners are programs that run a package which they install, or which is
+// installed in the working directory.
 var (
 	packageManagers = []string{"npm", "pnpm", "yarn", "bun", "deno", "uv", "poetry", "pdm", "hatch", "go", "cargo", "bundle", "make"}
 	packageRunners  = []string{"npx", "bunx", "uvx", "pipx"}
+)
+
+// gitSource matches the address of a git repository on this machine, and fileSource the path of a tarball on this machine,
+// in the forms in which package runners accept them.
+var (
+	gitSource  = regexp.MustCompile(`(?:^|[@=])git[+]file://(/[^#?]+)`)
+	fileSource = regexp.MustCompile(`(?:@|(?:^|[@=])file:(?://)?)(/[^#?]+[.](?:(?i)tgz|tar[.]gz|tar|whl|zip))$`)
 )
 
 // projectOptions are the options that name the folder of a package.
@@ -31,7 +39,6 @@ var codeExtensions = []string{
 	".exe", ".dll", ".so", ".node", ".wasm", ".whl", ".tgz",
 }
 
-// addArguments adds the scripts and packages that the arguments name.
 func (f *finder) addArguments() {
 	c := f.command
 	name := strings.TrimRight(filepath.Base(c.Program), "0123456789.")
@@ -45,7 +52,8 @@ func (f *finder) addArguments() {
 		switch {
 		case runs && !strings.HasPrefix(arg, "-"):
 			found := f.addCode(f.absolute(arg))
-			runs = !found && slices.Contains(packageManagers, name) // a manager's command, such as run, comes before the program
+			// A command of a package manager, such as run, comes before the program.
+			runs = !found && slices.Contains(packageManagers, name)
 		case arg == "-m" && i+1 < len(c.Args):
 			module := strings.ReplaceAll(c.Args[i+1], ".", "/")
 			f.addCode(f.absolute(module))
@@ -64,10 +72,15 @@ func (f *finder) addArguments() {
 	}
 }
 
-// addProjects adds the packages in folders that options name.
+// addProjects adds the packages that options name by folders, and that arguments name by addresses of this machine.
 func (f *finder) addProjects() {
 	c := f.command
 	for i, arg := range c.Args {
+		for _, source := range []*regexp.Regexp{gitSource, fileSource} {
+			if parts := source.FindStringSubmatch(arg); parts != nil {
+				f.addCode(filepath.Clean(parts[1]))
+			}
+		}
 		option, value, joined := strings.Cut(arg, "=")
 		if !joined && i+1 < len(c.Args) {
 			value = c.Args[i+1]
@@ -78,7 +91,7 @@ func (f *finder) addProjects() {
 	}
 }
 
-// addCode adds a file, or a folder that contains code, and reports whether it exists.
+// addCode adds a file, or a directory that contains code, and reports whether the path exists.
 func (f *finder) addCode(path string) bool {
 	switch {
 	case path == "" || !exists(path):
@@ -86,7 +99,7 @@ func (f *finder) addCode(path string) bool {
 	case isFolder(path):
 		for _, hop := range linkChain(path) {
 			f.addFolder(hop)
-			f.addCodeFolders(filepath.Join(hop, "code")) // any name in the folder
+			f.addCodeFolders(filepath.Join(hop, "code")) // any file name inside the directory
 		}
 	default:
 		f.addFile(path)
@@ -95,7 +108,7 @@ func (f *finder) addCode(path string) bool {
 }
 
 // absolute returns the absolute form of a path in the program's arguments. It returns "" for a relative path if each
-// process has its own private folder.
+// process has its own private directory.
 func (f *finder) absolute(path string) string {
 	path = strings.TrimPrefix(path, "file://")
 	switch {
@@ -108,8 +121,8 @@ func (f *finder) absolute(path string) string {
 	}
 }
 
-// isScript reports whether a path is a file that contains code, judged by its extension, or by its mode and its first
-// bytes. The mode alone is not enough, because on some file systems every file is executable.
+// isScript reports whether a path is a file with code, according to its extension, or to its mode and its first bytes.
+// The mode alone is not enough, because on some file systems every file is executable.
 func isScript(path string) bool {
 	return path != "" && !isFolder(path) && exists(path) && (slices.Contains(codeExtensions, filepath.Ext(path)) || isExecutable(path) && isProgram(path))
 }
@@ -131,14 +144,15 @@ func pathParts(arg string) []string {
 	return strings.FieldsFunc(arg, func(r rune) bool { return strings.ContainsRune(" \t\n\"'`=;&|()<>,", r) })
 }
 
-// codeVariables are the environment variables that name trusted certificates, or code that interpreters and the dynamic
-// loader load. Their values are lists of paths, or options with paths.
+// codeVariables are the environment variables that name trusted certificates, or code for interpreters and the dynamic
+// loader. Their values are lists of paths, or options with paths.
 var codeVariables = []string{
 	"PATH", "NODE_PATH", "NODE_OPTIONS", "NODE_EXTRA_CA_CERTS", "PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "VIRTUAL_ENV", "RUBYLIB", "RUBYOPT", "GEM_PATH", "GEM_HOME", "PERL5LIB", "PERL5OPT",
 	"CLASSPATH", "JAVA_TOOL_OPTIONS", "LUA_PATH", "LD_PRELOAD", "LD_LIBRARY_PATH", "BASH_ENV", "ENV", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE",
 }
 
-// addEnvironment adds the paths in codeVariables, and the folders in the operator's home from which Python loads code.
+// addEnvironment adds the paths in codeVariables, and the directories in the operator's home from which Python loads
+// code.
 func (f *finder) addEnvironment() {
 	c := f.command
 	for _, name := range codeVariables {

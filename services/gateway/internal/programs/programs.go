@@ -18,24 +18,25 @@ type Command struct {
 	Args    []string
 	// Env is the environment of the server's processes. Files reads PATH from it.
 	Env map[string]string
-	// Dir is the absolute path of the working folder of all processes. It is empty if each process has its own folder.
+	// Dir is the absolute path of the working directory of all processes. It is empty if each process has its own
+	// directory.
 	Dir string
-	// Home is the operator's home folder. It is empty if there is none.
+	// Home is the operator's home directory, or empty if there is none.
 	Home string
 }
 
-// Files returns the existing files and folders of a server's program, as absolute paths: a folder if the program has
-// its own, otherwise files. It finds
+// Files returns the existing files and directories of a server's program, as absolute paths. If the program has a
+// directory of its own, Files returns the directory, and otherwise the files. It finds
 //
-//   - the program, scripts among the arguments, and the interpreters that their first lines name, each with the folder
-//     that contains the file or a link to it;
-//   - the package of each of these files: the nearest parent folder with a manifest such as package.json, the outermost
-//     node_modules or site-packages, the node_modules folders above the package, the prefix of an installation and the
-//     virtual environment;
-//   - the folders of PATH, and the paths in variables from which interpreters load code or trusted certificates.
+//   - the program, scripts among the arguments, and the interpreters that their first lines name, each with the
+//     directory that contains the file or a link to it;
+//   - the package of each of these files: the nearest parent directory with a manifest such as package.json, the
+//     outermost node_modules or site-packages, the node_modules directories above the package, the prefix of an
+//     installation and the virtual environment;
+//   - the directories of PATH, and the paths in variables from which interpreters load code or trusted certificates.
 //
-// A folder that people and other programs use, such as HOME or /tmp, is never returned. Instead, Files returns the
-// single files in such a folder.
+// Files never returns a directory that people and other programs use, such as HOME or /tmp. Instead, it returns the
+// individual files in such a directory.
 func Files(c *Command) []string {
 	f := finder{command: c, found: make(map[string]bool), seen: make(map[string]bool)}
 	f.addFile(c.Program)
@@ -44,8 +45,8 @@ func Files(c *Command) []string {
 	return slices.Sorted(maps.Keys(f.found))
 }
 
-// System returns the existing folders that contain the system's programs, libraries, settings and certificates. It also
-// returns files outside of these folders to which links in the resolver settings and certificates lead.
+// System returns the existing directories that contain the system's programs, libraries, settings and certificates. It
+// also returns files outside of these directories to which links in the resolver settings and certificates lead.
 func System() []string {
 	found := make(map[string]bool)
 	for _, path := range []string{
@@ -60,7 +61,7 @@ func System() []string {
 		if err != nil || isBelow(real, "/etc") {
 			continue
 		}
-		if found[real] = true; !isShared(filepath.Dir(real), "") { // so that no other file can replace it
+		if found[real] = true; !isShared(filepath.Dir(real), "") { // no other file may replace it
 			found[filepath.Dir(real)] = true
 		}
 	}
@@ -73,7 +74,7 @@ type finder struct {
 	seen    map[string]bool
 }
 
-// addFile adds a program, the folders of its code, and its interpreter.
+// addFile adds a program, the directories of its code, and its interpreter.
 func (f *finder) addFile(path string) {
 	if !filepath.IsAbs(path) || f.seen[path] || !exists(path) {
 		return
@@ -88,7 +89,7 @@ func (f *finder) addFile(path string) {
 	f.addFile(f.interpreter(path))
 }
 
-// addFolder adds a folder if it may be read-only for all servers, and reports whether that is the case.
+// addFolder adds a directory if it may be read-only for all servers, and reports whether it was added.
 func (f *finder) addFolder(path string) bool {
 	if isShared(path, f.command.Home) || !isFolder(path) {
 		return false
@@ -97,13 +98,12 @@ func (f *finder) addFolder(path string) bool {
 	return true
 }
 
-// manifests are files that show that their folder is a package.
 var manifests = []string{"package.json", "pyproject.toml", "setup.py", "go.mod", "Cargo.toml", "Gemfile", "composer.json", "deno.json", "pyvenv.cfg"}
 
-// codeFolders are folders from which interpreters load code.
+// codeFolders are directories from which interpreters load code.
 var codeFolders = []string{"node_modules", "site-packages", "dist-packages"}
 
-// addCodeFolders adds the folders from which a program's code is loaded.
+// addCodeFolders adds the directories from which a program's code is loaded.
 func (f *finder) addCodeFolders(path string) {
 	packaged := false
 	for dir := filepath.Dir(path); ; dir = filepath.Dir(dir) {
@@ -200,7 +200,7 @@ func linkChain(path string) []string {
 	return append(out, real)
 }
 
-// isShared reports whether people and other programs use a folder, or a folder inside it.
+// isShared reports whether people and other programs use a directory, or a directory inside it.
 func isShared(dir, home string) bool {
 	if filepath.Dir(dir) == "/home" {
 		return true

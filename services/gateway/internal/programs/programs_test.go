@@ -11,7 +11,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/programs"
 )
 
-// writeTree creates files. A file is executable if its text is a script. It is a link if its text begins with "->".
+// writeTree creates files with the given contents. A file whose content is a script is executable. A content that
+// begins with "->" creates a link.
 func writeTree(t *testing.T, files map[string]string) string {
 	t.Helper()
 	root, err := filepath.EvalSymlinks(t.TempDir())
@@ -39,15 +40,15 @@ func writeTree(t *testing.T, files map[string]string) string {
 	return root
 }
 
-// Case X15. Checks that Files finds everything that a command's processes execute, but no folder to which the processes
-// may write.
+// Case X15. Checks that Files finds the files that a command's processes execute, but no directory in which the
+// processes may write.
 func TestFiles_FindsFilesThatACommandExecutes(t *testing.T) {
 	t.Parallel()
 	const script, data = "#!/bin/sh\n", "text"
 	for name, c := range map[string]struct {
 		files map[string]string
-		// ROOT in the fields command, dir, env and want stands for the root of the tree. want lists the folders and files of
-		// the tree that must be found.
+		// ROOT in the fields command, dir, env and want stands for the root of the tree. want lists the directories and files
+		// of the tree that must be found.
 		command string
 		dir     string
 		env     map[string]string
@@ -106,6 +107,18 @@ func TestFiles_FindsFilesThatACommandExecutes(t *testing.T) {
 			files:   map[string]string{"bin/npx": script, "work/package.json": "{}", "work/node_modules/s/index.js": data},
 			command: "ROOT/bin/npx -y s", dir: "ROOT/work", want: "bin work/node_modules", not: "work",
 		},
+		"a local repository": {
+			files:   map[string]string{"bin/npx": script, "src/repo/package.json": "{}", "src/repo/.git/HEAD": data, "files/note": data},
+			command: "ROOT/bin/npx -y git+file://ROOT/src/repo#main file://ROOT/files", want: "bin src/repo", not: "src files",
+		},
+		"a named local repository": {
+			files:   map[string]string{"bin/npm": script, "src/repo/.git/HEAD": data},
+			command: "ROOT/bin/npm exec --package=@acme/x@git+file://ROOT/src/repo -- x", want: "bin src/repo", not: "src",
+		},
+		"a named archive": {
+			files:   map[string]string{"bin/npx": script, "a/x.tgz": data, "b/y.tar.gz": data, "c/z.tar": data, "files/note": data},
+			command: "ROOT/bin/npx -p @acme/x@ROOT/a/x.tgz -p y@file:ROOT/b/y.tar.gz --package=file://ROOT/c/z.tar x@ROOT/files", want: "bin a/x.tgz b/y.tar.gz c/z.tar", not: "files",
+		},
 		"what variables name": {
 			files:   map[string]string{"bin/python3": script, "lib1/a.py": data, "lib2/b.py": data, "hook/h.cjs": data, "certs/own.pem": data, "files/note": data},
 			command: "ROOT/bin/python3 -c pass", env: map[string]string{"PYTHONPATH": "ROOT/lib1:ROOT/lib2", "NODE_OPTIONS": "--require=ROOT/hook/h.cjs", "SSL_CERT_FILE": "ROOT/certs/own.pem", "FILES": "ROOT/files"},
@@ -142,8 +155,8 @@ func TestFiles_FindsFilesThatACommandExecutes(t *testing.T) {
 	}
 }
 
-// Case X15. Checks that System finds the system's folders, and the files outside of these folders to which links in the
-// system's settings lead.
+// Case X15. Checks that System finds the system's directories, and the files outside of these directories to which
+// links in the system's settings lead.
 func TestSystem_FindsSettingsAndCertificates(t *testing.T) {
 	t.Parallel()
 	found := programs.System()

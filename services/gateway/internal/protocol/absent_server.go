@@ -11,12 +11,12 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/spans"
 )
 
-// serverName is the grammar of configured names. Policy is asked only about names that match.
+// serverName is the grammar of configured names. The gateway asks policy only about names that match it.
 var serverName = regexp.MustCompile(`^[a-z0-9-]{1,32}$`)
 
-// IsAbsent reports whether the caller is answered that the server does not exist. That is the case if no server of this
-// name is configured, or if policy hides the server from the caller. Both cases take the same steps, so that response
-// times don't reveal a hidden server.
+// IsAbsent reports whether the gateway must answer that the server does not exist. That is the case if no server with
+// this name is configured, or if policy hides the server from the caller. Both cases take the same steps, so that
+// response times don't reveal a hidden server.
 func (f *Router) IsAbsent(ctx context.Context, c httpserver.Caller, server string) bool {
 	if !serverName.MatchString(server) {
 		return true
@@ -26,7 +26,6 @@ func (f *Router) IsAbsent(ctx context.Context, c httpserver.Caller, server strin
 	return hidden || !configured
 }
 
-// unknownServer returns the refusal of a request to a server for which IsAbsent returns true.
 func unknownServer(name string) *refusal.Refusal {
 	return refusal.ProtocolError(commonv1.Code_CODE_TOOL_UNKNOWN, fmt.Sprintf("no server %q is configured here, or policy hides it from this caller.", spans.Clip(name)))
 }

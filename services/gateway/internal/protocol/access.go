@@ -45,8 +45,8 @@ func SessionNotOpened(err error) *refusal.Refusal {
 	}
 }
 
-// ServerCapabilities returns the capabilities of the server that the caller may use. It adds the extensions, which the
-// gateway itself implements.
+// ServerCapabilities returns the server's capabilities that the caller may use. It adds the extensions that the gateway
+// itself implements.
 func ServerCapabilities(answer *jsonrpc.Answer, access visibility.Access, extensions ...string) []byte {
 	return mcp.FilterCapabilities(answer.Capabilities.Of(answer.Raw), MayUse(access), extensions...)
 }

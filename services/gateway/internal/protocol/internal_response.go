@@ -10,13 +10,13 @@ import (
 type InternalResponse struct {
 	dispatch.Response
 
-	// Joined is the body as one slice; nil if the response has no body or the body is too large.
+	// Joined is the body as one slice. It is nil if the response has no body or the body is too large.
 	Joined   []byte
 	TooLarge bool
 }
 
-// Do handles a message that does not come from an MCP client, but from a task or from a service of the mesh that calls
-// on behalf of a principal.
+// Do handles a message that is not from an MCP client, but from a task or from a service of the mesh that calls on
+// behalf of a principal.
 func (x *Request) Do(message []byte) InternalResponse {
 	x.Cleanup = &x.OwnCleanup
 	var resp dispatch.Response
@@ -25,8 +25,8 @@ func (x *Request) Do(message []byte) InternalResponse {
 	return Copy(resp)
 }
 
-// Copy returns a response with a copy of the body. The copy is needed because the memory of the original body is reused
-// when the request ends.
+// Copy returns a response with a copy of the body, because the memory of the original body is reused after the request
+// has ended.
 func Copy(resp dispatch.Response) InternalResponse {
 	out := InternalResponse{Response: resp}
 	out.Joined, out.TooLarge = resp.Copy(dispatch.MaxCallback)

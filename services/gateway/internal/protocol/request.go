@@ -9,7 +9,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
 )
 
-// Request is a message of an authenticated caller that is being handled. [Router.NewRequest] creates it. One goroutine
+// Request is a message from an authenticated caller, while it is handled. [Router.NewRequest] creates it. One goroutine
 // handles a Request. The goroutine must set Cleanup before it calls [Request.Serve], and must call [Request.End] after
 // that.
 type Request struct {
@@ -18,23 +18,22 @@ type Request struct {
 
 	// Header is the HTTP header of the message.
 	Header http.Header
-	// span is the span of the message; nil before the message is read.
+	// span is the span of the message, or nil before the message is read.
 	span trace.Span
-	// Release releases the session; nil before there is one.
+	// Release releases the session. It is nil before the session is found.
 	Release func()
-	// Cleanup contains the functions to call after the message is answered. It points to OwnCleanup or, if the client's
-	// request went to the URL of all servers, to OwnCleanup of the client's request.
+	// Cleanup contains the functions to call after the message is answered. It points to OwnCleanup. If the client's
+	// request was sent to the URL of all servers, it points to OwnCleanup of the client's request.
 	Cleanup    *Cleanup
 	OwnCleanup Cleanup
-	// Aggregate is the aggregate session to which the message belongs; nil if the message was not sent at the URL of all
-	// servers.
+	// Aggregate is the aggregate session of the message, or nil if the message was not sent to the URL of all servers.
 	Aggregate *session.Session
-	// Protocol implements what differs between the families of MCP revisions.
+	// Protocol implements the differences between the families of MCP revisions.
 	Protocol Protocol
 }
 
-// Cleanup is a list of functions to call after a message is answered. The zero value is empty. A Cleanup is not safe
-// for concurrent use.
+// Cleanup is a list of functions that are called after a message is answered. The zero value is empty. A Cleanup is not
+// safe for concurrent use.
 type Cleanup []func()
 
 // Add appends a function.

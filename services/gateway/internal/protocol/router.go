@@ -1,6 +1,6 @@
 // Package protocol reads the messages of authenticated callers, and passes each message to the package for its MCP
-// revision: v2025 or v2026. Both use package allservers for messages to the URL of all servers, and package dispatch to
-// carry out requests to one server.
+// revision: v2025 or v2026. Both use package allservers for messages to the URL of all servers, and package dispatch
+// for executing requests to one server.
 package protocol
 
 import (
@@ -72,8 +72,8 @@ func (f *Router) LogPanic(ctx context.Context, what any) {
 	f.Log.ErrorContext(ctx, "request panicked", "panic", fmt.Sprint(what), "stack", string(debug.Stack()))
 }
 
-// Background counts the requests in flight that come from services of the mesh or from tasks. The zero value counts
-// none. A Background is safe for concurrent use.
+// Background counts the requests in flight that come from services of the mesh or from tasks. The zero value has
+// counted none. A Background is safe for concurrent use.
 type Background struct {
 	mu      sync.Mutex
 	closed  bool

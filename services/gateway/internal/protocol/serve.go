@@ -38,8 +38,8 @@ func (x *Request) End(resp dispatch.Response) {
 	x.OwnCleanup.Run()
 }
 
-// NewRequest returns the request for a message to a server. An empty server name means the URL of all servers. ctx must
-// be cancelled when the caller disconnects.
+// NewRequest returns the request for a message to a server. If the server name is empty, the message is for the URL of
+// all servers. ctx must be cancelled when the caller disconnects.
 func (f *Router) NewRequest(ctx context.Context, c httpserver.Caller, server string, header http.Header, to dispatch.Sink) *Request {
 	x := &Request{Router: f, Header: header}
 	x.Exchange = dispatch.Exchange{Dispatcher: f.Dispatcher, Caller: c, ClientCtx: ctx, Sink: to, ServerName: server}
@@ -73,7 +73,6 @@ func (x *Request) Serve(body io.Reader, size int64) dispatch.Response {
 	return sessions.Post(ctx)
 }
 
-// readMessage reads and parses the body.
 func (x *Request) readMessage(from io.Reader, size int64) *refusal.Refusal {
 	if refused := x.Resolve(); refused != nil {
 		return refused
@@ -101,7 +100,8 @@ func (x *Request) readMessage(from io.Reader, size int64) *refusal.Refusal {
 	return nil
 }
 
-// Resolve finds the server that the URL of the message names. It refuses a server that is absent for the caller.
+// Resolve finds the server that the URL of the message names. It refuses the message if the server is absent for the
+// caller.
 func (x *Request) Resolve() *refusal.Refusal {
 	if x.IsForAllServers() {
 		return nil
@@ -115,11 +115,11 @@ func (x *Request) Resolve() *refusal.Refusal {
 	return nil
 }
 
-// IsForAllServers reports whether the message came to the URL of all servers.
+// IsForAllServers reports whether the message was sent to the URL of all servers.
 func (x *Request) IsForAllServers() bool { return x.ServerName == "" }
 
 // parseLimits returns the limits for parsing the message. At the URL of all servers, ids may be twice as long, because
-// the gateway adds the server's name to the ids of servers' requests.
+// the gateway adds the server's name to the ids of requests from servers.
 func (x *Request) parseLimits() jsonrpc.Limits {
 	l := x.Limits
 	if x.IsForAllServers() {
@@ -133,7 +133,7 @@ func isJSON(h http.Header) bool {
 	text, ok := SingleHeader(h, "Content-Type")
 	encoding := h["Content-Encoding"]
 	encoded := len(encoding) > 1 || len(encoding) == 1 && encoding[0] != ""
-	if text == "application/json" { // as nearly all clients send it
+	if text == "application/json" { // nearly all clients send this value
 		return !encoded
 	}
 	kind, params, err := mime.ParseMediaType(text)
@@ -146,7 +146,7 @@ func isJSON(h http.Header) bool {
 // because the body negotiates the revision.
 func (x *Request) checkMessage() *refusal.Refusal {
 	for name, lines := range x.Header {
-		if len(lines) > 1 && strings.HasPrefix(name, "Mcp-") { // one parser could use the first line, and another parser the last
+		if len(lines) > 1 && strings.HasPrefix(name, "Mcp-") { // two parsers could use different lines
 			return refusal.ProtocolError(commonv1.Code_CODE_HEADER_MISMATCH, "send each Mcp- header once.")
 		}
 	}
@@ -164,7 +164,8 @@ func (x *Request) checkMessage() *refusal.Refusal {
 			return x.UnsupportedVersion(version)
 		}
 	}
-	if x.NeedsNoRule() && x.Message.Kind != jsonrpc.Response { // only the session knows whether a request waits for this response
+	// Only the session knows whether a request waits for this response.
+	if x.NeedsNoRule() && x.Message.Kind != jsonrpc.Response {
 		return x.CheckSize()
 	}
 	return nil
@@ -184,7 +185,7 @@ func UnreadableBody() *refusal.Refusal {
 	return refusal.ProtocolError(commonv1.Code_CODE_JSON_INVALID, "the body could not be read.")
 }
 
-// InvalidMessage returns the refusal of a message that the parser has rejected with err.
+// InvalidMessage returns the refusal of a message that the parser has refused with err.
 func InvalidMessage(err error) *refusal.Refusal {
 	own, ok := errors.AsType[*jsonrpc.Error](err)
 	if !ok {
@@ -209,8 +210,8 @@ func (x *Request) Enter(sess *session.Session) {
 	x.Protocol.SetTerms(sess)
 }
 
-// SingleHeader returns the value of a header. It returns false if the header is missing, empty or repeated. Repeated
-// headers are not accepted because two parsers could choose different values.
+// SingleHeader returns the value of a header. It returns false if the header is missing, empty or repeated. It refuses
+// repeated headers because two parsers could use different values.
 func SingleHeader(h http.Header, name string) (string, bool) {
 	if lines := h[name]; len(lines) == 1 {
 		return lines[0], lines[0] != ""

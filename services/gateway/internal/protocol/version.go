@@ -15,21 +15,20 @@ import (
 // is not used, because clients must not choose the method names in records.
 const MethodProbe = "probe"
 
-// UnsupportedVersion returns the refusal of a message of a revision that is not supported.
+// UnsupportedVersion returns the refusal of a message of an unsupported revision.
 func (x *Request) UnsupportedVersion(version string) *refusal.Refusal {
 	refused := refusal.ProtocolError(commonv1.Code_CODE_PROTOCOL_VERSION, "")
 	refused.Versions = &refusal.Versions{Requested: spans.Clip(version), Supported: x.SupportedVersions()}
 	return refused
 }
 
-// isOutsideSession reports whether the message is a request outside of a session.
 func (x *Request) isOutsideSession() bool {
 	return x.Message.Kind == jsonrpc.Request && len(x.Header[mcp.HeaderSession]) == 0
 }
 
 // refuseVersion answers a message that checkMessage has refused. A request of a newer revision outside of a session is
-// a probe: the client wants to learn the supported revisions and then falls back to one of them. A probe is only
-// counted, not recorded as a refusal.
+// a probe: the client requests the supported revisions and then uses one of them. A probe is only counted, not recorded
+// as a refusal.
 func (x *Request) refuseVersion(ctx context.Context, why *refusal.Refusal) dispatch.Response {
 	if why.Versions == nil || !mcp.IsRevision(why.Versions.Requested) || !x.isOutsideSession() {
 		return x.Refuse(ctx, why)
@@ -40,7 +39,7 @@ func (x *Request) refuseVersion(ctx context.Context, why *refusal.Refusal) dispa
 	return x.RefusedResponse(ctx, why)
 }
 
-// isModern reports whether the message is of 2026-07-28. The headers of initialize are ignored, because the body
+// isModern reports whether the message belongs to 2026-07-28. The headers of initialize are ignored, because the body
 // negotiates the revision.
 func (x *Request) isModern() bool {
 	head, _ := SingleHeader(x.Header, mcp.HeaderVersion)

@@ -71,9 +71,9 @@ func (o Offer) checkURL(params map[string]jsontext.Value) *Error {
 	return nil
 }
 
-// isAllowedURL reports whether users may be asked to open a URL. The URL must have the scheme https or, on loopback,
-// http. Only visible ASCII is accepted, because parsers disagree on other characters (RFC 3986). User names are not
-// accepted, because people could mistake them for the host.
+// isAllowedURL reports whether a request may ask users to open a URL. The URL must have the scheme https or, on
+// loopback, http. Only visible ASCII is accepted, because parsers treat other characters differently (RFC 3986). User
+// names are not accepted, because people could mistake them for the host.
 func isAllowedURL(at string) bool {
 	if len(at) > maxURL || strings.ContainsFunc(at, func(r rune) bool { return r <= ' ' || r > '~' || r == '\\' }) {
 		return false
@@ -93,8 +93,8 @@ func isLoopback(host string) bool {
 	return err == nil && addr.IsLoopback()
 }
 
-// checkFormLines checks a form on the URL at which a client reaches several servers. Each text of a form on this URL is
-// marked with the server's name. Keys and values cannot be marked, because they are sent back to the server unchanged.
+// checkFormLines checks a form at the URL of several servers. At this URL each string of a form that people see is
+// marked with the server's name. Keys and values cannot be marked, because clients return them to the server unchanged.
 // Therefore they must not contain line breaks.
 func checkFormLines(schema jsontext.Value) *Error {
 	dec := jsontext.NewDecoder(bytes.NewBuffer(schema), jsontext.AllowDuplicateNames(true))

@@ -1,4 +1,4 @@
-// Package question checks requests of servers to clients: sampling/createMessage, elicitation/create and roots/list,
+// Package question checks requests from servers to clients: sampling/createMessage, elicitation/create and roots/list,
 // and their equivalents in results of 2026-07-28 and in the error -32042. A server may use only capabilities that the
 // client offers, in the form that the protocol revision defines.
 package question
@@ -21,15 +21,15 @@ type Offer struct {
 	Abilities []mcp.Ability
 	// Revision is the protocol revision of the server's requests.
 	Revision string
-	// RequestedRevision is the revision that the client requested, which may be newer than Revision. Empty means
-	// Revision.
+	// RequestedRevision is the revision that the client has requested, which may be newer than Revision. If it is empty,
+	// the client has requested Revision.
 	RequestedRevision string
-	// Aggregated means that the client reaches several servers at one URL. In that case a request must name the server
-	// that sends it. Check expects that its caller replaces includeContext with "none", as package aggregate does.
+	// Aggregated means that the client uses several servers at one URL. In that case a request must name the server that
+	// sends it. Check expects that its caller replaces includeContext by "none", as package aggregate does.
 	Aggregated bool
 }
 
-// Error says why a server may not send a request. Detail never quotes the request.
+// Error is the reason for which a server may not send a request. Detail never quotes the request.
 type Error struct {
 	// Code is METHOD_DENIED if the client does not offer a feature, and METHOD_INVALID if MCP has no such request.
 	Code commonv1.Code
@@ -62,7 +62,8 @@ func (o Offer) Methods() (out []string) {
 // Has reports whether the server may send requests with this method.
 func (o Offer) Has(method string) bool { return slices.Contains(o.Methods(), method) }
 
-// Check returns why the server may not send a request, or nil if it may. Methods of extensions are not checked.
+// Check returns the reason for which the server may not send a request, or nil if it may. Methods of extensions are not
+// checked.
 func (o Offer) Check(m *jsonrpc.Message) *Error {
 	if !mcp.AsksClient(m.Method) {
 		return nil
@@ -87,7 +88,7 @@ func (o Offer) Check(m *jsonrpc.Message) *Error {
 }
 
 // fields are the members of requests, by their folded names. A different spelling of a member's name is refused,
-// because a client that ignores case would take it for the member.
+// because a client that ignores case would mistake it for the member.
 var fields = table(
 	"_meta", "task",
 	"messages", "modelPreferences", "systemPrompt", "includeContext", "temperature", "maxTokens", "stopSequences", "metadata", "tools", "toolChoice",
@@ -102,7 +103,6 @@ func table(names ...string) map[string]string {
 	return out
 }
 
-// read returns the members of an object. An absent object has none.
 func read(raw []byte, known map[string]string) (map[string]jsontext.Value, *Error) {
 	if raw == nil {
 		return nil, nil
@@ -135,7 +135,7 @@ func text(of map[string]jsontext.Value, key string) (string, bool) {
 	return string(out), err == nil
 }
 
-// option reports whether the client's capability, as the server received it, has the option `name`. declared reports
+// option reports whether the client's capability, as the server received it, has the option name. declared reports
 // whether the capability has any option.
 func (o Offer) option(method, name string) (is, declared bool) {
 	for _, a := range o.Abilities {

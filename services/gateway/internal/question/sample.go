@@ -24,8 +24,8 @@ func (o Offer) checkSampling(params map[string]jsontext.Value) *Error {
 }
 
 // checkContext checks includeContext. Before 2025-11-25, includeContext was part of sampling, and clients could not
-// offer it separately. Therefore checkContext allows includeContext in these revisions, unless the client requested a
-// revision in which it could have offered includeContext.
+// offer it separately. Therefore checkContext allows includeContext in these revisions. It does not allow it if the
+// client has requested a revision in which it could have offered includeContext.
 func (o Offer) checkContext(params map[string]jsontext.Value) *Error {
 	if !has(params, "includeContext") {
 		return nil
@@ -53,11 +53,10 @@ func isBeforeOptions(revision string) bool {
 	return mcp.IsSupported(revision) && !hasToolsAndURLs(revision)
 }
 
-// containsToolUse reports whether a message contains a tool use or a tool result.
 func containsToolUse(messages jsontext.Value) bool {
 	var all []map[string]jsontext.Value
 	if messages.Kind() != '[' || json.Unmarshal(messages, &all) != nil {
-		return messages.Kind() == '{' // the value is not a list, so a parser may take it for a single message
+		return messages.Kind() == '{' // not a list, but a parser may take an object for a single message
 	}
 	for _, message := range all {
 		for key, content := range message {
@@ -75,7 +74,7 @@ func hasToolContent(content jsontext.Value) bool {
 	switch content.Kind() { //nolint:exhaustive // all other kinds contain no blocks
 	case '[':
 		if json.Unmarshal(content, &blocks) != nil {
-			return true // the block cannot be parsed, so it may be anything
+			return true // a block that cannot be parsed may be a tool use
 		}
 	case '{':
 		blocks = make([]map[string]jsontext.Value, 1)

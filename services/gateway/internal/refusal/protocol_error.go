@@ -7,10 +7,10 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 )
 
-// protocolError is the HTTP status and JSON-RPC error code of an answer to a message that is not accepted.
+// protocolError is the HTTP status and JSON-RPC error code of the answer to a message that is not accepted.
 type protocolError struct{ status, rpc int }
 
-// protocolErrors contains the codes that are not answered with status 400 and error code -32600.
+// protocolErrors contains the codes that have another HTTP status than 400 or another error code than -32600.
 var protocolErrors = map[commonv1.Code]protocolError{
 	commonv1.Code_CODE_UNAUTHENTICATED:      {http.StatusUnauthorized, mcp.CodeInvalidRequest},
 	commonv1.Code_CODE_FORBIDDEN:            {http.StatusForbidden, mcp.CodeInvalidRequest},
@@ -48,7 +48,7 @@ func (r *Refusal) Status() int {
 	return r.protocolError().status
 }
 
-// RPCCode returns the JSON-RPC error code that the answer has if it is an error.
+// RPCCode returns the JSON-RPC error code for an answer that is an error.
 func (r *Refusal) RPCCode() int {
 	if !r.IsProtocolError {
 		return mcp.CodeRefused

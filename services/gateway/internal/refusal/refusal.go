@@ -1,4 +1,4 @@
-// Package refusal defines the answer to a request that was not carried out, and the forms in which MCP clients receive
+// Package refusal defines the answer to a request that was not executed, and the forms in which MCP clients receive
 // that answer.
 package refusal
 
@@ -12,37 +12,37 @@ import (
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 )
 
-// A Refusal says that a request was not carried out, and why.
+// A Refusal means that a request was not executed, and contains the reason.
 type Refusal struct {
-	// ID is the decision's identifier; empty if no decision was recorded.
+	// ID is the decision's identifier, or "" if no decision was recorded.
 	ID string
 	// Code is the reason.
 	Code commonv1.Code
-	// Message gives the caller details in addition to the code. It may be empty.
+	// Message contains details for the caller in addition to the code. It may be empty.
 	Message string
-	// Rule is the rule that decided; nil if no rule did.
+	// Rule is the rule that denied the request, or nil if no rule did.
 	Rule *policyv1.RuleRef
-	// RetryAfter is the time after which the same call may succeed; zero if that is not known. The caller receives it
+	// RetryAfter is the time after which the same call may succeed, or zero if that is not known. The caller receives it
 	// only if the refusal is retryable.
 	RetryAfter time.Duration
-	// SessionKey says by which key sessions are distinguished in the per-session limit that was exceeded. It is
-	// unspecified if the request was refused for another reason.
+	// SessionKey is the key that distinguishes sessions in the exceeded per-session limit. It is unspecified if the
+	// request was refused for another reason.
 	SessionKey policyv1.SessionKey
-	// PolicyRevision is the policy revision that decided; empty if policy did not decide.
+	// PolicyRevision is the policy revision that evaluated the request, or "" if policy did not evaluate it.
 	PolicyRevision string
-	// Permanent reports whether the same call will be refused until an operator changes something, even if the code means
-	// that a retry may succeed.
+	// Permanent reports whether the same call will be refused until an operator makes a change. It overrides a code for
+	// which a retry may succeed.
 	Permanent bool
-	// Approval is the approval for which the call waits, or because of which it was refused; nil if there is none.
+	// Approval is the approval for which the call waits, or because of which it was refused. It is nil if there is none.
 	Approval *Approval
 	// IsProtocolError reports whether the message itself was not accepted, because it breaks the protocol or because there
-	// is no capacity for it. If true, the answer has an HTTP error status ([Refusal.Status]) and a JSON-RPC error. If
-	// false, a valid request was refused, and the form of the answer depends on the method (MCP 2025-11-25, Tools, Error
-	// Handling).
+	// is no capacity for it. If it is true, the answer has an HTTP error status ([Refusal.Status]) and a JSON-RPC error.
+	// If it is false, a valid request was refused, and the form of the answer depends on the method (MCP 2025-11-25,
+	// Tools, Error Handling).
 	IsProtocolError bool
-	// Versions are the requested and the supported revisions, with CODE_PROTOCOL_VERSION; nil otherwise.
+	// Versions are the requested and the supported revisions. It is nil unless Code is CODE_PROTOCOL_VERSION.
 	Versions *Versions
-	// Extension is the extension that the client must declare, with CODE_CAPABILITY_MISSING; empty otherwise.
+	// Extension is the extension that the client must declare. It is empty unless Code is CODE_CAPABILITY_MISSING.
 	Extension string
 }
 
@@ -52,19 +52,19 @@ type Versions struct {
 	Requested string   `json:"requested"`
 }
 
-// ProtocolError returns the refusal of a message that is not accepted. If message is empty, the text of the code is
-// used.
+// ProtocolError returns the refusal of a message that is not accepted. If message is empty, the default message of the
+// code is used.
 func ProtocolError(code commonv1.Code, message string) *Refusal {
 	return &Refusal{Code: code, Message: message, IsProtocolError: true}
 }
 
-// Approval is the part of an approval that a caller may know.
+// Approval contains the data of an approval that a caller may see.
 type Approval struct {
-	// ID identifies the approval. URL is the address where a person can decide on it; it may be empty.
+	// ID identifies the approval. URL is the address at which a person can decide on it; it may be empty.
 	ID, URL string
-	// Expires is the time at which the approval expires; zero if that is not known.
+	// Expires is the time at which the approval expires, or zero if that is not known.
 	Expires time.Time
-	// DeniedUntil is the time until which an equal call is denied; zero if no person has denied the approval.
+	// DeniedUntil is the time until which an equal call is denied, or zero if no person has denied the approval.
 	DeniedUntil time.Time
 }
 
@@ -86,17 +86,17 @@ func (r *Refusal) Retryable() bool {
 	}
 }
 
-// millis returns a wait in milliseconds, rounded up so that the wait is long enough.
+// millis converts a waiting time to milliseconds and rounds it up, so that a caller waits long enough.
 func millis(d time.Duration) int64 {
 	return int64(math.Ceil(float64(d) / float64(time.Millisecond)))
 }
 
-// tenths returns a wait in seconds, rounded up to tenths.
+// tenths converts a waiting time to seconds and rounds it up to tenths.
 func tenths(d time.Duration) string {
 	return strconv.FormatFloat(math.Ceil(d.Seconds()*10)/10, 'f', -1, 64)
 }
 
-// Text returns a text for models and people. It says first what happened, and then why.
+// Text returns a message for models and people. It first states the outcome, and then the reason.
 func (r *Refusal) Text() string {
 	lead, why := headline(r.Code), r.Message
 	if why == "" {
@@ -108,8 +108,8 @@ func (r *Refusal) Text() string {
 	return lead + ": " + why
 }
 
-// retryAfter returns the time after which the call may be repeated. It is zero if that is not known, or if the call
-// must not be repeated.
+// retryAfter returns the time after which the call may be repeated, or zero if that is not known or the call must not
+// be repeated.
 func (r *Refusal) retryAfter() time.Duration {
 	if !r.Retryable() {
 		return 0
@@ -146,7 +146,6 @@ func headline(c commonv1.Code) string {
 	}
 }
 
-// reasons contains the texts for refusals without a message. Every code has a text.
 var reasons = map[commonv1.Code]string{
 	commonv1.Code_CODE_UNSPECIFIED:          "no reason is known.",
 	commonv1.Code_CODE_DENIED_BY_RULE:       "a rule denies this call.",

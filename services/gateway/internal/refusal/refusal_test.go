@@ -37,7 +37,6 @@ func golden(t *testing.T, file, got string) {
 	}
 }
 
-// allCodes returns all codes in the order of their definition.
 func allCodes() []commonv1.Code {
 	var out []commonv1.Code
 	for number := range commonv1.Code_name {
@@ -149,7 +148,7 @@ func TestText_RoundsWaitsUp(t *testing.T) {
 	}
 }
 
-// Checks that a refusal that must not be retried contains no waiting time, and that sentences are separated.
+// Checks that a refusal that must not be retried contains no waiting time, and that its sentences are separated.
 func TestText_NamesWaitOnlyIfRetryable(t *testing.T) {
 	t.Parallel()
 	for code, want := range map[commonv1.Code]string{

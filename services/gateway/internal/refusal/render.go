@@ -64,21 +64,20 @@ type response struct {
 	Error   *rpcError      `json:"error,omitzero"`
 }
 
-// null is the id in the answer to a message whose id could not be read.
 var null = jsontext.Value("null")
 
-// A Request contains everything on which the form of a refusal depends.
+// A Request contains the data that determine the form of a refusal.
 type Request struct {
-	// ID is the raw id; nil if it could not be read.
+	// ID is the raw id, or nil if it could not be read.
 	ID []byte
-	// Method is the MCP method; empty if it could not be read.
+	// Method is the MCP method, or "" if it could not be read.
 	Method string
-	// ResultType is the `resultType` of results; empty in revisions that have none.
+	// ResultType is the `resultType` of results, or "" in revisions without it.
 	ResultType string
 }
 
-// Answer returns the JSON-RPC response to a request that is refused. It is a result with isError for a valid
-// tools/call, because models do not see protocol errors. It is an error for all other requests.
+// Answer returns the JSON-RPC response to a refused request. For a valid tools/call it is a result with isError,
+// because models do not see protocol errors. For all other requests it is an error.
 func (r *Refusal) Answer(to Request) ([]byte, error) {
 	if !r.IsProtocolError && to.Method == mcp.MethodToolsCall {
 		return r.toolResult(to.ID, to.ResultType)
@@ -97,16 +96,16 @@ func (r *Refusal) toolResult(id []byte, resultType string) ([]byte, error) {
 	}})
 }
 
-// RetryResponse returns the answer to a call of 2026-07-28 that makes the client repeat the call with this
-// requestState, without input from the user (MCP 2026-07-28, Multi Round-Trip Requests). inputRequests is present and
-// empty, because some clients treat an answer without inputRequests as the final result.
+// RetryResponse returns the answer that makes a client of 2026-07-28 repeat the call with this requestState, without
+// input from the user (MCP 2026-07-28, Multi Round-Trip Requests). The answer contains an empty inputRequests, because
+// some clients treat an answer without inputRequests as the final result.
 func (r *Refusal) RetryResponse(id []byte, state string) ([]byte, error) {
 	return json.Marshal(response{Version: "2.0", ID: id, Result: retryResult{
 		Type: mcp.ResultInputRequired, Requests: struct{}{}, State: state, Meta: map[string]decision{mcp.MetaDecision: r.decision()},
 	}})
 }
 
-// Error returns a JSON-RPC error with the decision in its data. id is the raw id of the request; nil if the id could
+// Error returns a JSON-RPC error with the decision in its data. id is the raw id of the request, or nil if the id could
 // not be read.
 func (r *Refusal) Error(id []byte, code int) ([]byte, error) {
 	if id == nil {
@@ -137,7 +136,7 @@ func (r *Refusal) data() any {
 	}
 }
 
-// Meta returns the `_meta` of a result with the decision in it.
+// Meta returns the `_meta` of a result, which contains the decision.
 func (r *Refusal) Meta() map[string]any { return map[string]any{mcp.MetaDecision: r.decision()} }
 
 func (r *Refusal) decision() decision {

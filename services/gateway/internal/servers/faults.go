@@ -9,17 +9,17 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/aggregate"
 )
 
-// maxFaults is how many faults of one list are remembered.
+// maxFaults is the maximum number of remembered faults of one list.
 const maxFaults = 100
 
-// faults contains the reasons why elements of the server's lists are left out at the URL of all servers. They are from
-// the last time at which each list was combined. It is safe for concurrent use.
+// faults contains the reasons for which elements are omitted from the server's lists at the URL of all servers. The
+// reasons are from the last time at which each list was combined. It is safe for concurrent use.
 type faults struct {
 	mu     sync.Mutex
 	byList map[string][]aggregate.LeftOut
 }
 
-// SetFaults replaces the faults of a list at the URL of all servers. It remembers the first 100.
+// SetFaults replaces the faults of a list at the URL of all servers. At most 100 faults are remembered.
 func (f *faults) SetFaults(list string, all []aggregate.LeftOut) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -29,7 +29,7 @@ func (f *faults) SetFaults(list string, all []aggregate.LeftOut) {
 	f.byList[list] = slices.Clone(all[:min(len(all), maxFaults)])
 }
 
-// Faults returns the known reasons why elements of the server's lists are left out.
+// Faults returns the known reasons for which elements are omitted from the server's lists.
 func (s *Server) Faults() (out []*gatewayv1.ListFault) {
 	for _, f := range s.own.Faults() {
 		out = append(out, &gatewayv1.ListFault{List: "tools", Name: f.Tool, Why: f.Why, JointOnly: f.AggregateOnly})

@@ -14,11 +14,11 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// RenewAfter is the age from which the gateway's discovery of a server is renewed if it does not contain a tool or
+// RenewAfter is the minimum age at which the gateway's discovery of a server is renewed because it lacks a tool or
 // header that a client uses. The server may have changed since the discovery.
 const RenewAfter = 30 * time.Second
 
-// Stateless reports whether the server speaks 2026-07-28, which has no sessions, and whether that is known.
+// Stateless reports whether the server speaks 2026-07-28, which has no sessions. known is false if that is not known.
 func (s *Server) Stateless() (speaks, known bool) {
 	newest := s.revisions[mcp.Modern]
 	if newest != nil && newest.SpeaksRevision() {
@@ -28,8 +28,8 @@ func (s *Server) Stateless() (speaks, known bool) {
 	return false, newest == nil || newest.RefusedRevision() || newest.TimedOut() && hasSessions(s.own.Last())
 }
 
-// AskStateless queries the server to learn whether it speaks 2026-07-28. It returns an error if the server gives no
-// usable answer. The request continues for other callers after ctx ends.
+// AskStateless asks the server whether it speaks 2026-07-28. It returns an error if the server gives no usable answer.
+// The request continues for other callers after ctx has ended.
 func (s *Server) AskStateless(ctx context.Context) (speaks bool, err error) {
 	newest := s.revisions[mcp.Modern]
 	newest.RefreshInBackground(discovery.Fresh)
@@ -45,7 +45,7 @@ func (s *Server) AskStateless(ctx context.Context) (speaks bool, err error) {
 	}
 }
 
-// hasSessions reports whether a recent discovery found that the server speaks a revision with sessions.
+// hasSessions reports whether a recent discovery has found that the server speaks a revision with sessions.
 func hasSessions(found *discovery.Result) bool {
 	return found != nil && found.Version != mcp.Modern && time.Since(found.At) <= discovery.Fresh
 }
@@ -56,7 +56,7 @@ func (s *Server) IsStateless() bool {
 	return found != nil && found.Version == mcp.Modern
 }
 
-// Versions returns the revisions that the server was found to speak, the newest first; nil if none is known.
+// Versions returns the revisions that the server is known to speak, the newest first, or nil if none is known.
 func (s *Server) Versions() (out []string) {
 	if newest := s.revisions[mcp.Modern]; newest != nil && newest.SpeaksRevision() {
 		out = append(out, mcp.Modern)
@@ -71,7 +71,7 @@ func (s *Server) Versions() (out []string) {
 func (s *Server) Open(ctx context.Context, caller principal.Key, initialize upstream.GatewayMessage, memory *limits.Memory) (*upstream.Session, upstream.Answer, error) {
 	known := s.own.Last() // read before the request, because the request may change it
 	if known != nil && known.Version == mcp.Modern {
-		s.own.RefreshInBackground(RenewAfter) // the server may have sessions by now
+		s.own.RefreshInBackground(RenewAfter) // the server may support sessions now
 		return s.Upstream.Bridge(ctx, caller, initialize, memory)
 	}
 	up, answer, err := s.Upstream.Open(ctx, caller, initialize, memory)
@@ -82,13 +82,13 @@ func (s *Server) Open(ctx context.Context, caller principal.Key, initialize upst
 		return up, answer, err
 	}
 	if err == nil {
-		_ = up.Close(ctx) // an error changes nothing
+		_ = up.Close(ctx) // the session is not used, so an error has no effect
 	}
 	memory.Settle(0)
 	return s.Upstream.Bridge(ctx, caller, initialize, memory)
 }
 
-// Greeting returns what the gateway has discovered of a server, in the form of an answer to initialize.
+// Greeting returns the gateway's discovery of a server in the form of an answer to initialize.
 func Greeting(found *discovery.Result) (*jsonrpc.Answer, error) {
 	if found.Version != mcp.Modern {
 		return found.Greeting, nil

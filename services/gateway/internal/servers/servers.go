@@ -1,5 +1,5 @@
-// Package servers contains the configured MCP servers. For each server it knows the transport, the MCP revisions that
-// the server speaks, and the lists that the server offers.
+// Package servers contains the configured MCP servers. For each server it contains the transport, the MCP revisions
+// that the server speaks, and the lists that the server offers.
 package servers
 
 import (
@@ -19,24 +19,24 @@ import (
 )
 
 const (
-	// revisionTimeout is how long a server may take to answer whether it speaks 2026-07-28, and to list what it offers in
+	// revisionTimeout is the maximum time for a server to answer whether it speaks 2026-07-28, and to return its lists in
 	// that revision. A client waits during that time.
 	revisionTimeout = 10 * time.Second
 	// maxPrograms is the maximum number of stdio servers that are listed at a time. Their programs are started for that.
-	// maxOthers is the maximum for all other servers. A server that hangs occupies a slot until its timeout, once for each
-	// MCP revision in which it has answered before.
+	// maxOthers is the maximum number for all other servers. A server that hangs occupies a slot until its timeout, once
+	// for each MCP revision in which it has answered before.
 	maxPrograms = 4
 	maxOthers   = 32
 )
 
 // Config describes a server.
 type Config struct {
-	// Upstream sends requests to the server; never nil.
+	// Upstream sends requests to the server. It is never nil.
 	Upstream *upstream.Server
-	// Timeout is the maximum duration of a request; greater than 0.
+	// Timeout is the maximum duration of a request. It is greater than 0.
 	Timeout time.Duration
-	// MaxTimeout is the maximum duration of a request whose server reports progress. If it is below Timeout, progress
-	// does not extend a request.
+	// MaxTimeout is the maximum duration of a request for which the server reports progress. If it is below Timeout,
+	// progress does not extend a request.
 	MaxTimeout time.Duration
 	// Identity identifies the program or URL that is configured under the server's name. Approvals are bound to it.
 	Identity string
@@ -60,11 +60,11 @@ type Server struct {
 	// speak.
 	own       *discovery.Server
 	revisions map[string]*discovery.Server
-	// used is when the server was last used, in nanoseconds of the Unix time.
+	// used is the time at which the server was last used, in nanoseconds of Unix time.
 	used atomic.Int64
 }
 
-// New returns a server with this configured name, of which nothing has been discovered yet. It returns an error if
+// New returns a server with the given configured name, which has not been discovered yet. It returns an error if
 // cfg.Upstream is nil.
 func New(name string, cfg Config, deps Deps) (*Server, error) {
 	if cfg.Upstream == nil {
@@ -92,17 +92,16 @@ func New(name string, cfg Config, deps Deps) (*Server, error) {
 	return s, nil
 }
 
-// Own returns the gateway's own discovery of the server. It is in the newest revision with sessions that both gateway
-// and server speak, or in 2026-07-28 if the server speaks no other revision.
+// Own returns the gateway's own discovery of the server. Its revision is the newest one with sessions that both gateway
+// and server speak, or 2026-07-28 if the server speaks no other revision.
 func (s *Server) Own() *discovery.Server { return s.own }
 
-// Revision returns the gateway's own discovery of the server in an MCP revision; nil if the server can't speak that
+// Revision returns the gateway's own discovery of the server in an MCP revision, or nil if the server cannot speak that
 // revision.
 func (s *Server) Revision(version string) *discovery.Server { return s.revisions[version] }
 
-// Discovery returns the gateway's own discovery of the server that applies to messages of 2026-07-28. If the server is
-// known to speak that revision, the discovery is in that revision. Otherwise Discovery returns the result of
-// [Server.Own].
+// Discovery returns the gateway's own discovery of the server for messages of 2026-07-28. If the server is known to
+// speak that revision, the discovery is in that revision. Otherwise Discovery returns the result of [Server.Own].
 func (s *Server) Discovery() *discovery.Server {
 	if speaks, _ := s.Stateless(); speaks {
 		return s.revisions[mcp.Modern]
@@ -124,7 +123,7 @@ func (s *Server) isIdle() bool {
 
 // Discover lists every server for the catalog, and repeats that on a schedule until ctx ends. A program is listed again
 // only if it was used after its last listing. A server is listed only in the revisions in which it was used. While
-// hasPolicy returns false, no server is listed, because lists can't be reported.
+// hasPolicy returns false, no server is listed, because its lists could not be reported.
 func Discover(ctx context.Context, all map[string]*Server, hasPolicy func() bool) {
 	programs, others := make(chan struct{}, maxPrograms), make(chan struct{}, maxOthers)
 	var running sync.WaitGroup

@@ -104,9 +104,9 @@ func newServer(t *testing.T, s *transport) *servers.Server {
 	return out
 }
 
-// TestServer_FindsOutTheRevisions checks what is known of a server's revisions before and after a request to the
-// server. It tests servers with sessions, without sessions, with both, and a server that never answers requests of
-// 2026-07-28.
+// TestServer_FindsOutTheRevisions tests servers with sessions, without sessions, with both, and a server that never
+// answers requests of 2026-07-28. It checks the known revisions of each server before and after a request to the
+// server.
 func TestServer_FindsOutTheRevisions(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -182,7 +182,7 @@ func TestDiscover_ListsAProgramAgainOnlyAfterUse(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		program, web := &transport{kind: "stdio", speaks: []string{withSessions}}, &transport{kind: "http", speaks: []string{withSessions}}
 		all := map[string]*servers.Server{"program": newServer(t, program), "web": newServer(t, web)}
-		const period = time.Hour + 7300*time.Millisecond // no timer of the schedule ends at the same moment
+		const period = time.Hour + 7300*time.Millisecond // no timer of the schedule expires at the same time
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan struct{})
 		var policy atomic.Bool

@@ -7,7 +7,6 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/quota"
 )
 
-// addToAccounts adds a session to the lists of its accounts.
 func (s *Store) addToAccounts(sess *Session) {
 	put := func(of account, most int) {
 		own := s.owners[of]
@@ -27,7 +26,6 @@ func (s *Store) addToAccounts(sess *Session) {
 	}
 }
 
-// removeFromAccounts removes a session from the lists of its accounts.
 func (s *Store) removeFromAccounts(sess *Session) {
 	for _, p := range sess.positions {
 		if p.account.byUse.Remove(p.at); p.account.byUse.Len() == 0 {
@@ -37,9 +35,9 @@ func (s *Store) removeFromAccounts(sess *Session) {
 	sess.positions = nil
 }
 
-// longestIdle returns the session of an account that has been idle longest and has no request in flight; nil if there
-// is no such session. Sessions of the principals that have created the agent in by are skipped, because an agent must
-// not close them.
+// longestIdle returns the session of an account that has been idle longest and has no request in flight, or nil if
+// there is no such session. It skips sessions of the principals that have created the agent in by, because an agent
+// must not close them.
 func (s *Store) longestIdle(of account, by *principal.Accounts) *Session {
 	own := s.owners[of]
 	if own == nil {

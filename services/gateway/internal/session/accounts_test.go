@@ -23,7 +23,8 @@ func (stubborn) Close(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// Case N2. Checks that sessions that a slow server is still closing count against the principal's limit of sessions.
+// Case N2. A slow server is still closing sessions. Checks that these sessions count against the principal's limit of
+// sessions.
 func TestEnd_ClosingSessionsCountAgainstTheLimit(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -106,7 +107,7 @@ func TestLearn_DefinitionsOfAPrincipalAreLimited(t *testing.T) {
 			t.Error("what has ended is still counted")
 		}
 	}
-	s.Learn(all[0], map[string][]byte{"late": {1}}) // the session has ended
+	s.Learn(all[0], map[string][]byte{"late": {1}}) // this session has ended
 }
 
 // Checks that agents share the limit of sessions with the principal that has created them and with the person for whom

@@ -9,8 +9,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// cancelGrace is how long the gateway waits for a server's response after the client has cancelled the call. The server
-// need not send a response (MCP, Cancellation). Transports that also wait for the response use a shorter time.
+// cancelGrace is the time for which the gateway waits for a server's response after the client has cancelled the call.
+// The server need not send a response (MCP, Cancellation). Transports that also wait for the response use a shorter
+// time.
 const cancelGrace = 3 * time.Second
 
 // Calls contains the calls of a session that are in flight, so that the client can cancel a call by its id. The zero
@@ -20,20 +21,20 @@ type Calls struct {
 	open map[*Call]struct{}
 }
 
-// Call is a call that is in flight.
+// Call is a call in flight.
 type Call struct {
 	session *Session
 	key     string
 	giveUp  context.CancelFunc
 	sent    bool // guarded by Calls.mu
-	// stopWaiting ends the wait for the server's response; nil while no goroutine waits. It is guarded by Calls.mu.
+	// stopWaiting ends the wait for the server's response. It is nil while no goroutine waits. It is guarded by Calls.mu.
 	stopWaiting context.CancelCauseFunc
 	// clientContext is a context of the client. When it ends, the call is also cancelled at the server. It is nil if the
-	// call continues when the client disconnects.
+	// call continues after the client has disconnected.
 	clientContext context.Context //nolint:containedctx // the client's context
-	// decide decides on requests of the server; nil if the server cannot send requests in its answer.
+	// decide evaluates requests from the server. It is nil if the server cannot send requests in its answer.
 	decide func(ctx context.Context, id, raw []byte) *upstream.GatewayMessage
-	// deadline measures the server's timeout; nil if the call has no timeout.
+	// deadline measures the server's timeout. It is nil if the call has no timeout.
 	deadline *upstream.PausableDeadline
 }
 
@@ -51,8 +52,8 @@ func (s *Session) BeginCall(ctx context.Context, key string, deadline *upstream.
 	return ctx, begun
 }
 
-// Forward sends the call to the server, as [upstream.Session] does. It first marks the call as sent, because a server
-// is notified of the cancellation of sent calls only. req.Leave must be set.
+// Forward sends the call to the server, as [upstream.Session] does. It first marks the call as sent, because the
+// gateway notifies the server only of the cancellation of sent calls. req.Leave must be set.
 func (c *Call) Forward(ctx context.Context, req upstream.Request, events func(message []byte)) (upstream.Answer, error) {
 	if c.clientContext != nil && c.clientContext.Err() != nil {
 		return upstream.Answer{}, fmt.Errorf("%w: %w", upstream.ErrNeverSent, upstream.ErrCancelled)
@@ -69,13 +70,13 @@ func (c *Call) Forward(ctx context.Context, req upstream.Request, events func(me
 // a call (MCP 2026-07-28, Cancellation). CancelWith must be called before Forward.
 func (c *Call) CancelWith(client context.Context) { c.clientContext = client }
 
-// SetServerRequests sets the function that decides on the server's requests in its answer. It must be called before
+// SetServerRequests sets the function that evaluates the server's requests in its answer. It must be called before
 // Forward.
 func (c *Call) SetServerRequests(may func(ctx context.Context, id, raw []byte) *upstream.GatewayMessage) {
 	c.decide = may
 }
 
-// MarkSent records that the call was sent or is about to be sent, and the function that ends the wait for its response.
+// MarkSent marks the call as sent before it is sent, and sets the function that ends the wait for its response.
 func (c *Call) MarkSent(leave context.CancelCauseFunc) {
 	c.session.Calls.mu.Lock()
 	defer c.session.Calls.mu.Unlock()
@@ -90,8 +91,8 @@ func (c *Call) End() {
 	c.giveUp()
 }
 
-// Pause pauses the deadlines of all calls until resume is called. It is used while the server waits for the client.
-// resume must be called once.
+// Pause pauses the deadlines of all calls until resume is called. It is used while the server waits for the client. The
+// caller must call resume once.
 func (c *Calls) Pause() (resume func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -106,8 +107,8 @@ func (c *Calls) Pause() (resume func()) {
 	}
 }
 
-// Cancel cancels the calls with this key. Several calls have the same key if the client uses an id twice. Cancel
-// reports whether at least one of the calls may have reached the server.
+// Cancel cancels the calls with the given key. Several calls have the same key if the client has used an id more than
+// once. Cancel reports whether at least one of the calls may have reached the server.
 func (c *Calls) Cancel(key string) (sent bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

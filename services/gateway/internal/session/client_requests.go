@@ -10,7 +10,7 @@ import (
 )
 
 const (
-	// maxWaiting is the maximum number of requests of a server that wait for a session's client at a time. maxPerMinute
+	// maxWaiting is the maximum number of requests from a server that wait for a session's client at a time. maxPerMinute
 	// is the maximum number of requests that a server may send in a minute, including refused ones.
 	maxWaiting   = 16
 	maxPerMinute = 600
@@ -20,18 +20,18 @@ const (
 var (
 	// ErrRequestID means that the id of a request is neither a string nor an integer.
 	ErrRequestID = errors.New("its id is neither a string nor an integer")
-	// ErrDuplicateRequest means that a request with the same id is waiting.
+	// ErrDuplicateRequest means that a request with the same id is already waiting.
 	ErrDuplicateRequest = errors.New("another with this id waits")
-	// ErrTooManyRequests means that too many requests are waiting.
+	// ErrTooManyRequests means that too many requests are already waiting.
 	ErrTooManyRequests = errors.New("too many wait for this client")
-	// ErrRequestFlood means that too many requests arrived in this minute. They must not be answered.
+	// ErrRequestFlood means that the server has sent too many requests in this minute. They must not be answered.
 	ErrRequestFlood = errors.New("too many came in this minute")
 	// ErrRequestsClosed means that the session is closed.
 	ErrRequestsClosed = errors.New("the session is closed")
 )
 
-// ClientRequests contains the requests that were sent to a session's client and wait for a response: requests of the
-// gateway and of the server. The zero value is empty. It is safe for concurrent use.
+// ClientRequests contains the requests that were sent to a session's client and wait for a response. They are requests
+// from the gateway and from the server. The zero value is empty. It is safe for concurrent use.
 type ClientRequests struct {
 	mu   sync.Mutex
 	byID map[string]*ClientRequest
@@ -45,15 +45,15 @@ type ClientRequests struct {
 // ClientRequest is a request that waits for a response. Its sender must close it.
 type ClientRequest struct {
 	of          *ClientRequests
-	fromGateway bool // sent by the gateway
+	fromGateway bool // reports whether the gateway has sent the request
 	key, token  string
 	answer      chan *jsonrpc.Message
 	void        chan struct{}
 	closed      chan struct{}
 }
 
-// AddFromServer adds a request of the server with this raw id. Errors are [ErrRequestID], [ErrDuplicateRequest],
-// [ErrTooManyRequests], [ErrRequestFlood] and [ErrRequestsClosed].
+// AddFromServer adds a request from the server with the given raw id. It returns [ErrRequestID], [ErrDuplicateRequest],
+// [ErrTooManyRequests], [ErrRequestFlood] or [ErrRequestsClosed].
 func (a *ClientRequests) AddFromServer(id []byte) (*ClientRequest, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -69,8 +69,8 @@ func (a *ClientRequests) AddFromServer(id []byte) (*ClientRequest, error) {
 	return a.add(&ClientRequest{key: jsonrpc.IDKey(id)})
 }
 
-// AddOwn adds a request of the gateway, to which the limits for the server do not apply. Errors are [ErrRequestID],
-// [ErrDuplicateRequest] and [ErrRequestsClosed].
+// AddOwn adds a request from the gateway, to which the limits for the server do not apply. It returns [ErrRequestID],
+// [ErrDuplicateRequest] or [ErrRequestsClosed].
 func (a *ClientRequests) AddOwn(id []byte) (*ClientRequest, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -98,7 +98,7 @@ func (a *ClientRequests) add(q *ClientRequest) (*ClientRequest, error) {
 	return q, nil
 }
 
-// SetProgressToken sets the raw token for progress of the request; nil if the request has none.
+// SetProgressToken sets the raw progress token of the request. token is nil if the request has none.
 func (q *ClientRequest) SetProgressToken(token []byte) {
 	q.of.mu.Lock()
 	defer q.of.mu.Unlock()
@@ -108,7 +108,7 @@ func (q *ClientRequest) SetProgressToken(token []byte) {
 // Response returns the channel that receives the response. The response must not be read after [ClientRequest.Close].
 func (q *ClientRequest) Response() <-chan *jsonrpc.Message { return q.answer }
 
-// Cancelled returns a channel that is closed when the sender has cancelled the request or the session was closed.
+// Cancelled returns a channel that is closed when the sender cancels the request or the session is closed.
 func (q *ClientRequest) Cancelled() <-chan struct{} { return q.void }
 
 // Close removes the request. The response must not be read after that.
@@ -122,7 +122,7 @@ func (q *ClientRequest) Close() {
 	close(q.closed)
 }
 
-// Deliver sends a client's response to the goroutine that has sent the request. It returns when that goroutine has
+// Deliver sends a client's response to the goroutine that has sent the request. It returns after that goroutine has
 // closed the request or ctx is cancelled. A response without a waiting request, and a second response, are dropped.
 func (a *ClientRequests) Deliver(ctx context.Context, m *jsonrpc.Message) {
 	a.mu.Lock()
@@ -142,14 +142,14 @@ func (a *ClientRequests) Deliver(ctx context.Context, m *jsonrpc.Message) {
 	}
 }
 
-// IsWaiting reports whether a request with this raw id waits for a response.
+// IsWaiting reports whether a request with the given raw id waits for a response.
 func (a *ClientRequests) IsWaiting(id []byte) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.byID[jsonrpc.IDKey(id)] != nil
 }
 
-// CancelRequest cancels the server's request with this raw id.
+// CancelRequest cancels the server's request with the given raw id.
 func (a *ClientRequests) CancelRequest(id []byte) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -177,7 +177,7 @@ func (q *ClientRequest) cancel() {
 	}
 }
 
-// WantsProgress reports whether a waiting request has this raw progress token.
+// WantsProgress reports whether a waiting request has the given raw progress token.
 func (a *ClientRequests) WantsProgress(token []byte) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -11,7 +11,7 @@ import (
 )
 
 // Case X1. Checks that the number of a server's waiting requests and the number of its requests per minute are limited.
-// Refused requests count, too. Requests of the gateway are not limited.
+// Refused requests also count. Requests from the gateway are not limited.
 func TestClientRequests_ServerRequestsAreLimited(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -55,7 +55,7 @@ func TestClientRequests_ServerRequestsAreLimited(t *testing.T) {
 }
 
 // Checks that a request id must be a string or an integer, that no other waiting request may have the same id, and that
-// a server cannot cancel requests of the gateway.
+// a server cannot cancel requests from the gateway.
 func TestClientRequests_IDsAreUnique(t *testing.T) {
 	t.Parallel()
 	var a session.ClientRequests

@@ -5,21 +5,20 @@ import (
 	"sync"
 )
 
-// Definitions contains the digests of the tools' definitions that a session has listed. A call is approved for the
-// definition that its caller has seen. The zero value is empty. It is safe for concurrent use.
+// Definitions contains the digests of the tool definitions that a session has listed. An approval of a call applies to
+// the definition that the caller has seen. The zero value is empty. It is safe for concurrent use.
 type Definitions struct {
 	mu     sync.Mutex
 	byName map[string][]byte
 }
 
 // maxDefinitions is the maximum number of digests that one session remembers. maxLearned is the maximum number that all
-// sessions of one principal remember together. If a digest is not remembered, the gateway lists the server to find it.
+// sessions of one principal remember. If a digest is not remembered, the gateway lists the server to find it.
 const (
 	maxDefinitions = 10_000
 	maxLearned     = 5 * maxDefinitions
 )
 
-// learn adds the digests from a page of a list.
 func (d *Definitions) learn(page map[string][]byte) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -41,17 +40,17 @@ func (d *Definitions) forget() {
 	d.byName = nil
 }
 
-// Digest returns the digest of a tool's definition; nil if the session has not listed the tool.
+// Digest returns the digest of a tool's definition, or nil if the session has not listed the tool.
 func (d *Definitions) Digest(tool string) []byte {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.byName[tool]
 }
 
-// Learn adds the digests from a page of a list that a session received. If the sessions of one of its accounts together
-// remember too many digests, the sessions that have been idle longest forget their lists.
+// Learn adds the digests from a page of a list that a session has received. If the sessions of one of its accounts
+// together remember too many digests, the sessions that have been idle longest forget their lists.
 func (s *Store) Learn(sess *Session, page map[string][]byte) {
-	sess.Definitions.learn(page) // without the lock, because it may take long and concerns only this session
+	sess.Definitions.learn(page) // without the lock, because it may take long and affects only this session
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !sess.isOpen {
@@ -63,7 +62,7 @@ func (s *Store) Learn(sess *Session, page map[string][]byte) {
 	}
 }
 
-// listedSession returns the session that is in the lists of its accounts. For a member session that is the aggregate
+// listedSession returns the session that is in the lists of its accounts. For a member session it is the aggregate
 // session.
 func listedSession(sess *Session) *Session {
 	if sess.Hub != nil {
@@ -72,7 +71,6 @@ func listedSession(sess *Session) *Session {
 	return sess
 }
 
-// count adds n to the number of digests that a session remembers.
 func (s *Store) count(sess *Session, n int) {
 	sess.learned += n
 	for _, p := range listedSession(sess).positions {
@@ -80,8 +78,8 @@ func (s *Store) count(sess *Session, n int) {
 	}
 }
 
-// trim makes sessions of an account forget their lists until the account is within its limit. The session in the
-// argument but is not affected.
+// trim makes sessions of an account forget their lists until the account is within its limit. It does not change the
+// session but.
 func (s *Store) trim(own *accountSessions, but *Session) {
 	forget := func(other *Session) {
 		if other != but && own.learned > own.maxLearned {

@@ -5,18 +5,19 @@ import (
 	"sync"
 )
 
-// maxIssued is the maximum number of texts of one kind that a session remembers. The oldest texts are dropped first.
+// maxIssued is the maximum number of strings of one kind that a session remembers. The oldest strings are dropped
+// first.
 const maxIssued = 256
 
-// IssuedTexts contains texts that a server has sent to a session and that the client may send back, such as cursors.
-// Any other text from the client is not accepted. The zero value is empty. It is safe for concurrent use.
+// IssuedTexts contains strings that a server has sent to a session and that the client may send back, such as cursors.
+// The client may send no other strings. The zero value is empty. It is safe for concurrent use.
 type IssuedTexts struct {
 	mu    sync.Mutex
 	texts map[[sha256.Size]byte]bool
 	order [][sha256.Size]byte
 }
 
-// Add adds a text that the client receives.
+// Add adds a string that the client receives.
 func (h *IssuedTexts) Add(text string) {
 	sum := sha256.Sum256([]byte(text))
 	h.mu.Lock()
@@ -35,7 +36,7 @@ func (h *IssuedTexts) Add(text string) {
 	h.order = append(h.order, sum)
 }
 
-// Contains reports whether a text was added.
+// Contains reports whether a string was added.
 func (h *IssuedTexts) Contains(text string) bool {
 	sum := sha256.Sum256([]byte(text))
 	h.mu.Lock()

@@ -83,7 +83,6 @@ func TestListen_NewestStreamReplacesOlder(t *testing.T) {
 	secondDone()
 }
 
-// Checks that all streams end when the gateway stops.
 func TestCloseStreams_EndsAllStreams(t *testing.T) {
 	t.Parallel()
 	s := newStore(t, time.Minute, 2)

@@ -11,9 +11,10 @@ import (
 // Members contains the member sessions of an aggregate session, one for each server that the client has used. It is
 // safe for concurrent use. Its exported fields are immutable.
 type Members struct {
-	// Abilities are the capabilities that the client declares, including those that policy hides from servers.
+	// Abilities are the capabilities that the client declares, including those that the gateway does not declare to
+	// servers because of policy.
 	Abilities []mcp.Ability
-	// Opened is notified when a member session was opened.
+	// Opened is notified when a member session is opened.
 	Opened broadcast.Broadcaster
 
 	making sync.Mutex // held while a member session is being opened
@@ -21,20 +22,21 @@ type Members struct {
 	mu sync.Mutex
 	by map[string]string // session ids, by server
 	// listed is the state of the servers' lists in the last notification to the client. shownDigests maps a server to a
-	// function that returns the digest of a tool definition that was last shown to the client.
+	// function that returns the digest of the tool definition that the client has last received.
 	listed       string
 	shownDigests map[string]func(tool string) []byte
 }
 
 // UseMember calls use with the member session of a server. If the server has no member session, or use returns an
-// error, UseMember opens a session with makes and calls use with it. Only one caller at a time opens a session.
+// error, UseMember opens a session with makes and calls use with it. Only one goroutine at a time opens a session.
 func (m *Members) UseMember(server string, use func(id string) error, makes func() (id string, err error)) error {
 	if id, known := m.idOf(server); known && use(id) == nil {
 		return nil
 	}
 	m.making.Lock()
 	defer m.making.Unlock()
-	if id, known := m.idOf(server); known && use(id) == nil { // another goroutine has opened the session during the wait
+	// Another goroutine may have opened the session during the wait.
+	if id, known := m.idOf(server); known && use(id) == nil {
 		return nil
 	}
 	id, err := makes()
@@ -57,7 +59,7 @@ func (m *Members) idOf(server string) (id string, known bool) {
 	return id, known
 }
 
-// SetShown records the digests of a server's tool definitions that were shown to the client.
+// SetShown records the digests of a server's tool definitions that the client has received.
 func (m *Members) SetShown(server string, digest func(tool string) []byte) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -67,7 +69,8 @@ func (m *Members) SetShown(server string, digest func(tool string) []byte) {
 	m.shownDigests[server] = digest
 }
 
-// ShownDigest returns the digest of the tool's definition that was last shown to the client; nil if none was.
+// ShownDigest returns the digest of the tool's definition that the client has last received, or nil if it has received
+// none.
 func (m *Members) ShownDigest(server, tool string) []byte {
 	m.mu.Lock()
 	digest := m.shownDigests[server]
@@ -85,8 +88,8 @@ func (m *Members) IDs() map[string]string {
 	return maps.Clone(m.by)
 }
 
-// UpdateListState replaces the recorded list state with the result of change. The list state is the state of the
-// servers' lists in the last notification to the client.
+// UpdateListState replaces the recorded list state by the result of change. The list state is the state of the servers'
+// lists in the last notification to the client.
 func (m *Members) UpdateListState(change func(state string) string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -94,7 +97,7 @@ func (m *Members) UpdateListState(change func(state string) string) {
 }
 
 // SetListState records the state of the servers' lists in a notification to the client. It returns the previously
-// recorded state; empty if there was none.
+// recorded state, or "" if there was none.
 func (m *Members) SetListState(state string) (before string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -17,13 +17,13 @@ import (
 const (
 	// answerPrefix is the prefix of the event ids on the streams of a session's answers.
 	answerPrefix = "sluice-"
-	// maxReplayStreams is the maximum number of streams that a session remembers: the newest streams, and all streams that
-	// have not ended. maxReplay is the maximum number of messages, and maxReplayed the maximum number of bytes, that are
-	// remembered for each stream. The oldest messages are dropped first.
+	// maxReplayStreams is the maximum number of streams that a session remembers: all streams that have not ended, and the
+	// newest ended streams. maxReplay is the maximum number of remembered messages of each stream, and maxReplayed the
+	// maximum number of their bytes. The oldest messages are dropped first.
 	maxReplayStreams = 16
 	maxReplay        = 256
 	maxReplayed      = 1 << 20
-	// replayTime is how long a stream is remembered after its end.
+	// replayTime is the time for which a stream is remembered after its end.
 	replayTime = time.Minute
 )
 
@@ -34,8 +34,8 @@ func ReplayRoom() (*limits.Budget, error) {
 }
 
 // ReplayStreams contains the streams of a session's answers. A client that has lost a stream can resume it after the
-// last event that it received (MCP 2025-11-25, Transports, Resumability and Redelivery). The zero value is empty. It is
-// safe for concurrent use.
+// last event that it has received (MCP 2025-11-25, Transports, Resumability and Redelivery). The zero value is empty.
+// It is safe for concurrent use.
 type ReplayStreams struct {
 	mu     sync.Mutex
 	last   int
@@ -56,20 +56,21 @@ type ReplayStream struct {
 
 	mu sync.Mutex
 	// messages are the remembered messages. last is the number of the last message in messages. Numbers begin with 1,
-	// because number 0 belongs to the event that starts the stream.
+	// because the event that starts the stream has the number 0.
 	messages [][]byte
 	last     int
 	bytes    int
-	// ended reports that the last message was added. unrecorded reports that the outcome of the call is not on record.
+	// ended reports whether the last message was added. unrecorded reports whether the journal does not contain the
+	// outcome of the call.
 	ended, unrecorded bool
 	// more is closed and replaced when another field changes.
 	more chan struct{}
-	// resumed reports that the client has resumed the stream on another connection.
+	// resumed reports whether the client has resumed the stream on another connection.
 	resumed bool
 }
 
-// Begin begins the stream of a server's answer for an owner. The stream uses memory of the given budget until the
-// stream is forgotten. Begin returns nil if there is not enough memory. In that case the stream cannot be resumed.
+// Begin begins the stream of a server's answer for an owner. The stream uses memory of the given budget until it is
+// forgotten. If there is not enough memory, Begin returns nil, and the stream cannot be resumed.
 func (a *ReplayStreams) Begin(server, owner string, memory *limits.Memory) *ReplayStream {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -78,7 +79,8 @@ func (a *ReplayStreams) Begin(server, owner string, memory *limits.Memory) *Repl
 			a.forget(i)
 		}
 	}
-	if a.closed || len(a.order) == maxReplayStreams || !memory.Add(limits.UncountedBytes) { // UncountedBytes are only free for messages in flight
+	// UncountedBytes are free only for messages in flight, so they are added here.
+	if a.closed || len(a.order) == maxReplayStreams || !memory.Add(limits.UncountedBytes) {
 		memory.Close()
 		return nil
 	}
@@ -120,8 +122,8 @@ func (s *ReplayStream) id(n int) string {
 }
 
 // Add remembers a message, which is given in parts. It returns the id of the message's event. resumed reports whether
-// the client has resumed the stream on another connection. stored reports whether there was memory for the message; if
-// not, the earlier messages are dropped, too.
+// the client has resumed the stream on another connection. stored reports whether there was memory for the message. If
+// stored is false, the earlier messages were dropped as well.
 func (s *ReplayStream) Add(parts ...[]byte) (id string, resumed, stored bool) {
 	size := 0
 	for _, part := range parts {
@@ -145,7 +147,7 @@ func (s *ReplayStream) Add(parts ...[]byte) (id string, resumed, stored bool) {
 	return s.id(s.last), s.resumed, stored
 }
 
-// End marks the stream as complete. unrecorded says that the outcome of the call is not on record.
+// End marks the stream as complete. unrecorded means that the journal does not contain the outcome of the call.
 func (s *ReplayStream) End(unrecorded bool) {
 	a := s.of
 	a.mu.Lock()
@@ -166,15 +168,15 @@ func (s *ReplayStream) End(unrecorded bool) {
 	s.wake()
 }
 
-// IsUnrecorded reports whether the outcome of the call is not on record. The result is valid after the stream has
-// ended.
+// IsUnrecorded reports whether the journal does not contain the outcome of the call. The result is valid after the
+// stream has ended.
 func (s *ReplayStream) IsUnrecorded() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.unrecorded
 }
 
-// wake wakes the goroutines that wait in Next. The caller of wake holds the lock.
+// wake wakes the goroutines that wait in Next. The caller holds the lock.
 func (s *ReplayStream) wake() {
 	close(s.more)
 	s.more = make(chan struct{})
@@ -193,8 +195,8 @@ func (s *ReplayStream) first() int { return s.last - len(s.messages) + 1 }
 // IsReplayID reports whether an event id belongs to the stream of an answer.
 func IsReplayID(id string) bool { return strings.HasPrefix(id, answerPrefix) }
 
-// Resume returns the owner's stream that has the event with this id, and the number of the message after that event, at
-// which the client resumes. It returns false if the event is not remembered.
+// Resume returns the owner's stream that has the event with the given id, and the number of the next message, at which
+// the client resumes. It returns false if the event is not remembered.
 func (a *ReplayStreams) Resume(id, owner string) (s *ReplayStream, from int, ok bool) {
 	var number, n int
 	if _, err := fmt.Sscanf(id, answerPrefix+"%d-%d", &number, &n); err != nil {
@@ -216,7 +218,7 @@ func (a *ReplayStreams) Resume(id, owner string) (s *ReplayStream, from int, ok 
 	return s, n + 1, true
 }
 
-// errForgotten means that a message was dropped before the client asked for it.
+// errForgotten means that a message was dropped before the client requested it.
 var errForgotten = errors.New("the message is no longer stored")
 
 // Next waits for message n of the stream and returns it with its event id. If the stream has ended before n, Next

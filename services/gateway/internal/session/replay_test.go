@@ -40,8 +40,8 @@ func messagesAfter(t *testing.T, a *session.ReplayStreams, after string) (out []
 	}
 }
 
-// Checks that a client that resumes after the last event that it received gets the messages that were added since, and
-// no messages of other streams.
+// A client resumes after the last event that it has received. Checks that it receives the messages that were added
+// since, and no messages of other streams.
 func TestReplay_ClientResumesAfterItsLastEvent(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -1,6 +1,6 @@
 // Package session stores the gateway's sessions with clients, and the state that replaces sessions in the revision
-// without them. A session id is a handle, not a credential: a session is found only by its id and its principal
-// together. A session of another principal is treated like one that does not exist.
+// without them. A session id is a handle, not a credential: a session can be found only by its id together with its
+// principal. A session of another principal is treated like a session that does not exist.
 package session
 
 import (
@@ -38,12 +38,12 @@ var (
 // maxStreams is the maximum number of concurrent streams of a session in 2026-07-28.
 const maxStreams = 64
 
-// closeTimeout limits how long a server may take to close a session.
+// closeTimeout is the maximum time for a server to close a session.
 const closeTimeout = 5 * time.Second
 
-// Config sets how long sessions live and how many sessions there may be.
+// Config configures a [Store].
 type Config struct {
-	// Idle is how long a session lives without a request. It must be positive.
+	// Idle is the time without a request after which a session is closed. It must be positive.
 	Idle time.Duration
 	// MaxPerPrincipal is the maximum number of sessions of one principal and the agents that it has created. It must be at
 	// least 1. All principals of one person together may have four times as many.
@@ -52,16 +52,15 @@ type Config struct {
 	Ended func(*Session)
 }
 
-// Key identifies the owner of a session, and its server.
+// Key identifies the owner and the server of a session.
 type Key struct {
 	principal.Key
 
-	// Server is the configured name of the server; empty for an aggregate session.
+	// Server is the configured name of the server. It is empty for an aggregate session.
 	Server string
 }
 
-// Session is an open session. Its exported fields are immutable, except that some of them have methods that change
-// their contents.
+// Session is an open session. Its exported fields are immutable, but the methods of some fields change their contents.
 type Session struct {
 	// ID is the handle of the session. In the revision without sessions, no client receives it. It must not appear in
 	// records and logs.
@@ -70,18 +69,18 @@ type Session struct {
 	Digest string
 	// Key identifies the owner and the server.
 	Key Key
-	// Accounts are the accounts of the caller that opened the session. The session counts against them. [Store.Add]
+	// Accounts are the accounts of the caller that has opened the session. The session counts against them. [Store.Add]
 	// replaces a zero value by the account of the principal in Key. Accounts must not be modified.
 	Accounts principal.Accounts
-	// Agent is the agent that opened the session.
+	// Agent is the agent that has opened the session.
 	Agent string
 	// Version is the negotiated protocol revision.
 	Version string
 	// Client describes the client. It is not verified.
 	Client Client
-	// Upstream is the session with the server; nil for an aggregate session. Members contains the member sessions of an
-	// aggregate session, one for each server; nil for other sessions. Hub is the aggregate session of a member session;
-	// nil for other sessions. A member session ends with its aggregate session.
+	// Upstream is the session with the server, or nil for an aggregate session. Members contains the member sessions of an
+	// aggregate session, one for each server, and is nil for other sessions. Hub is the aggregate session of a member
+	// session, and is nil for other sessions. A member session ends with its aggregate session.
 	Upstream *upstream.Session
 	Members  *Members
 	Hub      *Session
@@ -90,7 +89,7 @@ type Session struct {
 	// Definitions are the digests of the tool definitions that the session has listed.
 	Definitions Definitions
 	// LastLookup is the time at which the server's complete list was last read to find a tool, in nanoseconds of Unix
-	// time; 0 if it was never read.
+	// time. It is 0 if the list was never read.
 	LastLookup atomic.Int64
 	// ListsApprovalTool reports whether the session has listed a tool whose calls all need an approval.
 	ListsApprovalTool atomic.Bool
@@ -111,21 +110,19 @@ type Session struct {
 	inFlight  int
 	isOpen    bool
 	learned   int                  // the number of digests in Definitions
-	positions []listPosition       // positions in the lists of its accounts; empty for a closed session and for a member session
+	positions []listPosition       // empty for a closed session and for a member session
 	streams   map[*stream]struct{} // streams on which the client listens
 }
 
-// stream is a stream on which a client listens.
 type stream struct{ end context.CancelFunc }
 
-// Client is what a client declares about itself. It is not verified.
+// Client contains a client's declarations about itself. They are not verified.
 type Client struct {
 	// Name and Version are the client's name and version. They may be empty.
 	Name, Version string
 	// Elicits reports whether the client can ask its user with a form.
 	Elicits bool
-	// Offer contains the client capabilities that were sent to the server. The server's requests are checked against
-	// Offer.
+	// Offer contains the client capabilities that were sent to the server. The server's requests are checked against it.
 	Offer question.Offer
 }
 
@@ -138,15 +135,14 @@ type State struct {
 	InFlight int
 }
 
-// account identifies a list of sessions. The list contains the sessions of a principal and the agents that it has
-// created, or the sessions of a person.
+// account identifies a list of sessions: the sessions of a principal and of the agents that it has created, or the
+// sessions of a person.
 type account struct {
 	principal.Key
 
 	person bool
 }
 
-// accountSessions contains the sessions of one account.
 type accountSessions struct {
 	// byUse contains the open sessions, the most recently used first.
 	byUse list.List
@@ -154,7 +150,6 @@ type accountSessions struct {
 	learned, maxLearned int
 }
 
-// listPosition is the position of a session in the list of one of its accounts.
 type listPosition struct {
 	of      account
 	account *accountSessions
@@ -207,7 +202,7 @@ func DigestOf(id string) string {
 	return hex.EncodeToString(sum[:8])
 }
 
-// BeginOpen counts a session that is being opened by a caller with these accounts, until done is called. It returns
+// BeginOpen counts a session that is being opened by a caller with the given accounts, until done is called. It returns
 // [ErrTooMany] if for one of the accounts the number of sessions that are being opened or closed would exceed the
 // maximum number of open sessions.
 func (s *Store) BeginOpen(by principal.Accounts) (done func(), err error) {
@@ -227,8 +222,8 @@ func (s *Store) BeginOpen(by principal.Accounts) (done func(), err error) {
 }
 
 // Add opens a session. If one of the session's accounts is full, Add closes the longest idle session of that account
-// that has no request in flight. A member session counts with its aggregate session, which must be open. Errors are
-// [ErrTooMany] and [ErrUnknown].
+// that has no request in flight. A member session counts with its aggregate session, which must be open. Add returns
+// [ErrTooMany] or [ErrUnknown].
 func (s *Store) Add(sess *Session) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -259,8 +254,8 @@ func (s *Store) Add(sess *Session) error {
 	return nil
 }
 
-// Use returns a session. Until done is called, the session is not closed because it is idle or because an account is
-// full. Use returns [ErrUnknown] if there is no such session.
+// Use returns a session. Until done is called, the session is not closed for being idle or for a full account. Use
+// returns [ErrUnknown] if there is no such session.
 func (s *Store) Use(id string, key Key) (sess *Session, done func(), err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -268,7 +263,8 @@ func (s *Store) Use(id string, key Key) (sess *Session, done func(), err error) 
 	if !ok || sess.Key != key {
 		return nil, nil, ErrUnknown
 	}
-	if sess.Hub != nil && !sess.Hub.isOpen || sess.isLost() { // the aggregate session was closed while the member session was being opened
+	// The aggregate session was closed while the member session was being opened, or the server has lost the session.
+	if sess.Hub != nil && !sess.Hub.isOpen || sess.isLost() {
 		s.remove(sess)
 		return nil, nil, ErrUnknown
 	}
@@ -286,8 +282,8 @@ func (s *Store) Use(id string, key Key) (sess *Session, done func(), err error) 
 
 // Listen adds a stream on which the client listens, and returns the stream's session. The returned context derives from
 // ctx. It is cancelled when the session ends. It is also cancelled when a new stream replaces this stream, unless
-// parallel is true. Until done is called, the session is not idle, but it may be closed if an account is full. Errors
-// are [ErrUnknown], and [ErrTooMany] if the session has 64 streams.
+// parallel is true. Until done is called, the session is not idle, but it may be closed if an account is full. Listen
+// returns [ErrUnknown], or [ErrTooMany] if the session has 64 streams.
 func (s *Store) Listen(ctx context.Context, id string, key Key, parallel bool) (sess *Session, listening context.Context, done func(), err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -326,7 +322,7 @@ func (s *Store) Listen(ctx context.Context, id string, key Key, parallel bool) (
 	}, nil
 }
 
-// CloseStreams cancels the streams of all clients. Streams that are opened later are cancelled at once.
+// CloseStreams cancels the streams of all clients. Streams that are opened later are cancelled immediately.
 func (s *Store) CloseStreams() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -336,7 +332,6 @@ func (s *Store) CloseStreams() {
 	}
 }
 
-// closeStreams cancels the streams of the session's client.
 func (sess *Session) closeStreams() {
 	for open := range sess.streams {
 		open.end()
@@ -345,7 +340,7 @@ func (sess *Session) closeStreams() {
 
 func (s *Store) touch(sess *Session) {
 	if sess.lastUsed = time.Now(); sess.Hub != nil {
-		return // using a member session also uses its aggregate session
+		return // a use of a member session is also a use of its aggregate session
 	}
 	for _, p := range sess.positions {
 		p.account.byUse.MoveToFront(p.at)
@@ -356,7 +351,7 @@ func (s *Store) touch(sess *Session) {
 // must open another one.
 func (sess *Session) isLost() bool { return sess.Upstream != nil && sess.Upstream.IsLost() }
 
-// End closes a session because its client has ended it. It returns [ErrUnknown] if there is no such session.
+// End closes a session that its client has ended. It returns [ErrUnknown] if there is no such session.
 func (s *Store) End(id string, key Key) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -368,7 +363,7 @@ func (s *Store) End(id string, key Key) error {
 	return nil
 }
 
-// remove closes a session and its members, and closes them at their servers in the background.
+// remove closes a session and its members. It closes them at their servers in the background.
 func (s *Store) remove(sess *Session) {
 	delete(s.byID, sess.ID)
 	sess.isOpen = false
@@ -415,8 +410,8 @@ func (s *Store) membersOf(sess *Session) iter.Seq[*Session] {
 	}
 }
 
-// noteClosed records that the server has closed a session that the gateway has closed, or that the time for that is
-// over.
+// noteClosed records that the server has closed a session that the gateway has closed, or that the timeout for closing
+// it has expired.
 func (s *Store) noteClosed(sess *Session) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -424,7 +419,7 @@ func (s *Store) noteClosed(sess *Session) {
 }
 
 // List returns the sessions of a tenant, the most recently used first. Sessions that were last used at the same time
-// are ordered by digest.
+// are sorted by digest.
 func (s *Store) List(tenant string) []State {
 	states := s.snapshot(tenant)
 	slices.SortFunc(states, func(a, b State) int {
@@ -457,7 +452,8 @@ func (s *Store) Len() (n int) {
 	return n
 }
 
-// Run closes idle sessions until ctx is cancelled. After that it closes all sessions and waits for their servers.
+// Run closes idle sessions until ctx is cancelled. It then closes all sessions and waits until their servers have
+// closed them.
 func (s *Store) Run(ctx context.Context) error {
 	tick := time.NewTicker(max(s.cfg.Idle/10, 10*time.Millisecond))
 	defer tick.Stop()

@@ -21,7 +21,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// over is a transport whose sessions are provided by the test.
+// over is a transport whose connection is given by the test.
 type over struct {
 	upstream.Transport
 
@@ -35,7 +35,6 @@ func (o over) Open(context.Context, principal.Key, upstream.Request) (upstream.C
 	return o.conn, upstream.Answer{}, nil
 }
 
-// with returns a session with a server whose connection is conn.
 func with(conn upstream.Conn) *upstream.Session {
 	counts, err := meters.New(noop.Meter{})
 	if err != nil {
@@ -52,7 +51,6 @@ func with(conn upstream.Conn) *upstream.Session {
 	return sess
 }
 
-// conn is a connection that only counts how often it is closed.
 type conn struct {
 	upstream.Conn
 	closed atomic.Int64
@@ -80,14 +78,12 @@ func key(subject string) session.Key {
 	return session.Key{Key: principal.Key{Tenant: "t", Subject: subject}, Server: "s"}
 }
 
-// opened returns a session that is not in a store.
 func opened(k session.Key) (*session.Session, *conn) {
 	id, digest := session.NewID()
 	c := new(conn)
 	return &session.Session{ID: id, Digest: digest, Key: k, Upstream: with(c), Opened: time.Now()}, c
 }
 
-// add opens a session in a store.
 func add(t testing.TB, s *session.Store, k session.Key) (*session.Session, *conn) {
 	t.Helper()
 	sess, c := opened(k)
@@ -122,8 +118,8 @@ func TestNewStore_RefusesInvalidConfigurations(t *testing.T) {
 	}
 }
 
-// Case I4. Checks that a session id is valid only together with its principal and server, and that another principal's
-// id is treated like one that does not exist.
+// Case I4. Checks that a session id is valid only together with its principal and server. The id of another principal's
+// session is treated like an id that does not exist.
 func TestUse_FindsSessionOnlyForItsPrincipal(t *testing.T) {
 	t.Parallel()
 	s := newStore(t, time.Minute, 10)
@@ -249,15 +245,16 @@ func TestRun_ClosesIdleSessions(t *testing.T) {
 	})
 }
 
-// Checks that when a principal has the maximum number of sessions, a new session closes the longest idle session that
-// has no request in flight.
+// A principal has the maximum number of sessions. Checks that a new session closes the longest idle session that has no
+// request in flight.
 func TestAdd_ClosesLongestIdleSessionWhenFull(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newStore(t, time.Hour, 3)
 		var all []*session.Session
 		for i := range 3 {
-			sess, _ := add(t, s, session.Key{Key: principal.Key{Tenant: "t", Subject: "ana"}, Server: fmt.Sprint(i)}) // sessions are counted for all servers together
+			// Sessions are counted for all servers together.
+			sess, _ := add(t, s, session.Key{Key: principal.Key{Tenant: "t", Subject: "ana"}, Server: fmt.Sprint(i)})
 			all = append(all, sess)
 			time.Sleep(time.Second)
 		}
@@ -295,8 +292,8 @@ func TestAdd_ClosesLongestIdleSessionWhenFull(t *testing.T) {
 	})
 }
 
-// Checks that the number of sessions that are being opened is limited, too. Otherwise the number of openings at a slow
-// server could grow without bound.
+// Checks that the number of sessions that are being opened is limited. Otherwise this number could grow without bound
+// at a slow server.
 func TestBeginOpen_ConcurrentOpeningsAreLimited(t *testing.T) {
 	t.Parallel()
 	s := newStore(t, time.Hour, 2)
@@ -465,7 +462,6 @@ func TestStore_BehavesLikeItsModel(t *testing.T) {
 	})
 }
 
-// Checks that the list begins with the most recently used session.
 func TestList_IsOrderedByLastUse(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

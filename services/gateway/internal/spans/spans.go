@@ -28,13 +28,13 @@ const toolError = "tool_error"
 // maxName is the maximum length of a name from a client or server in a span, in bytes.
 const maxName = 128
 
-// Place describes the server or session from or to which a message is sent.
+// Place describes the server and session of a message.
 type Place struct {
 	// Server is the configured name of the server.
 	Server string
 	// Transport is `tcp` or `pipe`.
 	Transport string
-	// Version is the protocol revision of the session. It is empty if there is no session.
+	// Version is the protocol revision of the session, or "" if there is no session.
 	Version string
 	// Session is the digest of the gateway's session id, never the id itself. It is empty if there is no session.
 	Session string
@@ -43,8 +43,8 @@ type Place struct {
 // serverSpanOptions contains the options that all server spans share. It is immutable.
 var serverSpanOptions = []trace.SpanStartOption{trace.WithSpanKind(trace.SpanKindServer)}
 
-// Serve starts the server span of a message. If the client is trusted, the client's span becomes the parent. Otherwise
-// the client's span is linked.
+// Serve starts the server span of a message. If trusted is true, the client's span becomes its parent. Otherwise the
+// span links to the client's span.
 func Serve(ctx context.Context, tracer trace.Tracer, m *jsonrpc.Message, client trace.SpanContext, trusted bool) (context.Context, trace.Span) {
 	opts := serverSpanOptions
 	switch {
@@ -58,7 +58,7 @@ func Serve(ctx context.Context, tracer trace.Tracer, m *jsonrpc.Message, client 
 }
 
 // Send starts the client span of a message to a server if the span of ctx is sampled. Otherwise it returns the span of
-// ctx, because the new span would not be exported, either.
+// ctx, because the new span would not be exported.
 func Send(ctx context.Context, tracer trace.Tracer, m *jsonrpc.Message, to Place) (context.Context, trace.Span) {
 	if span := trace.SpanFromContext(ctx); span.SpanContext().IsValid() && !span.SpanContext().IsSampled() {
 		return ctx, span
@@ -68,8 +68,8 @@ func Send(ctx context.Context, tracer trace.Tracer, m *jsonrpc.Message, to Place
 	return ctx, span //nolint:spancheck // see above
 }
 
-// Client returns a client's trace context. The context comes from `_meta` or, if `_meta` has none, from the value of
-// the header traceparent, which may be empty.
+// Client returns a client's trace context. The context comes from `_meta` or, if `_meta` contains none, from header,
+// the value of the header traceparent, which may be empty.
 func Client(m *jsonrpc.Message, header string, with propagation.TextMapPropagator) trace.SpanContext {
 	parent := cmp.Or(m.Meta.TraceParent, header)
 	if parent == "" {
@@ -131,8 +131,8 @@ func Session(s trace.Span, at Place) {
 }
 
 // Decision sets the attributes that describe the decision on a call: its id, the code of the refusal, and the decisions
-// of policy and the limiter. The code is empty for an allowed call. d is nil if policy was not queried, and lease is
-// nil if the limiter was not queried.
+// of policy and the limiter. The code is empty for an allowed call. d is nil if policy has not evaluated the call, and
+// lease is nil if no limits were reserved.
 func Decision(s trace.Span, decision, code string, d *policyv1.Decision, lease *ratelimitv1.Lease) {
 	if !s.IsRecording() {
 		return
@@ -153,8 +153,8 @@ func Decision(s trace.Span, decision, code string, d *policyv1.Decision, lease *
 	}
 }
 
-// Approval sets the id of the approval of a call, and how long the call was held open. It does nothing if the id is
-// empty.
+// Approval sets the id of a call's approval and the time for which the call was held open. If the id is empty, it sets
+// nothing.
 func Approval(s trace.Span, id string, held time.Duration) {
 	if !s.IsRecording() || id == "" {
 		return
@@ -165,7 +165,7 @@ func Approval(s trace.Span, id string, held time.Duration) {
 	}
 }
 
-// ErrorType returns the type of the error in a server's answer. The result is empty if the answer is not an error.
+// ErrorType returns the type of the error in a server's answer, or "" if the answer is not an error.
 func ErrorType(a *jsonrpc.Answer) string {
 	switch {
 	case a.IsError:
@@ -173,7 +173,7 @@ func ErrorType(a *jsonrpc.Answer) string {
 	case a.Error.Present():
 		code, err := strconv.Atoi(string(a.ErrorCode.Of(a.Raw)))
 		if err != nil {
-			code = mcp.CodeInvalidRequest // a code that is not a number could be arbitrary text
+			code = mcp.CodeInvalidRequest // a code that is not a number could be an arbitrary string
 		}
 		return strconv.Itoa(code)
 	default:
@@ -195,13 +195,13 @@ func Answer(s trace.Span, a *jsonrpc.Answer) string {
 	}
 }
 
-// ToolError sets the error type of a tool's result that reports an error.
+// ToolError sets the error type of the span of a call whose result reports an error, and returns that error type.
 func ToolError(s trace.Span) string {
 	s.SetAttributes(errorType.String(toolError))
 	return toolError
 }
 
-// Error sets the error type of a JSON-RPC error with this code.
+// Error sets the error type of a JSON-RPC error with the given code.
 func Error(s trace.Span, code int) string { return jsonError(s, strconv.Itoa(code)) }
 
 func jsonError(s trace.Span, code string) string {
@@ -209,13 +209,12 @@ func jsonError(s trace.Span, code string) string {
 	return code
 }
 
-// Failed sets the error type of a message that got no usable answer. The error type is the code of the refusal.
+// Failed sets the error type of a message without a usable answer. The error type is the code of the refusal.
 func Failed(s trace.Span, code string) {
 	s.SetAttributes(errorType.String(code))
 	s.SetStatus(codes.Error, code)
 }
 
-// id returns the id of a request as text.
 func id(m *jsonrpc.Message) string {
 	raw := m.ID.Of(m.Raw)
 	if text, err := jsontext.AppendUnquote(nil, raw); err == nil {
@@ -224,7 +223,7 @@ func id(m *jsonrpc.Message) string {
 	return string(raw)
 }
 
-// Clip cuts a text of a client or server to 128 bytes, and makes it valid UTF-8.
+// Clip truncates a string from a client or server to 128 bytes, and makes it valid UTF-8.
 func Clip(text string) string {
 	if len(text) > maxName {
 		text = text[:maxName] + "…"

@@ -19,7 +19,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/spans"
 )
 
-// described returns the attributes and the status that the function `describe` sets on a span.
+// described returns the attributes and the status that describe sets on a span.
 func described(t *testing.T, describe func(trace.Span)) (map[string]string, sdktrace.Status) {
 	t.Helper()
 	recorder := tracetest.NewSpanRecorder()
@@ -148,7 +148,7 @@ func TestApproval_SetsAttributes(t *testing.T) {
 	}
 }
 
-// Checks that a span that is not sampled gets no attributes, because setting them costs time.
+// Checks that a span that is not sampled gets no attributes, because setting them takes time.
 func TestMessage_SetsNothingOnUnsampledSpans(t *testing.T) {
 	t.Parallel()
 	span := untouched{trace.SpanFromContext(t.Context()), t}

@@ -21,29 +21,28 @@ import (
 )
 
 const (
-	// outcomeHeader is the header of an answer to a call whose outcome is not on record.
+	// outcomeHeader is the header of an answer to a call whose outcome is not in the journal.
 	outcomeHeader = "Sluice-Outcome"
 	// resumeRetry is the time after which a client that has lost its connection should reconnect, in milliseconds.
 	resumeRetry = "1000"
 )
 
-// Writer writes the answer to one HTTP request. It writes JSON, or an event stream if a message is sent before the
-// answer. It is safe for concurrent use.
+// Writer writes the answer to one HTTP request. It writes JSON or, if a message is sent before the answer, an event
+// stream. It is safe for concurrent use.
 type Writer struct {
 	w http.ResponseWriter
-	// accepts reports whether the client reads event streams. prefers reports whether it lists event streams before
-	// JSON.
+	// accepts reports whether the client reads event streams. prefers reports whether the client lists event streams
+	// before JSON.
 	accepts, prefers bool
 
-	mu sync.Mutex
-	// started reports whether the stream has begun.
+	mu      sync.Mutex
 	started bool
-	// of is the request whose answer is stored; nil if the answer is not stored.
+	// of is the request whose answer is stored, or nil if the answer is not stored.
 	of dispatch.Replayable
-	// stored is the stored stream, which the client may resume; nil if the stream cannot be resumed.
+	// stored is the stored stream, which the client may resume, or nil if the stream cannot be resumed.
 	stored *session.ReplayStream
 	// last reports whether the answer is being written. detached reports whether the client must reconnect to receive the
-	// answer. unrecorded reports whether the outcome is not on record.
+	// answer. unrecorded reports whether the journal does not contain the outcome.
 	last, detached, unrecorded bool
 }
 
@@ -79,7 +78,7 @@ func (s *Writer) Open() {
 	s.flush()
 }
 
-// flush sends everything that was written. It ignores errors, because a client that has disconnected needs no answer.
+// flush sends the written data. It ignores errors, because the client may have disconnected.
 func (s *Writer) flush() { _ = http.NewResponseController(s.w).Flush() }
 
 // IsOpen implements [dispatch.Sink].
@@ -126,7 +125,8 @@ func (s *Writer) start() {
 		s.stored = s.of.BeginAnswer()
 	}
 	if s.stored != nil {
-		_, _ = io.WriteString(s.w, "id: "+s.stored.ID()+"\nretry: "+resumeRetry+"\ndata: \n\n") // a client that has disconnected may resume the stream
+		// If the client has disconnected, it may resume the stream later.
+		_, _ = io.WriteString(s.w, "id: "+s.stored.ID()+"\nretry: "+resumeRetry+"\ndata: \n\n")
 	}
 }
 
@@ -186,8 +186,8 @@ func writeOnLine(to io.Writer, part []byte) error {
 	return nil
 }
 
-// Answer writes the response, and ends the stream if it has begun. It returns no error, because a client that has
-// disconnected needs no answer.
+// Answer writes the response, and ends the stream if it has begun. It returns no error, because the client may have
+// disconnected.
 func (s *Writer) Answer(resp dispatch.Response) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -195,7 +195,7 @@ func (s *Writer) Answer(resp dispatch.Response) {
 	if resp.Session != "" {
 		s.w.Header().Set(mcp.HeaderSession, resp.Session)
 	}
-	if resp.Unrecorded { // a header if no stream has begun, because some clients do not read trailers
+	if resp.Unrecorded { // a header unless a stream has begun, because some clients do not read trailers
 		s.setOutcome("unrecorded")
 	}
 	if resp.Detached && s.accepts { // the first event contains the id with which the client reconnects
@@ -222,8 +222,8 @@ func (s *Writer) Answer(resp dispatch.Response) {
 	}
 }
 
-// setOutcome sets the header outcomeHeader, or the trailer with that name if a stream has begun. The caller holds the
-// lock.
+// setOutcome sets the header outcomeHeader. If a stream has begun, it sets the trailer with that name. The caller holds
+// the lock.
 func (s *Writer) setOutcome(value string) {
 	name := outcomeHeader
 	if s.started {

@@ -15,7 +15,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// writer returns a Writer for the answer to a client that accepts these media types.
+// writer returns a Writer for the answer to a client that accepts the given media types.
 func writer(accept string) (*httptest.ResponseRecorder, *sse.Writer) {
 	rec := httptest.NewRecorder()
 	return rec, sse.NewWriter(rec, http.Header{"Accept": {accept}})
@@ -30,7 +30,6 @@ func body(parts ...string) (out [][]byte) {
 	return out
 }
 
-// written contains what a client receives: the status, the relevant headers, and the body.
 type written struct {
 	Status                        int
 	Type, Session, Outcome, AtEnd string
@@ -80,8 +79,8 @@ func TestWriter_WritesJSONOrAStream(t *testing.T) {
 	}
 }
 
-// Case U1. Checks that a line break in a message does not end the event of the message, for every division of the
-// message into parts.
+// Case U1. Checks that a line break in a message does not end the message's event, for every division of the message
+// into parts.
 func TestWriter_LineBreaksStayInTheirEvent(t *testing.T) {
 	t.Parallel()
 	message := []byte("{\"a\":\r\n\n1,\r\"b\":\n" + strings.Repeat(" ", 5000) + "\n2}")

@@ -11,16 +11,15 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/visibility"
 )
 
-// IDs translates the ids of servers' tasks. A server's task can be used by everyone who knows its id. Therefore a
-// client receives an encrypted id that is valid only for its owner and does not contain the server's id in clear text.
-// The same task always has the same encrypted id (MCP Tasks extension, Security Considerations). IDs is safe for
-// concurrent use.
+// IDs translates the ids of servers' tasks. Each client that knows the id of a server's task can use the task.
+// Therefore a client receives an encrypted id that is valid only for its owner. The same task always has the same
+// encrypted id (MCP Tasks extension, Security Considerations). IDs is safe for concurrent use.
 type IDs struct {
 	secret []byte
 	aead   cipher.AEAD
 }
 
-// NewIDs returns an IDs with a secret of any length. IDs with the same secret return the same encrypted ids.
+// NewIDs returns an IDs for a secret of any length. IDs with the same secret return the same encrypted ids.
 func NewIDs(secret []byte) (*IDs, error) {
 	key := sha256.Sum256(append([]byte("ids of tasks: "), secret...))
 	block, err := aes.NewCipher(key[:])

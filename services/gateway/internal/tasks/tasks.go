@@ -1,6 +1,6 @@
 // Package tasks stores the gateway's own tasks (MCP Tasks extension): calls that wait for an approval while their
 // clients poll. The gateway makes the call once, when the client polls after the approval. If the client does not poll,
-// the call is never made. A task exists in one gateway only. The approval may exist longer than the task.
+// the call is never made. A task exists in only one gateway. The approval may exist longer than the task.
 package tasks
 
 import (
@@ -20,12 +20,12 @@ import (
 const (
 	// idPrefix is the prefix of the ids of the gateway's tasks.
 	idPrefix = "sluice-task."
-	// maxTasks is the maximum number of tasks of one principal, and of all principals of one person together. If the
-	// limit is reached, tasks whose final state was reported are removed first.
+	// maxTasks is the maximum number of tasks of one principal, and of all principals of one person. If the limit is
+	// reached, tasks whose final state was reported are removed first.
 	maxTasks = 64
 	// MaxMessage is the maximum size of the message of a task, in bytes.
 	MaxMessage = 1 << 20
-	// retention is how long a task is stored after its approval has expired or the task has ended.
+	// retention is the time for which a task is stored after its approval has expired or the task has ended.
 	retention = 15 * time.Minute
 	// pollInterval is the time that clients should wait between two polls.
 	pollInterval = 2 * time.Second
@@ -40,7 +40,7 @@ func quotas() limits.Quotas {
 // Status is the state of a task (MCP Tasks extension, Task Status).
 type Status string
 
-// The states of a task. Working is the only state that is not final.
+// The states of a task. All states except Working are final.
 const (
 	Working   Status = "working"
 	Completed Status = "completed"
@@ -65,11 +65,11 @@ type Call struct {
 // Outcome is the result of the call or its error, as raw JSON. Both are nil for a cancelled task.
 type Outcome struct {
 	Result, Error jsontext.Value
-	// Unrecorded reports whether the outcome is not on record yet.
+	// Unrecorded reports whether the journal does not contain the outcome yet.
 	Unrecorded bool
 }
 
-// Task is a call that waits, is being made, or has ended. [Store.Add] creates tasks. A Task is safe for concurrent use.
+// Task is a call that waits, runs, or has ended. [Store.Add] creates tasks. A Task is safe for concurrent use.
 type Task struct {
 	Call
 
@@ -81,11 +81,11 @@ type Task struct {
 
 	mu     sync.Mutex
 	status Status
-	// approval is the id of the approval for which the call waits, or with which it is being made.
+	// approval is the id of the approval for which the call waits, or with which the call runs.
 	approval string
-	// stop cancels the call while it is being made. It is nil otherwise.
+	// stop cancels the call while it runs. It is nil at all other times.
 	stop context.CancelFunc
-	// cancelled reports whether the client has cancelled the task. A call that is being made ends before the task does.
+	// cancelled reports whether the client has cancelled the task. A running call must end before the task ends.
 	cancelled bool
 	updated   time.Time
 	expires   time.Time
@@ -99,10 +99,10 @@ type State struct {
 	ID               string
 	Status           Status
 	Created, Updated time.Time
-	// TTL is how long the task is stored after Created. PollInterval is the time that the client should wait between
-	// two polls.
+	// TTL is the time after Created for which the task is stored. PollInterval is the time that the client should wait
+	// between two polls.
 	TTL, PollInterval time.Duration
-	// Running reports whether the call is being made now.
+	// Running reports whether the call currently runs.
 	Running bool
 	// Outcome is the zero value while Status is [Working].
 	Outcome Outcome
@@ -129,8 +129,8 @@ func (t *Task) AwaitedApproval() (approval string, ok bool) {
 	return t.approval, t.status == Working && t.stop == nil && !t.cancelled
 }
 
-// Begin records that the caller makes the call now. It returns false if the call is already being made, or if the task
-// has ended. If the task is cancelled, stop is called.
+// Begin records that the caller starts the call. It returns false if the call already runs, or if the task has ended.
+// If the task is cancelled, stop is called.
 func (t *Task) Begin(stop context.CancelFunc) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -141,9 +141,9 @@ func (t *Task) Begin(stop context.CancelFunc) bool {
 	return true
 }
 
-// Wait records that the call was not made and that the task continues to wait for this approval, which may be a new
-// approval and expires at this time. It returns false if the client has cancelled the task during the call. In that
-// case the task has ended.
+// Wait records that the call was not made and that the task continues to wait for approval. approval may be a new one;
+// expires is the time at which it expires. If the client has cancelled the task during the call, the task ends and Wait
+// returns false.
 func (t *Task) Wait(approval string, expires time.Time) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -159,19 +159,19 @@ func (t *Task) Wait(approval string, expires time.Time) bool {
 	return !t.cancelled
 }
 
-// Reserve reserves memory of the owner for an outcome of this size in bytes. It reports whether there was enough
+// Reserve reserves memory of the owner for an outcome with the given size in bytes. It reports whether there was enough
 // memory.
 func (t *Task) Reserve(size int) bool { return t.memory.Add(size) }
 
-// End sets the final state of a task whose call was made.
+// End sets the final state of a task after its call.
 func (t *Task) End(status Status, outcome Outcome) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.finish(status, outcome)
 }
 
-// Cancel cancels the task. It returns true if the task was waiting and has ended. If the call is being made, Cancel
-// stops the call and returns false; the call's outcome then becomes the outcome of the task.
+// Cancel cancels the task. It returns true if the task was waiting and has ended. If the call runs, Cancel stops the
+// call and returns false; the call's outcome then becomes the outcome of the task.
 func (t *Task) Cancel() (waited bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -220,8 +220,8 @@ func (s *Store) HasCapacity(of *limits.Owner, owner string) bool {
 	return s.count.Full(&of.Accounts, 1) == nil || s.removable(owner) != nil
 }
 
-// removable returns the task that ended first among the owner's tasks whose final state was reported; nil if there are
-// none. The caller holds the lock.
+// removable returns the owner's task that ended first, considering only tasks whose final state was reported. It
+// returns nil if there is no such task. The caller holds the lock.
 func (s *Store) removable(owner string) (first *Task) {
 	var at time.Time
 	for _, t := range s.byID {
@@ -235,8 +235,8 @@ func (s *Store) removable(owner string) (first *Task) {
 	return first
 }
 
-// Add stores a call that waits for an approval, which expires at this time. It returns nil if the holder has too many
-// tasks or not enough memory.
+// Add stores a call that waits for an approval, which expires at the time expires. It returns nil if the holder has too
+// many tasks or not enough memory.
 func (s *Store) Add(call Call, approval string, expires time.Time) *Task {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -250,7 +250,8 @@ func (s *Store) Add(call Call, approval string, expires time.Time) *Task {
 		return nil
 	}
 	t.memory = s.memory.Open(&t.Holder)
-	size := limits.UncountedBytes + len(t.Message) + headerSize(t.Header) // UncountedBytes are only free for requests in flight
+	// UncountedBytes are free only for requests in flight, so they are added here.
+	size := limits.UncountedBytes + len(t.Message) + headerSize(t.Header)
 	if !t.memory.Add(size) {
 		t.memory.Close()
 		s.count.Release(&t.Holder.Accounts, 1)
@@ -264,7 +265,7 @@ func (s *Store) Add(call Call, approval string, expires time.Time) *Task {
 	return t
 }
 
-// storageTime returns how long a task is stored if its approval expires at this time.
+// storageTime returns the time for which a task is stored if its approval expires at the time expires.
 func storageTime(expires time.Time) time.Duration { return max(0, time.Until(expires)) + retention }
 
 func headerSize(h http.Header) (n int) {
@@ -276,7 +277,6 @@ func headerSize(h http.Header) (n int) {
 	return n
 }
 
-// expire removes a task, and stops its call if the call is being made.
 func (s *Store) expire(t *Task) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -299,7 +299,7 @@ func (s *Store) remove(t *Task) {
 	t.memory.Close()
 }
 
-// Find returns the owner's task with this id; nil if there is none.
+// Find returns the owner's task with the given id, or nil if there is none.
 func (s *Store) Find(id, owner string) *Task {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -309,7 +309,7 @@ func (s *Store) Find(id, owner string) *Task {
 	return nil
 }
 
-// IsAwaited reports whether a task other than this one waits for an approval.
+// IsAwaited reports whether a task other than the given one waits for an approval.
 func (s *Store) IsAwaited(approval string, other *Task) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -25,7 +25,6 @@ func newStore(t *testing.T) *tasks.Store {
 	return store
 }
 
-// callOf returns a call of a subject with a message of this size in bytes.
 func callOf(subject string, size int) tasks.Call {
 	return tasks.Call{
 		Owner: subject, Server: "files", Header: http.Header{"Mcp-Name": {"safe"}}, Message: make([]byte, size),
@@ -144,7 +143,7 @@ func TestStore_RemovingATaskStopsItsCall(t *testing.T) {
 	})
 }
 
-// Case N2. Checks that the number of a caller's tasks and their memory are limited.
+// Case N2. Checks that the number and the memory of a caller's tasks are limited.
 func TestStore_TasksOfACallerAreLimited(t *testing.T) {
 	t.Parallel()
 	store := newStore(t)

@@ -6,7 +6,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 )
 
-// An AnswerError says why a server's answer cannot be used. It contains no text of the server.
+// An AnswerError is the reason for which a server's answer cannot be used. It contains no text from the server.
 type AnswerError struct {
 	// What describes the fault, such as "the message is not valid UTF-8".
 	What string
@@ -19,13 +19,13 @@ func (e *AnswerError) Error() string { return e.What }
 var (
 	// ErrOtherID means that the id of a response differs from the id of the request.
 	ErrOtherID = &AnswerError{"the id of its answer is not that of the request, or is written in another form"}
-	// ErrNoID means that a server sent an error without the id of a request.
+	// ErrNoID means that a server has sent an error without the id of a request.
 	ErrNoID = &AnswerError{"it sent an error without the id of a request"}
-	// ErrNoResponse means that a server sent a message that is not a response.
+	// ErrNoResponse means that a server has sent a message that is not a response.
 	ErrNoResponse = &AnswerError{"the message is not a response"}
 )
 
-// AsAnswerError returns an [*AnswerError] for a [*jsonrpc.Error], and every other error unchanged.
+// AsAnswerError converts a [*jsonrpc.Error] to an [*AnswerError]. It returns every other error unchanged.
 func AsAnswerError(err error) error {
 	if refused, ok := errors.AsType[*jsonrpc.Error](err); ok {
 		return &AnswerError{refused.Detail}
@@ -33,8 +33,8 @@ func AsAnswerError(err error) error {
 	return err
 }
 
-// AnswerFault returns what is wrong with a server's answer, without text of the server. The result is empty if err
-// contains no [AnswerError].
+// AnswerFault describes the fault of a server's answer without text from the server. It returns "" if err contains no
+// [AnswerError].
 func AnswerFault(err error) string {
 	if fault, ok := errors.AsType[*AnswerError](err); ok {
 		return fault.What

@@ -23,20 +23,20 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 )
 
-// parked is a request in flight to a server that may send requests of its own before it answers.
+// parked is a request in flight to a server that may send requests before it answers.
 type parked struct {
 	of *stateless
-	// digest identifies the request. Only a repetition with the same digest can continue it.
+	// digest identifies the request. Only a repetition with the same digest can continue the request.
 	digest [sha256.Size]byte
-	// id and token are the raw id and progress token that the server receives. clientToken is the client's raw token. It
-	// is nil if there is none. The server receives other ids and tokens than the client sent, because clients of one
-	// caller share a session and may choose equal ones.
+	// id and token are the raw id and progress token that the server receives. They differ from the client's, because
+	// clients of one caller share a session and may use the same ids and tokens. clientToken is the client's raw token, or
+	// nil if there is none.
 	id, token, clientToken []byte
 	// canAsk reports whether the client can receive the server's requests in the answer.
 	canAsk        bool
 	cancel        context.CancelCauseFunc
 	has           *limits.Memory
-	done          chan struct{} // closed once answer and err are set
+	done          chan struct{} // closed after answer and err were set
 	answer        Answer
 	err           error
 	questionAdded chan struct{} // receives a value when the server has sent a request
@@ -44,30 +44,28 @@ type parked struct {
 
 	mu        sync.Mutex
 	events    func([]byte)         // receiver of the client's current round trip; nil between round trips
-	logs      bool                 // reports whether the client wants log messages
-	questions map[string]*question // unanswered requests of the server, by the names that the client receives
+	logs      bool                 // reports whether the client has requested log messages
+	questions map[string]*question // unanswered requests from the server, by the names that the client receives
 	count     int
 }
 
-// question is a request of the server. It contains the raw parts and the whole message.
+// question is a request from the server. It contains the raw parts and the whole message.
 type question struct {
 	id, method, params, raw []byte
-	// may reports whether the client may be sent the request, as decided for the current round trip.
+	// may reports whether policy allows sending the request to the client in the current round trip.
 	may bool
 }
 
-// setReceiver sets the function that receives the server's notifications.
 func (p *parked) setReceiver(events func([]byte), logs bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.events, p.logs = events, logs
 }
 
-// handleMessage handles a message that the server sends before its answer.
 func (p *parked) handleMessage(raw []byte) {
 	m, err := jsonrpc.ReadAnswer(raw, jsonrpc.AnswerLimits())
 	if err != nil {
-		return // the connection has already parsed the message, so this cannot happen
+		return // impossible, because the connection has already parsed the message
 	}
 	if m.Kind == jsonrpc.Request {
 		if !p.addQuestion(m) {
@@ -79,7 +77,7 @@ func (p *parked) handleMessage(raw []byte) {
 		p.dropQuestion(m.RequestID.Of(raw))
 		return
 	}
-	if isSubscribable(m.Method) { // clients receive list changes by their subscriptions, not with an answer
+	if isSubscribable(m.Method) { // clients receive list changes through their subscriptions, not with an answer
 		p.of.dispatch(context.Background(), raw)
 		return
 	}
@@ -98,7 +96,6 @@ func (p *parked) handleMessage(raw []byte) {
 	}
 }
 
-// addQuestion stores a request of the server. It returns false if the request cannot be sent to the client.
 func (p *parked) addQuestion(m *jsonrpc.Answer) bool {
 	p.of.mu.Lock()
 	unclear := p.of.ambiguous && p.of.running > 1
@@ -116,27 +113,26 @@ func (p *parked) addQuestion(m *jsonrpc.Answer) bool {
 	p.questions[strconv.Itoa(p.count)] = &question{id: m.ID.Of(own), method: []byte(strconv.Quote(m.Method)), params: m.Params.Of(own), raw: own}
 	select {
 	case p.questionAdded <- struct{}{}:
-	default: // a signal is already waiting
+	default: // the channel already contains a signal
 	}
 	return true
 }
 
-// dropQuestion drops a request that the server has cancelled.
 func (p *parked) dropQuestion(id []byte) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	maps.DeleteFunc(p.questions, func(_ string, q *question) bool { return jsonrpc.SameID(q.id, id) })
 }
 
-// refuse answers a request of the server with an error, because no client accepts the request.
+// refuse answers a request from the server with an error, because no client accepts the request.
 func (b *stateless) refuse(id []byte) {
 	ctx, cancel := context.WithTimeout(context.Background(), notifyTimeout)
 	defer cancel()
-	_ = b.Notify(ctx, Refused(id, mcp.CodeMethodUnknown, NoClientForRequest).inTrace(ctx, nil)) // without this answer the server waits until its own timeout
+	// Without this answer the server waits until its own timeout.
+	_ = b.Notify(ctx, Refused(id, mcp.CodeMethodUnknown, NoClientForRequest).inTrace(ctx, nil))
 }
 
-// sendResponses sends the client's answers to the server. The decision on the server's requests that are still
-// unanswered is made again.
+// sendResponses sends the client's answers to the server. Policy will evaluate the server's unanswered requests again.
 func (p *parked) sendResponses(ctx context.Context, responses map[string]jsontext.Value) error {
 	p.mu.Lock()
 	var replies [][]byte
@@ -163,11 +159,10 @@ func (p *parked) sendResponses(ctx context.Context, responses map[string]jsontex
 	return nil
 }
 
-// await waits for the answer, or for requests that the server sends before it.
 func (p *parked) await(ctx context.Context, req Request) (Answer, error) {
 	for {
 		select {
-		case <-p.done: // unanswered requests of the server no longer matter
+		case <-p.done: // unanswered requests from the server no longer matter
 			return p.finalAnswer(ctx, req)
 		default:
 		}
@@ -175,14 +170,14 @@ func (p *parked) await(ctx context.Context, req Request) (Answer, error) {
 		switch {
 		case ctx.Err() != nil: // the client would not receive the state that it needs to continue
 		case !ready:
-			continue // more requests arrived during the decision
+			continue // more requests have arrived during the evaluation
 		case open != nil:
 			return p.park(req, open)
 		}
 		select {
 		case <-p.done:
 		case <-p.questionAdded:
-			select { // requests that a server sends together arrive one by one, and are returned together
+			select { // requests that a server sends together arrive one by one, but are returned together
 			case <-p.done:
 			case <-ctx.Done():
 			case <-time.After(gatherTime):
@@ -194,9 +189,9 @@ func (p *parked) await(ctx context.Context, req Request) (Answer, error) {
 	}
 }
 
-// decide decides which of the server's requests the client may be sent. It returns the allowed requests as a JSON
-// object, or nil if there are none. The server receives an error for each of the remaining requests, and continues.
-// ready is false if more requests arrived during the decision.
+// decide asks policy which of the server's requests the client may receive. It returns the allowed requests as a JSON
+// object, or nil if there are none. The server receives an error for each of the other requests, and continues. ready
+// is false if more requests have arrived during the evaluation.
 func (p *parked) decide(ctx context.Context, req Request) (open []byte, ready bool) {
 	p.mu.Lock()
 	undecided := make(map[string]*question)
@@ -238,18 +233,19 @@ func (p *parked) decide(ctx context.Context, req Request) (open []byte, ready bo
 		return nil, true
 	}
 	open, err := json.Marshal(asks, json.Deterministic(true))
-	if err != nil { // the values were read from JSON, so this cannot happen
+	if err != nil { // impossible, because the values were read from JSON
 		return nil, true
 	}
 	return open, true
 }
 
-// sendCancellation notifies the server that a request is cancelled. It has a timeout of its own, because the caller's
-// context has ended.
+// sendCancellation notifies the server that a request is cancelled. It uses a new context, because the caller's context
+// has ended.
 func (b *stateless) sendCancellation(id []byte) {
 	ctx, cancel := context.WithTimeout(context.Background(), notifyTimeout)
 	defer cancel()
-	_ = b.Notify(ctx, Cancelled(id).inTrace(ctx, nil)) // without this notification, the server only wastes time
+	// Without this notification, the server would only continue unnecessary work.
+	_ = b.Notify(ctx, Cancelled(id).inTrace(ctx, nil))
 }
 
 // notifyTimeout is the timeout for sending a refusal or a cancellation to a server.
@@ -339,5 +335,5 @@ func (p *parked) finalAnswer(ctx context.Context, req Request) (Answer, error) {
 	return Answer{Message: m, Status: status}, nil
 }
 
-// inlineBytes is the largest answer that is rewritten without waiting for a processor slot, in bytes.
+// inlineBytes is the maximum size of an answer that is rewritten without waiting for a processor slot, in bytes.
 const inlineBytes = 64 << 10

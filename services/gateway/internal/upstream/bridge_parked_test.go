@@ -12,8 +12,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// Checks that a request ends, releases everything and counts as sent if the server does not accept the client's
-// answers.
+// The server does not accept the client's answers. Checks that the request ends, releases its resources and counts as
+// sent.
 func TestStateless_FailedReplyEndsTheRequest(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -36,8 +36,8 @@ func TestStateless_FailedReplyEndsTheRequest(t *testing.T) {
 	})
 }
 
-// Checks that requests of a stdio process are refused while the process works on two requests, because the process does
-// not say to which of them its own requests belong.
+// A stdio process works on two requests. Checks that requests from the process are refused, because the process does
+// not specify the call to which its requests belong.
 func TestStateless_RefusesRequestsOfUnknownCalls(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -74,8 +74,8 @@ func TestStateless_RefusesRequestsOfUnknownCalls(t *testing.T) {
 	})
 }
 
-// Checks that a server's request without params reaches the client with empty params, because some clients require
-// params.
+// Checks that a request from the server without params reaches the client with empty params, because some clients
+// require params.
 func TestStateless_AddsEmptyParamsToServerRequests(t *testing.T) {
 	t.Parallel()
 	s := new(statefulServer)

@@ -20,18 +20,18 @@ import (
 )
 
 const (
-	// maxRounds is the maximum number of rounds of requests that a server may send before it answers one request.
+	// maxRounds is the maximum number of rounds of requests from a server before it answers one request.
 	maxRounds = 16
-	// maxState is the maximum size of the state that a server may ask the client to send back. maxResponses is the maximum
-	// total size of the client's answers. Both are in bytes.
+	// maxState is the maximum size of the state that a server may send for the client to return. maxResponses is the
+	// maximum total size of the client's answers. Both are in bytes.
 	maxState     = 64 << 10
 	maxResponses = 4 << 20
 	// maxSubscribed is the maximum number of resources to which a session may be subscribed.
 	maxSubscribed = 100
 )
 
-// withSessions opens a session with a server that has no sessions. Each request repeats what initialize declared. The
-// client receives requests in the server's answers as requests of the session. A subscription takes the place of the
+// withSessions opens a session with a server that has no sessions. Each request repeats the declarations of initialize.
+// The client receives requests in the server's answers as requests of the session. A subscription replaces the
 // session's stream.
 func (s *Server) withSessions(ctx context.Context, key principal.Key, first Request) (*Session, Answer, error) {
 	client := new(Client)
@@ -56,11 +56,11 @@ type sessions struct {
 	client *Client
 
 	mu sync.Mutex
-	// calls contains the requests in flight. pending contains the requests to the client that wait for responses, keyed by
-	// their ids.
+	// calls contains the requests in flight. pending contains the requests to the client that wait for responses, by id.
 	calls   map[*sent]struct{}
 	pending map[string]chan *jsonrpc.Answer
-	// level is the lowest level of log messages that the client wants, as raw JSON. It is nil if the client wants none.
+	// level is the lowest level of log messages that the client has requested, as raw JSON. It is nil if the client has
+	// requested none.
 	level []byte
 	// uris are the resources to which the session is subscribed. renewed is closed and replaced when they change.
 	uris    []string
@@ -74,7 +74,7 @@ type sent struct {
 }
 
 // Request implements [Conn]. If the server's answer contains requests to the client, Request forwards them to the
-// client, and sends the original request again with the client's answers.
+// client, and repeats the original request with the client's answers.
 func (b *sessions) Request(ctx context.Context, req Request, events func([]byte)) (Answer, error) {
 	if mcp.IsRemoved(req.Method()) {
 		return b.applySetting(req)
@@ -116,12 +116,12 @@ func (b *sessions) Request(ctx context.Context, req Request, events func([]byte)
 		if err != nil {
 			return errorAnswer(req, mcp.CodeInternal, "The server asked for input before it answers, and got none: "+err.Error()+".")
 		}
-		req.Room.Settle(0) // frees the memory of the server's requests
+		req.Room.Settle(0) // releases the memory of the server's requests
 	}
 }
 
-// sentBefore returns err as the error of a request for which the server has received an earlier round trip. The result
-// does not match [ErrNeverSent], even if the last round trip was never sent.
+// sentBefore returns the error of a request for which the server has received an earlier round trip. The error does not
+// match [ErrNeverSent], even if the last round trip was never sent.
 func sentBefore(err error) error {
 	what := []error{ErrNoAnswer}
 	if errors.Is(err, ErrTimeout) || errors.Is(err, context.DeadlineExceeded) {
@@ -135,7 +135,7 @@ func sentBefore(err error) error {
 	return fmt.Errorf("%w: %s", errors.Join(what...), err) //nolint:errorlint // see above
 }
 
-// members returns the `_meta` members that repeat what the session has negotiated.
+// members returns the `_meta` members that repeat the negotiated values of the session.
 func (b *sessions) members() []byte {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -146,7 +146,7 @@ func (b *sessions) members() []byte {
 	return out
 }
 
-// applySetting answers a request that changes a setting of the session. It stores the setting. A server without
+// applySetting answers a request that changes a setting of the session, and stores the setting. A server without
 // sessions receives the setting with every later request or subscription.
 func (b *sessions) applySetting(req Request) (Answer, error) {
 	m := req.Message
@@ -189,7 +189,7 @@ func (b *sessions) restartSubscription() {
 	}
 }
 
-// wants returns which notifications the stream must contain, and a channel that is closed when these change.
+// wants returns the notifications that the stream must contain, and a channel that is closed when they change.
 func (b *sessions) wants() (Wanted, <-chan struct{}) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -199,7 +199,7 @@ func (b *sessions) wants() (Wanted, <-chan struct{}) {
 	return Wanted{Tools: true, Prompts: true, Resources: true, URIs: slices.Clone(b.uris)}, b.renewed
 }
 
-// errorAnswer returns an error of the gateway in place of the server's answer.
+// errorAnswer returns an error from the gateway in place of the server's answer.
 func errorAnswer(req Request, code int, text string) (Answer, error) {
 	m, err := jsonrpc.ReadAnswer(Refused(req.ID(), code, text).message.Raw, jsonrpc.AnswerLimits())
 	return Answer{Message: m}, err
@@ -211,7 +211,7 @@ func needsInput(a *jsonrpc.Answer) bool {
 	return a.Result.Present() && (a.InputRequests.Present() || string(a.ResultType.Of(a.Raw)) == `"`+mcp.ResultInputRequired+`"`)
 }
 
-// Errors that end a request whose server asks for input.
+// Errors that end a request whose server requests input.
 var (
 	errNoClient   = errors.New("no client takes requests of servers here")
 	errUnanswered = errors.New("the client did not answer, or policy does not allow the request")
@@ -258,7 +258,7 @@ func (b *sessions) askClient(ctx context.Context, answer *jsonrpc.Answer, events
 				return nil, errUnanswered
 			}
 			key, err := jsontext.AppendQuote(nil, name)
-			if err != nil { // the value was read from JSON, so this cannot happen
+			if err != nil { // impossible, because the value was read from JSON
 				return nil, errUnreadable
 			}
 			if i > 0 {
@@ -267,7 +267,7 @@ func (b *sessions) askClient(ctx context.Context, answer *jsonrpc.Answer, events
 			if len(params)+len(m.Raw) > maxResponses {
 				return nil, errUnanswered
 			}
-			params = slices.Concat(params, key, []byte(":"), m.Result.Of(m.Raw)) // the bytes are unchanged from the client
+			params = slices.Concat(params, key, []byte(":"), m.Result.Of(m.Raw)) // the bytes from the client are unchanged
 		case <-ctx.Done():
 			return nil, errUnanswered
 		}
@@ -295,7 +295,7 @@ func (b *sessions) registerRequest(id []byte) (responses chan *jsonrpc.Answer, d
 }
 
 // Notify implements [Conn]. A response is passed to the request that waits for it, and a cancellation ends its request.
-// All other messages are dropped, because a server without sessions has no use for them.
+// All other messages are dropped, because a server without sessions cannot use them.
 func (b *sessions) Notify(_ context.Context, req Request) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -325,8 +325,8 @@ func (b *sessions) Notify(_ context.Context, req Request) error {
 	return nil
 }
 
-// Listen implements [Conn]. The stream is a subscription to changes of all lists, and of the resources to which the
-// session is subscribed.
+// Listen implements [Conn]. The stream is a subscription to changes of all lists, and to updates of the resources to
+// which the session is subscribed.
 func (b *sessions) Listen(ctx context.Context, to Listener) error {
 	opened := sync.OnceFunc(to.Opened)
 	for {

@@ -72,7 +72,6 @@ func (s *statelessServer) received() []string {
 
 const discovered = `{"supportedVersions":["2026-07-28"],"capabilities":{"tools":{},"logging":{},"resources":{"subscribe":true}},"instructions":"i","_meta":{"io.modelcontextprotocol/serverInfo":{"name":"s","version":"1"}}}`
 
-// serverOf returns a server that is reached through the given transport.
 func serverOf(t *testing.T, over upstream.Transport) *upstream.Server {
 	t.Helper()
 	counts, err := meters.New(noop.Meter{})
@@ -110,7 +109,6 @@ func bridged(t *testing.T, s *statelessServer) (*upstream.Session, *limits.Memor
 // requestMeta contains the members of `_meta` that each request has.
 const requestMeta = `"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{"elicitation":{"form":{},"url":{}}},"io.modelcontextprotocol/clientInfo":{"name":"c","version":"2"}`
 
-// request returns an accepted request of a client.
 func request(t *testing.T, text string, memory *limits.Memory) upstream.Request {
 	t.Helper()
 	m, err := jsonrpc.Parse([]byte(text), jsonrpc.DefaultLimits())
@@ -122,8 +120,8 @@ func request(t *testing.T, text string, memory *limits.Memory) upstream.Request 
 
 const inputs = `"result":{"resultType":"input_required","inputRequests":{"a":{"method":"elicitation/create","params":{"n":1e2}},"b":{"method":"roots/list"}},"requestState":"s\u00e9"}`
 
-// Checks that each request repeats what the session declared. If the server asks for input, it receives the request
-// again, with the client's answers and the server's own state added, and all other bytes unchanged.
+// Each request repeats the declarations of the session. If the server requests input, it receives the request again,
+// with the client's answers and the server's own state added, and all other bytes unchanged.
 func TestSessions_RepeatsDeclarationsAndAnswersInput(t *testing.T) {
 	t.Parallel()
 	s := new(statelessServer)
@@ -151,7 +149,7 @@ func TestSessions_RepeatsDeclarationsAndAnswersInput(t *testing.T) {
 		if err := sess.Reply(t.Context(), reply); err != nil {
 			t.Error(err)
 		}
-		if err := sess.Reply(t.Context(), reply); err != nil { // the second reply belongs to no request
+		if err := sess.Reply(t.Context(), reply); err != nil { // no request waits for the second reply
 			t.Error(err)
 		}
 	})
@@ -171,8 +169,8 @@ func TestSessions_RepeatsDeclarationsAndAnswersInput(t *testing.T) {
 	}
 }
 
-// Case U1. Checks that a request ends with an error if the server never stops asking for input, if no client accepts
-// the server's requests, if they cannot be parsed, or if the client does not answer.
+// Case U1. Checks that a request ends with an error in each of these cases: the server never stops requesting input, no
+// client accepts the server's requests, the requests cannot be parsed, or the client does not answer.
 func TestSessions_UnansweredInputEndsTheRequest(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -211,7 +209,7 @@ func TestSessions_UnansweredInputEndsTheRequest(t *testing.T) {
 	}
 }
 
-// Checks that session settings are sent to the server with each request, and that the bridge refuses methods that the
+// Checks that the server receives session settings with each request, and that the bridge refuses methods that the
 // server does not have.
 func TestSessions_SendsSettingsWithEachRequest(t *testing.T) {
 	t.Parallel()
@@ -323,7 +321,7 @@ func TestSessions_StreamIsASubscription(t *testing.T) {
 	})
 }
 
-// Checks that a request counts as sent once the server has received one round trip, even if the next round trip fails.
+// Checks that a request counts as sent after the server has received one round trip, even if the next round trip fails.
 // A request that already contains the members of the second round trip is not sent.
 func TestSessions_RequestCountsAsSentAfterFirstRoundTrip(t *testing.T) {
 	t.Parallel()

@@ -20,15 +20,15 @@ import (
 )
 
 const (
-	// parkedFor is how long a request for which the server has open requests waits until the client repeats it. maxParked
-	// is the maximum number of waiting requests per client and server.
+	// parkedFor is the time for which a request with unanswered requests from the server waits until the client repeats
+	// it. maxParked is the maximum number of waiting requests per client and server.
 	parkedFor = 10 * time.Minute
 	maxParked = 16
-	// gatherTime is how long the bridge waits for further requests of the server after the first one.
+	// gatherTime is the time for which the bridge waits for further requests from the server after the first one.
 	gatherTime = 100 * time.Millisecond
-	// maxQuestions is the maximum number of requests of the server that wait during one call.
+	// maxQuestions is the maximum number of requests from the server that wait during one call.
 	maxQuestions = 16
-	// maxQuestion is the maximum size of a request of the server. maxGreeting is the maximum size of the response to
+	// maxQuestion is the maximum size of a request from the server. maxGreeting is the maximum size of the response to
 	// initialize, which is stored. Both are in bytes.
 	maxQuestion = 1 << 20
 	maxGreeting = 256 << 10
@@ -69,19 +69,19 @@ func (s *Server) withoutSessions(ctx context.Context, key principal.Key, first R
 	return under, Answer{Message: discovered, Status: http.StatusOK}, nil
 }
 
-// stateless carries requests without sessions over a connection that has a session. It is safe for concurrent use.
+// stateless sends requests without sessions over a connection that has a session. It is safe for concurrent use.
 type stateless struct {
 	Conn // a connection with a session
 
 	greeting *jsonrpc.Answer
 	server   *Server
-	// accounts are the quotas to which waiting requests are charged.
+	// accounts are the accounts to which waiting requests are charged.
 	accounts principal.Accounts
-	// ambiguous is true if the server does not say to which call its requests belong.
+	// ambiguous is true if the server does not specify the call to which its requests belong.
 	ambiguous bool
 
-	// resourceLock is a lock for subscribing to one resource and unsubscribing from it, which must happen in order. It
-	// is a channel, so that the wait for it can end with a context.
+	// resourceLock is a lock for subscribing to a resource and unsubscribing from it, which must happen in order. It is a
+	// channel, so that a goroutine can stop waiting when its context ends.
 	resourceLock chan struct{}
 	// all waits for the goroutines that the bridge has started.
 	all sync.WaitGroup
@@ -90,15 +90,15 @@ type stateless struct {
 	closed bool
 	// running is the number of requests in flight.
 	running int
-	// parked contains the calls that wait for their client, keyed by the state that the client sends back.
+	// parked contains the calls that wait for their client, by the state that the client returns.
 	parked map[string]*parked
-	// listeners contains the subscriptions. endStream ends the stream that the subscriptions share. It is nil if there is
+	// listeners contains the subscriptions. endStream ends the stream that the subscriptions share, or is nil if there is
 	// no stream.
 	listeners map[*listener]struct{}
 	endStream context.CancelFunc
 }
 
-// retryMembers contains the params members that a repeated request has in addition to those of the first request.
+// retryMembers contains the members of params that only a repeated request has.
 type retryMembers struct {
 	Responses map[string]jsontext.Value `json:"inputResponses"`
 	State     string                    `json:"requestState"`
@@ -145,7 +145,7 @@ func (b *stateless) Request(ctx context.Context, req Request, events func([]byte
 	return p.await(ctx, req)
 }
 
-// begin sends a request that outlives its first round trip. events receives all notifications of the request.
+// begin sends a request that may outlive its first round trip. events receives all notifications of the request.
 func (b *stateless) begin(ctx context.Context, req Request, sent *jsonrpc.Message, digest [sha256.Size]byte, events func([]byte), logs bool) (*parked, error) {
 	p := &parked{
 		events: events, logs: logs,
@@ -180,7 +180,7 @@ func (b *stateless) begin(ctx context.Context, req Request, sent *jsonrpc.Messag
 	b.all.Go(func() {
 		defer close(p.done)
 		defer func() {
-			if panicked := recover(); panicked != nil { // net/http recovers panics only in the goroutine of a request
+			if panicked := recover(); panicked != nil { // net/http recovers only panics in the goroutines of requests
 				p.err = fmt.Errorf("%w: reading its answer panicked: %v", ErrNoAnswer, panicked)
 			}
 			b.mu.Lock()
@@ -192,7 +192,7 @@ func (b *stateless) begin(ctx context.Context, req Request, sent *jsonrpc.Messag
 	return p, nil
 }
 
-// resume removes the request that waits under the given state and returns it. It returns nil if there is none.
+// resume removes the request that waits under the given state and returns it, or nil if there is no such request.
 func (b *stateless) resume(state string, digest [sha256.Size]byte) *parked {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -206,8 +206,8 @@ func (b *stateless) resume(state string, digest [sha256.Size]byte) *parked {
 	return p
 }
 
-// Close implements [Conn]. It ends the waiting requests and everything that the bridge has started. It returns when ctx
-// ends at the latest.
+// Close implements [Conn]. It ends the waiting requests and the goroutines of the bridge. It waits at most until ctx
+// ends.
 func (b *stateless) Close(ctx context.Context) error {
 	b.mu.Lock()
 	waiting := b.parked

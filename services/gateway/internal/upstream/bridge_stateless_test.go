@@ -30,7 +30,7 @@ type statefulServer struct {
 
 	answers func(ctx context.Context, r upstream.Request, events func([]byte)) (string, error)
 	says    chan string // messages on the stream of its session
-	kind    string      // empty means http
+	kind    string      // http if empty
 	notify  func(text string) error
 
 	mu  sync.Mutex
@@ -136,7 +136,6 @@ func leg(t *testing.T, id int, params string) upstream.Request {
 	return r
 }
 
-// stateOf returns the requestState of an answer that contains requests to the client.
 func stateOf(t *testing.T, a upstream.Answer) string {
 	t.Helper()
 	var said struct {
@@ -169,8 +168,8 @@ func asker(s *statefulServer) {
 	}
 }
 
-// Checks that a client answers the server's requests during a call by repeating the call, that the waiting call
-// continues with the answers, and that the server sees only one call.
+// A client answers the server's requests during a call by repeating the call. Checks that the waiting call continues
+// with the answers, and that the server receives only one call.
 func TestStateless_RepeatedCallContinues(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -217,7 +216,7 @@ func TestStateless_RepeatedCallContinues(t *testing.T) {
 	})
 }
 
-// Checks that messages of a server are received even if the server sends them before the client's receiver is set.
+// Checks that messages from a server are received even if the server sends them before the client's receiver is set.
 func TestStateless_ImmediateMessagesAreReceived(t *testing.T) {
 	t.Parallel()
 	s := &statefulServer{answers: func(_ context.Context, r upstream.Request, events func([]byte)) (string, error) {
@@ -236,8 +235,8 @@ func TestStateless_ImmediateMessagesAreReceived(t *testing.T) {
 	}
 }
 
-// Case U1. Checks that a request of the server that policy denies is refused while the call continues. A waiting call
-// ends if its client does not repeat it in time, if too many calls wait, and if its client cancels it.
+// Case U1. Checks that a request from the server that policy denies is refused while the call continues. A waiting call
+// ends if its client does not repeat it before the timeout, if too many calls wait, or if its client cancels it.
 func TestStateless_WaitingCallEnds(t *testing.T) {
 	t.Parallel()
 	t.Run("refused", func(t *testing.T) {
@@ -338,14 +337,14 @@ func TestStateless_WaitingCallEnds(t *testing.T) {
 	})
 }
 
-// Case U1. Checks that a request of the server that arrives during the decision on an earlier request gets its own
-// decision, and that a client cannot answer a request that it has not received.
+// Case U1. A request from the server arrives while policy evaluates an earlier one. Checks that policy evaluates both
+// separately, and that a client cannot answer a request that it has not received.
 func TestStateless_LateServerRequestIsDecidedSeparately(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := &statefulServer{answers: func(ctx context.Context, _ upstream.Request, events func([]byte)) (string, error) {
 			events([]byte(`{"jsonrpc":"2.0","id":"good","method":"elicitation/create","params":{}}`))
-			time.Sleep(105 * time.Millisecond) // the first request is being decided now
+			time.Sleep(105 * time.Millisecond) // policy is evaluating the first request now
 			events([]byte(`{"jsonrpc":"2.0","id":"evil","method":"sampling/createMessage","params":{}}`))
 			time.Sleep(time.Second)
 			events([]byte(`{"jsonrpc":"2.0","id":"late","method":"elicitation/create","params":{}}`))
@@ -368,7 +367,7 @@ func TestStateless_LateServerRequestIsDecidedSeparately(t *testing.T) {
 		if err != nil || strings.Contains(string(a.Message.Raw), "sampling") || strings.Join(decided, " ") != `"good" "evil"` {
 			t.Fatalf("%v, %s, decided on %q", err, a.Message.Raw, decided)
 		}
-		time.Sleep(2 * time.Second) // the server has sent another request now, which the client has not seen
+		time.Sleep(2 * time.Second) // the server has now sent another request, which the client has not received
 		r = leg(t, 2, `,"inputResponses":{"3":{"leak":1}},"requestState":"`+stateOf(t, a)+`"`)
 		r.May = may
 		if a, err = sess.Forward(t.Context(), r, nil); err != nil || !strings.Contains(string(a.Message.Raw), `"inputRequests":{"1":{`) || !strings.Contains(string(a.Message.Raw), `"3":{`) {
@@ -377,7 +376,7 @@ func TestStateless_LateServerRequestIsDecidedSeparately(t *testing.T) {
 		if got := strings.Join(s.received(), "\n"); strings.Contains(got, "leak") || !strings.Contains(got, `"id":"evil","error"`) {
 			t.Errorf("the server got %s", got)
 		}
-		if len(decided) != 4 { // the first request is decided again, because policy may have changed
+		if len(decided) != 4 { // the first request is evaluated again, because policy may have changed
 			t.Errorf("decided on %q", decided)
 		}
 		if err := sess.Close(t.Context()); err != nil {

@@ -17,25 +17,24 @@ import (
 )
 
 const (
-	// reopenFirst is the pause before the stream of a session is opened again after its end. The pause doubles each time
-	// the stream ends without an event, up to reopenMost.
+	// reopenFirst is the delay before an ended stream of a session is reopened. The delay doubles each time the stream
+	// ends without an event, up to reopenMost.
 	reopenFirst = time.Second
 	reopenMost  = time.Minute
-	// maxQueued is the maximum number of notifications that wait for one client. maxNotice is the maximum size of a
+	// maxQueued is the maximum number of queued notifications for one client. maxNotice is the maximum size of a
 	// notification that is forwarded, in bytes.
 	maxQueued = 64
 	maxNotice = 64 << 10
 )
 
-// listener is one client's subscription to a session's stream.
 type listener struct {
 	id     jsontext.Value
 	filter notifications
-	// granted contains the resources whose changes the server reports. It is guarded by the bridge's lock.
+	// granted contains the resources for which the server sends updates. It is guarded by the bridge's lock.
 	granted []string
 
-	// queue contains the notifications for the client. A goroutine of the listener sends them, so that a slow client
-	// does not delay other clients. full is closed when too many notifications wait.
+	// queue contains the notifications for the client. A goroutine of the listener sends them, so that a slow client does
+	// not delay other clients. full is closed when the queue is full.
 	queue chan []byte
 	full  chan struct{}
 	once  sync.Once
@@ -59,13 +58,12 @@ func (n notifications) wants(method string) bool {
 	case mcp.MethodResourcesChanged:
 		return n.Resources
 	case mcp.MethodResourceUpdated:
-		return len(n.URIs) > 0 // the edge checks which resource was changed
+		return len(n.URIs) > 0 // the receiver of the notification checks which resource was changed
 	default:
 		return false
 	}
 }
 
-// isSubscribable reports whether a method is a notification to which clients can subscribe.
 func isSubscribable(method string) bool {
 	return notifications{Tools: true, Prompts: true, Resources: true, URIs: []string{""}}.wants(method)
 }
@@ -132,7 +130,6 @@ func (b *stateless) subscribeResource(ctx context.Context, method, uri string, m
 	return err
 }
 
-// wanted reports whether any subscription includes a resource.
 func (b *stateless) wanted(uri string) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -144,8 +141,8 @@ func (b *stateless) wanted(uri string) bool {
 	return false
 }
 
-// subscribeTimeout is the timeout for subscribing to all resources of one listener, and unsubscribeTimeout is the
-// timeout for unsubscribing from all of them.
+// subscribeTimeout is the timeout for subscribing to all resources of one listener. unsubscribeTimeout is the timeout
+// for unsubscribing from all of them.
 const (
 	subscribeTimeout   = 30 * time.Second
 	unsubscribeTimeout = 5 * time.Second
@@ -175,22 +172,24 @@ func (b *stateless) removeListener(l *listener) {
 	unwanted := l.granted
 	if len(unwanted) > 0 && !b.closed {
 		b.all.Go(func() { // in the background, because no client waits for it
-			defer func() { _ = recover() }() // net/http recovers panics only in the goroutine of a request
+			defer func() { _ = recover() }() // net/http recovers only panics in the goroutines of requests
 			ctx, cancel := context.WithTimeout(context.Background(), unsubscribeTimeout)
 			defer cancel()
 			for _, uri := range unwanted {
-				_ = b.subscribeResource(ctx, mcp.MethodUnsubscribe, uri, nil) // no client receives the notifications that still arrive
+				// No client receives the notifications that still arrive.
+				_ = b.subscribeResource(ctx, mcp.MethodUnsubscribe, uri, nil)
 			}
 		})
 	}
 	b.mu.Unlock()
 }
 
-// stream passes the server's messages to the subscriptions until ctx ends. If the stream ends, it is opened again.
+// stream passes the server's messages to the subscriptions until ctx ends. If the stream ends earlier, stream reopens
+// it.
 func (b *stateless) stream(ctx context.Context, memory *limits.Memory) {
 	defer memory.Close()
 	defer func() {
-		_ = recover() // net/http recovers panics only in the goroutine of a request
+		_ = recover() // net/http recovers only panics in the goroutines of requests
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		if ctx.Err() == nil { // the server has no stream now, but may have one when the next subscription begins
@@ -237,7 +236,6 @@ func (b *stateless) dispatch(ctx context.Context, raw []byte) {
 	}
 }
 
-// queueNotification adds the subscription's id to a notification and queues it.
 func (l *listener) queueNotification(m *jsonrpc.Answer) {
 	params := make(map[string]jsontext.Value)
 	meta := make(map[string]jsontext.Value)

@@ -13,8 +13,8 @@ import (
 )
 
 // Checks that subscriptions share the stream of the session. Each client receives notifications with its own
-// subscription id. The gateway stays subscribed to a resource of the server as long as any client's subscription
-// includes it.
+// subscription id. The gateway stays subscribed to a resource of the server while a subscription of any client includes
+// it.
 func TestStateless_SubscriptionsShareAStream(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -97,8 +97,8 @@ func TestStateless_SubscriptionsShareAStream(t *testing.T) {
 	})
 }
 
-// Checks that the subscription of a slow client ends and does not delay other clients. A resource stays subscribed if
-// one client leaves it while another subscribes to it.
+// Checks that the subscription of a slow client ends and does not delay other clients. If one client leaves a resource
+// while another subscribes to it, the gateway stays subscribed.
 func TestStateless_SlowSubscriberDelaysNoOther(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -165,8 +165,8 @@ func TestStateless_SlowSubscriberDelaysNoOther(t *testing.T) {
 	})
 }
 
-// Checks that a change that a stdio process reports during a call is sent only to subscribers, because the process does
-// not say to which request a message belongs.
+// A stdio process reports a change during a call. Checks that only subscribers are notified, because the process does
+// not specify the request to which a message belongs.
 func TestStateless_ChangesGoOnlyToSubscribers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -184,7 +184,8 @@ func TestStateless_ChangesGoOnlyToSubscribers(t *testing.T) {
 		listens := request(t, `{"jsonrpc":"2.0","id":1,"method":"subscriptions/listen","params":{"_meta":{`+requestMeta+`},"notifications":{"resourceSubscriptions":["a:b"]}}}`, holding(t))
 		go func() {
 			defer close(ended)
-			_, _ = sess.Forward(ctx, listens, func(raw []byte) { heard = append(heard, string(raw)) }) // returns when ctx is cancelled
+			// Forward returns when ctx is cancelled.
+			_, _ = sess.Forward(ctx, listens, func(raw []byte) { heard = append(heard, string(raw)) })
 		}()
 		synctest.Wait()
 		if _, err := sess.Forward(t.Context(), leg(t, 2, ""), func(raw []byte) { t.Errorf("the request gets %s", raw) }); err != nil {

@@ -15,17 +15,18 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 )
 
-// A CauseError says why a server cannot be used.
+// A CauseError is the reason for which a server cannot be used.
 type CauseError struct {
-	// Text may be shown to every caller. It says what happened and, if possible, what to do, as a clause without a full
-	// stop. It contains no text of the server except for an address, which is escaped, bounded and without its query.
+	// Text may be shown to every caller. It describes the problem and, if possible, contains advice, as a clause without a
+	// full stop. It contains no text from the server except for an address, which is escaped, bounded and without its
+	// query.
 	Text string
-	// Detail may be shown only to operators of the home tenant. An example is the last line of a program's standard
-	// error. It is redacted, escaped and bounded, and may be empty.
+	// Detail may be shown only to operators of the home tenant. An example is the last line that a program has written to
+	// standard error. Detail is redacted, escaped and bounded. It may be empty.
 	Detail string
-	// Lasts is true if the same request will fail until an operator changes something.
+	// Lasts is true if the same request will fail until an operator makes a change.
 	Lasts bool
-	// RetryAfter is the time after which the same request may succeed. It is 0 if that is not known.
+	// RetryAfter is the time after which the same request may succeed, or 0 if that is not known.
 	RetryAfter time.Duration
 	// Err is the error that is logged at level debug. It is never nil.
 	Err error
@@ -43,9 +44,8 @@ func CauseOf(err error) *CauseError {
 	return cause
 }
 
-// WithClass returns an error of the given class, such as [ErrNeverSent], with the text of err and with the [CauseError]
-// and [LimitError] in its chain. The class of err is dropped, because what is known about one message says nothing
-// about another message.
+// WithClass returns an error of the given class, such as [ErrNeverSent], with the message of err and with the
+// [CauseError] and [LimitError] in its chain. It drops the class of err, because err concerns another message.
 func WithClass(class error, what string, err error) error {
 	out := classedError{text: fmt.Sprintf("%v: %s: %v", class, what, err), under: []error{class}}
 	if limit, ok := errors.AsType[*LimitError](err); ok {
@@ -67,7 +67,7 @@ type classedError struct {
 func (e classedError) Error() string   { return e.text }
 func (e classedError) Unwrap() []error { return e.under }
 
-// Network returns a short reason why a server was not reached, for operators. It is empty if the reason is not known.
+// Network returns a short reason for operators for which a server was not reached, or "" if the reason is not known.
 func Network(err error) string {
 	if errors.Is(err, fs.ErrNotExist) {
 		return "there is no such file"
@@ -81,9 +81,9 @@ func Network(err error) string {
 	return ""
 }
 
-// ForLog returns the text of an error for the log at level debug. The text says why a request has no usable answer, and
-// gives the details that operators may see, the address that was not reached, and what is malformed in an answer.
-// Unlike the text of err, it quotes no header, no argument and no part of an answer.
+// ForLog returns the message of an error for the log at level debug. The message contains the reason for which a
+// request has no usable answer, the details that operators may see, the address that was not reached, and the fault in
+// an answer. Unlike err.Error(), it quotes no header, no argument and no part of an answer.
 func ForLog(err error) string {
 	reason := reasonOf(Answer{}, err)
 	parts := []string{reason.text}
@@ -99,8 +99,8 @@ func ForLog(err error) string {
 	return strings.Join(parts, ": ")
 }
 
-// Escaped returns text in which every character that could forge or garble a line is escaped. The result has at most
-// limit bytes, or slightly more if the last character is escaped. If text was cut, "..." is appended.
+// Escaped escapes each character of text that could forge or garble a line. The result has at most limit bytes, or
+// slightly more if the last character is escaped. If text was truncated, "..." is appended.
 func Escaped(text string, limit int) string {
 	var b strings.Builder
 	for i, size := 0, 0; i < len(text); i += size {

@@ -11,14 +11,14 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 )
 
-// Checks that every transport applies to a server's messages.
+// Checks that every transport applies to messages from a server.
 
-// ErrForged means that a server sent an answer that only the gateway may send.
+// ErrForged means that a server has sent an answer that only the gateway may send.
 var ErrForged = errors.New("the server answered with the error code of the gateway's own refusals")
 
-// IsForged reports whether a client could take a server's answer for a refusal of the gateway. This is the case if the
-// error code is one of the gateway's codes, in any spelling, or is not a number. The client would read the data of such
-// an error as a decision.
+// IsForged reports whether a client could mistake a server's answer for a refusal by the gateway. This is the case if
+// the error code is one of the gateway's codes, in any spelling, or is not a number. The client would read the data of
+// such an error as a decision.
 func IsForged(a *jsonrpc.Answer) bool {
 	if !a.Error.Present() {
 		return false
@@ -27,8 +27,8 @@ func IsForged(a *jsonrpc.Answer) bool {
 	return err != nil || HasCode(a, mcp.CodeRefused)
 }
 
-// HasCode reports whether a server's answer is an error with this code, in any spelling. Many parsers treat -32042.0 as
-// -32042.
+// HasCode reports whether a server's answer is an error with the given code, in any spelling. Many parsers treat
+// -32042.0 as -32042.
 func HasCode(a *jsonrpc.Answer, code int) bool {
 	if !a.Error.Present() {
 		return false
@@ -44,14 +44,14 @@ func SpeaksModern(a *jsonrpc.Answer) bool {
 }
 
 // BelongsToRequest reports whether a server's notification may be passed to the client of the request during which it
-// arrives. A progress notification must have the request's progress token; token is nil if the request has none. Other
-// notifications are accepted, and their receiver decides on them.
+// arrives. A progress notification must have the request's progress token; token is nil if the request has none.
+// BelongsToRequest accepts all other notifications, which their receiver checks.
 func BelongsToRequest(a *jsonrpc.Answer, token []byte) bool {
 	return a.Method != mcp.MethodProgress || jsonrpc.SameID(a.ProgressToken.Of(a.Raw), token)
 }
 
-// ClassOf returns the class of an error of a request: [ErrNeverSent], [ErrTimeout] or [ErrNoAnswer]. Any other error
-// has the class ErrNoAnswer.
+// ClassOf returns the class of an error of a request: [ErrNeverSent], [ErrTimeout] or [ErrNoAnswer]. All other errors
+// have the class ErrNoAnswer.
 func ClassOf(err error) error {
 	for _, class := range []error{ErrNeverSent, ErrTimeout} {
 		if errors.Is(err, class) {

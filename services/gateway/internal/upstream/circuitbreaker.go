@@ -10,27 +10,27 @@ import (
 const (
 	// maxInFlight is the maximum number of requests in flight per server.
 	maxInFlight = 4096
-	// maxFailures is the number of failed connections in a row after which no requests are sent to the server.
+	// maxFailures is the number of consecutive failed connections after which no requests are sent to the server.
 	maxFailures = 10
-	// OpenDuration is how long no requests are sent after maxFailures failures. After this pause, requests are sent again,
-	// and the first request that does not reach the server starts another pause.
+	// OpenDuration is the duration of the pause after maxFailures failures, in which no requests are sent. After the
+	// pause, the first request that does not reach the server starts another pause.
 	OpenDuration = 2 * time.Second
 )
 
 // Errors of requests that are not sent. Compare with errors.Is.
 var (
-	// ErrUnreached means that there was no connection to the server, because its address refuses connections or does
-	// not exist. A request cannot cause this error.
+	// ErrUnreached means that there was no connection to the server, because its address refuses connections or does not
+	// exist. The content of a request cannot cause this error.
 	ErrUnreached = errors.New("the server can't be reached")
-	// ErrCircuitOpen means that no request is sent because many connection attempts in a row have failed.
+	// ErrCircuitOpen means that no request is sent because too many consecutive connection attempts have failed.
 	ErrCircuitOpen = errors.New("the server could not be reached many times in a row; it is tried again in a moment")
 	// ErrBusy means that too many requests wait for the server.
 	ErrBusy = errors.New("too many requests wait for the server")
 )
 
-// circuitBreaker decides whether requests are sent to a server. Only failed connections count. A request that the
-// server answers with an error or too late must not block requests of other callers. circuitBreaker is safe for
-// concurrent use.
+// circuitBreaker determines whether requests are sent to a server. Only failed connections count, because a request
+// that the server answers with an error or too late must not block requests of other callers. circuitBreaker is safe
+// for concurrent use.
 type circuitBreaker struct {
 	// onOpen is called when a pause begins.
 	onOpen func()
@@ -41,12 +41,12 @@ type circuitBreaker struct {
 	until    time.Time
 }
 
-// do calls `request`, unless requests are paused or too many are in flight.
+// do calls request, unless requests are paused or too many are in flight.
 func (h *circuitBreaker) do(request func() (Answer, error)) (answer Answer, err error) {
 	if err := h.begin(); err != nil {
 		return Answer{}, err
 	}
-	err = ErrNeverSent // otherwise a request that panics would count
+	err = ErrNeverSent // a panic of request must not count as a failure
 	defer func() { h.end(err) }()
 	return request()
 }
@@ -64,8 +64,8 @@ func (h *circuitBreaker) begin() error {
 	return nil
 }
 
-// end records the end of a request, and what err says about the connection. Any answer shows that the server is
-// reachable. A request that was cancelled, or not sent for a reason other than the connection, shows nothing.
+// end records the end of a request, and the state of the connection according to err. Any answer shows that the server
+// is reachable. A request that was cancelled, or not sent for a reason other than the connection, shows nothing.
 func (h *circuitBreaker) end(err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -20,8 +20,8 @@ func ask(t *testing.T, sess *upstream.Session) error {
 	return err
 }
 
-// Checks that no requests are sent to a server after many failed connections in a row, and that requests are sent again
-// after a pause.
+// Checks that no requests are sent to a server after many consecutive failed connections, and that requests are sent
+// again after a pause.
 func TestCircuitBreaker_PausesUnreachableServer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -68,7 +68,7 @@ func TestCircuitBreaker_PausesUnreachableServer(t *testing.T) {
 	})
 }
 
-// Case X1. Checks that a caller's request cannot cause a pause. Any sign that the server can be reached resets the
+// Case X1. Checks that a caller's request cannot cause a pause, and that any sign of a reachable server resets the
 // count. After a pause, a slow request does not delay other requests.
 func TestCircuitBreaker_CallerCannotOpenIt(t *testing.T) {
 	t.Parallel()

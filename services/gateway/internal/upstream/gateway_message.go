@@ -17,13 +17,13 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/telemetry"
 )
 
-// A GatewayMessage is a message that the gateway writes itself and that needs no policy rule. Only functions of this
-// file create a GatewayMessage. It consists of known fields, and contains data of a client only where the comment of
-// the creating function says so. The zero value is no message and is never sent.
+// A GatewayMessage is a message that the gateway itself writes and that needs no policy rule. Only the functions in
+// this file create a GatewayMessage. It consists of known fields, and contains data from a client only if the comment
+// of the creating function states that. The zero value is no message and is never sent.
 type GatewayMessage struct{ message *jsonrpc.Message }
 
-// Request returns the message as a request with a W3C traceparent, which may be empty, and a memory budget for its
-// answer, as described at [Request].
+// Request returns the message as a request. traceParent is a W3C traceparent, which may be empty, and memory is the
+// budget for the answer, as described at [Request].
 func (o GatewayMessage) Request(traceParent string, memory *limits.Memory) Request {
 	if o.message == nil {
 		o.message = new(jsonrpc.Message)
@@ -47,9 +47,9 @@ const (
 )
 
 // Initialize returns the request that opens a session. If version is not a revision that the gateway speaks, the
-// request contains the newest revision. The request contains the client's name and version, cut to 64 and 32 bytes.
-// Characters other than ASCII letters, digits and ` ._-/@+()` are dropped. The request declares exactly the abilities
-// in claims.
+// request contains the newest revision. The request contains the client's name and version, truncated to 64 and 32
+// bytes. Characters other than ASCII letters, digits and ` ._-/@+()` are dropped. The request declares exactly the
+// abilities in claims.
 func Initialize(version, client, clientVersion string, claims ...mcp.Ability) GatewayMessage {
 	if !mcp.IsSupported(version) {
 		version = mcp.Supported()[0]
@@ -57,13 +57,13 @@ func Initialize(version, client, clientVersion string, claims ...mcp.Ability) Ga
 	return initialize(version, client, clientVersion, mcp.CapabilitiesJSON(claims))
 }
 
-// initialize is [Initialize] with claims as a raw JSON object that the gateway has written.
+// initialize is like [Initialize], but takes the capabilities as a raw JSON object that the gateway has written.
 func initialize(version, client, clientVersion, claims string) GatewayMessage {
 	return gatewayRequest(mcp.MethodInitialize, `{"protocolVersion":"`+version+`","capabilities":`+claims+`,"clientInfo":`+clientInfo(client, clientVersion)+`}`)
 }
 
 // A Client describes the client of a request without a session (MCP 2026-07-28): its abilities, name and version. The
-// limits of [Initialize] apply to the name and the version. A nil Client adds nothing to a request.
+// limits of [Initialize] apply to the name and the version. A nil Client adds no members to a request.
 type Client struct {
 	Name, Version string
 	Claims        []mcp.Ability
@@ -89,7 +89,6 @@ func (c *Client) members() []byte {
 	return []byte(`"` + mcp.MetaVersion + `":"` + mcp.Modern + `","` + mcp.MetaCapabilities + `":` + claims + `,"` + mcp.MetaClientInfo + `":` + clientInfo(c.Name, c.Version))
 }
 
-// clientInfo returns the client's name and version as a raw object.
 func clientInfo(client, version string) string {
 	return `{"name":"` + cleanClientText(client, maxClientName) + `","version":"` + cleanClientText(version, maxClientVersion) + `"}`
 }
@@ -102,15 +101,15 @@ func Discover(of *Client) GatewayMessage {
 // Wanted selects the notifications of a stream.
 type Wanted struct {
 	Tools, Prompts, Resources bool
-	// URIs are the resources whose changes the client wants to receive.
+	// URIs are the resources for which the client receives updates.
 	URIs []string
 }
 
-// Subscribe returns the request for a stream with the wanted notifications. id is the client's raw id, because the
-// messages on the stream refer to it.
+// Subscribe returns the request for a stream with the wanted notifications. id is the raw id of the client's request,
+// because the messages on the stream refer to it.
 func Subscribe(id []byte, of *Client, wanted Wanted) GatewayMessage {
 	uris, err := json.Marshal(wanted.URIs)
-	if err != nil { // the URIs were read from JSON, so this cannot happen
+	if err != nil { // impossible, because the URIs were read from JSON
 		uris = []byte("[]")
 	}
 	return newGatewayMessage(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"method":"%s","params":{%s"notifications":{"toolsListChanged":%t,"promptsListChanged":%t,"resourcesListChanged":%t,"resourceSubscriptions":%s}}}`,
@@ -118,14 +117,13 @@ func Subscribe(id []byte, of *Client, wanted Wanted) GatewayMessage {
 }
 
 // ListTools returns the request for one page of the list of tools: the first page if cursor is empty, and otherwise the
-// page at that cursor of the server. The argument `of` describes the client of a request without a session, and is nil
-// in a session.
+// page at that cursor from the server. of describes the client of a request without a session, and is nil in a session.
 func ListTools(cursor string, of *Client) GatewayMessage {
 	if cursor == "" {
 		return gatewayRequest(mcp.MethodToolsList, `{`+strings.TrimSuffix(of.meta(), ",")+`}`)
 	}
 	quoted, err := jsontext.AppendQuote(nil, cursor)
-	if err != nil { // the cursor was read from JSON, so this cannot happen
+	if err != nil { // impossible, because the cursor was read from JSON
 		quoted = []byte(`""`)
 	}
 	return gatewayRequest(mcp.MethodToolsList, `{`+of.meta()+`"cursor":`+string(quoted)+`}`)
@@ -137,20 +135,21 @@ func Initialized() GatewayMessage { return notification(mcp.MethodInitialized, "
 // RootsChanged returns the notification that the client's roots have changed.
 func RootsChanged() GatewayMessage { return notification(mcp.MethodRootsChanged, "") }
 
-// Cancelled returns the notification that the sent request with this raw id is cancelled.
+// Cancelled returns the notification that the sent request with the given raw id is cancelled.
 func Cancelled(id []byte) GatewayMessage {
 	return notification(mcp.MethodCancelled, `,"params":{"requestId":`+string(id)+`}`)
 }
 
-// Pong returns the response to a server's ping with this raw id.
+// Pong returns the response to a ping from a server with the given raw id.
 func Pong(id []byte) GatewayMessage {
 	return newGatewayMessage(`{"jsonrpc":"2.0","id":` + string(id) + `,"result":{}}`)
 }
 
-// Refused returns the error response to a server's request with this raw id. text is always written by the gateway.
+// Refused returns the error response to a request from a server with the given raw id. The gateway itself must have
+// written text.
 func Refused(id []byte, code int, text string) GatewayMessage {
 	quoted, err := jsontext.AppendQuote(nil, text)
-	if err != nil { // the text was written by the gateway, so this cannot happen
+	if err != nil { // impossible, because the gateway has written the text
 		quoted = []byte(`""`)
 	}
 	return newGatewayMessage(`{"jsonrpc":"2.0","id":` + string(id) + `,"error":{"code":` + strconv.Itoa(code) + `,"message":` + string(quoted) + `}}`)
@@ -169,10 +168,10 @@ func notification(method, rest string) GatewayMessage {
 	return newGatewayMessage(`{"jsonrpc":"2.0","method":"` + method + `"` + rest + `}`)
 }
 
-// newGatewayMessage returns a message that the gateway has written. All other values in it come from messages that were
-// accepted, so parsing cannot fail. A message whose parsing fails is never sent.
+// newGatewayMessage returns a message that the gateway has written. All other values in it come from parsed messages,
+// so parsing cannot fail. If it fails nevertheless, the message is never sent.
 func newGatewayMessage(text string) GatewayMessage {
-	parse := jsonrpc.AnswerLimits() // the server chooses the length of a cursor
+	parse := jsonrpc.AnswerLimits() // a server may have chosen a long cursor
 	parse.IDBytes = 1 << 10
 	m, err := jsonrpc.Parse([]byte(text), parse)
 	if err != nil {
@@ -181,8 +180,8 @@ func newGatewayMessage(text string) GatewayMessage {
 	return GatewayMessage{m}
 }
 
-// cleanClientText returns the allowed characters of a client's text, truncated to `most` bytes. It returns "unknown" if
-// no allowed character is left.
+// cleanClientText returns the allowed characters of text, truncated to most bytes. It returns "unknown" if no allowed
+// character is left.
 func cleanClientText(text string, most int) string {
 	allowed := strings.Map(func(r rune) rune {
 		switch {

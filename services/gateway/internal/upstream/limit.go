@@ -5,18 +5,18 @@ import (
 	"time"
 )
 
-// A LimitError says that a server's program was ended, or is not started, because it reached a limit. It contains no
-// text of the server.
+// A LimitError means that a server's program was ended, or is not started, because it has reached a limit. It contains
+// no text from the server.
 type LimitError struct {
 	// Key is the configuration key of the limit, such as `servers.files.stdio.limits.tasks`.
 	Key string
-	// What says which limit was reached, such as "it reached its limit of 512 tasks".
+	// What describes the reached limit, such as "it reached its limit of 512 tasks".
 	What string
-	// RetryAfter is the time until the program may be started again. It is 0 if the program has only just ended.
+	// RetryAfter is the time until the program may be started again, or 0 if the program has only just ended.
 	RetryAfter time.Duration
 }
 
-// Error returns what happened and which key to change.
+// Error describes the limit and contains its configuration key.
 func (e *LimitError) Error() string {
 	suffix := ""
 	if e.RetryAfter > 0 {

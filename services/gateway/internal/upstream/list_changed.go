@@ -2,8 +2,8 @@ package upstream
 
 import "sync"
 
-// ListChanged signals that a server has reported that its tool list changed (MCP, Tools, List Changed Notification).
-// The zero value is ready to use. It is safe for concurrent use.
+// ListChanged signals that a server has reported a change of its tool list (MCP, Tools, List Changed Notification). The
+// zero value is ready to use. It is safe for concurrent use.
 type ListChanged struct {
 	once    sync.Once
 	changed chan struct{}

@@ -6,35 +6,36 @@ import (
 	"time"
 )
 
-// maxPaused is how long a server may wait for its client during one call.
+// maxPaused is the maximum time for which a server may wait for its client during one call.
 const maxPaused = time.Hour
 
-// PausableDeadline limits how long a server works on a call. Time in which the server waits for the client does not
-// count. The zero value is ready to use, and a nil PausableDeadline has no limit. It is safe for concurrent use.
+// PausableDeadline limits the time for which a server works on a call. The time for which the server waits for the
+// client does not count. The zero value is ready to use, and a nil PausableDeadline has no limit. It is safe for
+// concurrent use.
 type PausableDeadline struct {
 	mu sync.Mutex
-	// work and wait are how long the server may still work and still wait, as of the time since. waiting is the number of
-	// requests of the server that wait for the client.
+	// work and wait are the remaining times, as of the time since, for which the server may work and wait. waiting is the
+	// number of requests from the server that wait for the client.
 	work, wait time.Duration
 	since      time.Time
-	// limit is how long the server may work without progress. maxWork is how long it may work in total. worked is how
-	// long it has worked.
+	// limit is the maximum working time without progress. maxWork is the maximum total working time. worked is the total
+	// working time up to the time since.
 	limit, maxWork, worked time.Duration
 	paused                 time.Duration
 	waiting                int
 	timer                  *time.Timer // nil while there is no limit
 }
 
-// Begin starts the limits of a call. It must be called once. After the server has worked for the duration `limit`, end
-// is called with the cause [context.DeadlineExceeded], unless stop was called earlier. Each progress report restarts
-// this duration, up to the total working time `most`. If `most` is less than `limit`, the total is `limit`.
+// Begin starts the limits of a call. It must be called once. After the server has worked for the duration limit, Begin
+// calls end with the cause [context.DeadlineExceeded], unless stop was called earlier. Each progress report restarts
+// this duration, up to the total working time most. If most is less than limit, the total is limit.
 func (p *PausableDeadline) Begin(limit, most time.Duration, end context.CancelCauseFunc) (stop func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.work, p.wait, p.paused, p.since = limit, maxPaused, 0, time.Now()
 	p.limit, p.maxWork, p.worked = limit, max(limit, most), 0
 	first := limit
-	if p.waiting > 0 { // because of a request on the session's stream, before this call was sent
+	if p.waiting > 0 { // a request on the session's stream may wait before this call is sent
 		first = p.wait
 	}
 	timer := time.AfterFunc(first, func() { end(context.DeadlineExceeded) })
@@ -47,7 +48,7 @@ func (p *PausableDeadline) Begin(limit, most time.Duration, end context.CancelCa
 	}
 }
 
-// Pause stops the clock because the server waits for the client. resume starts the clock again and must be called once.
+// Pause stops the clock while the server waits for the client. resume restarts the clock; the caller must call it once.
 func (p *PausableDeadline) Pause() (resume func()) {
 	if p == nil {
 		return func() {}
@@ -56,7 +57,7 @@ func (p *PausableDeadline) Pause() (resume func()) {
 	return func() { p.addWaiting(-1) }
 }
 
-// Paused returns how long the server has waited for the client so far.
+// Paused returns the total time for which the server has waited for the client.
 func (p *PausableDeadline) Paused() time.Duration {
 	if p == nil {
 		return 0
@@ -78,7 +79,7 @@ func (p *PausableDeadline) Progressed() {
 	}
 }
 
-// Worked returns how long the server has worked. most reports whether the server has used up the total that Begin
+// Worked returns the total working time of the server. most reports whether the server has used up the total that Begin
 // allows.
 func (p *PausableDeadline) Worked() (worked time.Duration, most bool) {
 	if p == nil {
@@ -119,7 +120,7 @@ func (p *PausableDeadline) update(by int, progressed bool) {
 	if p.waiting > 0 {
 		remaining = p.wait
 	}
-	if p.timer != nil && p.timer.Stop() { // otherwise the timer has fired
+	if p.timer != nil && p.timer.Stop() { // otherwise the timer has already expired
 		p.timer.Reset(max(0, remaining))
 	}
 }

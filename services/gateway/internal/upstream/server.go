@@ -32,7 +32,7 @@ type Server struct {
 	waiting   *quota.Quota
 }
 
-// New returns a server that is reached through t. Both arguments are required.
+// New returns a server with the transport t. Both arguments are required.
 func New(t Transport, m *meters.Meters) (*Server, error) {
 	if t == nil || m == nil {
 		return nil, errors.New("upstream: a transport and meters are required")
@@ -40,13 +40,13 @@ func New(t Transport, m *meters.Meters) (*Server, error) {
 	return &Server{transport: t, meters: m, waiting: newParkedQuota(), network: spans.Transport(t.Kind()), circuit: &circuitBreaker{onOpen: func() { m.CountPause(context.Background()) }}}, nil
 }
 
-// Transport returns how the server is reached: `http`, `stdio` or `grpc`.
+// Transport returns the kind of the server's transport: `http`, `stdio` or `grpc`.
 func (s *Server) Transport() string { return s.transport.Kind() }
 
 // CanBeModern reports whether a server with this transport can speak 2026-07-28.
 func (s *Server) CanBeModern() bool { return s.transport.Kind() != "grpc" }
 
-// ToolsChanged returns a channel that receives a value after the server has reported that its tool list changed. Only
+// ToolsChanged returns a channel that receives a value after the server has reported a change of its tool list. Only
 // one goroutine may receive from the channel.
 func (s *Server) ToolsChanged() <-chan struct{} { return s.transport.ToolsChanged() }
 
@@ -56,15 +56,15 @@ func (s *Server) InFlight() int32 {
 	return n
 }
 
-// CircuitOpenUntil returns the time until which the gateway sends no requests because many connection attempts in a row
-// have failed. The time is zero if requests are sent.
+// CircuitOpenUntil returns the time until which the gateway sends no requests because too many consecutive connection
+// attempts have failed. It is zero if requests are sent.
 func (s *Server) CircuitOpenUntil() time.Time {
 	_, until := s.circuit.state()
 	return until
 }
 
-// StartingSince returns when the oldest start of the server's program that is still in progress began. The time is zero
-// if no start is in progress.
+// StartingSince returns the time at which the oldest unfinished start of the server's program began. It is zero if
+// there is none.
 func (s *Server) StartingSince() time.Time {
 	if starter, ok := s.transport.(Starter); ok {
 		return starter.StartingSince()
@@ -72,8 +72,8 @@ func (s *Server) StartingSince() time.Time {
 	return time.Time{}
 }
 
-// ProgramNotice returns a warning about the server's program for operators, although calls still succeed. The text is
-// empty if there is no warning.
+// ProgramNotice returns a warning for operators about the server's program, although calls still succeed. It returns ""
+// if there is no warning.
 func (s *Server) ProgramNotice() string {
 	if starter, ok := s.transport.(Starter); ok {
 		return starter.Notice()
@@ -81,9 +81,8 @@ func (s *Server) ProgramNotice() string {
 	return ""
 }
 
-// LastError returns why the last request had no usable answer. The text is empty if the request had a usable answer, or
-// if there was no request. It contains no part of a request, and no more of the server's text than a [CauseError] may
-// contain.
+// LastError returns the reason for which the last request had no usable answer, or "" if there is none. It contains no
+// part of a request, and no more text from the server than a [CauseError] may contain.
 func (s *Server) LastError() string {
 	if last := s.lastError.Load(); last != nil {
 		return last.text
@@ -102,7 +101,7 @@ func (s *Server) LastErrorInDetail() string {
 }
 
 // Open sends hello to open a session for a principal, in the trace of ctx. It returns the session and the server's
-// answer. The budget `memory` and the errors are as described at [Session.SendRequest].
+// answer. memory and the errors are as described at [Session.SendRequest].
 func (s *Server) Open(ctx context.Context, key principal.Key, hello GatewayMessage, memory *limits.Memory) (*Session, Answer, error) {
 	req := hello.inTrace(ctx, memory)
 	if req.Method() == mcp.MethodDiscover && !s.CanBeModern() {
@@ -119,8 +118,6 @@ func (s *Server) Open(ctx context.Context, key principal.Key, hello GatewayMessa
 	return &Session{server: s, conn: conn, version: versionOf(answer), since: time.Now()}, answer, nil
 }
 
-// versionOf returns the protocol revision in a response to initialize. It is empty if the response contains no
-// revision.
 func versionOf(a Answer) string {
 	if a.Message == nil {
 		return ""
@@ -132,11 +129,11 @@ func versionOf(a Answer) string {
 	return string(version)
 }
 
-// Close ends all sessions and waits for everything that the transport has started.
+// Close ends all sessions and waits for the goroutines and processes of the transport.
 func (s *Server) Close() error { return s.transport.Close() }
 
-// PublicReason returns why a request has no usable answer, in a form that every caller may read. In contrast, the text
-// of err may quote the server.
+// PublicReason returns the reason for which a request has no usable answer, in a form that every caller may read. The
+// message of err may quote the server.
 func PublicReason(a Answer, err error) string { return reasonOf(a, err).text }
 
 func reasonOf(a Answer, err error) failure {
@@ -176,6 +173,6 @@ func reasonOf(a Answer, err error) failure {
 	return failure{text: class}
 }
 
-// failure says why a request had no usable answer. text may be shown to every caller, and detail only to operators of
-// the home tenant.
+// failure is the reason for which a request had no usable answer. text may be shown to every caller, and detail only to
+// operators of the home tenant.
 type failure struct{ text, detail string }

@@ -32,14 +32,12 @@ import (
 
 var ana = principal.Key{Tenant: "default", Subject: "ana"}
 
-// scripted is a transport whose answers the test sets.
 type scripted struct {
 	upstream.Transport
 
 	answer func() (upstream.Answer, error)
 }
 
-// scriptedConn is a session over a scripted transport.
 type scriptedConn struct {
 	upstream.Conn
 
@@ -75,7 +73,6 @@ func newServer(t *testing.T, over upstream.Transport) *upstream.Server {
 	return s
 }
 
-// web returns a transport to a real HTTP server.
 func web(t *testing.T, url string) upstream.Transport {
 	t.Helper()
 	over, err := streamable.New(streamable.Config{Name: "web", URL: url}, slog.New(slog.DiscardHandler))
@@ -85,7 +82,6 @@ func web(t *testing.T, url string) upstream.Transport {
 	return over
 }
 
-// opened returns a server and an open session with it.
 func opened(t *testing.T, f *scripted) (*upstream.Server, *upstream.Session) {
 	t.Helper()
 	f.answer = well
@@ -134,8 +130,8 @@ func TestLastError_DescribesLastFailure(t *testing.T) {
 	}
 }
 
-// Checks that a request that the gateway or the client has ended does not change the last error, because the end of
-// that request says nothing about the server.
+// Checks that a request that the gateway or the client has ended does not change the last error, because its end does
+// not show the server's state.
 func TestLastError_IgnoresCancelledRequests(t *testing.T) {
 	t.Parallel()
 	f := new(scripted)
@@ -200,7 +196,7 @@ func TestInFlight_CountsWaitingRequests(t *testing.T) {
 	}
 }
 
-// Checks that the reasons for an unavailable server come from the system's errors and never from text of the server.
+// Checks that the reason for an unavailable server is from the system's error and contains no text from the server.
 func TestLastError_SaysWhyServerIsUnreachable(t *testing.T) {
 	t.Parallel()
 	closed := httptest.NewServer(http.NotFoundHandler())
@@ -214,7 +210,7 @@ func TestLastError_SaysWhyServerIsUnreachable(t *testing.T) {
 	foreign.StartTLS()
 	t.Cleanup(foreign.Close)
 	program := func(command string) upstream.Transport {
-		s, err := stdio.New(stdio.Config{Name: "files", Command: []string{command}, WorkRoot: t.TempDir()}, stdio.Deps{Log: slog.New(slog.DiscardHandler), Room: upstreamtest.Answers(), Sandbox: sandbox.Nothing(), Limiter: proclimit.NewWatching()})
+		s, err := stdio.New(stdio.Config{Name: "files", Command: []string{command}, WorkRoot: t.TempDir()}, stdio.Deps{Log: slog.New(slog.DiscardHandler), Room: upstreamtest.Answers(), Sandbox: sandbox.Nothing(), Limiter: proclimit.NewWatching(), Agents: upstreamtest.NoAgents})
 		if err != nil {
 			t.Fatal(err)
 		}

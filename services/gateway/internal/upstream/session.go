@@ -36,27 +36,27 @@ type Session struct {
 	since   time.Time
 	// lost is true after the server has forgotten the session.
 	lost bool
-	// err says why the session will never be open. err is nil while the session may still be opened. It is also nil for a
-	// session that was open from the beginning, because the transport knows whether that session is closed.
+	// err is the reason for which the session will never be open. It is nil while the session may still be opened. It is
+	// also nil for a session that was open from the beginning, because the transport detects whether that session is
+	// closed.
 	err error
 }
 
-// OpenLater returns a session that its first request opens. That request calls open with a memory budget for the
-// answer. If open fails, the next request tries again. Notifications are dropped until the session is open. When the
-// session is open, whenOpen is called unless it is nil.
+// OpenLater returns a session that is opened by its first request. That request calls open with a memory budget for the
+// answer. If open fails, the next request tries again. Until the session is open, notifications are dropped. After the
+// session was opened, whenOpen is called unless it is nil.
 func (s *Server) OpenLater(open func(context.Context, *limits.Memory) (*Session, error), whenOpen func()) *Session {
 	return &Session{server: s, open: open, whenOpen: whenOpen, opening: make(chan struct{}, 1)}
 }
 
-// Forward sends a judged request and returns the answer as described at [Conn]. Only package pipeline creates judged
-// requests.
+// Forward sends a request that policy has allowed, and returns the answer as described at [Conn]. Only package pipeline
+// calls Forward for clients' requests.
 func (s *Session) Forward(ctx context.Context, req Request, events func(message []byte)) (Answer, error) {
 	return s.request(ctx, req, events)
 }
 
-// SendRequest sends a request of the gateway in the trace of ctx, and returns the answer as described at [Conn]. The
-// answer's size is reserved in the budget `memory` before the answer is read. If `memory` is nil, only small answers
-// are accepted.
+// SendRequest sends a request from the gateway in the trace of ctx, and returns the answer as described at [Conn]. The
+// answer's size is reserved in memory before the answer is read. If memory is nil, only small answers are accepted.
 func (s *Session) SendRequest(ctx context.Context, own GatewayMessage, memory *limits.Memory, events func(message []byte)) (Answer, error) {
 	return s.request(ctx, own.inTrace(ctx, memory), events)
 }
@@ -91,14 +91,14 @@ func (s *Session) IsLost() bool {
 	return s.lost
 }
 
-// SendNotification sends a notification of the gateway, or the gateway's response to a request of the server, in the
-// trace of ctx. It does nothing before the session is open. Errors are the same as for [Session.SendRequest].
+// SendNotification sends a notification from the gateway, or the gateway's response to a request from the server, in
+// the trace of ctx. It does nothing before the session is open. It returns the same errors as [Session.SendRequest].
 func (s *Session) SendNotification(ctx context.Context, own GatewayMessage) error {
 	return s.notify(ctx, own.inTrace(ctx, nil))
 }
 
-// Reply sends a client's message that belongs to a judged request of the server: a response, or a progress
-// notification. Errors are the same as for [Session.SendRequest].
+// Reply sends a client's message that belongs to an allowed request from the server: a response, or a progress
+// notification. It returns the same errors as [Session.SendRequest].
 func (s *Session) Reply(ctx context.Context, m *jsonrpc.Message) error {
 	if m.Kind != jsonrpc.Response && m.Method != mcp.MethodProgress {
 		return fmt.Errorf("%w: the message is not a reply", ErrNeverSent)
@@ -106,7 +106,7 @@ func (s *Session) Reply(ctx context.Context, m *jsonrpc.Message) error {
 	return s.notify(ctx, Request{Message: m})
 }
 
-// Notify sends a notification that was judged. Errors are the same as for [Session.SendRequest].
+// Notify sends a notification that policy has allowed. It returns the same errors as [Session.SendRequest].
 func (s *Session) Notify(ctx context.Context, req Request) error {
 	if req.Kind() != jsonrpc.Notification {
 		return fmt.Errorf("%w: the message is not a notification", ErrNeverSent)
@@ -170,8 +170,8 @@ func (s *Session) IsOpen() bool {
 	return conn != nil && err == nil
 }
 
-// current returns the connection, or nil if the session is not open yet. The error says why the session will never be
-// open.
+// current returns the connection, or nil if the session is not open yet. The error is the reason for which the session
+// will never be open.
 func (s *Session) current() (Conn, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -223,7 +223,7 @@ func (s *Server) record(ctx context.Context, method string, request func() (Answ
 	return answer, err
 }
 
-// isNotServerFault reports whether an error says nothing about the server's health, because the gateway or the client
+// isNotServerFault reports whether an error does not show a fault of the server, because the gateway or the client has
 // ended the request, or because the server speaks another revision.
 func isNotServerFault(err error) bool {
 	return slices.ContainsFunc([]error{ErrCancelled, ErrClosed, ErrShutdown, ErrRevision, ErrCircuitOpen, ErrBusy, limits.ErrMemory, quota.ErrFull}, func(own error) bool { return errors.Is(err, own) })

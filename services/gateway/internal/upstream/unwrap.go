@@ -37,10 +37,10 @@ func (u *unwrapped) Notice() string {
 }
 
 // Unwrap returns a transport that restores the tool errors of a server. Claude Flow reports a failed tool,
-// `{"content":[…],"isError":true}`, as the only text of a successful result. The transport replaces the result with the
-// one in that text. Every other answer is unchanged.
+// `{"content":[…],"isError":true}`, as the only text of a successful result. The transport replaces the result by the
+// result in that text. All other answers are unchanged.
 //
-// Secrets are redacted in the restored result, too. The restored result was JSON inside a JSON string, whose escapes
+// The transport also redacts secrets in the restored result, because it was JSON inside a JSON string, whose escapes
 // can hide a secret from a search in the outer JSON.
 func Unwrap(t Transport, secrets []string) Transport {
 	return &unwrapped{Transport: t, clean: redact.New(nil, secrets)}
@@ -55,7 +55,6 @@ func (u *unwrapped) Open(ctx context.Context, key principal.Key, initialize Requ
 	return &unwrappedConn{Conn: conn, clean: u.clean}, answer, nil
 }
 
-// unwrappedConn is a session over an unwrapped transport.
 type unwrappedConn struct {
 	Conn
 
@@ -72,8 +71,8 @@ func (c *unwrappedConn) Request(ctx context.Context, req Request, events func([]
 	return answer, nil
 }
 
-// restoreError returns the answer with its hidden error as the result. If there is no hidden error, or the error could
-// be read in two ways, it returns the answer unchanged.
+// restoreError returns the answer with its hidden error as the result. If there is no hidden error, or the error is
+// ambiguous, it returns the answer unchanged.
 func (c *unwrappedConn) restoreError(a *jsonrpc.Answer) *jsonrpc.Answer {
 	inner := hiddenError(a)
 	if inner == nil {
@@ -96,7 +95,7 @@ func (c *unwrappedConn) restoreError(a *jsonrpc.Answer) *jsonrpc.Answer {
 // the search needs several copies of the result.
 const maxHidden = 1 << 20
 
-// hiddenError returns the only text of a result if that text is a result that reports an error; otherwise nil.
+// hiddenError returns the only text of a result if that text is a result that reports an error, and nil otherwise.
 func hiddenError(a *jsonrpc.Answer) []byte {
 	var outer struct {
 		Content []struct {

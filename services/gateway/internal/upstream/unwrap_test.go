@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// unwrap returns a server's answer as the transport of [upstream.Unwrap] returns it.
+// unwrap returns a server's answer after it has passed through the transport of [upstream.Unwrap].
 func unwrap(t *testing.T, method, message string, secrets ...string) *jsonrpc.Answer {
 	t.Helper()
 	answer, err := jsonrpc.ReadAnswer([]byte(message), jsonrpc.AnswerLimits())
@@ -32,7 +32,6 @@ func unwrap(t *testing.T, method, message string, secrets ...string) *jsonrpc.An
 	return got.Message
 }
 
-// says returns an answer whose result contains a single text.
 func says(text string) string {
 	quoted, _ := json.Marshal(text) // marshaling a string never fails
 	return `{"jsonrpc":"2.0", "id":7,"result":{"content":[{"type":"text","text":` + string(quoted) + `}]}}`
@@ -118,8 +117,8 @@ func TestUnwrap_ReturnsErrorOfRefusedSession(t *testing.T) {
 	}
 }
 
-// FuzzUnwrap compares Unwrap with the standard package encoding/json: an answer is unchanged unless encoding/json finds
-// a hidden error and nothing else in it.
+// FuzzUnwrap compares Unwrap with encoding/json: an answer is unchanged unless encoding/json finds a hidden error and
+// no other content in it.
 func FuzzUnwrap(f *testing.F) {
 	f.Add(says(`{"content":[],"isError":true}`))
 	f.Add(says(`{"content":[],"isError":false}`))

@@ -1,7 +1,7 @@
 // Package upstream connects the gateway to MCP servers. The gateway sends every message to a server through a [Session]
-// of a [Server]. A client's message is sent only if it is a judged request, or the response to a judged request of the
-// server. The gateway writes every other message itself. A [Transport] reopens sessions that its server has forgotten,
-// and checks the server's messages. It makes no decisions about calls.
+// of a [Server]. A client's message is sent only if it is a request that policy has allowed, or the response to a
+// request from the server that policy has allowed. The gateway itself writes all other messages. A [Transport] reopens
+// sessions that its server has forgotten, and checks the server's messages. It does not evaluate calls.
 package upstream
 
 import (
@@ -17,11 +17,11 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// Errors of a [Session]. They say what is known about a request that got no usable answer. Compare with errors.Is.
+// Errors of a [Session]. They describe the state of a request without a usable answer. Compare with errors.Is.
 var (
 	// ErrNeverSent means that the request provably never left the gateway, or was rejected before the server read it.
 	ErrNeverSent = errors.New("the request never reached the server")
-	// ErrTimeout means that the request was sent and no answer arrived in time.
+	// ErrTimeout means that the request was sent and no answer arrived before the timeout.
 	ErrTimeout = errors.New("the server did not answer in time")
 	// ErrNoAnswer means that the request was sent and no usable answer arrived.
 	ErrNoAnswer = errors.New("the server gave no usable answer")
@@ -31,18 +31,18 @@ const (
 	// MaxMessage is the maximum size of a message that the gateway accepts from a server, in bytes.
 	MaxMessage = 16 << 20
 	// MaxEvents is the maximum number of messages that a server may send before the answer to one request. Messages that
-	// no client receives count, too.
+	// no client receives also count.
 	MaxEvents = 100_000
 	// MaxStream is the maximum total size of one answer and the messages before it, in bytes.
 	MaxStream = 64 << 20
 )
 
-// Errors of requests that the gateway or the client has ended. They say nothing about the server. Other errors wrap
+// Errors of requests that the gateway or the client has ended. They do not show the server's state. Other errors wrap
 // them, so compare with errors.Is.
 var (
 	// ErrClosed means that the session was closed.
 	ErrClosed = errors.New("the session was closed")
-	// ErrCancelled means that the client cancelled the request.
+	// ErrCancelled means that the client has cancelled the request.
 	ErrCancelled = errors.New("the client cancelled the request")
 	// ErrShutdown means that the gateway is shutting down.
 	ErrShutdown = errors.New("the gateway shuts down")
@@ -51,65 +51,65 @@ var (
 // ErrNoStream means that a server sends no messages outside of requests. Compare with errors.Is.
 var ErrNoStream = errors.New("the server has no stream")
 
-// ErrStreamEnded means that a server ended a stream before it sent the answer, and sent no event id with which the
-// stream could be resumed. Compare with errors.Is.
+// ErrStreamEnded means that a server has ended a stream before the answer, without an event id after which the stream
+// could be resumed. Compare with errors.Is.
 var ErrStreamEnded = errors.New("the server ended the stream of its answer, which can't be resumed without an event id")
 
-// ErrSessionLost means that a server no longer knows a session, although it did not answer with status 404. The request
-// with this error may have been executed. The session can no longer be used. Compare with errors.Is.
+// ErrSessionLost means that a server no longer knows a session, although it has not answered with status 404. The
+// request with this error may have been executed. The session can no longer be used. Compare with errors.Is.
 var ErrSessionLost = errors.New("the server no longer knows the session")
 
 // ErrOneSession means that a server refuses a session because it accepts only one session in total, and the gateway has
-// used that session to list the server's tools. A client cannot get that session, because that would mix principals.
-// Compare with errors.Is.
+// used that session to list the server's tools. A client cannot use that session, because different principals must not
+// share a session. Compare with errors.Is.
 var ErrOneSession = errors.New("the server takes one session in all, and the gateway has used it to list the server's tools; " +
 	"configure the server to make a transport for each session, or to have no sessions")
 
 // ErrRevision means that a server does not speak the protocol revision of the first request. Compare with errors.Is.
 var ErrRevision = errors.New("the server does not speak this revision of MCP")
 
-// NoClientForRequest is the error text that a server receives if its request cannot be sent to a client.
+// NoClientForRequest is the error message for a server whose request cannot be sent to a client.
 const NoClientForRequest = "No client takes this request here."
 
-// A Transport carries messages to one server and back. Only a [Server] uses it. Implementations must be safe for
-// concurrent use.
+// A Transport sends messages to one server and receives its messages. Only a [Server] uses it. Implementations must be
+// safe for concurrent use.
 type Transport interface {
 	// Open opens a session for a principal. It sends hello, which is a whole JSON-RPC request, and returns the connection
 	// and the server's answer. hello is an initialize request, or a server/discover request for a connection without
-	// sessions. The error wraps [ErrRevision] if the server answers to server/discover that it needs a session. Sessions
+	// sessions. If the server answers to server/discover that it needs a session, the error wraps [ErrRevision]. Sessions
 	// of different principals never share server-side state.
 	Open(ctx context.Context, key principal.Key, hello Request) (Conn, Answer, error)
 	// Kind returns `http`, `stdio` or `grpc`.
 	Kind() string
-	// ToolsChanged returns a channel that receives a value after the server has reported that its tool list changed. The
+	// ToolsChanged returns a channel that receives a value after the server has reported a change of its tool list. The
 	// channel is nil if the transport cannot receive such reports.
 	ToolsChanged() <-chan struct{}
-	// Close closes all connections and waits for everything that the transport has started.
+	// Close closes all connections and waits for the goroutines and processes of the transport.
 	Close() error
 }
 
 // A Starter is a [Transport] that starts programs.
 type Starter interface {
-	// StartingSince returns when the oldest start that is still in progress began, for any principal. The time is zero if
-	// no start is in progress.
+	// StartingSince returns the time at which the oldest unfinished start began, for any principal. It is zero if there is
+	// none.
 	StartingSince() time.Time
-	// Notice returns a warning about the program for operators, although calls still succeed. The text is empty if there
-	// is no warning.
+	// Notice returns a warning for operators about the program, although calls still succeed. It returns "" if there is no
+	// warning.
 	Notice() string
 }
 
 // A Conn is one session over a [Transport]. Only a [Session] uses it. It is safe for concurrent use.
 type Conn interface {
 	// Request sends a request and returns the answer. Until the answer arrives, it passes the server's messages to events
-	// in order: notifications that belong to the request, and requests of the server. The caller must make sure that each
-	// of these requests gets a response. Request responds to pings itself. If events is nil, notifications are dropped and
-	// requests of the server are refused. Errors wrap [ErrNeverSent], [ErrTimeout] or [ErrNoAnswer].
+	// in order: notifications that belong to the request, and requests from the server. The caller must ensure that each
+	// of these requests gets a response. Request itself responds to pings. If events is nil, notifications are dropped and
+	// requests from the server are refused. Errors wrap [ErrNeverSent], [ErrTimeout] or [ErrNoAnswer].
 	Request(ctx context.Context, req Request, events func(message []byte)) (Answer, error)
-	// Notify sends a notification, or the response to a request of the server. Errors are the same as for Request.
+	// Notify sends a notification, or the response to a request from the server. It returns the same errors as Request.
 	Notify(ctx context.Context, req Request) error
 	// Listen passes messages that the server sends outside of requests to the listener. It returns when ctx ends, the
-	// server ends its stream, or the listener returns an error. Listen responds to pings and drops responses. Errors wrap
-	// [ErrNoStream] if the server has no such stream.
+	// server ends its stream, or the listener returns an error. Listen responds to pings and drops responses. If the
+	// server has no such stream, the error wraps [ErrNoStream].
 	Listen(ctx context.Context, to Listener) error
 	// Close ends the session with the server and all requests in flight.
 	Close(ctx context.Context) error
@@ -117,11 +117,11 @@ type Conn interface {
 
 // A Listener receives the messages that a server sends outside of requests. Opened and Event are required.
 type Listener struct {
-	// After is the id of the last received event. It is empty if no event was received.
+	// After is the id of the last received event, or "" if no event was received.
 	After string
 	// Room is the memory budget for the message that is being received.
 	Room *limits.Memory
-	// Opened is called when it is known that the server has a stream.
+	// Opened is called after the server has opened its stream.
 	Opened func()
 	// Event receives one event. If it returns an error, the stream ends.
 	Event func(Event) error
@@ -131,7 +131,7 @@ type Listener struct {
 type Event struct {
 	// ID identifies the event. A client that has lost the stream can resume after it. It may be empty.
 	ID string
-	// Retry is the time to wait before resuming, in milliseconds, as a decimal number. It may be empty.
+	// Retry is the delay before the client resumes the stream, in milliseconds, as a decimal number. It may be empty.
 	Retry string
 	// Message is a notification or a request, valid until the next event. It is nil if the event has no message.
 	Message []byte
@@ -139,7 +139,7 @@ type Event struct {
 
 // Request is one JSON-RPC message to a server.
 type Request struct {
-	// Message is sent unmodified: a client's message that was judged, or a message of the gateway.
+	// Message is sent unmodified. It is a client's message that policy has allowed, or a message from the gateway.
 	Message *jsonrpc.Message
 	// TraceParent is the W3C traceparent for the server. It may be empty.
 	TraceParent string
@@ -148,13 +148,12 @@ type Request struct {
 	Once bool
 	// Mirrored contains the HTTP headers that repeat arguments of the call, for connections without sessions.
 	Mirrored []Header
-	// May decides whether the client may be sent a server's request. May is called if the gateway returns that request
-	// inside an answer. The arguments are the raw id of the server's request and the raw request itself. May returns nil
-	// to allow the request. Otherwise the server receives the returned response. If May is nil, all such requests are
-	// refused.
+	// May evaluates a request from the server that the gateway would return to the client inside an answer. id is the raw
+	// id of the server's request, and raw is the request itself. May returns nil to allow the request. Otherwise the
+	// server receives the returned response. If May is nil, all such requests are refused.
 	May func(ctx context.Context, id, raw []byte) *GatewayMessage
-	// Leave ends the wait for the answer with the given cause. It may be called at any time, even after the answer has
-	// arrived. Leave is nil if the wait cannot be ended by a call.
+	// Leave ends the wait for the answer with the given cause. It may be called before or after the answer has arrived.
+	// Leave is nil if the wait cannot be ended by a call.
 	Leave context.CancelCauseFunc
 	// Room is the memory budget for the answer, which is reserved before the answer is read. A budget belongs to one
 	// request at a time. The code that created the budget closes it when the answer is no longer read. If Room is nil,
@@ -168,16 +167,16 @@ type Header struct{ Name, Value string }
 // Body returns the whole message.
 func (r Request) Body() []byte { return r.Message.Raw }
 
-// ID returns the raw id of the request; nil for a notification.
+// ID returns the raw id of the request, or nil for a notification.
 func (r Request) ID() []byte { return r.Message.ID.Of(r.Message.Raw) }
 
 // Method returns the method of the message.
 func (r Request) Method() string { return r.Message.Method }
 
-// ProgressToken returns the raw progress token of the request; nil if it has none.
+// ProgressToken returns the raw progress token of the request, or nil if it has none.
 func (r Request) ProgressToken() []byte { return r.Message.Meta.ProgressToken.Of(r.Message.Raw) }
 
-// Kind returns the kind of the message; [jsonrpc.Invalid] if there is no message.
+// Kind returns the kind of the message, or [jsonrpc.Invalid] if there is no message.
 func (r Request) Kind() jsonrpc.Kind {
 	if r.Message == nil {
 		return jsonrpc.Invalid
@@ -185,7 +184,7 @@ func (r Request) Kind() jsonrpc.Kind {
 	return r.Message.Kind
 }
 
-// IsUnknownRequest reports whether the status and the error code of an answer say that the server does not know the
+// IsUnknownRequest reports whether the status and the error code of an answer mean that the server does not know the
 // requested method or resource. Answers about authentication, load or an internal fault do not count.
 func (a Answer) IsUnknownRequest() bool {
 	status := slices.Contains([]int{

@@ -19,8 +19,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// filter is a policy service that decides on tools and names by their prefix. It changes its revision after each
-// request until it has done so flips times.
+// filter is a policy service that evaluates tools and names by their prefix. It changes its revision after each of the
+// first flips requests.
 type filter struct {
 	policyv1.PolicyServiceClient
 
@@ -94,8 +94,8 @@ func listOf(tb testing.TB, names ...string) *jsonrpc.Answer {
 	return a
 }
 
-// TestTools_ShowsWhatPolicyShowsOnce checks which tools a caller sees, and which digests a session remembers, if the
-// list has repeated, long, reserved, hidden and changed tools.
+// The list has repeated, long, reserved, hidden and changed tools. The test checks which tools a caller sees, and which
+// digests a session remembers.
 func TestTools_ShowsWhatPolicyShowsOnce(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("l", 129)
@@ -128,7 +128,7 @@ func TestTools_UnknownToolIsUnaccepted(t *testing.T) {
 }
 
 // TestTools_AllPartsNeedOneRevision checks that a list is refused if the policy revision changes between the requests
-// for its parts, and if the policy service is unavailable.
+// for its parts, or if the policy service is unavailable.
 func TestTools_AllPartsNeedOneRevision(t *testing.T) {
 	t.Parallel()
 	names := make([]string, 0, 600)
@@ -149,7 +149,7 @@ func TestTools_AllPartsNeedOneRevision(t *testing.T) {
 	}
 }
 
-// TestNames_HidesNamesThatNoRequestCanUse checks that empty and long names are hidden without asking policy.
+// TestNames_HidesNamesThatNoRequestCanUse checks that empty and long names are hidden without a request to policy.
 func TestNames_HidesNamesThatNoRequestCanUse(t *testing.T) {
 	t.Parallel()
 	f, long := new(filter), strings.Repeat("n", 4097)
@@ -171,8 +171,8 @@ func TestNames_HidesNamesThatNoRequestCanUse(t *testing.T) {
 	}
 }
 
-// TestView_IsCachedForItsListAndRevision checks that policy filters a list only once for all callers that policy can't
-// tell apart.
+// TestView_IsCachedForItsListAndRevision checks that policy filters a list only once for all callers that policy cannot
+// distinguish.
 func TestView_IsCachedForItsListAndRevision(t *testing.T) {
 	t.Parallel()
 	f := new(filter)

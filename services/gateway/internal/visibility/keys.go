@@ -7,9 +7,9 @@ import (
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 )
 
-// AppendKey appends a key that is equal for principals that policy can't tell apart on a server. The key does not
-// contain tokens and owners, because policy does not see them. It does not contain sessions and runs, because rules
-// can't allow anything depending on them.
+// AppendKey appends a key that is equal for principals that policy cannot distinguish on a server. The key does not
+// contain tokens and owners, because policy does not receive them. It does not contain sessions and runs, because
+// permissions cannot depend on them.
 func AppendKey(dst []byte, p *identityv1.Principal, server string) []byte {
 	dst = appendJudged(AppendPart(dst, server), p)
 	for _, behind := range p.GetChain() {
@@ -27,7 +27,7 @@ func AppendCaller(dst []byte, p *identityv1.Principal, server string) []byte {
 	return dst
 }
 
-// appendJudged appends the fields of a principal that policy rules can refer to.
+// appendJudged appends the fields of a principal to which policy rules can refer.
 func appendJudged(dst []byte, p *identityv1.Principal) []byte {
 	dst = AppendPart(dst, p.GetTenant())
 	dst = AppendPart(dst, p.GetSubject())
@@ -39,7 +39,7 @@ func appendJudged(dst []byte, p *identityv1.Principal) []byte {
 	return dst
 }
 
-// AppendPart appends a text after its length, so that different sequences of texts have different keys.
+// AppendPart appends the length and the bytes of text, so that different sequences of parts have different keys.
 func AppendPart[T string | []byte](dst []byte, text T) []byte {
 	dst = strconv.AppendInt(dst, int64(len(text)), 10)
 	dst = append(dst, ':')

@@ -7,13 +7,13 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/gosched"
 )
 
-// maxName is the maximum length in bytes of a prompt's name or a resource's URI about which policy is asked. A longer
-// name can't be used in a request.
+// maxName is the maximum length of a prompt's name or a resource's URI in requests to policy, in bytes. A longer name
+// cannot be used in a request to a server.
 const maxName = 4096
 
 // Names asks policy which of the names in the result of a list method the caller may see, such as the URIs in the
-// result of resources/list. A name that is empty or has more than 4096 bytes is not visible. Errors are [ErrPolicy] and
-// [ErrBusy].
+// result of resources/list. A name that is empty or has more than 4096 bytes is not visible. Names returns [ErrPolicy]
+// or [ErrBusy] if it fails.
 func (v *Visibility) Names(ctx context.Context, c Caller, method string, names []string) (map[string]bool, error) {
 	visible := make(map[string]bool, len(names))
 	var asked []string
@@ -43,13 +43,13 @@ func (v *Visibility) Names(ctx context.Context, c Caller, method string, names [
 		for i, name := range part {
 			visible[name] = resp.GetVisible()[i]
 		}
-		stint.Part() // if policy runs in this process, waiting calls run before the next request
+		stint.Part() // if policy runs in this process, this lets waiting calls run before the next request
 	}
 	return visible, nil
 }
 
 // MayNotify reports whether the caller may receive a notification that names a resource or prompt. It returns false if
-// the name is empty or has more than 4096 bytes, or if the policy service can't be asked.
+// the name is empty or has more than 4096 bytes, or if the policy service is unavailable.
 func (v *Visibility) MayNotify(ctx context.Context, c Caller, notification, name string) bool {
 	if name == "" || len(name) > maxName {
 		return false

@@ -18,22 +18,22 @@ import (
 )
 
 const (
-	// maxFilters is the maximum number of lists that policy filters at a time. maxFiltersEach is the maximum for one
-	// person.
+	// maxFilters is the maximum number of lists that policy filters at a time. maxFiltersEach is the maximum number for
+	// one person.
 	maxFilters     = 64
 	maxFiltersEach = 2
-	// maxToolName is the maximum length of a tool's name in bytes. MCP allows no longer names, so tools with longer names
-	// are hidden without asking policy.
+	// maxToolName is the maximum length of a tool's name in bytes. MCP does not allow longer names, so tools with longer
+	// names are hidden without a request to policy.
 	maxToolName = 128
 	// maxPart is the maximum number of names in one request to policy. A longer list needs several requests, which the
-	// same policy revision must decide.
+	// same policy revision must answer.
 	maxPart = 512
 )
 
-// Caller is the caller for whom a server's list is filtered.
+// Caller is the caller for which a server's list is filtered.
 type Caller struct {
-	// Principal is the authenticated caller; never nil. Session and Run are the session and run of the caller's message.
-	// The records of policy's decisions contain them.
+	// Principal is the authenticated caller; it is never nil. Session and Run are the session and run of the caller's
+	// message. The records of policy's decisions contain them.
 	Principal    *identityv1.Principal
 	Session, Run string
 	// Owner is the principal whose quota of filtered lists is used.
@@ -42,20 +42,19 @@ type Caller struct {
 	Server string
 }
 
-// behalf returns a context for requests to the policy service on behalf of the caller.
 func (c Caller) behalf(ctx context.Context) context.Context {
 	p := proto.CloneOf(c.Principal)
 	p.Session, p.Run = c.Session, c.Run
 	return authn.OnBehalfOf(ctx, p)
 }
 
-// Tools says which tools of a list a caller sees.
+// Tools contains policy's response about the tools of a list for one caller.
 type Tools struct {
-	// Visible has an entry for each tool about which policy was asked; true means that the caller sees the tool.
+	// Visible has an entry for each tool in the request to policy. It is true if the caller may see the tool.
 	Visible map[string]bool
-	// Revision is the policy revision that decided.
+	// Revision is the policy revision of the response.
 	Revision string
-	// NeedsApproval reports whether a visible tool needs an approval for every call.
+	// NeedsApproval reports whether every call to one of the visible tools needs an approval.
 	NeedsApproval bool
 	// Unaccepted reports whether a tool is hidden because its definition is not known as accepted.
 	Unaccepted bool
@@ -69,9 +68,9 @@ type Tools struct {
 // Hides reports whether the caller may not see a tool.
 func (t *Tools) Hides(tool jsonrpc.Tool) bool { return !t.Visible[tool.Name] }
 
-// Digests returns the digests of the visible and the changed tools. Calls of a session are decided by the definitions
-// that the server lists to this session, even if the server lists other definitions to other sessions. A changed tool
-// without a known digest gets a digest that matches no definition.
+// Digests returns the digests of the visible and the changed tools. Policy evaluates calls of a session with the
+// definitions that the server lists to this session, even if the server lists other definitions to other sessions. A
+// changed tool without a known digest gets a digest that matches no definition.
 func (t *Tools) Digests(known map[string][]byte) map[string][]byte {
 	if !t.hidesSome {
 		return known
@@ -91,8 +90,8 @@ func (t *Tools) Digests(known map[string][]byte) map[string][]byte {
 }
 
 // Tools asks policy which tools of a list the caller may see. It also hides tools whose name is listed twice, because
-// clients may use either definition, and a server's tool with the name of the gateway's own tool. Errors are
-// [ErrPolicy] and [ErrBusy].
+// clients may use either definition, and a server's tool with the name of the gateway's own tool. It returns
+// [ErrPolicy] or [ErrBusy] if it fails.
 func (v *Visibility) Tools(ctx context.Context, c Caller, list *jsonrpc.Answer, known *toolreport.Response) (*Tools, error) {
 	asked, listed := toolRefs(list, known)
 	done, err := v.filters.Acquire(ctx, c.Owner)
@@ -116,12 +115,12 @@ func (v *Visibility) Tools(ctx context.Context, c Caller, list *jsonrpc.Answer, 
 		for _, t := range resp.GetTools() {
 			out.add(t, listed[t.GetName()] == 1)
 		}
-		stint.Part() // if policy runs in this process, waiting calls run before the next request
+		stint.Part() // if policy runs in this process, this lets waiting calls run before the next request
 	}
 	return out, nil
 }
 
-// toolRefs returns the tools about which policy is asked, and how many times the list contains each name.
+// toolRefs returns the tools for the request to policy, and the number of occurrences of each name in the list.
 func toolRefs(list *jsonrpc.Answer, known *toolreport.Response) (refs []*policyv1.ToolRef, listed map[string]int) {
 	listed = make(map[string]int, len(list.Tools))
 	for _, t := range list.Tools {
@@ -135,7 +134,7 @@ func toolRefs(list *jsonrpc.Answer, known *toolreport.Response) (refs []*policyv
 	return refs, listed
 }
 
-// add adds policy's answer for one tool. unique reports whether the tool's name occurs only once in the list.
+// add adds policy's response for one tool. unique reports whether the tool's name occurs only once in the list.
 func (t *Tools) add(tool *policyv1.ToolVisibility, unique bool) {
 	visible, code := tool.GetVisible() && unique, tool.GetCode()
 	changed := !visible && code == commonv1.Code_CODE_TOOL_CHANGED

@@ -9,8 +9,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/jsonrpc"
 )
 
-// TestViews_KeepNoListInMemory checks that a cached view does not keep its list in memory. Otherwise old views would
-// keep outdated lists in memory if a server changes its list often. Case X1.
+// Case X1. A cached view does not keep its list in memory. Otherwise old views would keep outdated lists in memory if a
+// server changes its list often.
 func TestViews_KeepNoListInMemory(t *testing.T) {
 	t.Parallel()
 	v, found := newViews(), &discovery.Result{List: new(jsonrpc.Answer)}

@@ -1,5 +1,5 @@
 // Package visibility determines what callers may see and use on servers. It asks the policy service, and caches the
-// answers for each caller, server and policy revision.
+// responses for each caller, server and policy revision.
 package visibility
 
 import (
@@ -19,44 +19,45 @@ import (
 )
 
 const (
-	// policyTimeout is how long the policy service may take to answer one request.
+	// policyTimeout is the timeout of one request to the policy service.
 	policyTimeout = 2 * time.Second
-	// maxCached is the maximum number of servers for which answers are cached, for one principal and the principals that
-	// act for it. maxOwners is the maximum number of principals for which answers are cached. If a limit is exceeded,
-	// cached answers are dropped, and policy is asked when they are next needed.
+	// maxCached is the maximum number of servers with cached responses, for one principal and the principals that act for
+	// it. maxOwners is the maximum number of principals with cached responses. If a limit is exceeded, cached responses
+	// are dropped, and policy is asked again when they are needed.
 	maxCached = 256
 	maxOwners = 10_000
 	// maxMethods is the maximum number of methods that are cached for one caller on one server. It is limited because a
 	// server can send notifications with any method.
 	maxMethods = 256
-	// retryAfter is how long a method is treated as not allowed after a request to the policy service about it has failed.
+	// retryAfter is the time for which a method is treated as not allowed after a request to the policy service about it
+	// has failed.
 	retryAfter = 5 * time.Second
 )
 
 // Errors of the methods of [Visibility]. Compare with errors.Is.
 var (
-	// ErrPolicy means that the policy service did not answer. The caller must be treated as if nothing were allowed.
+	// ErrPolicy means that the policy service has not answered. The caller must be treated as if policy allowed nothing.
 	ErrPolicy = errors.New("policy could not be asked what the caller may see")
 	// ErrBusy means that too many lists are being filtered for the caller.
 	ErrBusy = errors.New("too many lists are being read; wait for some of them")
 )
 
-// Access is what a caller may see and use on a server. The zero value allows nothing.
+// Access contains the permissions of a caller on a server. The zero value allows nothing.
 type Access struct {
-	// MayCall reports whether policy could allow at least one call, at once or with an approval. If MayCall is false, no
-	// request of the caller may reach the server.
+	// MayCall reports whether policy could allow at least one call, with or without an approval. If MayCall is false, no
+	// request from the caller may reach the server.
 	MayCall bool
 	// HidesNone reports whether no tool is hidden from the caller.
 	HidesNone bool
-	// PromptNamesIgnored reports that no rule distinguishes prompts by name, so that lists of prompts need no filter.
+	// PromptNamesIgnored reports whether no rule distinguishes prompts by name, so that lists of prompts need no filter.
 	// ResourceNamesIgnored reports the same for resources.
 	PromptNamesIgnored, ResourceNamesIgnored bool
 	// Methods contains the methods of [mcp.OfferedMethods] that policy does not deny to the caller.
 	Methods []string
-	// Hidden reports whether a request to the server must be answered as if the server did not exist: the caller can
-	// use nothing of the server, policy hides something of it, and no list shows the caller a tool.
+	// Hidden reports whether a request to the server must be answered as if the server did not exist: policy allows the
+	// caller nothing on the server and hides a part of it, and no list shows the caller a tool.
 	Hidden bool
-	// Revision is the policy revision of the answer, in hex.
+	// Revision is the policy revision of the response, in hex.
 	Revision string
 
 	extra *methods
@@ -74,12 +75,13 @@ type methods struct {
 // Deps are the dependencies of a [Visibility]. Every field is required.
 type Deps struct {
 	Policy policyv1.PolicyServiceClient
-	// Revision returns the active policy revision; empty if none is known. Cached answers of other revisions are not used.
+	// Revision returns the active policy revision, or "" if none is known. Cached responses of other revisions are not
+	// used.
 	Revision func() string
 	Log      *slog.Logger
 }
 
-// Visibility asks the policy service what callers may see and use, and caches the answers. It is safe for concurrent
+// Visibility asks the policy service what callers may see and use, and caches the responses. It is safe for concurrent
 // use.
 type Visibility struct {
 	deps    Deps
@@ -90,7 +92,7 @@ type Visibility struct {
 	access map[principal.Key]map[string]Access
 }
 
-// New returns a Visibility with empty caches.
+// New returns a Visibility with empty caches, or an error if a dependency is missing.
 func New(deps Deps) (*Visibility, error) {
 	if deps.Policy == nil || deps.Revision == nil || deps.Log == nil {
 		return nil, errors.New("visibility: every dependency is required")
@@ -102,8 +104,8 @@ func New(deps Deps) (*Visibility, error) {
 	return &Visibility{deps: deps, views: newViews(), filters: filters, access: make(map[principal.Key]map[string]Access)}, nil
 }
 
-// Access returns what a principal may see and use on a server. An error means that the policy service did not answer,
-// so nothing may be allowed.
+// Access returns the permissions of a principal on a server. It returns an error if the policy service has not
+// answered. In that case the principal must be treated as if policy allowed nothing.
 func (v *Visibility) Access(ctx context.Context, p *identityv1.Principal, server string) (Access, error) {
 	active := v.deps.Revision()
 	var space [256]byte
@@ -128,7 +130,7 @@ func (v *Visibility) Access(ctx context.Context, p *identityv1.Principal, server
 	return access, nil
 }
 
-// MayUse reports whether a method that is not in [mcp.OfferedMethods] could be allowed to a principal on a server. It
+// MayUse reports whether a method outside of [mcp.OfferedMethods] could be allowed to a principal on a server. It
 // returns false if the policy service does not answer, or if too many methods were used.
 func (v *Visibility) MayUse(ctx context.Context, p *identityv1.Principal, server, method string) bool {
 	access, err := v.Access(ctx, p, server)
@@ -164,9 +166,9 @@ func (v *Visibility) MayUse(ctx context.Context, p *identityv1.Principal, server
 	return may
 }
 
-// IsHidden reports whether a request of a principal to a server must be answered as if the server did not exist. If the
-// policy service does not answer, or is not asked because stale is true, IsHidden uses the last answer for the
-// principal. It returns false if there is no last answer.
+// IsHidden reports whether a request from a principal to a server must be answered as if the server did not exist. If
+// the policy service does not answer, or is not asked because stale is true, IsHidden uses the last response for the
+// principal. It returns false if there is no last response.
 func (v *Visibility) IsHidden(ctx context.Context, p *identityv1.Principal, server string, stale bool) bool {
 	if !stale {
 		if access, err := v.Access(ctx, p, server); err == nil {

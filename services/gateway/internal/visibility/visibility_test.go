@@ -16,7 +16,6 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/visibility"
 )
 
-// policy is a policy service that answers with a fixed revision, and counts its requests.
 type policy struct {
 	policyv1.PolicyServiceClient
 
@@ -46,8 +45,8 @@ func ana() *identityv1.Principal {
 	}
 }
 
-// TestAccess_IsAskedOncePerPrincipalServerAndRevision checks that the policy service is asked once for each principal,
-// server and revision, and that it is asked each time while the active revision is unknown. Case X4.
+// Case X4. The policy service is asked once for each principal, server and revision. While the active revision is
+// unknown, it is asked each time.
 func TestAccess_IsAskedOncePerPrincipalServerAndRevision(t *testing.T) {
 	t.Parallel()
 	p, active := &policy{revision: "r1"}, "r1"
@@ -93,8 +92,8 @@ func TestAccess_IsAskedOncePerPrincipalServerAndRevision(t *testing.T) {
 	}
 }
 
-// TestAccess_CacheOfOnePrincipalIsBounded checks that the 257th server of a principal empties the principal's cache.
-// Case X4.
+// Case X4. TestAccess_CacheOfOnePrincipalIsBounded checks that the 257th server of a principal empties the principal's
+// cache.
 func TestAccess_CacheOfOnePrincipalIsBounded(t *testing.T) {
 	t.Parallel()
 	p := &policy{revision: "r"}
@@ -112,7 +111,7 @@ func TestAccess_CacheOfOnePrincipalIsBounded(t *testing.T) {
 	}
 }
 
-// BenchmarkAccess measures Access with a cached answer, which every allowed call needs.
+// BenchmarkAccess measures Access with a cached response, which every allowed call needs.
 func BenchmarkAccess(b *testing.B) {
 	v, err := newVisibility(&policy{revision: "r"}, func() string { return "r" })
 	if err != nil {
@@ -126,8 +125,8 @@ func BenchmarkAccess(b *testing.B) {
 	}
 }
 
-// TestMayUse_AsksOncePerMethodUpToALimit checks that the policy service is asked once about each method that a server
-// or client invents, and about no more than 256 methods. Case N2.
+// Case N2. The policy service is asked once about each method that a server or client invents, and about at most 256
+// methods.
 func TestMayUse_AsksOncePerMethodUpToALimit(t *testing.T) {
 	t.Parallel()
 	p := &policy{revision: "r", methods: []string{"notifications/x"}}
@@ -140,7 +139,7 @@ func TestMayUse_AsksOncePerMethodUpToALimit(t *testing.T) {
 			t.Error("the methods are not what policy allows")
 		}
 	}
-	if n := p.asked; n != 3 { // one request is for the access
+	if n := p.asked; n != 3 { // one of the requests is for the access
 		t.Errorf("policy was asked %d times", n)
 	}
 	for n := range 1000 {

@@ -1,5 +1,5 @@
-// Package advice explains why a tool needs a policy, which attacks can exploit the tool, and which rule is recommended.
-// The policy service uses it. The advice depends only on the tool's names and its classification.
+// Package advice describes why a tool needs a policy, which attacks can exploit the tool, and which rule is
+// recommended. The advice depends only on the tool's names and its classification. The policy service uses the package.
 //
 // The package also contains the attack catalog, which describes attacks and contains the rules that stop them. The
 // files in testdata test each rule against its attack.
@@ -7,7 +7,6 @@ package advice
 
 import policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 
-// maxAttacks is the largest number of attacks in the advice on one tool.
 const maxAttacks = 6
 
 // For returns the advice on a tool of a server with the classification c. If c is nil or has no category, the tool is

@@ -7,24 +7,23 @@ import (
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 )
 
-// An Entry is an attack of the catalog.
+// An Entry describes an attack in the catalog.
 type Entry struct {
 	// ID identifies the attack: "AT01" and so on. An ID never changes and is never reused for another attack.
 	ID string
-	// Name is the name that is shown, for example "Runaway loop".
+	// Name is the displayed name, for example "Runaway loop".
 	Name string
-	// Happens describes the attack in sentences.
+	// Happens is a description of the attack, in sentences.
 	Happens string
-	// Stopped describes in sentences how the attack is stopped.
+	// Stopped is a description of the defence against the attack, in sentences.
 	Stopped string
-	// Rule is a YAML document with the rule that stops the attack. It can be added to other documents. The names of
-	// servers, tools, agents and arguments in it are examples. Rule is empty if no rule is needed, because the catalog
-	// refuses calls with definitions that are not accepted.
+	// Rule is a YAML document with the rule that stops the attack. It can be used together with other documents. The
+	// names of servers, tools, agents and arguments in it are examples. Rule is empty if no rule is needed because the
+	// catalog refuses calls with definitions that are not accepted.
 	Rule string
 	// References are the corresponding entries of the OWASP lists, with their names.
 	References []string
 
-	// targets lists the kinds of tools that the attack exploits.
 	targets []target
 }
 

@@ -15,8 +15,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/advice"
 )
 
-// TestEntries_IDsAreStable checks that each ID belongs to the same attack as before, because pages and people refer to
-// IDs.
+// Each ID belongs to the same attack as before, because pages and people refer to IDs.
 func TestEntries_IDsAreStable(t *testing.T) {
 	t.Parallel()
 	want := []string{
@@ -37,8 +36,8 @@ func TestEntries_IDsAreStable(t *testing.T) {
 // reference matches the name of an entry of one of the two OWASP lists.
 var reference = regexp.MustCompile(`^OWASP (MCP(0[1-9]|10):2025|ASI(0[1-9]|10)) [A-Z].+$`)
 
-// TestEntries_AreComplete checks that every entry has sentences and references, and that a reference has the same name
-// in all entries. Every entry must have a rule that loads, or a text that explains why it needs no rule.
+// Every entry has sentences and references. A reference has the same name in all entries. Every entry has a rule that
+// loads, or a description of why it needs no rule.
 func TestEntries_AreComplete(t *testing.T) {
 	t.Parallel()
 	names := make(map[string]string)
@@ -80,7 +79,6 @@ func kinds(references []string) []string {
 	return out
 }
 
-// TestEntries_RulesLoadTogether checks that the rules of all entries can be active together.
 func TestEntries_RulesLoadTogether(t *testing.T) {
 	t.Parallel()
 	var all []string
@@ -129,8 +127,7 @@ func classifications() []*policyv1.Classification {
 	return out
 }
 
-// TestFor_EveryAttackIsShownForSomeTool checks that each attack is shown for some tool, and that every tool has at most
-// six distinct attacks.
+// Each attack is shown for some tool, and every tool has from one to six different attacks.
 func TestFor_EveryAttackIsShownForSomeTool(t *testing.T) {
 	t.Parallel()
 	shown := make(map[string]bool)
@@ -150,7 +147,6 @@ func TestFor_EveryAttackIsShownForSomeTool(t *testing.T) {
 	}
 }
 
-// exploited returns the IDs of the attacks in the advice on a tool.
 func exploited(c *policyv1.Classification) []string {
 	var ids []string
 	for _, a := range advice.For("server", "tool", c).GetAttacks() {
@@ -159,7 +155,7 @@ func exploited(c *policyv1.Classification) []string {
 	return ids
 }
 
-// TestFor_OrdersAttacksByRelevance checks that attacks that need a tool of the given kind come first.
+// The attacks that need a tool of this kind come first.
 func TestFor_OrdersAttacksByRelevance(t *testing.T) {
 	t.Parallel()
 	const low, medium, high = policyv1.Axis_AXIS_LOW, policyv1.Axis_AXIS_MEDIUM, policyv1.Axis_AXIS_HIGH

@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// An attempt is one call, or several calls at the same time.
+// An attempt is one call, or several concurrent calls.
 type attempt struct {
 	file string
 	Call struct {
@@ -23,8 +23,8 @@ type attempt struct {
 	Tool facts `json:"tool"`
 	// Times is the number of calls. It is 1 if it is absent.
 	Times int `json:"times"`
-	// Varies is the value that is different in each call: "session", "agent" (each agent has a different subject), or ""
-	// if all calls are equal.
+	// Varies is the value that differs between the calls: "session", "agent" (each agent has a different subject), or
+	// "" if all calls are equal.
 	Varies string `json:"varies"`
 	// Want is the result of the calls: "allowed", "limited" (a limit denies one of the calls), "denied", "held" (each
 	// call needs an approval) or "covered" (one approval covers several calls).
@@ -71,8 +71,8 @@ func (a *attempt) checkValues(t *testing.T) {
 	}
 }
 
-// outcome returns the result of an attempt, and the number of people who must approve. All calls are made at the same
-// time, so a limit is the number of calls that pass.
+// outcome returns the result of an attempt, and the number of people who must approve. All calls are concurrent, so a
+// limit is the maximum number of calls that are allowed.
 func (a *attempt) outcome(set *engine.Set) (string, int) {
 	spent := make(map[string]int64)
 	for i := range max(a.Times, 1) {
@@ -96,7 +96,6 @@ func (a *attempt) outcome(set *engine.Set) (string, int) {
 	return "allowed", 0
 }
 
-// call returns the call with index i of the attempt.
 func (a *attempt) call(i int) engine.Call {
 	caller := a.Subject.engine()
 	switch a.Varies {

@@ -1,7 +1,7 @@
 package advice
 
-// callAttacks are the attacks that use the effect of calls: calls that are made too often, change too much, or do
-// something that no person wanted.
+// callAttacks contains the attacks that use the effects of calls: calls that are too frequent, change too much, or have
+// an unintended effect.
 var callAttacks = []Entry{
 	{
 		ID: "AT01", Name: "Runaway loop",

@@ -1,6 +1,6 @@
 package advice
 
-// dataFlowAttacks are the attacks that use the arguments or the results of calls.
+// dataFlowAttacks contains the attacks that use the arguments or the results of calls.
 var dataFlowAttacks = []Entry{
 	{
 		ID: "AT08", Name: "Exfiltration through arguments",

@@ -1,6 +1,6 @@
 package advice
 
-// definitionAttacks are the attacks that servers make with the definitions of their tools.
+// definitionAttacks contains the attacks by servers that abuse the definitions of their tools.
 var definitionAttacks = []Entry{
 	{
 		ID: "AT13", Name: "Poisoned definition",

@@ -12,15 +12,13 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/safetext"
 )
 
-// Bounds of quotes. The quoted texts come from servers.
+// Maximum sizes of quotes, which come from servers.
 const (
-	// maxQuotes is the largest number of quotes for a category.
 	maxQuotes = 3
-	// maxQuoteBytes is the largest length of a quote, in bytes.
+	// maxQuoteBytes is the maximum length of a quote, in bytes.
 	maxQuoteBytes = 80
 )
 
-// evidenceText quotes the evidence for the category of the tool.
 func evidenceText(c *policyv1.Classification) string {
 	if pieces := quotes(c, c.GetCategory()); pieces != "" {
 		return "From the tool's definition: " + pieces + "."
@@ -28,7 +26,6 @@ func evidenceText(c *policyv1.Classification) string {
 	return ""
 }
 
-// stricterEvidenceText quotes the evidence for categories that are stricter than the category of the tool.
 func stricterEvidenceText(c *policyv1.Classification) string {
 	var sentences []string
 	for _, d := range denials {
@@ -43,7 +40,7 @@ func hasEvidence(c *policyv1.Classification, category mcpv1.Category) bool {
 	return slices.ContainsFunc(c.GetEvidence(), func(e *policyv1.Evidence) bool { return e.GetCategory() == category })
 }
 
-// quotes returns the meanings and the words of the evidence for a category, the largest weights first.
+// quotes returns the meanings and the words of the evidence for a category, the highest weights first.
 func quotes(c *policyv1.Classification, category mcpv1.Category) string {
 	var out []string
 	for _, e := range c.GetEvidence() {
@@ -54,7 +51,7 @@ func quotes(c *policyv1.Classification, category mcpv1.Category) string {
 	return strings.Join(out, "; ")
 }
 
-// quote returns a server's text in quotes. Long texts are cut, and invisible characters are escaped.
+// quote returns a string from a server in quotes. It truncates long strings, and escapes invisible characters.
 func quote(text string) string {
 	if len(text) > maxQuoteBytes {
 		end := maxQuoteBytes

@@ -1,6 +1,6 @@
 package advice
 
-// peopleAttacks are the attacks that exploit people: principals in a caller's chain, and approvers.
+// peopleAttacks contains the attacks that exploit people: the principals in a caller's chain, and approvers.
 var peopleAttacks = []Entry{
 	{
 		ID: "AT17", Name: "Confused deputy",

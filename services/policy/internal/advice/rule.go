@@ -12,7 +12,6 @@ import (
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 )
 
-// Short names of the categories.
 const (
 	read        = mcpv1.Category_CATEGORY_READ
 	write       = mcpv1.Category_CATEGORY_WRITE
@@ -26,7 +25,7 @@ type measure struct {
 	// rule is the value of an entry under `tools`, as YAML on one line. If there is a limit, it contains %d for the
 	// number of calls.
 	rule string
-	// maxCalls is the number of calls that the limit allows in a minute. It is 0 if there is no limit.
+	// maxCalls is the maximum number of calls per minute. It is 0 if there is no limit.
 	maxCalls int
 	// text explains the recommendation in a sentence.
 	text string
@@ -38,7 +37,6 @@ const (
 	approvalText = "A policy should have a person decide on each call."
 )
 
-// measures are the measures by category.
 var measures = map[mcpv1.Category]measure{
 	read:        {"{action: allow}", 0, "A policy can let it pass."},
 	write:       {limited, 30, limitText + ": many small changes make a large one."},
@@ -47,15 +45,14 @@ var measures = map[mcpv1.Category]measure{
 	financial:   {"{action: require_approval, reason: it moves money}", 0, approvalText},
 }
 
-// certainFrom is the smallest confidence of a certain classification.
 const certainFrom = 0.5
 
 // Rule returns the recommended value of an entry under `tools` for a tool with the classification c, as YAML on one
-// line. It requires approval for a tool with an uncertain class, for a tool with a critical or unknown risk, and for a
-// tool that writes with a high risk.
+// line. It requires approval if the class is uncertain, if the risk is critical or unknown, or if the tool writes and
+// the risk is high.
 func Rule(c *policyv1.Classification) string { return RuleFor(c, 0) }
 
-// RuleFor returns the same as [Rule], except that a limit allows at least busiest calls in a minute.
+// RuleFor is like [Rule], but a limit allows at least busiest calls per minute.
 func RuleFor(c *policyv1.Classification, busiest int) string {
 	m := measureFor(c)
 	if m.maxCalls == 0 {
@@ -64,7 +61,6 @@ func RuleFor(c *policyv1.Classification, busiest int) string {
 	return fmt.Sprintf(m.rule, max(m.maxCalls, busiest))
 }
 
-// measureFor returns the measure for a tool with the classification c.
 func measureFor(c *policyv1.Classification) measure {
 	own, known := measures[c.GetCategory()]
 	switch {
@@ -85,7 +81,6 @@ func isUncertain(c *policyv1.Classification) bool {
 	return !certain
 }
 
-// isCritical reports whether the risk is critical or unknown.
 func isCritical(c *policyv1.Classification) bool {
 	return c.GetRisk() == policyv1.Risk_RISK_CRITICAL || c.GetRisk() == policyv1.Risk_RISK_UNSPECIFIED
 }
@@ -97,11 +92,11 @@ var (
 	documentName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,127}$`)
 )
 
-// NamesTool reports whether an entry under `tools` can have a name.
+// NamesTool reports whether name can be the name of an entry under `tools`.
 func NamesTool(name string) bool { return toolName.MatchString(name) }
 
-// document returns a policy for one tool. It is empty if a document can't name the server or the tool. The policy has
-// no default, so that it can be active together with any other document.
+// document returns a policy for one tool, or an empty string if a document can't name the server or the tool. The
+// policy has no default, so that it can be active together with any other document.
 func document(server, tool string, c *policyv1.Classification) string {
 	if !serverName.MatchString(server) || !NamesTool(tool) {
 		return ""
@@ -110,9 +105,9 @@ func document(server, tool string, c *policyv1.Classification) string {
 		Quoted(documentNameFor(server, tool)), Quoted(server), Quoted(tool), Rule(c))
 }
 
-// documentNameFor returns the name of the document for a tool. Different tools get different names, because a server's
-// name has no `_`. If the names of server and tool together are not a valid document name, the result has a digest of
-// them instead.
+// documentNameFor returns the name of the document for a tool. Different tools get different names, because the name of
+// a server contains no `_`. If the names of the server and the tool together are not a valid document name, the result
+// contains their digest instead.
 func documentNameFor(server, tool string) string {
 	name := server + "_" + tool
 	if documentName.MatchString(name) {
@@ -122,8 +117,8 @@ func documentNameFor(server, tool string) string {
 	return "tool-" + hex.EncodeToString(sum[:16])
 }
 
-// Quoted returns a text as a YAML scalar. The scalar has quotes unless every YAML parser reads the text as a string
-// without them. The result is in ASCII. The text must be UTF-8.
+// Quoted returns a string as a YAML scalar. The scalar has quotes unless every YAML parser parses it as a string
+// without them. The result is ASCII. The string must be UTF-8.
 func Quoted(text string) string {
 	if plain.MatchString(text) && !reserved[strings.ToLower(text)] {
 		return text

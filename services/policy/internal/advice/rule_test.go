@@ -14,8 +14,6 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// TestRule_LimitsCallsOrRequiresApproval checks that the recommended rule for a tool limits the calls or requires
-// approval.
 func TestRule_LimitsCallsOrRequiresApproval(t *testing.T) {
 	t.Parallel()
 	const ask = -1
@@ -76,8 +74,7 @@ var tricky = []string{
 	"-1", "1.5", ".", "..", "-", "--", "---", "...", "a/b", "/", "a.b", "-a", "_", "_a", "a-", "2024-01-01", "name", "action", "tools", "e", strings.Repeat("a", 128),
 }
 
-// TestFor_RulesOfAllToolsLoadTogether checks that the recommended documents for all tools can be active together, for
-// any names of tools.
+// The recommended documents for all tools can be active together, for any names of tools.
 func TestFor_RulesOfAllToolsLoadTogether(t *testing.T) {
 	t.Parallel()
 	var all []string
@@ -101,8 +98,8 @@ func TestQuoted(t *testing.T) {
 	}
 }
 
-// FuzzFor_RecommendedRuleLoads checks that every valid name of a server and of a tool has a rule that loads without
-// warnings and matches only the tool. Other names must have no rule.
+// FuzzFor_RecommendedRuleLoads checks that each valid name of a server and of a tool has a rule that loads without
+// warnings and matches only that tool. Other names must have no rule.
 func FuzzFor_RecommendedRuleLoads(f *testing.F) {
 	for _, tool := range tricky {
 		f.Add("claude-flow", tool, int32(2), int32(2), 1.0)

@@ -17,8 +17,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// A story is an archive testdata/ID_name.txtar for the entry with the ID. Each NAME.attack.json is an attempt that the
-// rule of the entry must stop. Each NAME.ordinary.json is an attempt that must pass. The rule comes from the attack
+// A story is the archive testdata/ID_name.txtar for the entry with this ID. Each NAME.attack.json is an attempt that
+// the entry's rule must stop. Each NAME.ordinary.json is an attempt that must pass. The rule comes from the attack
 // catalog.
 type story struct {
 	attacks, ordinary []attempt
@@ -56,7 +56,6 @@ func readStory(t *testing.T, e advice.Entry) story {
 // permissive is a document that allows every call, so that only the tested rule can stop an attack.
 const permissive = "version: 1\nname: permissive\ndefault: allow\n"
 
-// compiled returns the set of documents.
 func compiled(t *testing.T, texts ...string) *engine.Set {
 	t.Helper()
 	var files []document.File
@@ -114,9 +113,8 @@ func (s story) undefended() story {
 	return s
 }
 
-// TestEntries_RuleStopsTheAttacks checks that every entry has a story, and that the rule of the entry stops the attacks
-// of the story but no ordinary attempt. For an entry without a rule, the status of the definition must stop the
-// attacks.
+// Every entry has a story. The entry's rule stops the attacks of the story, and no ordinary attempt. If an entry has no
+// rule, the status of the definition must stop the attacks.
 func TestEntries_RuleStopsTheAttacks(t *testing.T) {
 	t.Parallel()
 	for _, e := range advice.Entries() {
@@ -137,8 +135,8 @@ func TestEntries_RuleStopsTheAttacks(t *testing.T) {
 	}
 }
 
-// TestEntries_AttacksPassWithoutTheRule checks that every attack passes without the rule and without the status of the
-// definition, so that TestEntries_RuleStopsTheAttacks is able to fail.
+// Every attack passes without the rule and without the status of the definition. Otherwise
+// TestEntries_RuleStopsTheAttacks could not fail.
 func TestEntries_AttacksPassWithoutTheRule(t *testing.T) {
 	t.Parallel()
 	for _, e := range advice.Entries() {
@@ -158,7 +156,6 @@ func TestEntries_AttacksPassWithoutTheRule(t *testing.T) {
 	}
 }
 
-// TestEntries_EveryArchiveBelongsToAnEntry checks that each archive in testdata belongs to an entry.
 func TestEntries_EveryArchiveBelongsToAnEntry(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob(filepath.Join("testdata", "*.txtar"))

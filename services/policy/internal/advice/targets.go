@@ -7,15 +7,15 @@ import (
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 )
 
-// A target is a kind of tool, with the relevance of an attack for that kind.
+// A target is a kind of tool, and the relevance of an attack for that kind.
 type target struct {
 	relevance relevance
-	// traits are the properties of these tools. A tool must have all of them. If it is empty, the target is every tool.
+	// traits contains the properties of these tools. A tool must have all of them. If traits is empty, every tool
+	// matches.
 	traits []trait
 }
 
-// relevance orders attacks by how relevant they are for a tool. The zero value means that an attack does not concern
-// the tool.
+// relevance is the relevance of an attack for a tool. The zero value means that the attack does not concern the tool.
 type relevance int
 
 const (
@@ -33,7 +33,7 @@ func (a target) matches(c *policyv1.Classification) bool {
 	return !slices.ContainsFunc(a.traits, func(has trait) bool { return !has(c) })
 }
 
-// relevanceFor returns the largest relevance of the attack for a tool with the classification c.
+// relevanceFor returns the highest relevance of the attack for a tool with the classification c.
 func (e *Entry) relevanceFor(c *policyv1.Classification) relevance {
 	var best relevance
 	for _, a := range e.targets {
@@ -47,7 +47,7 @@ func (e *Entry) relevanceFor(c *policyv1.Classification) relevance {
 // A trait is a property of a classification.
 type trait func(*policyv1.Classification) bool
 
-// hasCategory is the trait of tools with one of the categories. Unclassified tools have it too.
+// hasCategory is the trait of tools with one of the categories. Unclassified tools have it, too.
 func hasCategory(categories ...mcpv1.Category) trait {
 	return func(c *policyv1.Classification) bool {
 		return c.GetCategory() == mcpv1.Category_CATEGORY_UNSPECIFIED || slices.Contains(categories, c.GetCategory())
@@ -57,7 +57,6 @@ func hasCategory(categories ...mcpv1.Category) trait {
 // An axis returns one of the ratings of a classification, for example its sensitivity.
 type axis func(*policyv1.Classification) policyv1.Axis
 
-// The axes that attacks depend on.
 var (
 	sensitivity axis = (*policyv1.Classification).GetSensitivity
 	openWorld   axis = (*policyv1.Classification).GetOpenWorld
@@ -76,26 +75,23 @@ func isRaised(of axis) trait {
 	return func(c *policyv1.Classification) bool { return of(c) != policyv1.Axis_AXIS_LOW }
 }
 
-// hasTag is the trait of tools with one of the tags.
 func hasTag(tags ...string) trait {
 	return func(c *policyv1.Classification) bool {
 		return slices.ContainsFunc(c.GetTags(), func(tag string) bool { return slices.Contains(tags, tag) })
 	}
 }
 
-// isRisky is the trait of tools whose risk is high, critical or unknown.
 func isRisky(c *policyv1.Classification) bool {
 	return c.GetRisk() >= policyv1.Risk_RISK_HIGH || c.GetRisk() == policyv1.Risk_RISK_UNSPECIFIED
 }
 
-// Tags of the catalog.
 const (
 	tagSpeaks  = "speaks-to-the-model"
 	tagHidden  = "hidden-text"
 	tagDepends = "depends-on-argument"
 )
 
-// dependsOnArgument is the trait of tools for which an argument chooses what a call does.
+// dependsOnArgument is the trait of tools for which an argument selects the effect of a call.
 func dependsOnArgument(c *policyv1.Classification) bool {
 	return c.GetDependsOnArgument() != "" || hasTag(tagDepends)(c)
 }

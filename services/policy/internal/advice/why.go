@@ -13,7 +13,6 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/safetext"
 )
 
-// categoryTexts says what the tools of a category do.
 var categoryTexts = map[mcpv1.Category]string{
 	read:        "This tool reads: it retrieves something and leaves nothing changed.",
 	write:       "This tool writes: it creates or changes something.",
@@ -22,7 +21,6 @@ var categoryTexts = map[mcpv1.Category]string{
 	financial:   "This tool deals with money: it moves it, promises it, or takes it back.",
 }
 
-// whyText explains in sentences why the tool needs a policy.
 func whyText(c *policyv1.Classification) string {
 	if categoryTexts[c.GetCategory()] == "" {
 		return "Nothing is known of what this tool does, so it may do any harm. " + approvalText
@@ -33,7 +31,7 @@ func whyText(c *policyv1.Classification) string {
 	return strings.Join(slices.DeleteFunc(sentences, func(sentence string) bool { return sentence == "" }), " ")
 }
 
-// uncertaintyText returns a sentence if the class is uncertain; otherwise "".
+// uncertaintyText returns a sentence if the class is uncertain, otherwise "".
 func uncertaintyText(c *policyv1.Classification) string {
 	if !isUncertain(c) {
 		return ""
@@ -41,7 +39,8 @@ func uncertaintyText(c *policyv1.Classification) string {
 	return "The category is uncertain, because the definition does not show it clearly. It is the strictest category for which there is evidence."
 }
 
-// denials contains a phrase for tools that are not of the category. The least strict category comes first.
+// denials contains, for each category, a phrase about tools that do not have the category. The least strict category
+// comes first.
 var denials = []struct {
 	category mcpv1.Category
 	text     string
@@ -53,8 +52,8 @@ var denials = []struct {
 }
 
 // denialText returns a sentence that names the stricter categories for which the definition contains no evidence. It
-// returns "" if the class is uncertain or the definition is dishonest. It also returns "" for a tool that executes,
-// because such a tool may do anything. It does not mention the deletion of data if the risk of the tool is raised.
+// returns "" if the class is uncertain, if the definition is dishonest, or if the tool executes, because such a tool
+// may have any effect. The sentence does not mention the deletion of data if the risk of the tool is raised.
 func denialText(c *policyv1.Classification) string {
 	if isUncertain(c) || c.GetCategory() == execute || isDishonest(c) {
 		return ""
@@ -75,7 +74,7 @@ func denialText(c *policyv1.Classification) string {
 	}
 }
 
-// dependenceText returns a sentence if an argument chooses what a call does; otherwise "".
+// dependenceText returns a sentence if an argument selects the effect of a call, otherwise "".
 func dependenceText(c *policyv1.Classification) string {
 	switch {
 	case c.GetDependsOnArgument() != "":
@@ -111,7 +110,6 @@ func ratingTexts(c *policyv1.Classification) string {
 	return strings.Join(sentences, " ")
 }
 
-// tagTexts returns the sentences about the tags of a tool.
 func tagTexts(c *policyv1.Classification) string {
 	var sentences, others []string
 	for _, tag := range c.GetTags() {
@@ -134,7 +132,7 @@ func tagTexts(c *policyv1.Classification) string {
 // isDishonest reports whether the definition instructs the model or has hidden text.
 func isDishonest(c *policyv1.Classification) bool { return hasTag(tagSpeaks, tagHidden)(c) }
 
-// usual is the risk of a tool by its category alone.
+// usual maps each category to the risk that a tool has because of the category alone.
 var usual = map[mcpv1.Category]policyv1.Risk{
 	read: policyv1.Risk_RISK_LOW, write: policyv1.Risk_RISK_MEDIUM, execute: policyv1.Risk_RISK_HIGH,
 	destructive: policyv1.Risk_RISK_CRITICAL, financial: policyv1.Risk_RISK_CRITICAL,
@@ -145,7 +143,7 @@ func hasRaisedRisk(c *policyv1.Classification) bool {
 	return c.GetRisk() == policyv1.Risk_RISK_UNSPECIFIED || c.GetRisk() > usual[c.GetCategory()]
 }
 
-// raisedRiskText returns a sentence if the risk is raised; otherwise "".
+// raisedRiskText returns a sentence if the risk is raised, otherwise "".
 func raisedRiskText(c *policyv1.Classification) string {
 	switch {
 	case c.GetRisk() == policyv1.Risk_RISK_UNSPECIFIED:

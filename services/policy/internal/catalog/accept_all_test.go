@@ -8,8 +8,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// TestAcceptAll_OmitsFlaggedDefinitions checks that flagged definitions still wait after AcceptAll, although the digest
-// of the request covers them.
+// Flagged definitions still wait after AcceptAll, although the digest in the request covers them.
 func TestAcceptAll_OmitsFlaggedDefinitions(t *testing.T) {
 	t.Parallel()
 	s := newFixture(t, catalog.Settings{})
@@ -39,7 +38,7 @@ func TestAcceptAll_OmitsFlaggedDefinitions(t *testing.T) {
 	s.wantStatus(engine.Callable, hidden)
 }
 
-// TestNewlyWaiting checks that a tool is reported once, when the gateway itself first lists a definition that waits.
+// A tool is reported once, when the gateway itself first lists a definition that waits.
 func TestNewlyWaiting(t *testing.T) {
 	t.Parallel()
 	s := newFixture(t, first)

@@ -21,7 +21,6 @@ var (
 
 const version = "2025-11-25"
 
-// fixture contains the state of a server and the stored texts of its definitions.
 type fixture struct {
 	t      *testing.T
 	server *catalog.Server
@@ -35,7 +34,6 @@ func newFixture(t *testing.T, set catalog.Settings) *fixture {
 	return &fixture{t: t, server: &catalog.Server{Name: "files"}, set: set, texts: make(map[catalog.Digest]string), now: start}
 }
 
-// tool returns the definition of a tool with a name and a description.
 func tool(name, description string) string {
 	return fmt.Sprintf(`{"name":%q,"description":%q,"inputSchema":{"type":"object"}}`, name, description)
 }
@@ -81,7 +79,6 @@ func (s *fixture) report(r catalog.Report, definitions ...string) catalog.Outcom
 	return out
 }
 
-// status returns the status of the tool with a definition.
 func (s *fixture) status(text string) engine.Status {
 	s.t.Helper()
 	l := read(s.t, text)
@@ -107,8 +104,7 @@ func (s *fixture) decide(text string, to catalog.State) {
 
 var whole = catalog.Report{Whole: true}
 
-// Case T1. TestReport_AcceptsOnlyTheFirstList checks that the first whole list is accepted, and that later definitions
-// wait for an operator.
+// Case T1. The first whole list is accepted. Later definitions wait for an operator.
 func TestReport_AcceptsOnlyTheFirstList(t *testing.T) {
 	t.Parallel()
 	s := newFixture(t, first)
@@ -138,8 +134,7 @@ func TestReport_AcceptsOnlyTheFirstList(t *testing.T) {
 	s.wantStatus(engine.Callable, get)
 }
 
-// Case T1. TestReport_DefinitionListedToASessionWaits checks that a definition that a server listed to a session, on
-// any page, waits and can't be called.
+// Case T1. A definition that a server listed only to a session, on any page, waits and can't be called.
 func TestReport_DefinitionListedToASessionWaits(t *testing.T) {
 	t.Parallel()
 	s := newFixture(t, first)
@@ -182,7 +177,7 @@ func TestReport_AcceptsNothingOutsideTheFirstList(t *testing.T) {
 	}
 }
 
-// Case T1. TestReport_DishonestDefinitionWaits checks that a dishonest definition waits, even on the first list.
+// Case T1. A dishonest definition waits, even on the first list.
 func TestReport_DishonestDefinitionWaits(t *testing.T) {
 	t.Parallel()
 	s := newFixture(t, first)
@@ -204,8 +199,8 @@ func TestReport_DishonestDefinitionWaits(t *testing.T) {
 	}
 }
 
-// Case T7. TestReport_SteeringDefinitionWaits checks that a definition waits if one of its texts instructs the model.
-// It tests every location of a text and every known language.
+// Case T7. If any string in a definition instructs the model, the definition waits. The test covers every location of a
+// string and every known language.
 func TestReport_SteeringDefinitionWaits(t *testing.T) {
 	t.Parallel()
 	s := newFixture(t, first)
@@ -256,7 +251,7 @@ func TestReport_AcceptsOlderFormsUnderOtherProtocolVersions(t *testing.T) {
 	s.wantStatus(engine.Changed, more)
 	s.wantStatus(engine.Changed, bare)
 
-	s = newFixture(t, first) // a definition of a tool that waits for an operator waits too
+	s = newFixture(t, first) // a definition waits if its tool already waits for an operator
 	s.report(whole, get)
 	s.report(catalog.Report{}, tool("get", "Other."))
 	s.report(old, bare)
@@ -270,8 +265,6 @@ func TestReport_AcceptsOlderFormsUnderOtherProtocolVersions(t *testing.T) {
 	s.wantStatus(engine.Changed, later)
 }
 
-// TestReport_DefinitionWaitsWhenTheModeChangesAfterAReview checks that a definition that was reported in mode Review is
-// not accepted automatically in mode FirstUse.
 func TestReport_DefinitionWaitsWhenTheModeChangesAfterAReview(t *testing.T) {
 	t.Parallel()
 	s := newFixture(t, catalog.Settings{})
@@ -281,8 +274,7 @@ func TestReport_DefinitionWaitsWhenTheModeChangesAfterAReview(t *testing.T) {
 	s.wantStatus(engine.Changed, tool("get", "Reads."))
 }
 
-// Case T1. TestReport_ChangedToolIsStoppedWhenTheStoreIsFull checks that another definition stops an accepted tool even
-// if the store has no capacity for that definition.
+// Case T1. If the store has no capacity for another definition of an accepted tool, the tool is still stopped.
 func TestReport_ChangedToolIsStoppedWhenTheStoreIsFull(t *testing.T) {
 	t.Parallel()
 	s := newFixture(t, first)
@@ -300,8 +292,8 @@ func TestReport_ChangedToolIsStoppedWhenTheStoreIsFull(t *testing.T) {
 	s.wantStatus(engine.Changed, tool("get", "Reads."))
 }
 
-// Case T1. TestReport_OnlyGatewayListsStopAllSessions checks that a waiting definition stops all sessions only if the
-// gateway itself has listed it. Otherwise it stops only calls with its digest.
+// Case T1. If the gateway itself has listed a waiting definition, all sessions are stopped. Otherwise only calls with
+// the definition's digest are stopped.
 func TestReport_OnlyGatewayListsStopAllSessions(t *testing.T) {
 	t.Parallel()
 	const other, third = "Reads, and sends it to us.", "Reads, and deletes."
@@ -309,7 +301,7 @@ func TestReport_OnlyGatewayListsStopAllSessions(t *testing.T) {
 	ana, ben := catalog.Report{To: "acme/ana"}, catalog.Report{To: "umbrella/ben"}
 	for name, tt := range map[string]struct {
 		reports func(s *fixture)
-		// all reports whether the tool is stopped for all sessions.
+		// all is true if the tool is stopped for all sessions.
 		all bool
 	}{
 		"one session":             {func(s *fixture) { s.report(ana, bad) }, false},
@@ -446,8 +438,7 @@ func TestChanges_FailForUnknownToolsAndDefinitions(t *testing.T) {
 	}
 }
 
-// Case X3. TestReport_StorageIsBoundedWhenListsKeepChanging checks that the stored data of a server is bounded if the
-// server's lists keep changing.
+// Case X3. A server's lists keep changing. The stored data of the server stays bounded.
 func TestReport_StorageIsBoundedWhenListsKeepChanging(t *testing.T) {
 	t.Parallel()
 	s := newFixture(t, first)

@@ -21,7 +21,7 @@ var (
 	ErrChanged = errors.New("the catalog has changed since you read it: read it again")
 )
 
-// ChangeInfo says who makes a change, why, and when.
+// ChangeInfo contains the author, the reason and the time of a change.
 type ChangeInfo struct {
 	Operator, Reason string
 	Time             time.Time
@@ -30,8 +30,9 @@ type ChangeInfo struct {
 // UnknownTool returns [ErrUnknownTool] with the name of a tool.
 func UnknownTool(name string) error { return fmt.Errorf("%w: %q", ErrUnknownTool, name) }
 
-// Decide accepts or refuses a definition of a tool. It returns the same server if nothing changes. A definition that
-// was accepted automatically changes when an operator accepts it, because that confirms the classification.
+// Decide accepts or refuses a definition of a tool. It returns the same server if nothing changes. If an operator
+// accepts a definition that was accepted automatically, the server changes, because the operator confirms the
+// classification.
 func (s *Server) Decide(name string, digest Digest, to State, by ChangeInfo) (*Server, error) {
 	t := s.Tools[name]
 	if t == nil {
@@ -50,8 +51,8 @@ func (s *Server) Decide(name string, digest Digest, to State, by ChangeInfo) (*S
 	return s.withTools(map[string]*Tool{name: t}), nil
 }
 
-// AcceptAll accepts the definitions that wait and for which [Definition.Flag] returns "". It returns the number of
-// accepted definitions, and the same server if the number is zero. It returns [ErrChanged] unless digest equals
+// AcceptAll accepts the waiting definitions for which [Definition.Flag] returns "". It returns the number of accepted
+// definitions, and the same server if the number is zero. It returns [ErrChanged] unless digest equals
 // [Server.WaitingDigest].
 func (s *Server) AcceptAll(digest []byte, by ChangeInfo) (*Server, int, error) {
 	if len(s.Waiting()) == 0 {
@@ -81,7 +82,7 @@ func (s *Server) AcceptAll(digest []byte, by ChangeInfo) (*Server, int, error) {
 }
 
 // SetOverride sets the override of a tool, or removes it if o is nil. etag is the etag of the tool that the operator
-// saw; SetOverride returns [ErrChanged] if the tool's current etag differs. It returns the same server if nothing
+// saw. If the tool's current etag differs, SetOverride returns [ErrChanged]. It returns the same server if nothing
 // changes.
 func (s *Server) SetOverride(name string, o *Override, etag string) (*Server, error) {
 	if o != nil {
@@ -106,8 +107,8 @@ func (s *Server) SetOverride(name string, o *Override, etag string) (*Server, er
 	return s.withTools(map[string]*Tool{name: t}), nil
 }
 
-// SetQuarantine sets the quarantine of a tool if stop is true, and ends the quarantine otherwise. If the name is empty,
-// it does so for the whole server. It returns the same server if nothing changes.
+// SetQuarantine sets the quarantine of a tool if stop is true, and ends the quarantine otherwise. An empty name means
+// the whole server. It returns the same server if nothing changes.
 func (s *Server) SetQuarantine(name string, stop bool, by ChangeInfo) (*Server, error) {
 	var what *Quarantine
 	if stop {
@@ -134,8 +135,8 @@ func (s *Server) SetQuarantine(name string, stop bool, by ChangeInfo) (*Server, 
 	return s.withTools(map[string]*Tool{name: t}), nil
 }
 
-// Etag returns 43 characters of URL-safe base64, which change when anything about a tool changes except the times at
-// which it was last listed.
+// Etag returns 43 characters of URL-safe base64. They change whenever the tool changes, except for the times at which
+// the tool was last listed.
 func (t *Tool) Etag() string {
 	hashed := t.clone()
 	for i := range hashed.Definitions {

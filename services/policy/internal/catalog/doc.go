@@ -1,4 +1,4 @@
-// Package catalog manages the state of servers and their tools: which definitions servers have listed, which
-// definitions were accepted, how each tool is classified, and whether the tool may be called. The policy service uses
-// the package. The package does no I/O, and its functions modify no value in place.
+// Package catalog manages the state of servers and their tools: the definitions that servers have listed, the
+// definitions that were accepted, the classification of each tool, and whether the tool may be called. The package does
+// no I/O, and its functions modify no value in place. The policy service uses the package.
 package catalog

@@ -37,8 +37,8 @@ func (t *Tool) ClassWith(d *Definition) Class {
 	return c
 }
 
-// Facts returns the facts about a tool whose definition has the given digest. s may be nil if no lists of the server
-// were reported.
+// Facts returns the facts about a tool whose definition has this digest. s may be nil if no list of the server was
+// reported.
 func (s *Server) Facts(name string, digest []byte, set Settings) engine.Facts {
 	f := engine.Facts{Status: s.status(name, digest, set.Mode)}
 	if s == nil || s.Tools[name] == nil {
@@ -60,7 +60,7 @@ func (s *Server) Facts(name string, digest []byte, set Settings) engine.Facts {
 }
 
 // ServerFacts returns the facts for a method other than tools/call. They only show whether the server is in quarantine.
-// s may be nil if no lists of the server were reported.
+// s may be nil if no list of the server was reported.
 func (s *Server) ServerFacts() engine.Facts {
 	if s != nil && s.Quarantine != nil {
 		return engine.Facts{Status: engine.Quarantined}
@@ -103,7 +103,7 @@ func (s *Server) status(name string, digest []byte, mode Mode) engine.Status {
 	return engine.Callable
 }
 
-// Sum returns a digest of everything about a server that affects decisions. classifier is the version of the
+// Sum returns a digest of every property of a server that affects decisions. classifier is the version of the
 // classifier.
 func (s *Server) Sum(set Settings, classifier int) [sha256.Size]byte {
 	var b []byte
@@ -112,7 +112,7 @@ func (s *Server) Sum(set Settings, classifier int) [sha256.Size]byte {
 	for _, name := range slices.Sorted(maps.Keys(s.Tools)) {
 		t := s.Tools[name]
 		if t.Override == nil && t.Quarantine == nil && !t.has(Accepted) {
-			continue // no call of the tool can be allowed
+			continue // no call to the tool can be allowed
 		}
 		part(name)
 		part(fmt.Sprintf("%t %t", t.Quarantine != nil, t.StoppedByChange()))

@@ -7,7 +7,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/catalog"
 )
 
-// TestFacts_UncertainToolIsSureWhenAnOperatorSetTheClass checks the fact on which `default: by_risk` depends.
+// An operator's classification makes an uncertain tool certain. The rule `default: by_risk` depends on this fact.
 func TestFacts_UncertainToolIsSureWhenAnOperatorSetTheClass(t *testing.T) {
 	t.Parallel()
 	s := newFixture(t, first)

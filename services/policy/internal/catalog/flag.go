@@ -5,9 +5,8 @@ import (
 	"slices"
 )
 
-// Flag returns the reason why [Server.AcceptAll] does not accept a definition. An operator must then accept the
-// definition individually. It returns "" if AcceptAll accepts the definition. looks is the result of
-// [Server.NamesBySkeleton].
+// Flag returns the reason why [Server.AcceptAll] does not accept a definition, so that an operator must accept it
+// individually. It returns "" if AcceptAll accepts the definition. looks is the result of [Server.NamesBySkeleton].
 func (d *Definition) Flag(name string, looks map[string][]string) string {
 	switch {
 	case d.Class.Category == 0:

@@ -42,8 +42,8 @@ func ParseListed(name, text string) (ListedTool, error) {
 	return ListedTool{Name: name, Text: text, Digest: sha256.Sum256([]byte(form))}, nil
 }
 
-// Classify classifies a tool by its definition. It returns the zero Class if the text is not a tool's definition; only
-// an operator can accept the definition then.
+// Classify classifies a tool by its definition. If the JSON is not a tool's definition, Classify returns the zero
+// Class, and only an operator can accept the definition.
 func Classify(text string, trusted bool) Class {
 	tool, err := classify.Read([]byte(text))
 	if err != nil {
@@ -57,12 +57,12 @@ func Classify(text string, trusted bool) Class {
 	return class
 }
 
-// newerMembers are the members of a definition that older revisions of MCP do not have. A server that supports several
-// revisions omits them under older ones.
+// newerMembers lists the members of a definition that older revisions of MCP do not have. A server that supports
+// several revisions omits them under the older revisions.
 var newerMembers = []string{"title", "annotations", "outputSchema", "icons", "_meta", "execution"}
 
 // isOlderForm reports whether definition is equal to than, except that members in [newerMembers] may be missing. Such a
-// definition contains nothing new, so it needs no review.
+// definition contains no new information, so it needs no review.
 func isOlderForm(definition, than string) bool {
 	var less, whole map[string]jsontext.Value
 	if json.Unmarshal([]byte(definition), &less) != nil || json.Unmarshal([]byte(than), &whole) != nil {
@@ -87,8 +87,8 @@ func sameValue(a, b jsontext.Value) bool {
 	return errA == nil && errB == nil && one == two
 }
 
-// Skeleton returns a text that is equal for names which a reader may confuse (UTS #39, Confusable Detection). Of the
-// letters in Unicode's table of confusables, it maps only letters with which whole words look Latin.
+// Skeleton returns a string that is equal for names that a reader may confuse (UTS #39, Confusable Detection).
+// Unicode's table of confusables has many letters. Skeleton maps only those that can make a whole word look Latin.
 func Skeleton(name string) string {
 	return pairs.Replace(strings.Map(func(r rune) rune {
 		switch r {

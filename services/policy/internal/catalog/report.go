@@ -8,39 +8,40 @@ import (
 	"time"
 )
 
-// Bounds of the stored data of one server. A hostile server may list any number of definitions.
+// Maximum sizes of the stored data of one server. A hostile server may list any number of definitions.
 const (
-	// MaxTools is the largest number of tools of a server.
+	// MaxTools is the maximum number of tools of a server.
 	MaxTools = 20_000
-	// MaxDefinitions is the largest number of definitions of a tool.
+	// MaxDefinitions is the maximum number of definitions of a tool.
 	MaxDefinitions = 100
-	// MaxWaiting is the largest number of definitions of a tool that wait for a decision.
+	// MaxWaiting is the maximum number of definitions of a tool that wait for a decision.
 	MaxWaiting = 10
-	// MaxWaitingBytes is the largest total size of the definitions of a server that wait for a decision. The size of each
-	// definition includes overhead bytes for its state.
+	// MaxWaitingBytes is the maximum total size of the definitions of a server that wait for a decision. The size of
+	// each definition includes overhead bytes for its state.
 	MaxWaitingBytes = 64 << 20
 	overhead        = 1 << 10
 )
 
-// forgetAfter is how long after its last listing a tool is removed. Only tools that the server listed only to sessions,
-// and about which no decision was made, are removed.
+// forgetAfter is the time after its last listing when a tool is removed. A tool is removed only if the server listed it
+// only to sessions and no decision concerns it.
 const forgetAfter = 24 * time.Hour
 
-// maxNotStored is the largest value of Server.NotStored. Further definitions are not counted.
+// maxNotStored is the maximum value of Server.NotStored. Further definitions are not counted.
 const maxNotStored = 1000
 
-// refreshAfter is the age at which Definition.LastSeen is updated, so that not every report writes to the store.
+// refreshAfter is the age at which Definition.LastSeen is updated. Without a minimum age, every report would write to
+// the store.
 const refreshAfter = time.Hour
 
 // A Report is a list of tools that a server returned.
 type Report struct {
 	// Version is the negotiated revision of MCP.
 	Version string
-	// Whole reports whether the list is the server's whole list rather than a page.
+	// Whole is true if the list is the server's whole list, and false if it is a page.
 	Whole bool
 	// To is the principal to whom the list was sent. It is empty if the gateway itself requested the list.
 	To string
-	// Tools are the entries of the list. Their names are distinct.
+	// Tools contains the entries of the list. Their names are distinct.
 	Tools []ListedTool
 	// LeftOut contains the names of entries that exceed the bounds or can't be parsed.
 	LeftOut []string
@@ -50,7 +51,7 @@ type Report struct {
 type Outcome struct {
 	// Server is the new state of the server. It is the same pointer as before if nothing has changed.
 	Server *Server
-	// States are the states of the definitions, in the order of Report.Tools.
+	// States contains the states of the definitions, in the order of Report.Tools.
 	States []State
 	// New contains the indexes in Report.Tools of the definitions to store. Removed contains the digests of the
 	// definitions to delete from the store.
@@ -70,28 +71,27 @@ func FindDuplicate(tools []ListedTool) string {
 	return ""
 }
 
-// reportRun applies one report to a server.
 type reportRun struct {
 	Report
 
 	now  time.Time
 	mode Mode
-	// text returns the text of a stored definition.
+	// text returns a stored definition.
 	text func(Digest) (string, error)
 
 	out     Outcome
 	changed map[string]*Tool
-	// first reports whether the list is the first whole list of the server. newVersion reports whether it is the first
-	// whole list of another protocol version.
+	// first is true if the list is the first whole list of the server. newVersion is true if it is the first whole list
+	// of another protocol version.
 	first, newVersion bool
-	// skeletonCounts counts the names of tools by their skeletons; see [Skeleton].
+	// skeletonCounts counts the names of tools by their skeletons. See [Skeleton].
 	skeletonCounts map[string]int
 	// waiting is the size of the definitions that wait for a decision, in bytes. added is the number of new tools.
 	waiting, added int
 }
 
-// Report applies a list of the server. text returns the text of a stored definition. Report returns an error only if
-// text returns one.
+// Report applies a list of the server. text returns a stored definition. Report returns an error only if text returns
+// an error.
 func (s *Server) Report(r Report, set Settings, now time.Time, text func(Digest) (string, error)) (Outcome, error) {
 	w := &reportRun{Report: r, now: now, mode: set.Mode, text: text, out: Outcome{Server: s}, changed: make(map[string]*Tool)}
 	_, known := s.Lists[r.Version]
@@ -117,7 +117,7 @@ func (s *Server) Report(r Report, set Settings, now time.Time, text func(Digest)
 	return w.out, nil
 }
 
-// recordList records the time of a whole list and the names that were left out of it.
+// recordList records the time of a whole list and the names that the list omits.
 func (w *reportRun) recordList() {
 	s := w.out.Server
 	last, seen := s.Lists[w.Version]
@@ -137,7 +137,7 @@ func (w *reportRun) recordList() {
 	w.out.Server = &next
 }
 
-// changedTool returns a copy of a tool, which the caller may change. It returns the same copy each time.
+// changedTool returns a copy of a tool. The caller may change the copy. Later calls return the same copy.
 func (w *reportRun) changedTool(s *Server, name string) *Tool {
 	if t := w.changed[name]; t != nil {
 		return t
@@ -173,7 +173,6 @@ func (w *reportRun) applyTool(s *Server, index int, l ListedTool, set Settings) 
 	return d.State, nil
 }
 
-// add applies a definition that was not reported before.
 func (w *reportRun) add(s *Server, index int, l ListedTool, set Settings) (State, error) {
 	if !w.reserve(s, l) {
 		if s.NotStored >= maxNotStored { // the count stays the same, so that nothing is written to the store
@@ -233,7 +232,7 @@ func (w *reportRun) acceptFirst(d *Definition, l ListedTool) {
 }
 
 // acceptEquivalent accepts a definition of the first whole list of another protocol version if [isOlderForm] is true
-// for it and an accepted definition.
+// for the definition and an accepted definition.
 func (w *reportRun) acceptEquivalent(t *Tool, d *Definition, l ListedTool) error {
 	d.Reason = "it says something else under another protocol version"
 	if !t.has(Accepted) {
@@ -274,7 +273,7 @@ func (w *reportRun) reserve(s *Server, l ListedTool) bool {
 	}
 	stops := waits == 0 || w.To == "" && !t.StoppedByChange()
 	switch {
-	case t != nil && t.has(Accepted) && stops: // without this definition the tool would not be stopped, so it is stored in any case
+	case t != nil && t.has(Accepted) && stops: // this definition stops the tool, so it is always stored
 	case !known && len(s.Tools)+w.added >= MaxTools, w.waiting+len(l.Text)+overhead > MaxWaitingBytes,
 		waits >= MaxWaiting, t != nil && len(t.Definitions) >= MaxDefinitions && oldestRemovable(t) < 0:
 		return false
@@ -286,7 +285,8 @@ func (w *reportRun) reserve(s *Server, l ListedTool) bool {
 	return true
 }
 
-// trim removes definitions of a tool while the tool has more than [MaxDefinitions] and one of them may be removed.
+// trim removes definitions of a tool as long as the tool has more than [MaxDefinitions] and a definition may be
+// removed.
 func (w *reportRun) trim(t *Tool) {
 	for len(t.Definitions) > MaxDefinitions {
 		i := oldestRemovable(t)
@@ -298,9 +298,9 @@ func (w *reportRun) trim(t *Tool) {
 	}
 }
 
-// oldestRemovable returns the index of the definition to remove first, or -1 if none may be removed. Definitions that
-// wait and definitions of the newest whole lists are never removed. Accepted definitions are removed only if more than
-// half of [MaxDefinitions] are accepted.
+// oldestRemovable returns the index of the definition to remove first, or -1 if no definition may be removed. Waiting
+// definitions, and definitions of the newest whole lists, are never removed. Accepted definitions are removed only if
+// more than half of [MaxDefinitions] are accepted.
 func oldestRemovable(t *Tool) int {
 	accepted := 0
 	for i := range t.Definitions {
@@ -321,8 +321,8 @@ func oldestRemovable(t *Tool) int {
 	return best
 }
 
-// replaceList makes the report the newest whole list of its protocol version: definitions that are not in it lose the
-// version in WholeVersions. It also removes tools for which [Tool.idle] is true.
+// replaceList makes the report the newest whole list of its protocol version. It removes the version from WholeVersions
+// of each definition that is not in the list. It also removes the tools for which [Tool.idle] is true.
 func (w *reportRun) replaceList(s *Server) {
 	listed := make(map[Digest]bool, len(w.Tools))
 	for _, l := range w.Tools {
@@ -362,7 +362,7 @@ func (w *reportRun) replaceList(s *Server) {
 	w.out.Server = &next
 }
 
-// idle reports whether a tool may be removed: no recent list contains it, and no decision about it was made.
+// idle reports whether a tool may be removed, because no recent list contains it and no decision concerns it.
 func (t *Tool) idle(now time.Time) bool {
 	if t.Override != nil || t.Quarantine != nil {
 		return false
@@ -400,8 +400,8 @@ func countSkeletons(s *Server, tools []ListedTool) map[string]int {
 	return out
 }
 
-// QuarantineDuplicate returns the server with a quarantine, because a list names a tool twice: it is unknown which of
-// the two definitions a call would use.
+// QuarantineDuplicate returns the server in quarantine, because a list contains a tool twice and a call might use
+// either definition.
 func (s *Server) QuarantineDuplicate(name string, now time.Time) *Server {
 	if s.Quarantine != nil {
 		return s

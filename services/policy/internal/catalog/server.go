@@ -27,18 +27,18 @@ func (d *Digest) UnmarshalText(text []byte) error {
 	return err
 }
 
-// A Server is the state of a server. It is immutable: a change returns another Server, which shares the unchanged
+// A Server is the state of a server. It is immutable. A change returns another Server, which shares the unchanged
 // parts. The zero Server has no lists.
 type Server struct {
 	Name string `json:"name"`
-	// Tools are the tools by name, including tools that the newest lists do not contain.
+	// Tools contains the tools by name, including tools that the newest lists do not contain.
 	Tools map[string]*Tool `json:"tools,omitempty"`
-	// Lists maps each protocol version to the time at which a whole list was last reported under it.
+	// Lists maps each protocol version to the time of the last report of a whole list of that version.
 	Lists map[string]time.Time `json:"lists,omitempty"`
 	// First is the protocol version of the first whole list that was accepted, or was reported in mode [Review]. It is
-	// empty if there was none.
+	// empty if there was no such list.
 	First string `json:"first,omitempty"`
-	// Trusted reports whether the server was trusted when the classes were computed.
+	// Trusted is true if the server was trusted when the classes were computed.
 	Trusted bool `json:"trusted,omitzero"`
 	// LeftOut contains the names of entries of the newest whole list that exceed the bounds or can't be parsed.
 	LeftOut []string `json:"leftOut,omitempty"`
@@ -50,12 +50,12 @@ type Server struct {
 
 // A Tool is the state of a tool.
 type Tool struct {
-	// Definitions are the reported definitions, in the order of their first reports.
+	// Definitions contains the reported definitions, in the order of their first reports.
 	Definitions []Definition `json:"definitions"`
-	// Override is an operator's classification, or nil if there is none.
+	// Override is an operator's classification, or nil if there is no override.
 	Override *Override `json:"override,omitempty"`
-	// Quarantine is the quarantine of the tool, which applies to all of its definitions. It is nil if the tool is not in
-	// quarantine.
+	// Quarantine is the quarantine of the tool, which applies to all of its definitions. It is nil if the tool is not
+	// in quarantine.
 	Quarantine *Quarantine `json:"stop,omitempty"`
 }
 
@@ -65,27 +65,28 @@ type Definition struct {
 	State  State  `json:"state,omitzero"`
 	// Class is the classification by this definition alone.
 	Class Class `json:"class"`
-	// Bytes is the length of the definition's text.
+	// Bytes is the length of the definition's JSON, in bytes.
 	Bytes int `json:"bytes"`
-	// FirstSeen is when the definition was first listed. LastSeen is when it was last listed, accurate to the hour.
+	// FirstSeen is the time at which the definition was first listed. LastSeen is the time at which it was last listed,
+	// accurate to the hour.
 	FirstSeen time.Time `json:"seen"`
 	LastSeen  time.Time `json:"again"`
 	// ListedTo is the principal to whom the definition was first listed. It is empty if the gateway itself has ever
 	// listed the definition.
 	ListedTo string `json:"by,omitempty"`
-	// Versions are the protocol versions under which the definition was listed. WholeVersions are the protocol versions
-	// whose newest whole list contains it. Both are sorted.
+	// Versions contains the protocol versions of the lists that contained the definition. WholeVersions contains the
+	// protocol versions whose newest whole list contains the definition. Both are sorted.
 	Versions      []string `json:"versions,omitempty"`
 	WholeVersions []string `json:"whole,omitempty"`
-	// DecidedBy is the operator who accepted or refused the definition. It is empty if no operator did.
+	// DecidedBy is the operator who accepted or refused the definition. It is empty if no operator has decided.
 	DecidedBy string `json:"settler,omitempty"`
-	// DecidedAt is when the definition was accepted or refused. It is zero while State is [Waiting].
+	// DecidedAt is the time at which the definition was accepted or refused. It is zero while State is [Waiting].
 	DecidedAt time.Time `json:"settled,omitzero"`
-	// Reason says why the definition was accepted or refused, or why it waits.
+	// Reason is the reason why the definition was accepted or refused, or why it waits.
 	Reason string `json:"reason,omitempty"`
 }
 
-// State is the decision about a definition. The zero value is [Waiting]: there is no decision yet.
+// State is the decision about a definition. The zero value [Waiting] means that there is no decision yet.
 type State uint8
 
 // The states.
@@ -105,7 +106,7 @@ type Class struct {
 	Hints map[string]bool `json:"hints,omitempty"`
 }
 
-// An Override is an operator's classification, which replaces the catalog's.
+// An Override is an operator's classification, which replaces the catalog's classification.
 type Override struct {
 	// Category and Risk are unspecified if the values of the catalog apply.
 	Category mcpv1.Category `json:"category,omitzero"`
@@ -115,7 +116,7 @@ type Override struct {
 	Reason string    `json:"reason"`
 	Author string    `json:"author"`
 	Time   time.Time `json:"time"`
-	// Digest is the digest of the definition that was the newest when the override was made.
+	// Digest is the digest of the definition that was the newest when the override was set.
 	Digest Digest `json:"digest"`
 }
 
@@ -127,10 +128,10 @@ func (o *Override) equal(p *Override) bool {
 	return o.Category == p.Category && o.Risk == p.Risk && o.Reason == p.Reason && o.Author == p.Author && slices.Equal(o.Tags, p.Tags)
 }
 
-// A Quarantine stops all calls of a tool or of a server.
+// A Quarantine stops all calls to a tool or to a server.
 type Quarantine struct {
 	Reason string `json:"reason"`
-	// By is the operator who set the quarantine. It is empty if the catalog did.
+	// By is the operator who set the quarantine. It is empty if the catalog set the quarantine.
 	By   string    `json:"by,omitempty"`
 	Time time.Time `json:"time"`
 }
@@ -147,7 +148,6 @@ func (s *Server) ListedNow() []string {
 	return out
 }
 
-// withTools returns a server in which tools are added or replaced, by name.
 func (s *Server) withTools(tools map[string]*Tool) *Server {
 	out := *s
 	out.Tools = maps.Clone(s.Tools)
@@ -168,7 +168,7 @@ func (t *Tool) clone() *Tool {
 	return &out
 }
 
-// FindDefinition returns the definition with a digest, or nil if none was reported.
+// FindDefinition returns the definition with a digest, or nil if no such definition was reported.
 func (t *Tool) FindDefinition(digest Digest) *Definition {
 	if t == nil {
 		return nil
@@ -197,14 +197,16 @@ func (t *Tool) Newest() *Definition {
 	return best
 }
 
-// StoppedByChange reports whether no session can call the tool because its definition has changed: the tool has an
-// accepted definition, and the gateway itself has listed another definition, which waits for a decision.
+// StoppedByChange reports whether no session can call the tool because its definition has changed. This is the case if
+// the tool has an accepted definition, and the gateway itself has listed another definition, which waits for a
+// decision.
 //
-// A waiting definition that the server listed only to sessions stops only these sessions, because their calls carry its
-// digest. Otherwise a server could stop a tool for all tenants by listing another definition to one caller.
+// If the server listed a waiting definition only to sessions, only these sessions are stopped, because their calls have
+// the definition's digest. Otherwise a server could stop a tool for all tenants by listing another definition to one
+// caller.
 func (t *Tool) StoppedByChange() bool { return t.has(Accepted) && t.hasWaitingForAll() }
 
-// hasWaitingForAll reports whether a definition that the gateway itself has listed waits.
+// hasWaitingForAll reports whether a waiting definition was listed by the gateway itself.
 func (t *Tool) hasWaitingForAll() bool {
 	return slices.ContainsFunc(t.Definitions, func(d Definition) bool { return d.State == Waiting && (d.ListedTo == "" || len(d.WholeVersions) > 0) })
 }
@@ -213,7 +215,7 @@ func (t *Tool) has(state State) bool {
 	return slices.ContainsFunc(t.Definitions, func(d Definition) bool { return d.State == state })
 }
 
-// Waiting returns the digests of all definitions that wait, ordered by the names of the tools and then by digest.
+// Waiting returns the digests of all waiting definitions, ordered by the names of the tools and then by digest.
 func (s *Server) Waiting() []Digest {
 	var out []Digest
 	for _, name := range slices.Sorted(maps.Keys(s.Tools)) {
@@ -222,7 +224,7 @@ func (s *Server) Waiting() []Digest {
 	return out
 }
 
-// Waiting returns the digests of the definitions that wait, sorted.
+// Waiting returns the sorted digests of the waiting definitions.
 func (t *Tool) Waiting() []Digest {
 	var out []Digest
 	for i := range t.Definitions {
@@ -234,7 +236,7 @@ func (t *Tool) Waiting() []Digest {
 	return out
 }
 
-// WaitingDigest returns the SHA-256 over the digests of all definitions that wait, or nil if there are none.
+// WaitingDigest returns the SHA-256 over the digests of all waiting definitions, or nil if no definition waits.
 func (s *Server) WaitingDigest() []byte {
 	all := s.Waiting()
 	if len(all) == 0 {

@@ -2,7 +2,7 @@ package catalog
 
 import "fmt"
 
-// Mode says which definitions of a server's tools are accepted automatically. The zero value is [Review].
+// Mode specifies which definitions of a server's tools are accepted automatically. The zero value is [Review].
 type Mode uint8
 
 // The modes.
@@ -15,14 +15,14 @@ const (
 	Off
 )
 
-// Settings are the settings of a server in the configuration.
+// Settings contains the settings of a server in the configuration.
 type Settings struct {
 	Mode Mode
-	// Trusted reports whether the annotations of the server's tools are used.
+	// Trusted is true if the annotations of the server's tools are used.
 	Trusted bool
 }
 
-// ParseMode returns the mode that the configuration writes as name.
+// ParseMode returns the mode with this name in the configuration.
 func ParseMode(name string) (Mode, error) {
 	switch name {
 	case "first_use":

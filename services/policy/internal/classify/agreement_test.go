@@ -82,31 +82,39 @@ func tools(t testing.TB, folder string) map[[2]string]classify.Tool {
 }
 
 // TestClassify_AgreesWithLabels compares the classifier with the labels of real tools. It checks how many results are
-// equal to the label or one of its alternatives, and that a tool that removes or pays is never classified as Read.
+// equal to the label or one of its alternatives, and that a tool that removes or pays is never classified as Read. In
+// the sets from the fifth on, a tool that executes isn't classified as Read either.
 func TestClassify_AgreesWithLabels(t *testing.T) {
 	t.Parallel()
 	for _, set := range []struct {
-		lists, labels  string
-		strict, within float64
+		lists, labels string
+		want          agreement
 	}{
-		{"lists", "labels.jsonl", 0.91, 0.97},
-		{"heldout", "heldout.jsonl", 0.91, 0.96},
-		{"third", "third.jsonl", 0.91, 0.97},
-		{"fourth", "fourth.jsonl", 0.91, 0.92},
-		{"fifth", "fifth.jsonl", 0.92, 0.97},
-		{"sixth", "sixth.jsonl", 0.95, 0.98},
+		{"lists", "labels.jsonl", agreement{0.91, 0.97, 0.99, true}},
+		{"heldout", "heldout.jsonl", agreement{0.91, 0.96, 0.98, false}},
+		{"third", "third.jsonl", agreement{0.92, 0.97, 0.99, true}},
+		{"fourth", "fourth.jsonl", agreement{0.91, 0.92, 0.98, true}},
+		{"fifth", "fifth.jsonl", agreement{0.92, 0.97, 0.985, false}},
+		{"sixth", "sixth.jsonl", agreement{0.95, 0.98, 0.985, false}},
+		{"seventh", "seventh.jsonl", agreement{0.94, 0.985, 0.985, false}},
+		{"eighth", "eighth.jsonl", agreement{0.91, 0.97, 0.985, false}},
 	} {
 		t.Run(set.lists, func(t *testing.T) {
 			t.Parallel()
-			agrees(t, tools(t, set.lists), labels(t, set.labels), set.strict, set.within)
+			agrees(t, tools(t, set.lists), labels(t, set.labels), set.want)
 		})
 	}
 }
 
-// minSafe is the smallest share of a set's results that must be an accepted category or a stricter category.
-const minSafe = 0.975
+// agreement contains the smallest shares of a set's results that must be equal to the label, that must be equal to the
+// label or one of its alternatives, and that must be one of these or stricter.
+type agreement struct {
+	strict, within, safe float64
+	// executeAsRead allows tools that execute to be classified as Read.
+	executeAsRead bool
+}
 
-func agrees(t *testing.T, all map[[2]string]classify.Tool, set []label, wantStrict, wantWithin float64) {
+func agrees(t *testing.T, all map[[2]string]classify.Tool, set []label, want agreement) {
 	t.Helper()
 	var strict, within, safe int
 	found := make(map[[2]string]int)
@@ -134,7 +142,7 @@ func agrees(t *testing.T, all map[[2]string]classify.Tool, set []label, wantStri
 		default:
 			fmt.Fprintf(&wrong, "%s %s: %s, not %s (%.2f)\n", l.Server, l.Name, l.Category, category, got.GetConfidence())
 		}
-		if category == "Read" && (l.Category == "Destructive" || l.Category == "Financial") {
+		if category == "Read" && (l.Category == "Destructive" || l.Category == "Financial" || l.Category == "Execute" && !want.executeAsRead) {
 			t.Errorf("%s of %s is %s, and is called Read", l.Name, l.Server, l.Category)
 		}
 	}
@@ -148,8 +156,8 @@ func agrees(t *testing.T, all map[[2]string]classify.Tool, set []label, wantStri
 	t.Logf("by the first known verb of the name alone: %.1f %%", 100*float64(floor)/n)
 	t.Logf("%d tools: %.1f %% strict, %.1f %% within what both labels allow", len(set), 100*float64(strict)/n, 100*float64(within)/n)
 	t.Logf("%.1f %% are within what the labels allow, or stricter", 100*float64(safe)/n)
-	if float64(safe) < minSafe*n {
-		t.Errorf("%d of %d are called milder than any reader could hold them to be", len(set)-safe, len(set))
+	if float64(safe) < want.safe*n {
+		t.Errorf("%d of %d are called milder than any reader could hold them to be, want %v safe", len(set)-safe, len(set), want.safe)
 	}
 	for _, of := range categories {
 		var labelled, called int
@@ -161,8 +169,8 @@ func agrees(t *testing.T, all map[[2]string]classify.Tool, set []label, wantStri
 		t.Logf("%-11s precision %5.1f %% of %d, recall %5.1f %% of %d", of, 100*right/float64(max(called, 1)), called, 100*right/float64(max(labelled, 1)), labelled)
 	}
 	t.Logf("what it gets wrong:\n%s", &wrong)
-	if float64(strict) < wantStrict*n || float64(within) < wantWithin*n {
-		t.Errorf("%d of %d are right and %d within, want %v and %v", strict, len(set), within, wantStrict, wantWithin)
+	if float64(strict) < want.strict*n || float64(within) < want.within*n {
+		t.Errorf("%d of %d are right and %d within, want %v and %v", strict, len(set), within, want.strict, want.within)
 	}
 }
 

@@ -19,6 +19,7 @@ func Classify(t Tool, trusted bool) *policyv1.Classification {
 	c.byVerbs()
 	c.byActions()
 	c.byPhrases()
+	c.byLaterClauses()
 	c.byParameters()
 	c.byParameterPairs()
 	c.byUnreadParts()

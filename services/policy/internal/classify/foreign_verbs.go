@@ -59,7 +59,7 @@ var foreignForms = sync.OnceValue(func() *foreignVerbs {
 func (f *foreignVerbs) add(english, word string) {
 	first, rest, split := strings.Cut(word, "/")
 	switch s := scriptOf([]rune(word)[0]); {
-	case s == cyrillic:
+	case s == cyrillic && !split:
 		f.stems = append(f.stems, foreignVerb{first, english})
 	case s == eastAsian:
 		f.ideograms = append(f.ideograms, foreignVerb{word, english})
@@ -84,6 +84,8 @@ func plain(word string) string {
 					return -1
 				case r == 'ß':
 					return 's'
+				case r == 'ı': // Turkish, without a dot
+					return 'i'
 				}
 				return r
 			}, norm.NFD.String(word))
@@ -103,6 +105,9 @@ func translateWord(word string) (string, bool) {
 	}
 	switch scriptOf(r[0]) { //nolint:exhaustive // no verbs are known in other scripts
 	case latin:
+		if english, ok := foreignForms().latin[norm.NFC.String(word)]; ok {
+			return english, ok
+		}
 		english, ok := foreignForms().latin[plain(word)]
 		return english, ok
 	case cyrillic:
@@ -123,8 +128,17 @@ var englishWords = set("the of and to with for from this is are or your by if it
 
 // isEnglish reports whether the description begins with English. If so, words of other languages are not searched.
 func (c *finding) isEnglish() bool {
-	begin := c.text[:min(len(c.text), maxEnglish)]
-	return containsNear(begin, len(begin), englishWords)
+	for i, w := range c.text[:min(len(c.text), maxEnglish)] {
+		if englishWords[w.text] && !inIdentifier(c.text, i) {
+			return true
+		}
+	}
+	return false
+}
+
+// inIdentifier reports whether a word is part of an identifier, as "is" is in "is_group".
+func inIdentifier(words []word, i int) bool {
+	return i > 0 && words[i].after == "_" || i+1 < len(words) && words[i+1].after == "_"
 }
 
 // maxEnglish is the number of words of a description that are checked for English.
@@ -136,7 +150,8 @@ func (c *finding) isUnknownLanguage() bool {
 	var letters [scripts]int
 	count(&letters, c.tool.Description)
 	known := letters[latin] + letters[cyrillic] + letters[eastAsian]
-	return letters[anyOther]+letters[greek] > known || len(c.text) >= 4 && letters[latin] > 0 && !containsNear(c.text, len(c.text), frequentEnglishWords)
+	mostlyLatin := letters[latin] > letters[cyrillic]+letters[eastAsian]
+	return letters[anyOther]+letters[greek] > known || len(c.text) >= 4 && mostlyLatin && !containsNear(c.text, len(c.text), frequentEnglishWords)
 }
 
 // frequentEnglishWords contains frequent English words. Every English text of four words or more is assumed to contain
@@ -193,10 +208,14 @@ func (c *finding) translatedText() []weightedVerb {
 		one := weightedVerb{foundVerb{word: w, base: english, sense: verbs[english]}, weightText}
 		switch {
 		case moneyNouns[plain(w.text)] && lead >= 0 && i <= lead+2 && out[0].category != read: // "Crea un pago"
+		case lead < 0 && one.category == read && i > 0 && isObject(sentence, i):
+			continue
 		case lead < 0 && i < maxLead, lead < 0 && i == len(sentence)-1:
 			lead = i
-		case lead < 0 || one.category <= out[0].category || !conjunctions[sentence[i-1].text]:
+		case lead < 0 || one.category <= out[0].category || !followsConjunction(sentence, i):
 			continue
+		case one.category >= destructive:
+			one.weight = weightMiddle
 		case i > lead+3:
 			one.weight = weightAlso
 		}
@@ -204,6 +223,26 @@ func (c *finding) translatedText() []weightedVerb {
 	}
 	return out
 }
+
+// followsConjunction reports whether the word before a word is a conjunction. In "un(e) facture" it is not.
+func followsConjunction(sentence []word, i int) bool {
+	return conjunctions[sentence[i-1].text] && strings.TrimSpace(sentence[i-1].after+sentence[i].after) == ""
+}
+
+// isObject reports whether a word that can be a verb is the object of an unknown verb before it, as "cuenta" is in
+// "Congela una cuenta", or follows an unknown verb and a conjunction.
+func isObject(sentence []word, i int) bool {
+	before := plain(sentence[i-1].text)
+	return foreignArticles[before] || conjunctions[before] || verbsAndNouns[plain(sentence[i].text)]
+}
+
+// foreignArticles are articles and possessives of other languages.
+var foreignArticles = set(`un una uno unos unas el la los las le les une des du de um uma os as il lo gli ein eine einen einem einer eines der die das den dem
+	su sus tu mi seu sua son sa ses votre ihr ihre sein seine`)
+
+// verbsAndNouns are forms of verbs in Read that are nouns except at the beginning of a description, such as accounts and
+// lists.
+var verbsAndNouns = set("cuenta conta compte lista liste consulta busca ricerca recherche suche")
 
 // maxLead is the largest number of words before the verb of a description in another language, for example "Esta
 // herramienta permite".
@@ -238,6 +277,9 @@ func (c *finding) inSentence() []weightedVerb {
 	if end := strings.IndexAny(text, "。\n"); end >= 0 && strings.ContainsFunc(text[:end], func(r rune) bool { return scriptOf(r) == eastAsian }) {
 		text = text[:end]
 	}
+	if end := strings.Index(text, ". "); end >= 0 && strings.ContainsFunc(text[:end], func(r rune) bool { return unicode.Is(unicode.Hangul, r) }) {
+		text = text[:end]
+	}
 	found := inIdeograms(text)
 	if len(found) == 0 {
 		return nil
@@ -258,6 +300,8 @@ func (c *finding) inSentence() []weightedVerb {
 		switch between := text[found[before].offset+len(found[before].raw) : found[after].offset]; {
 		case (before == lead || after == lead) && len(between) <= maxObject && out[0].category != read: // for example "makes a refund"
 			out = append(out, weightedVerb{one, weightText})
+		case joinsIdeograms(between) && one.category >= destructive:
+			out = append(out, weightedVerb{one, weightMiddle})
 		case joinsIdeograms(between):
 			out = append(out, weightedVerb{one, weightAlso})
 		}

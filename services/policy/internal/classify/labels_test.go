@@ -16,8 +16,10 @@ import (
 func TestLabels_FreshSetsAreUnchanged(t *testing.T) {
 	t.Parallel()
 	for set, want := range map[string]string{
-		"fifth": "222b4c37a1cc5b90238fbbe0d9c08be8c370a0becebbb78b34d88a9dad39dead",
-		"sixth": "69a3bee7e975ef53168c47eea0c8d3251ba0281c280aa60bcd1c48967b52aedf",
+		"fifth":   "222b4c37a1cc5b90238fbbe0d9c08be8c370a0becebbb78b34d88a9dad39dead",
+		"sixth":   "69a3bee7e975ef53168c47eea0c8d3251ba0281c280aa60bcd1c48967b52aedf",
+		"seventh": "8abbb9486b64d26ca899424c5d3f1b784f48c049d754fdef25f6c4b50de768af",
+		"eighth":  "cfdd3b4b6a5dc3ec0e50f7b5558950c9e4c63b18b225261fc8b060f605fb9bbd",
 	} {
 		files, err := filepath.Glob(filepath.Join("testdata", set, "*.json"))
 		if err != nil {

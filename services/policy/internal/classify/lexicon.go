@@ -34,7 +34,7 @@ var verbs = lexicon(map[mcpv1.Category]string{
 		glob ls cat head stat tree translate convert infer reason think interpret profile observe trace~ monitor~ wait~
 		select~ health~ stats~ statistics~ metrics~ history~ summary~ details~ report~ audit~ logs~ overview~ version~ help~
 		simulate~ forecast~ classify~ score~ evaluate~ generate~ open~ reconnect~ resolve~ route~ map~ filter~ test~
-		load~ take~ render~ capture~ snapshot~ crawl~ schema~ connect~ connected~ login~ debug~ ask~ guide~ usage~
+		load~ take~ render~ capture~ snapshot~ crawl~ schema~ connect~ connected~ login~ authenticate~ research~ debug~ ask~ guide~ usage~
 		provide~ dashboard~ insights~ analytics~ rerank format~ doctor~ benchmark~ gather~ sample~`,
 	write: `
 		alter amend initiate~ request~ allow permit place~ order~ hire rent turn~ shut~ roll~ power~ deposit~ fund~ settle~ bridge~ collect~ pull~ bookkeep receive~ reconcile stage~ create add update set edit modify write save store insert append post~ upload send reply comment~ publish rename
@@ -54,7 +54,7 @@ var verbs = lexicon(map[mcpv1.Category]string{
 		transcode~ assemble~ sketch~ draw paint~ style~ arrange~ align rewrite correct~ enrich normalize~ deduplicate
 		shorten tweet~ crosspost nominate award credit~ whitelist blacklist allowlist authorize~ authorise~ impersonate~
 		mock~ stub~ unenroll onboard offboard rotate switch toggle resize emulate~ manage~ patch steal~ associate dissociate
-		protect unprotect organize organise group~ ungroup relate embed~ provision`,
+		unpublish expose protect unprotect dump~ organize organise group~ ungroup relate embed~ provision`,
 	execute: `
 		run execute exec invoke eval start~ spawn launch trigger deploy build~ perform~ process~ click type~ press hover
 		drag fill~ navigate goto~ scroll tap swipe orchestrate train dispatch delegate rerun retry restart reboot rollback
@@ -64,11 +64,11 @@ var verbs = lexicon(map[mcpv1.Category]string{
 		uncordon speculate~ engage~ bootstrap emit~ redeploy requeue reprocess rollout~ failover`,
 	destructive: `
 		drop expunge teardown squash~ rebase~ stash~ tear~ destruct delete remove destroy purge wipe erase clear~ truncate reset terminate kill uninstall revoke discard prune flush
-		evict expire~ forget trash empty cleanup clean~ overwrite shred dissolve shutdown deprovision drain unpublish delist
+		evict expire~ forget trash empty cleanup clean~ overwrite shred dissolve shutdown deprovision drain delist
 		vacuum~ burn unsend dequeue~ pop~ invalidate~ obliterate nuke rm rmdir del unset~ decommission abort`,
 	financial: `
 		swap~ pay refund charge~ purchase buy sell withdraw payout donate reimburse bill~ payment~ trade~ remit wire~
-		stake unstake bid~ bet~ wager tip~ invest liquidate redeem~ repay borrow~ lend disburse`,
+		stake unstake debit deduct~ bid~ bet~ wager tip~ invest liquidate redeem~ repay borrow~ lend disburse`,
 })
 
 func lexicon(words map[mcpv1.Category]string) map[string]sense {

@@ -29,7 +29,10 @@ var moneyWords = set(`money funds payment payments pay pays billing billed usd e
 // byMoney adds evidence that the tool moves money.
 func (c *finding) byMoney() {
 	lead := c.leadCategory()
-	if lead == read && !moneyTakers[verbText(c.inName)] && !moneyTakers[verbText(c.inText)] {
+	c.byMoneyName()
+	c.byReward()
+	c.byPayments()
+	if lead == read && !moneyTakers[verbText(c.inName)] && !moneyTakers[verbText(c.inText)] || c.onlyDeletes() {
 		return
 	}
 	at := c.object()
@@ -47,9 +50,11 @@ func (c *finding) byMoney() {
 		return
 	case object == "invoice" && !dueVerbs[verbText(c.inName)] && !dueVerbs[verbText(c.inText)] && !containsNear(c.name, len(c.name), dueInvoiceWords): // writing an invoice moves no money
 		return
-	case object == "subscription" && !c.isAbout(freeSubscriptions) && !containsNear(c.sentence(), len(c.text), freeTopics),
+	case object == "subscription" && !c.isAbout(freeSubscriptions) && !c.hasParameterWord(messageWords) && !containsNear(c.sentence(), len(c.text), freeTopics),
 		moneyMovements[object]:
 		meaning = "what it makes or changes is money on its way"
+	case object == "order" && (orderVerbs[verbText(c.inName)] || orderVerbs[verbText(c.inText)]):
+		meaning = "it places an order"
 	case possibleMovements[object] && (speaks || c.isAbout(markets)), c.beginsWithOrder():
 		meaning = "what it makes or changes is money on its way, as it speaks of prices, amounts or payers"
 	case moveVerbs[verb] && (c.hasAmount() || c.inText != nil && c.inText.base == verb && containsNear(c.wordsAfter(c.inText), 3, coinWords)):
@@ -59,6 +64,73 @@ func (c *finding) byMoney() {
 	}
 	c.add(&policyv1.Evidence{Path: "/name", Offset: int32(at.offset), Quote: at.raw, Category: financial, Weight: 0.8, Meaning: meaning})
 }
+
+// orderVerbs are verbs that place an order.
+var orderVerbs = set("place confirm")
+
+// messageWords are words in names of parameters about subscriptions to messages, which are free.
+var messageWords = set("message messages newsletter topic topics channel channels")
+
+// onlyDeletes reports whether name and description say that the tool deletes a record. Deleting the record of a payment
+// moves no money.
+func (c *finding) onlyDeletes() bool {
+	return c.inName != nil && c.inText != nil && c.inName.base == "delete" && c.inText.base == "delete"
+}
+
+// hasParameterWord reports whether the name of a parameter contains one of the words.
+func (c *finding) hasParameterWord(any map[string]bool) bool {
+	return slices.ContainsFunc(c.tool.Parameters, func(p Parameter) bool { return containsNear(nameWords(p.Name), 8, any) })
+}
+
+// byMoneyName adds evidence from a name such as transfer_funds if the description says that the tool reads.
+func (c *finding) byMoneyName() {
+	if len(c.name) != 2 || c.leadCategory() != read || !moveVerbs[c.name[0].text] && verbs[c.name[0].text].category != financial {
+		return
+	}
+	if object := c.name[1]; coinWords[object.text] || moneyMovements[singular(object.text)] {
+		c.add(&policyv1.Evidence{
+			Path: "/name", Offset: int32(object.offset), Quote: object.raw, Category: financial, Weight: weightAside, Meaning: "the name says that it moves money",
+		})
+	}
+}
+
+// byReward adds evidence from a parameter that says how much the caller pays, for example budget_usd, unless the tool
+// certainly reads.
+func (c *finding) byReward() {
+	if c.leadCategory() == read && !c.leadIsWeak() {
+		return
+	}
+	for _, p := range c.tool.Parameters {
+		words := nameWords(p.Name)
+		if len(words) > 1 && containsNear(words, len(words), rewardWords) && currencies[words[len(words)-1].text] {
+			c.add(&policyv1.Evidence{Path: p.Path, InKey: true, Quote: p.Name, Category: financial, Weight: 0.8, Meaning: "callers hand over how much is paid"})
+			return
+		}
+	}
+}
+
+var (
+	rewardWords = set("budget prize reward bounty bonus tip pay fee")
+	currencies  = set("usd eur gbp usdc usdt btc eth sol")
+)
+
+// byPayments adds evidence from clauses that say that the tool makes a payment, or that a payment is required.
+func (c *finding) byPayments() {
+	if c.leadCategory() == read {
+		return
+	}
+	at := payments(c.tool.Description[:min(len(c.tool.Description), maxAside)])
+	if at == nil || c.isNegated(at[0]) {
+		return
+	}
+	c.add(&policyv1.Evidence{
+		Path: "/description", Offset: int32(at[0]), Quote: c.tool.Description[at[0]:at[1]], Category: financial, Weight: 0.7, Meaning: "it says that something is paid",
+	})
+}
+
+// payments matches clauses that say that a payment is made or required.
+var payments = matcher(`payment|payout|refund|funds|оплаты|pago|pagamento|paiement|zahlung|付款|支払|결제`, `\b((?:releas|issu|mak)e?s? (?:an? |the |their |your )?(?:payments?|payouts?|refunds?|funds)|requires? (?:\w+ ){0,3}payment)\b|`+
+	`(требует оплаты|requiere (?:un )?pago|exige pagamento|requer pagamento|nécessite un paiement|erfordert eine zahlung|richiede (?:un )?pagamento|需要付款|支払いが必要|결제가 필요)`)
 
 // wordsAfter returns the words that follow a verb in the description.
 func (c *finding) wordsAfter(s *foundVerb) []word {

@@ -9,7 +9,7 @@ import (
 )
 
 // programs are names of parameters that usually contain a program, which the tool runs.
-var programs = set(`command cmd commands script shellcommand shell_command javascript js sql statement statements
+var programs = set(`bash sh shell exec powershell cmdline commandline command_line command cmd commands script shellcommand shell_command javascript js sql statement statements
 	comando comandos commande befehl befehle kommando skript 命令 脚本 コマンド スクリプト 명령 명령어 команда скрипт`)
 
 // sources are names of parameters that contain a program which the tool runs, unless the verbs say that the tool only
@@ -33,7 +33,7 @@ func (c *finding) byParameters() {
 }
 
 // certainPrograms are names of parameters that always contain a program.
-var certainPrograms = set(`command cmd commands script shellcommand shell_command sql python_code pythoncode js_code jscode javascript_code bash_code shell_code
+var certainPrograms = set(`bash sh shell exec powershell cmdline commandline command_line command cmd commands script shellcommand shell_command sql python_code pythoncode js_code jscode javascript_code bash_code shell_code
 	shell_script python_script bash_script comando comandos commande befehl befehle kommando skript 命令 脚本 コマンド スクリプト 명령 명령어 команда скрипт`)
 
 // programWeight returns how much a parameter weighs as evidence that the tool runs a program. It returns 0 if the
@@ -50,7 +50,10 @@ func (c *finding) programWeight(p Parameter, lead mcpv1.Category) float64 {
 		}
 	}
 	described := len(p.Description) < maxRuns && describesProgram(p.Description)
+	runs := len(p.Description) < maxRuns && saysItRuns(p.Description) != nil
 	switch {
+	case runs:
+		return 0.6
 	case !programs[name] && !sources[name] && (!described || !possiblePrograms[name]):
 		return 0
 	case lead == read && c.readsByNameAndText() && !isQuery(c.inName) && !isQuery(c.inText):
@@ -76,6 +79,9 @@ const maxRuns = 400
 var runnable = compiled(`(?i)\b(?:sql|cypher|shell|bash|powershell|terminal|javascript|typescript|python|js|lua|ruby|groovy|apex|graphql mutation)\b.{0,24}\b(?:query|queries|statements?|commands?|code|script|snippet|expressions?)\b|` +
 	`\b(?:query|statements?|commands?|code|script|snippet|expressions?) (?:to|that will) (?:be )?(?:execut|run|evaluat)|\b(?:execut|run|evaluat)[a-z]* (?:as|in) (?:a |the )?(?:shell|sql|code|script|sandbox)|\b(?:raw|arbitrary) sql\b`)
 
+// saysItRuns matches a parameter's description that says that a program is run.
+var saysItRuns = matcher(`executed|run|evaluated`, `\b(?:shell|bash|powershell|python|javascript|typescript|js|lua|ruby|sql)\b.{0,24}\b(?:code|scripts?|functions?|commands?|statements?)\b.{0,24}\b(?:is|are|be|gets) (executed|run|evaluated)\b`)
+
 func describesProgram(description string) bool { return runnable().MatchString(description) }
 
 // isQuery reports whether a verb sends a query. A query may change something although the verb is in Read.
@@ -95,6 +101,9 @@ var locationWords = set("path file filename dir directory folder")
 // storingVerbs are verbs that store their result if a parameter names a location.
 var storingVerbs = set("take capture screenshot download export render generate record snapshot print convert extract")
 
+// plainReads are verbs of tools whose locations are usually what they read.
+var plainReads = set("get read list find search")
+
 // byOutputLocations adds evidence from parameters that say where the tool stores its output.
 func (c *finding) byOutputLocations() {
 	if !slices.ContainsFunc([]*foundVerb{c.inName, c.inText}, func(s *foundVerb) bool { return s != nil && (storingVerbs[s.base] || storingVerbs[s.text]) }) {
@@ -103,7 +112,8 @@ func (c *finding) byOutputLocations() {
 	for _, p := range c.tool.Parameters {
 		words := nameWords(p.Name)
 		path := containsNear(words, len(words), locationWords)
-		if !path && !containsNear(words, len(words), outputWords) {
+		isOutput := containsNear(words, len(words), outputWords)
+		if !path && !isOutput || !isOutput && c.inName != nil && plainReads[c.inName.base] {
 			continue
 		}
 		weight := 0.3
@@ -146,6 +156,7 @@ func (c *finding) byRemovalParameters() {
 	if lead == write {
 		return
 	}
+	c.bySwitches()
 	meant := slices.IndexFunc(c.tool.Parameters, func(p Parameter) bool { return confirmParameters[strings.ToLower(p.Name)] })
 	removes := slices.IndexFunc(c.text, func(w word) bool {
 		_, s, ok := verbOf(w.text)
@@ -159,6 +170,51 @@ func (c *finding) byRemovalParameters() {
 		})
 	}
 }
+
+// bySwitches adds evidence from boolean parameters, and from amounts, that say that a tool which reads also removes,
+// runs or pays, for example delete_after_read, place_order and charge_amount.
+func (c *finding) bySwitches() {
+	if c.leadCategory() != read {
+		return
+	}
+	for _, p := range c.tool.Parameters {
+		category, ok := switchCategory(p)
+		if !ok {
+			continue
+		}
+		c.add(&policyv1.Evidence{
+			Path: p.Path, InKey: true, Quote: p.Name, Category: category, Weight: weightAside, Meaning: "with this argument it does more than read",
+		})
+		return
+	}
+}
+
+// switchCategory returns the category of what a tool does with a parameter, and reports whether the parameter says so.
+func switchCategory(p Parameter) (mcpv1.Category, bool) {
+	words := nameWords(p.Name)
+	if len(words) == 0 {
+		return unknown, false
+	}
+	first, last := words[0].text, words[len(words)-1].text
+	switch {
+	case !slices.Contains(p.Types, "boolean"):
+		return financial, chargeVerbs[first] && last == "amount"
+	case removeVerbs[first], removesByText().MatchString(p.Description):
+		return destructive, true
+	case first == "place" && last == "order", payVerbs[first]:
+		return financial, true
+	}
+	return unknown, false
+}
+
+var (
+	removeVerbs = set("delete erase purge wipe destroy")
+	chargeVerbs = set("charge pay refund withdraw transfer")
+	payVerbs    = set("buy sell pay purchase refund")
+)
+
+// removesByText matches a parameter's description that says that something is removed for good.
+var removesByText = compiled(`(?i)^(?:permanently (?:removes?|deletes?)|(?:erase|delete|purge|wipe|destroy|empt(?:y|ie))s?) (?:the|all|any|every|each|old|its)\b|^permanently (?:remove|delete)s?\b`)
 
 // byHints adds evidence from annotations. Only the annotations of a trusted server can make the classification less
 // strict.
@@ -175,7 +231,14 @@ func (c *finding) byHints() {
 		c.reduceWeights(func(of mcpv1.Category) bool { return of != read })
 		add("readOnlyHint", "true", "a trusted server says that it changes nothing", &policyv1.Evidence{Category: read, Weight: 0.9})
 	case hasReadOnly && !readOnly && support[read] > 0 && support[read] < 0.6:
-		add("readOnlyHint", "false", "the server says that it changes something", &policyv1.Evidence{Category: write, Weight: 0.5})
+		category := write
+		if runsIfItChanges[verbText(c.inName)] || runsIfItChanges[verbText(c.inText)] {
+			category = execute
+		}
+		add("readOnlyHint", "false", "the server says that it changes something", &policyv1.Evidence{Category: category, Weight: 0.5})
+	}
+	if hasRuins && ruins && hasReadOnly && !readOnly && support[destructive] == 0 && c.leadCategory() == read {
+		add("destructiveHint", "true", "the server says that it may ruin something", &policyv1.Evidence{Category: destructive, Weight: weightAside})
 	}
 	if hasRuins && ruins && !readOnly && support[destructive] > 0 {
 		add("destructiveHint", "true", "the server says that it may ruin something", &policyv1.Evidence{Category: destructive, Weight: 0.4})
@@ -185,6 +248,9 @@ func (c *finding) byHints() {
 		add("destructiveHint", "false", "a trusted server says that it only adds", &policyv1.Evidence{Category: write, Weight: 0.7})
 	}
 }
+
+// runsIfItChanges are verbs of tools that run something if they change something.
+var runsIfItChanges = set("test benchmark simulate")
 
 // parameterPairs are pairs of parameters that a tool which only reads does not need: a content and a location, a
 // message and a recipient, an amount and a payee.

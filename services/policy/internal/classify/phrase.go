@@ -57,7 +57,7 @@ var (
 )
 
 // negations are words that negate a verb or phrase among the next four words.
-var negations = set("not no never non without won't doesn't don't cannot can't isn't avoid avoids prevent prevents unless instead refuse refuses refused fails reject")
+var negations = set("not no never non without won't doesn't don't cannot can't isn't avoid avoids prevent prevents unless instead rather refuse refuses refused fails reject")
 
 // byPhrases adds evidence from phrases of the description.
 func (c *finding) byPhrases() {
@@ -81,6 +81,7 @@ func (c *finding) byPhrases() {
 func (c *finding) byRetractions() {
 	lower := lowered(c.tool.Description)
 	c.reversible(lower, c.leadCategory())
+	c.readsInOtherLanguages()
 	c.onlyReads(lower, c.leadCategory())
 }
 
@@ -212,6 +213,33 @@ func (c *finding) onlyReads(lower string, lead mcpv1.Category) {
 		return
 	}
 }
+
+// readOnlyForeign matches words of other languages for "read-only".
+var readOnlyForeign = matcher(`只读|唯讀|専用|전용|lectura|leitura|lettura|lecture|чтени|schreibgeschützt|lesend`, `(只读|唯讀|読み取り専用|読取専用|읽기 전용|s[oó]lo lectura|(?:somente|apenas) leitura|sola lettura|lecture seule|только для чтения|только чтение|schreibgeschützt|nur lesend)`)
+
+// readsInOtherLanguages reduces the evidence from the description and from a query if the name says that the tool reads,
+// and the description says in another language that it only reads.
+func (c *finding) readsInOtherLanguages() {
+	if c.inName == nil || c.inName.weak || c.inName.category != read || c.isEnglish() {
+		return
+	}
+	at := readOnlyForeign(c.tool.Description[:min(len(c.tool.Description), maxSentence)])
+	if at == nil {
+		return
+	}
+	for _, e := range c.evidence {
+		query := strings.HasPrefix(e.GetPath(), rootPath) && queryParameters[strings.ToLower(e.GetQuote())]
+		if (e.GetPath() == "/description" || query) && (e.GetCategory() == write || e.GetCategory() == execute) {
+			e.Weight /= 5
+		}
+	}
+	c.add(&policyv1.Evidence{
+		Path: "/description", Offset: int32(at[0]), Quote: c.tool.Description[at[0]:at[1]], Category: read, Weight: 0.5, Meaning: "it says that it only reads",
+	})
+}
+
+// queryParameters are names of parameters with a query in a language that can also read.
+var queryParameters = set("sql query statement q")
 
 // changeWords are words for queries that change something.
 var changeWords = set("insert inserts update updates delete deletes modify modifies ddl alter")

@@ -116,7 +116,7 @@ func TestClassify_FindsMostLaterSteeringTexts(t *testing.T) {
 func TestClassify_RealToolsAreRarelyTagged(t *testing.T) {
 	t.Parallel()
 	all, waiting := 0, 0
-	for _, set := range []string{"lists", "heldout", "third", "fourth", "fifth", "sixth"} {
+	for _, set := range []string{"lists", "heldout", "third", "fourth", "fifth", "sixth", "seventh", "eighth"} {
 		for key, tool := range tools(t, set) {
 			all++
 			if c := classify.Classify(tool, false); waits(c) {

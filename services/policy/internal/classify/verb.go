@@ -28,7 +28,7 @@ func (c *finding) byVerbs() {
 	if len(text) == 0 {
 		text = c.translatedText()
 	}
-	if len(name) == 1 && len(text) == 1 && !text[0].weak && text[0].category == read && (name[0].category == write || name[0].category == execute) {
+	if len(name) == 1 && len(text) == 1 && !text[0].weak && text[0].category == read && (name[0].category == write || name[0].category == execute) && !c.namesProgram() {
 		name[0].weight /= 2 // the verb in the description is better evidence than a word of the name
 	}
 	if len(name) == 1 && len(text) == 1 {
@@ -43,7 +43,9 @@ func (c *finding) byVerbs() {
 		name[0].weight /= 2
 	}
 	if len(name) == 1 && len(text) > 0 && name[0].base == text[0].base {
-		name[0].sense = text[0].sense // the words after the verb in the description show its sense
+		if name[0].category != financial {
+			name[0].sense = text[0].sense // the words after the verb in the description show its sense
+		}
 	}
 	for _, s := range name {
 		c.addVerb("/name", "name", s)
@@ -65,19 +67,19 @@ func (c *finding) byVerbs() {
 		})
 	}
 	if len(name)+len(text) == 0 && len(c.text) > 0 {
-		first := c.text[0]
-		if len(c.text) > 1 && determiners[c.text[1].text] && !openerWords[first.text] {
-			c.add(&policyv1.Evidence{
-				Path: "/description", Offset: int32(first.offset), Quote: first.raw, Category: execute, Weight: weightWeak,
-				Meaning: "it does something to a thing, and the verb is not known",
-			})
-			return
-		}
-		c.add(&policyv1.Evidence{
-			Path: "/description", Offset: int32(first.offset), Quote: first.raw, Category: execute, Weight: weightWeak,
-			Meaning: "no verb that is known says what it does",
-		})
+		c.byUnknownVerb()
 	}
+}
+
+// byUnknownVerb adds evidence for Execute, because no known verb says what the tool does.
+func (c *finding) byUnknownVerb() {
+	first, meaning := c.text[0], "no verb that is known says what it does"
+	if len(c.text) > 1 && determiners[c.text[1].text] && !openerWords[first.text] {
+		meaning = "it does something to a thing, and the verb is not known"
+	}
+	c.add(&policyv1.Evidence{
+		Path: "/description", Offset: int32(first.offset), Quote: first.raw, Category: execute, Weight: weightWeak, Meaning: meaning,
+	})
 }
 
 var determiners = set("a an the all your this that these one each every any some its up off out on down back over away")
@@ -112,7 +114,7 @@ func (c *finding) verbsOfName() []weightedVerb {
 	last := len(c.name) - 1
 	for i, w := range c.name {
 		s, ok := verbs[w.text]
-		if !ok {
+		if !ok || i == 0 && last > 1 && c.name[1].text == "get" { // in "trash_get_naming", trash is what the tool is about
 			continue
 		}
 		verb := foundVerb{word: w, base: w.text, sense: inContext(w.text, s, slices.Concat(c.name[i+1:], c.name[:i]))}
@@ -137,30 +139,50 @@ func (c *finding) verbsOfName() []weightedVerb {
 		return joined
 	}
 	best := found[0]
-	better := func(a, b weightedVerb) bool { // reports whether a counts more than b
-		rank := func(w weightedVerb) int {
-			switch w.offset {
-			case c.name[0].offset:
-				return 2
-			case c.name[last].offset:
-				return 1
-			default:
-				return 0
-			}
-		}
-		if a.weak != b.weak {
-			return b.weak
-		}
-		return rank(a) > rank(b)
-	}
 	for _, one := range found[1:] {
 		thing := possibleMovements[one.text] && best.weak && best.offset+len(best.raw)+1 == one.offset // in "place_order", order is not a verb but the object
-		if !thing && better(one, best) {
+		if !thing && c.countsMore(one, best) {
 			best = one
 		}
 	}
 	return []weightedVerb{best}
 }
+
+// countsMore reports whether a verb of the name counts more than another.
+func (c *finding) countsMore(a, b weightedVerb) bool {
+	rank := func(w weightedVerb) int {
+		switch w.offset {
+		case c.name[0].offset:
+			return 2
+		case c.name[len(c.name)-1].offset:
+			return 1
+		default:
+			return 0
+		}
+	}
+	isNoun := func(w weightedVerb) bool { return runNouns[w.text] && rank(w) == 0 }
+	switch {
+	case isNoun(a) != isNoun(b):
+		return isNoun(b)
+	case a.weak != b.weak:
+		return b.weak
+	default:
+		return rank(a) > rank(b)
+	}
+}
+
+// runNouns are verbs that are nouns in the middle of a name, for example in test_run_complete.
+var runNouns = set("run build process call")
+
+// namesProgram reports whether the name says that the tool runs a program, for example run_shell.
+func (c *finding) namesProgram() bool {
+	return len(c.name) > 1 && runVerbs[c.name[0].text] && programNouns[c.name[1].text]
+}
+
+var (
+	runVerbs     = set("run execute exec eval invoke")
+	programNouns = set("shell bash command commands script code sql program python javascript powershell")
+)
 
 // joined returns the nearest verbs before and after a conjunction in a name, for example in search_and_replace and in
 // find_one_and_delete.
@@ -189,7 +211,7 @@ var textVerbs = set("report monitor profile filter classify sample gather")
 var conjunctionWords = set("and or then to by with")
 
 // lightVerbs are verbs whose object names the action, as in "perform a search".
-var lightVerbs = set("perform make do conduct carry execute run handle issue take start process")
+var lightVerbs = set("perform make do conduct carry execute run handle issue take process")
 
 // verbsOfText returns the leading verb of the description, and stricter verbs that the first sentence joins to it.
 func (c *finding) verbsOfText() []weightedVerb {
@@ -273,7 +295,7 @@ func (c *finding) begin() (words []word, base string, _ sense) {
 		if len(rest) > from+1 && rest[from+1].text == "not" { // "Do not call this directly"
 			continue
 		}
-		if base, s, ok := verbOf(rest[from].text); ok {
+		if base, s, ok := verbOf(rest[from].text); ok && !inIdentifier(rest, from) {
 			return rest[from:], base, s
 		}
 	}
@@ -328,11 +350,14 @@ var (
 	dropped    = set("file files onto target drag element option dropdown checkbox coordinate dialog")
 	batteries  = set("vehicle car battery ev scooter device phone robot charging")
 	stages     = set("lead quote estimate opportunity draft prospect")
-	terminals  = set("terminal shell console pane stdin tty repl")
+	terminals  = set("terminal shell console pane stdin tty pty repl")
 	cells      = set("cell range column row document sheet table")
 	disks      = set("disk drive card volume partition")
 	keys       = set("key token credential certificate password secret")
-	pages      = set("url link website page browser app application tab")
+	pages      = set("url link website page browser app application tab simulator emulator")
+	sessions   = set("auth oauth authentication authorization login signin sso")
+	calls      = set("stack graph tree hierarchy log history")
+	spending   = set("spending spend allowance allowances")
 	fromIt     = set("from")
 	onScreen   = set("element option dropdown checkbox coordinate dialog")
 	code       = set("javascript script expression function code js snippet")
@@ -353,6 +378,9 @@ var contexts = []context{
 	{set("run execute perform"), 3, questions, nil, sense{read, true}},
 	{set("drop"), 4, dropped, nil, sense{category: execute}},
 	{set("evaluate"), 4, code, nil, sense{category: execute}},
+	{set("start begin"), 3, sessions, nil, sense{read, true}},
+	{set("call"), 1, calls, nil, sense{read, true}},
+	{set("approve"), 12, spending, nil, sense{category: financial}},
 	{set("start begin stop end"), 4, spans, nil, sense{category: write}},
 	{set("format"), 3, disks, nil, sense{category: destructive}},
 	{set("format"), 4, cells, nil, sense{category: write}},
@@ -398,8 +426,8 @@ func (c *finding) byStartedWork() {
 
 // byActions adds evidence from the values of a parameter that chooses the action. Only the strictest value counts.
 func (c *finding) byActions() {
-	for _, p := range slices.Concat(c.tool.Parameters, c.tool.Nested) {
-		if !actionParameters[strings.ToLower(p.Name)] || len(p.Values) < 2 {
+	for _, p := range c.choices() {
+		if !actionParameters[plain(strings.ToLower(p.Name))] || len(p.Values) < 2 || c.describesRequest(p) {
 			continue
 		}
 		known := 0
@@ -441,20 +469,63 @@ func (c *finding) byActions() {
 	}
 }
 
-var actionParameters = set("action operation op command method actiontype action_type mode")
+var actionParameters = set(`action operation op command method actiontype action_type mode
+	accion acao azione aktion operacion operacao operazione действие операция 操作 动作 動作 アクション 작업 동작`)
+
+// choices returns all parameters. It joins parameters that have the same name in each alternative of a schema, because
+// such a parameter chooses the alternative.
+func (c *finding) choices() []Parameter {
+	var out []Parameter
+	joined := make(map[string]int)
+	for _, p := range slices.Concat(c.tool.Parameters, c.tool.Nested) {
+		parts := alternative().FindStringSubmatch(p.Path)
+		if parts == nil {
+			out = append(out, p)
+			continue
+		}
+		key := parts[1] + pointer(p.Name)
+		if i, seen := joined[key]; seen {
+			out[i].Values = append(slices.Clip(out[i].Values), p.Values...)
+			out[i].Cut = out[i].Cut || p.Cut
+			continue
+		}
+		joined[key] = len(out)
+		out = append(out, p)
+	}
+	return out
+}
+
+// alternative matches the path of a parameter of an alternative.
+var alternative = compiled(`^(.*/(?:anyOf|oneOf))/[0-9]+/properties/[^/]+$`)
+
+// describesRequest reports whether a parameter with HTTP methods is a property of what the tool keeps, for example of a
+// rule, and is not the method of a request that the tool sends.
+func (c *finding) describesRequest(p Parameter) bool {
+	isMethod := func(value string) bool { return httpMethods[strings.ToUpper(value)] }
+	return c.leadCategory() == write && (keepVerbs[verbText(c.inName)] || keepVerbs[verbText(c.inText)]) && !slices.ContainsFunc(p.Values, func(v string) bool { return !isMethod(v) })
+}
+
+var (
+	httpMethods = set("GET POST PUT PATCH DELETE HEAD OPTIONS TRACE CONNECT")
+	keepVerbs   = set("create add update set edit modify save register insert define")
+)
 
 // actionOf returns the verb in the value of a parameter, for example "delete" or "file_delete".
 func actionOf(value string) (foundVerb, bool) {
 	words := nameWords(value)
 	best, ok := foundVerb{}, false
 	for i, w := range words {
-		s, is := verbs[w.text]
+		base := w.text
+		s, is := verbs[base]
 		if !is {
-			continue
+			if base, is = translateWord(base); !is {
+				continue
+			}
+			s = verbs[base]
 		}
-		s = inContext(w.text, s, words[i+1:])
+		s = inContext(base, s, words[i+1:])
 		if !ok || best.weak && !s.weak {
-			best, ok = foundVerb{word: word{text: w.text, raw: value}, base: w.text, sense: s}, true
+			best, ok = foundVerb{word: word{text: w.text, raw: value}, base: base, sense: s}, true
 		}
 	}
 	return best, ok

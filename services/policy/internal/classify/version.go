@@ -3,4 +3,4 @@ package classify
 // Version is the version of the classifier's results. It must increase with every change of a result for any
 // definition. Results that were stored by another version are recomputed. A test checks the version against the results
 // for the labelled sets.
-const Version = 6
+const Version = 7

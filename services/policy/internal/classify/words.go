@@ -76,7 +76,7 @@ func split(text string, camel bool) []word {
 		between := text[end:begin]
 		out = append(out, word{
 			text: strings.ToLower(text[begin:at]), offset: begin, raw: text[begin:at], after: between,
-			first: len(out) == 0 || strings.ContainsAny(between, ".!?\n") && strings.ContainsAny(between, " \n"),
+			first: len(out) == 0 || strings.ContainsAny(between, ".!?\n") && strings.ContainsAny(between, " \n") && !isAbbreviation(out),
 		})
 		begin, end = -1, at
 	}
@@ -101,6 +101,15 @@ func split(text string, camel bool) []word {
 	return out
 }
 
+// isAbbreviation reports whether the last words are "e.g" or "i.e", whose dot ends no sentence.
+func isAbbreviation(words []word) bool {
+	if len(words) < 2 || words[len(words)-1].after != "." {
+		return false
+	}
+	one, other := words[len(words)-2].text, words[len(words)-1].text
+	return one == "e" && other == "g" || one == "i" && other == "e"
+}
+
 // nextIsLower reports whether the second letter of a text is in lower case. If it is, a capital first letter begins a
 // word, as the S in "HTTPServer" does.
 func nextIsLower(text string) bool {
@@ -116,6 +125,9 @@ func verbOf(text string) (base string, s sense, ok bool) {
 	}
 	if i := strings.LastIndexByte(text, '-'); i > 0 { // force-delete
 		return verbOf(text[i+1:])
+	}
+	if stem, is := strings.CutPrefix(text, "un"); is && verbs[stem].category == write { // unskip
+		return text, sense{category: write}, true
 	}
 	for _, form := range [...]struct{ end, instead string }{
 		{"ies", "y"}, {"es", ""}, {"es", "e"}, {"s", ""},

@@ -1,5 +1,5 @@
 // Package epochlease records epoch leases. All decisions of an epoch come from the same policies and the same catalog.
-// An epoch lease is the period for which a gateway may reuse decisions of an epoch from its cache. After a change, the
+// An epoch lease is the period in which a gateway may reuse decisions of an epoch from its cache. After a change, the
 // policy service uses this package to wait until no gateway can reuse older decisions. The package has no clock:
 // callers pass the time.
 package epochlease
@@ -11,13 +11,13 @@ import (
 	"time"
 )
 
-// MaxDuration is the longest lease.
+// MaxDuration is the maximum duration of a lease.
 const MaxDuration = time.Second
 
 // ErrDisorder means that a holder acknowledged a response that was not sent.
 var ErrDisorder = errors.New("the gateway acknowledged a response that was not sent")
 
-// A Register records all leases. Epochs are numbers; a later epoch has a greater number. A Register is safe for
+// A Register records all leases. Epochs are numbers, and a later epoch has a greater number. A Register is safe for
 // concurrent use.
 type Register struct {
 	mu      sync.Mutex
@@ -39,12 +39,12 @@ type Holder struct {
 	last, taken uint64
 	// grants contains one grant for each epoch, ordered by epoch.
 	grants []grant
-	// left reports whether the holder has left.
+	// left is true if the holder has left.
 	left bool
 }
 
 // A grant is a lease on the decisions of an epoch. response is the number of the newest response that contained the
-// epoch. until is when the lease ends; it is zero if no lease was granted.
+// epoch. until is the end of the lease, or zero if no lease was granted.
 type grant struct {
 	response, epoch uint64
 	until           time.Time
@@ -64,23 +64,23 @@ func (r *Register) Enter(now time.Time) *Holder {
 	return h
 }
 
-// Leave records that the holder gets no more responses. Its leases remain valid until they end.
+// Leave records that the holder gets no more responses. The leases of the holder remain valid until they end.
 func (h *Holder) Leave() {
 	h.register.mu.Lock()
 	defer h.register.mu.Unlock()
 	h.left = true
 }
 
-// Record records the next response to the holder and returns its number. It calls active, with the register locked, for
-// the current epoch and the end of the lease. The zero time does not extend the lease.
+// Record records the next response to the holder and returns its number. While the register is locked, Record calls
+// active for the current epoch and the end of the lease. The zero time does not extend the lease.
 //
-// The lock orders Record and [Register.OlderUntil]: if the active epoch changes before OlderUntil is called, either
+// The lock orders Record and [Register.OlderUntil]. If the active epoch changes before OlderUntil is called, either
 // this response contains the new epoch, or OlderUntil takes this lease into account.
 func (h *Holder) Record(now time.Time, active func() (epoch uint64, until time.Time)) (response uint64) {
 	h.register.mu.Lock()
 	defer h.register.mu.Unlock()
 	h.last++
-	if n := len(h.grants); n > 1 { // remove ended leases, which would accumulate if the holder acknowledged nothing
+	if n := len(h.grants); n > 1 { // remove ended leases, which would accumulate if the holder acknowledged no response
 		over := func(g grant) bool { return !g.until.After(now) }
 		h.grants = append(slices.DeleteFunc(h.grants[:n-1], over), h.grants[n-1])
 	}
@@ -122,9 +122,9 @@ func (h *Holder) Acknowledge(response uint64) error {
 	return nil
 }
 
-// OlderUntil returns when the last lease on an epoch before the argument epoch ends. It returns the zero time if no
-// such lease is valid at the time now. The channel freed is closed when a holder gives up a lease. The caller should
-// then call OlderUntil again, because the result may be earlier.
+// OlderUntil returns the time at which the last lease on an epoch before the argument epoch ends. It returns the zero
+// time if no such lease is valid at the time now. The channel freed is closed when a holder gives up a lease. The
+// caller should then call OlderUntil again, because the result may be earlier.
 func (r *Register) OlderUntil(epoch uint64, now time.Time) (until time.Time, freed <-chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -15,12 +15,12 @@ import (
 type gateway struct {
 	*epochlease.Holder
 	queue []response
-	// epoch is the epoch that the gateway uses. until is when its lease ends. taken is the number of the last received
+	// epoch is the epoch that the gateway uses. until is the end of its lease. taken is the number of the last received
 	// response.
 	epoch uint64
 	until time.Time
 	taken uint64
-	// left reports whether the gateway has left. It may still use its lease.
+	// left is true if the gateway has left. It may still use its lease.
 	left bool
 }
 
@@ -29,7 +29,6 @@ type response struct {
 	until         time.Time
 }
 
-// receive processes the next response.
 func (g *gateway) receive() {
 	r := g.queue[0]
 	g.queue = g.queue[1:]

@@ -1,9 +1,9 @@
 // Package locator parses the paths, URLs, URIs, IP addresses and email addresses in requests. Packages engine and
-// condition use it to compare such texts with rules.
+// condition use it to compare such strings with rules.
 //
-// The server that gets the request parses the same text with another parser. Each function therefore returns an error
-// if well-known parsers, which are called readers here, understand the text differently.
+// The server that gets the request parses the same string with another parser. Therefore each function returns an error
+// if well-known parsers, which are called readers here, interpret the string differently.
 //
 // The package looks up neither files nor host names. All functions depend only on their arguments and are safe for
-// concurrent use. The length of a text is bounded, and the time is linear in the length.
+// concurrent use. The length of a string is bounded, and the time is linear in the length.
 package locator

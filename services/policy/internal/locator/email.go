@@ -13,8 +13,8 @@ const (
 	maxLabel   = 63
 )
 
-// EmailDomain returns the domain of an email address in lower case. The text must be a mailbox of RFC 5321 in ASCII: a
-// dot-string, @ and a domain. EmailDomain returns an error for quotes, comments, a display name, a list of addresses
+// EmailDomain returns the domain of an email address in lower case. The address must be a mailbox of RFC 5321 in ASCII:
+// a dot-string, @ and a domain. EmailDomain returns an error for quotes, comments, a display name, a list of addresses
 // and an address in brackets. It also returns an error for % and ! before the @, because they can make a mail server
 // relay the mail to another domain.
 func EmailDomain(text string) (string, error) {

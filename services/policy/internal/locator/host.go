@@ -14,10 +14,11 @@ var (
 	errPuny        = errors.New("has a host with letters that some readers convert differently")
 )
 
-// parseHost returns the host of a URL, if RFC 3986 and the WHATWG standard agree about it. The result is a name in
+// parseHost returns the host of a URL if RFC 3986 and the WHATWG standard agree on the host. The result is a name in
 // lower case and ASCII without a final dot, or an IP address without brackets.
 func parseHost(text string) (string, error) {
-	if len(text) > 4*maxHost { // a letter has up to four bytes; longer texts would take too long, because conversion takes quadratic time
+	// A letter has up to four bytes. Longer names are refused because the conversion takes quadratic time.
+	if len(text) > 4*maxHost {
 		return "", errHostForm
 	}
 	if inner, ok := strings.CutPrefix(text, "["); ok {
@@ -58,7 +59,7 @@ func endsInNumber(name string) bool {
 	return ok && (hex == "" || every(hex, isHex))
 }
 
-// checkName returns an error if a text is not a host name. A host name has labels of at most 63 letters, digits, `-`
+// checkName returns an error if a string is not a host name. A host name has labels of at most 63 letters, digits, `-`
 // and `_`, and at most 253 bytes. A label in Punycode must be equal to the encoding of its decoded letters.
 func checkName(name string) error {
 	if len(name) > maxHost {
@@ -102,13 +103,13 @@ func toASCII(name string) (string, error) {
 	return ascii, nil
 }
 
-// letterProfile returns the profile for names with letters outside of ASCII. The profile is UTS #46 as the WHATWG
-// standard uses it. If transitional is true, the profile is the earlier form of UTS #46, which maps ß to ss.
+// letterProfile returns the profile for names with letters outside of ASCII: UTS #46 as the WHATWG standard uses it. If
+// transitional is true, it returns the earlier form of UTS #46, which maps ß to ss.
 func letterProfile(transitional bool) *idna.Profile {
 	return idna.New(idna.MapForLookup(), idna.BidiRule(), idna.StrictDomainName(false), idna.CheckHyphens(false), idna.CheckJoiners(true), idna.Transitional(transitional))
 }
 
-// lower returns a text with ASCII letters in lower case. It leaves other letters as they are.
+// lower returns a string with its ASCII letters in lower case. Other letters are not changed.
 func lower(text string) string {
 	return strings.Map(func(r rune) rune {
 		if 'A' <= r && r <= 'Z' {

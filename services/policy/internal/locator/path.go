@@ -29,8 +29,8 @@ var (
 	errBlanked = errors.New("has a segment that begins or ends with a space, which some readers remove")
 )
 
-// ParsePath parses a path of at most [MaxBytes]. It returns an error for the empty text, and if readers differ about
-// the text. They differ about:
+// ParsePath parses a path of at most [MaxBytes]. It returns an error for the empty string, and if readers interpret the
+// string differently. They differ about:
 //   - unprintable characters, `\`, and `%` before two hexadecimal digits
 //   - `~`, a drive or two slashes at the start
 //   - a segment that only some readers interpret as `.` or `..`
@@ -101,7 +101,6 @@ func checkSegment(segment string) error {
 	return nil
 }
 
-// nonASCII returns the characters of a text that are not ASCII.
 func nonASCII(text string) string {
 	return strings.Map(func(r rune) rune {
 		if r < utf8.RuneSelf {
@@ -123,8 +122,8 @@ func (p Path) String() string {
 	return text
 }
 
-// Within reports whether p is root or below root. Paths are compared by segments. Within returns an error if one path
-// is absolute and the other is relative.
+// Within reports whether p is root or below root. It compares paths by segments. It returns an error if one path is
+// absolute and the other is relative.
 func (p Path) Within(root Path) (bool, error) {
 	if p.absolute != root.absolute {
 		return false, errBoth
@@ -154,7 +153,6 @@ func (p Path) Ext() (string, error) {
 	return "", nil
 }
 
-// startsWith reports whether segments begins with all segments of root.
 func startsWith(segments, root []string) bool {
 	return len(segments) >= len(root) && slices.Equal(segments[:len(root)], root)
 }

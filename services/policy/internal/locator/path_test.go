@@ -8,7 +8,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/locator"
 )
 
-// TestPath_Within checks which paths are within a root, and which texts are errors. Case P14.
+// TestPath_Within checks which paths are within a root, and which strings are errors. Case P14.
 func TestPath_Within(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct{ text, root, want string }{
@@ -110,8 +110,8 @@ func TestPath_BaseAndExt(t *testing.T) {
 	}
 }
 
-// FuzzP14PathWithin checks that if Within reports that a path is within a root, the standard library agrees. It also
-// checks that Within returns the same result for the cleaned paths.
+// FuzzP14PathWithin checks that the standard library agrees whenever Within reports that a path is within a root. It
+// also checks that Within returns the same result for the cleaned paths.
 func FuzzP14PathWithin(f *testing.F) {
 	for _, seed := range []string{"/srv/../etc", "/srv/a/./b//c/..", "a/../..", "/srv/.. /x", "~", "/srv/\uff0e./x", "//srv", `/srv\..\x`, "/srv/%2e%2e/x", "c:/x", "./c:/x"} {
 		f.Add(seed, "/srv")
@@ -156,7 +156,7 @@ func within(text, root string) (bool, error) {
 	return p.Within(r)
 }
 
-// answer returns the result as a text, or the text of the error.
+// answer returns the result as a string, or the message of the error.
 func answer(yes bool, err error) string {
 	switch {
 	case err != nil && yes:

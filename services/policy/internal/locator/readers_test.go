@@ -15,7 +15,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/locator"
 )
 
-// pieces contains parts of URLs, including parts about which readers differ.
+// pieces contains parts of URLs, including parts that readers interpret differently.
 var pieces = [][]string{
 	{"https", "http", "HTTP", "ftp", "wss", "s3", "file", "javascript", "h\tttp", ""},
 	{"://", "://", "://", ":", ":/", ":///", ":\\\\", ":/\\", "//", ":// "},
@@ -58,7 +58,6 @@ func TestParseURL_AgreesWithOtherReaders(t *testing.T) {
 	}
 }
 
-// madeURL joins random pieces to a URL.
 func madeURL(random *rand.Rand) string {
 	var text strings.Builder
 	odd, odder := random.IntN(len(pieces)), random.IntN(len(pieces))
@@ -77,8 +76,7 @@ func madeURL(random *rand.Rand) string {
 	return made
 }
 
-// A reading contains the parts into which a reader parses a URL. The zero reading means that the reader refuses the
-// URL.
+// A reading contains the parts of a URL according to a reader. The zero reading means that the reader refuses the URL.
 type reading struct{ scheme, host, port, path string }
 
 // same reports whether two readings are equal. An absent path equals "/".
@@ -108,7 +106,7 @@ func portText(u locator.URL) string {
 	return strconv.Itoa(u.Port)
 }
 
-// whatwg returns the parts into which Node parses the texts, without the final dots of hosts.
+// whatwg parses the strings with Node, and removes the final dots of hosts.
 func whatwg(t *testing.T, texts []string) []reading {
 	t.Helper()
 	const script = `
@@ -141,7 +139,8 @@ console.log(JSON.stringify(texts.map((text) => {
 	return readings
 }
 
-// checkRFC3986 compares a URL with the result of the standard library, which does not change the case of names.
+// checkRFC3986 compares a URL with the result of the standard library. The standard library does not change the case of
+// names.
 func checkRFC3986(t interface {
 	Helper()
 	Errorf(format string, args ...any)

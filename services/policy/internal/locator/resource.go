@@ -22,11 +22,11 @@ var (
 	errBraces      = errors.New("has an opening or closing brace without the other")
 )
 
-// CheckResource returns nil if the URI of a resource is plain. Otherwise the error says why the URI is not plain. The
-// URI may have any scheme.
+// CheckResource returns nil if the URI of a resource is plain. Otherwise it returns the reason why the URI is not
+// plain. The URI may have any scheme.
 //
-// Readers agree about a plain URI, except that some remove or add the parts that [Readings] describes, and that some
-// ignore case. A plain URI conforms to RFC 3986 and has:
+// Readers interpret a plain URI in the same way, except that some remove or add the parts that [Readings] describes,
+// and that some ignore case. A plain URI conforms to RFC 3986 and has:
 //   - a scheme in lower case
 //   - no fragment
 //   - no percent-encoding that is not needed, or that some readers decode to a separator
@@ -99,7 +99,6 @@ func pathAndQuery(uri, scheme, rest string) (string, error) {
 	return path, nil
 }
 
-// checkURL checks a URL with one of [schemes].
 func checkURL(uri string) error {
 	u, err := ParseURL(uri)
 	if err != nil {
@@ -117,7 +116,6 @@ func checkURL(uri string) error {
 	return nil
 }
 
-// checkAuthority checks the authority of a URI with an unknown scheme.
 func checkAuthority(authority string) error {
 	if strings.Contains(authority, "%") {
 		return errNeedless
@@ -141,7 +139,7 @@ func checkAuthority(authority string) error {
 	return nil
 }
 
-// cutPort splits a text into the host and the port. The port is empty if the text has none.
+// cutPort splits a string into the host and the port. The port is empty if the string has no port.
 func cutPort(text string) (host, port string) {
 	if colon := strings.LastIndexByte(text, ':'); colon > strings.LastIndexByte(text, ']') {
 		return text[:colon], text[colon+1:]
@@ -162,7 +160,7 @@ func checkQuery(query string) error {
 	return nil
 }
 
-// decoded returns a text with percent-encoding decoded. Each % in the text must begin an escape.
+// decoded decodes the percent-encoding of a string. Each % in the string must begin an escape.
 func decoded(text string) string {
 	value := func(c byte) byte {
 		if isDigit(c) {
@@ -201,8 +199,9 @@ func CheckTemplate(template string) error {
 }
 
 // Readings returns the given URI or URI template, and the other URIs as which some readers interpret it. Some readers
-// remove the user before the host and the port. Some remove or add a final slash. Some remove the query, the parameters
-// of segments, the names of file streams, or a fragment, even if the character before them is percent-encoded.
+// remove the user before the host, or the port. Some readers remove or add a final slash. Some readers remove the
+// query, the parameters of segments, the names of file streams, or a fragment, even if the character before them is
+// percent-encoded.
 func Readings(uri string) []string {
 	out := []string{uri}
 	for _, change := range []func(string) string{withoutFragment, withoutQuery, withoutParameters, withoutStreams, withoutUser, withoutPort, toggleFinalSlash} {
@@ -215,7 +214,7 @@ func Readings(uri string) []string {
 	return out
 }
 
-// cutAt returns the text before the first occurrence of any of ends.
+// cutAt returns the part of a string before the first occurrence of any of ends.
 func cutAt(text string, ends ...string) string {
 	for _, end := range ends {
 		text, _, _ = strings.Cut(text, end)
@@ -262,7 +261,8 @@ func withoutStreams(uri string) string {
 	return uri
 }
 
-// mapAuthority applies change to the authority of a URI. It returns a URI without an authority as it is.
+// mapAuthority applies change to the authority of a URI. If the URI has no authority, mapAuthority returns it
+// unchanged.
 func mapAuthority(uri string, change func(string) string) string {
 	scheme, rest, has := strings.Cut(uri, "://")
 	if !has || strings.ContainsAny(scheme, "/?") {

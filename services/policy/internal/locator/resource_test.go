@@ -138,7 +138,7 @@ func TestReadings(t *testing.T) {
 	}
 }
 
-// respell returns another spelling of a URI, which some reader interprets as the same URI.
+// respell returns another spelling of a URI, which some readers interpret as the same URI.
 func respell(t *rapid.T, uri string) string {
 	scheme, rest, _ := strings.Cut(uri, ":")
 	at := func(of string) int { return rapid.IntRange(0, len(of)-1).Draw(t, "place") }
@@ -184,8 +184,8 @@ func respell(t *rapid.T, uri string) string {
 	return scheme + ":" + rest
 }
 
-// TestCheckResource_NoOtherSpellingIsPlain checks that another spelling of a URI is not plain, or that its readings
-// include the URI. Otherwise the other spelling could bypass a rule that denies the URI.
+// Another spelling of a URI is not plain, or its readings include the URI. Otherwise the other spelling could bypass a
+// rule that denies the URI.
 func TestCheckResource_NoOtherSpellingIsPlain(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

@@ -7,7 +7,7 @@ import (
 	"unicode/utf8"
 )
 
-// MaxBytes is the largest length of a path or URL, in bytes. It is the longest path on most systems.
+// MaxBytes is the maximum length of a path or URL, in bytes. It is the maximum length of a path on most systems.
 const MaxBytes = 4096
 
 var (
@@ -16,7 +16,7 @@ var (
 	errBackslash = errors.New(`contains a \, which some readers take for /`)
 )
 
-// checkText returns an error if a text can't be a path, a URL or an address.
+// checkText returns an error if a string can't be a path, a URL or an address.
 func checkText(text string, most int) error {
 	switch {
 	case text == "":
@@ -37,7 +37,7 @@ func checkText(text string, most int) error {
 	return nil
 }
 
-// isEscape reports whether a text begins with a percent sign and two hex digits.
+// isEscape reports whether a string begins with a percent sign and two hexadecimal digits.
 func isEscape(text string) bool {
 	return len(text) >= 3 && text[0] == '%' && isHex(text[1]) && isHex(text[2])
 }
@@ -50,7 +50,7 @@ func isDigit(c byte) bool { return '0' <= c && c <= '9' }
 
 func isLetter(c byte) bool { return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' }
 
-// every reports whether a text is not empty and the function of returns true for each byte of the text.
+// every reports whether a string is not empty and the function of returns true for each of its bytes.
 func every(text string, of func(byte) bool) bool {
 	for i := range len(text) {
 		if !of(text[i]) {

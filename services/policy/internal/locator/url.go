@@ -13,12 +13,12 @@ type URL struct {
 	Scheme string
 	// Host is a host name in lower case and ASCII, without a final dot, or an IP address without brackets.
 	Host string
-	// Port is the port, from 1 to 65535. If the text has no port, it is the default port of the scheme, or 0 if the
+	// Port is the port, from 1 to 65535. If the URL names no port, it is the default port of the scheme, or 0 if the
 	// scheme has no default port.
 	Port int
-	// Path is the path as written, but with percent-encoding in upper case. It is "/" if the text has no path.
+	// Path is the path as written, but with percent-encoding in upper case. It is "/" if the URL has no path.
 	Path string
-	// Bare reports whether the URL has neither a query nor a fragment.
+	// Bare is true if the URL has neither a query nor a fragment.
 	Bare bool
 }
 
@@ -41,7 +41,7 @@ var (
 )
 
 // ParseURL parses an absolute URL with a host, of at most [MaxBytes]. It returns an error if RFC 3986, the WHATWG
-// standard and well-known readers differ about the text. They differ about:
+// standard and well-known readers interpret the string differently. They differ about:
 //   - a user before the host
 //   - `\`, white space and unprintable characters
 //   - more or less than two slashes before the host
@@ -78,7 +78,6 @@ func isSchemeChar(c byte) bool {
 	return isLetter(c) || isDigit(c) || c == '+' || c == '-' || c == '.'
 }
 
-// readAuthority parses the host and the port.
 func (u *URL) readAuthority(text string) error {
 	if strings.Contains(text, "@") {
 		return errUser
@@ -118,7 +117,6 @@ func (u *URL) readPort(text string) (int, error) {
 	return int(port), nil
 }
 
-// readRest parses the path, the query and the fragment.
 func (u *URL) readRest(text string) error {
 	for i := range len(text) {
 		switch {
@@ -156,8 +154,8 @@ func (u *URL) readRest(text string) error {
 // segments returns the segments of the path. The last segment is empty if the path ends with a slash.
 func (u *URL) segments() []string { return strings.Split(u.Path[1:], "/") }
 
-// upperEscapes returns the path with percent-encoding in upper case. It returns an error if the decoded path could be
-// another path, because only some readers decode.
+// upperEscapes returns the path with percent-encoding in upper case. Because only some readers decode, it returns an
+// error if the decoded path could be another path.
 func upperEscapes(path string) (string, error) {
 	var out, decoded strings.Builder
 	for i := 0; i < len(path); i++ {

@@ -8,7 +8,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/locator"
 )
 
-// urls contains texts, each with the expected URL or a part of the error.
+// urls contains strings, each with the expected URL or a part of the error.
 var urls = []struct{ text, want string }{
 	{"https://api.example.com", "https api.example.com 443 /"},
 	{"https://api.example.com/", "https api.example.com 443 /"},

@@ -1,5 +1,5 @@
-// Package store stores the catalog in SQLite or PostgreSQL. The policy service uses it. Each change of a server is one
-// serializable transaction, which also increments the version of the whole catalog.
+// Package store stores the catalog in SQLite or PostgreSQL. Each change to a server is one serializable transaction,
+// which also increments the version of the whole catalog. The policy service uses the package.
 package store
 
 import (
@@ -21,14 +21,14 @@ import (
 //go:embed migrations/*.sql
 var files embed.FS
 
-// ErrNotStored means that the text of a definition is not stored.
+// ErrNotStored means that the JSON of a definition is not stored.
 var ErrNotStored = errors.New("the text of the definition is not stored")
 
-// Config says where the catalog is stored.
+// Config configures a store.
 type Config struct {
 	// Source is `sqlite`, or the URL of a PostgreSQL database. File is the path of the SQLite database.
 	Source, File string
-	// Log receives messages about migrations. It is required.
+	// Log receives messages about migrations. Required.
 	Log *slog.Logger
 }
 
@@ -84,7 +84,7 @@ func (s *Store) ChangedSince(ctx context.Context, known int64, trusted func(serv
 	return version, servers, err
 }
 
-// reclassifyStored reclassifies the tools of a server from the stored texts.
+// reclassifyStored reclassifies the tools of a server from the stored definitions.
 func (s *Store) reclassifyStored(ctx context.Context, server *catalog.Server, trusted bool) error {
 	texts, err := s.Texts(ctx, server.Name)
 	if err != nil {
@@ -94,8 +94,8 @@ func (s *Store) reclassifyStored(ctx context.Context, server *catalog.Server, tr
 	return nil
 }
 
-// reclassify reclassifies the tools of a server from texts. It modifies the argument server, so no other goroutine may
-// use that server.
+// reclassify reclassifies the tools of a server from texts, which contains the JSON of definitions. It modifies the
+// argument server, so no other goroutine may use that server.
 func reclassify(server *catalog.Server, texts map[catalog.Digest]string, trusted bool) {
 	server.Trusted = trusted
 	for _, t := range server.Tools {
@@ -107,7 +107,7 @@ func reclassify(server *catalog.Server, texts map[catalog.Digest]string, trusted
 	}
 }
 
-// Texts returns the texts of all stored definitions of a server.
+// Texts returns the JSON of all stored definitions of a server.
 func (s *Store) Texts(ctx context.Context, server string) (all map[catalog.Digest]string, err error) {
 	err = s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		all, err = textsOf(ctx, tx, server)
@@ -133,7 +133,7 @@ func textsOf(ctx context.Context, tx *sqlstore.Tx, server string) (map[catalog.D
 	return all, err
 }
 
-// Text returns the text of one definition of a server. It returns [ErrNotStored] if the text is not stored.
+// Text returns the JSON of one definition of a server. It returns [ErrNotStored] if the JSON is not stored.
 func (s *Store) Text(ctx context.Context, server string, digest catalog.Digest) (text string, err error) {
 	err = s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		text, err = textOf(ctx, tx, server, digest)
@@ -155,17 +155,17 @@ func hexOf(d catalog.Digest) string {
 	return string(text)
 }
 
-// A Change is the result of a change of a server.
+// A Change is the result of changing a server.
 type Change struct {
-	// Server is the new state. It is the same pointer as before if nothing has changed.
+	// Server is the new state. If nothing has changed, it is the same pointer as before.
 	Server *catalog.Server
-	// New contains the texts of the definitions to store. Removed contains the digests of the definitions to delete.
+	// New contains the JSON of the definitions to store. Removed contains the digests of the definitions to delete.
 	New     map[catalog.Digest]string
 	Removed []catalog.Digest
 }
 
 // Change changes a server with fn. fn gets the stored server, classified by the current version of the classifier, or
-// an empty server if none is stored. fn may run more than once, and must use only its arguments.
+// an empty server if the server is not stored. fn may run more than once, and must use only its arguments.
 //
 // Change returns the new server and the version of the catalog that the change created. The version is 0 if fn changed
 // nothing. The error is an error from fn, or [sqlstore.ErrUnavailable].
@@ -205,7 +205,6 @@ func (s *Store) Change(ctx context.Context, name string, trusted bool, fn func(n
 	return after, version, err
 }
 
-// writeChange writes a change and returns the new version of the catalog.
 func writeChange(ctx context.Context, tx *sqlstore.Tx, change Change) (version int64, err error) {
 	name := change.Server.Name
 	for digest, text := range change.New {

@@ -136,8 +136,7 @@ func TestChange_VersionStaysWhenNothingChanges(t *testing.T) {
 	})
 }
 
-// TestChange_ConcurrentReplicasLoseNoChange checks that no change is lost if two processes change the same server at
-// the same time.
+// Two processes change the same server at the same time. No change is lost.
 func TestChange_ConcurrentReplicasLoseNoChange(t *testing.T) {
 	eachStore(t, func(t *testing.T, open func() *store.Store) {
 		one, two := open(), open()
@@ -170,9 +169,8 @@ func TestChange_ConcurrentReplicasLoseNoChange(t *testing.T) {
 	})
 }
 
-// TestChangedSince_ReclassifiesWhenTheClassifierChanged checks that tools are reclassified if their classes come from
-// another version of the classifier or from another trust setting. This happens when a server is read and when it is
-// changed.
+// If the classes of a server's tools come from another version of the classifier or from another trust setting, the
+// tools are reclassified when the server is read and when it is changed.
 func TestChangedSince_ReclassifiesWhenTheClassifierChanged(t *testing.T) {
 	eachStore(t, func(t *testing.T, open func() *store.Store) {
 		s := open()

@@ -34,7 +34,7 @@ func BenchmarkHTML(b *testing.B) {
 		b.Run(name, func(b *testing.B) {
 			dir, n := b.TempDir(), 0
 			for b.Loop() {
-				n++ // each export has its own folder, because some file systems are slow after many removals
+				n++ // each export has its own directory, because some file systems are slow after many removals
 				if err := catalogpages.HTML(filepath.Join(dir, fmt.Sprint(n)), c); err != nil {
 					b.Fatal(err)
 				}

@@ -12,7 +12,6 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// navigate opens a file, or another address.
 func (b *browser) navigate(path string) {
 	b.t.Helper()
 	address := path
@@ -52,7 +51,7 @@ func (b *browser) text(expression string) string {
 	return out
 }
 
-// pressKeys presses keys. Each argument is a text to type, or the name of a key such as ArrowDown.
+// pressKeys presses keys. Each argument is a string to type, or the name of a key such as ArrowDown.
 func (b *browser) pressKeys(keys ...string) {
 	b.t.Helper()
 	for _, key := range keys {
@@ -76,13 +75,11 @@ func (b *browser) pressKeys(keys ...string) {
 	}
 }
 
-// typeText types a text, key by key.
 func (b *browser) typeText(text string) {
 	b.t.Helper()
 	b.pressKeys(strings.Split(text, "")...)
 }
 
-// setWindow sets the width of the window and the system's color scheme, without animations.
 func (b *browser) setWindow(width int, scheme string) {
 	b.t.Helper()
 	height := 900
@@ -95,8 +92,8 @@ func (b *browser) setWindow(width int, scheme string) {
 	}}, nil)
 }
 
-// screenshot stores a picture of the beginning of the page, or of its end if end is true. The parameter most is the
-// maximum height of the picture in pixels.
+// screenshot stores a picture of the beginning of the page, or of its end if end is true. most is the maximum height of
+// the picture in pixels.
 func (b *browser) screenshot(file string, most float64, end bool) {
 	b.t.Helper()
 	var size struct{ Width, Height float64 }

@@ -9,8 +9,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// checkNoBrowserErrors fails a test if the browser reported a script error, a violation of the Content-Security-Policy,
-// or a request for anything but a file.
+// checkNoBrowserErrors fails the test if the browser reported a script error, a violation of the
+// Content-Security-Policy, or a request for a URL other than a file.
 func checkNoBrowserErrors(t *testing.T, b *browser) {
 	t.Helper()
 	for _, complaint := range b.reportedErrors() {
@@ -18,7 +18,7 @@ func checkNoBrowserErrors(t *testing.T, b *browser) {
 	}
 }
 
-// searchResults is a JavaScript expression for the names of the tools that the search shows.
+// searchResults is a JavaScript expression that returns the names of the tools in the search results.
 const searchResults = `[...document.querySelectorAll("[data-results] .row-name")].map((n) => n.textContent)`
 
 func (b *browser) names() []string {
@@ -34,7 +34,7 @@ func (b *browser) waitUntil(expression string) {
 	eventually.Holds(b.t, expression, func() bool { return b.text("document.readyState === 'complete' && ("+expression+")") == "true" })
 }
 
-// The keyboard is enough to find a tool, open its page, and go back.
+// A user can find a tool, open its page, and go back with the keyboard alone.
 func TestBrowser_SearchWorksByKeyboard(t *testing.T) {
 	t.Parallel()
 	b := startBrowser(t)
@@ -80,7 +80,7 @@ func TestBrowser_SearchWorksByKeyboard(t *testing.T) {
 	checkNoBrowserErrors(t, b)
 }
 
-// historyEntry returns the id of the entry of the browser's history that is the given number of steps from the current
+// historyEntry returns the id of an entry of the browser's history. steps is the number of steps from the current
 // entry.
 func (b *browser) historyEntry(steps int) int {
 	b.t.Helper()
@@ -94,7 +94,7 @@ func (b *browser) historyEntry(steps int) int {
 	return history.Entries[history.CurrentIndex+steps].ID
 }
 
-// On every page, the key / opens the search, and the first Tab leads to the content.
+// On every page, the key / opens the search, and the first Tab selects the link to the content.
 func TestBrowser_SlashOpensTheSearch(t *testing.T) {
 	t.Parallel()
 	b := startBrowser(t)
@@ -145,7 +145,8 @@ func TestBrowser_FiltersSelectTools(t *testing.T) {
 	checkNoBrowserErrors(t, b)
 }
 
-// Pages use the system's color scheme until the reader chooses another. After that, every page uses the chosen scheme.
+// Pages use the system's color scheme until the reader chooses another one. After that, every page uses the chosen
+// scheme.
 func TestBrowser_ColorSchemeIsStored(t *testing.T) {
 	t.Parallel()
 	b := startBrowser(t)
@@ -163,7 +164,7 @@ func TestBrowser_ColorSchemeIsStored(t *testing.T) {
 	checkNoBrowserErrors(t, b)
 }
 
-// readabilityScript finds texts with too little contrast (WCAG 2.2, 1.4.3: 4.5 to 1, and 3 to 1 for large texts), and
+// readabilityScript finds text with too little contrast (WCAG 2.2, 1.4.3: 4.5 to 1, and 3 to 1 for large text), and
 // elements wider than the window.
 const readabilityScript = `(() => {
 	const canvas = new OffscreenCanvas(1, 1).getContext("2d", {willReadFrequently: true});
@@ -239,7 +240,7 @@ func TestBrowser_PagesAreReadable(t *testing.T) {
 	checkNoBrowserErrors(t, b)
 }
 
-// A printed page shows the answers and no controls.
+// A printed page shows all answers, and no controls.
 func TestBrowser_PrintedPageHasNoControls(t *testing.T) {
 	t.Parallel()
 	b := startBrowser(t)
@@ -265,8 +266,8 @@ func TestBrowser_PrintedPageHasNoControls(t *testing.T) {
 	checkNoBrowserErrors(t, b)
 }
 
-// No untrusted text runs as code, neither on the site's pages, nor in the search, nor when a browser opens an export in
-// another format.
+// No untrusted string runs as code, neither on the site's pages, nor in the search, nor when a browser opens an export
+// in another format.
 func TestBrowser_HostileTextsDoNotRun(t *testing.T) {
 	t.Parallel()
 	b := startBrowser(t)

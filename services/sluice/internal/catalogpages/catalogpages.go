@@ -1,8 +1,8 @@
-// Package catalogpages writes the catalog of tools: as a static site that works without a network, as Markdown, and as
-// one JSON document. Equal catalogs give equal bytes.
+// Package catalogpages writes the catalog of tools as a static site that works without a network, as Markdown, or as
+// one JSON document. Equal catalogs result in equal bytes.
 //
-// Names, descriptions and definitions come from untrusted servers. All output shows them as text, with escapes for
-// hidden characters. They never become markup, a link, a script or a path.
+// Names, descriptions and definitions come from untrusted servers. All output shows them as plain text, with escapes
+// for hidden characters. They never become markup, a link, a script or a path.
 package catalogpages
 
 import (
@@ -17,18 +17,20 @@ import (
 
 // Catalogue is the catalog to write. The functions of this package do not modify it.
 type Catalogue struct {
-	// Servers are the servers, in any order. A server that is named only by a tool also gets a page.
+	// Servers contains the servers, in any order. A server that only a tool names also gets a page.
 	Servers []*policyv1.CatalogServer
-	// Tools are the tools, in any order, with their parameters, evidence, history and advice (CatalogService.GetTool).
+	// Tools contains the tools, in any order, with their parameters, evidence, history and advice
+	// (CatalogService.GetTool).
 	Tools []*policyv1.CatalogTool
-	// ListFaults are the reasons why parts of servers' lists are hidden from clients, by server, one line each.
+	// ListFaults contains the reasons why parts of servers' lists are hidden from clients, by server. Each reason is
+	// one line.
 	ListFaults map[string][]string
-	// Made is when the catalog was read. Every page shows this time, in UTC.
+	// Made is the time at which the catalog was read. Every page shows this time, in UTC.
 	Made time.Time
 }
 
-// ErrTwice means that the catalog has two servers with one name, or a server has two tools with one name. Compare with
-// errors.Is.
+// ErrTwice means that the catalog has two servers with the same name, or a server has two tools with the same name.
+// Compare with errors.Is.
 var ErrTwice = errors.New("the catalog has this name twice")
 
 // sortedCatalog is a catalog that is sorted by name.
@@ -38,17 +40,15 @@ type sortedCatalog struct {
 	tools   int // the number of all tools
 }
 
-// server is a server and its tools. stem is the file name of the server's page, without extension.
 type server struct {
 	*policyv1.CatalogServer
 
 	stem  string
 	tools []*tool
-	// faults are the reasons why parts of the server's lists are hidden from clients, one line each.
+	// faults contains the reasons why parts of the server's lists are hidden from clients. Each reason is one line.
 	faults []string
 }
 
-// tool is a tool and its server. stem is the file name of the tool's page, without extension.
 type tool struct {
 	*policyv1.CatalogTool
 
@@ -86,7 +86,6 @@ func sortCatalog(c Catalogue) (*sortedCatalog, error) {
 	return out, nil
 }
 
-// sort sorts the server's tools by name. Errors: [ErrTwice].
 func (s *server) sort() error {
 	slices.SortFunc(s.tools, func(a, b *tool) int { return cmp.Compare(a.GetName(), b.GetName()) })
 	for i, t := range s.tools[min(1, len(s.tools)):] {
@@ -97,7 +96,7 @@ func (s *server) sort() error {
 	return nil
 }
 
-// allTools yields all tools, server by server, sorted by name.
+// allTools yields all tools, sorted by server and by name.
 func (c *sortedCatalog) allTools(yield func(*tool) bool) {
 	for _, s := range c.servers {
 		for _, t := range s.tools {

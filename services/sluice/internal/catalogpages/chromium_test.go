@@ -30,13 +30,13 @@ type browser struct {
 	arrived *sync.Cond
 }
 
-// event is an event of the browser.
 type event struct {
 	Method string         `json:"method"`
 	Params jsontext.Value `json:"params"`
 }
 
-// startBrowser starts a browser. Without Chromium the test fails, unless a variable permits that.
+// startBrowser starts a browser. If Chromium is missing, the test fails, or is skipped if SLUICE_TEST_NO_BROWSER is
+// set.
 func startBrowser(t *testing.T) *browser {
 	t.Helper()
 	path, err := exec.LookPath("chromium")
@@ -48,7 +48,7 @@ func startBrowser(t *testing.T) *browser {
 	}
 	args := []string{"--headless=new", "--remote-debugging-pipe", "--user-data-dir=" + profileFolder(t), "--no-first-run", "--disable-breakpad", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars"}
 	if os.Getuid() == 0 {
-		args = append(args, "--no-sandbox") // root can't have Chromium's sandbox
+		args = append(args, "--no-sandbox") // root can't use Chromium's sandbox
 	}
 	cmd := exec.CommandContext(t.Context(), path, append(args, "about:blank")...)
 	in, to := pipe(t)
@@ -75,8 +75,8 @@ func startBrowser(t *testing.T) *browser {
 	return b
 }
 
-// profileFolder returns a folder for a browser's profile. Some of the browser's processes still write to the folder
-// after the browser has ended.
+// profileFolder returns a directory for a browser's profile. Some of the browser's processes still write to the
+// directory after the browser has ended.
 func profileFolder(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "chromium-") //nolint:usetesting // t.TempDir would fail the test while a process still writes
@@ -102,7 +102,6 @@ func pipe(t *testing.T) (r, w *os.File) {
 	return r, w
 }
 
-// readEvents reads the browser's messages until the browser ends.
 func (b *browser) readEvents(from io.Reader) {
 	messages := bufio.NewReaderSize(from, 1<<20)
 	for {
@@ -135,7 +134,6 @@ func (b *browser) readEvents(from io.Reader) {
 	}
 }
 
-// attach connects to the browser's tab.
 func (b *browser) attach() {
 	b.t.Helper()
 	var targets struct {
@@ -161,7 +159,6 @@ func (b *browser) attach() {
 	}
 }
 
-// call sends a command to the browser and reads the response.
 func (b *browser) call(method string, params map[string]any, into any) {
 	b.t.Helper()
 	answer := make(chan jsontext.Value, 1)
@@ -199,7 +196,7 @@ func (b *browser) call(method string, params map[string]any, into any) {
 	}
 }
 
-// waitForEvent waits for an event of a method, and ignores the first n events.
+// waitForEvent waits for an event with this method, and ignores the first n events.
 func (b *browser) waitForEvent(n int, method string) {
 	b.t.Helper()
 	late := time.AfterFunc(30*time.Second, b.arrived.Broadcast)

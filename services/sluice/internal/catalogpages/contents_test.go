@@ -17,10 +17,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/catalogpages"
 )
 
-// renamedFields maps field names of sluice.policy.v1 to the different names in the JSON document.
+// renamedFields maps field names of sluice.policy.v1 to their names in the JSON document, if the names differ.
 var renamedFields = map[string]string{"definitionJson": "definition"}
 
-// The JSON document has all fields of sluice.policy.v1.
 func TestJSON_HasAllFieldsOfTheContract(t *testing.T) {
 	t.Parallel()
 	server, tool := new(policyv1.CatalogServer), new(policyv1.CatalogTool)
@@ -38,7 +37,6 @@ func TestJSON_HasAllFieldsOfTheContract(t *testing.T) {
 	compareFields(t, "", tool.ProtoReflect().Descriptor(), got.Tools[0])
 }
 
-// fillMessage sets every field of a message.
 func fillMessage(m protoreflect.Message) {
 	fields := m.Descriptor().Fields()
 	for i := range fields.Len() {
@@ -107,7 +105,7 @@ func compareFields(t *testing.T, at string, md protoreflect.MessageDescriptor, t
 	}
 }
 
-// The policy rules on the pages load unchanged and name the page's tool, even if YAML would read the tool's name as
+// The policy rules on the pages load unchanged and name the page's tool, even if YAML would parse the tool's name as
 // another type.
 func TestPages_RecommendedRulesLoad(t *testing.T) {
 	t.Parallel()
@@ -134,7 +132,7 @@ func TestPages_RecommendedRulesLoad(t *testing.T) {
 	}
 }
 
-// If no policy document can name a tool, the tool's page says so instead of showing a rule that would not load.
+// If no policy document can name a tool, the tool's page explains this instead of showing a rule that would not load.
 func TestPages_ToolThatNoRuleCanNameHasNoRule(t *testing.T) {
 	t.Parallel()
 	dir := writeSite(t, catalogOf("Ünnamed tool"))
@@ -149,7 +147,7 @@ func TestPages_ToolThatNoRuleCanNameHasNoRule(t *testing.T) {
 	}
 }
 
-// The page of an unclassified tool says that nothing is known about the tool, and assumes the worst.
+// The page of an unclassified tool explains that nothing is known about the tool, and assumes the worst.
 func TestPages_UnclassifiedToolCountsAsWorst(t *testing.T) {
 	t.Parallel()
 	dir := writeSite(t, catalogOf("a"))
@@ -161,7 +159,6 @@ func TestPages_UnclassifiedToolCountsAsWorst(t *testing.T) {
 	})
 }
 
-// An export does not modify the catalog.
 func TestExport_DoesNotChangeTheCatalog(t *testing.T) {
 	t.Parallel()
 	c, before := goldenCatalog(t), goldenCatalog(t)
@@ -180,7 +177,6 @@ func TestExport_DoesNotChangeTheCatalog(t *testing.T) {
 	}
 }
 
-// Long lists have several pages, which link to each other.
 func TestHTML_LongListsHaveSeveralPages(t *testing.T) {
 	t.Parallel()
 	var names []string

@@ -19,35 +19,33 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// markerFile is the file that identifies a folder that this package has written. Its first line names the format. Each
-// other line is the name of a file that an export has written.
+// markerFile is the file that identifies a directory that this package has written. Its first line contains the format.
+// Each other line is the name of a file that an export has written.
 const markerFile = ".sluice-catalogue"
 
 // markerPrefix is the beginning of the marker's first line, before the name of the format.
 const markerPrefix = "written by sluice catalog export as "
 
-// temporaryPattern is the name of the temporary file of a page. * is replaced by the process id and a number.
+// temporaryPattern is the name of the temporary file of a page. * is replaced with the process id and a number.
 const temporaryPattern = ".sluice-page-*.tmp"
 
-// Errors of folders.
 var (
-	// ErrFolder means that a folder has files that this package did not write.
+	// ErrFolder means that a directory has files that this package did not write.
 	ErrFolder = errors.New("the folder contains other files: choose a folder that is empty or does not exist")
-	// ErrFormat means that a folder has an export in another format.
+	// ErrFormat means that a directory has an export in another format.
 	ErrFormat = errors.New("the folder contains the catalog in another format: choose another folder")
 )
 
-// page is a file to write.
 type page struct {
-	// name is the path in the folder, with slashes.
+	// name is the path in the directory, with slashes.
 	name string
 	fill func(io.Writer) error
 }
 
-// export writes pages into a folder, which it creates if necessary. It replaces the pages of an earlier export, removes
-// pages that no longer exist, and changes no other file. An export that is stopped leaves complete pages, which the
-// next export replaces. export iterates over pages twice. It calls fill for several pages concurrently, and for the
-// last page after all others.
+// export writes pages into a directory, which it creates if necessary. It replaces the pages of an earlier export,
+// removes pages that no longer exist, and changes no other file. If an export is stopped, it leaves complete pages,
+// which the next export replaces. export iterates over pages twice. It calls fill for several pages concurrently, and
+// for the last page after all others.
 func export(dir, format string, pages iter.Seq[page]) (err error) {
 	f, err := openFolder(dir, format)
 	if err != nil {
@@ -67,18 +65,18 @@ func export(dir, format string, pages iter.Seq[page]) (err error) {
 	return f.removeStale(now)
 }
 
-// folder is the folder of an export.
+// folder is the directory of an export.
 type folder struct {
 	root   *os.Root
 	format string
-	// earlier contains the files that the marker names. An earlier export wrote these files, or was stopped before it
-	// could write them.
+	// earlier contains the files in the marker. An earlier export wrote these files, or was stopped before it could
+	// write them.
 	earlier map[string]bool
-	// temporaryCount counts temporary files, for their names.
+	// temporaryCount is the number of temporary files, which is used in their names.
 	temporaryCount atomic.Int64
 }
 
-// openFolder opens a folder, or creates it. Other users may read the folder, because its pages are not secret.
+// openFolder opens a directory, or creates it. Other users may read the directory, because its pages are not secret.
 func openFolder(dir, format string) (*folder, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, fmt.Errorf("create the folder: %w", err)
@@ -97,7 +95,7 @@ func openFolder(dir, format string) (*folder, error) {
 	return f, nil
 }
 
-// readMarker returns the files in the marker, or nil if the folder is empty. Errors: [ErrFolder], [ErrFormat].
+// readMarker returns the files in the marker, or nil if the directory is empty. Errors: [ErrFolder], [ErrFormat].
 func (f *folder) readMarker() (map[string]bool, error) {
 	text, err := f.root.ReadFile(markerFile)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -125,7 +123,6 @@ func (f *folder) readMarker() (map[string]bool, error) {
 	return before, nil
 }
 
-// removeUnfinished removes the temporary files of an export that was killed.
 func (f *folder) removeUnfinished() error {
 	left, err := fs.Glob(f.root.FS(), temporaryPattern)
 	for _, name := range left {
@@ -134,8 +131,8 @@ func (f *folder) removeUnfinished() error {
 	return err
 }
 
-// addToMarker adds files to the marker before the export writes the first of them. If the folder has a file with one of
-// these names that is not in the marker, addToMarker changes nothing and returns [ErrFolder].
+// addToMarker adds files to the marker before the export writes the first of them. If the directory has a file with one
+// of these names that is not in the marker, addToMarker changes nothing and returns [ErrFolder].
 func (f *folder) addToMarker(now map[string]bool) error {
 	for name := range now {
 		if f.earlier[name] {
@@ -160,8 +157,8 @@ func (f *folder) writeMarker(files map[string]bool) error {
 	})
 }
 
-// writeAll writes pages, GOMAXPROCS of them concurrently, and the last page after all others. It stops at the first
-// error.
+// writeAll writes pages, at most GOMAXPROCS of them concurrently. It writes the last page after all others. It stops at
+// the first error.
 func (f *folder) writeAll(pages iter.Seq[page]) error {
 	group, going := errgroup.WithContext(context.Background())
 	group.SetLimit(runtime.GOMAXPROCS(0))
@@ -208,8 +205,7 @@ func (f *folder) writeFile(name string, fill func(io.Writer) error) error {
 	return nil
 }
 
-// removeStale removes the files of earlier exports that this export did not write, and folders that are empty after
-// that.
+// removeStale removes the files of earlier exports that this export did not write, and directories that are then empty.
 func (f *folder) removeStale(now map[string]bool) error {
 	for name := range f.earlier {
 		if now[name] {
@@ -220,7 +216,7 @@ func (f *folder) removeStale(now map[string]bool) error {
 		}
 		for dir := path.Dir(name); dir != "."; dir = path.Dir(dir) {
 			if f.root.Remove(dir) != nil {
-				break // the folder is not empty
+				break // the directory is not empty
 			}
 		}
 	}

@@ -14,7 +14,6 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/catalogpages"
 )
 
-// catalogOf returns a catalog of one server with tools of these names.
 func catalogOf(names ...string) catalogpages.Catalogue {
 	c := catalogpages.Catalogue{Made: readAt}
 	for _, name := range names {
@@ -34,8 +33,8 @@ func writeText(t *testing.T, text string, path ...string) {
 	}
 }
 
-// An export into the folder of an earlier export replaces it. Pages of tools that no longer exist are removed, and
-// files that no export wrote stay.
+// An export into the directory of an earlier export replaces it. Pages of tools that no longer exist are removed. Files
+// that no export wrote are kept.
 func TestExport_ReplacesAnEarlierExport(t *testing.T) {
 	t.Parallel()
 	dir := writeSite(t, catalogOf("read_file", "write_file"))
@@ -88,7 +87,7 @@ func TestExport_RefusesFoldersWithOtherFiles(t *testing.T) {
 			dir := t.TempDir()
 			tt.make(t, dir)
 			before := readFolder(t, dir)
-			for range 2 { // the second attempt must not take files that the first attempt only planned for its own pages
+			for range 2 { // the second attempt must not take over files that the first attempt only planned to write
 				err := catalogpages.HTML(dir, catalogOf("read_file"))
 				if !errors.Is(err, tt.want) {
 					t.Errorf("the error is %v, want %v", err, tt.want)
@@ -101,7 +100,6 @@ func TestExport_RefusesFoldersWithOtherFiles(t *testing.T) {
 	}
 }
 
-// An export does not follow a symbolic link that leads out of the folder.
 func TestExport_FollowsNoLinkOutOfTheFolder(t *testing.T) {
 	t.Parallel()
 	dir, outside := writeSite(t, catalogpages.Catalogue{Made: readAt}), t.TempDir()
@@ -116,7 +114,7 @@ func TestExport_FollowsNoLinkOutOfTheFolder(t *testing.T) {
 	}
 }
 
-// readFolder returns the files of a folder.
+// readFolder returns the content of the files in a directory, by name.
 func readFolder(t *testing.T, dir string) map[string]string {
 	t.Helper()
 	out := make(map[string]string)

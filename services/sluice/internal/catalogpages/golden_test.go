@@ -11,7 +11,6 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files")
 
-// golden compares a text with a file of testdata.
 func golden(t *testing.T, name, got string) {
 	t.Helper()
 	file := filepath.Join("testdata", name)
@@ -28,7 +27,7 @@ func golden(t *testing.T, name, got string) {
 	}
 }
 
-// goldenPages are the pages that are compared completely, without their extension.
+// goldenPages lists the pages that are compared completely, without their extension.
 var goldenPages = []string{
 	"index", "server/claude-flow", "server/shop", "tool/claude-flow/wasm_agent_export", "tool/claude-flow/wasm_agent_todos", "tool/claude-flow/wasm_agent_is_stopped", "tool/shop/refund",
 }
@@ -55,7 +54,7 @@ func TestJSON_MatchesTheGoldenFile(t *testing.T) {
 	golden(t, "catalogue.json", writeJSON(t, goldenCatalog(t)))
 }
 
-// Equal catalogs give equal bytes, whatever the order of their servers and tools.
+// Equal catalogs result in equal bytes, whatever the order of their servers and tools.
 func TestExport_EqualCatalogsGiveEqualBytes(t *testing.T) {
 	t.Parallel()
 	c := goldenCatalog(t)

@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/safetext"
 )
 
-// Untrusted texts are on the page as they were written, with hidden characters as escapes.
+// Pages show untrusted strings unchanged, with escapes for hidden characters.
 func TestHTML_HostileTextsStayText(t *testing.T) {
 	t.Parallel()
 	dir := writeSite(t, hostileCatalog())
@@ -35,7 +35,7 @@ func TestHTML_HostileTextsStayText(t *testing.T) {
 	}
 }
 
-// rawText returns the text of a page with its white space.
+// rawText returns the text of a page, including its white space.
 func rawText(page *html.Node) string {
 	var out strings.Builder
 	for n := range page.Descendants() {
@@ -46,8 +46,8 @@ func rawText(page *html.Node) string {
 	return out.String()
 }
 
-// checkNoHiddenCharacters fails the test if a text has hidden characters other than line breaks and the emoji selector
-// (U+FE0F).
+// checkNoHiddenCharacters fails the test if a string has hidden characters other than line breaks and the emoji
+// selector (U+FE0F).
 func checkNoHiddenCharacters(t *testing.T, file, text string) {
 	t.Helper()
 	if !utf8.ValidString(text) {
@@ -61,7 +61,7 @@ func checkNoHiddenCharacters(t *testing.T, file, text string) {
 	}
 }
 
-// The search index is a script. Untrusted texts in the index stay inside of strings, and can't end a line or the
+// The search index is a script. Untrusted strings in the index stay inside string literals, and can't end a line or the
 // script.
 func TestSearchIndex_HostileTextsStayStrings(t *testing.T) {
 	t.Parallel()
@@ -83,7 +83,7 @@ func TestSearchIndex_HostileTextsStayStrings(t *testing.T) {
 	}
 }
 
-// Outside of code blocks the only HTML tag in the Markdown is code, and no code block ends too early.
+// Outside of code blocks, the only HTML tag in the Markdown is code. No code block ends too early.
 func TestMarkdown_HostileTextsStayText(t *testing.T) {
 	t.Parallel()
 	dir := writeMarkdown(t, hostileCatalog())
@@ -119,7 +119,7 @@ var (
 	ownLinks  = regexp.MustCompile(`\[[^\]\[]*\]\((?:\.\./)*(?:index|server/[a-z0-9_.~-]+|tool/[a-z0-9_.~-]+/[a-z0-9_.~-]+)\.md\)`)
 )
 
-// findMarkup returns the markup in a line of Markdown, except code and links to the export's own pages.
+// findMarkup returns the first markup in a line of Markdown, except code and links to the export's own pages.
 func findMarkup(line string) string {
 	rest := ownLinks.ReplaceAllString(escapes.ReplaceAllString(codeSpans.ReplaceAllString(line, ""), ""), "")
 	for _, sign := range []string{"<", "`", "[", "]", "://", "www.", "@", "~"} {
@@ -130,7 +130,7 @@ func findMarkup(line string) string {
 	return ""
 }
 
-// The JSON document contains the untrusted texts, and no program can mistake the document for HTML.
+// The JSON document contains the untrusted strings. No program can interpret the document as HTML.
 func TestJSON_HostileTextsAreEscaped(t *testing.T) {
 	t.Parallel()
 	text := writeJSON(t, hostileCatalog())

@@ -14,10 +14,9 @@ import (
 //go:embed templates assets
 var files embed.FS
 
-// assets are the files that every page of the site uses.
 var assets = []string{"assets/style.css", "assets/theme.js", "assets/page.js", "assets/search.js", "assets/icon.svg"}
 
-// templates returns the site's templates. It parses them at the first call, because only an export needs them.
+// templates returns the site's templates. They are parsed at the first call, because only an export needs them.
 var templates = sync.OnceValue(func() *template.Template {
 	return template.Must(template.New("").Funcs(template.FuncMap{
 		"line":  func(text string) []run { return runs(text, false) },
@@ -31,7 +30,6 @@ var templates = sync.OnceValue(func() *template.Template {
 	}).ParseFS(files, "templates/*.html"))
 })
 
-// rowList is a list of tools, and the path from its page to the site's root.
 type rowList struct {
 	Root string
 	Rows []row
@@ -42,8 +40,8 @@ type rowList struct {
 // indexVersion is the version of the search index. The script of the site checks that the index has this version.
 const indexVersion = "1"
 
-// steps returns a slice of length all for a scale. The first elements, as many as reached, are true, and the others are
-// false.
+// steps returns a slice of length all for a scale. The first elements, whose number is reached, are true, and the
+// others are false.
 func steps(reached, all int) []bool {
 	out := make([]bool, all)
 	for i := range out {
@@ -52,9 +50,9 @@ func steps(reached, all int) []bool {
 	return out
 }
 
-// HTML writes the catalog as a static site into a folder. The folder must be missing or empty, or an earlier call of
-// HTML must have written it. The site begins at index.html, works from a disk, and makes no network requests to other
-// sites. A failed export leaves only complete pages. Errors: [ErrFolder], [ErrFormat], [ErrTwice].
+// HTML writes the catalog as a static site into a directory. The directory must be missing or empty, or an earlier call
+// to HTML must have written it. The site begins at index.html, works from a disk, and sends no network requests to
+// other sites. If an export fails, it leaves only complete pages. Errors: [ErrFolder], [ErrFormat], [ErrTwice].
 func HTML(dir string, c Catalogue) error {
 	in, err := sortCatalog(c)
 	if err != nil {
@@ -69,7 +67,7 @@ type site struct{ *sortedCatalog }
 type sheet struct {
 	// Root is the path from the page to the site's root.
 	Root string
-	// Title is the title of the page. Here is the entry of the menu to which the page belongs.
+	// Title is the title of the page. Here is the menu entry to which the page belongs.
 	Title, Here string
 	Made        string
 	Body        any
@@ -93,7 +91,7 @@ type other struct {
 	Here   bool
 }
 
-// page returns a page that is rendered by a template when it is written. fill returns the data for the template.
+// page returns a page that a template renders when the page is written. fill returns the data for the template.
 func (s *site) page(file, template string, fill func() sheet) page {
 	return page{file, func(w io.Writer) error {
 		sheet := fill()
@@ -103,8 +101,8 @@ func (s *site) page(file, template string, fill func() sheet) page {
 	}}
 }
 
-// pages yields all files of the site. index.html comes last, so that after a stopped export the earlier index.html
-// links to complete pages.
+// pages yields all files of the site. index.html is the last file. If an export is stopped, the earlier index.html
+// therefore links to complete pages.
 func (s *site) pages(yield func(page) bool) {
 	for _, part := range []iter.Seq[page]{s.assets, s.toolPages, s.serverPages, s.categoryPages, s.indexPages} {
 		for p := range part {
@@ -200,7 +198,6 @@ type categoryCard struct {
 	Count int
 }
 
-// indexPages yields the list of servers, the search index and the first page.
 func (s *site) indexPages(yield func(page) bool) {
 	for n, part := range pagesOfRows(s.servers) {
 		if !yield(s.page(pageName("servers", n)+".html", "servers.html", func() sheet {

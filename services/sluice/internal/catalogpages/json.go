@@ -15,8 +15,8 @@ import (
 
 // JSON writes the catalog as one JSON document: an object with `made`, `servers` and `tools`. Servers and tools are
 // sorted by name. Names of members are in camel case, enumerations in lower case, digests in hexadecimal, and times in
-// UTC. The definition of a tool has the server's content with other white space. Hidden characters, and characters with
-// a meaning in HTML, are written as JSON escapes. Errors: [ErrTwice].
+// UTC. The definition of a tool has the server's content with different white space. Hidden characters, and characters
+// with a meaning in HTML, are written as JSON escapes. Errors: [ErrTwice].
 func JSON(w io.Writer, c Catalogue) error {
 	in, err := sortCatalog(c)
 	if err != nil {
@@ -52,7 +52,7 @@ func writeDocument(enc *jsontext.Encoder, in *sortedCatalog) error {
 	return d.err
 }
 
-// document is a JSON document that is being written. err is the first error, after which nothing more is written.
+// document is a JSON document that is being written. err is the first error. After an error, nothing more is written.
 type document struct {
 	enc *jsontext.Encoder
 	err error
@@ -70,7 +70,7 @@ func (d *document) value(v any) {
 	}
 }
 
-// digest returns a digest in hexadecimal. It returns "" for nil.
+// digest returns a digest in hexadecimal, or "" for nil.
 func digest(sum []byte) string { return hex.EncodeToString(sum) }
 
 func digests(sums [][]byte) []string {
@@ -81,8 +81,8 @@ func digests(sums [][]byte) []string {
 	return out
 }
 
-// Rounded returns a confidence or a weight, rounded to two decimal places. More would suggest a precision that the
-// number does not have.
+// Rounded returns a confidence or a weight, rounded to two decimal places. More decimal places would suggest a
+// precision that the number does not have.
 func Rounded(f float64) float64 {
 	return math.Round(100*f) / 100
 }

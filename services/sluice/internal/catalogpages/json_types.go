@@ -10,7 +10,6 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/enum"
 )
 
-// jsonServer is a server in the JSON document.
 type jsonServer struct {
 	Name             string    `json:"name"`
 	Listed           time.Time `json:"listed,omitzero"`
@@ -35,7 +34,6 @@ func jsonServerOf(s *server) jsonServer {
 	}
 }
 
-// jsonTool is a tool in the JSON document.
 type jsonTool struct {
 	Server         string              `json:"server"`
 	Name           string              `json:"name"`
@@ -48,7 +46,8 @@ type jsonTool struct {
 	ParameterCount int32               `json:"parameterCount"`
 	Required       int32               `json:"requiredParameterCount"`
 	Parameters     []jsonParameter     `json:"parameters"`
-	// Definition is the definition that the server sent. A definition that is not JSON is in DefinitionText instead.
+	// Definition is the definition that the server sent. If the definition is not JSON, it is in DefinitionText
+	// instead.
 	Definition        jsontext.Value   `json:"definition,omitzero"`
 	DefinitionText    string           `json:"definitionText,omitzero"`
 	DefinitionDigest  string           `json:"definitionDigest,omitzero"`
@@ -144,7 +143,6 @@ type jsonParameter struct {
 	Description string   `json:"description,omitzero"`
 }
 
-// jsonDefinition is a definition that the server has listed.
 type jsonDefinition struct {
 	Digest           string    `json:"definitionDigest"`
 	FirstSeen        time.Time `json:"firstSeen,omitzero"`
@@ -200,7 +198,6 @@ func jsonAdviceOf(a *policyv1.Advice) jsonAdvice {
 	return out
 }
 
-// instant returns a time, or the zero time for nil.
 func instant(t *timestamppb.Timestamp) time.Time {
 	if t == nil {
 		return time.Time{}

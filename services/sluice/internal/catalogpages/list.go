@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// perPage is the maximum number of rows of a page. A longer list has several pages.
+// perPage is the maximum number of rows on a page. A longer list has several pages.
 const perPage = 500
 
 // marks is a set of marks, which a row shows in addition to category and risk. Bit i is the mark markNames[i]. The
@@ -21,12 +21,11 @@ const (
 	markGone
 )
 
-// mark is a mark. Slug is its name in CSS classes, and Label its name on pages.
+// mark is a mark. Slug is its name in CSS classes, and Label is its name on pages.
 type mark struct{ Slug, Label string }
 
 var markNames = [...]mark{{"stopped", "Stopped"}, {"waits", "Waits"}, {"unsure", "Unsure"}, {"decided", "Decided by a person"}, {"gone", "Not listed"}}
 
-// marksOf returns the marks of a tool.
 func marksOf(t *tool) marks {
 	var out marks
 	p := pinOf(t.GetPin())
@@ -76,7 +75,7 @@ func rowsOf(tools []*tool) []row {
 	return out
 }
 
-// pagesOfRows yields the pages of a list, with their numbers from 1 and their rows. There is at least one page.
+// pagesOfRows yields the pages of a list: their numbers, counted from 1, and their rows. There is at least one page.
 func pagesOfRows[T any](rows []T) iter.Seq2[int, []T] {
 	return func(yield func(int, []T) bool) {
 		n := 1
@@ -100,5 +99,4 @@ func pageName(stem string, n int) string {
 	return fmt.Sprintf("%s~%d", stem, n)
 }
 
-// pagesOf returns the number of pages of a list.
 func pagesOf(rows int) int { return max(1, (rows+perPage-1)/perPage) }

@@ -5,8 +5,9 @@ import (
 	"path"
 )
 
-// Markdown writes the catalog as Markdown (CommonMark with GitHub's tables) into a folder: index.md, a file for each
-// server and a file for each tool. The folder must meet the same conditions as for [HTML], and the errors are the same.
+// Markdown writes the catalog as Markdown (CommonMark with GitHub's tables) into a directory: index.md, a file for each
+// server and a file for each tool. The directory must meet the same conditions as for [HTML], and the errors are the
+// same.
 func Markdown(dir string, c Catalogue) error {
 	in, err := sortCatalog(c)
 	if err != nil {
@@ -31,7 +32,6 @@ func (b *markdownPages) pages(yield func(page) bool) {
 	yield(b.page("index.md", b.index))
 }
 
-// page returns a page with its footer.
 func (b *markdownPages) page(file string, fill func(*markdown)) page {
 	return page{file, func(w io.Writer) error {
 		m := &markdown{to: w}
@@ -42,7 +42,6 @@ func (b *markdownPages) page(file string, fill func(*markdown)) page {
 	}}
 }
 
-// index writes the list of servers.
 func (b *markdownPages) index(m *markdown) {
 	m.line("# What can these tools do?")
 	m.line("%s of %s.", count(b.tools, "tool", "tools"), count(len(b.servers), "server", "servers"))
@@ -102,7 +101,6 @@ func trust(s *server) string {
 	return "not trusted"
 }
 
-// marks returns a row's marks on one line.
 func (r row) marks() string {
 	out := ""
 	for _, m := range r.Marks {

@@ -8,14 +8,13 @@ import (
 	"strings"
 )
 
-// markdown writes Markdown. The format strings of its methods contain Markdown. Their arguments are text, which is
-// escaped.
+// markdown writes Markdown. The format strings of its methods contain Markdown. Their arguments are escaped.
 type markdown struct {
 	to  io.Writer
 	err error // the first error
 }
 
-// rawMarkdown is Markdown. All other text is escaped before it is written.
+// rawMarkdown is Markdown. All other strings are escaped before they are written.
 type rawMarkdown string
 
 // Types of arguments.
@@ -24,7 +23,7 @@ type (
 	text string
 	// inCode is shown unchanged, as code.
 	inCode string
-	// link is a text with a link to another page.
+	// link is a string with a link to another page.
 	link struct{ text, to string }
 )
 
@@ -38,14 +37,13 @@ func (m *markdown) line(format string, args ...any) {
 	m.raw(fmt.Sprintf(format, args...) + "\n\n")
 }
 
-// raw writes Markdown.
+// raw writes Markdown without escaping it.
 func (m *markdown) raw(made string) {
 	if m.err == nil {
 		_, m.err = io.WriteString(m.to, made)
 	}
 }
 
-// head begins a table.
 func (m *markdown) head(names ...string) {
 	m.raw("| " + strings.Join(names, " | ") + " |\n|" + strings.Repeat("---|", len(names)) + "\n")
 }
@@ -61,7 +59,7 @@ func (m *markdown) row(cells ...any) {
 
 func (m *markdown) end() { m.raw("\n") }
 
-// quote writes an untrusted text as a quotation, line by line.
+// quote writes an untrusted string as a quotation, line by line.
 func (m *markdown) quote(said string) {
 	if said == "" {
 		return
@@ -89,7 +87,6 @@ func (m *markdown) fence(language, block string) {
 	m.raw(ticks + language + "\n" + strings.TrimRight(block, "\n") + "\n" + ticks + "\n\n")
 }
 
-// notices writes the notices at the top of a page.
 func (m *markdown) notices(all []notice) {
 	for _, n := range all {
 		m.raw("> **" + escapeMarkdown(n.Title) + "**\n")
@@ -100,7 +97,7 @@ func (m *markdown) notices(all []notice) {
 	}
 }
 
-// markdownOf returns an argument as Markdown on one line.
+// markdownOf converts an argument to Markdown on one line.
 func markdownOf(arg any) rawMarkdown {
 	switch a := arg.(type) {
 	case inCode:
@@ -133,7 +130,7 @@ func proseOf(p prose) rawMarkdown {
 	return rawMarkdown(out.String())
 }
 
-// oneLine returns a text on one line. White space with a line break becomes a space.
+// oneLine returns a string on one line. White space with a line break becomes a space.
 func oneLine(said string) string {
 	if !strings.ContainsAny(said, "\n\t") {
 		return shown(said)
@@ -141,9 +138,9 @@ func oneLine(said string) string {
 	return strings.Join(strings.Fields(shownLines(said)), " ")
 }
 
-// special replaces characters with a special meaning in Markdown, in HTML or in a table, and the beginnings of texts
-// that some Markdown renderers turn into a link. Its output contains no HTML tag, so that it is also safe in a renderer
-// that ignores backslash escapes.
+// special replaces characters with a special meaning in Markdown, in HTML or in a table. It also replaces the
+// beginnings of strings that some Markdown renderers turn into a link. Its output contains no HTML tag, so that it is
+// also safe in a renderer that ignores backslash escapes.
 var special = func() *strings.Replacer {
 	pairs := []string{"&", "&amp;", "<", "&lt;", ">", "&gt;", "|", "&#124;", "`", "&#96;", "@", "&#64;", "://", "&#58;//", "www.", "www&#46;"}
 	for _, char := range `\*_{}[]~$` {
@@ -152,10 +149,10 @@ var special = func() *strings.Replacer {
 	return strings.NewReplacer(pairs...)
 }()
 
-// begins matches the texts that have a meaning at the beginning of a line, such as headings and lists.
+// begins matches the strings that have a meaning at the beginning of a line, such as the marks of headings and lists.
 var begins = regexp.MustCompile(`^(?:[#+=-]|[0-9]+[.)](?: |$))`)
 
-// escapeMarkdown returns a text that Markdown shows unchanged.
+// escapeMarkdown escapes a string, so that Markdown shows it unchanged.
 func escapeMarkdown(said string) string {
 	out := special.Replace(said)
 	if sign := strings.TrimSuffix(begins.FindString(out), " "); sign != "" {
@@ -165,8 +162,8 @@ func escapeMarkdown(said string) string {
 	return out
 }
 
-// codeSpan returns a text as code, on one line. If the text has characters that must be escaped, codeSpan writes a code
-// element of HTML, because a code span of Markdown has no escapes.
+// codeSpan returns a string as code, on one line. If the string has characters that must be escaped, codeSpan returns a
+// code element of HTML, because a code span of Markdown has no escapes.
 func codeSpan(said string) rawMarkdown {
 	said = oneLine(said)
 	if said == "" {
@@ -178,7 +175,6 @@ func codeSpan(said string) rawMarkdown {
 	return rawMarkdown("`" + said + "`")
 }
 
-// longest returns the length of the longest run of backticks in a text.
 func longest(block string) int {
 	most, now := 0, 0
 	for _, r := range block {

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// toolMarkdown writes the page of a tool. It has the same order as the HTML page.
+// toolMarkdown writes the page of a tool, in the same order as the HTML page.
 func toolMarkdown(m *markdown, v *view) {
 	m.line("[Catalogue](../../index.md) / %s", link{v.GetServer(), "../../server/" + v.ServerStem() + ".md"})
 	m.line("# %s", v.GetName())

@@ -7,15 +7,14 @@ import (
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 )
 
-// notice is a notice at the top of a page.
 type notice struct {
-	// Level is "stop" if something can't be called, "care" if a person should check something, and "note" otherwise.
+	// Level is "stop" if a tool can't be called, "care" if a person should check the tool, and "note" otherwise.
 	Level string
 	Title string
 	Text  []prose
 }
 
-// Tags that the catalog gives to tools with a deceptive definition.
+// Tags that the catalog adds to tools with a deceptive definition.
 const (
 	tagSpeaks = "speaks-to-the-model"
 	tagHidden = "hidden-text"
@@ -35,7 +34,6 @@ func noticesOf(t *tool) []notice {
 	return out
 }
 
-// levels are the levels of notices, from the most serious to the least.
 var levels = []string{"stop", "care", "note"}
 
 func serverStopped(t *tool) *notice {
@@ -56,7 +54,7 @@ func toolStopped(t *tool) *notice {
 	return &notice{"stop", "This tool is stopped", []prose{say("It can't be called with any definition."), stoppedBy(t.GetQuarantinedBy(), t.GetQuarantineReason())}}
 }
 
-// stoppedBy returns the sentence that says which principal stopped a tool or a server, and why.
+// stoppedBy returns a sentence with the principal that stopped a tool or a server, and the reason.
 func stoppedBy(who, why string) prose {
 	out := say("The catalogue stopped it")
 	if who != "" {
@@ -81,8 +79,8 @@ func notAccepted(t *tool) *notice {
 	}
 }
 
-// otherWaits returns the notice about a tool that is stopped because of a pending definition other than its newest
-// definition.
+// otherWaits returns the notice about a tool that is stopped because a definition other than its newest definition
+// waits.
 func otherWaits(t *tool) *notice {
 	if !t.GetStopped() || pinOf(t.GetPin()).Slug == "waiting" {
 		return nil
@@ -90,7 +88,7 @@ func otherWaits(t *tool) *notice {
 	return &notice{"stop", "This tool can't be called now", []prose{say("Another definition of it waits for a person. Until that one is accepted or refused, the tool can't be called.")}}
 }
 
-// looksAlike returns the notice about a name that could be mistaken for another name.
+// looksAlike returns the notice about a name that a reader could mistake for another name.
 func looksAlike(t *tool) *notice {
 	var others prose
 	for _, other := range t.GetLookAlikes() {
@@ -105,7 +103,7 @@ func looksAlike(t *tool) *notice {
 	return &notice{"care", "Its name looks like another tool's", []prose{say("Compare it letter by letter with ", others, ".")}}
 }
 
-// deceives returns the notice about a definition that instructs the model or hides text.
+// deceives returns the notice about a definition that instructs the model or has hidden text.
 func deceives(t *tool) *notice {
 	tags := t.GetClassification().GetTags()
 	n := notice{Level: "stop", Title: "This definition is not what it seems"}
@@ -140,7 +138,8 @@ func isUnsure(t *tool) *notice {
 	}}
 }
 
-// overridden returns the notice about an override, which says who set it and what the catalog's classification is.
+// overridden returns the notice about an override, which contains the override's author and the catalog's
+// classification.
 func overridden(t *tool) *notice {
 	o := t.GetOverride()
 	if o == nil {
@@ -157,7 +156,7 @@ func overridden(t *tool) *notice {
 	return &n
 }
 
-// depends returns the notice about an argument that selects what a call does. The argument's name is untrusted.
+// depends returns the notice about an argument that selects the effect of a call. The argument's name is untrusted.
 func depends(t *tool) *notice {
 	argument := t.GetClassification().GetDependsOnArgument()
 	if argument == "" {

@@ -2,25 +2,25 @@ package catalogpages
 
 import "strings"
 
-// prose is a paragraph. Its pieces distinguish untrusted text from the program's text, so that each format can show
-// them differently.
+// prose is a paragraph. Its pieces distinguish untrusted strings from the program's own strings, so that each format
+// can show them differently.
 type prose []piece
 
-// piece is a part of a paragraph.
 type piece struct {
 	Text string
-	// Kind is "words" for text of the program, "code" for text to type, and "name" or "quote" for untrusted text.
+	// Kind is "words" for the program's own words, "code" for code that a reader can copy, and "name" or "quote" for
+	// untrusted strings.
 	Kind string
 }
 
-// Types of arguments of say, in addition to string, which is text of the program.
+// Types of arguments of say, in addition to string, which contains the program's own words.
 type (
 	code  string
 	name  string
 	quote string
 )
 
-// say returns a paragraph of its arguments, which are of type string, code, name, quote or prose.
+// say returns a paragraph that consists of its arguments, which are of type string, code, name, quote or prose.
 func say(parts ...any) prose {
 	out := make(prose, 0, len(parts))
 	for _, part := range parts {
@@ -42,7 +42,7 @@ func say(parts ...any) prose {
 	return out
 }
 
-// paragraphs splits an untrusted text at empty lines into paragraphs.
+// paragraphs splits an untrusted string into paragraphs at empty lines.
 func paragraphs(text string) []prose {
 	var out []prose
 	for p := range strings.SplitSeq(strings.ReplaceAll(text, "\r\n", "\n"), "\n\n") {

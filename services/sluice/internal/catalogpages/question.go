@@ -9,13 +9,12 @@ import (
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 )
 
-// question is a question about a tool, with its answer.
 type question struct {
 	// Slug is the name of the question in links.
 	Slug   string
 	Title  prose
 	Answer []prose
-	// Rule is a policy document that belongs to the answer, in YAML; may be empty.
+	// Rule is a policy document that belongs to the answer, in YAML. It may be empty.
 	Rule string
 }
 
@@ -90,8 +89,8 @@ func withRule(q question) question {
 	return q
 }
 
-// raisedOf returns why the risk of a tool is higher than usual for its category. It returns nil if the risk is not
-// higher.
+// raisedOf returns the reason why the risk of a tool is higher than usual for its category. It returns nil if the risk
+// is not higher.
 func raisedOf(t *tool) prose {
 	c := t.GetClassification()
 	of := categoryOf(c.GetCategory())

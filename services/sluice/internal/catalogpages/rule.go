@@ -7,11 +7,11 @@ import (
 	"strings"
 )
 
-// ruleName matches the names that `tools` in a policy document permits.
+// ruleName matches the names that are valid below `tools` in a policy document.
 var ruleName = regexp.MustCompile(`^[A-Za-z0-9_./-]{1,128}$`)
 
-// entry returns a policy document with one rule for a tool, in YAML. lines are the lines of the rule. It returns "" if
-// a document can't name the tool.
+// entry returns a policy document with one rule for a tool, in YAML. lines are the lines of the rule. entry returns ""
+// if a document can't name the tool.
 func entry(server, tool string, lines ...string) string {
 	if !ruleName.MatchString(tool) {
 		return ""
@@ -24,23 +24,21 @@ func entry(server, tool string, lines ...string) string {
 	return out.String()
 }
 
-// limited returns a document that allows 10 calls of a tool in a minute.
 func limited(server, tool string) string {
 	return entry(server, tool, "action: allow", "rate_limit: {max: 10, window: 60}")
 }
 
-// denied returns a document that denies a tool.
 func denied(server, tool string) string {
 	return entry(server, tool, "action: deny", "reason: ask a person to do this")
 }
 
-// plain matches texts that every YAML parser reads as a string, except the words in notTexts.
+// plain matches strings that every YAML parser parses as a string, except the words in notTexts.
 var plain = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_-]*$`)
 
-// notTexts matches words that some YAML parsers read as another type.
+// notTexts matches words that some YAML parsers parse as another type.
 var notTexts = regexp.MustCompile(`^(?i:y|n|yes|no|on|off|true|false|null|nan|inf)$`)
 
-// scalar returns a text as a YAML scalar. Go's escapes are valid in YAML.
+// scalar returns a string as a YAML scalar. Go's escapes are valid in YAML.
 func scalar(text string) string {
 	if plain.MatchString(text) && !notTexts.MatchString(text) {
 		return text
@@ -48,5 +46,4 @@ func scalar(text string) string {
 	return strconv.QuoteToASCII(text)
 }
 
-// gatewayPath returns the path of a server at a gateway.
 func gatewayPath(server string) string { return "/mcp/" + url.PathEscape(server) }

@@ -18,7 +18,7 @@ import (
 var screenshotFolder = flag.String("screenshots", "", "the folder for pictures of pages")
 
 // claudeFlowCatalog returns a catalog with the tools of goldenCatalog and the 353 tools that the Claude Flow server
-// lists. The classifier has classified these tools.
+// lists, as the classifier classifies them.
 func claudeFlowCatalog(t testing.TB) catalogpages.Catalogue {
 	t.Helper()
 	list, err := os.ReadFile(filepath.Join("..", "..", "..", "policy", "internal", "classify", "testdata", "lists", "claude-flow.json"))
@@ -48,7 +48,7 @@ func claudeFlowCatalog(t testing.TB) catalogpages.Catalogue {
 	return c
 }
 
-// TestScreenshots stores pictures of pages, for people to look at, in the folder that the flag -screenshots names.
+// TestScreenshots stores pictures of pages, for people to look at, in the directory that the flag -screenshots names.
 func TestScreenshots(t *testing.T) {
 	if *screenshotFolder == "" {
 		t.Skip("no folder is given")
@@ -65,7 +65,7 @@ func TestScreenshots(t *testing.T) {
 		for _, width := range []int{1280, 390} {
 			for _, scheme := range []string{"light", "dark"} {
 				b.setWindow(width, scheme)
-				b.navigate("about:blank") // a new hash does not load a page again
+				b.navigate("about:blank") // a new hash does not reload a page
 				b.navigate("file://" + filepath.Join(dir, file))
 				b.screenshot(filepath.Join(*screenshotFolder, fmt.Sprintf("%s-%d-%s.png", name, width, scheme)), 2000, false)
 				if strings.HasSuffix(name, "tool") {
@@ -79,7 +79,6 @@ func TestScreenshots(t *testing.T) {
 	}
 }
 
-// descriptionsIn returns the descriptions of tools in an answer to tools/list, by name.
 func descriptionsIn(t testing.TB, list []byte) map[string]string {
 	t.Helper()
 	var answer struct {

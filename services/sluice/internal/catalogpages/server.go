@@ -8,7 +8,6 @@ import (
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 )
 
-// share is the number of tools in a category.
 type share struct {
 	*category
 
@@ -17,7 +16,7 @@ type share struct {
 	From, Width string
 }
 
-// sharesOf returns the shares of the categories among tools. It leaves out categories without a tool.
+// sharesOf returns the shares of the categories among tools. It omits categories without a tool.
 func sharesOf(tools iter.Seq[*tool]) []share {
 	var counts [len(categories)]int
 	total := 0
@@ -37,7 +36,6 @@ func sharesOf(tools iter.Seq[*tool]) []share {
 	return out
 }
 
-// slugs returns the slugs of the categories, in their order.
 func slugs() []string {
 	out := make([]string, 0, len(categories))
 	for i := range categories {
@@ -52,19 +50,19 @@ func (s *server) Shares() []share { return sharesOf(slices.Values(s.tools)) }
 // Stem returns the file name of the server's page, without extension.
 func (s *server) Stem() string { return s.stem }
 
-// Count returns how many tools of the server have a page.
+// Count returns the number of tools of the server that have a page.
 func (s *server) Count() int { return len(s.tools) }
 
-// LastListed returns when the server last listed its tools, or "" if that is not known.
+// LastListed returns the time at which the server last listed its tools, or "" if the time is not known.
 func (s *server) LastListed() string { return moment(s.GetListed()) }
 
-// WaitingHex returns the digest of all pending definitions, in hexadecimal.
+// WaitingHex returns the digest of all waiting definitions, in hexadecimal.
 func (s *server) WaitingHex() string { return digest(s.GetWaitingDigest()) }
 
 // Gateway returns the path of the server at a gateway.
 func (s *server) Gateway() string { return gatewayPath(s.GetName()) }
 
-// Pinning says how the server's definitions are pinned.
+// Pinning returns a description of how the server's definitions are pinned.
 func (s *server) Pinning() string {
 	switch s.GetPin() {
 	case policyv1.PinMode_PIN_MODE_FIRST_USE:

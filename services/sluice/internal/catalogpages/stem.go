@@ -8,19 +8,19 @@ import (
 )
 
 // plainName matches names that are valid file names on every system. They are in lower case, because some systems
-// ignore case. They have no `~`, because stem uses it in all other file names.
+// ignore case. They have no `~`, because all other file names from stem have one.
 var plainName = regexp.MustCompile(`^[a-z0-9_][a-z0-9_.-]{0,99}$`)
 
-// reserved matches names of devices on Windows, which are reserved with any extension.
+// reserved matches the names of devices on Windows, which are reserved with any extension.
 var reserved = regexp.MustCompile(`^(con|prn|aux|nul|com[0-9]|lpt[0-9])(\.|$)`)
 
-// maxSlug is how many characters of a name a file name contains if the name itself can't be a file name.
+// maxSlug is the maximum number of characters of a name in the file name, if the name itself can't be a file name.
 const maxSlug = 40
 
 // stem returns a file name, without extension, for the page of a server or a tool. A stem has 1 to 100 lower-case
 // letters, digits and `_ . - ~`. It depends only on the name, so that links stay valid across exports. Different names
-// have different stems: if a name can't be a file name, its stem is a readable part and the first half of the SHA-256
-// of the name.
+// have different stems. If a name can't be a file name, its stem consists of a readable part and the first half of the
+// SHA-256 of the name.
 func stem(name string) string {
 	if plainName.MatchString(name) && !reserved.MatchString(name) {
 		return name
@@ -29,7 +29,7 @@ func stem(name string) string {
 	return slug(name) + "~" + hex.EncodeToString(sum[:len(sum)/2])
 }
 
-// slug returns a readable part for the stem of a name: the lower-case letters and digits in the name, up to maxSlug.
+// slug returns the readable part of the stem of a name: the lower-case letters and digits in the name, up to maxSlug.
 func slug(name string) string {
 	var out strings.Builder
 	for _, r := range strings.ToLower(name) {

@@ -48,8 +48,8 @@ func names() *rapid.Generator[string] {
 	)
 }
 
-// Tools with different names have different files in a folder, on every system: even on a system that ignores case, or
-// blanks and dots at the end of a name.
+// Tools with different names have different files in a directory, on every system. This includes systems that ignore
+// case, or that ignore blanks and dots at the end of a name.
 func TestStem_DiffersForDifferentNames(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

@@ -15,7 +15,6 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/catalogpages"
 )
 
-// parse reads a page of a site.
 func parse(t *testing.T, path ...string) *html.Node {
 	t.Helper()
 	root, err := html.Parse(strings.NewReader(read(t, path...)))
@@ -34,7 +33,6 @@ func attribute(n *html.Node, key string) string {
 	return ""
 }
 
-// textOf returns the text of an element on one line.
 func textOf(n *html.Node) string {
 	var out strings.Builder
 	for d := range n.Descendants() {
@@ -76,7 +74,7 @@ func TestHTML_ToolPageHasItsBlocksInOrder(t *testing.T) {
 	}
 }
 
-// checkOrder reports blocks that are missing or too early.
+// checkOrder fails the test if a block is missing or not in this order.
 func checkOrder(t *testing.T, name, text string, blocks []string) {
 	t.Helper()
 	for _, block := range blocks {
@@ -88,7 +86,6 @@ func checkOrder(t *testing.T, name, text string, blocks []string) {
 	}
 }
 
-// body returns the article element of a page.
 func body(t *testing.T, page *html.Node) *html.Node {
 	t.Helper()
 	for n := range page.Descendants() {
@@ -100,7 +97,7 @@ func body(t *testing.T, page *html.Node) *html.Node {
 	return nil
 }
 
-// withSpaces adds blanks between blocks, where a browser breaks lines.
+// withSpaces adds spaces between blocks, where a browser breaks lines.
 func withSpaces(n *html.Node) *html.Node {
 	blocks := []atom.Atom{atom.Dt, atom.Dd, atom.Div, atom.P, atom.H1, atom.H2, atom.H3, atom.Li, atom.Pre}
 	for d := range n.Descendants() {
@@ -111,7 +108,7 @@ func withSpaces(n *html.Node) *html.Node {
 	return n
 }
 
-// No page makes a network request. Every page runs only the site's own scripts, and links only to existing pages.
+// No page sends a network request. Every page runs only the site's own scripts, and links only to existing pages.
 func TestHTML_PagesMakeNoNetworkRequests(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]catalogpages.Catalogue{"few": goldenCatalog(t), "hostile": hostileCatalog(), "empty": {Made: readAt}} {
@@ -134,11 +131,11 @@ func TestHTML_PagesMakeNoNetworkRequests(t *testing.T) {
 const policyWords = "default-src 'none'; script-src 'self' file:; style-src 'self' file:; img-src 'self' file:; base-uri 'none'; form-action 'none'; " +
 	"require-trusted-types-for 'script'; trusted-types 'none'"
 
-// allowedElements are the elements that pages have. Every other element would come from an untrusted text.
+// allowedElements lists the elements that pages have. Any other element would come from an untrusted string.
 var allowedElements = strings.Fields("html head body meta title link script a header div nav span button main footer p code article h1 h2 h3 dl dt dd section ol ul li blockquote " +
 	"details summary pre table thead tbody tr th td aside bdi br em svg path rect i form label input kbd fieldset legend noscript")
 
-// findPageErrors returns the faults of a page.
+// findPageErrors returns descriptions of the errors in a page.
 func findPageErrors(t *testing.T, dir, file string) (wrong []string) {
 	t.Helper()
 	seen := struct {
@@ -194,7 +191,7 @@ func findPageErrors(t *testing.T, dir, file string) (wrong []string) {
 	return wrong
 }
 
-// checkLink returns what is wrong with an address in a page.
+// checkLink returns descriptions of the errors in a link of a page.
 func checkLink(dir, file, address string) []string {
 	to, err := url.Parse(address)
 	switch {
@@ -213,7 +210,7 @@ func checkLink(dir, file, address string) []string {
 	return nil
 }
 
-// No file of the site has a network address, except in texts of servers.
+// No file of the site has a network address, except in strings from servers.
 func TestHTML_FilesHaveNoNetworkAddress(t *testing.T) {
 	t.Parallel()
 	dir := writeSite(t, goldenCatalog(t))

@@ -9,15 +9,15 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/safetext"
 )
 
-// run is a part of a text. If Hidden is true, Text contains escapes of characters that are invisible or that change how
-// other characters are shown.
+// run is a part of a string. If Hidden is true, Text contains escapes of characters that are invisible or that change
+// the display of other characters.
 type run struct {
 	Text   string
 	Hidden bool
 }
 
-// runs splits a text into visible parts and escapes. If lines is true, line breaks stay and a tab becomes four spaces.
-// Otherwise both become escapes.
+// runs splits a string into visible parts and escapes. If lines is true, line breaks are kept and a tab becomes four
+// spaces. Otherwise both become escapes.
 func runs(text string, lines bool) []run {
 	if lines {
 		text = strings.ReplaceAll(strings.ReplaceAll(text, "\r\n", "\n"), "\t", "    ")
@@ -41,8 +41,8 @@ func runs(text string, lines bool) []run {
 	return out
 }
 
-// escaped returns the escape of the first character of a text, and the character's length in bytes. If broken is true,
-// the text begins with an invalid byte, which is escaped instead.
+// escaped returns the escape of the first character of a string, and the character's length in bytes. If broken is
+// true, the string begins with an invalid byte, which is escaped instead.
 func escaped(text string, r rune, broken bool) (string, int) {
 	if broken {
 		return fmt.Sprintf(`\x%02x`, text[0]), 1
@@ -71,10 +71,10 @@ func hide(out []run, escape string) []run {
 	return append(out, run{Text: escape, Hidden: true})
 }
 
-// shown returns a text on one line, with escapes for hidden characters.
+// shown returns a string on one line, with escapes for hidden characters.
 func shown(text string) string { return joined(runs(text, false)) }
 
-// shownLines returns a text with its line breaks, and with escapes for hidden characters.
+// shownLines returns a string with its line breaks, and with escapes for hidden characters.
 func shownLines(text string) string { return joined(runs(text, true)) }
 
 func joined(parts []run) string {
@@ -85,7 +85,7 @@ func joined(parts []run) string {
 	return out.String()
 }
 
-// cut returns the first characters of a text, up to most, and whether the text is longer.
+// cut returns the first characters of a string, up to most, and whether the string is longer.
 func cut(text string, most int) (string, bool) {
 	for at := range text {
 		if most == 0 {
@@ -96,8 +96,8 @@ func cut(text string, most int) (string, bool) {
 	return text, false
 }
 
-// short returns a text, or its first characters, up to most, and an ellipsis if the text is longer. It cuts at the end
-// of a word if possible.
+// short returns a string of at most most characters unchanged. If the string is longer, short truncates it, at the end
+// of a word if possible, and appends an ellipsis.
 func short(text string, most int) string {
 	begin, more := cut(text, most)
 	if !more {
@@ -109,12 +109,11 @@ func short(text string, most int) string {
 	return strings.TrimRightFunc(begin, unicode.IsSpace) + "…"
 }
 
-// maxSummary is how many characters of a description a list shows.
 const maxSummary = 140
 
 // summary returns the first sentence of a description, on one line.
 func summary(description string) string {
-	begin, _ := cut(description, 4*maxSummary) // four times as much, because white space is removed
+	begin, _ := cut(description, 4*maxSummary) // four times as long, because white space is removed
 	line := strings.Join(strings.Fields(begin), " ")
 	if sentence, _, more := strings.Cut(line, ". "); more {
 		line = sentence + "."

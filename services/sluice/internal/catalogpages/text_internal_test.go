@@ -42,7 +42,6 @@ func TestRuns_SplitHiddenCharacters(t *testing.T) {
 	}
 }
 
-// All characters of a text are shown, and none is hidden.
 func TestRuns_ShowTheWholeText(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

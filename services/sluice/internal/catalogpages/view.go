@@ -13,17 +13,16 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/enum"
 )
 
-// sure is the minimum confidence of a classification that the evidence supports. With a lower confidence, the
+// sure is the minimum confidence of a classification that the evidence supports. If the confidence is lower, the
 // classification is the strictest of several possible classifications.
 const sure = 0.5
 
-// Limits of texts on a page.
 const (
-	// maxDefinition is how many characters of the raw definition a page shows.
+	// maxDefinition is the maximum number of characters of the raw definition that a page shows.
 	maxDefinition = 64 << 10
-	// maxLede is how many characters of a description are shown at the top of a page.
+	// maxLede is the maximum number of characters of a description at the top of a page.
 	maxLede = 1200
-	// maxHeading is how many characters of a name are shown in headings and titles.
+	// maxHeading is the maximum number of characters of a name in headings and titles.
 	maxHeading = 64
 )
 
@@ -31,11 +30,11 @@ const (
 type view struct {
 	*tool
 
-	// Lede is the description, and Rest the part that does not fit at the top of the page.
+	// Lede is the description, and Rest is the part of it that does not fit at the top of the page.
 	Lede, Rest string
 	Category   *category
 	Risk       *risk
-	// Sure is the confidence as a text, and Percent the confidence in percent.
+	// Sure is the confidence in words, and Percent is the confidence in percent.
 	Sure       string
 	Percent    int
 	Degrees    []degree
@@ -52,7 +51,6 @@ type view struct {
 	Cut bool
 }
 
-// viewOf returns the content of a tool's page.
 func viewOf(t *tool) *view {
 	c := t.GetClassification()
 	v := &view{
@@ -73,7 +71,6 @@ func viewOf(t *tool) *view {
 	return v
 }
 
-// headName returns a tool's name, shortened for headings.
 func (t *tool) headName() name { return name(short(t.GetName(), maxHeading)) }
 
 // Title returns the title of a tool, or "" if the title equals the name.
@@ -87,10 +84,10 @@ func (t *tool) Title() string {
 // ServerStem returns the file name of the page of the tool's server, without extension.
 func (t *tool) ServerStem() string { return t.server.stem }
 
-// LastListed returns when the tool was last listed, or "" if that is not known.
+// LastListed returns the time at which the tool was last listed, or "" if the time is not known.
 func (t *tool) LastListed() string { return moment(t.GetListed()) }
 
-// Stem returns the file name of the tool's page in the folder of its server, without extension.
+// Stem returns the file name of the tool's page in the directory of its server, without extension.
 func (t *tool) Stem() string { return t.stem }
 
 // unsure reports whether a classification is the strictest of several possible classifications.
@@ -98,7 +95,7 @@ func unsure(c *policyv1.Classification) bool { return c.GetConfidence() < sure }
 
 func percent(confidence float64) int { return int(100*min(max(confidence, 0), 1) + 0.5) }
 
-// sureness returns a confidence as a text. It has two decimal places, because more would suggest a precision that the
+// sureness describes a confidence. It has two decimal places, because more would suggest a precision that the
 // confidence does not have.
 func sureness(c *policyv1.Classification) string {
 	word := "sure"
@@ -108,7 +105,6 @@ func sureness(c *policyv1.Classification) string {
 	return fmt.Sprintf("%.2f, %s", c.GetConfidence(), word)
 }
 
-// pin describes the pin state of a definition.
 type pin struct {
 	Slug, Label string
 	// Callable is true if a tool can be called with a definition in this state.
@@ -131,15 +127,15 @@ func pinOf(s policyv1.PinState) *pin {
 	}
 }
 
-// evidence is a quote from a definition, and what the quote shows about the tool.
+// evidence is a quote from a definition, and the conclusion from it about the tool.
 type evidence struct {
 	Quote, Meaning string
-	// Place describes where the quote is. Pointer is the JSON Pointer of the text with the quote, and Offset the offset
-	// of the quote in that text, in bytes.
+	// Place describes the location of the quote. Pointer is the JSON Pointer of the string that contains the quote, and
+	// Offset is the offset of the quote in that string, in bytes.
 	Place   prose
 	Pointer string
 	Offset  int32
-	// For is the category that the evidence supports; nil if the evidence supports a degree.
+	// For is the category that the evidence supports, or nil if the evidence supports a degree.
 	For     *category
 	Weight  string
 	Percent int
@@ -160,7 +156,6 @@ func evidenceOf(all []*policyv1.Evidence) []evidence {
 	return out
 }
 
-// placeOf describes where the quote of evidence is in the definition.
 func placeOf(e *policyv1.Evidence) prose {
 	var steps []string
 	for token := range jsontext.Pointer(e.GetPath()).Tokens() {
@@ -182,23 +177,23 @@ func placeOf(e *policyv1.Evidence) prose {
 	}
 }
 
-// definition is a definition that a server has listed.
 type definition struct {
 	Digest      string
 	Pin         *pin
 	First, Last string
-	// Settled says which principal accepted or refused the definition, when, and why; nil without a decision.
+	// Settled describes the decision about the definition: the principal, the time and the reason. It is nil if there
+	// is no decision.
 	Settled prose
-	// Reason is the catalog's reason for the pin state of a definition without a decision; may be empty.
+	// Reason is the catalog's reason for the pin state of a definition without a decision. It may be empty.
 	Reason string
 	// Now is true if the server lists the definition now. Newest is true if it is the definition that the page shows.
 	Now, Newest bool
 	Versions    string
-	// SeenBy is the principal to which the server listed the definition first; empty if it listed it to the gateway.
+	// SeenBy is the principal to whom the server first listed the definition. It is empty if the server listed it to
+	// the gateway.
 	SeenBy string
 }
 
-// historyOf returns the definitions of a tool that the server has listed.
 func historyOf(t *tool) []definition {
 	var out []definition
 	for _, d := range t.GetHistory() {
@@ -211,7 +206,8 @@ func historyOf(t *tool) []definition {
 	return out
 }
 
-// settledOf says which principal accepted or refused a definition, when, and why. It returns nil without a decision.
+// settledOf describes the decision about a definition: the principal, the time and the reason. It returns nil if there
+// is no decision.
 func settledOf(d *policyv1.SeenDefinition) prose {
 	var out prose
 	switch {
@@ -228,7 +224,7 @@ func settledOf(d *policyv1.SeenDefinition) prose {
 	return out
 }
 
-// moment formats a time in UTC. It returns "" for nil.
+// moment formats a time in UTC, or returns "" for nil.
 func moment(t *timestamppb.Timestamp) string {
 	if t == nil {
 		return ""
@@ -238,7 +234,7 @@ func moment(t *timestamppb.Timestamp) string {
 
 func clock(t time.Time) string { return t.UTC().Format("2006-01-02 15:04 UTC") }
 
-// on returns " on TIME", for a sentence. It returns "" for nil.
+// on returns " on TIME", for a sentence, or "" for nil.
 func on(t *timestamppb.Timestamp) string {
 	if t == nil {
 		return ""
@@ -246,7 +242,6 @@ func on(t *timestamppb.Timestamp) string {
 	return " on " + moment(t)
 }
 
-// indented returns a definition as indented JSON.
 func indented(definition string) string {
 	v := jsontext.Value(definition)
 	if err := v.Indent(jsontext.WithIndent("  ")); err != nil {

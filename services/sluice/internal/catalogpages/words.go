@@ -5,27 +5,26 @@ import (
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 )
 
-// category describes a category of tools.
 type category struct {
 	// Slug is the name of the category in file names, CSS classes and rules.
 	Slug string
 	// Label is the name of the category on pages.
 	Label string
-	// Meaning says which tools belong to the category.
+	// Meaning describes the tools that belong to the category.
 	Meaning string
-	// Usual is the risk of a tool of this category about which nothing else is known.
+	// Usual is the risk of a tool of this category if nothing else is known about the tool.
 	Usual policyv1.Risk
 	// Means completes the sentence "which means that it …".
 	Means string
 	// Advice is a sentence that recommends a rule for tools of this category.
 	Advice string
-	// Why says why a tool of this category needs a policy. It is used if the catalog has no text for the tool.
-	Why string
-	// does returns the paragraph about what agents do with a tool of this category.
+	// Why is the reason why a tool of this category needs a policy. It is used if the catalog has no explanation for
+	// the tool.
+	Why  string
 	does func(tool, server name) prose
 }
 
-// categories are the categories of sluice.mcp.v1, by number. The first is "Not classified".
+// categories contains the categories of sluice.mcp.v1, by number. The first is "Not classified".
 var categories = [...]category{
 	mcpv1.Category_CATEGORY_UNSPECIFIED: {
 		Slug: "unknown", Label: "Not classified", Usual: policyv1.Risk_RISK_UNSPECIFIED,
@@ -92,7 +91,6 @@ var categories = [...]category{
 	},
 }
 
-// risk describes a risk class.
 type risk struct {
 	Slug, Label string
 	// Steps is the position of the risk on a scale of four.
@@ -101,7 +99,6 @@ type risk struct {
 	Advice string
 }
 
-// risks are the risks of sluice.policy.v1, by number.
 var risks = [...]risk{
 	policyv1.Risk_RISK_UNSPECIFIED: {"unknown", "Not classified", 4, "What is not classified is treated as the highest risk: let a person approve each call."},
 	policyv1.Risk_RISK_LOW:         {"low", "Low", 1, "Tools of low risk can mostly be allowed."},
@@ -131,7 +128,7 @@ type degree struct {
 	Name, About string
 	// Level is low, medium, high, or not judged.
 	Level string
-	// Slug is the name of the level in CSS classes, and Steps the position of the level on a scale of three.
+	// Slug is the name of the level in CSS classes, and Steps is the position of the level on a scale of three.
 	Slug  string
 	Steps int
 }
@@ -151,7 +148,6 @@ func degreeOf(what, about string, a policyv1.Axis) degree {
 	return d
 }
 
-// degreesOf returns the degrees of a classification.
 func degreesOf(c *policyv1.Classification) []degree {
 	return []degree{
 		degreeOf("Sensitivity", "how sensitive what comes back can be", c.GetSensitivity()),

@@ -20,7 +20,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/safetext"
 )
 
-// promptTimeout limits a prompt, which may wait for a model, a tool or an approval.
+// promptTimeout is the timeout for a prompt, which may wait for a model, a tool or an approval.
 const promptTimeout = time.Hour
 
 func (t *tool) agents() *cobra.Command {
@@ -33,7 +33,7 @@ func (t *tool) agents() *cobra.Command {
 		t.agentsEvents(), t.agentsVerify(), t.agentsSnapshot(), t.agentsFork(), t.agentsMigrate(), t.agentsExport(), t.agentsImport(), t.agentsGrant(), t.agentsAccept())
 }
 
-// withAgents calls do with a client of the wasmagent service, and with a context that ends after the duration within.
+// withAgents calls do with a client of the wasmagent service, and with a context whose timeout is within.
 func (t *tool) withAgents(ctx context.Context, within time.Duration, do func(context.Context, wasmagentv1.AgentServiceClient) error) error {
 	f, err := t.load()
 	if err != nil {
@@ -81,7 +81,7 @@ func (t *tool) agentsCreate() *cobra.Command {
 			if c.Flags().Changed("max-turns") {
 				req.MaxTurns = &turns
 			}
-			// The creation of a guest's first agent waits until the guest is compiled.
+			// The first agent of a guest is created only after the guest is compiled.
 			return t.withAgents(c.Context(), time.Minute, func(ctx context.Context, client wasmagentv1.AgentServiceClient) error {
 				resp, err := client.CreateAgent(ctx, req)
 				if err != nil {
@@ -104,7 +104,7 @@ func (t *tool) agentsCreate() *cobra.Command {
 	return c
 }
 
-// manifestOf returns the manifest of an agent that may call the given tools. Without tools it returns nil, which
+// manifestOf returns the manifest of an agent that may call these tools. If there are no tools, it returns nil, which
 // permits the agent only its own files.
 func manifestOf(tools []string) (*wasmagentv1.Manifest, error) {
 	if len(tools) == 0 {
@@ -295,7 +295,6 @@ func (t *tool) agentsShow() *cobra.Command {
 	}
 }
 
-// printAgent prints an agent with its conversation and its todos.
 func (t *tool) printAgent(state *wasmagentv1.GetStateResponse, todos []*wasmagentv1.Todo) error {
 	row := newAgentRow(state.GetInfo())
 	if t.json() {
@@ -399,7 +398,6 @@ func (t *tool) agentsResume() *cobra.Command {
 	return c
 }
 
-// changeStateCommand returns a command that changes the state of an agent with move.
 func (t *tool) changeStateCommand(use, short string, move func(context.Context, wasmagentv1.AgentServiceClient, string) (*wasmagentv1.Agent, error)) *cobra.Command {
 	return &cobra.Command{
 		Use: use, Short: short, Args: args(cobra.ExactArgs(1)), ValidArgsFunction: t.completeAgent,

@@ -45,7 +45,7 @@ the same name is quarantined.`,
 	return c
 }
 
-// acceptTemplate shows a template, asks the person, and accepts the digest of the template that it has shown.
+// acceptTemplate shows a template, asks the person, and accepts the digest of the shown template.
 func (t *tool) acceptTemplate(ctx context.Context, client wasmagentv1.GalleryServiceClient, id, digest string) error {
 	if digest != "" && len(digest) < minDigest {
 		return usageError{fmt.Errorf("--digest needs at least %d digits of the digest", minDigest)}
@@ -102,7 +102,6 @@ func printTemplate(w io.Writer, shown *wasmagentv1.GetTemplateResponse) {
 	fmt.Fprint(w, safetext.Lines("the rest of the template:\n"+indented(t)+"\n"))
 }
 
-// indented returns a message as indented JSON.
 func indented(m proto.Message) string {
 	text := protoJSON(m)
 	if err := text.Indent(jsontext.WithIndent("  ")); err != nil {

@@ -12,7 +12,7 @@ import (
 	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
 )
 
-// fakeGallery has one template and records which digests are accepted.
+// fakeGallery has one template and records the digests that are accepted.
 type fakeGallery struct {
 	wasmagentv1.GalleryServiceClient
 
@@ -32,8 +32,8 @@ func (g *fakeGallery) AcceptTemplate(_ context.Context, req *wasmagentv1.AcceptT
 	return &wasmagentv1.AcceptTemplateResponse{Template: &wasmagentv1.TemplateSummary{Id: req.GetId(), AddedBy: "ana", Digest: req.GetDigest()}}, nil
 }
 
-// Without a terminal, a template is accepted only with its digest. The command prints the whole template, its rights
-// first.
+// Without a terminal, a template is accepted only if its digest is given. The command prints the whole template, its
+// rights first.
 func TestAgentsAccept_NeedsTheDigestWithoutATerminal(t *testing.T) {
 	t.Parallel()
 	digest := strings.Repeat("0123456789abcdef", 4)

@@ -21,11 +21,11 @@ import (
 )
 
 const (
-	// proofTime limits requests that verify, export, import or migrate a whole agent.
+	// proofTime is the timeout for requests that verify, export, import or migrate a whole agent.
 	proofTime = 10 * time.Minute
-	// followTime is how long one request waits for more events.
+	// followTime is the time for which one request waits for more events.
 	followTime = 20 * time.Second
-	// maxArchive is the maximum size of an archive, and maxPart the maximum size of one part, in bytes.
+	// maxArchive is the maximum size of an archive, and maxPart is the maximum size of one part. Both are in bytes.
 	maxArchive = 64 << 20
 	maxPart    = 1 << 20
 )
@@ -239,7 +239,6 @@ func (t *tool) agentsImport() *cobra.Command {
 	}
 }
 
-// sendArchive sends an archive in parts until the mesh has created the agent.
 func sendArchive(ctx context.Context, client wasmagentv1.AgentServiceClient, text []byte) (*wasmagentv1.ImportAgentResponse, error) {
 	sum := sha256.Sum256(text)
 	for offset := 0; ; {

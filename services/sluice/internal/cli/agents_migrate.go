@@ -38,7 +38,7 @@ func (t *tool) agentsMigrate() *cobra.Command {
 	return c
 }
 
-// migrate migrates agents. If one fails, it continues with the others.
+// migrate migrates agents. If one migration fails, it continues with the other agents.
 func (t *tool) migrate(ctx context.Context, client wasmagentv1.AgentServiceClient, ids []string) error {
 	failed := 0
 	for _, id := range ids {

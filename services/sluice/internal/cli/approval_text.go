@@ -24,7 +24,6 @@ import (
 
 const statePrefix = "APPROVAL_STATE_"
 
-// stateNames returns the names of all states of approvals, in the order of their numbers.
 func stateNames() (out []string) {
 	for n := int32(1); ; n++ {
 		if _, ok := approvalv1.ApprovalState_name[n]; !ok {
@@ -34,7 +33,6 @@ func stateNames() (out []string) {
 	}
 }
 
-// approvalColumns returns the names of the columns of approvalCells.
 func approvalColumns() []string {
 	return []string{"ASKED", "STATE", "WHO", "WHAT", "MISSING", "UNTIL", "NOTE", "ID"}
 }
@@ -53,7 +51,7 @@ func approvalCells(a *approvalv1.Approval) []string {
 	}
 }
 
-// approvalNote returns the text of the column NOTE: how the call was approved, or what the grant allows, or "-".
+// approvalNote returns the content of the column NOTE: how the call was approved, or what the grant allows, or "-".
 func approvalNote(a *approvalv1.Approval) string {
 	confirmed := func(v *approvalv1.Vote) bool {
 		return v.GetChannel() == approvalv1.VoteChannel_VOTE_CHANNEL_ELICITATION && v.GetVerdict() == approvalv1.Verdict_VERDICT_APPROVE && v.GetVoidReason() == ""
@@ -88,7 +86,6 @@ type shownApproval struct {
 	digest []byte
 }
 
-// readApproval reads an approval and all parts of its view.
 func (t *tool) readApproval(ctx context.Context, client approvalv1.ApprovalServiceClient, given string) (*shownApproval, error) {
 	id, err := t.resolveApprovalID(ctx, client, given)
 	if err != nil {
@@ -139,8 +136,8 @@ func (s *shownApproval) print(w io.Writer) {
 	}
 }
 
-// moveReason returns the reason of a move, followed by the comment of its vote. The comment is left out if the reason
-// contains it, as it does after a denial.
+// moveReason returns the reason of a move, followed by the comment of its vote. If the reason already contains the
+// comment, as after a denial, the comment is omitted.
 func moveReason(m *approvalv1.Move) string {
 	reason, comment := m.GetReason(), m.GetVote().GetComment()
 	if comment == "" || strings.Contains(reason, comment) {
@@ -149,7 +146,7 @@ func moveReason(m *approvalv1.Move) string {
 	return reason + ": " + comment
 }
 
-// jsonOutput returns the approval for the output as JSON. The view and the history have the form of sluice.approval.v1.
+// jsonOutput returns the approval for the JSON output. The view and the history have the form of sluice.approval.v1.
 func (s *shownApproval) jsonOutput() any {
 	out := struct {
 		safetext.Approval
@@ -175,8 +172,8 @@ func protoJSON(m proto.Message) jsontext.Value {
 	return raw
 }
 
-// isUnavailable reports whether the stream of an unavailable service ended with err. A stream that ended without an
-// error counts.
+// isUnavailable reports whether a stream ended with err because its service is unavailable. This includes a stream that
+// ended without an error.
 func isUnavailable(err error) bool {
 	code := status.Code(err)
 	return err == nil || code == codes.Unavailable || code == codes.DeadlineExceeded

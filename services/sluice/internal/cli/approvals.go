@@ -74,7 +74,7 @@ func (t *tool) approvalsList() *cobra.Command {
 	return c
 }
 
-// statesOf returns the states with the given names. Without names it returns nil if all is true, and otherwise the
+// statesOf returns the states with these names. If there are no names, it returns nil if all is true, and otherwise the
 // states of approvals that have not ended.
 func statesOf(names []string, all bool) ([]approvalv1.ApprovalState, error) {
 	if len(names) == 0 && !all {

@@ -13,7 +13,6 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/safetext"
 )
 
-// defaultCancelReason is the default reason of a cancellation.
 const defaultCancelReason = "cancelled on the command line"
 
 func (t *tool) approvalsResolve() *cobra.Command {
@@ -66,9 +65,8 @@ ends too, whatever the state of the approval is.`,
 	return c
 }
 
-// approvalAction is an action on an approval that the command has shown.
+// approvalAction is an action on an approval, before which the command shows the approval.
 type approvalAction struct {
-	// question is the question before the action.
 	question string
 	// do performs the action and returns a sentence about its result.
 	do func(context.Context, approvalv1.ApprovalServiceClient, *approvalv1.Approval) (*approvalv1.Approval, string, error)
@@ -107,7 +105,6 @@ func (t *tool) cancelAction(reason string) approvalAction {
 	}}
 }
 
-// runApprovalAction shows an approval, asks the person, and performs the action.
 func (t *tool) runApprovalAction(ctx context.Context, id string, assumeYes bool, end approvalAction) error {
 	client, done, err := t.approvalClient()
 	if err != nil {
@@ -134,7 +131,7 @@ func (t *tool) runApprovalAction(ctx context.Context, id string, assumeYes bool,
 	return err
 }
 
-// completeApproval completes the identifiers of approvals in some states, or in all states if none is given.
+// completeApproval completes the identifiers of approvals in these states, or in all states if no states are given.
 func (t *tool) completeApproval(states ...approvalv1.ApprovalState) cobra.CompletionFunc {
 	return func(c *cobra.Command, given []string, _ string) ([]string, cobra.ShellCompDirective) {
 		if len(given) > 0 {

@@ -13,8 +13,7 @@ import (
 const (
 	// minIDPrefix is the minimum number of characters of an identifier that a person must give.
 	minIDPrefix = 8
-	// idPageSize is how many approvals one request lists.
-	idPageSize = 1000
+	idPageSize  = 1000
 )
 
 func (t *tool) listApprovalsCommand() string { return t.command("approvals list --all") }
@@ -36,7 +35,7 @@ func (t *tool) resolveApprovalID(ctx context.Context, client approvalv1.Approval
 	return t.onlyID(found, given)
 }
 
-// onlyID returns the only identifier in found, or an error if found has none or several.
+// onlyID returns the only identifier in found, or an error if found has no identifier or several.
 func (t *tool) onlyID(found []string, given string) (string, error) {
 	switch len(found) {
 	case 0:
@@ -48,7 +47,7 @@ func (t *tool) onlyID(found []string, given string) (string, error) {
 	}
 }
 
-// idsWithPrefix returns the identifiers that begin with text, among all approvals that the person may see.
+// idsWithPrefix returns the identifiers with the prefix text, among all approvals that the person may see.
 func (t *tool) idsWithPrefix(ctx context.Context, client approvalv1.ApprovalServiceClient, text string) (found []string, err error) {
 	req := &approvalv1.ListApprovalsRequest{PageSize: idPageSize}
 	for {

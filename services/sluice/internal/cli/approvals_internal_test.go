@@ -8,7 +8,7 @@ import (
 	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
 )
 
-// The command says on standard error that a list has more pages.
+// If a list has more pages, the command prints a note on standard error.
 func TestApprovalsList_SaysThatThereAreMorePages(t *testing.T) {
 	t.Parallel()
 	for _, output := range []string{"table", "json"} {

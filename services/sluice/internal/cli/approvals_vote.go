@@ -17,7 +17,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/safetext"
 )
 
-// errNotConfirmed is the error if the person does not answer yes.
+// errNotConfirmed is returned if the person does not answer yes.
 var errNotConfirmed = errors.New("nothing was decided")
 
 func (t *tool) approvalsDecide(use, short string, verdict approvalv1.Verdict) *cobra.Command {
@@ -41,10 +41,9 @@ func (t *tool) approvalsDecide(use, short string, verdict approvalv1.Verdict) *c
 }
 
 type ballot struct {
-	id      string
-	verdict approvalv1.Verdict
-	comment string
-	// assumeYes suppresses the question.
+	id        string
+	verdict   approvalv1.Verdict
+	comment   string
 	assumeYes bool
 }
 
@@ -85,8 +84,8 @@ func (t *tool) decide(ctx context.Context, client approvalv1.ApprovalServiceClie
 	return err
 }
 
-// voteSummary returns the sentences after a vote: whether the person cast the same vote before, how many votes are
-// missing, and when an approved call runs.
+// voteSummary returns the sentences after a vote. They describe an equal earlier vote of the person, the number of
+// missing votes, and the time at which an approved call runs.
 func voteSummary(before *approvalv1.Approval, resp *approvalv1.DecideApprovalResponse) string {
 	var words []string
 	if mine := resp.GetVote(); hasVote(before, mine) {
@@ -121,8 +120,8 @@ func verdictName(v approvalv1.Verdict) string {
 	return "denied"
 }
 
-// showApproval reads and prints an approval on which the person then decides. If the output is JSON and the person is
-// asked, showApproval prints the approval as text on standard error.
+// showApproval reads and prints an approval before the person decides. If the output is JSON and the person is asked,
+// showApproval prints the approval in readable form on standard error.
 func (t *tool) showApproval(ctx context.Context, client approvalv1.ApprovalServiceClient, id string, assumeYes bool) (*shownApproval, error) {
 	requestCtx, cancel := requestContext(ctx)
 	defer cancel()
@@ -141,7 +140,8 @@ func (t *tool) showApproval(ctx context.Context, client approvalv1.ApprovalServi
 // isInteractive reports whether the command asks the person: standard input is a terminal, and --yes is not set.
 func isInteractive(assumeYes bool) bool { return !assumeYes && term.IsTerminal(int(os.Stdin.Fd())) }
 
-// confirm asks at the terminal whether to continue. It returns nil if the person answers yes, or is not asked.
+// confirm asks at the terminal whether to continue. It returns nil if the person answers yes, or if the command does
+// not ask.
 func (t *tool) confirm(ctx context.Context, assumeYes bool, question string) error {
 	if !isInteractive(assumeYes) {
 		return nil
@@ -157,7 +157,7 @@ func (t *tool) confirm(ctx context.Context, assumeYes bool, question string) err
 	return nil
 }
 
-// prompt prints a question and reads a line. If ctx ends before that, prompt returns the error of ctx.
+// prompt prints a question and reads a line. If ctx ends first, prompt returns the error of ctx.
 func (t *tool) prompt(ctx context.Context, text string) (string, error) {
 	fmt.Fprint(t.errOut, text)
 	type read struct {
@@ -165,7 +165,7 @@ func (t *tool) prompt(ctx context.Context, text string) (string, error) {
 		err  error
 	}
 	answer := make(chan read, 1)
-	go func() { // a read can't be interrupted, so without an answer the goroutine stays
+	go func() { // a read can't be interrupted, so the goroutine stays if there is no answer
 		line, err := bufio.NewReader(os.Stdin).ReadString('\n')
 		if errors.Is(err, io.EOF) && line != "" {
 			err = nil

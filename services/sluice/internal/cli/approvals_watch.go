@@ -41,15 +41,14 @@ type watch struct {
 	*tool
 	conn   *grpc.ClientConn
 	filter *approvalv1.ApprovalFilter
-	// cursor is the position from which a new stream continues.
 	cursor string
-	// away is true if the command has printed that the mesh is unavailable, and not yet that it is available again.
+	// away is true if the command has printed that the mesh is unavailable, but not yet that it is available again.
 	away bool
 	// headed is true if the head of the table was printed.
 	headed bool
 }
 
-// run prints changes until ctx ends. It connects again after a disconnection.
+// run prints changes until ctx ends. If the connection fails, run connects again.
 func (w *watch) run(ctx context.Context) error {
 	const pause = time.Second
 	client := approvalv1.NewApprovalServiceClient(w.conn)
@@ -99,7 +98,8 @@ func (w *watch) follow(stream grpc.ServerStreamingClient[approvalv1.WatchApprova
 	}
 }
 
-// print prints the state of an approval. For nil, as in a heartbeat, it prints at most the head of the table.
+// print prints the state of an approval. The first call also prints the head of the table. If a is nil, as in a
+// heartbeat, print prints no state.
 func (w *watch) print(a *approvalv1.Approval) error {
 	if w.json() {
 		if a == nil {
@@ -119,7 +119,7 @@ func (w *watch) print(a *approvalv1.Approval) error {
 	return w.row(approvalCells(a))
 }
 
-// row prints a row with fixed column widths, because it does not know later rows.
+// row prints a row with fixed column widths, because later rows are not known yet.
 func (w *watch) row(cells []string) error {
 	widths := [...]int{8, 15, 12, 20, 7, 8, 5, 0}
 	for i := range cells {

@@ -16,7 +16,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/safetext"
 )
 
-// shellRun is the run id that every `sluice call` sends, so that calls in a shell loop share the limits of one session.
+// shellRun is the run id that every `sluice call` sends, so that the calls of a shell loop share the limits of one
+// session.
 const shellRun = "sluice-cli"
 
 func (t *tool) call() *cobra.Command {
@@ -45,8 +46,8 @@ with 1 if the call is refused or the tool reports an error.`,
 	return c
 }
 
-// callArguments returns the arguments of a call as a JSON object. pairs are the values of --arg, and raw is the value
-// of --args.
+// callArguments returns the arguments of a call as a JSON object. pairs contains the values of --arg, and raw is the
+// value of --args.
 func callArguments(pairs []string, raw string) (jsontext.Value, error) {
 	if raw != "" && len(pairs) > 0 {
 		return nil, usageError{errors.New("--arg and --args can't be used together: use one of them")}
@@ -80,7 +81,7 @@ func callArguments(pairs []string, raw string) (jsontext.Value, error) {
 	return json.Marshal(members, json.Deterministic(true))
 }
 
-// jsonObject parses the JSON object in a flag. Its error says where the JSON is wrong.
+// jsonObject parses the JSON object in a flag. Its error contains the position of the invalid JSON.
 func jsonObject(flag, raw string) (jsontext.Value, error) {
 	var value jsontext.Value
 	if err := json.Unmarshal([]byte(raw), &value); err != nil {
@@ -107,7 +108,6 @@ func (t *tool) runCall(ctx context.Context, server, toolName string, arguments j
 	return t.printResult(result)
 }
 
-// toolResult contains the members of a result that the command uses.
 type toolResult struct {
 	IsError bool             `json:"isError"`
 	Content []jsontext.Value `json:"content"`
@@ -119,7 +119,8 @@ type toolResult struct {
 	} `json:"_meta"`
 }
 
-// printResult prints a result as JSON or as text. It returns an error if the tool failed or the call was refused.
+// printResult prints a result as JSON or in readable form. It returns an error if the tool failed or the call was
+// refused.
 func (t *tool) printResult(raw jsontext.Value) error {
 	var result toolResult
 	if err := json.Unmarshal(raw, &result); err != nil {
@@ -157,7 +158,6 @@ func (t *tool) printText(result toolResult) {
 	}
 }
 
-// connectMCP opens a session with a server behind the mesh, as the agent.
 func (t *tool) connectMCP(ctx context.Context, server string) (*session, error) {
 	f, err := t.load()
 	if err != nil {
@@ -175,7 +175,7 @@ func (t *tool) connectMCP(ctx context.Context, server string) (*session, error) 
 }
 
 // endpointURL returns the MCP URL of a server, or of all servers if the name is empty. The URL begins with SLUICE_URL
-// if that is set, and otherwise with the address in the configuration.
+// if that variable is set, and otherwise with the address in the configuration.
 func (t *tool) endpointURL(f *config.File, server string) string {
 	if base, ok := app.Env("SLUICE_URL"); ok && base != "" {
 		return strings.TrimSuffix(base, "/") + mcpPath(server)

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// A flag with broken JSON is a usage error that names the flag and the position of the error.
+// A flag with invalid JSON is a usage error that contains the flag's name and the position of the error.
 func TestFlags_BrokenJSONIsAUsageError(t *testing.T) {
 	t.Parallel()
 	commands := map[string][]string{

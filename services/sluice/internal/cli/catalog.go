@@ -46,8 +46,8 @@ func withToolList(c *cobra.Command, do func(ctx context.Context, server string, 
 	return c
 }
 
-// withOptionalToolList does what withToolList does, but the flags are optional. Without the flags, the function
-// elsewhere returns the tools.
+// withOptionalToolList is like withToolList, but the flags are optional. If no flag is set, the tools come from the
+// function elsewhere.
 func withOptionalToolList(
 	c *cobra.Command, do func(ctx context.Context, server string, tools []policy.ClassifiedTool) error, elsewhere func(ctx context.Context, server string) ([]policy.ClassifiedTool, error),
 ) *cobra.Command {
@@ -110,7 +110,6 @@ func (f listFlags) source() string {
 	return f.file
 }
 
-// read reads the file with the list, or starts the server and lists its tools.
 func (f listFlags) read(ctx context.Context, command []string) ([]byte, error) {
 	if f.run {
 		return listToolsOfCommand(ctx, command)
@@ -141,7 +140,7 @@ type classifiedTool struct {
 	Tags       []string        `json:"tags,omitempty"`
 }
 
-// classEvidence is a quote from a definition and what the quote shows about the tool.
+// classEvidence is a quote from a definition, and the conclusion from it about the tool.
 type classEvidence struct {
 	Path     string  `json:"path"`
 	InKey    bool    `json:"inKey,omitzero"`
@@ -199,7 +198,6 @@ func (t *tool) printClasses(_ context.Context, _ string, tools []policy.Classifi
 	return t.printJSON(out)
 }
 
-// capitalize returns a name with a capital first letter.
 func capitalize(name string) string {
 	first, n := utf8.DecodeRuneInString(name)
 	if n == 0 {

@@ -17,7 +17,7 @@ import (
 // plainWord matches words that need no quotes in a shell.
 var plainWord = regexp.MustCompile(`^[A-Za-z0-9_./-]+$`)
 
-// shellWords returns a command line of words, which it quotes for a shell.
+// shellWords joins words into a command line, and quotes them for a shell.
 func shellWords(all ...string) string {
 	for i, word := range all {
 		if !plainWord.MatchString(word) {
@@ -27,7 +27,6 @@ func shellWords(all ...string) string {
 	return strings.Join(all, " ")
 }
 
-// reviewFlags are the flags of a command that accepts or refuses a definition.
 type reviewFlags struct{ digest, reason string }
 
 func (f *reviewFlags) add(c *cobra.Command) {
@@ -102,7 +101,6 @@ type changeResult struct {
 	Revision string `json:"revision"`
 }
 
-// printChanged prints the result of a change: what happened, and the new policy revision.
 func (t *tool) printChanged(what, revision string) error {
 	if t.json() {
 		return t.printJSON(changeResult{Revision: revision})
@@ -111,7 +109,8 @@ func (t *tool) printChanged(what, revision string) error {
 	return nil
 }
 
-// listedDigest returns the whole digest of the definition that --digest names. given is the server and the tool.
+// listedDigest returns the whole digest of the definition that --digest selects. given contains the server and the
+// tool.
 func (t *tool) listedDigest(ctx context.Context, client policyv1.CatalogServiceClient, given []string, f *reviewFlags) ([]byte, error) {
 	page, err := t.catalogPage(ctx, client, given[0], given[1])
 	if err != nil {
@@ -127,7 +126,7 @@ func (t *tool) listedDigest(ctx context.Context, client policyv1.CatalogServiceC
 	return f.findDigest(all)
 }
 
-// pendingDigest returns the whole digest of all pending definitions of a server, if --digest names it.
+// pendingDigest returns the whole digest of all pending definitions of a server, if --digest selects it.
 func (t *tool) pendingDigest(ctx context.Context, client policyv1.CatalogServiceClient, server string, f *reviewFlags) ([]byte, error) {
 	ctx, cancel := requestContext(ctx)
 	defer cancel()

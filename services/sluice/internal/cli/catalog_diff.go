@@ -53,15 +53,14 @@ example definitions that give instructions to the model. Accept or refuse them o
 	}
 }
 
-// serverDiff contains the pending definitions of all tools of a server.
 type serverDiff struct {
 	Server string     `json:"server"`
 	Tools  []toolDiff `json:"tools"`
-	// Digest is the digest of all shown definitions, for AcceptPin of the server; empty without a pending definition.
+	// Digest is the digest of all shown definitions. AcceptPin accepts them together by this digest. It is empty if no
+	// definition is pending.
 	Digest string `json:"digest,omitzero"`
 }
 
-// diffServer shows the pending definitions of a server, and the command that accepts them.
 func (t *tool) diffServer(ctx context.Context, client policyv1.CatalogServiceClient, server string) error {
 	waiting, err := t.allTools(ctx, client, &policyv1.ListToolsRequest{Server: server, Waiting: true, PageSize: maxCatalogPage})
 	if err != nil {
@@ -108,15 +107,15 @@ func (t *tool) diffServer(ctx context.Context, client policyv1.CatalogServiceCli
 	return nil
 }
 
-// combinedDigest returns the digest of the shown definitions, which is computed like CatalogServer.waiting_digest: in
-// the order of the tools' names, then of the definitions' digests. It equals waiting_digest only if all pending
+// combinedDigest returns the digest of the shown definitions. It is computed like CatalogServer.waiting_digest: in the
+// order of the tools' names, and then of the definitions' digests. It equals waiting_digest only if all pending
 // definitions were shown.
 func combinedDigest(tools []toolDiff) string {
 	tools = slices.SortedFunc(slices.Values(tools), func(a, b toolDiff) int { return cmp.Compare(a.Name, b.Name) })
 	h, any := sha256.New(), false
 	for _, one := range tools {
 		for _, d := range slices.SortedFunc(slices.Values(one.Pending), func(a, b pendingDiff) int { return bytes.Compare(a.sum, b.sum) }) {
-			_, _ = h.Write(d.sum) // a hash does not fail
+			_, _ = h.Write(d.sum) // a hash never returns an error
 			any = true
 		}
 	}
@@ -126,7 +125,6 @@ func combinedDigest(tools []toolDiff) string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-// printDiff prints the pending definitions of a tool, and the commands that accept or refuse them.
 func (t *tool) printDiff(one toolDiff) {
 	for _, d := range one.Pending {
 		short := d.Digest[:min(16, len(d.Digest))]
@@ -142,7 +140,6 @@ func (t *tool) printDiff(one toolDiff) {
 	}
 }
 
-// printPending prints how many definitions of a server are still pending.
 func (t *tool) printPending(ctx context.Context, client policyv1.CatalogServiceClient, server string) {
 	ctx, cancel := requestContext(ctx)
 	defer cancel()
@@ -153,7 +150,6 @@ func (t *tool) printPending(ctx context.Context, client policyv1.CatalogServiceC
 	t.printf("%d definitions are still pending: %s shows them", resp.GetServer().GetWaiting(), t.command(shellWords("catalog", "diff", server)))
 }
 
-// toolDiff contains the pending definitions of a tool.
 type toolDiff struct {
 	Server  string        `json:"server"`
 	Name    string        `json:"name"`
@@ -166,8 +162,8 @@ type pendingDiff struct {
 	Accepted string `json:"accepted,omitzero"`
 	Reason   string `json:"reason"`
 	ListedTo string `json:"seenBy,omitzero"`
-	// Flag is why the definition must be accepted separately; empty if it can be accepted together with the other
-	// pending definitions of the server.
+	// Flag is the reason why the definition must be accepted separately. It is empty if the definition can be accepted
+	// together with the other pending definitions of the server.
 	Flag string `json:"flag,omitzero"`
 	Diff string `json:"diff"`
 
@@ -181,7 +177,6 @@ func (d pendingDiff) listedTo() string {
 	return " (the server listed it to " + d.ListedTo + ")"
 }
 
-// diffs returns the pending definitions of a tool.
 func (t *tool) diffs(ctx context.Context, client policyv1.CatalogServiceClient, page *policyv1.CatalogTool) ([]pendingDiff, error) {
 	out := []pendingDiff{}
 	accepted, digest := "", ""
@@ -211,7 +206,7 @@ func (t *tool) diffs(ctx context.Context, client policyv1.CatalogServiceClient, 
 	return out, nil
 }
 
-// definition returns the text of a definition as indented JSON, with the members of objects sorted by name.
+// definition returns a definition as indented JSON, with the members of objects sorted by name.
 func (t *tool) definition(ctx context.Context, client policyv1.CatalogServiceClient, page *policyv1.CatalogTool, d *policyv1.SeenDefinition) (string, error) {
 	ctx, cancel := requestContext(ctx)
 	defer cancel()

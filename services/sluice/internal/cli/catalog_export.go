@@ -52,7 +52,7 @@ run of this command must have created it.`,
 	return c
 }
 
-// exporter returns the function that writes a format to a folder. It returns nil for JSON.
+// exporter returns the function that writes a format to a directory, or nil for JSON.
 func exporter(format, out string) (func(string, catalogpages.Catalogue) error, error) {
 	switch {
 	case format == "json" && out != "":

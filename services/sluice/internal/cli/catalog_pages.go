@@ -21,7 +21,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/catalogpages"
 )
 
-// maxCatalogPage is the largest page size that the catalog service permits.
+// maxCatalogPage is the maximum page size that the catalog service permits.
 const maxCatalogPage = 1000
 
 func (t *tool) catalogClient() (policyv1.CatalogServiceClient, func(), error) {
@@ -36,7 +36,6 @@ func (t *tool) catalogClient() (policyv1.CatalogServiceClient, func(), error) {
 	return policyv1.NewCatalogServiceClient(conn), func() { _ = conn.Close() }, nil
 }
 
-// withCatalog returns the RunE function of a command that calls do with a client of the catalog service.
 func (t *tool) withCatalog(do func(ctx context.Context, client policyv1.CatalogServiceClient, given []string) error) func(*cobra.Command, []string) error {
 	return func(c *cobra.Command, given []string) error {
 		client, done, err := t.catalogClient()
@@ -88,8 +87,8 @@ func (t *tool) catalogServers() *cobra.Command {
 	}
 }
 
-// listFaults returns why elements of servers' lists are hidden from clients, by server. It returns nil if the gateway
-// does not answer.
+// listFaults returns the reasons why elements of servers' lists are hidden from clients, by server. It returns nil if
+// the gateway does not respond.
 func (t *tool) listFaults(ctx context.Context) (map[string][]listFault, error) {
 	f, err := t.load()
 	if err != nil {
@@ -110,7 +109,7 @@ func (t *tool) listFaults(ctx context.Context) (map[string][]listFault, error) {
 	return out, nil
 }
 
-// withUnlisted adds servers whose lists can't be read. The catalog does not have these servers.
+// withUnlisted adds the servers whose lists can't be read, because the catalog does not have these servers.
 func withUnlisted(servers []*policyv1.CatalogServer, faults map[string][]listFault) []*policyv1.CatalogServer {
 	for name := range faults {
 		if !slices.ContainsFunc(servers, func(s *policyv1.CatalogServer) bool { return s.GetName() == name }) {
@@ -137,7 +136,6 @@ func (t *tool) allServers(ctx context.Context, client policyv1.CatalogServiceCli
 	}
 }
 
-// catalogFlags are the flags that select tools.
 type catalogFlags struct {
 	categories, risks []string
 	pending           bool
@@ -168,7 +166,7 @@ var (
 	riskNames     = []string{"low", "medium", "high", "critical"}
 )
 
-// valueOf returns the number of the enumeration value that a flag names. flag is category or risk.
+// valueOf returns the number of the enumeration value with a name. flag is the name of the flag, category or risk.
 func valueOf(flag, prefix, name string, values map[string]int32) (int32, error) {
 	if n := values[prefix+strings.ToUpper(name)]; n > 0 {
 		return n, nil
@@ -221,7 +219,7 @@ func firstArg(given []string) string {
 	return given[0]
 }
 
-// clipLast cuts the texts in the last column, because they come from servers and may be long.
+// clipLast truncates the strings in the last column, because they come from servers and may be long.
 func clipLast(rows [][]string) [][]string {
 	const maxLength = 60
 	for _, row := range rows {
@@ -261,7 +259,7 @@ func (t *tool) printCatalog(ctx context.Context, client policyv1.CatalogServiceC
 	return catalogpages.JSON(t.out, catalogpages.Catalogue{Servers: servers, Tools: tools, Made: time.Now()})
 }
 
-// toolState returns the text of the column STATE: whether the catalog lets the tool be called.
+// toolState returns the content of the column STATE, which shows whether the catalog allows calls to the tool.
 func toolState(tool *policyv1.CatalogTool) string {
 	switch {
 	case tool.GetServerQuarantined():
@@ -321,8 +319,8 @@ func (t *tool) catalogPage(ctx context.Context, client policyv1.CatalogServiceCl
 	return resp.GetTool(), nil
 }
 
-// completeCatalog completes the name of a server and then of one of its tools. If waits is true, it completes only
-// tools with a pending definition.
+// completeCatalog completes the name of a server, and then the name of one of its tools. If waits is true, it completes
+// only tools with a pending definition.
 func (t *tool) completeCatalog(waits bool) cobra.CompletionFunc {
 	return func(c *cobra.Command, given []string, typed string) ([]string, cobra.ShellCompDirective) {
 		if len(given) == 0 {
@@ -354,7 +352,7 @@ func shortDigest(digest []byte) string {
 	return text[:min(len(text), 16)]
 }
 
-// printPage prints a tool's page as text. The texts in the page may come from an untrusted server.
+// printPage prints a tool's page in readable form. The strings in the page may come from an untrusted server.
 func printPage(w io.Writer, page *policyv1.CatalogTool) {
 	line := func(format string, args ...any) { _ = oneLine(w, format, args...) }
 	class := page.GetClassification()
@@ -423,7 +421,6 @@ func printDefinitions(line func(format string, args ...any), seen []*policyv1.Se
 	}
 }
 
-// pinName returns the name of a pin state for people.
 func pinName(pin policyv1.PinState) string {
 	if pin == policyv1.PinState_PIN_STATE_QUARANTINED {
 		return "waits"

@@ -18,22 +18,19 @@ import (
 )
 
 const (
-	// startAndListTimeout limits the start of a server and the requests for the list of its tools. The start may
+	// startAndListTimeout is the timeout for starting a server and requesting the list of its tools. The start may
 	// download a package.
 	startAndListTimeout = 2 * time.Minute
-	// terminateTimeout limits each attempt to end the server.
-	terminateTimeout = 2 * time.Second
-	// maxStderr is how many bytes of the server's standard error are stored for an error.
+	terminateTimeout    = 2 * time.Second
+	// maxStderr is the maximum number of bytes of the server's standard error that are stored for an error.
 	maxStderr = 4 << 10
 )
 
-// startedServer is a connection to a server that this command has started.
 type startedServer struct {
 	conn   mcp.Connection
 	lastID int
 }
 
-// listToolsOfCommand starts a server, lists its tools, and ends the server.
 func listToolsOfCommand(ctx context.Context, command []string) (list []byte, err error) {
 	ctx, cancel := context.WithTimeout(ctx, startAndListTimeout)
 	defer cancel()
@@ -85,7 +82,7 @@ func listToolsOfCommand(ctx context.Context, command []string) (list []byte, err
 }
 
 // request sends a request and returns its result. If the server sends requests before its response, request answers
-// them with an error.
+// each of them with an error.
 func (c *startedServer) request(ctx context.Context, method string, params any) (jsontext.Value, error) {
 	c.lastID++
 	id, err := jsonrpc.MakeID(float64(c.lastID))
@@ -130,7 +127,7 @@ func (t *tailBuffer) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// errorSuffix returns the stored text as a suffix for an error.
+// errorSuffix returns the stored output as a suffix for an error.
 func (t *tailBuffer) errorSuffix() string {
 	if stderr := bytes.TrimSpace(t.buf); len(stderr) > 0 {
 		return "; the server's standard error ends with:\n" + string(stderr)

@@ -18,7 +18,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/pki"
 )
 
-// renewBefore is how long before its expiry a certificate is replaced.
+// renewBefore is the minimum remaining validity of a certificate. If less remains, setup replaces the certificate.
 const renewBefore = 30 * 24 * time.Hour
 
 func (t *tool) certs() *cobra.Command {
@@ -54,7 +54,7 @@ ROLE-key.pem. No role needs ca-key.pem.`,
 }
 
 // setup returns the command that creates the keys and tokens for roles in separate processes. Each role has a separate
-// folder, which only that role mounts.
+// directory, which only that role mounts.
 func (t *tool) setup() *cobra.Command {
 	var dir string
 	c := &cobra.Command{
@@ -86,7 +86,7 @@ replaces certificates that another CA signed or that expire within 30 days.`,
 // setupAll creates the missing files. A lock admits one process at a time. Without the lock, two processes could each
 // create a CA, and the certificates of one CA would not be trusted.
 func setupAll(dir string) (err error) {
-	keys := filepath.Join(dir, "ca") // no service mounts this folder
+	keys := filepath.Join(dir, "ca") // no service mounts this directory
 	if err := os.MkdirAll(keys, 0o700); err != nil {
 		return fmt.Errorf("create the folder of the CA: %w", err)
 	}

@@ -42,7 +42,7 @@ type checkOutput struct {
 	Groups        []string `json:"groups"`
 	Servers       []string `json:"servers"`
 	Policies      []string `json:"policies"`
-	// Sandboxes says what the kernel of this machine would enforce for stdio servers.
+	// Sandboxes contains the restrictions that the kernel of this machine would enforce for stdio servers.
 	Sandboxes map[string]sandbox.Report `json:"sandboxes,omitempty"`
 	Warnings  []string                  `json:"warnings"`
 }
@@ -72,9 +72,9 @@ server, and sends nothing over the network.`,
 	}
 }
 
-// resolveAll makes the checks that the roles make when they start. It resolves secrets, and loads the policies. If the
-// roles share a process, it also loads the certificates. The warnings include names in policies that are not in the
-// inventory, which contains the tools of each server.
+// resolveAll performs the checks that the roles perform when they start. It resolves secrets and loads the policies. If
+// the roles share a process, it also loads the certificates. inventory contains the tools of each server. The warnings
+// include names in policies that are not in the inventory.
 func resolveAll(f *config.File, inventory map[string][]string) (warnings []string, err error) {
 	decides, perr := policy.FromFile(f, app.Env)
 	serves, gerr := gateway.FromFile(f, app.Env)
@@ -84,8 +84,9 @@ func resolveAll(f *config.File, inventory map[string][]string) (warnings []strin
 	return append(warnings, policyWarnings...), errors.Join(append(errs, err)...)
 }
 
-// checkPolicies loads the policy documents of the configuration. If the configuration has servers but no policy,
-// checkPolicies returns an error, because `up` does not start. If it has no servers either, `up` creates a policy.
+// checkPolicies loads the policy documents of the configuration. If the configuration has servers but no policies,
+// checkPolicies returns an error, because `up` does not start with such a configuration. If it has no servers either,
+// `up` creates a policy.
 func checkPolicies(f *config.File, inventory map[string][]string) (warnings []string, err error) {
 	if len(f.Policies) == 0 {
 		switch {
@@ -116,8 +117,9 @@ func checkPolicies(f *config.File, inventory map[string][]string) (warnings []st
 
 var errNoPolicies = errors.New("no policies are configured, so every call would be refused: name files or folders under `policies`; `policy suggest` writes a first policy for a server")
 
-// inventoryOf returns the tools of each server according to the data folder. The servers are those in the
-// configuration, or, if it has none, those that `up` adds. inventoryOf sends no request to a running mesh.
+// inventoryOf returns the tools of each server according to the data directory. If the configuration has servers, it
+// returns their tools, and otherwise the tools of the servers that `up` adds. inventoryOf sends no request to a running
+// mesh.
 func inventoryOf(ctx context.Context, f *config.File) map[string][]string {
 	listed := policy.ListedTools(ctx, f, app.Env)
 	names := slices.Collect(maps.Keys(f.Servers))
@@ -131,7 +133,7 @@ func inventoryOf(ctx context.Context, f *config.File) map[string][]string {
 	return out
 }
 
-// sandboxesOf returns what the kernel of this machine would enforce for each stdio server.
+// sandboxesOf returns the restrictions that the kernel of this machine would enforce for each stdio server.
 func (t *tool) sandboxesOf(f *config.File) (map[string]sandbox.Report, error) {
 	cfg, err := gateway.FromFile(f, app.Env)
 	if err != nil {
@@ -149,7 +151,7 @@ func checkTokens(records []*identityv1.TokenRecord) error {
 	return nil
 }
 
-// checkGRPC returns an error if `up` could not serve gRPC. It returns nil if roles run in separate processes, because
+// checkGRPC returns an error if `up` could not serve gRPC. If roles run in separate processes, it returns nil, because
 // their certificates may be on other machines.
 func checkGRPC(f *config.File) error {
 	switch {
@@ -165,8 +167,8 @@ func checkGRPC(f *config.File) error {
 	}
 }
 
-// checkMCP returns an error if `up` could not serve MCP. It returns nil if roles run in separate processes, because the
-// gateway's files may be on another machine.
+// checkMCP returns an error if `up` could not serve MCP. If roles run in separate processes, it returns nil, because
+// the gateway's files may be on another machine.
 func checkMCP(f *config.File) error {
 	if f.HasSeparateRoles() || f.ListenTLS.Cert == "" {
 		return nil

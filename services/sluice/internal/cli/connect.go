@@ -28,7 +28,6 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/tokenhttp"
 )
 
-// requestTimeout limits a request to a running mesh.
 const requestTimeout = 10 * time.Second
 
 // Names of the files with the generated tokens in DATA/tokens. They are also the roles of the tokens.
@@ -41,7 +40,7 @@ func tokenFile(f *config.File, name string) string {
 	return filepath.Join(f.Path(f.Data), "tokens", name)
 }
 
-// readToken returns SLUICE_TOKEN if that is set, and otherwise the generated token with a name.
+// readToken returns SLUICE_TOKEN if that variable is set, and otherwise the generated token with this name.
 func (t *tool) readToken(f *config.File, name string) (string, error) {
 	if text, ok := app.Env("SLUICE_TOKEN"); ok && text != "" {
 		return text, nil
@@ -60,7 +59,7 @@ func (t *tool) readToken(f *config.File, name string) (string, error) {
 	return strings.TrimSpace(string(raw)), nil
 }
 
-// tokenSource returns the variable or the file from which secret gets the token.
+// tokenSource returns the name of the variable or file from which readToken gets the token.
 func tokenSource(f *config.File, name string) string {
 	if text, ok := app.Env("SLUICE_TOKEN"); ok && text != "" {
 		return "SLUICE_TOKEN"
@@ -68,13 +67,13 @@ func tokenSource(f *config.File, name string) string {
 	return tokenFile(f, name)
 }
 
-// hasToken reports whether the configuration has tokens of a role. If it does, `up` generates no token of that role.
+// hasToken reports whether the configuration has tokens of a role. In that case, `up` generates no token of the role.
 func hasToken(f *config.File, role string) bool {
 	return slices.ContainsFunc(f.Auth.Tokens, func(t config.Token) bool { return t.Role == role })
 }
 
-// dial connects to a role as the operator. It uses --addr, or the role's address if roles run in separate processes, or
-// the gRPC address of the configuration.
+// dial connects to a role as the operator. It uses --addr if that flag is set. Otherwise it uses the role's address if
+// roles run in separate processes, or else the gRPC address of the configuration.
 func (t *tool) dial(f *config.File, role authv1.Role) (*grpc.ClientConn, error) {
 	token, err := t.readToken(f, operatorToken)
 	if err != nil {
@@ -131,8 +130,9 @@ func mcpURL(f *config.File, server string) string {
 	return f.MCPScheme() + "://" + net.JoinHostPort(host, port) + mcpPath(server)
 }
 
-// mcpClient returns an HTTP client for the MCP address. The client protects the token as [tokenhttp.New] does. It
-// trusts the system's certificate authorities and the certificate in listen_tls of the configuration.
+// mcpClient returns an HTTP client for the MCP address. The client protects the token like the client of
+// [tokenhttp.New]. It trusts the system's certificate authorities and the certificate in listen_tls of the
+// configuration.
 func (t *tool) mcpClient(f *config.File) (*http.Client, error) {
 	if f.ListenTLS.Cert == "" {
 		return tokenhttp.New(nil, t.cleartextTo), nil
@@ -151,7 +151,6 @@ func (t *tool) mcpClient(f *config.File) (*http.Client, error) {
 	return tokenhttp.New(trusted, t.cleartextTo), nil
 }
 
-// requestContext returns a context that ends after requestTimeout, for one request.
 func requestContext(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, requestTimeout)
 }

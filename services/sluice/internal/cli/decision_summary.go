@@ -13,13 +13,12 @@ import (
 
 // A summary fits a terminal of 80 columns and 24 lines, which also shows the lines of two shell prompts.
 const (
-	summaryWidth   = 80
-	maxSummaryRows = 20
-	// maxSummaryItems is the maximum number of rows of a list, such as the list of votes.
+	summaryWidth    = 80
+	maxSummaryRows  = 20
 	maxSummaryItems = 3
 )
 
-// printSummary prints the fields of all records of one decision. If records differ in a field, it prints the newest
+// printSummary prints the fields of all records of one decision. If the records differ in a field, it prints the newest
 // value.
 func (t *tool) printSummary(records []*gatewayv1.Record) error {
 	rows := summaryOfDecision(records)
@@ -85,7 +84,7 @@ func summaryOfDecision(records []*gatewayv1.Record) [][]string {
 	return rows
 }
 
-// withPrefix returns a text with a prefix, or "" if the text is empty.
+// withPrefix returns a string with a prefix, or "" if the string is empty.
 func withPrefix(before, text string) string {
 	if text == "" {
 		return ""
@@ -93,7 +92,6 @@ func withPrefix(before, text string) string {
 	return before + text
 }
 
-// mergeRecord adds the fields of a later record of the same decision.
 func mergeRecord(all, r *journal.Record) {
 	if all.Time.IsZero() {
 		all.Time = r.Time

@@ -18,7 +18,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/safetext"
 )
 
-// maxPage is the largest page size that sluice.gateway.v1 and sluice.wasmagent.v1 permit.
+// maxPage is the maximum page size that sluice.gateway.v1 and sluice.wasmagent.v1 permit.
 const maxPage = 1000
 
 func (t *tool) decisions() *cobra.Command {
@@ -194,7 +194,6 @@ func (t *tool) printRecords(records []*gatewayv1.Record) error {
 	return t.table([]string{"TIME", "KIND", "WHO", "WHAT", "RESULT", "RULE", "DECISION"}, rows)
 }
 
-// recordRow returns a record as a row of the table.
 func recordRow(r *gatewayv1.Record) []string {
 	what := strings.Trim(r.GetServer()+"/"+r.GetTool(), "/")
 	if method := r.GetMethod(); method != "" && (r.GetTool() == "" || method != "tools/call") {

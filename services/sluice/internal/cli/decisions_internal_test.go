@@ -12,7 +12,7 @@ import (
 	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
 )
 
-// fakeGateway is a fake gateway with stored records, which returns at most 700 of them in one response.
+// fakeGateway is a gateway with stored records. It returns at most 700 of them in one response.
 type fakeGateway struct {
 	gatewayv1.GatewayServiceClient
 
@@ -36,7 +36,7 @@ func (p *fakeGateway) ListDecisions(_ context.Context, req *gatewayv1.ListDecisi
 	return resp, nil
 }
 
-// newestDecisions returns the requested number of records in order, over several pages.
+// newestDecisions requests several pages and returns the requested number of records in order.
 func TestNewestDecisions_ReadsSeveralPages(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {

@@ -62,7 +62,7 @@ func (t *tool) demoServer() *cobra.Command {
 	return c
 }
 
-// probeDemo returns nil if a demo server answers HTTP at an address.
+// probeDemo returns nil if a demo server at this address responds to HTTP.
 func probeDemo(ctx context.Context, listen string) error {
 	ctx, cancel := context.WithTimeout(ctx, headerTimeout)
 	defer cancel()
@@ -75,7 +75,7 @@ func probeDemo(ctx context.Context, listen string) error {
 		return fmt.Errorf("probe: %w", err)
 	}
 	defer resp.Body.Close() //nolint:errcheck // only the status matters
-	// The server refuses a request without a session, but its response shows that it serves.
+	// The server refuses a request without a session, but its response shows that it is running.
 	if resp.StatusCode >= http.StatusInternalServerError {
 		return fmt.Errorf("probe %s: the server answered %s", listen, resp.Status)
 	}

@@ -18,12 +18,12 @@ var update = flag.Bool("update", false, "write "+commandPage)
 
 const (
 	// TestCommandPage_MatchesTheCommands writes commandPage from the template commandText, in which {{flags}} and
-	// {{commands}} are replaced by the help texts of the commands.
+	// {{commands}} are replaced with the help texts of the commands.
 	commandPage = "../../../../docs/cli.md"
 	commandText = "testdata/cli.md.tmpl"
 )
 
-// TestCommandPage_MatchesTheCommands compares docs/cli.md with the commands. Run it with -update after a change of a
+// TestCommandPage_MatchesTheCommands compares docs/cli.md with the commands. Run it with -update after a change to a
 // help text.
 func TestCommandPage_MatchesTheCommands(t *testing.T) {
 	t.Parallel()
@@ -53,8 +53,8 @@ func TestCommandPage_MatchesTheCommands(t *testing.T) {
 	}
 }
 
-// commandSections returns a section for each subcommand of a command. It leaves out hidden commands, and the commands
-// that cobra adds.
+// commandSections returns a section for each subcommand of a command. It omits hidden commands, and the commands that
+// cobra adds.
 func commandSections(parent *cobra.Command) string {
 	var out strings.Builder
 	for _, c := range parent.Commands() {
@@ -110,7 +110,7 @@ func markdownOf(help string) string {
 	return strings.Join(parts, "\n\n")
 }
 
-// codeBlock returns a text as a Markdown code block. It removes an indentation of two characters.
+// codeBlock returns a string as a Markdown code block. It removes an indentation of two characters.
 func codeBlock(text string) string {
 	lines := strings.Split(strings.TrimRight(text, "\n"), "\n")
 	for i, line := range lines {
@@ -121,7 +121,6 @@ func codeBlock(text string) string {
 
 const lineLength = 120
 
-// wrapWords joins words into lines of at most lineLength characters.
 func wrapWords(words []string) string {
 	var out strings.Builder
 	used := 0

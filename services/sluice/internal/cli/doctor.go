@@ -31,17 +31,17 @@ import (
 )
 
 const (
-	// agentTokenEnv is the environment variable with the agent's token, which doctor needs in addition to the
+	// agentTokenEnv is the environment variable with the agent's token. doctor needs this token in addition to the
 	// operator's.
 	agentTokenEnv = "SLUICE_AGENT_TOKEN" //nolint:gosec // a name, not a token
 	// waitTool is the gateway's own tool, which every server may list.
 	waitTool = "sluice_approval_wait"
-	// doctorTimeout limits the whole command, and serverTimeout the requests to one server. maxConcurrentChecks is how
-	// many servers are examined concurrently.
+	// doctorTimeout is the timeout for the whole command, and serverTimeout is the timeout for the requests to one
+	// server. maxConcurrentChecks is the maximum number of servers that are checked concurrently.
 	doctorTimeout       = 5 * time.Minute
 	serverTimeout       = 10 * time.Second
 	maxConcurrentChecks = 8
-	// expiresSoon is how long before its expiry a certificate gets a warning.
+	// expiresSoon is the remaining validity below which a certificate gets a warning.
 	expiresSoon = 14 * 24 * time.Hour
 )
 
@@ -52,13 +52,12 @@ const (
 	stateOK      = "ok"
 )
 
-// checkResult is the result of one check.
 type checkResult struct {
 	State string `json:"state"`
-	// Subject names what was checked, such as a server.
+	// Subject is the name of the checked object, such as a server.
 	Subject string `json:"of"`
 	Result  string `json:"found"`
-	// Advice says what a person should do; may be empty.
+	// Advice describes what a person should do. It may be empty.
 	Advice string `json:"do,omitzero"`
 }
 
@@ -85,7 +84,7 @@ The command exits with 1 if it finds a problem. It exits with 0 if it finds only
 	}
 }
 
-// checkAll makes all checks, and continues after problems.
+// checkAll performs all checks. It continues after a problem.
 func (t *tool) checkAll(ctx context.Context, f *config.File) []checkResult {
 	h := t.queryRoles(ctx, f)
 	out := append(t.checkConfig(f, t.inventoryOf(ctx, f, h)), checkCertificates(f, time.Now())...)
@@ -101,8 +100,8 @@ func (t *tool) checkAll(ctx context.Context, f *config.File) []checkResult {
 	return out
 }
 
-// inventoryOf returns the tools of each server. It reads them from the running mesh, or, if the mesh does not answer,
-// from the data folder.
+// inventoryOf returns the tools of each server. It gets them from the running mesh, or from the data directory if the
+// mesh does not respond.
 func (t *tool) inventoryOf(ctx context.Context, f *config.File, h roleAnswers) map[string][]string {
 	out := inventoryOf(ctx, f)
 	if h.gatewayErr != nil {
@@ -129,7 +128,6 @@ func (t *tool) inventoryOf(ctx context.Context, f *config.File, h roleAnswers) m
 	return out
 }
 
-// checkConfig checks the configuration as `config check` does.
 func (t *tool) checkConfig(f *config.File, inventory map[string][]string) (out []checkResult) {
 	of := cmp.Or(f.Name(), "configuration")
 	warnings, err := resolveAll(f, inventory)
@@ -147,7 +145,6 @@ func (t *tool) checkConfig(f *config.File, inventory map[string][]string) (out [
 	return out
 }
 
-// checkCertificates checks the certificates of the roles that are on this machine.
 func checkCertificates(f *config.File, now time.Time) (out []checkResult) {
 	if f.TLS.Dir == "" {
 		return nil
@@ -169,7 +166,6 @@ func checkCertificates(f *config.File, now time.Time) (out []checkResult) {
 	return out
 }
 
-// checkExpiry returns the result of the check of a certificate's expiry.
 func checkExpiry(of string, leaf *x509.Certificate, now time.Time) checkResult {
 	ends := leaf.NotAfter.Local().Format(time.DateTime)
 	switch left := leaf.NotAfter.Sub(now); {
@@ -182,10 +178,10 @@ func checkExpiry(of string, leaf *x509.Certificate, now time.Time) checkResult {
 	}
 }
 
-// checkMesh checks the state that the roles report.
 func (t *tool) checkMesh(h roleAnswers) (out []checkResult) {
 	if h.gatewayErr != nil {
-		out = append(out, checkResult{State: stateProblem, Subject: "mesh", Result: h.gatewayErr.Error()}) // the error says what to do
+		// The error contains the advice.
+		out = append(out, checkResult{State: stateProblem, Subject: "mesh", Result: h.gatewayErr.Error()})
 	}
 	for _, r := range h.roles {
 		if serving := healthv1.HealthCheckResponse_SERVING.String(); r.Error != "" || r.Status != serving {
@@ -237,7 +233,8 @@ func (t *tool) checkServers(ctx context.Context, f *config.File, servers []*gate
 	return append(out, checkSandboxes(servers)...)
 }
 
-// checkSandboxes returns what the kernel does not enforce for stdio servers. Servers with equal reports share a result.
+// checkSandboxes returns the restrictions that the kernel does not enforce for stdio servers. Servers with equal
+// reports share a result.
 func checkSandboxes(servers []*gatewayv1.ServerStatus) (out []checkResult) {
 	boxes := make(map[string]sandbox.Report)
 	for _, s := range servers {
@@ -255,7 +252,8 @@ func checkSandboxes(servers []*gatewayv1.ServerStatus) (out []checkResult) {
 	return out
 }
 
-// agentSecret returns the agent's token from SLUICE_AGENT_TOKEN or from the data folder, or "".
+// agentSecret returns the agent's token from SLUICE_AGENT_TOKEN or from the data directory. It returns "" if there is
+// no token.
 func agentSecret(f *config.File) string {
 	if text, ok := app.Env(agentTokenEnv); ok {
 		return strings.TrimSpace(text)
@@ -267,8 +265,8 @@ func agentSecret(f *config.File) string {
 	return strings.TrimSpace(string(raw))
 }
 
-// checkServer checks one server. secret is the agent's token. If it is not empty, checkServer also checks the list of
-// tools that the agent gets.
+// checkServer checks one server. secret is the agent's token. If secret is not empty, checkServer also checks the list
+// of tools that the agent gets.
 func (t *tool) checkServer(ctx context.Context, f *config.File, s *gatewayv1.ServerStatus, secret string) checkResult {
 	of := "server " + s.GetName()
 	if until := s.GetRestsUntil(); until != nil {
@@ -286,8 +284,8 @@ func (t *tool) checkServer(ctx context.Context, f *config.File, s *gatewayv1.Ser
 	return checkResult{State: stateOK, Subject: of, Result: "no problem is known"}
 }
 
-// checkAgentList checks the list of tools that the agent gets from a server. A server that returns no list is a
-// problem, unless its program is still starting.
+// checkAgentList checks the list of tools that the agent gets from a server. It reports a problem if the server returns
+// no list, unless the server's program is still starting.
 func (t *tool) checkAgentList(ctx context.Context, f *config.File, s *gatewayv1.ServerStatus, secret string) checkResult {
 	of := "server " + s.GetName()
 	listing, cancel := context.WithTimeout(ctx, serverTimeout)
@@ -311,7 +309,7 @@ func (t *tool) checkAgentList(ctx context.Context, f *config.File, s *gatewayv1.
 	}
 }
 
-// currentStatus returns the current state of a server, or the state in before if the gateway does not answer.
+// currentStatus returns the current state of a server, or the state in before if the gateway does not respond.
 func (t *tool) currentStatus(ctx context.Context, f *config.File, before *gatewayv1.ServerStatus) *gatewayv1.ServerStatus {
 	own := *t // other goroutines send requests at the same time
 	ctx, cancel := requestContext(ctx)
@@ -335,7 +333,7 @@ func startingResult(of string, since *timestamppb.Timestamp) checkResult {
 	}
 }
 
-// stdioAdvice returns what to do about a stdio server that does not answer. It returns "" for other servers.
+// stdioAdvice returns advice about a stdio server that does not respond. It returns "" for other servers.
 func stdioAdvice(s *gatewayv1.ServerStatus) string {
 	if s.GetTransport() != "stdio" {
 		return ""
@@ -346,7 +344,8 @@ func stdioAdvice(s *gatewayv1.ServerStatus) string {
 	return "set log.level to debug, or start the mesh with --log-level debug, to log what the program writes to standard error"
 }
 
-// installAdvice returns what to do if the last error is that the server's package could not be installed; otherwise "".
+// installAdvice returns advice if the last error is that the server's package could not be installed. Otherwise it
+// returns "".
 func installAdvice(s *gatewayv1.ServerStatus) string {
 	if !strings.HasPrefix(s.GetLastError(), "the installation of ") {
 		return ""
@@ -354,7 +353,7 @@ func installAdvice(s *gatewayv1.ServerStatus) string {
 	return npmAdvice
 }
 
-const npmAdvice = "check that the package and its version exist, and that npm reaches its registry as the gateway's user (`npm view PACKAGE version`); the gateway tries again by itself"
+const npmAdvice = "check that the package and its version exist, and that npm reaches its registry as the gateway's user (`npm view PACKAGE version`), or git its repository (`git ls-remote ADDRESS`); the gateway tries again by itself"
 
 func lastErrorSuffix(s *gatewayv1.ServerStatus) string {
 	if s.GetLastError() == "" {
@@ -363,8 +362,8 @@ func lastErrorSuffix(s *gatewayv1.ServerStatus) string {
 	return "; last error: " + s.GetLastError()
 }
 
-// countListedTools returns how many tools the holder of a token gets on the first page of a server's list. more is a
-// note if the list has more pages.
+// countListedTools returns the number of tools that the holder of a token gets on the first page of a server's list.
+// more is a note if the list has more pages.
 func (t *tool) countListedTools(ctx context.Context, f *config.File, server, secret string) (n int, more string, err error) {
 	client, err := t.mcpClient(f)
 	if err != nil {

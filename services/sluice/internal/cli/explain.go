@@ -15,16 +15,17 @@ import (
 
 // requestTarget describes a request, for errors.
 type requestTarget struct {
-	// address is the address. from is where the address comes from: a flag, a variable or the configuration.
+	// address is the address of the request. addressFrom is the source of the address: a flag, a variable or the
+	// configuration.
 	address, addressFrom string
-	// tokenFrom is where the token comes from, such as a variable or a file.
+	// tokenFrom is the source of the token, such as a variable or a file.
 	tokenFrom string
 }
 
-// wrongRoleError means that the request needs a token of another role.
 type wrongRoleError struct{ error }
 
-// checkAddr returns an error if addr is neither empty nor HOST:PORT. from is the flag or variable that addr comes from.
+// checkAddr returns an error if addr is neither empty nor HOST:PORT. from is the flag or variable from which addr
+// comes.
 func checkAddr(from, addr string) error {
 	if addr == "" {
 		return nil
@@ -38,14 +39,13 @@ func checkAddr(from, addr string) error {
 	return nil
 }
 
-// explainError returns the error of a failed gRPC request in the words of the command line, with what the person can
-// do.
+// explainError converts the error of a failed gRPC request to an error for a person, with advice.
 func (t *tool) explainError(err error) error {
 	st, ok := status.FromError(err)
 	if !ok {
 		return err
 	}
-	reason, message := rpc.Reason(err), safetext.Line(st.Message()) // it may quote an untrusted text
+	reason, message := rpc.Reason(err), safetext.Line(st.Message()) // the message may quote an untrusted string
 	switch code := st.Code(); {
 	case reason == "" && (code == codes.Unavailable || code == codes.DeadlineExceeded):
 		return t.noAnswer(message)
@@ -62,7 +62,7 @@ func (t *tool) explainError(err error) error {
 	}
 }
 
-// noAnswer returns the error for a request without a response. why is the error of gRPC.
+// noAnswer returns the error for a request without a response. why is the message of the gRPC error.
 func (t *tool) noAnswer(why string) error {
 	at := fmt.Sprintf("%s (%s)", t.lastRequest.address, t.lastRequest.addressFrom)
 	if strings.Contains(why, "frame too large") { // the server answered in HTTP/1.1

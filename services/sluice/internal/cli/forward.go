@@ -60,7 +60,6 @@ func hasPort(addr string) bool {
 	return err == nil && port != ""
 }
 
-// limitedTarget is a target with a maximum number of open connections.
 type limitedTarget struct {
 	tcpproxy.Target
 	slots chan struct{}

@@ -46,7 +46,7 @@ func TestForward_CopiesBytesInBothDirections(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer lis.Close()
-	go func() { // answers with the bytes that it received until the sender has closed its side
+	go func() { // answers with the received bytes after the sender has closed its side
 		for {
 			conn, err := lis.Accept()
 			if err != nil {

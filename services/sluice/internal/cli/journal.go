@@ -57,8 +57,8 @@ in the journal's file head.json.`,
 	return c
 }
 
-// journalDir returns the folder of the journal in the folder that the arguments name, or in the data folder of the
-// configuration.
+// journalDir returns the directory of the journal below the directory in the arguments, or below the data directory of
+// the configuration.
 func (t *tool) journalDir(given []string) (string, error) {
 	var dir string
 	if len(given) > 0 {
@@ -145,7 +145,7 @@ func formatHead(h *journal.Head) string {
 		h.Time.Local().Format(time.DateTime), h.Calls.Count, h.Calls.Hash, h.Refusals.Count, h.Refusals.Hash, h.Key)
 }
 
-// journalCheck is the progress of the check of older records that a gateway makes after its start.
+// journalCheck is the progress of the check of older records that a gateway performs after its start.
 type journalCheck struct {
 	Done     bool     `json:"done"`
 	Segments int32    `json:"segments"`

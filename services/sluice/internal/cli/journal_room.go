@@ -9,15 +9,16 @@ import (
 
 const (
 	day = 24 * time.Hour
-	// callsKept is how long the journal stores records of calls if its size limit permits.
+	// callsKept is the time for which the journal stores records of calls if its size limit permits.
 	callsKept = 90 * day
 )
 
-// journalRoom is the size limit for the journal's records of calls, and how much of it is used, in bytes.
+// journalRoom contains the size limit for the journal's records of calls, and the size that is used, in bytes.
 type journalRoom struct {
 	Bytes int64 `json:"bytes"`
 	Used  int64 `json:"used"`
-	// LastsDays is for how many days the limit permits records at the current rate; 0 if the rate is not known yet.
+	// LastsDays is the number of days for which the limit permits records at the current rate. It is 0 if the rate is
+	// not known yet.
 	LastsDays float64 `json:"lastsDays,omitzero"`
 }
 
@@ -25,7 +26,8 @@ func newJournalRoom(j *gatewayv1.JournalStatus) journalRoom {
 	return journalRoom{Bytes: j.GetCallsRoomBytes(), Used: j.GetCallsBytes(), LastsDays: j.GetCallsRoomLasts().AsDuration().Hours() / 24}
 }
 
-// String returns the limit in one line. If records are deleted before 90 days, it says which limit would prevent that.
+// String returns the limit in one line. If records are deleted before 90 days, the line contains the limit that would
+// prevent the deletion.
 func (r journalRoom) String() string {
 	line := fmt.Sprintf("%d of %d MiB for calls", r.Used>>20, r.Bytes>>20)
 	switch most := callsKept.Hours() / 24; {

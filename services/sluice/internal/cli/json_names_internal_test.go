@@ -19,8 +19,8 @@ import (
 // camelCaseName matches names in the JSON output of the command line.
 var camelCaseName = regexp.MustCompile(`^[a-z][a-zA-Z0-9]*$`)
 
-// All names in the JSON output of all commands are in camel case. The output of call is the server's result, so it is
-// not checked.
+// All names in the JSON output of all commands are in camel case. The output of call is not checked, because it is the
+// server's result.
 func TestCommands_PrintJSONNamesInCamelCase(t *testing.T) {
 	t.Parallel()
 	dir := hostileMesh(t)
@@ -35,7 +35,7 @@ func TestCommands_PrintJSONNamesInCamelCase(t *testing.T) {
 	}
 	calls := hostileCalls()
 	calls["version"] = nil
-	configs := map[string]string{"config check": "check.yaml"} // the command prints nothing for a broken configuration
+	configs := map[string]string{"config check": "check.yaml"} // the command prints nothing for an invalid configuration
 	for name, args := range calls {
 		if name == "call" || strings.HasPrefix(name, "__complete") {
 			continue
@@ -60,8 +60,8 @@ func TestCommands_PrintJSONNamesInCamelCase(t *testing.T) {
 					t.Errorf("%s is not in camel case", at)
 				}
 			}
-			// The first three print the same JSON as cancel, but fail because the approval has ended. An export fails
-			// because the fake mesh has no archive.
+			// The first three commands print the same JSON as cancel, but fail because the approval has ended. The
+			// export fails because the fake mesh has no archive.
 			quiet := []string{"approvals approve", "approvals deny", "approvals resolve", "agents export"}
 			if names == 0 && !slices.Contains(quiet, name) {
 				t.Errorf("nothing was printed: %s", errOut.String())

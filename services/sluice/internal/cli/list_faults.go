@@ -6,10 +6,9 @@ import (
 	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
 )
 
-// maxFaultsShown is the maximum number of lines for the faults of one server's lists.
 const maxFaultsShown = 10
 
-// listFault is why an element of a server's list, or the whole list, is hidden from clients.
+// listFault is the reason why an element of a server's list, or the whole list, is hidden from clients.
 type listFault struct {
 	List      string `json:"list"`
 	Name      string `json:"name,omitzero"`
@@ -24,7 +23,6 @@ func faultsOf(s *gatewayv1.ServerStatus) (out []listFault) {
 	return out
 }
 
-// hidesWholeList reports whether the whole list is hidden from clients.
 func (f listFault) hidesWholeList() bool { return f.Name == "" && f.List == "tools" && !f.JointOnly }
 
 func (f listFault) String() string {
@@ -40,7 +38,8 @@ func (f listFault) String() string {
 	return line
 }
 
-// faultLines returns one line for each fault. If there are more than maxFaultsShown, the last line says how many more.
+// faultLines returns one line for each fault. If there are more than maxFaultsShown, the last line contains the number
+// of the other faults.
 func faultLines(all []listFault) (out []string) {
 	for i, f := range all {
 		if i == maxFaultsShown {
@@ -51,7 +50,6 @@ func faultLines(all []listFault) (out []string) {
 	return out
 }
 
-// checkLists returns the check results for the faults of a server's lists.
 func (t *tool) checkLists(s *gatewayv1.ServerStatus) (out []checkResult) {
 	faults := faultsOf(s)
 	for i, line := range faultLines(faults) {

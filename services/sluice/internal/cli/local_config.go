@@ -19,8 +19,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/localconfig"
 )
 
-// localFile is the configuration in the working folder. The file is read only once, so that the content that a person
-// agrees to is the content that is used.
+// localFile is the configuration in the working directory. The file is read only once, so that the command uses the
+// content that the person has agreed to.
 type localFile struct {
 	file    *config.File
 	content []byte
@@ -28,8 +28,8 @@ type localFile struct {
 }
 
 // loadLocal returns the configuration that --config or SLUICE_CONFIG names. Otherwise it returns the configuration in
-// the working folder as f and found, or the defaults. Only commands that send no token may call it, because the file
-// could name the address of another machine.
+// the working directory as f and found, or the defaults. Only commands that send no token may call loadLocal, because
+// the file could contain the address of another machine.
 func (t *tool) loadLocal() (f *config.File, found *localFile, err error) {
 	if t.config != "" {
 		f, err = t.load()
@@ -56,8 +56,8 @@ func (t *tool) loadLocal() (f *config.File, found *localFile, err error) {
 	return f, &localFile{file: f, content: raw, folder: folder}, nil
 }
 
-// confirmLocal shows what the configuration in the working folder would use, and asks the person to agree, unless the
-// person has agreed to this content before. Without a terminal it returns an error.
+// confirmLocal shows what the configuration in the working directory would use, and asks the person to agree, unless
+// the person has agreed to this content before. If there is no terminal, it returns an error.
 func (t *tool) confirmLocal(ctx context.Context, found *localFile) error {
 	if !isInteractive(false) {
 		return fmt.Errorf("%s in this folder is not used, because there is no terminal to ask you at: name it with --config %s", localconfig.Name, localconfig.Name)

@@ -14,7 +14,6 @@ import (
 
 func (t *tool) json() bool { return t.output == "json" }
 
-// printJSON prints indented JSON.
 func (t *tool) printJSON(v any) error {
 	if err := json.MarshalWrite(t.out, v, json.Deterministic(true), jsontext.WithIndent("  ")); err != nil {
 		return fmt.Errorf("print the answer: %w", err)
@@ -23,7 +22,6 @@ func (t *tool) printJSON(v any) error {
 	return err
 }
 
-// printLine prints JSON in one line.
 func (t *tool) printLine(v any) error {
 	if err := json.MarshalWrite(t.out, v, json.Deterministic(true)); err != nil {
 		return fmt.Errorf("print the answer: %w", err)

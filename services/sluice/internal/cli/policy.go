@@ -38,7 +38,7 @@ network. It exits with 1 if a document would not load, and with 0 if there are o
 			if err != nil {
 				return err
 			}
-			if t.config == "" { // only a configuration says who may approve
+			if t.config == "" { // without a configuration, the approvers are not known
 				return t.printFindings(policy.Lint(documents), len(documents))
 			}
 			f, err := t.load()
@@ -86,13 +86,13 @@ func (t *tool) printFindings(findings []*policyv1.Finding, documents int) error 
 	return nil
 }
 
-// blocksLoading reports whether a document with a finding does not load.
+// blocksLoading reports whether a document with this finding does not load.
 func blocksLoading(f *policyv1.Finding) bool {
 	s := f.GetSeverity()
 	return s != policyv1.Severity_SEVERITY_WARNING && s != policyv1.Severity_SEVERITY_INFO
 }
 
-// findingPosition returns the position of a finding as a prefix of its text, or "" if the finding has no position.
+// findingPosition returns the position of a finding as a prefix for its message, or "" if the finding has no position.
 func findingPosition(f *policyv1.Finding) string {
 	if f.GetPath() == "" {
 		return ""
@@ -100,7 +100,6 @@ func findingPosition(f *policyv1.Finding) string {
 	return fmt.Sprintf("%s:%d:%d: ", f.GetPath(), f.GetLine(), f.GetColumn())
 }
 
-// findingText returns the message of a finding and its suggestion.
 func findingText(f *policyv1.Finding) string {
 	if f.GetSuggestion() == "" {
 		return f.GetMessage()
@@ -172,7 +171,6 @@ func (t *tool) catalogTools(ctx context.Context, server string) ([]policy.Classi
 	return out, nil
 }
 
-// explainFlags are the flags that describe a call and its caller.
 type explainFlags struct {
 	server, tool, method   string
 	prompt, uri            string
@@ -185,7 +183,6 @@ type explainFlags struct {
 	all                    bool
 }
 
-// call returns the described call without its params.
 func (f *explainFlags) call() *policyv1.Call {
 	out := &policyv1.Call{Method: f.method, Server: f.server, Name: f.tool}
 	usual, ref := "", ""
@@ -288,8 +285,8 @@ func (t *tool) runExplain(ctx context.Context, flags explainFlags) error {
 	return nil
 }
 
-// warnUnknownServer prints a note if the gateway has no server with a name. The note is necessary because policy also
-// decides on calls of servers that don't exist. If the gateway does not answer, warnUnknownServer prints nothing.
+// warnUnknownServer prints a note if the gateway has no server with this name. The note is necessary because policy
+// also evaluates calls to servers that don't exist. If the gateway does not respond, warnUnknownServer prints nothing.
 func (t *tool) warnUnknownServer(ctx context.Context, f *config.File, name string) {
 	gateway, err := t.gatewayStatus(ctx, f)
 	if err != nil {
@@ -306,7 +303,7 @@ func (t *tool) warnUnknownServer(ctx context.Context, f *config.File, name strin
 		strconv.Quote(name), orDash(strings.Join(names, ", ")))
 }
 
-// termsText returns the terms of an approval in one line.
+// termsText returns a description of the terms of an approval, in one line.
 func termsText(terms *policyv1.ApprovalTerms) string {
 	parts := []string{"by " + safetext.Approvers(terms)}
 	if d := terms.GetDecideWithin(); d != nil {

@@ -13,8 +13,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/enum"
 )
 
-// printExplanation prints the explanation of a decision and the rules that decided. hasArguments is true if the person
-// gave the arguments of the call. If all is true, printExplanation prints all rules that policy considered.
+// printExplanation prints the explanation of a decision and the rules that determined it. hasArguments is true if the
+// person gave the arguments of the call. If all is true, printExplanation prints all rules that policy considered.
 func (t *tool) printExplanation(e *policyv1.ExplainCallResponse, hasArguments, all bool) error {
 	if t.json() {
 		raw, err := protojson.Marshal(e)
@@ -63,7 +63,7 @@ func (t *tool) printDecided(e *policyv1.ExplainCallResponse, hasArguments bool) 
 	}
 }
 
-// ruleDecided reports whether a considered rule determined the effect of the decision or added a limit to it.
+// ruleDecided reports whether a considered rule determined the effect of the decision, or added a limit to it.
 func ruleDecided(r *policyv1.ConsideredRule, d *policyv1.Decision) bool {
 	if !r.GetMatched() {
 		return false
@@ -83,7 +83,7 @@ func ruleRow(r *policyv1.ConsideredRule) []string {
 	return []string{ruleName(r.GetRule()), effectName(r.GetEffect()), strconv.FormatBool(r.GetMatched()), strings.Join(checks, "  ")}
 }
 
-// printNoGrant prints for each rule with a conditional grant why an approval of the call gives no grant.
+// printNoGrant prints, for each rule with a conditional grant, the reason why an approval of the call gives no grant.
 func (t *tool) printNoGrant(rules []*policyv1.ConsideredRule, hasArguments bool) {
 	for _, r := range rules {
 		for _, c := range r.GetChecks() {
@@ -101,7 +101,8 @@ func (t *tool) printNoGrant(rules []*policyv1.ConsideredRule, hasArguments bool)
 
 const conditionCheck = "grant.where"
 
-// checkText returns a check in a few words. If a condition can't be evaluated, the text says why.
+// checkText returns a short description of a check. If a condition can't be evaluated, the description contains the
+// reason.
 func checkText(c *policyv1.Check) string {
 	text := fmt.Sprintf("%s %s=%s", checkMark(c.GetHeld()), c.GetName(), c.GetWant())
 	if c.GetName() == conditionCheck && c.GetGot() != strconv.FormatBool(c.GetHeld()) {

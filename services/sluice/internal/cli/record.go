@@ -17,8 +17,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// camelCase returns a name in camel case, which the command line prints, as MCP and the JSON of gRPC do. In the
-// journal's files names have underscores, such as decision_id.
+// camelCase converts a name to camel case, which the command line prints like MCP and the JSON of gRPC. In the
+// journal's files, names have underscores, such as decision_id.
 func camelCase(name string) string {
 	words := strings.Split(name, "_")
 	for i, word := range words[1:] {
@@ -56,7 +56,6 @@ func (r jsonRecord) MarshalJSON() ([]byte, error) {
 	}
 }
 
-// printDetails prints all fields of records, one field on each line.
 func (t *tool) printDetails(records []*gatewayv1.Record) error {
 	for i, r := range records {
 		if i > 0 {
@@ -69,8 +68,8 @@ func (t *tool) printDetails(records []*gatewayv1.Record) error {
 	return nil
 }
 
-// recordFields returns the names and values of the fields of a struct in a record. It leaves out fields with a zero
-// value. The names are those in the JSON output. A slice of structs has one row for each element.
+// recordFields returns the names and values of the fields of a struct in a record. It omits fields with a zero value.
+// The names are the names in the JSON output. A slice of structs has one row for each element.
 func recordFields(part reflect.Value) [][]string {
 	var rows [][]string
 	for i := range part.NumField() {

@@ -14,10 +14,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// sampleFolder is the folder with a record that has every field, in the form of the journal and in the form of gRPC.
+// sampleFolder is the directory with a record that has every field, in the form of the journal and in the form of gRPC.
 const sampleFolder = "../../../internal/journal/testdata/"
 
-// readSample returns the record in the form of gRPC.
 func readSample(t *testing.T) *gatewayv1.Record {
 	t.Helper()
 	raw, err := os.ReadFile(sampleFolder + "record.grpc.json")
@@ -57,7 +56,7 @@ func TestJSONRecord_EqualsTheJournalsRecord(t *testing.T) {
 	}
 }
 
-// The text output of a record has all fields of the JSON output, with the same names.
+// The readable output of a record has all fields of the JSON output, with the same names.
 func TestPrintDetails_PrintsAllFields(t *testing.T) {
 	t.Parallel()
 	rec := readSample(t)
@@ -110,7 +109,6 @@ func TestPrintDetails_PrintsCounts(t *testing.T) {
 	}
 }
 
-// toCamelCase changes all names in a value to the command line's spelling.
 func toCamelCase(value any) {
 	switch v := value.(type) {
 	case []any:

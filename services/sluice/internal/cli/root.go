@@ -19,7 +19,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/sandbox"
 )
 
-// errSilent makes a command exit with 1 after the command has already printed what is wrong.
+// errSilent makes a command exit with 1 if the command has already printed the error.
 var errSilent = errors.New("already printed")
 
 // tool is the state that all commands share: their common flags and their output.
@@ -30,13 +30,12 @@ type tool struct {
 	output string
 	out    io.Writer
 	errOut io.Writer
-	// self is how a person calls this program, for commands in messages. launcher starts this program as the launcher
-	// of stdio servers.
+	// self is the name of this program, for commands in messages. launcher starts this program as the launcher of stdio
+	// servers.
 	self     string
 	launcher sandbox.Launcher
-	// addrFrom is the flag or variable that addr comes from.
 	addrFrom string
-	// cleartextTo is another host to which the agent's token may be sent without TLS; may be empty.
+	// cleartextTo is another host to which the agent's token may be sent without TLS. It may be empty.
 	cleartextTo string
 	// commandName is the name of the command, and asked describes its last request. Errors name them.
 	commandName string
@@ -54,7 +53,7 @@ func Main(program string, args []string, launcher sandbox.Launcher) int {
 }
 
 // newTool returns the tool for one run of the program. Its output can't control the terminal, even if the output quotes
-// an untrusted text.
+// an untrusted string.
 func newTool(program string, out, errOut io.Writer) *tool {
 	return &tool{self: selfName(program, app.Env), out: safetext.NewWriter(out), errOut: safetext.NewWriter(errOut)}
 }
@@ -69,7 +68,7 @@ func (t *tool) run(ctx context.Context, args []string) int {
 	case errors.Is(err, errSilent):
 		return 1
 	}
-	// Further lines are indented, so that a quoted text can't look like another line of this command.
+	// Further lines are indented, so that a quoted string can't look like another line of this command.
 	fmt.Fprintf(t.errOut, "sluice: %s\n", strings.ReplaceAll(err.Error(), "\n", "\n  "))
 	if _, ok := errors.AsType[usageError](err); ok {
 		return 2
@@ -77,8 +76,8 @@ func (t *tool) run(ctx context.Context, args []string) int {
 	return 1
 }
 
-// selfName returns how a person calls this program. That is SLUICE_COMMAND, which is set in containers. Otherwise it is
-// program if that is a relative path, or else "sluice".
+// selfName returns the name of this program for a person: SLUICE_COMMAND if that variable is set, as in containers.
+// Otherwise it is program if that is a relative path, or else "sluice".
 func selfName(program string, env config.Env) string {
 	if name, ok := env("SLUICE_COMMAND"); ok && name != "" {
 		return name
@@ -156,7 +155,7 @@ func (t *tool) checkFlags(c *cobra.Command, _ []string) error {
 	return nil
 }
 
-// load reads the configuration. --data takes precedence over the data folder in the file.
+// load reads the configuration. --data takes precedence over the data directory in the file.
 func (t *tool) load() (*config.File, error) {
 	f, err := config.Load(t.config, app.Env)
 	if err != nil {
@@ -168,7 +167,7 @@ func (t *tool) load() (*config.File, error) {
 	return f, nil
 }
 
-// args returns a check of arguments that turns the errors of check into usage errors, which suggest a similar command.
+// args returns a check of arguments that converts the errors of check to usage errors, which suggest a similar command.
 func args(check cobra.PositionalArgs) cobra.PositionalArgs {
 	return func(c *cobra.Command, given []string) error {
 		err := check(c, given)
@@ -182,7 +181,7 @@ func args(check cobra.PositionalArgs) cobra.PositionalArgs {
 	}
 }
 
-// suggestion returns the subcommand whose name is similar to the first argument, or "".
+// suggestion returns the subcommand whose name is similar to the first argument, or "" if there is no such subcommand.
 func suggestion(c *cobra.Command, given []string) string {
 	const typos = 2
 	if len(given) == 0 || !c.HasSubCommands() {
@@ -208,7 +207,6 @@ func (t *tool) version() *cobra.Command {
 	}
 }
 
-// group returns a command that only groups subcommands.
 func group(use, short string, children ...*cobra.Command) *cobra.Command {
 	c := &cobra.Command{Use: use, Short: short, Args: args(cobra.NoArgs), RunE: help}
 	c.AddCommand(children...)

@@ -20,12 +20,10 @@ import (
 )
 
 const (
-	// protocolVersion is the revision of MCP that sessions request.
 	protocolVersion = "2025-11-25"
-	// maxResponse is the maximum size of a response, in bytes. It is the largest message that the gateway accepts from
-	// a server, and 1 MiB for what the gateway adds.
-	maxResponse = 17 << 20
-	// closeTimeout limits the request that ends a session.
+	// maxResponse is the maximum size of a response, in bytes. It is the maximum size of a message that the gateway
+	// accepts from a server, plus 1 MiB for the data that the gateway adds.
+	maxResponse  = 17 << 20
 	closeTimeout = 2 * time.Second
 )
 
@@ -39,7 +37,6 @@ type session struct {
 	id, version string
 }
 
-// message is a JSON-RPC message.
 type message struct {
 	Version string         `json:"jsonrpc"`
 	ID      int            `json:"id,omitzero"`
@@ -51,8 +48,8 @@ type message struct {
 	} `json:"error,omitzero"`
 }
 
-// absentError means that the agent can't use a server of the given name: no such server is configured, or policy hides
-// it.
+// absentError means that the agent can't use a server with this name, because the server is not configured or because
+// policy hides it.
 type absentError struct{ text string }
 
 func (e absentError) Error() string { return e.text }
@@ -90,7 +87,6 @@ func (s *session) close(ctx context.Context) {
 	}
 }
 
-// request sends a request and returns its result.
 func (s *session) request(ctx context.Context, method string, params any) (jsontext.Value, error) {
 	resp, err := s.send(ctx, http.MethodPost, &message{ID: 1, Method: method, Params: params})
 	if err != nil {
@@ -115,7 +111,7 @@ func (s *session) request(ctx context.Context, method string, params any) (jsont
 	}
 }
 
-// send sends an HTTP request. m is the message in its body; nil for an empty body.
+// send sends an HTTP request. m is the message in its body, or nil for an empty body.
 func (s *session) send(ctx context.Context, method string, m *message) (*http.Response, error) {
 	var body bytes.Buffer
 	if m != nil {
@@ -142,12 +138,12 @@ func (s *session) send(ctx context.Context, method string, m *message) (*http.Re
 	return resp, nil
 }
 
-// noHTTPResponse returns the error for a request that got no HTTP response.
+// noHTTPResponse returns the error for a request without an HTTP response.
 func noHTTPResponse(url string, err error) error {
 	if refused, ok := errors.AsType[*tokenhttp.RefusedError](err); ok {
 		return refused
 	}
-	// A gRPC server sends bytes before it gets a request. The HTTP client reads them as a malformed response, or fails
+	// A gRPC server sends bytes before it gets a request. The HTTP client parses them as a malformed response, or fails
 	// because they arrive before the request.
 	if strings.Contains(err.Error(), "malformed HTTP response") || strings.Contains(err.Error(), "readLoopPeekFailLocked: %!w(<nil>)") {
 		return fmt.Errorf("the server at %s does not speak HTTP/1.1: is this the gRPC address? Set SLUICE_URL, or listen in the configuration, to the address of MCP", url)

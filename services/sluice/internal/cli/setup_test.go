@@ -54,7 +54,7 @@ func TestSetup_KeepsExistingFiles(t *testing.T) {
 	}
 }
 
-// After concurrent setups in one folder there is one CA, which signed all certificates, and one token of each kind.
+// After concurrent setups in one directory, there is one CA, which signed all certificates, and one token of each kind.
 func TestSetup_ConcurrentSetupsCreateOneCA(t *testing.T) {
 	t.Parallel()
 	for range 5 {
@@ -121,7 +121,7 @@ func TestSetup_ReplacesAnExpiringCertificate(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, tt := range map[string]struct {
-		ca   *pki.Authority // nil means the CA of the folder
+		ca   *pki.Authority // nil means the CA of the directory
 		life time.Duration
 		kept bool
 	}{

@@ -22,10 +22,11 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/sandbox"
 )
 
-// statusTimeout limits all requests of `status`, so that the command ends within two seconds even if a service hangs.
+// statusTimeout is the timeout for all requests of `status`, so that the command ends within two seconds even if a
+// service hangs.
 const statusTimeout = 1500 * time.Millisecond
 
-// roles are the roles of the mesh in the order of the output: the gateway first.
+// roles lists the roles of the mesh in the order of the output, the gateway first.
 var roles = gatewayFirst()
 
 func gatewayFirst() []authv1.Role {
@@ -57,15 +58,16 @@ The command exits with 1 if the mesh is not ready.`,
 	}
 }
 
-// roleAnswers contains the answers of the roles to the requests of `status`.
 type roleAnswers struct {
 	gateway *gatewayv1.GetStatusResponse
-	// gatewayErr is the error of the gateway's request; nil if the gateway answered.
+	// gatewayErr is the error of the gateway's request, or nil if the gateway responded.
 	gatewayErr error
 	roles      []roleStatus
-	// rejected says why newer policy documents did not replace the active documents, one line each.
+	// rejected contains the reasons why newer policy documents did not replace the active documents. Each reason is one
+	// line.
 	rejected []string
-	// pending is the number of pending definitions by server. Servers without pending definitions may be missing.
+	// pending maps each server to the number of its pending definitions. Servers without pending definitions may be
+	// missing.
 	pending map[string]int
 }
 
@@ -107,8 +109,8 @@ func (t *tool) gatewayStatus(ctx context.Context, f *config.File) (*gatewayv1.Ge
 	return resp, nil
 }
 
-// rejectedPolicy returns why newer policy documents did not replace the active documents, one line each. It returns nil
-// if no newer document was rejected or the policy service does not answer.
+// rejectedPolicy returns the reasons why newer policy documents did not replace the active documents. Each reason is
+// one line. It returns nil if no newer document was rejected or the policy service does not respond.
 func (t *tool) rejectedPolicy(ctx context.Context, f *config.File) []string {
 	conn, err := t.dial(f, authv1.Role_ROLE_POLICY)
 	if err != nil {
@@ -130,7 +132,8 @@ func (t *tool) rejectedPolicy(ctx context.Context, f *config.File) []string {
 	return lines
 }
 
-// pendingDefinitions returns the number of pending definitions by server; nil if the policy service does not answer.
+// pendingDefinitions returns the number of pending definitions by server, or nil if the policy service does not
+// respond.
 func (t *tool) pendingDefinitions(ctx context.Context, f *config.File) map[string]int {
 	conn, err := t.dial(f, authv1.Role_ROLE_POLICY)
 	if err != nil {
@@ -148,7 +151,6 @@ func (t *tool) pendingDefinitions(ctx context.Context, f *config.File) map[strin
 	return out
 }
 
-// health returns the answer of a role's health service.
 func (t *tool) health(ctx context.Context, f *config.File, role authv1.Role) roleStatus {
 	out := roleStatus{Role: authn.RoleName(role), Status: "UNKNOWN"}
 	conn, err := t.dial(f, role)
@@ -188,18 +190,21 @@ type serverStatus struct {
 	Transport string `json:"transport"`
 	InFlight  int32  `json:"inFlight"`
 	LastError string `json:"lastError,omitzero"`
-	// RestsUntil is the end of a pause in which the gateway sends nothing to the server; zero without a pause.
+	// RestsUntil is the end of a pause in which the gateway sends no requests to the server. It is zero if there is no
+	// pause.
 	RestsUntil time.Time `json:"restsUntil,omitzero"`
-	// StartingSince is when the server's program was started, if the program is not ready; otherwise zero.
+	// StartingSince is the time at which the server's program was started. It is zero unless the program is still
+	// starting.
 	StartingSince time.Time `json:"startingSince,omitzero"`
 	Revisions     []string  `json:"revisions,omitempty"`
-	// ProgramNotice is a notice about the server's program that does not affect calls; may be empty.
+	// ProgramNotice is a notice about the server's program that does not affect calls. It may be empty.
 	ProgramNotice string `json:"programNotice,omitempty"`
-	// ListFaults are the reasons why elements of the server's lists are hidden from clients.
+	// ListFaults contains the reasons why elements of the server's lists are hidden from clients.
 	ListFaults []listFault `json:"listFaults,omitempty"`
 	// Pending is the number of pending definitions of its tools.
 	Pending int `json:"waiting,omitzero"`
-	// Sandbox says what the kernel enforces for the server's program; nil for a server that the gateway does not start.
+	// Sandbox contains the restrictions that the kernel enforces for the server's program. It is nil if the gateway
+	// does not start the server.
 	Sandbox *sandbox.Report `json:"sandbox,omitempty"`
 }
 
@@ -224,17 +229,15 @@ func (s serverStatus) String() string {
 	return strings.Join(append([]string{line}, faultLines(s.ListFaults)...), "; ")
 }
 
-// pendingText returns the notice about n pending definitions.
 func pendingText(n int) string {
 	return fmt.Sprintf("%d definitions of tools are new or have changed; the tools can't be called until you accept them", n)
 }
 
-// startDuration returns the duration of a start, in whole seconds.
 func startDuration(since time.Time) string {
 	return max(0, time.Since(since)).Truncate(time.Second).String()
 }
 
-// printStatus prints the answers of the roles. If the gateway did not answer, printStatus prints the answers of the
+// printStatus prints the answers of the roles. If the gateway did not respond, printStatus prints the answers of the
 // roles' health services and returns the gateway's error.
 func (t *tool) printStatus(h roleAnswers) error {
 	if h.gatewayErr != nil && len(h.roles) == 0 {

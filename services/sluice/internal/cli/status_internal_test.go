@@ -8,7 +8,7 @@ import (
 	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
 )
 
-// The status of a server that could not be reached has its last error. The status of another server has none.
+// If a server could not be reached, its status contains the last error. The status of another server contains no error.
 func TestPrintStatus_PrintsTheLastErrorOfAServer(t *testing.T) {
 	t.Parallel()
 	status := &gatewayv1.GetStatusResponse{Ready: true, Servers: []*gatewayv1.ServerStatus{

@@ -38,8 +38,8 @@ func (t *tool) stdio() *cobra.Command {
 	return c
 }
 
-// stdioHelp returns the help text of the command. Its entries work from any folder, because they contain the path of
-// this program and the path of the configuration or the data folder.
+// stdioHelp returns the help text of the command. Its entries work from any directory, because they contain the path of
+// this program and the path of the configuration or the data directory.
 func (t *tool) stdioHelp() string {
 	args, found := t.meshFlags()
 	note := "These entries are for the mesh of this folder, and work from any folder."
@@ -74,11 +74,11 @@ the mesh no longer has the session, for example after a restart, the command ope
 another session.`
 }
 
-// meshFlags returns the flags with which a command in any folder finds the mesh of this folder. found is false if no
-// mesh has run in this folder.
+// meshFlags returns the flags that a command in any directory needs to find the mesh of this directory. found is false
+// if no mesh has run in this directory.
 func (t *tool) meshFlags() (flags []string, found bool) {
 	config := t.config
-	if config == "" && localconfig.Usable(".") { // `up` in this folder uses the file
+	if config == "" && localconfig.Usable(".") { // `up` in this directory uses the file
 		config = localconfig.Name
 	}
 	if config != "" {
@@ -87,17 +87,18 @@ func (t *tool) meshFlags() (flags []string, found bool) {
 	fromEnv, _ := app.Env("SLUICE_DATA")
 	data := cmp.Or(t.data, fromEnv)
 	if data == "" && config != "" {
-		return flags, found // the configuration names the data folder
+		return flags, found // the configuration names the data directory
 	}
 	data = absolutePath(cmp.Or(data, ".sluice"))
 	_, err := os.Stat(filepath.Join(data, "tokens", agentToken))
 	return append(flags, "--data", data), found || err == nil
 }
 
-// stdioEntry returns an entry of a client's configuration, as JSON, that starts `stdio` with flags and more arguments.
+// stdioEntry returns an entry of a client's configuration, as JSON, that starts `stdio` with these flags and further
+// arguments.
 func (t *tool) stdioEntry(flags []string, more ...string) string {
 	words := []string{t.programPath()}
-	if name, ok := app.Env("SLUICE_COMMAND"); ok && name != "" { // in a container the paths of the host don't exist
+	if name, ok := app.Env("SLUICE_COMMAND"); ok && name != "" { // in a container, the paths of the host don't exist
 		words, flags = strings.Fields(name), nil
 	}
 	entry := struct {

@@ -28,24 +28,22 @@ import (
 	"google.golang.org/protobuf/types/dynamicpb"
 )
 
-// hostile is an untrusted text with control characters. It clears the screen by ESC and by its C1 form, returns to the
-// beginning of a line, reverses the direction of text, and begins another line with each kind of line break.
+// hostile is an untrusted string with control characters. It clears the screen by ESC and by its C1 form, returns to
+// the beginning of a line, reverses the direction of text, and begins another line with each kind of line break.
 const hostile = "x\x1b[2J\u009b2J\a\rFORGED\u202e\u2066\u2028FORGED\u0085FORGED\nFORGED"
 
-// hostileDigest is the start of the digest in hostile answers.
 var hostileDigest = hex.EncodeToString([]byte(hostile))[:16]
 
-// approvalID is the full id of an approval.
 const approvalID = "0198b2c4-5d6e-7f80-9a1b-2c3d4e5f6071"
 
-// Cases X7, S2. No command prints a hostile text of a mesh to the terminal without escaping its control characters, in
-// either output format. A hostile text can't begin another line of the output.
+// Cases X7, S2. A mesh responds with hostile strings. No command prints them to the terminal without escaping their
+// control characters, in either output format. A hostile string can't begin another line of the output.
 func TestCommands_EscapeHostileTexts(t *testing.T) {
 	t.Parallel()
 	calls := hostileCalls()
-	// These commands print the position of a problem in a file, but not the text there.
+	// These commands print the position of a problem in a file, but not the content at that position.
 	named := []string{"config check", "policy lint", "journal verify"}
-	// These commands print no untrusted text, or, like stdio, print for a program.
+	// These commands print no untrusted strings, or, like stdio, print for a program.
 	own := []string{"certs", "completion", "demo-server", "forward", "help", "setup", "stdio", "token show", "up", "version"}
 	for _, name := range leafCommands(newTool("sluice", io.Discard, io.Discard).root()) {
 		if _, ok := calls[name]; !ok && !slices.Contains(own, name) {
@@ -73,7 +71,7 @@ func TestCommands_EscapeHostileTexts(t *testing.T) {
 						if i := strings.IndexFunc(printed, func(r rune) bool { return r != '\n' && r != '\t' && !unicode.IsPrint(r) }); i >= 0 {
 							t.Errorf("%q reaches the terminal", printed[max(0, i-40):min(len(printed), i+20)])
 						}
-						if strings.Contains("\n"+printed, "\nFORGED") && name != "call" { // the text of a result may have several lines
+						if strings.Contains("\n"+printed, "\nFORGED") && name != "call" { // a result may have several lines
 							t.Errorf("a hostile text begins a line in:\n%s", printed)
 						}
 					}
@@ -86,7 +84,7 @@ func TestCommands_EscapeHostileTexts(t *testing.T) {
 	}
 }
 
-// hostileCalls returns the commands that print answers of a mesh, with their arguments.
+// hostileCalls returns the commands that print responses of a mesh, with their arguments.
 func hostileCalls() map[string][]string {
 	return map[string][]string{
 		"agents create": nil, "agents files": {"a"}, "agents list": {"--all"}, "agents prompt": {"a", "x"}, "agents reset": {"a"}, "agents resume": {"a"},
@@ -104,7 +102,7 @@ func hostileCalls() map[string][]string {
 	}
 }
 
-// commandLine returns the command line of a command in a hostile mesh's folder.
+// commandLine returns the command line of a command in the directory of a hostile mesh.
 func commandLine(name string, args []string, dir string) []string {
 	line := append(strings.Fields(name), args...)
 	for i, arg := range line {
@@ -115,7 +113,6 @@ func commandLine(name string, args []string, dir string) []string {
 	return line
 }
 
-// leafCommands returns the names of the commands without subcommands.
 func leafCommands(c *cobra.Command) []string {
 	var out []string
 	for _, sub := range c.Commands() {
@@ -130,9 +127,9 @@ func leafCommands(c *cobra.Command) []string {
 	return out
 }
 
-// hostileMesh starts two fake meshes, over gRPC and MCP. In the responses of the first, all strings are hostile. The
-// second answers with errors, whose texts are hostile. It returns a folder with the configurations sluice.yaml for the
-// first and sluice-fails.yaml for the second.
+// hostileMesh starts two fake meshes, over gRPC and MCP. In the responses of the first mesh, all strings are hostile.
+// The second mesh responds with errors, whose messages are hostile. hostileMesh returns a directory with the
+// configurations sluice.yaml for the first mesh and sluice-fails.yaml for the second.
 func hostileMesh(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -171,7 +168,7 @@ func hostileMesh(t *testing.T) string {
 	return dir
 }
 
-// hostileRPC answers a request of any gRPC method with one hostile message, or with an error if fails is true.
+// hostileRPC answers a request to any gRPC method with one hostile message, or with an error if fails is true.
 func hostileRPC(ss grpc.ServerStream, fails bool) error {
 	name, _ := grpc.MethodFromServerStream(ss)
 	if fails {
@@ -191,7 +188,7 @@ func hostileRPC(ss grpc.ServerStream, fails bool) error {
 	return ss.SendMsg(proto.Message(answer))
 }
 
-// fillHostile sets every field of a message, and its strings to a hostile text.
+// fillHostile sets every field of a message. Its strings are hostile.
 func fillHostile(m protoreflect.Message, depth int) {
 	switch m.Descriptor().FullName() {
 	case "google.protobuf.Timestamp", "google.protobuf.Duration":
@@ -264,7 +261,7 @@ func hostileMCP(w http.ResponseWriter, r *http.Request, fails bool) {
 		w.WriteHeader(http.StatusAccepted)
 		return
 	}
-	var text strings.Builder // JSON that does not escape characters that JSON permits
+	var text strings.Builder // JSON that does not escape the characters that JSON permits
 	enc := json.NewEncoder(&text)
 	enc.SetEscapeHTML(false)
 	_ = enc.Encode(hostile)

@@ -11,7 +11,7 @@ import (
 	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
 )
 
-// setTimes sets the times of --since and --until in a filter. An empty text sets no time.
+// setTimes sets the times of --since and --until in a filter. An empty string sets no time.
 func setTimes(filter *gatewayv1.DecisionFilter, since, until string, now time.Time) error {
 	for _, one := range []struct {
 		flag, text string

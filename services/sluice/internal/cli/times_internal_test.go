@@ -12,7 +12,7 @@ func TestSetTimes(t *testing.T) {
 	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	for _, tt := range []struct {
 		since, until string
-		from, to     time.Time // zero for none
+		from, to     time.Time // zero if there is no bound
 		ok           bool
 	}{
 		{"", "", time.Time{}, time.Time{}, true},

@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy"
 )
 
-// readToolUses returns how the tools of a server were called, by name, according to the journal. It reports its
-// progress on standard error every two seconds.
+// readToolUses returns the usage of a server's tools by name, according to the journal. It reports its progress on
+// standard error every two seconds.
 func (t *tool) readToolUses(ctx context.Context, server string) (map[string]policy.Use, error) {
 	client, done, err := t.gatewayClient()
 	if err != nil {
@@ -50,13 +50,13 @@ type toolUse struct {
 	policy.Use
 
 	callers map[string]bool
-	// recent contains the times of the calls within one minute of the call that was read last, by session. A call counts
-	// for the session of its caller and for the session of each principal in the chain, as it does for limits.
+	// recent contains the times of the calls within one minute of the call that was read last, by session. A call
+	// counts for the session of its caller and for the session of each principal in the chain, as for limits.
 	recent map[string][]time.Time
 }
 
-// add adds a call. It must be called with the newest call first. It ignores methods other than tools/call, whose names
-// are not names of tools.
+// add adds a call. The calls must be added from newest to oldest. add ignores methods other than tools/call, whose
+// names are not names of tools.
 func (u toolUses) add(r *gatewayv1.Record) {
 	if r.GetMethod() != "tools/call" {
 		return

@@ -46,7 +46,7 @@ is not a failure.`,
 	}
 }
 
-// listTimeout limits the requests to one server when the tools of all servers are listed.
+// listTimeout is the timeout for the requests to one server when the tools of all servers are listed.
 const listTimeout = 30 * time.Second
 
 // serverTools contains the tools of a server, or the error of the request for them.
@@ -56,7 +56,7 @@ type serverTools struct {
 	err    error
 }
 
-// listToolsOfServers lists the tools of all servers, [maxConcurrentChecks] servers concurrently.
+// listToolsOfServers lists the tools of all servers. It sends requests to [maxConcurrentChecks] servers concurrently.
 func (t *tool) listToolsOfServers(ctx context.Context, servers []string) []serverTools {
 	out := make([]serverTools, len(servers))
 	var group errgroup.Group
@@ -78,8 +78,8 @@ func (t *tool) listToolsOfServers(ctx context.Context, servers []string) []serve
 	return out
 }
 
-// printAllTools prints the tools of the servers that returned a list. On standard error it prints why the other servers
-// did not.
+// printAllTools prints the tools of the servers that returned a list. For each other server, it prints the reason on
+// standard error.
 func (t *tool) printAllTools(found []serverTools) error {
 	all, failed := []listedTool{}, false
 	for _, f := range found {
@@ -151,7 +151,6 @@ func (t *tool) printTools(all []listedTool) error {
 	return t.table([]string{"SERVER", "TOOL", "DESCRIPTION"}, rows)
 }
 
-// allServerNames returns the names of all servers, for a command without the name of a server.
 func (t *tool) allServerNames(ctx context.Context) ([]string, error) {
 	f, err := t.load()
 	if err != nil {
@@ -167,7 +166,6 @@ func (t *tool) allServerNames(ctx context.Context) ([]string, error) {
 	return names, err
 }
 
-// serverNames returns the servers of a running mesh.
 func (t *tool) serverNames(ctx context.Context) ([]string, error) {
 	f, err := t.load()
 	if err != nil {

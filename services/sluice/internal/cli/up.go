@@ -26,10 +26,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice"
 )
 
-// startTimeout limits the time until every role serves.
+// startTimeout is the maximum time until every role serves.
 const startTimeout = 10 * time.Second
 
-// demoName is the name of the demo server that `up` serves.
 const demoName = "demo"
 
 func (t *tool) up() *cobra.Command {
@@ -86,7 +85,7 @@ and config check look for this file.`,
 func (t *tool) runUp(ctx context.Context, f *config.File, found addresses) (err error) {
 	app.Tune()
 	log := app.NewLog(t.errOut, "sluice", true, f.LogLevel())
-	held, err := datadir.Open(f.Path(f.Data), "") // before anything is created in it
+	held, err := datadir.Open(f.Path(f.Data), "") // before any file is created in it
 	if err != nil {
 		return err
 	}
@@ -138,11 +137,10 @@ func (t *tool) runUp(ctx context.Context, f *config.File, found addresses) (err 
 	return err
 }
 
-// stopReportInterval is the interval between reports while the mesh stops.
 const stopReportInterval = 5 * time.Second
 
-// reportStopping waits until ctx ends. Then it prints on standard error which requests the stop waits for, and prints
-// them again when they change, until ended is closed.
+// reportStopping waits until ctx ends. It then prints the requests that delay the stop on standard error. It prints
+// them again whenever they change, until ended is closed.
 func (t *tool) reportStopping(ctx context.Context, ended <-chan struct{}, inFlight func() map[string]int) {
 	select {
 	case <-ended:
@@ -177,7 +175,7 @@ func stoppingText(inFlight map[string]int) string {
 }
 
 // ensureTokens adds tokens of an agent and an operator to the configuration if it has no tokens of these roles. It
-// stores the generated tokens in the data folder, and returns their roles.
+// stores the generated tokens in the data directory, and returns their roles.
 func ensureTokens(f *config.File) ([]string, error) {
 	var generated []string
 	for _, role := range []string{agentToken, operatorToken} {
@@ -232,7 +230,7 @@ func ensureToken(file string) (string, error) {
 	return text, pki.WriteFile(file, []byte(text), 0o600)
 }
 
-// agentsName is the name of the server for the mesh's own agents that `up` adds if no server is configured.
+// agentsName is the name of the server for the mesh's own agents. `up` adds it if no server is configured.
 const agentsName = "agents"
 
 // addDemo serves the demo server on loopback. It adds the demo server and the server for the mesh's own agents to the

@@ -14,7 +14,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/datadir"
 )
 
-// startMesh runs a mesh with a data folder until ctx ends. ready is closed when the mesh serves. ended receives the
+// startMesh runs a mesh with a data directory until ctx ends. ready is closed when the mesh serves. ended receives the
 // error of the command.
 func startMesh(ctx context.Context, t *testing.T, data string) (ready <-chan struct{}, ended <-chan error) {
 	t.Helper()
@@ -32,7 +32,7 @@ func startMesh(ctx context.Context, t *testing.T, data string) (ready <-chan str
 	return said, done
 }
 
-// A second mesh with the same data folder ends without writing there. New tokens would lock out the callers of the
+// A second mesh with the same data directory ends without writing to it. New tokens would lock out the callers of the
 // first mesh.
 func TestUp_SecondMeshInAFolderWritesNothing(t *testing.T) {
 	t.Parallel()

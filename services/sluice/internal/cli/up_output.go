@@ -22,7 +22,7 @@ var (
 	agentsPolicy string
 )
 
-// upOutput is what `up` prints as JSON about a mesh that has started: its addresses, its files and its sandboxes.
+// upOutput is the JSON that `up` prints about a mesh that has started: its addresses, its files and its sandboxes.
 type upOutput struct {
 	Version string            `json:"version"`
 	MCP     map[string]string `json:"mcp"`
@@ -31,20 +31,17 @@ type upOutput struct {
 	GRPC     string   `json:"grpc"`
 	Policies []string `json:"policies"`
 	Tokens   string   `json:"tokens"`
-	// Sandboxes says what the kernel enforces for stdio servers.
+	// Sandboxes contains the restrictions that the kernel enforces for stdio servers.
 	Sandboxes map[string]sandbox.Report `json:"sandboxes,omitempty"`
 }
 
-// startedMesh describes a mesh that has started, for the output of `up`.
 type startedMesh struct {
-	// lookupAddrs are the addresses at which commands look for the mesh.
+	// lookupAddrs contains the addresses at which commands look for the mesh.
 	lookupAddrs addresses
-	// generated are the roles of the generated tokens.
-	generated []string
+	generated   []string
 	// usesStarterPolicy is true if the starter policy is in force and unchanged.
 	usesStarterPolicy bool
-	// sandboxes says what the kernel enforces for stdio servers, by name.
-	sandboxes map[string]sandbox.Report
+	sandboxes         map[string]sandbox.Report
 }
 
 // printStarted prints the addresses of the mesh and the generated tokens. If the starter policy is in force and
@@ -103,7 +100,6 @@ func (t *tool) printStarted(f *config.File, w startedMesh) error {
 	return err
 }
 
-// firstSteps returns commands for a person to try on the demo server.
 func (t *tool) firstSteps(f *config.File, found addresses) string {
 	command := t.commandFor(f, found)
 	var b strings.Builder
@@ -121,7 +117,6 @@ func (t *tool) firstSteps(f *config.File, found addresses) string {
 	return b.String()
 }
 
-// addresses are the addresses of MCP and gRPC.
 type addresses struct{ mcp, grpc string }
 
 // commandFor returns the beginning of a command line that finds this mesh: variables, the program and flags.

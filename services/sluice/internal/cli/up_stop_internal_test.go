@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// After Ctrl-C the command prints which requests the stop waits for, prints them again when they change, and prints
-// nothing after the mesh has ended.
+// After Ctrl-C, the command prints the requests that delay the stop, and prints them again when they change. After the
+// mesh has ended, the command prints nothing.
 func TestUp_PrintsWhichRequestsAStopWaitsFor(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

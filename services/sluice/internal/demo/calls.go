@@ -16,35 +16,36 @@ import (
 
 const (
 	maxRecentCalls = 1000 // the maximum number of calls in [Stats.Recent]
-	maxTextLength  = 128  // the maximum length of a stored text of a caller, in bytes
+	maxTextLength  = 128  // the maximum length of a stored string from a caller, in bytes
 )
 
-// Stats contains the counts of requests that reached a server. They include failed calls and calls of unknown tools.
+// Stats contains the numbers of requests that reached a server. They include failed calls and calls to unknown tools.
 type Stats struct {
-	// Since is when the server was created.
+	// Since is the time at which the server was created.
 	Since time.Time `json:"since"`
-	// Posts counts all HTTP POST requests to /mcp, including requests that the protocol layer refused because they were
-	// no JSON-RPC or named an unknown session. It is 0 over stdio.
+	// Posts is the number of HTTP POST requests to /mcp, including requests that the protocol layer refused because
+	// they were not JSON-RPC or named an unknown session. It is 0 over stdio.
 	Posts uint64 `json:"posts"`
-	// Calls counts tool calls. It is the sum of Tools and Unknown.
+	// Calls is the number of tool calls, which is the sum of Tools and Unknown.
 	Calls uint64 `json:"calls"`
-	// Tools counts calls by tool. Every tool has an entry.
+	// Tools is the number of calls by tool. Every tool has an entry.
 	Tools map[string]uint64 `json:"tools"`
-	// Unknown counts calls of unknown tools.
+	// Unknown is the number of calls to unknown tools.
 	Unknown uint64 `json:"unknown"`
 	// Recent contains the last 1000 calls, oldest first.
 	Recent []Call `json:"recent"`
 }
 
-// Call is one tool call as it arrived. It has no arguments, because every client that reaches the port can read /stats.
+// Call is one tool call as the server received it. It has no arguments, because every client that reaches the port can
+// read /stats.
 type Call struct {
-	// Tool is the requested name, cut after 128 bytes.
+	// Tool is the requested name, truncated to 128 bytes.
 	Tool string    `json:"tool"`
 	Time time.Time `json:"time"`
 	// Traceparent is the `traceparent` of the call (W3C Trace Context, version 00): the value in params._meta,
-	// otherwise the value of the HTTP header. It may be empty. It is cut after 128 bytes and not checked.
+	// otherwise the value of the HTTP header. It may be empty. It is truncated to 128 bytes and not checked.
 	Traceparent string `json:"traceparent,omitzero"`
-	// Header is the `traceparent` of the HTTP request; empty over stdio.
+	// Header is the `traceparent` of the HTTP request. It is empty over stdio.
 	Header string `json:"traceparent_header,omitzero"`
 }
 
@@ -74,7 +75,7 @@ func newRecorder(log *slog.Logger) *recorder {
 	return &recorder{log: log, since: time.Now(), tools: map[string]uint64{}}
 }
 
-// addTool adds an entry for a tool, so that calls of the tool don't count as unknown.
+// addTool adds an entry for a tool, so that calls to the tool don't count as unknown.
 func (r *recorder) addTool(tool string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -101,8 +102,8 @@ func (r *recorder) middleware(next mcp.MethodHandler) mcp.MethodHandler {
 	}
 }
 
-// checkArguments returns an error if the arguments are not an object. MCP requires an object. The SDK (v1.8.0) panics
-// on null when it fills in the defaults of a schema, which would end the process.
+// checkArguments returns an error if the arguments are not an object. MCP requires an object. If the arguments are
+// null, the SDK (v1.8.0) panics while it adds the defaults of a schema, which would end the process.
 func checkArguments(args []byte) error {
 	if len(args) == 0 || jsontext.Value(args).Kind() == '{' {
 		return nil
@@ -163,7 +164,6 @@ func (r *recorder) stats() Stats {
 	return s
 }
 
-// countPosts returns a handler that counts POST requests and passes all requests to next.
 func (r *recorder) countPosts(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		if req.Method == http.MethodPost {

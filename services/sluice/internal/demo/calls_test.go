@@ -88,7 +88,6 @@ func TestStats_StoreTheLastThousandCalls(t *testing.T) {
 	}
 }
 
-// withHeader adds a header to each request.
 type withHeader struct{ name, value string }
 
 func (h withHeader) RoundTrip(req *http.Request) (*http.Response, error) {

@@ -1,6 +1,6 @@
 // Package demo is a small MCP server for trying the mesh. It has notes and a few accounts in memory, and tools of every
-// category from harmless to costly. The tools change this data, so a refused call makes a visible difference. The
-// server counts every tool call that reaches it, so a test can show that a refused call did not reach the server.
+// category from harmless to costly. The tools change this data, so the effect of a refusal is visible. The server
+// counts every tool call that reaches it, so a test can check that a refused call did not reach the server.
 package demo
 
 import (
@@ -25,18 +25,20 @@ const (
 	maxNotesLimit = 100_000
 )
 
-// Config configures a demo server. The zero value is not valid; [DefaultConfig] is.
+// Config configures a demo server. The zero value is not valid, but [DefaultConfig] returns a valid one.
 type Config struct {
-	// MaxNotes is how many notes may exist at a time, including the three starting ones: 3 to 100,000.
+	// MaxNotes is the maximum number of notes that exist at a time, including the three starting notes. It is from 3 to
+	// 100,000.
 	MaxNotes int
-	// SessionIdle is how long an HTTP session lives without a request; above 0. It has no effect if Stateless is set.
+	// SessionIdle is the time without a request after which an HTTP session ends. It is above 0. It has no effect if
+	// Stateless is set.
 	SessionIdle time.Duration
-	// Stateless serves HTTP without sessions: no Mcp-Session-Id is issued or required. Only then does the server speak
-	// MCP 2026-07-28. Otherwise a session starts with `initialize`, and a request of 2026-07-28 is answered −32022 with
-	// the supported revisions.
+	// Stateless serves HTTP without sessions: no Mcp-Session-Id is issued or required. Only a stateless server speaks
+	// MCP 2026-07-28. Otherwise a session starts with `initialize`, and the response to a request of 2026-07-28 is the
+	// error −32022 with the supported revisions.
 	Stateless bool
-	// JSONResponse answers a POST with one application/json body instead of an event stream. Progress then reaches only
-	// a client that has opened the session's GET stream.
+	// JSONResponse answers a POST with one application/json body instead of an event stream. In that case, only a
+	// client that has opened the session's GET stream gets progress.
 	JSONResponse bool
 }
 
@@ -57,7 +59,7 @@ func (c *Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// Deps are the dependencies of a demo server. Every field is required.
+// Deps contains the dependencies of a demo server. All fields are required.
 type Deps struct {
 	// Log receives one line for each tool call. With stdio, the log must not write to standard output.
 	Log *slog.Logger
@@ -73,7 +75,8 @@ type Server struct {
 	calls  *recorder
 }
 
-// New creates a server with three notes and three accounts. It fails if cfg is not valid or a dependency is missing.
+// New creates a server with three notes and three accounts. It returns an error if cfg is not valid or a dependency is
+// missing.
 func New(cfg Config, deps Deps) (*Server, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("configure the demo server: %w", err)
@@ -126,7 +129,7 @@ func (s *Server) ServeStdio(ctx context.Context, in io.ReadCloser, out io.WriteC
 	return nil
 }
 
-// Stats returns the counts of requests since the server was created. The caller owns the result.
+// Stats returns the numbers of requests since the server was created. The caller owns the result.
 func (s *Server) Stats() Stats {
 	return s.calls.stats()
 }

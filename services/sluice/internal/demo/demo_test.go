@@ -29,7 +29,6 @@ func newServer(t *testing.T, change func(*demo.Config)) *demo.Server {
 	return s
 }
 
-// connectHTTP serves s and connects the SDK's client to it.
 func connectHTTP(t *testing.T, s *demo.Server, opts *mcp.ClientOptions) *mcp.ClientSession {
 	t.Helper()
 	web := httptest.NewServer(s.Handler())
@@ -63,7 +62,7 @@ func connect(t *testing.T, over mcp.Transport, opts *mcp.ClientOptions) *mcp.Cli
 	return session
 }
 
-// call calls a tool and returns its text and whether the tool failed.
+// call calls a tool and returns the text of its result, and whether the tool failed.
 func call(t *testing.T, session *mcp.ClientSession, tool string, args map[string]any) (text string, failed bool) {
 	t.Helper()
 	params := &mcp.CallToolParams{Name: tool}
@@ -80,7 +79,6 @@ func call(t *testing.T, session *mcp.ClientSession, tool string, args map[string
 	return res.Content[0].(*mcp.TextContent).Text, res.IsError
 }
 
-// mustCall calls a tool that must succeed.
 func mustCall(t *testing.T, session *mcp.ClientSession, tool string, args map[string]any) string {
 	t.Helper()
 	text, failed := call(t, session, tool, args)
@@ -301,7 +299,6 @@ func TestServeStdio_ReturnsWhenItsInputEnds(t *testing.T) {
 	}
 }
 
-// discard is an output without a reader.
 type discard struct{}
 
 func (discard) Write(p []byte) (int, error) { return len(p), nil }

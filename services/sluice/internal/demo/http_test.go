@@ -22,7 +22,6 @@ const (
 	runReport  = `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"run_report","arguments":{}}}`
 )
 
-// serve serves s and returns the address of its MCP endpoint.
 func serve(t *testing.T, s *demo.Server) string {
 	t.Helper()
 	web := httptest.NewServer(s.Handler())
@@ -139,7 +138,7 @@ func TestRunReport_ReturnsLargeIntegersExactly(t *testing.T) {
 	if err := json.Unmarshal([]byte(first), &answer, json.MatchCaseInsensitiveNames(true)); err != nil {
 		t.Fatalf("%v: %s", err, first)
 	}
-	// FNV-1a of the three starting notes. It changes with their text.
+	// FNV-1a of the three starting notes. It changes if their text changes.
 	const want = "12337391613082800222"
 	if got := string(answer.Result.StructuredContent.Fingerprint); got != want {
 		t.Errorf("fingerprint %s, want %s", got, want)

@@ -8,7 +8,6 @@ import (
 	"sync"
 )
 
-// merchant is the account that pays refunds.
 const merchant = "merchant"
 
 type account struct {
@@ -38,7 +37,7 @@ func (l *ledger) accounts() []account {
 }
 
 // refund moves cents from the merchant to a customer, and returns both accounts after the transfer. If it returns an
-// error, it has moved nothing.
+// error, it has not moved any money.
 func (l *ledger) refund(customer string, cents int64) (from, to account, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -61,7 +60,7 @@ const (
 	placeDigits   = 2
 )
 
-// parseAmount reads a decimal of the form amountPattern, such as "12.50" or "12", as cents above 0.
+// parseAmount parses a decimal of the form amountPattern, such as "12.50" or "12", as cents. The result is above 0.
 func parseAmount(s string) (int64, error) {
 	whole, places, dotted := strings.Cut(s, ".")
 	if !dotted {
@@ -78,7 +77,7 @@ func parseAmount(s string) (int64, error) {
 
 func isDigits(s string) bool { return s != "" && strings.Trim(s, "0123456789") == "" }
 
-// formatCents writes a balance, which is never negative, as a decimal with two places.
+// formatCents formats a balance, which is never negative, as a decimal with two places.
 func formatCents(cents int64) string {
 	return fmt.Sprintf("%d.%02d", cents/100, cents%100)
 }

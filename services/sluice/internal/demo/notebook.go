@@ -14,14 +14,13 @@ type note struct {
 	Body  string `json:"body"`
 }
 
-// startingNotes are the first notes of every book.
 var startingNotes = [...]note{
 	{Title: "Welcome", Body: "These notes live in memory. Each call that reads them passed a policy first."},
 	{Title: "Try a refusal", Body: "Ask an agent to delete this note and see what the policy says. Is the note still here?"},
 	{Title: "Try a limit", Body: "Read one note again and again: a limit says when to come back, and lets you in then."},
 }
 
-// noteBook is a bounded list of notes, in the order in which they were created.
+// noteBook is a bounded list of notes, in the order of their creation.
 type noteBook struct {
 	maxNotes int // the maximum number of notes
 
@@ -66,7 +65,6 @@ func (b *noteBook) get(id string) (note, error) {
 	return b.notes[i], nil
 }
 
-// remove deletes a note permanently and returns it.
 func (b *noteBook) remove(id string) (note, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -79,7 +77,7 @@ func (b *noteBook) remove(id string) (note, error) {
 	return n, nil
 }
 
-// page returns up to limit notes from an offset, and the number of all notes.
+// page returns at most limit notes from an offset, and the number of all notes.
 func (b *noteBook) page(offset, limit int) (notes []note, total int) {
 	b.mu.RLock()
 	defer b.mu.RUnlock()

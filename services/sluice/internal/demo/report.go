@@ -12,18 +12,17 @@ import (
 	"unicode"
 )
 
-// report summarizes the notes. Equal notes give equal reports.
+// report summarizes the notes. Equal notes result in equal reports.
 type report struct {
 	Notes    int         `json:"notes"`
 	Words    int         `json:"words"`
 	TopWords []wordCount `json:"topWords"`
 	// Fingerprint is FNV-1a over ids, titles and bodies in order, each followed by a zero byte.
 	Fingerprint uint64 `json:"fingerprint"`
-	// SavedAs is the id of the note with the report, if the caller requested one.
+	// SavedAs is the id of the note with the report, if the caller requested a note.
 	SavedAs string `json:"savedAs,omitzero"`
 }
 
-// summary returns the text of the note.
 func (r report) summary() string {
 	return fmt.Sprintf("%d notes, %d words, fingerprint %d", r.Notes, r.Words, r.Fingerprint)
 }
@@ -33,7 +32,8 @@ type wordCount struct {
 	Count int    `json:"count"`
 }
 
-// progressFunc reports how many of all notes have been read. An error stops the report.
+// progressFunc reports the number of notes that have been read, and the number of all notes. If it returns an error,
+// the report is stopped.
 type progressFunc func(ctx context.Context, done, all int) error
 
 const (
@@ -62,7 +62,7 @@ const (
 }`
 )
 
-// writeReport returns a report on the notes, with at most top words.
+// writeReport returns a report on the notes. top is the maximum number of words in the report's list of frequent words.
 func writeReport(ctx context.Context, notes []note, top int, tell progressFunc) (report, error) {
 	counts := map[string]int{}
 	sum := fnv.New64a()
@@ -95,7 +95,7 @@ func countWords(counts map[string]int, n note) (words int) {
 
 func hashNote(sum hash.Hash, n note) {
 	for _, text := range []string{n.ID, n.Title, n.Body} {
-		_, _ = io.WriteString(sum, text+"\x00") // a hash does not fail
+		_, _ = io.WriteString(sum, text+"\x00") // a hash never returns an error
 	}
 }
 

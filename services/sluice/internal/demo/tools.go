@@ -9,7 +9,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// The names of the tools, grouped by what a call can do.
+// The names of the tools, grouped by the effect of a call.
 const (
 	// ListNotes, GetNote and ListAccounts only read.
 	ListNotes    = "list_notes"
@@ -17,7 +17,7 @@ const (
 	ListAccounts = "list_accounts"
 	// CreateNote writes: it adds a note and changes no other note.
 	CreateNote = "create_note"
-	// RunReport executes: it computes a report, and also writes a note if the caller asks for that.
+	// RunReport executes: it computes a report, and also writes a note if the caller requests a note.
 	RunReport = "run_report"
 	// DeleteNote destroys: a deleted note can't be restored.
 	DeleteNote = "delete_note"
@@ -25,7 +25,6 @@ const (
 	Refund = "refund"
 )
 
-// addTools registers all tools with the SDK and the recorder.
 func (s *Server) addTools() {
 	addTool(s, mcp.Tool{
 		Name: ListNotes, Title: "List notes",
@@ -60,7 +59,6 @@ func (s *Server) addTools() {
 	s.addCostlyTools()
 }
 
-// addCostlyTools registers the tools that execute, destroy or move money.
 func (s *Server) addCostlyTools() {
 	addTool(s, mcp.Tool{
 		Name: RunReport, Title: "Run a report",
@@ -90,8 +88,8 @@ func (s *Server) addCostlyTools() {
 	}, s.refund)
 }
 
-// addTool registers one tool. Before the handler runs, the SDK checks the arguments against the tool's input schema. It
-// answers invalid arguments with a failed call (isError).
+// addTool registers one tool. Before the handler runs, the SDK checks the arguments against the tool's input schema. If
+// the arguments are invalid, the result is a failed call (isError).
 func addTool[In, Out any](s *Server, t mcp.Tool, h mcp.ToolHandlerFor[In, Out]) {
 	s.calls.addTool(t.Name)
 	mcp.AddTool(s.mcp, &t, h)
@@ -100,7 +98,7 @@ func addTool[In, Out any](s *Server, t mcp.Tool, h mcp.ToolHandlerFor[In, Out]) 
 func schema(text string) jsontext.Value { return jsontext.Value(text) }
 
 func quote(s string) string {
-	text, _ := jsontext.AppendQuote(nil, s) // fails only for text that is not UTF-8
+	text, _ := jsontext.AppendQuote(nil, s) // fails only for a string that is not UTF-8
 	return string(text)
 }
 
@@ -190,8 +188,8 @@ func (s *Server) refund(_ context.Context, _ *mcp.CallToolRequest, in refundInpu
 	return nil, refundOutput{Amount: formatCents(cents), From: from, To: to, Reason: in.Reason}, nil
 }
 
-// runReport encodes its result itself. The SDK decodes the results of typed handlers, and would turn the fingerprint
-// into a double.
+// runReport encodes its result itself, because the SDK decodes the results of typed handlers, and would convert the
+// fingerprint to a double.
 func (s *Server) runReport(ctx context.Context, req *mcp.CallToolRequest, in runReportInput) (*mcp.CallToolResult, any, error) {
 	notes, _ := s.book.page(0, s.cfg.MaxNotes)
 	r, err := writeReport(ctx, notes, in.Top, progressTo(req))

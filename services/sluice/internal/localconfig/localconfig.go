@@ -1,6 +1,7 @@
-// Package localconfig reads the configuration in the working folder of a command. The file may be untrusted: it may
-// come from a cloned repository, or several users may write to the folder. So the file is read only once, and only if
-// no other user can write it. The package also stores the digests of the files that the user has agreed to use.
+// Package localconfig reads the configuration in the working directory of a command. The file may be untrusted: it may
+// come from a cloned repository, or several users may write to the directory. Therefore the file is read only once, and
+// only if no other user can write to it. The package also stores the digests of the files that the user has agreed to
+// use.
 package localconfig
 
 import (
@@ -17,9 +18,9 @@ const Name = "sluice.yaml"
 // maxBytes is the maximum size of the file, in bytes. A larger file is refused.
 const maxBytes = 1 << 20
 
-// UntrustedError says why an existing file was not read.
+// UntrustedError is the reason why an existing file was not read.
 type UntrustedError struct {
-	// Why says what is wrong with the file or its folder. Do says how to correct it; may be empty.
+	// Why describes the problem with the file or its directory. Do describes how to correct it, and may be empty.
 	Why, Do string
 }
 
@@ -31,10 +32,10 @@ func (e *UntrustedError) Error() string {
 	return text + "name a configuration with --config"
 }
 
-// Digest returns the SHA-256 digest of a folder and the content of its file, as 64 hexadecimal digits.
+// Digest returns the SHA-256 digest of a directory's path and the content of its file, as 64 hexadecimal digits.
 func Digest(folder string, content []byte) string {
 	h := sha256.New()
-	_, _ = fmt.Fprintf(h, "sluice local configuration v1\n%d %s\n", len(folder), folder) // a hash does not fail
+	_, _ = fmt.Fprintf(h, "sluice local configuration v1\n%d %s\n", len(folder), folder) // a hash never returns an error
 	_, _ = h.Write(content)
 	return hex.EncodeToString(h.Sum(nil))
 }
@@ -42,7 +43,8 @@ func Digest(folder string, content []byte) string {
 // Agreed stores the digests to which a user of this machine has agreed. The zero value stores nothing.
 type Agreed struct{ dir string }
 
-// OpenAgreed returns the digests to which the user has agreed. It returns an error if [os.UserConfigDir] does.
+// OpenAgreed returns the digests to which the user has agreed. It returns the error of [os.UserConfigDir], if there is
+// one.
 func OpenAgreed() (Agreed, error) {
 	dir, err := os.UserConfigDir()
 	if err != nil {

@@ -128,7 +128,7 @@ func TestDigest_DependsOnFolderAndContent(t *testing.T) {
 	}
 }
 
-// Has returns true only for a digest that was added, and only if no other user can write to the folder or the file.
+// Has returns true only for a digest that was added, and only if no other user can write to the directory or the file.
 func TestAgreed_HasOnlyAddedDigests(t *testing.T) {
 	home := t.TempDir()
 	t.Setenv("HOME", home)

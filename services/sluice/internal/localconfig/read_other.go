@@ -10,7 +10,8 @@ import (
 	"path/filepath"
 )
 
-// Read returns an [UntrustedError] if the file exists, because this package knows only on Unix who may write a file.
+// Read returns an [UntrustedError] if the file exists, because this package can check only on Unix who may write to a
+// file.
 func Read(folder string) ([]byte, error) {
 	if _, err := os.Lstat(filepath.Join(folder, Name)); errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("%s: %w", Name, err)
@@ -18,7 +19,7 @@ func Read(folder string) ([]byte, error) {
 	return nil, &UntrustedError{Why: "this system does not say who may write it"}
 }
 
-// Usable reports whether [Read] would read the file in a folder.
+// Usable reports whether [Read] would read the file in a directory.
 func Usable(string) bool { return false }
 
 func ownAlone(fs.FileInfo) bool { return false }

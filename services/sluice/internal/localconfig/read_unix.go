@@ -13,12 +13,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// groupOrOtherWrite contains the write permissions of the group and of others. If an access control list lets another
-// user write, the write permission of the group is set too.
+// groupOrOtherWrite contains the write permissions of the group and of others. If an access control list gives another
+// user write access, the write permission of the group is also set.
 const groupOrOtherWrite = 0o022
 
-// Read returns the content of the file in a folder. It returns [fs.ErrNotExist] if there is no file. It returns an
-// [UntrustedError] unless the folder and the file belong to this process's user and no other user may write to them.
+// Read returns the content of the file in a directory. It returns [fs.ErrNotExist] if there is no file. It returns an
+// [UntrustedError] unless the directory and the file belong to this process's user and no other user may write to them.
 // Read checks the open file, so the file can't be replaced between check and use. It does not follow a symbolic link.
 func Read(folder string) ([]byte, error) {
 	file, err := open(folder)
@@ -36,13 +36,13 @@ func Read(folder string) ([]byte, error) {
 	return raw, nil
 }
 
-// Usable reports whether [Read] would read the file in a folder, without reading it.
+// Usable reports whether [Read] would read the file in a directory. It does not read the file.
 func Usable(folder string) bool {
 	file, err := open(folder)
 	return err == nil && file.Close() == nil
 }
 
-// open opens the file in a folder, and checks the file and the folder.
+// open opens the file in a directory, and checks the file and the directory.
 func open(folder string) (*os.File, error) {
 	dir, err := unix.Open(folder, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -65,7 +65,6 @@ func open(folder string) (*os.File, error) {
 	return file, nil
 }
 
-// checkOwner checks the owners and the permissions of an open folder and of an open file in the folder.
 func checkOwner(dir, file int) error {
 	var folder, content unix.Stat_t
 	if err := unix.Fstat(dir, &folder); err != nil {

@@ -19,11 +19,11 @@ import (
 )
 
 const (
-	// maxResponse is the maximum size of a message from the gateway, in bytes. It is the largest message that the
-	// gateway accepts from a server, and 1 MiB for what the gateway adds.
+	// maxResponse is the maximum size of a message from the gateway, in bytes. It is the maximum size of a message that
+	// the gateway accepts from a server, plus 1 MiB for the data that the gateway adds.
 	maxResponse = 17 << 20
-	// minRetryWait and maxRetryWait bound the wait before an ended stream is opened again. The wait doubles with each
-	// attempt until an event arrives.
+	// minRetryWait and maxRetryWait are the minimum and the maximum delay before an ended stream is opened again. The
+	// delay doubles with each attempt until an event arrives.
 	minRetryWait = time.Second
 	maxRetryWait = 30 * time.Second
 )
@@ -32,12 +32,13 @@ const (
 // restarted.
 var errSessionNotFound = errors.New("the session has ended")
 
-// rpcError is an error of the gateway, as raw JSON.
+// rpcError is an error from the gateway, as raw JSON.
 type rpcError struct{ raw jsontext.Value }
 
 func (e *rpcError) Error() string { return string(e.raw) }
 
-// send makes one HTTP request in a session. last is the id of the event after which a stream continues; may be empty.
+// send sends one HTTP request in a session. last is the id of the event after which a stream continues. It may be
+// empty.
 func (r *Relay) send(ctx context.Context, method string, body []byte, in session, last string) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, method, r.cfg.URL, bytes.NewReader(body))
 	if err != nil {
@@ -64,11 +65,10 @@ func (r *Relay) send(ctx context.Context, method string, body []byte, in session
 	return resp, nil
 }
 
-// closeBody closes the body of a response without reading the rest.
 func closeBody(resp *http.Response) { _ = resp.Body.Close() }
 
 // post sends a message in a session, and writes the messages in the HTTP response to the client. If the message opens a
-// session, post stores the session. It reports whether the JSON-RPC response to the message was among them.
+// session, post stores the session. answered is true if one of the messages was the JSON-RPC response.
 func (r *Relay) post(ctx context.Context, line []byte, m *message, in session) (answered bool, err error) {
 	resp, err := r.send(ctx, http.MethodPost, line, in, "")
 	if err != nil {
@@ -101,7 +101,6 @@ func (r *Relay) storeSession(answer *message, id string) {
 	r.current = session{id: id, version: answer.Result.Version}
 }
 
-// readMessages calls take with each JSON-RPC message in an HTTP response.
 func (r *Relay) readMessages(resp *http.Response, take func([]byte)) error {
 	kind, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type"))
 	switch {
@@ -149,7 +148,7 @@ func readEvents(body io.Reader, take func(sse.Event)) error {
 func (r *Relay) reopen(ctx context.Context, lost session) (session, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.current != lost { // another message has opened a session already
+	if r.current != lost { // another message has already opened a session
 		return r.current, nil
 	}
 	if r.initialize == nil {
@@ -190,7 +189,7 @@ func (r *Relay) reopen(ctx context.Context, lost session) (session, error) {
 	return fresh, nil
 }
 
-// deleteSession ends a session by DELETE. It ignores errors, because the gateway ends an idle session itself.
+// deleteSession ends a session with a DELETE request. It ignores errors, because the gateway itself ends idle sessions.
 func (r *Relay) deleteSession(ctx context.Context, in session) {
 	if in.id == "" {
 		return
@@ -218,9 +217,9 @@ func (r *Relay) listenLocked(all context.Context) {
 	r.streams.Go(func() { r.readStream(all, ctx, in) })
 }
 
-// readStream writes the events of a session's GET stream to the client, until ctx ends or the server has no stream. It
-// reopens an ended stream after the last event. If the mesh no longer has the session, readStream opens another
-// session.
+// readStream writes the events of a session's GET stream to the client, until ctx ends or the server has no stream. If
+// the stream ends, readStream reopens it after the last event. If the mesh no longer has the session, readStream opens
+// another session.
 func (r *Relay) readStream(all, ctx context.Context, in session) {
 	last, wait := "", minRetryWait
 	for {

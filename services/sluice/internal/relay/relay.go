@@ -1,5 +1,5 @@
 // Package relay connects an MCP client to the mesh if the client supports only the stdio transport. It reads the
-// client's messages, one on each line, and sends them to an endpoint over Streamable HTTP. It writes the responses back
+// client's messages, one per line, and sends them to an endpoint over Streamable HTTP. It writes the responses back
 // (MCP 2025-11-25, Transports). It does not change the messages.
 package relay
 
@@ -21,23 +21,22 @@ import (
 
 const (
 	// maxLine is the maximum size of a message from the client, in bytes. It equals the gateway's limit.
-	maxLine = 4 << 20
-	// closeTimeout bounds the request that ends the session.
+	maxLine      = 4 << 20
 	closeTimeout = 2 * time.Second
 )
 
-// Config says where messages go. Every field is required.
+// Config configures a Relay. All fields are required.
 type Config struct {
-	// URL is the endpoint of a server behind the mesh, and Token the agent's token.
+	// URL is the endpoint of a server behind the mesh, and Token is the agent's token.
 	URL, Token string
-	// Client makes the requests. Use [tokenhttp.New], which protects the token. The client must have no timeout, because
-	// calls may take long.
+	// Client sends the requests. Use [tokenhttp.New], which protects the token. The client must have no timeout,
+	// because calls may take long.
 	Client *http.Client
-	// Log receives failures about which the client can't get a response.
+	// Log receives failures for which the client can't get a response.
 	Log *slog.Logger
 }
 
-// Relay carries the messages of one client.
+// Relay forwards the messages of one client.
 type Relay struct {
 	cfg Config
 
@@ -47,8 +46,8 @@ type Relay struct {
 	cancel context.CancelCauseFunc
 
 	mu sync.Mutex
-	// initialize and initialized are the client's initialize request and initialized notification, with which the relay
-	// opens a session again. They are nil until the client has sent them.
+	// initialize and initialized are the client's initialize request and initialized notification. The relay sends them
+	// again to reopen a session. They are nil until the client has sent them.
 	initialize, initialized []byte
 	current                 session // the current session
 	// stopListening ends the GET stream of the current session. streams waits for all GET streams.
@@ -56,7 +55,7 @@ type Relay struct {
 	streams       sync.WaitGroup
 }
 
-// session is the session that initialize opened; the zero value means no session.
+// session is the session that initialize opened. The zero value means that there is no session.
 type session struct{ id, version string }
 
 // message contains the members of a JSON-RPC message that the relay uses.
@@ -72,13 +71,12 @@ type message struct {
 // isRequest reports whether the message is a request, which needs a response.
 func (m *message) isRequest() bool { return m.Method != "" && m.ID != nil }
 
-// isResponseTo reports whether the message is the response to another message.
 func (m *message) isResponseTo(other *message) bool {
 	return m.Method == "" && bytes.Equal(m.ID, other.ID)
 }
 
-// Run relays messages until from ends and all requests have their responses. It returns an error if ctx ends before
-// that, if the client no longer reads, or if a line is too long. At the end, Run ends the session.
+// Run relays messages until from ends and all requests have their responses. It returns an error if ctx ends first, if
+// the client no longer reads, or if a line is too long. At the end, Run ends the session.
 func Run(ctx context.Context, cfg Config, from io.Reader, to io.Writer) error {
 	if cfg.URL == "" || cfg.Token == "" || cfg.Client == nil || cfg.Log == nil {
 		return errors.New("relay: every field of Config is required")
@@ -88,7 +86,7 @@ func Run(ctx context.Context, cfg Config, from io.Reader, to io.Writer) error {
 	defer r.streams.Wait()
 	defer cancel(nil) // ends all GET streams that are still open
 	lines := make(chan []byte)
-	go func() { // a read can't be interrupted: the goroutine stays if ctx ends
+	go func() { // a read can't be interrupted, so the goroutine stays if ctx ends
 		defer close(lines)
 		if err := readLines(ctx, from, lines); err != nil {
 			cancel(err)
@@ -164,7 +162,7 @@ func (r *Relay) forward(ctx context.Context, line []byte, m *message) {
 	r.write(fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"error":%s}`, m.ID, rpcErr.raw))
 }
 
-// currentSession returns the current session. Before that, it stores the message if the message opens a session.
+// currentSession returns the current session. If the message opens a session, currentSession first stores the message.
 func (r *Relay) currentSession(line []byte, m *message) session {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -183,14 +181,14 @@ func internalError(err error) jsontext.Value {
 		Code    int    `json:"code"`
 		Message string `json:"message"`
 	}{-32603, err.Error()})
-	if marshalErr != nil { // an error's text need not be UTF-8
+	if marshalErr != nil { // the message of an error need not be UTF-8
 		return jsontext.Value(`{"code":-32603,"message":"the mesh gave no answer"}`)
 	}
 	return raw
 }
 
-// write writes a message to the client as one line. It replaces line breaks, which JSON allows only between tokens, by
-// spaces.
+// write writes a message to the client as one line. It replaces line breaks with spaces. JSON allows line breaks only
+// between tokens.
 func (r *Relay) write(text []byte) {
 	line := append(bytes.Clone(bytes.TrimSpace(text)), '\n')
 	for i, c := range line[:len(line)-1] {
@@ -205,7 +203,6 @@ func (r *Relay) write(text []byte) {
 	}
 }
 
-// endCurrent ends the current session and its GET stream.
 func (r *Relay) endCurrent(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, closeTimeout)
 	defer cancel()

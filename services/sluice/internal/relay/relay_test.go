@@ -20,12 +20,11 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/tokenhttp"
 )
 
-// fakeMesh is a fake of a gateway's endpoint.
 type fakeMesh struct {
 	*httptest.Server
 
 	mu sync.Mutex
-	// live is the id of the current session, and opened the number of sessions so far.
+	// live is the id of the current session, and opened is the number of sessions so far.
 	live   string
 	opened int
 	posts  []string
@@ -107,7 +106,6 @@ func (m *fakeMesh) forget() {
 	m.live = "gone"
 }
 
-// client is an MCP client that has started the relay.
 type client struct {
 	t     *testing.T
 	in    *io.PipeWriter
@@ -153,7 +151,7 @@ const (
 	call  = `{"jsonrpc":"2.0","id":2,"method":"tools/call"}`
 )
 
-// The client's messages arrive unchanged in the session that the client opened, and each response is one line. When the
+// The client's messages arrive unchanged in the session that the client opened. Each response is one line. When the
 // client ends, the session is ended.
 func TestRun_ForwardsMessagesUnchanged(t *testing.T) {
 	t.Parallel()
@@ -200,8 +198,8 @@ func TestRun_ForwardsMessagesUnchanged(t *testing.T) {
 	}
 }
 
-// If the mesh no longer has the session, the relay opens only one new session for several requests. It sends the
-// client's own messages to open the session.
+// The mesh no longer has the session, and the client sends several requests. The relay opens only one new session, with
+// the client's own messages.
 func TestRun_OpensALostSessionAgainOnce(t *testing.T) {
 	t.Parallel()
 	m := newFakeMesh(t)
@@ -248,7 +246,7 @@ func TestRun_ReadsTheStreamAgainAfterItEnds(t *testing.T) {
 	}
 }
 
-// A client that sends no request receives the events of the session that replaced an ended session.
+// A session ends and is replaced. A client that sends no request receives the events of the new session.
 func TestRun_ReadsTheStreamOfANewSession(t *testing.T) {
 	t.Parallel()
 	m := newFakeMesh(t)
@@ -267,7 +265,7 @@ func TestRun_ReadsTheStreamOfANewSession(t *testing.T) {
 	}
 }
 
-// The client gets an error for each request that can't be delivered, and the relay continues.
+// A request that can't be delivered is answered with an error, and the relay continues.
 func TestRun_AnswersUndeliverableRequestsWithErrors(t *testing.T) {
 	t.Parallel()
 	m := newFakeMesh(t)

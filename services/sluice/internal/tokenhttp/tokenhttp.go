@@ -1,4 +1,4 @@
-// Package tokenhttp makes the HTTP requests that carry a caller's token. It sends no token to another machine without
+// Package tokenhttp sends the HTTP requests that contain a caller's token. It sends no token to another machine without
 // TLS, and follows no redirect.
 package tokenhttp
 
@@ -12,16 +12,16 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/loopback"
 )
 
-// maxTarget is the maximum length of an untrusted text in a message, in bytes.
+// maxTarget is the maximum length of an untrusted string in an error message, in bytes.
 const maxTarget = 200
 
-// RefusedError says why a request was not made or a redirect was not followed. The token was not sent.
+// RefusedError is the reason why a request was not sent or a redirect was not followed. The token was not sent.
 type RefusedError struct{ why string }
 
 // Error implements error.
 func (e *RefusedError) Error() string { return e.why }
 
-// New returns a client that trusts the given roots, or the system's roots if roots is nil. The client sends the token
+// New returns a client that trusts these roots, or the system's roots if roots is nil. The client sends the token
 // without TLS only to loopback addresses and to the host cleartextTo, which may be empty. If the token may not be sent
 // to the URL of a request, the client's error wraps a [RefusedError].
 func New(roots *x509.CertPool, cleartextTo string) *http.Client {
@@ -39,13 +39,13 @@ func base() *http.Transport {
 	return new(http.Transport)
 }
 
-// transport makes requests without TLS to loopback addresses and to the host cleartextTo, and with TLS to all hosts.
+// transport sends requests without TLS to loopback addresses and to the host cleartextTo, and with TLS to all hosts.
 type transport struct {
 	plain, cleartext, secure *http.Transport
 	cleartextTo              string
 }
 
-// CloseIdleConnections is called by [http.Client.CloseIdleConnections].
+// CloseIdleConnections closes the idle connections. [http.Client.CloseIdleConnections] calls it.
 func (t *transport) CloseIdleConnections() {
 	t.plain.CloseIdleConnections()
 	t.cleartext.CloseIdleConnections()
@@ -98,8 +98,8 @@ func portOf(u *url.URL) string {
 	return "80"
 }
 
-// redirectError returns an error that names the target of a redirect. It leaves out the user, the query and the
-// fragment of the target, which may contain secrets.
+// redirectError returns an error that contains the target of a redirect. It omits the user, the query and the fragment
+// of the target, which may contain secrets.
 func redirectError(from *url.URL, resp *http.Response) error {
 	target := "nowhere"
 	if to, err := resp.Location(); err == nil {

@@ -12,7 +12,6 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/tokenhttp"
 )
 
-// tokenCounter is a server that counts the requests with a token.
 type tokenCounter struct {
 	*httptest.Server
 	n atomic.Int64
@@ -30,7 +29,7 @@ func newTokenCounter(t *testing.T) *tokenCounter {
 	return l
 }
 
-// send makes a POST request with a token, as the commands do.
+// send sends a POST request with a token, as the commands do.
 func send(t *testing.T, client *http.Client, url string) (*http.Response, error) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, strings.NewReader("{}"))
@@ -41,8 +40,8 @@ func send(t *testing.T, client *http.Client, url string) (*http.Response, error)
 	return client.Do(req)
 }
 
-// Without TLS the client sends the token to loopback addresses only, whatever a URL looks like. The proxy in the
-// environment represents an attacker on the network, who could read every other request without TLS.
+// Without TLS, the client sends the token only to loopback addresses, whatever a URL looks like. The proxy in the
+// environment represents an attacker on the network, who can read every other request without TLS.
 func TestNew_SendsTheTokenWithoutTLSOnlyToLoopback(t *testing.T) {
 	proxy := newTokenCounter(t)
 	for _, name := range []string{"HTTP_PROXY", "http_proxy", "ALL_PROXY"} {
@@ -125,8 +124,8 @@ func TestNew_FollowsNoRedirect(t *testing.T) {
 	}
 }
 
-// The client may send the token without TLS to exactly the named host. The host does not exist, so the request fails,
-// but not with a refusal.
+// Without TLS, the client sends the token only to the named host. The host does not exist, so the request fails, but it
+// is not refused.
 func TestNew_SendsCleartextOnlyToTheNamedHost(t *testing.T) {
 	proxy := newTokenCounter(t)
 	t.Setenv("HTTP_PROXY", proxy.URL)

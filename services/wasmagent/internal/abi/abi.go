@@ -35,21 +35,21 @@ const (
 type HostEnvelope struct {
 	Kind     string `json:"kind"`
 	Sequence int64  `json:"sequence"`
-	// Instructions, MaxTurns and Model belong to Start.
+	// Instructions, MaxTurns and Model are set for the kind Start.
 	Instructions string `json:"instructions,omitzero"`
 	MaxTurns     int    `json:"max_turns,omitzero"`
 	Model        string `json:"model,omitzero"`
-	// Messages and Todos belong to Start. They contain the conversation and the todos of an agent that was migrated from
-	// another module.
+	// Messages and Todos are set for the kind Start. They contain the conversation and the todos of an agent that was
+	// migrated from another module.
 	Messages []Message  `json:"messages,omitempty"`
 	Todos    []TodoItem `json:"todos,omitempty"`
-	// Input belongs to Prompt.
+	// Input is set for the kind Prompt.
 	Input string `json:"input,omitzero"`
-	// Result and Error belong to the kind Result. Exactly one of the fields is set: the JSON value of the result, or the
+	// Result and Error are set for the kind Result. Exactly one of them is set: the JSON value of the result, or the
 	// reason why the effect failed.
 	Result jsontext.Value `json:"result,omitzero"`
 	Error  *Error         `json:"error,omitzero"`
-	// Reason belongs to Cancel.
+	// Reason is set for the kind Cancel.
 	Reason string `json:"reason,omitzero"`
 }
 
@@ -72,16 +72,16 @@ type GuestEnvelope struct {
 	Kind     string `json:"kind"`
 	Sequence int64  `json:"sequence"`
 
-	// Model, Messages and Tools belong to the kind Model. The field Model is the name of the model. Empty means the
-	// agent's model.
+	// Model, Messages and Tools are used for the kind Model. The field Model is the name of the model. If it is empty,
+	// the agent's model is asked.
 	Model    string         `json:"model"`
 	Messages jsontext.Value `json:"messages"`
 	Tools    jsontext.Value `json:"tools"`
-	// Server, Tool and Arguments belong to the kind Tool.
+	// Server, Tool and Arguments are used for the kind Tool.
 	Server    string         `json:"server"`
 	Tool      string         `json:"tool"`
 	Arguments jsontext.Value `json:"arguments"`
-	// Op, Path, Content, OldString, NewString, ReplaceAll, Offset and Limit belong to FS.
+	// Op, Path, Content, OldString, NewString, ReplaceAll, Offset and Limit are used for the kind FS.
 	Op         string `json:"op"`
 	Path       string `json:"path"`
 	Content    string `json:"content"`
@@ -90,13 +90,13 @@ type GuestEnvelope struct {
 	ReplaceAll bool   `json:"replace_all"`
 	Offset     int    `json:"offset"`
 	Limit      int    `json:"limit"`
-	// Todos belongs to Todo.
+	// Todos is used for the kind Todo.
 	Todos []TodoItem `json:"todos"`
-	// Text belongs to Emit, Finish and Fail.
+	// Text is used for the kinds Emit, Finish and Fail.
 	Text string `json:"text"`
-	// Milliseconds belongs to Sleep.
+	// Milliseconds is used for the kind Sleep.
 	Milliseconds int64 `json:"milliseconds"`
-	// Done belongs to Finish. It is true if the agent has reached its goal and accepts no more prompts.
+	// Done is used for the kind Finish. It is true if the agent has reached its goal and accepts no more prompts.
 	Done bool `json:"done"`
 }
 
@@ -107,7 +107,7 @@ type TodoItem struct {
 	Status string `json:"status"`
 }
 
-// JSONError describes why a JSON text can't be parsed. The description contains the position, but no names of Go types.
+// JSONError returns a description of a JSON error with its position, but without the names of Go types.
 func JSONError(err error) string {
 	own, ok := errors.AsType[*json.SemanticError](err)
 	switch {

@@ -7,8 +7,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/abi"
 )
 
-// TestDecode_IsStrict checks that a guest's envelope is refused if it has unknown or duplicate fields, or values of the
-// wrong type.
+// TestDecode_IsStrict checks that an envelope from a guest is refused if it has unknown or duplicate fields, or values
+// of the wrong type.
 func TestDecode_IsStrict(t *testing.T) {
 	t.Parallel()
 	got, err := abi.Decode([]byte(`{"kind":"fs","sequence":7,"op":"read_file","path":"a"}`))

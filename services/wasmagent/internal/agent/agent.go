@@ -18,7 +18,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/worker"
 )
 
-// Tombstone is how long a terminated agent can still be resumed.
+// Tombstone is the time during which a terminated agent can be resumed.
 const Tombstone = time.Hour
 
 // Errors of an agent, for [errors.Is].
@@ -37,8 +37,8 @@ var (
 	ErrTurnsSpent = errors.New("the agent has used all of its turns: raise max_turns")
 	// ErrStoppedByOperator means that an operator stopped the agent. Only an operator can resume it.
 	ErrStoppedByOperator = errors.New("an operator stopped the agent, and only an operator resumes it")
-	// ErrPromptsFull means that too many prompts are waiting, or that the wait for a slot took too long. Nothing was
-	// changed.
+	// ErrPromptsFull means that too many prompts are waiting, or that the prompt waited too long for a slot. Nothing
+	// was changed.
 	ErrPromptsFull = errors.New("the prompt can't start")
 	// ErrUnavailable means that guests can't run at the moment. Nothing was changed.
 	ErrUnavailable = errors.New("agents can't be run now")
@@ -46,17 +46,17 @@ var (
 	ErrNotStored = errors.New("agents can't be stored now")
 	// ErrTurnLost replaces [ErrUnavailable] or [ErrNotStored] if the turn has made calls, which can't be undone.
 	ErrTurnLost = errors.New("the turn was undone, except for the calls that it made: agents can't be run now")
-	// ErrTodosInvalid means that a todo list is invalid, and ErrTodosFull that it has too many entries.
+	// ErrTodosInvalid means that a todo list is invalid. ErrTodosFull means that it has too many entries.
 	ErrTodosInvalid = errors.New("is not a valid todo list")
 	ErrTodosFull    = fmt.Errorf("a todo list has at most %d entries", maxTodos)
-	// ErrSnapshotUnknown means that the agent does not have the snapshot, and ErrSnapshotsFull that it has the maximum
-	// number of snapshots.
+	// ErrSnapshotUnknown means that the agent does not have the snapshot. ErrSnapshotsFull means that the agent has the
+	// maximum number of snapshots.
 	ErrSnapshotUnknown = errors.New("the agent has no such snapshot")
 	ErrSnapshotsFull   = fmt.Errorf("the agent has the maximum of %d snapshots", maxSnapshots)
 	// ErrJournalTooLarge means that the agent's journal is too large to be copied to a fork.
 	ErrJournalTooLarge = fmt.Errorf("the agent can't be forked: its journal has more than %d MiB", maxForkedJournal>>20)
-	// ErrGrantUnknown means that the agent does not have the grant, and ErrGrantsFull that it has the maximum number of
-	// grants.
+	// ErrGrantUnknown means that the agent does not have the grant. ErrGrantsFull means that the agent has the maximum
+	// number of grants.
 	ErrGrantUnknown = errors.New("the agent has no such grant")
 	ErrGrantsFull   = fmt.Errorf("the agent has the maximum of %d grants: withdraw some", maxGrants)
 	// ErrStateDiffers means that the stored agent differs from its journal.
@@ -65,12 +65,11 @@ var (
 	ErrNotCovered = errors.New("the agent's journal does not record all of its stored parts, because an earlier release created it: an archive of the agent is signed only with accept_not_covered (agents export --not-covered)")
 )
 
-// Limits bound the work of an agent.
+// Limits bounds the work of an agent.
 type Limits struct {
 	// Memory bounds the memory of the guest, in bytes.
 	Memory int64
-	// Fuel, Effects and Deadline apply to each turn. The time during which the turn waits does not count towards the
-	// deadline.
+	// Fuel, Effects and Deadline apply to each turn. The time that a turn waits does not count towards its deadline.
 	Fuel     int64
 	Effects  int
 	Deadline time.Duration
@@ -93,7 +92,7 @@ type Spec struct {
 	Config *wasmagentv1.AgentConfig
 	Limits Limits
 	Files  files.Bounds
-	// Manifest contains the agent's rights. Nil means no rights.
+	// Manifest contains the agent's rights. If it is nil, the agent has no rights.
 	Manifest  *wasmagentv1.Manifest
 	CreatedAt time.Time
 	// ForkedFrom is the id of the agent from which this agent was forked, or empty. ImportedDigest is the digest of the
@@ -110,8 +109,8 @@ type Deps struct {
 	Workers *worker.Supervisor
 	Host    Host
 	Store   *store.Store
-	// YieldAfter is how long a turn waits for a call, or sleeps, before its guest releases its slot. 0 means that the
-	// guest releases the slot at once.
+	// YieldAfter is the time after which the guest releases its slot while its turn waits for a call or sleeps. If it
+	// is 0, the guest releases the slot at once.
 	YieldAfter time.Duration
 }
 
@@ -127,31 +126,29 @@ type Agent struct {
 	Spec
 	Deps
 
-	// position is the position of the agent in the order of creation, from 1.
 	position int64
 
 	mu sync.Mutex
 	state
-	// savedRecord is the record that was last stored.
 	savedRecord *wasmstorev1.Record
-	// turn is the running turn; nil if no turn runs in this process. changeDone is closed when the current change of the
-	// agent ends; nil if the agent is not being changed.
+	// turn is the running turn, or nil if no turn runs in this process. changeDone is closed when the current change to
+	// the agent ends. It is nil if the agent is not being changed.
 	turn       *turn
 	changeDone chan struct{}
 	// snapshotBytes is the size of the guest's snapshot while the guest has released its slot. inventoryBytes is the size
 	// of the journal's inventory. Both are in bytes.
 	snapshotBytes, inventoryBytes int
 	// runsElsewhere is true if another process runs the agent's turn. In that case, elsewhereWaiting describes the
-	// approval for which the turn waits; nil if the turn does not wait.
+	// turn's approval. It is nil if the turn does not wait for an approval.
 	runsElsewhere    bool
 	elsewhereWaiting *wasmagentv1.Waiting
 	// stale is true if the agent in memory may differ from the stored agent. A stale agent must be loaded again.
 	stale bool
-	// damage is the error that prevents changes of the agent: its journal is damaged, or the stored agent differs from its
-	// journal. damage is nil if no such problem is known.
+	// damage is the error that prevents changes to the agent because its journal is damaged, or because the stored
+	// agent differs from its journal. It is nil if no such problem is known.
 	damage error
 
-	// eventsStored is closed when further events have been stored; nil if no caller waits for them.
+	// eventsStored is closed when further events have been stored. It is nil if no caller waits for them.
 	eventsStored chan struct{}
 
 	// journal may be used only by the turn, or by the holder of changeDone. mu does not guard it.
@@ -186,8 +183,8 @@ func (a *Agent) IsStale() bool {
 	return a.stale
 }
 
-// Damage returns the error that prevents changes of the agent: its journal is damaged, or the stored agent differs from
-// its journal. Damage returns nil if no such problem is known.
+// Damage returns the error that prevents changes to the agent because its journal is damaged, or because the stored
+// agent differs from its journal. It returns nil if no such problem is known.
 func (a *Agent) Damage() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -19,11 +19,11 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/wasmmeter"
 )
 
-// ErrABI means that the guest uses another version of the ABI, or that another version of the fuel meter counted its
-// fuel.
+// ErrABI means that the guest uses another version of the ABI, or that its fuel was counted by another version of the
+// fuel meter.
 var ErrABI = errors.New("the agent's guest uses another version of the ABI, or of the fuel meter")
 
-// ExportDetail returns details of the stored agent that appear only in exports.
+// ExportDetail returns the details of the stored agent that only exports contain.
 func (a *Agent) ExportDetail() (*wasmagentv1.ExportedState, error) {
 	list, err := a.ListFiles("")
 	if err != nil {

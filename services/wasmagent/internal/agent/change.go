@@ -87,7 +87,7 @@ func (a *Agent) changeState(ctx context.Context, do func(next *state) (*wasmagen
 type changeError struct {
 	error
 	change func(next *state) (*wasmagentv1.Event, error)
-	// isMade is true if the change was made. err says why the change could not be made.
+	// isMade is true if the change was made. Otherwise err is the reason.
 	isMade bool
 	err    error
 }
@@ -125,7 +125,7 @@ func (a *Agent) forceChange(ctx context.Context, cause error, do func(next *stat
 	}
 }
 
-// takeOverTurn undoes a turn that runs in another process. That process can then no longer store changes of the agent.
+// takeOverTurn undoes a turn that runs in another process. That process can then no longer store changes to the agent.
 func (a *Agent) takeOverTurn(ctx context.Context, reason string) error {
 	if err := a.lockForChange(ctx, true); err != nil {
 		return err

@@ -13,7 +13,7 @@ import (
 )
 
 // continueDetached continues a turn whose process has ended. It replays the guest up to the end of the journal, and
-// then continues the turn. It sends no call twice. No other goroutine may use the agent yet.
+// then continues the turn. It sends no call twice. The caller must not have shared the agent with other goroutines.
 func (a *Agent) continueDetached() {
 	a.mu.Lock()
 	t := a.newTurn(context.Background())

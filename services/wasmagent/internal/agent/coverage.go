@@ -10,12 +10,12 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/inventory"
 )
 
-// maxFullCheckBytes is the maximum size of a journal that is checked completely when its agent is loaded, in bytes. Of
-// a larger journal, only the last event is checked at that time. The whole journal is checked before the agent is first
-// changed.
+// maxFullCheckBytes is the maximum size of a journal that is checked completely when its agent is loaded, in bytes. If
+// a journal is larger, only its last event is checked at that time. The whole journal is checked before the first
+// change to the agent.
 const maxFullCheckBytes = 8 << 20
 
-// A coverage describes the stored agent according to the events of its journal.
+// A coverage contains the digests that an agent's journal records for the stored agent.
 type coverage struct {
 	inventory.Covered
 

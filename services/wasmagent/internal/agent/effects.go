@@ -87,7 +87,7 @@ func (a *Agent) fileEffect(envelope abi.GuestEnvelope, now time.Time) (result js
 	if err != nil || answer == nil {
 		return nil, err
 	}
-	if result, err = json.Marshal(answer); len(result) > 4*maxResultBytes { // JSON escapes may make the text longer
+	if result, err = json.Marshal(answer); len(result) > 4*maxResultBytes { // JSON escapes may make the content longer
 		return nil, errResultTooLarge
 	}
 	return result, err
@@ -128,7 +128,7 @@ func (a *Agent) sleep(t *turn, d time.Duration) error {
 	})
 }
 
-// setWaiting sets what the turn waits for; nil means that the turn does not wait.
+// setWaiting sets the state of the turn to waiting, or to running if waiting is nil.
 func (a *Agent) setWaiting(t *turn, waiting *wasmagentv1.Waiting) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -142,7 +142,6 @@ func (a *Agent) setWaiting(t *turn, waiting *wasmagentv1.Waiting) {
 	}
 }
 
-// refusalReason says why the agent refuses prompts.
 func (s *state) refusalReason() string {
 	if s.status == wasmagentv1.AgentState_AGENT_STATE_FAILED {
 		return s.failure.GetMessage()

@@ -11,7 +11,6 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/store"
 )
 
-// endTurn completes or undoes a turn, stores the result, and returns the answer.
 func (a *Agent) endTurn(t *turn, envelope abi.GuestEnvelope, memory []byte, err error) (Answer, error) {
 	cause := context.Cause(t.ctx)
 	if t.detached && errors.Is(cause, errShutdown) {
@@ -61,9 +60,9 @@ func (a *Agent) leaveTurn(t *turn) error {
 	return errors.Join(ErrUnavailable, err)
 }
 
-// recordEnd records the events at the end of a turn. These are the undoing of the turn, the output of a failed step,
-// and the change of the agent's state, as far as they apply. err is the error of the turn, or nil. If forced is not
-// nil, recordEnd makes the forced change.
+// recordEnd records the events at the end of a turn, if they apply: the undoing of the turn, the output of a failed
+// step, and the change to the agent's state. err is the error of the turn, or nil. If forced is not nil, recordEnd
+// makes the forced change.
 func (a *Agent) recordEnd(t *turn, next *state, forced *changeError, err error) {
 	if isUndone := err != nil && !errors.Is(err, ErrTurnFailed); isUndone && t.eventBytes > 0 {
 		a.recordEvent(t, &wasmagentv1.Event{Kind: wasmagentv1.EventKind_EVENT_KIND_UNDONE, Message: undoReason(err)}, nil)
@@ -127,14 +126,14 @@ func (s *state) finishTurn(t *turn, envelope abi.GuestEnvelope) (err error) {
 	return err
 }
 
-// WithdrawalReason returns the text that tells approvers why an approval was withdrawn. reason says why the agent no
+// WithdrawalReason returns the message to approvers about a withdrawn approval. reason is the reason why the agent no
 // longer waits.
 func WithdrawalReason(reason string) string {
 	return "the agent does not wait for the call any more, so the call would not run: " + reason
 }
 
-// undoReason returns the text with which the journal explains why a turn was undone. The text does not contain internal
-// errors, because callers can read the journal.
+// undoReason returns the reason for undoing a turn, as the journal records it. It does not contain internal errors,
+// because callers can read the journal.
 func undoReason(err error) string {
 	for _, known := range []error{ErrFailed, ErrStopped, ErrTerminated, context.Canceled, context.DeadlineExceeded, errCancelled} {
 		if errors.Is(err, known) {
@@ -144,8 +143,8 @@ func undoReason(err error) string {
 	return "agents can't be run now"
 }
 
-// undoTurn returns the state before the turn, in which it sets the reason for undoing the turn. It also returns the
-// error for the caller.
+// undoTurn returns the state before the turn, together with the reason for undoing the turn, and the error for the
+// caller.
 func undoTurn(t *turn, current *state, err, cause error) (next state, _ error) {
 	next = t.stateBefore
 	next.usage = current.usage

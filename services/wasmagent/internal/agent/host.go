@@ -21,13 +21,14 @@ import (
 
 // A Host connects agents with the service and, through it, with the gateway. It is safe for concurrent use.
 type Host interface {
-	// Allow counts a call against the rights of an agent and of the agents in its chain. giveBack undoes this counting. If
-	// the rights do not include the call, refused says why. An error means that the rights could not be checked.
+	// Allow counts a call against the rights of an agent and of the agents in its chain. giveBack undoes this counting.
+	// If the rights do not include the call, refused is the reason. An error means that the rights could not be
+	// checked.
 	Allow(ctx context.Context, a *Agent, call ToolCall) (giveBack func(), refused *abi.Error, err error)
 	// Call calls a tool on behalf of an agent, if policy allows the call. If the call needs an approval, Call waits at
 	// most pollTime for the decision. An error means that the outcome of the call is unknown.
 	Call(ctx context.Context, a *Agent, call ToolCall, pollTime time.Duration) (ToolResult, error)
-	// Model returns the name of the model for an agent's question. This is asked, or the agent's default model if asked is
+	// Model returns the name of the model for an agent's question: asked, or the agent's default model if asked is
 	// empty. ok is false if no provider is configured for the model.
 	Model(a *Agent, asked string) (name string, ok bool)
 	// Server returns the name of the server that offers [AskTool], or an empty string if there is no such server.
@@ -35,7 +36,7 @@ type Host interface {
 	// CountModelUse counts the tokens and the cost of a question against the rights of an agent and of the agents in
 	// its chain. nanos is the cost in billionths of a US dollar.
 	CountModelUse(ctx context.Context, a *Agent, call ToolCall, tokens, nanos int64)
-	// Tools returns the tools of servers that an agent may call.
+	// Tools returns the tools on servers that an agent may call.
 	Tools(ctx context.Context, a *Agent) ([]ToolInfo, error)
 	// AcquireSlot waits for a slot in which a guest can run. leave releases the slot. hadSlot is true if the turn had a
 	// slot before. A turn that had a slot takes precedence over others, and waits until ctx is cancelled. Errors:
@@ -50,7 +51,8 @@ type Host interface {
 	// WithdrawApproval cancels an approval for which an agent no longer waits. Approvers can read the reason.
 	// WithdrawApproval returns within seconds. If its request fails, the request is retried in the background.
 	WithdrawApproval(ctx context.Context, a *Agent, approval, reason string)
-	// LogPanic logs a panic in this program during a turn of an agent, with the stack.
+	// LogPanic logs a panic in this program during a turn of an agent. stack is the stack of the goroutine that
+	// panicked.
 	LogPanic(ctx context.Context, a *Agent, fault any, stack []byte)
 	// DetachedTurnEnded is called at the end of a turn that continued without its caller. err is nil if the turn
 	// succeeded.
@@ -62,11 +64,11 @@ type ToolCall struct {
 	Server, Tool string
 	// Arguments are a JSON object.
 	Arguments []byte
-	// ApprovalID is the id of the approval for which the call waits; empty if it does not wait yet.
+	// ApprovalID is the id of the call's approval. It is empty if the call does not wait for an approval yet.
 	ApprovalID string
 	// Model is the name of the model if the call is a question to a model, otherwise empty.
 	Model string
-	// Progress receives the progress of the call. It may be called at any time until the call ends.
+	// Progress receives progress messages until the call ends. Another goroutine may call it.
 	Progress func(string)
 }
 
@@ -80,43 +82,44 @@ type ToolResult struct {
 	// Failure is the status that the gateway returns if the called tool belongs to a service of the mesh and the call
 	// failed.
 	Failure Failure `json:"-"`
-	// Refused says why there is no result; nil if there is a result. HasRun is true if the call was made, or may have been
-	// made, although there is no result.
+	// Refused is the reason why there is no result, or nil if there is a result. HasRun is true if the call has no
+	// result but ran, or may have run.
 	Refused *abi.Error `json:"-"`
 	HasRun  bool       `json:"-"`
 	// Retryable is true if the same call may succeed later.
 	Retryable bool `json:"-"`
-	// DecisionID is the id of the gateway's decision, and Code the code of its refusal. Both may be empty.
+	// DecisionID is the id of the gateway's decision, and Code is the code of its refusal. Both may be empty.
 	DecisionID string        `json:"-"`
 	Code       commonv1.Code `json:"-"`
 	// IsDenied is true if policy or the agent's rights deny the call.
 	IsDenied bool `json:"-"`
-	// Waiting describes what the call waits for; nil if it does not wait.
+	// Waiting describes the approval that the call needs. It is nil if the call does not wait.
 	Waiting *wasmagentv1.Waiting `json:"-"`
 }
 
 // Failure is a gRPC status as the gateway encodes it in JSON.
 type Failure struct {
-	// Reason and Metadata are the fields of the status's google.rpc.ErrorInfo; empty if the status has no ErrorInfo.
+	// Reason and Metadata are the fields of the status's google.rpc.ErrorInfo. They are empty if the status has no
+	// ErrorInfo.
 	Reason   string            `json:"reason"`
 	Metadata map[string]string `json:"metadata"`
 }
 
 const (
-	// approvalPollTime is how long one request to the host waits for an approval.
+	// approvalPollTime is the maximum time that one request to the host waits for an approval.
 	approvalPollTime = 10 * time.Minute
 	// minPollInterval is the minimum time between two requests to the host for the same call.
 	minPollInterval = time.Second
-	// maxRestores is how often a guest is restored after its worker has failed.
+	// maxRestores is the maximum number of attempts to restore a guest if workers fail.
 	maxRestores = 5
 )
 
-// outcomeUnknown is the guest's error code for a call that may or may not have been made.
+// outcomeUnknown is the guest's error code for a call that may or may not have run.
 var outcomeUnknown = enum.Name(commonv1.Code_CODE_OUTCOME_UNKNOWN)
 
 var errDenied = errors.New("policy denied a call, and the agent's manifest has stop_on_denial")
 
-// Principal returns the principal with which the agent makes calls, including its chain.
+// Principal returns the principal of the agent's calls, including its chain.
 func (s *Spec) Principal() *identityv1.Principal {
 	p := &identityv1.Principal{
 		Tenant: s.Creator.GetTenant(), Subject: Subject(s.Creator.GetTenant(), s.ID), Agent: s.Guest,
@@ -136,8 +139,8 @@ func (s *Spec) Principal() *identityv1.Principal {
 // Subject returns the subject of the agent with this id.
 func Subject(tenant, id string) string { return "agent:" + tenant + "/" + id }
 
-// interruptedCall describes what the journal contains about an effect that was interrupted because the process ended.
-// sent is true if the call was sent. approval is the id of the approval for which the call waits, or empty.
+// interruptedCall describes an effect that was interrupted because the process ended, according to the journal. sent is
+// true if the call was sent. approval is the id of the approval for which the call waits, or empty.
 type interruptedCall struct {
 	sent     bool
 	approval string
@@ -145,7 +148,6 @@ type interruptedCall struct {
 
 var errCallInterrupted = errors.New("the process that made the call ended before it got the answer")
 
-// callTool makes a tool call for a guest.
 func (a *Agent) callTool(t *turn, envelope abi.GuestEnvelope) (in abi.HostEnvelope, err error) {
 	call := ToolCall{Server: envelope.Server, Tool: envelope.Tool, Arguments: envelope.Arguments, Progress: t.progress}
 	if len(call.Arguments) == 0 {
@@ -186,7 +188,7 @@ func (a *Agent) makeCall(t *turn, call ToolCall) (in abi.HostEnvelope, err error
 			return in, err
 		}
 		if err := a.awaitCall(t, func() { result, lostErr = a.Host.Call(t.ctx, a, call, 0) }); err != nil {
-			t.madeCalls = true // the call may have been made
+			t.madeCalls = true // the call may have run
 			return in, err
 		}
 	}

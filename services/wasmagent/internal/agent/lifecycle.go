@@ -31,7 +31,6 @@ func (a *Agent) Stop(caller Caller, reason string) error {
 	})
 }
 
-// withReason appends a reason to a description, if there is a reason.
 func withReason(what, reason string) string {
 	if reason == "" {
 		return what
@@ -39,8 +38,8 @@ func withReason(what, reason string) string {
 	return what + ": " + reason
 }
 
-// Resume makes the agent accept prompts again. If snapshot is not empty, it is the id of the snapshot to which the
-// agent returns. If maxTurns is above 0, it becomes the bound on the agent's turns. Errors: [ErrStoppedByOperator],
+// Resume makes the agent accept prompts again. If snapshot is not empty, the agent returns to the snapshot with this
+// id. If maxTurns is above 0, it becomes the bound on the agent's turns. Errors: [ErrStoppedByOperator],
 // [ErrTerminated], [ErrSnapshotUnknown], [ErrTurnsSpent], [ErrBusy].
 func (a *Agent) Resume(caller Caller, snapshot string, maxTurns int) error {
 	return a.changeState(caller.Context, func(next *state) (*wasmagentv1.Event, error) {
@@ -207,7 +206,6 @@ func (a *Agent) Grant(caller Caller, rights *wasmagentv1.Manifest, until time.Ti
 	return grant, err
 }
 
-// expired returns a function that reports whether a grant has expired.
 func expired(now time.Time) func(*wasmagentv1.RightsGrant) bool {
 	return func(g *wasmagentv1.RightsGrant) bool {
 		return g.GetExpiresAt() != nil && !now.Before(g.GetExpiresAt().AsTime())
@@ -327,6 +325,6 @@ func CountCall(ctx context.Context, db *store.Store, lineage []*Agent, call Tool
 	return func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeTimeout)
 		defer cancel()
-		_ = db.UncountUses(ctx, counted) // after an error the call stays counted
+		_ = db.UncountUses(ctx, counted) // on an error, the call stays counted
 	}, nil
 }

@@ -28,7 +28,6 @@ var ErrNoModel = errors.New("no model is configured for the agent: name one when
 // maxCallName is the maximum length of the name and of the id of a tool call that a model requests, in bytes.
 const maxCallName = 128
 
-// noModelCode is the guest's error code for [ErrNoModel].
 const noModelCode = "no_model_configured"
 
 // ToolInfo describes a tool to a guest.
@@ -65,7 +64,6 @@ type questionTool struct {
 	InputSchema jsontext.Value `json:"inputSchema,omitzero"`
 }
 
-// guestQuestion is a question in the form in which guests send it.
 type guestQuestion struct {
 	messages []struct {
 		Role    string `json:"role"`
@@ -97,7 +95,6 @@ type modelAnswer struct {
 	Cost         string `json:"cost"`
 }
 
-// guestAnswer is an answer in the form that guests receive.
 type guestAnswer struct {
 	Content string            `json:"content"`
 	Calls   []guestAnswerCall `json:"calls,omitempty"`
@@ -109,7 +106,7 @@ type guestAnswerCall struct {
 	Arguments jsontext.Value `json:"arguments"`
 }
 
-// askModel asks a model on behalf of a guest. The question is sent as a call of [AskTool].
+// askModel asks a model on behalf of a guest, by a call to [AskTool].
 func (a *Agent) askModel(t *turn, envelope abi.GuestEnvelope) (in abi.HostEnvelope, err error) {
 	name, ok := a.Host.Model(a, envelope.Model)
 	if !ok {
@@ -185,7 +182,6 @@ func (a *Agent) modelResult(t *turn, result ToolResult, call ToolCall) abi.HostE
 	return in
 }
 
-// countModelUse counts the tokens and the cost of a question.
 func (a *Agent) countModelUse(t *turn, call ToolCall, answer modelAnswer) {
 	nanos, err := models.Nanos(answer.Cost)
 	if err != nil {
@@ -199,7 +195,8 @@ func (a *Agent) countModelUse(t *turn, call ToolCall, answer modelAnswer) {
 	a.Host.CountModelUse(t.ctx, a, call, answer.InputTokens+answer.OutputTokens, nanos)
 }
 
-// unchargedReasons contains the error reasons of questions that the provider has not processed and does not charge for.
+// unchargedReasons contains the reasons of errors after which the provider charges nothing, because it did not process
+// the question.
 var unchargedReasons = map[string]bool{
 	"NO_MODEL_CONFIGURED": true, "QUESTIONS_FULL": true, "MODEL_REJECTED": true, "MODEL_AUTH": true, "MODEL_RATE_LIMITED": true,
 	"MODEL_OVERLOADED": true, "MODEL_UNREACHABLE": true, "MODEL_COST_SPENT": true, "MODEL_FOR_AGENTS": true, "ARGUMENTS_INVALID": true,
@@ -234,7 +231,6 @@ func (a *Agent) countEstimate(t *turn, call ToolCall) {
 	a.Host.CountModelUse(t.ctx, a, call, tokens, 0)
 }
 
-// listTools returns the tools of servers that the guest may call.
 func (a *Agent) listTools(t *turn) (in abi.HostEnvelope, err error) {
 	in = abi.HostEnvelope{Kind: abi.Result}
 	var list []ToolInfo

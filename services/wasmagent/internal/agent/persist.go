@@ -16,7 +16,6 @@ import (
 )
 
 const (
-	// storeTimeout is the timeout for storing a change.
 	storeTimeout = 10 * time.Second
 	// maxEventsRead is the maximum number of events that are read at a time, and maxEventBytesRead is their maximum total
 	// size in bytes.
@@ -34,15 +33,14 @@ type Caller struct {
 
 // journal describes the end of an agent's journal.
 type journal struct {
-	// version is the version of the agent's row.
 	version int64
 	// head is the position after the newest event. storedPosition is the position of the newest stored event. waiting
 	// contains the later events, which are not stored yet.
 	head           *wasmstorev1.Head
 	storedPosition int64
 	waiting        []*wasmstorev1.StoredEvent
-	// inventory lists the stored parts of the agent according to the journal; nil if the journal has no STORED event.
-	// isChecked is true if this process has read and checked the whole journal.
+	// inventory lists the stored parts of the agent according to the journal. It is nil if the journal has no STORED
+	// event. isChecked is true if this process has read and checked the whole journal.
 	inventory *inventory.Inventory
 	isChecked bool
 }
@@ -54,13 +52,13 @@ func (j *journal) add(e *wasmagentv1.Event, envelope []byte) *wasmagentv1.Event 
 	return stored.GetEvent()
 }
 
-// lifecycleEvent returns an event that records a change of the agent's state.
+// lifecycleEvent returns an event that records a change to the agent's state.
 func lifecycleEvent(next *state, caller Caller, message string) *wasmagentv1.Event {
 	return &wasmagentv1.Event{Epoch: int32(next.epoch), Kind: wasmagentv1.EventKind_EVENT_KIND_LIFECYCLE, State: next.status, Message: message, Actor: caller.Subject}
 }
 
-// beginsEpoch marks an event as the first of a new epoch. start is the earlier journal position from which the epoch
-// continues; nil if the epoch does not continue from an earlier position.
+// beginsEpoch marks an event as the first event of a new epoch. start is the earlier journal position from which the
+// epoch continues, or nil if the epoch does not continue from an earlier position.
 func beginsEpoch(e *wasmagentv1.Event, next *state, start *wasmstorev1.Head) *wasmagentv1.Event {
 	e.ModuleDigest, e.MeterVersion, e.FromEpoch, e.FromSequence = next.module, wasmmeter.MeterVersion, start.GetEpoch(), start.GetSequence()
 	return e
@@ -80,8 +78,8 @@ func New(caller Caller, s Spec, deps Deps, limits store.AgentLimits) (*Agent, er
 	return a, a.create(caller.Context, beginsEpoch(lifecycleEvent(&a.state, caller, "created"), &a.state, nil), "", limits)
 }
 
-// create stores a new agent. If from is not empty, it is the id of the agent whose events are copied to the start of
-// the journal. first is the first event after the copied ones.
+// create stores a new agent. If from is not empty, the journal begins with a copy of the events of the agent with this
+// id. first is the first event after the copied events.
 func (a *Agent) create(ctx context.Context, first *wasmagentv1.Event, from string, limits store.AgentLimits) error {
 	a.journal.add(first, nil)
 	basis := inventory.BasisFound
@@ -106,7 +104,7 @@ func (a *Agent) create(ctx context.Context, first *wasmagentv1.Event, from strin
 	return nil
 }
 
-// storeError adds [ErrNotStored] to a store error that means that storing failed.
+// storeError adds [ErrNotStored] to an error from the store if the error means that a change could not be stored.
 func storeError(err error) error {
 	if errors.Is(err, store.ErrUnavailable) || errors.Is(err, store.ErrStale) {
 		return fmt.Errorf("%w: %w", ErrNotStored, err)
@@ -115,8 +113,8 @@ func storeError(err error) error {
 }
 
 // Open returns a stored agent. If the process that ran the agent's turn has ended, Open continues or undoes the turn.
-// It continues the turn if the turn has no caller and mayRun is set. mayRun says whether this process can run the
-// agent's module. Open returns errors from the store.
+// It continues the turn if the turn has no caller and mayRun is set. mayRun is true if this process can run the agent's
+// module. Open returns errors from the store.
 func Open(ctx context.Context, row *store.Row, deps Deps, mayRun bool) (*Agent, error) {
 	if err := deps.validate(); err != nil {
 		return nil, err
@@ -159,8 +157,8 @@ func Open(ctx context.Context, row *store.Row, deps Deps, mayRun bool) (*Agent, 
 	return a, err
 }
 
-// approvalElsewhere reads from the journal for which approval a turn in another process waits. It returns nil if the
-// turn does not wait for an approval.
+// approvalElsewhere returns the approval of a turn that waits in another process, according to the journal. It returns
+// nil if the turn does not wait for an approval.
 func (a *Agent) approvalElsewhere(ctx context.Context) (*wasmagentv1.Waiting, error) {
 	last, err := a.Store.Last(ctx, a.ID)
 	e := last.GetEvent()
@@ -172,7 +170,7 @@ func (a *Agent) approvalElsewhere(ctx context.Context) (*wasmagentv1.Waiting, er
 	}, nil
 }
 
-// damageAdvice tells the caller what to do with an agent whose journal is damaged.
+// damageAdvice is appended to the error for an agent whose journal is damaged.
 const damageAdvice = "It takes no more prompts: export it with depth state as evidence, " +
 	"then fork it from a snapshot that is before the damage, or create a new agent, and terminate it"
 
@@ -181,7 +179,7 @@ func isDamage(err error) bool {
 	return errors.Is(err, events.ErrChain) || errors.Is(err, ErrStateDiffers)
 }
 
-// markDamaged prevents further changes of the agent in memory after an error. If isDamage is true for the error, the
+// markDamaged prevents further changes to the agent in memory after an error. If isDamage is true for the error, the
 // agent can still be read, verified and terminated. After any other error, the agent must be loaded again.
 func (a *Agent) markDamaged(err error) {
 	a.mu.Lock()
@@ -197,7 +195,7 @@ func (a *Agent) markDamaged(err error) {
 	}
 }
 
-// defaultFiles is the default bound on the files of each agent. A manifest can only lower it.
+// defaultFiles bounds the files of each agent. A manifest can only lower the bounds.
 var defaultFiles = files.Bounds{Bytes: 8 << 20, Count: 1000}
 
 // BoundsOf returns the file bounds in a manifest, each capped at the installation's default.
@@ -205,7 +203,7 @@ func BoundsOf(m *wasmagentv1.Manifest) files.Bounds {
 	return files.Bounds{Bytes: min(defaultFiles.Bytes, int(m.GetFiles().GetBytes())), Count: min(defaultFiles.Count, int(m.GetFiles().GetCount()))}
 }
 
-// readTail calls do for each stored event after head, which are the events of an unfinished turn. It returns the
+// readTail calls do for each stored event after head. These are the events of an unfinished turn. readTail returns the
 // position after the last event.
 func (a *Agent) readTail(ctx context.Context, head *wasmstorev1.Head, do func(e *wasmstorev1.StoredEvent)) (*wasmstorev1.Head, error) {
 	for {
@@ -223,7 +221,7 @@ func (a *Agent) readTail(ctx context.Context, head *wasmstorev1.Head, do func(e 
 }
 
 // undoAbandoned undoes a turn whose process has ended. The events of the turn stay in the journal. The caller must
-// prevent other changes of the agent.
+// prevent other changes to the agent.
 func (a *Agent) undoAbandoned(ctx context.Context, reason string) error {
 	before := a.journal.head
 	var more usage
@@ -255,8 +253,8 @@ func (a *Agent) undoAbandoned(ctx context.Context, reason string) error {
 	return errors.Join(err, a.Store.RemoveUnusedStates(ctx, a.savedRecord))
 }
 
-// approvalAfter returns the id of the approval for which a turn waits after an event. before is the id of the approval
-// for which the turn waited before the event. An empty id means that the turn does not wait.
+// approvalAfter returns the id of the approval that a turn waits for after an event. before is the id before the event.
+// An empty id means that the turn does not wait.
 func approvalAfter(e *wasmagentv1.Event, before string) string {
 	switch e.GetKind() { //nolint:exhaustive // the others neither begin nor end a wait
 	case wasmagentv1.EventKind_EVENT_KIND_PARKED:
@@ -267,7 +265,6 @@ func approvalAfter(e *wasmagentv1.Event, before string) string {
 	return before
 }
 
-// flushEvents stores the waiting events of a running turn.
 func (a *Agent) flushEvents(ctx context.Context, turn store.Turn) error {
 	return a.commit(ctx, store.Change{Turn: turn})
 }

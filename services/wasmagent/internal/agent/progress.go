@@ -3,7 +3,7 @@ package agent
 import "sync"
 
 // progressListener forwards the progress of an agent to the caller of its prompt until the prompt returns. A turn that
-// continues without its caller still calls the listener, which then drops the texts. A progressListener is safe for
+// continues without its caller still calls the listener, which then drops the messages. A progressListener is safe for
 // concurrent use.
 type progressListener struct {
 	mu sync.Mutex
@@ -11,7 +11,7 @@ type progressListener struct {
 	progress func(string)
 }
 
-// send forwards a text to the caller. After stop has been called, send does nothing.
+// send forwards a message to the caller. After stop has been called, send does nothing.
 func (l *progressListener) send(text string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -9,7 +9,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/files"
 )
 
-// Proto converts the agent to the message for responses.
+// Proto converts the agent to its message in responses.
 func (a *Agent) Proto() *wasmagentv1.Agent {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -27,7 +27,7 @@ func (a *Agent) Proto() *wasmagentv1.Agent {
 	return out
 }
 
-// RecordProto converts a stored agent to the message for responses.
+// RecordProto converts a stored agent to its message in responses.
 func RecordProto(r *wasmstorev1.Record) *wasmagentv1.Agent {
 	current := r.GetState()
 	return &wasmagentv1.Agent{
@@ -68,7 +68,7 @@ func (a *Agent) Usage() *wasmagentv1.Usage {
 	return out
 }
 
-// ListFiles returns the agent's files below a folder, or all files if below is empty.
+// ListFiles returns the agent's files below a directory, or all files if below is empty.
 func (a *Agent) ListFiles(below string) ([]files.File, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

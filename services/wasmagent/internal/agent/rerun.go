@@ -19,7 +19,7 @@ type rerun struct {
 	replayPlan
 
 	resp *wasmagentv1.VerifyAgentResponse
-	// current is the next event to be processed. It is processed when the event after it is known.
+	// current is the next event to be processed. It is processed once the event after it is known.
 	current  *wasmstorev1.StoredEvent
 	instance *worker.Instance
 	// startFuel is the fuel that the guest used when it started. answer and fuel are the results of the newest step.
@@ -59,7 +59,7 @@ func (r *rerun) addEvent(ctx context.Context, next *wasmstorev1.StoredEvent) err
 	return nil
 }
 
-// process processes an event. next is the event after it; nil at the end of the journal.
+// process processes an event. next is the event after it, or nil at the end of the journal.
 func (r *rerun) process(ctx context.Context, e, next *wasmstorev1.StoredEvent) (err error) {
 	switch event := e.GetEvent(); event.GetKind() { //nolint:exhaustive // events of other kinds do not concern the guest
 	case wasmagentv1.EventKind_EVENT_KIND_LIFECYCLE:
@@ -120,7 +120,6 @@ func (r *rerun) compare(ctx context.Context, storedState *wasmstorev1.State) err
 	return err
 }
 
-// step sends the guest the envelope of an event from the journal.
 func (r *rerun) step(ctx context.Context, e *wasmstorev1.StoredEvent, emitted *wasmagentv1.Event) (err error) {
 	r.answer, r.fuel = nil, 0
 	if r.instance == nil {
@@ -135,8 +134,7 @@ func (r *rerun) step(ctx context.Context, e *wasmstorev1.StoredEvent, emitted *w
 	return r.hostError(err)
 }
 
-// hostError returns nil if the guest caused err, otherwise err. Failures of the guest are found by the comparison with
-// the journal.
+// hostError returns err, or nil if the guest caused err. The comparison with the journal detects failures of the guest.
 func (r *rerun) hostError(err error) error {
 	switch {
 	case errors.Is(err, engine.ErrFuel), errors.Is(err, engine.ErrMemory), errors.Is(err, engine.ErrTrap):

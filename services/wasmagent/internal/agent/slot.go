@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/worker"
 )
 
-// queueProgressInterval is the interval at which the caller of a prompt gets progress while the prompt waits for a
-// slot. The gateway extends the deadline of a call that reports progress.
+// queueProgressInterval is the interval of progress messages to the caller of a prompt that waits for a slot. The
+// gateway extends the deadline of a call that reports progress.
 const queueProgressInterval = 10 * time.Second
 
 // acquireSlot waits for a slot in which the guest can run. hadSlot is true if the turn had a slot before.
@@ -60,7 +60,7 @@ func (a *Agent) reportQueued(ctx context.Context, t *turn) (stop func()) {
 
 // awaitCall runs the function call, which makes a call for the guest, and waits until it returns. If the call takes
 // longer than the agent's YieldAfter, the guest releases its slot until the call ends. An error means that the guest
-// can't continue, and that the call may have been made.
+// can't continue, and that the call may have run.
 func (a *Agent) awaitCall(t *turn, call func()) (err error) {
 	done := make(chan struct{})
 	var fault any
@@ -140,7 +140,7 @@ func (a *Agent) withoutSlot(t *turn, snapshot []byte, wait func() error) error {
 	return err
 }
 
-// setSnapshotBytes records the size of the guest's snapshot, in bytes; 0 if there is no snapshot.
+// setSnapshotBytes records the size of the guest's snapshot, in bytes. The size is 0 if there is no snapshot.
 func (a *Agent) setSnapshotBytes(bytes int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

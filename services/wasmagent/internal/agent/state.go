@@ -24,7 +24,6 @@ const (
 	// bytes.
 	maxTodos     = 1000
 	maxTodoBytes = 4096
-	// maxSnapshots and maxGrants bound the number of snapshots and of grants of an agent.
 	maxSnapshots = 32
 	maxGrants    = 64
 	// maxForkedJournal is the maximum size of a journal that is copied to a fork, in bytes.
@@ -46,17 +45,17 @@ type state struct {
 	todos        []*wasmagentv1.Todo
 	files        *files.Files
 	usage        usage
-	// sequence is the number of the newest envelope that the guest got, counted from 1. It is 0 before the first envelope.
+	// sequence is the number of the newest envelope that the guest has received, counted from 1. It is 0 before the
+	// first envelope.
 	sequence int64
-	// module is the digest of the guest's module. memory is the snapshot of the guest; nil before its first turn.
+	// module is the digest of the guest's module. memory is the snapshot of the guest, or nil before its first turn.
 	module string
 	memory []byte
 	// grants contains rights that were granted in addition to the manifest. snapshots is sorted from newest to oldest.
-	grants    []*wasmagentv1.RightsGrant
-	snapshots []*wasmstorev1.Kept
-	// stoppedByOperator is true if an operator stopped the agent.
+	grants            []*wasmagentv1.RightsGrant
+	snapshots         []*wasmstorev1.Kept
 	stoppedByOperator bool
-	// restorableUntil is the time until which an ended agent can be resumed; zero if the agent has not ended.
+	// restorableUntil is the time until which an ended agent can be resumed. It is zero if the agent has not ended.
 	restorableUntil time.Time
 }
 
@@ -75,7 +74,7 @@ func newState(s *Spec) state {
 	return out
 }
 
-// maxHandoverBytes is how much of the conversation a guest gets when it starts after a migration, in bytes.
+// maxHandoverBytes is the maximum size of the messages that a guest gets when it starts after a migration, in bytes.
 const maxHandoverBytes = 256 << 10
 
 // startMessages returns the newest messages of the conversation for the start of a new guest. It returns nil unless the
@@ -98,7 +97,6 @@ func (s *state) startMessages() (out []abi.Message) {
 	return out
 }
 
-// startTodos returns the todos that a new guest gets at its start.
 func (s *state) startTodos() (out []abi.TodoItem) {
 	for _, todo := range s.todos {
 		out = append(out, abi.TodoItem{Content: todo.GetContent(), Status: enum.Name(todo.GetStatus())})
@@ -140,13 +138,12 @@ func (s *state) setStopped() {
 	s.status, s.stopReason, s.failure = wasmagentv1.AgentState_AGENT_STATE_STOPPED, wasmagentv1.StopReason_STOP_REASON_EXPLICIT, nil
 }
 
-// setIdle changes the state to idle, in which the agent accepts prompts.
+// setIdle changes the state to idle, so that the agent accepts prompts.
 func (s *state) setIdle() {
 	s.status, s.stopReason, s.failure = wasmagentv1.AgentState_AGENT_STATE_IDLE, wasmagentv1.StopReason_STOP_REASON_UNSPECIFIED, nil
 	s.stoppedByOperator, s.restorableUntil = false, time.Time{}
 }
 
-// refusesPrompts reports whether the agent refuses prompts.
 func (s *state) refusesPrompts() bool {
 	return s.status == wasmagentv1.AgentState_AGENT_STATE_STOPPED || s.status == wasmagentv1.AgentState_AGENT_STATE_FAILED ||
 		s.status == wasmagentv1.AgentState_AGENT_STATE_TERMINATED
@@ -191,7 +188,6 @@ func (s *state) restore(stored *wasmstorev1.State, bounds files.Bounds) {
 	}
 }
 
-// specAndState converts a stored record to a spec and a state.
 func specAndState(r *wasmstorev1.Record) (Spec, state) {
 	spec := Spec{
 		ID: r.GetId(), Creator: r.GetCreator(), Template: r.GetTemplate(), Guest: r.GetGuest(), ModuleDigest: r.GetModuleDigest(), Instructions: r.GetInstructions(),
@@ -208,7 +204,7 @@ func specAndState(r *wasmstorev1.Record) (Spec, state) {
 	return spec, s
 }
 
-// Proto converts the limits to the message for responses.
+// Proto converts the limits to their message in responses.
 func (l Limits) Proto() *wasmagentv1.Limits {
 	return &wasmagentv1.Limits{
 		MemoryMib: new(int32(l.Memory >> 20)), FuelMillions: new(int32(l.Fuel / 1_000_000)), EffectsPerTurn: new(int32(l.Effects)), Deadline: durationpb.New(l.Deadline),

@@ -18,8 +18,8 @@ import (
 const (
 	// maxEnvelope is the maximum size of an envelope from a guest, in bytes.
 	maxEnvelope = 1 << 20
-	// maxCancels is how many cancel envelopes a guest gets after its caller has given up. If the guest still does not end
-	// its turn, the turn is undone.
+	// maxCancels is the maximum number of cancel envelopes that a guest gets after its caller has given up. If the
+	// guest still does not end its turn, the turn is undone.
 	maxCancels = 3
 	// maxSleep is the maximum total time that a turn may sleep.
 	maxSleep = 10 * time.Minute
@@ -28,16 +28,15 @@ const (
 	maxResultBytes = 256 << 10
 	// maxTurnEventBytes bounds the total size of one turn's events, in bytes.
 	maxTurnEventBytes = 32 << 20
-	// flushInterval is how long the events of a turn may be buffered before they are stored, and maxWaitingEvents is how
-	// many may be buffered. Readers of the journal see only stored events.
+	// flushInterval is the maximum time that events of a turn are buffered before they are stored, and maxWaitingEvents
+	// is the maximum number of buffered events. Readers of the journal see only stored events.
 	flushInterval    = time.Second
 	maxWaitingEvents = 64
-	// maxPrintedBytes is how much guest output the journal records per turn, in bytes. The output of a failed step is
-	// recorded in addition.
+	// maxPrintedBytes is the maximum size of the guest's output that the journal records per turn, in bytes. The output
+	// of a failed step is recorded in addition.
 	maxPrintedBytes = 64 << 10
 )
 
-// A turn is the work of an agent on one prompt.
 type turn struct {
 	// ctx ends with the turn. cancel cancels ctx with a cause. callerCtx ends when the caller of the prompt gives up.
 	// unfollow detaches the turn from its caller.
@@ -46,21 +45,22 @@ type turn struct {
 	callerCtx context.Context //nolint:containedctx // see above
 	unfollow  func() (stopped bool)
 	progress  func(string)
-	// releaseSlot releases the guest's slot; nil if the guest has no slot. parked is closed when the turn waits for an
-	// approval and the caller of the prompt no longer needs to wait.
+	// releaseSlot releases the guest's slot. It is nil if the guest has no slot. parked is closed when the turn waits
+	// for an approval and the caller of the prompt no longer needs to wait.
 	releaseSlot func()
 	parked      chan struct{}
 	// detached is true if the turn continues without its caller. madeCalls is true if the turn has made a call, or may
-	// have. done is closed after the turn has ended.
+	// have made one. done is closed after the turn has ended.
 	detached, madeCalls bool
 	done                chan struct{}
 	// modelMissing is true if the guest has asked a model although no model is configured.
 	modelMissing bool
 	// stateBefore is the state to which the agent returns if the turn is undone.
 	stateBefore state
-	// waiting describes what the turn waits for; nil if it does not wait. The agent's mutex guards this field.
+	// waiting is the reason why the turn waits, or nil if it does not wait. The agent's mutex guards this field.
 	waiting *wasmagentv1.Waiting
-	// approval is the id of the approval for which the turn waits; empty if the turn does not wait for one.
+	// approval is the id of the approval for which the turn waits. It is empty if the turn does not wait for an
+	// approval.
 	approval string
 
 	instance    *worker.Instance
@@ -69,7 +69,7 @@ type turn struct {
 	workTime    time.Duration
 	sleepTime   time.Duration
 
-	// startFuel is the fuel that the guest used when it started, and startOutput is what it printed.
+	// startFuel is the fuel that the guest used while it started, and startOutput is the output that it printed.
 	startFuel   int64
 	startOutput string
 	// lastEmitted is the event of the guest's newest envelope. eventContext contains the decision id and the approval id
@@ -77,7 +77,8 @@ type turn struct {
 	lastEmitted  *wasmagentv1.Event
 	eventContext *wasmagentv1.Event
 	interrupted  interruptedCall
-	// flushedAt is when events were last stored, and eventBytes is the total size of the turn's events, in bytes.
+	// flushedAt is the time at which events were last stored, and eventBytes is the total size of the turn's events, in
+	// bytes.
 	flushedAt  time.Time
 	eventBytes int64
 	// printedBytes is the size of the guest's output in this turn, in bytes. failedOutput is the output of a failed step.
@@ -85,7 +86,6 @@ type turn struct {
 	failedOutput string
 }
 
-// storeTurn returns the kind of the turn as the store records it.
 func (t *turn) storeTurn() store.Turn {
 	if t.detached {
 		return store.DetachedTurn
@@ -97,8 +97,8 @@ func (t *turn) storeTurn() store.Turn {
 type Prompt struct {
 	Input string
 	// Caller describes the caller. If the caller's context ends, the turn is undone, unless the turn waits for an
-	// approval. ApprovalWait is how long the caller waits for an approval. After that time, the turn continues without the
-	// caller.
+	// approval. ApprovalWait is the maximum time that the caller waits for an approval. After that time, the turn
+	// continues without the caller.
 	Caller       Caller
 	ApprovalWait time.Duration
 	// Progress receives human-readable progress messages. It must not block, and may be nil. It is not called after
@@ -166,8 +166,8 @@ func (a *Agent) Prompt(p Prompt) (Answer, error) {
 	}
 }
 
-// runTurn runs a turn to its end and returns the answer. A panic in this program makes the turn fail in the same way as
-// a trap in the guest.
+// runTurn runs a turn to its end and returns the answer. If this program panics, the turn fails in the same way as
+// after a trap in the guest.
 func (a *Agent) runTurn(t *turn, run func() (abi.GuestEnvelope, []byte, error)) (answer Answer, err error) {
 	envelope, memory, err := func() (envelope abi.GuestEnvelope, memory []byte, err error) {
 		defer func() {
@@ -191,8 +191,8 @@ func (a *Agent) runTurn(t *turn, run func() (abi.GuestEnvelope, []byte, error)) 
 	return answer, err
 }
 
-// endTurnSafely ends the turn. If ending the turn panics, endTurnSafely makes sure that the agent is loaded again.
-// Otherwise the agent in memory would keep a turn that never ends.
+// endTurnSafely ends the turn. If ending the turn panics, endTurnSafely marks the agent as stale, so that it is loaded
+// again. Otherwise the agent in memory would keep a turn that never ends.
 func (a *Agent) endTurnSafely(t *turn, envelope abi.GuestEnvelope, memory []byte, cause error) (answer Answer, err error) {
 	defer func() {
 		fault := recover()
@@ -245,7 +245,7 @@ func (a *Agent) beginTurn(p Prompt) (*turn, error) {
 	return t, nil
 }
 
-// newTurn returns a new turn. The caller must hold the agent's mutex and prevent other changes of the agent.
+// newTurn returns a new turn. The caller must hold the agent's mutex and prevent other changes to the agent.
 func (a *Agent) newTurn(ctx context.Context) *turn {
 	t := &turn{stateBefore: a.state, parked: make(chan struct{}), done: make(chan struct{}), flushedAt: time.Now()}
 	t.stateBefore.files = a.files.Clone()
@@ -266,14 +266,13 @@ func (a *Agent) runPrompt(t *turn, input string) (envelope abi.GuestEnvelope, me
 	return a.runEffects(t, envelope)
 }
 
-// addPrompt adds the input of a prompt to the conversation.
 func (a *Agent) addPrompt(input string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.addMessage(wasmagentv1.MessageRole_MESSAGE_ROLE_USER, input)
 }
 
-// runEffects carries out the effects that the guest asks for, until the guest finishes its turn.
+// runEffects carries out the effects that the guest requests, until the guest finishes its turn.
 func (a *Agent) runEffects(t *turn, envelope abi.GuestEnvelope) (_ abi.GuestEnvelope, memory []byte, err error) {
 	for cancels := 0; envelope.Kind != abi.Finish && envelope.Kind != abi.Fail; {
 		if t.effectCount++; t.effectCount > a.Limits.Effects {
@@ -372,7 +371,8 @@ func (a *Agent) giveEnvelope(t *turn, in abi.HostEnvelope) (abi.GuestEnvelope, e
 	return a.stepGuest(t, text)
 }
 
-// flushIfDue stores the waiting events if there are too many, or if they have waited too long.
+// flushIfDue stores the buffered events if there are too many of them, or if the last flush was too long ago. It
+// returns an error if the events of the turn are too large.
 func (a *Agent) flushIfDue(t *turn) error {
 	if t.eventBytes > maxTurnEventBytes {
 		return errTurnTooLarge
@@ -408,7 +408,6 @@ func (a *Agent) stepGuest(t *turn, text []byte) (abi.GuestEnvelope, error) {
 	return envelope, nil
 }
 
-// recordOutput records the guest's output, up to maxPrintedBytes per turn.
 func (a *Agent) recordOutput(t *turn, text string) {
 	if text == "" || t.printedBytes > maxPrintedBytes {
 		return
@@ -435,7 +434,6 @@ func (a *Agent) recordEffectEvent(t *turn, kind wasmagentv1.EventKind) {
 	}, nil)
 }
 
-// effectKinds maps the kinds of guest envelopes to the effect kinds in events.
 var effectKinds = map[string]wasmagentv1.EffectKind{
 	abi.Model: wasmagentv1.EffectKind_EFFECT_KIND_MODEL, abi.Tool: wasmagentv1.EffectKind_EFFECT_KIND_TOOL, abi.FS: wasmagentv1.EffectKind_EFFECT_KIND_FS,
 	abi.Todo: wasmagentv1.EffectKind_EFFECT_KIND_TODO, abi.Emit: wasmagentv1.EffectKind_EFFECT_KIND_EMIT, abi.Tools: wasmagentv1.EffectKind_EFFECT_KIND_TOOLS, abi.Sleep: wasmagentv1.EffectKind_EFFECT_KIND_SLEEP,

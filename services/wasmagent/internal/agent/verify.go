@@ -16,14 +16,13 @@ import (
 
 // maxReturnPoints is the maximum number of journal positions to which an agent returns, and maxReturnBytes is the
 // maximum total size of the guest's memory at these positions, in bytes. maxRerunFuel is the maximum fuel for rerunning
-// a journal, which takes some minutes.
+// a journal. A rerun that uses it takes some minutes.
 const (
 	maxReturnPoints = 64
 	maxReturnBytes  = 128 << 20
 	maxRerunFuel    = 500_000_000_000
 )
 
-// journalPosition is a position in a journal.
 type journalPosition struct {
 	epoch    int32
 	sequence int64
@@ -33,7 +32,7 @@ func positionOf(e *wasmagentv1.Event) journalPosition {
 	return journalPosition{e.GetEpoch(), e.GetSequence()}
 }
 
-// replayPlan contains the facts about a journal that must be known before the journal is rerun.
+// replayPlan contains the facts that a rerun needs before it starts.
 type replayPlan struct {
 	// undoneTurns contains the position of the first input of each undone turn. returnPoints contains the positions to
 	// which the agent returns later.
@@ -41,7 +40,7 @@ type replayPlan struct {
 	// module is the digest of the module that ran last, and modules contains the digests of all modules that ran.
 	module  string
 	modules map[string]bool
-	// otherMeter is true if another version of the fuel meter counted the fuel.
+	// otherMeter is true if another version of the fuel meter counted the fuel of the journal.
 	otherMeter bool
 }
 
@@ -83,7 +82,6 @@ func (a *Agent) Verify(ctx context.Context) (*wasmagentv1.VerifyAgentResponse, e
 	return resp, a.rerunJournal(ctx, p, saved, storedState, resp)
 }
 
-// canRunModules reports whether this process can run all of these modules.
 func (a *Agent) canRunModules(ctx context.Context, modules map[string]bool) bool {
 	for digest := range modules {
 		if a.Host.EnsureModule(ctx, a, digest) != nil {

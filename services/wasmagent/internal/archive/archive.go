@@ -29,10 +29,8 @@ import (
 // MaxBytes is the maximum size of an archive, in bytes.
 const MaxBytes = 64 << 20
 
-// formVersion is the version of the format of agent.json.
 const formVersion = 1
 
-// Names in an archive.
 const (
 	agentName    = "agent.json"
 	filesName    = "files/"
@@ -47,7 +45,8 @@ const (
 
 // Errors of archives, for [errors.Is].
 var (
-	// ErrInvalid means that the bytes are not an archive, or that the archive was modified. The wrapping error says where.
+	// ErrInvalid means that the bytes are not an archive, or that the archive was modified. The wrapping error contains
+	// the details.
 	ErrInvalid = errors.New("the archive is invalid")
 	// ErrSignature means that the archive was not signed with an accepted key.
 	ErrSignature = errors.New("no accepted key has signed the archive")
@@ -57,12 +56,10 @@ var (
 
 // Content is the content of an archive.
 type Content struct {
-	Agent *wasmagentv1.ArchivedAgent
-	// State is the state of the agent.
-	State *wasmstorev1.State
-	// Events are the events of the journal.
+	Agent  *wasmagentv1.ArchivedAgent
+	State  *wasmstorev1.State
 	Events []*wasmstorev1.StoredEvent
-	// Module is the module of the guest; nil if the guest is shipped with the program.
+	// Module is the module of the guest, or nil if the guest is shipped with the program.
 	Module []byte
 }
 
@@ -97,8 +94,8 @@ func Decode(text []byte, keys []ed25519.PublicKey) (c Content, err error) {
 	if c, err = contentOf(parts); err != nil {
 		return c, fmt.Errorf("%w: %w", ErrInvalid, err)
 	}
-	// Encoding the content again must produce the same bytes. This ensures that there is nothing between the parts, and
-	// that no other program parses the archive differently.
+	// Encoding the content again must produce the same bytes. This ensures that the archive has no bytes between the
+	// parts, and that no other program parses the archive differently.
 	reencoded, err := c.parts()
 	if err != nil {
 		return c, err
@@ -224,7 +221,6 @@ func unpack(text []byte) (map[string][]byte, error) {
 	}
 }
 
-// contentOf decodes the content of an archive from its parts.
 func contentOf(parts map[string][]byte) (c Content, err error) {
 	c = Content{Agent: new(wasmagentv1.ArchivedAgent), State: &wasmstorev1.State{Memory: parts[memoryName]}, Module: parts[moduleName]}
 	if err := readMessage(agentName, parts[agentName], c.Agent); err != nil {
@@ -286,8 +282,8 @@ func readMessage(name string, text []byte, into proto.Message) error {
 	return nil
 }
 
-// readLines decodes a part with one message per line. next returns the message into which a line is decoded. done is
-// called after the line was decoded.
+// readLines decodes a part with one message per line. next returns the message into which a line is decoded. readLines
+// calls done after it has decoded the line.
 func readLines(name string, parts map[string][]byte, next func() proto.Message, done func()) error {
 	text, ok := parts[name]
 	if !ok || len(text) > 0 && text[len(text)-1] != '\n' {

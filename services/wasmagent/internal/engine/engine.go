@@ -60,9 +60,9 @@ type Engine struct {
 	pool    sparePool
 }
 
-// New returns an engine that caches compiled modules in a folder, which it creates if needed. No other user may have
-// write access to the folder, because its content is executed. If cache is empty, nothing is cached. The caller closes
-// the engine.
+// New returns an engine that caches compiled modules in the directory cache, which it creates if needed. No other user
+// may have write access to the directory, because its content is executed. If cache is empty, nothing is cached. The
+// caller must close the engine.
 func New(ctx context.Context, cache string) (*Engine, error) {
 	e := new(Engine)
 	cfg := wazero.NewRuntimeConfigCompiler().WithCoreFeatures(features).WithDebugInfoEnabled(false)

@@ -14,8 +14,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/wasmmeter"
 )
 
-// TestStep_GuestAsksForEffects checks that the guest script requests the effects in its prompt one at a time, and then
-// answers.
+// The guest script requests the effects in its prompt one at a time, and then answers.
 func TestStep_GuestAsksForEffects(t *testing.T) {
 	t.Parallel()
 	in := startInstance(t, compileModule(t, guesttest.Module(t, guesttest.Guests+"script")))
@@ -51,8 +50,7 @@ func TestStep_GuestAsksForEffects(t *testing.T) {
 	}
 }
 
-// TestStep_CancelEndsPrompt checks that a guest that waits for an effect ends its turn after a cancel envelope, and
-// then accepts the next prompt.
+// A guest waits for an effect and gets a cancel envelope. It ends its turn, and then accepts the next prompt.
 func TestStep_CancelEndsPrompt(t *testing.T) {
 	t.Parallel()
 	in := startInstance(t, compileModule(t, guesttest.Module(t, guesttest.Guests+"script")))
@@ -74,8 +72,6 @@ var turnEnvelopes = []envelope{
 	{"kind": "effect_result"}, {"kind": "effect_result"}, {"kind": "effect_result"}, {"kind": "effect_result"},
 }
 
-// TestStep_IsDeterministic checks that two instances in different engines return the same answers to the same
-// envelopes, and use the same fuel.
 func TestStep_IsDeterministic(t *testing.T) {
 	t.Parallel()
 	text := guesttest.Module(t, guesttest.Guests+"script")
@@ -134,8 +130,7 @@ func TestStep_EndlessWorkEnds(t *testing.T) {
 	}
 }
 
-// Case W7. A guest that makes many host calls without a loop ends as soon as its fuel is used up, before the end of its
-// code.
+// Case W7. A guest makes many host calls without a loop. It ends when its fuel is used up, before the end of its code.
 func TestStep_HostCallsUseFuel(t *testing.T) {
 	t.Parallel()
 	write := guesttest.Concat(guesttest.I32(1), guesttest.I32(0), guesttest.I32(1), guesttest.I32(16), guesttest.Code{0x10, 0, 0x1a})
@@ -210,8 +205,7 @@ func TestStep_IsRefusedWhileAnotherRuns(t *testing.T) {
 	}
 }
 
-// TestCompile_RefusesModulesThatAreNotGuests checks that a module that is not a guest is refused with an error that
-// says what is missing.
+// A module that is not a guest is refused with an error that names the missing part.
 func TestCompile_RefusesModulesThatAreNotGuests(t *testing.T) {
 	t.Parallel()
 	e := newEngine(t)
@@ -235,7 +229,6 @@ func TestCompile_RefusesModulesThatAreNotGuests(t *testing.T) {
 	}
 }
 
-// TestStart_RefusesModuleWithTooMuchMemory checks that a module whose initial memory exceeds the limits is refused.
 func TestStart_RefusesModuleWithTooMuchMemory(t *testing.T) {
 	t.Parallel()
 	p := compileModule(t, guesttest.HandMade{Memory: []byte{1, 0, 2}}.Module())

@@ -9,7 +9,7 @@ import (
 )
 
 const (
-	// plentyFuel is more fuel than any step that is expected to end can use.
+	// plentyFuel is enough fuel for every step that is expected to end.
 	plentyFuel = 2_000_000_000
 	mib        = 1 << 20
 )
@@ -49,7 +49,6 @@ func startInstance(t testing.TB, p *engine.Program) *engine.Instance {
 	return in
 }
 
-// An envelope is an input or an output of a guest.
 type envelope map[string]any
 
 func (e envelope) text() []byte {
@@ -60,7 +59,6 @@ func (e envelope) text() []byte {
 	return text
 }
 
-// step sends an envelope to an instance, and returns the guest's envelope and the fuel that the step used.
 func step(t testing.TB, in *engine.Instance, e envelope) (envelope, int64) {
 	t.Helper()
 	text, fuel, err := in.Step(t.Context(), e.text(), plentyFuel)

@@ -56,19 +56,18 @@ func signature(params string, results string) wasmmeter.FuncType {
 	return wasmmeter.FuncType{Params: types(params), Results: types(results)}
 }
 
-// wasiFunc returns a WASI function whose only result is an error number.
+// wasiFunc returns a WASI function that returns only an error number.
 func wasiFunc(params string, do func(in *Instance, memory api.Memory, args []uint64) uint64) hostFunc {
 	return hostFunc{signature(params, "i"), func(_ context.Context, in *Instance, memory api.Memory, stack []uint64) {
 		stack[0] = do(in, memory, stack)
 	}}
 }
 
-// wasiStub returns a WASI function that does nothing except return an error number.
+// wasiStub returns a WASI function that only returns an error number.
 func wasiStub(params string, errno uint64) hostFunc {
 	return wasiFunc(params, func(*Instance, api.Memory, []uint64) uint64 { return errno })
 }
 
-// imports contains all functions that guests can import, by module and name.
 var imports = map[string]hostFunc{
 	wasi + ".args_sizes_get":    wasiFunc("ii", noArguments),
 	wasi + ".args_get":          wasiFunc("ii", func(*Instance, api.Memory, []uint64) uint64 { return errnoSuccess }),
@@ -108,7 +107,6 @@ var imports = map[string]hostFunc{
 // importNames returns the sorted names of all importable functions, for error messages.
 func importNames() []string { return slices.Sorted(maps.Keys(imports)) }
 
-// defineImports registers the functions that guests can import with the runtime.
 func defineImports(ctx context.Context, r wazero.Runtime) error {
 	refillModule := r.NewHostModuleBuilder(wasmmeter.RefillModule)
 	refillModule.NewFunctionBuilder().WithGoFunction(api.GoFunc(func(ctx context.Context, stack []uint64) {
@@ -142,7 +140,7 @@ func types(list ...wasmmeter.ValueType) (out []api.ValueType) {
 	return out
 }
 
-// noArguments reports that there are no arguments or environment variables.
+// noArguments implements args_sizes_get and environ_sizes_get for a guest without arguments and environment variables.
 func noArguments(_ *Instance, memory api.Memory, args []uint64) uint64 {
 	if !memory.WriteUint32Le(uint32(args[0]), 0) || !memory.WriteUint32Le(uint32(args[1]), 0) {
 		return errnoInval

@@ -18,12 +18,12 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/wasmmeter"
 )
 
-// fuelPerRefill is the fuel that an instance gets per refill. For most code, it lasts some tens of microseconds.
-// Between two refills, nothing interrupts a step, not even its deadline.
+// fuelPerRefill is the fuel that an instance gets per refill. Most code uses it up in some tens of microseconds. A step
+// can't be interrupted between two refills, not even at its deadline.
 const fuelPerRefill = 100_000
 
 // longestTimeSlice is the maximum time slice of a guest, even if only a few guests are running. It is short because
-// another guest needs several time slices for each of its envelopes.
+// another guest needs several time slices for each envelope, and waits for each of them.
 const longestTimeSlice = 250 * time.Microsecond
 
 // Limits bound an instance. The zero value allows nothing.
@@ -59,12 +59,12 @@ type Instance struct {
 	log    outputLog
 
 	stint gosched.Work
-	// maxFuel is the fuel that the current call may use in total, and grantedFuel is the fuel that the call has got so
+	// maxFuel is the fuel that the current call may use in total, and grantedFuel is the fuel that it has received so
 	// far.
 	maxFuel, grantedFuel int64
 
 	busy atomic.Bool
-	// failed is the error that made the instance unusable; nil if the instance is usable.
+	// failed is the error that made the instance unusable, or nil if the instance is usable.
 	failed error
 }
 
@@ -165,7 +165,6 @@ func recoverAllocation(err *error) {
 	}
 }
 
-// context returns a context that carries the instance to host functions.
 func (in *Instance) context(ctx context.Context) context.Context {
 	return context.WithValue(ctx, instanceKey{}, in)
 }
@@ -202,7 +201,7 @@ func (in *Instance) Step(ctx context.Context, envelope []byte, fuel int64) (answ
 	return answer, used, err
 }
 
-// errHost is the error of a trap that a bug in this program caused.
+// errHost means that a bug in this program caused a trap.
 var errHost = errors.New("the host function that the guest called has a fault")
 
 // errStackOverflow means that the guest's calls are nested too deeply.
@@ -232,7 +231,7 @@ func (in *Instance) run(fuel int64, part func() error) (used int64, err error) {
 	return min(used, fuel), in.failed
 }
 
-// traceMarkers contains the texts with which stack traces in errors from the runtime begin. guestError removes these
+// traceMarkers contains the strings that begin the stack traces in errors from the runtime. guestError removes the
 // stack traces.
 var traceMarkers = []string{" (recovered by wazero)", "\nwasm stack trace:", "\n\nGo runtime stack trace:", "\ngoroutine "}
 
@@ -244,7 +243,7 @@ func guestError(err error) error {
 			return known
 		}
 	}
-	if _, isOurs := errors.AsType[runtime.Error](err); isOurs { // its text contains addresses in this program
+	if _, isOurs := errors.AsType[runtime.Error](err); isOurs { // its message contains addresses in this program
 		return fmt.Errorf("%w: %w", ErrTrap, errHost)
 	}
 	text := err.Error()
@@ -274,7 +273,6 @@ func (in *Instance) refill(ctx context.Context, remaining int64) int64 {
 	return remaining + give
 }
 
-// charge subtracts the fuel for the work of a host function.
 func (in *Instance) charge(fuel int64) {
 	in.fuel.Set(in.fuel.Get() - uint64(fuel))
 }

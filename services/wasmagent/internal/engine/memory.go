@@ -8,8 +8,8 @@ import (
 const (
 	// pageSize is the size of a WebAssembly page, in bytes.
 	pageSize = 64 << 10
-	// maxSpares is how much memory of ended guests is kept for reuse in total, and maxSpare is how much memory of one
-	// guest is kept. Both are in bytes. maxSpare limits the time for overwriting the memory with zeroes.
+	// maxSpares is the maximum total size of the memory of ended guests that is kept for reuse, and maxSpare is the
+	// maximum for one guest. Both are in bytes. maxSpare limits the time for overwriting the memory with zeroes.
 	maxSpares = 32 << 20
 	maxSpare  = 8 << 20
 )
@@ -39,7 +39,7 @@ type sparePool struct {
 	bytes  int64
 }
 
-// take returns a memory that can grow up to the size most, in bytes.
+// take returns a memory that can grow to a maximum size, in bytes.
 func (s *sparePool) take(most int64) *linearMemory {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -69,7 +69,6 @@ func (s *sparePool) put(p addressRange) {
 	}
 }
 
-// close releases all ranges.
 func (s *sparePool) close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -2,7 +2,6 @@
 
 package engine
 
-// reserve allocates memory of this size.
 func reserve(bytes int64) []byte { return make([]byte, bytes) }
 
 // grow does nothing, because reserve has allocated all of the memory.

@@ -23,8 +23,8 @@ var ErrSnapshot = errors.New("the snapshot can't be restored")
 // little-endian), the header, and the memory, which is compressed with DEFLATE (RFC 1951).
 //
 // The memory is stored as its difference from the module's initial memory, because most of a guest's memory never
-// changes. The difference begins with one bit per block, least significant bit first, which is 1 if the block differs.
-// It continues with the blocks that differ.
+// changes. The difference consists of one bit per block, least significant bit first, and the blocks that differ. A bit
+// is 1 if the block differs.
 type snapshotHeader struct {
 	// Version is the version of the format: 2.
 	Version int `json:"version"`

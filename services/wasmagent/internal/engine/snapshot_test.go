@@ -21,11 +21,11 @@ import (
 )
 
 // continueEnv is the name of an environment variable. If it is set, this test program continues a guest. The value is
-// the folder that contains the guest's module, snapshot and next envelope.
+// the directory that contains the guest's module, snapshot and next envelope.
 const continueEnv = "SLUICE_TEST_ELSEWHERE"
 
-// TestRestore_ContinuesInAnotherProcess checks that a guest that was restored from a snapshot returns the same answer
-// and uses the same fuel in this process and in another process.
+// A guest that was restored from a snapshot returns the same answer and uses the same fuel in this process and in
+// another process.
 func TestRestore_ContinuesInAnotherProcess(t *testing.T) {
 	t.Parallel()
 	if dir := os.Getenv(continueEnv); dir != "" {
@@ -94,7 +94,6 @@ func continueGuest(t *testing.T, dir string) {
 	fmt.Fprintf(os.Stdout, "answers %v for %d\n", out, fuel)
 }
 
-// TestRestore_RefusesDamagedSnapshots checks that damaged snapshots, and snapshots of other modules, are refused.
 func TestRestore_RefusesDamagedSnapshots(t *testing.T) {
 	t.Parallel()
 	p := compileModule(t, guesttest.HandMade{}.Module())
@@ -132,7 +131,7 @@ func TestRestore_RefusesDamagedSnapshots(t *testing.T) {
 	}
 }
 
-// withMemory returns a snapshot that consists of the header of another snapshot and this memory.
+// withMemory returns a snapshot with the header of another snapshot and with this memory.
 func withMemory(snapshot, memory []byte) []byte {
 	out := bytes.NewBuffer(bytes.Clone(snapshot[:4+binary.LittleEndian.Uint32(snapshot)]))
 	pack, err := flate.NewWriter(out, flate.BestSpeed)
@@ -145,8 +144,7 @@ func withMemory(snapshot, memory []byte) []byte {
 	return out.Bytes()
 }
 
-// TestSnapshot_HasWholeMemory checks that a snapshot contains all changes of a guest's memory, both in the module's
-// data and beyond the initial memory.
+// A snapshot contains all changes to a guest's memory, both in the module's data and beyond the initial memory.
 func TestSnapshot_HasWholeMemory(t *testing.T) {
 	t.Parallel()
 	const at = 30_000
@@ -195,8 +193,7 @@ func TestSnapshot_HasWholeMemory(t *testing.T) {
 	}
 }
 
-// TestSnapshot_StaysSmallOverManyPrompts checks that the snapshot of a guest in Go does not grow with the number of
-// prompts, because its garbage is collected.
+// The snapshot of a guest in Go does not grow with the number of prompts, because the guest's garbage is collected.
 func TestSnapshot_StaysSmallOverManyPrompts(t *testing.T) {
 	t.Parallel()
 	in := startInstance(t, compileModule(t, guesttest.Module(t, guesttest.Guests+"script")))
@@ -244,7 +241,7 @@ func TestStart_MemoryIsZeroAfterOtherGuest(t *testing.T) {
 	}
 }
 
-// BenchmarkSnapshot measures how long it takes to create and to restore a snapshot of a guest in Go.
+// BenchmarkSnapshot measures the time for taking and for restoring a snapshot of a guest in Go.
 func BenchmarkSnapshot(b *testing.B) {
 	p := compileModule(b, guesttest.Module(b, guesttest.Guests+"agent"))
 	in := startInstance(b, p)

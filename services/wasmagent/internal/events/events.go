@@ -52,7 +52,6 @@ func Append(head *wasmstorev1.Head, e *wasmagentv1.Event, envelope []byte) (*was
 	return out, headAfter(head, out)
 }
 
-// headAfter returns the head after an event.
 func headAfter(head *wasmstorev1.Head, e *wasmstorev1.StoredEvent) *wasmstorev1.Head {
 	return &wasmstorev1.Head{
 		Place: head.GetPlace() + 1, Epoch: e.GetEvent().GetEpoch(), Sequence: e.GetEvent().GetSequence(), Hash: e.GetEvent().GetHash(),
@@ -89,7 +88,7 @@ func hasUnknownFields(e *wasmstorev1.StoredEvent) bool {
 	return len(e.ProtoReflect().GetUnknown())+len(e.GetEvent().ProtoReflect().GetUnknown())+len(e.GetEvent().GetTime().ProtoReflect().GetUnknown()) > 0
 }
 
-// Proto converts an event to the message for responses.
+// Proto converts an event to its message in responses.
 func Proto(e *wasmstorev1.StoredEvent) *wasmagentv1.Event {
 	out := proto.CloneOf(e.GetEvent())
 	if len(e.GetEnvelope()) <= maxListedEnvelope && utf8.Valid(e.GetEnvelope()) {

@@ -12,7 +12,6 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/events"
 )
 
-// Flipping any bit of an event breaks the chain.
 func TestCheck_RefusesEventWithFlippedBit(t *testing.T) {
 	t.Parallel()
 	head := events.EmptyHead("agent-1")

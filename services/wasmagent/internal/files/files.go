@@ -1,5 +1,5 @@
-// Package files implements the files of an agent. They are texts in memory that are addressed by path and limited in
-// size and number. They are not files of the operating system. Package agent uses the package.
+// Package files implements an agent's virtual file system: in-memory text files addressed by path, with limits on size
+// and count. Package agent uses the package.
 package files
 
 import (
@@ -26,7 +26,7 @@ var (
 	ErrPath = errors.New("is not a valid path: use a relative path with /, without .. and control characters")
 	// ErrNotFound means that the file does not exist.
 	ErrNotFound = errors.New("there is no such file")
-	// ErrTextNotFound means that the text to be replaced does not occur in the file. ErrAmbiguous means that the text
+	// ErrTextNotFound means that the string to be replaced does not occur in the file. ErrAmbiguous means that it
 	// occurs more than once.
 	ErrTextNotFound = errors.New("the text to replace is not in the file")
 	ErrAmbiguous    = errors.New("the text to replace is in the file more than once: give a longer text, or set replace_all")
@@ -36,9 +36,9 @@ var (
 	ErrFull = errors.New("the maximum is reached")
 )
 
-// Bounds bound the files of an agent. The zero value allows no files.
+// Bounds limits the files of an agent. The zero value allows no files.
 type Bounds struct {
-	// Bytes bounds the total size of all contents and paths, in bytes. Count bounds the number of files.
+	// Bytes is the maximum total size of all contents and paths. Count is the maximum number of files.
 	Bytes, Count int
 }
 
@@ -146,9 +146,9 @@ func (f *Files) store(name, content string, now time.Time) error {
 	return nil
 }
 
-// Edit replaces a text in a file: it searches for the parameter from and inserts the parameter to. If all is set, it
-// replaces every occurrence. Otherwise the text must occur exactly once. Edit returns the canonical path and the number
-// of replacements. Errors: [ErrPath], [ErrNotFound], [ErrTextNotFound], [ErrAmbiguous], [ErrFull].
+// Edit replaces the string from in a file with the string to. If all is set, it replaces every occurrence. Otherwise
+// from must occur exactly once. Edit returns the canonical path and the number of replacements. Errors: [ErrPath],
+// [ErrNotFound], [ErrTextNotFound], [ErrAmbiguous], [ErrFull].
 func (f *Files) Edit(name, from, to string, all bool, now time.Time) (string, int, error) {
 	name, e, err := f.find(name)
 	if err != nil {
@@ -170,7 +170,7 @@ func (f *Files) Edit(name, from, to string, all bool, now time.Time) (string, in
 	return name, n, f.store(name, strings.ReplaceAll(e.content, from, to), now)
 }
 
-// List returns the files in the folder below, sorted by path. If below is empty, it returns all files. Errors:
+// List returns the files in the directory below, sorted by path. If below is empty, it returns all files. Errors:
 // [ErrPath].
 func (f *Files) List(below string) ([]File, error) {
 	below, err := folderPrefix(below)
@@ -200,7 +200,7 @@ func (f *Files) Paths(below string) ([]string, error) {
 	return paths, err
 }
 
-// folderPrefix returns the common prefix of the paths below a folder. If name is empty or ".", the prefix is empty.
+// folderPrefix returns the common prefix of the paths below a directory. If name is empty or ".", the prefix is empty.
 func folderPrefix(name string) (string, error) {
 	if name == "" || name == "." {
 		return "", nil
@@ -209,7 +209,7 @@ func folderPrefix(name string) (string, error) {
 	return clean + "/", err
 }
 
-// A Content is a file with its content.
+// Content is a file with its content.
 type Content struct {
 	Path, Content string
 	Modified      time.Time

@@ -14,8 +14,7 @@ import (
 
 var now = time.Unix(1_700_000_000, 0)
 
-// TestPath_IsCanonicalAndRelative checks that each file has only one canonical path, and that a path can't leave the
-// folder.
+// Each file has only one canonical path. Absolute paths, and paths that contain "..", are refused.
 func TestPath_IsCanonicalAndRelative(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
@@ -32,7 +31,6 @@ func TestPath_IsCanonicalAndRelative(t *testing.T) {
 	}
 }
 
-// TestFiles_ReadEditList checks reads, edits and lists of files.
 func TestFiles_ReadEditList(t *testing.T) {
 	t.Parallel()
 	f := files.New(files.Bounds{Bytes: 100, Count: 3})
@@ -73,7 +71,6 @@ func TestFiles_ReadEditList(t *testing.T) {
 	}
 }
 
-// TestFiles_StayWithinBounds checks that no sequence of writes and edits exceeds the bounds.
 func TestFiles_StayWithinBounds(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -100,7 +97,6 @@ func TestFiles_StayWithinBounds(t *testing.T) {
 	})
 }
 
-// TestEdit_RefusesLargeResult checks that an edit whose result would exceed the bounds is refused.
 func TestEdit_RefusesLargeResult(t *testing.T) {
 	t.Parallel()
 	f := files.New(files.Bounds{Bytes: 1 << 20, Count: 1})
@@ -112,7 +108,6 @@ func TestEdit_RefusesLargeResult(t *testing.T) {
 	}
 }
 
-// TestClone_IsIndependent checks that changing the original does not affect a clone.
 func TestClone_IsIndependent(t *testing.T) {
 	t.Parallel()
 	f := files.New(files.Bounds{Bytes: 100, Count: 3})

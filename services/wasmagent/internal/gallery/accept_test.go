@@ -9,7 +9,6 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/gallery"
 )
 
-// digestOf returns the digest of a template that a tenant sees.
 func digestOf(t *testing.T, g *gallery.Gallery, tenant, id string) string {
 	t.Helper()
 	found, err := g.Get(tenant, id)
@@ -19,7 +18,6 @@ func digestOf(t *testing.T, g *gallery.Gallery, tenant, id string) string {
 	return gallery.Digest(found)
 }
 
-// openGallery returns a gallery with the templates of a store.
 func openGallery(t *testing.T, keeper gallery.Store) *gallery.Gallery {
 	t.Helper()
 	g, err := gallery.New(t.Context(), keeper, "agents")
@@ -29,14 +27,12 @@ func openGallery(t *testing.T, keeper gallery.Store) *gallery.Gallery {
 	return g
 }
 
-// templateWithPrompt returns a template with a prompt.
 func templateWithPrompt(id, prompt string) *wasmagentv1.Template {
 	t := template(id)
 	t.Prompts = []*wasmagentv1.TemplatePrompt{{Name: "p", SystemPrompt: prompt}}
 	return t
 }
 
-// addTemplate adds a template and reports whether it is quarantined.
 func addTemplate(t *testing.T, g *gallery.Gallery, caller principal.Key, from gallery.Source, template *wasmagentv1.Template) bool {
 	t.Helper()
 	if err := g.Add(t.Context(), caller, from, template); err != nil {
@@ -63,7 +59,7 @@ func TestAccept_RefusesOtherDigests(t *testing.T) {
 		t.Fatal("the imported template is not quarantined")
 	}
 	shown := digestOf(t, g, ana.Tenant, "foreign")
-	// The last digest belongs to a template without an owner.
+	// The last of these digests is the digest of a template without an owner.
 	for _, digest := range []string{"", "0", shown[1:] + "0", gallery.Digest(templateWithPrompt("foreign", "Help."))} {
 		if _, err := g.Accept(t.Context(), ana.Tenant, "foreign", digest); !errors.Is(err, gallery.ErrChanged) {
 			t.Errorf("accepted with the digest %q: %v", digest, err)
@@ -79,8 +75,8 @@ func TestAccept_RefusesOtherDigests(t *testing.T) {
 	acceptTemplate(t, g, ana.Tenant, "foreign", shown) // accepting twice is not an error
 }
 
-// An accepted id stays bound to the accepted content: other content with the same id is quarantined, no matter how it
-// is added.
+// An accepted id stays bound to the accepted content: other content with the same id is quarantined, whether it is
+// imported or added.
 func TestAdd_QuarantinesOtherContentOfAcceptedID(t *testing.T) {
 	t.Parallel()
 	for name, from := range map[string]gallery.Source{"imported": gallery.FromImport, "added": gallery.FromAuthor} {
@@ -131,7 +127,7 @@ func TestRefresh_QuarantinesChangedRow(t *testing.T) {
 	}
 }
 
-// A replica that has not read another replica's change does not accept the changed content.
+// If another replica has removed or replaced a template, a replica that has not read the change does not accept it.
 func TestAccept_RefusesWhenOtherReplicaReplacedTemplate(t *testing.T) {
 	t.Parallel()
 	keeper := newMemoryStore()

@@ -18,7 +18,7 @@ const maxContainer = 2 << 20
 // ErrLarge means that the container would exceed its maximum size.
 var ErrLarge = fmt.Errorf("the container is larger than %d MiB", maxContainer>>20)
 
-// Parts are the parts of a container.
+// Parts contains the content of a container.
 type Parts struct {
 	Tools        []*wasmagentv1.TemplateTool
 	Prompts      []*wasmagentv1.TemplatePrompt

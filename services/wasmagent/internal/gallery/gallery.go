@@ -30,7 +30,7 @@ const (
 	maxTenantBytes       = 64 << 20
 	maxBytesPerPrincipal = 8 << 20
 	maxTemplate          = 2 << 20
-	// maxActiveTemplates is for how many principals per tenant the active template is remembered.
+	// maxActiveTemplates is the maximum number of principals per tenant whose active template is remembered.
 	maxActiveTemplates = 1000
 )
 
@@ -65,7 +65,6 @@ var (
 //go:embed builtin.json
 var builtinJSON []byte
 
-// aliases maps alternative template ids to template ids.
 var aliases = map[string]string{"swarm": "swarm-orchestrator"}
 
 // Gallery is a collection of templates. It is safe for concurrent use. Callers must not change the templates that it
@@ -105,7 +104,7 @@ type Store interface {
 type tenant struct {
 	templates map[string]*added
 	bytes     int
-	// usageBy contains the usage of each principal, by subject.
+	// usageBy maps the subject of each principal to its usage.
 	usageBy map[string]*usage
 }
 
@@ -264,7 +263,7 @@ func (g *Gallery) get(tenantID, id string) (*wasmagentv1.Template, error) {
 	return nil, fmt.Errorf("%w: %s", ErrUnknown, id)
 }
 
-// Source says where an added template comes from.
+// Source is the way in which a template was added.
 type Source int
 
 const (
@@ -399,7 +398,7 @@ func (g *Gallery) Active(caller principal.Key) (id string, _ *wasmagentv1.Templa
 func (g *Gallery) active(caller principal.Key) (activeTemplate, error) {
 	if active := g.activeTemplates[caller.Tenant]; active != nil {
 		if now, ok := active.Get(caller.Subject); ok {
-			if _, err := g.get(caller.Tenant, now.id); err == nil { // after an error, the template was removed
+			if _, err := g.get(caller.Tenant, now.id); err == nil { // on an error, the template was removed
 				return now, nil
 			}
 		}
@@ -420,7 +419,7 @@ func (g *Gallery) Configure(caller principal.Key, config *wasmagentv1.TemplateCo
 	return active.id, nil
 }
 
-// Categories returns how many of the templates that a tenant sees are in each category.
+// Categories returns the number of templates that a tenant sees in each category.
 func (g *Gallery) Categories(tenantID string) map[string]int32 {
 	out := make(map[string]int32)
 	for _, t := range g.List(tenantID) {

@@ -143,8 +143,8 @@ func TestConfigure_AppliesToActiveTemplate(t *testing.T) {
 	}
 }
 
-// Case N2. The number and the total size of each caller's templates are bounded. Removing a template makes space for
-// another.
+// Case N2. The number and the total size of each caller's templates are bounded. After a caller removes a template, it
+// can add another.
 func TestAdd_IsBoundedPerCaller(t *testing.T) {
 	t.Parallel()
 	g := newGallery(t)
@@ -194,8 +194,8 @@ func TestAdd_IsBoundedPerCaller(t *testing.T) {
 	}
 }
 
-// After any sequence of additions and removals, a gallery contains exactly the templates that were added and not
-// removed.
+// A gallery contains exactly the templates that were added and not removed, after any sequence of additions and
+// removals.
 func TestGallery_HasAddedTemplatesAfterAnyChanges(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -226,8 +226,7 @@ func TestGallery_HasAddedTemplatesAfterAnyChanges(t *testing.T) {
 	})
 }
 
-// If two galleries share a store, a change that one gallery has acknowledged is visible in the other gallery after
-// Refresh.
+// Two galleries share a store. After Refresh, one gallery has each change that the other gallery has acknowledged.
 func TestRefresh_ReadsChangesOfOtherGallery(t *testing.T) {
 	t.Parallel()
 	store := newMemoryStore()
@@ -349,8 +348,8 @@ func TestRead_ErrorNamesPosition(t *testing.T) {
 	}
 }
 
-// FuzzRead checks that every text is either refused with [gallery.ErrInvalid] or contains valid templates according to
-// the contract.
+// FuzzRead checks that every input is either refused with [gallery.ErrInvalid], or contains templates that are valid
+// according to the contract.
 func FuzzRead(f *testing.F) {
 	f.Add(`[{"id":"a","name":"A","category":"c","prompts":[{"name":"p","system_prompt":"x"}],"tools":[{"name":"t","parameters":{}}]}]`)
 	f.Add(`[{"id":"a","id":"b"}]`)
@@ -370,7 +369,6 @@ func FuzzRead(f *testing.F) {
 	})
 }
 
-// memoryStore is a gallery.Store that stores templates in memory.
 type memoryStore struct {
 	templates map[[2]string]*wasmagentv1.Template
 	accepted  map[[2]string]bool

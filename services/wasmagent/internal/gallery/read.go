@@ -14,10 +14,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/strictprotojson"
 )
 
-// maxTemplatesRead is the maximum number of templates in one text.
 const maxTemplatesRead = 1000
 
-// ErrInvalid means that a text is not a valid array of templates. The wrapping error contains the position of the
+// ErrInvalid means that the input is not a valid array of templates. The wrapping error contains the position of the
 // error.
 var ErrInvalid = errors.New("is not an array of templates")
 

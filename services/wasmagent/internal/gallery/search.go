@@ -9,7 +9,7 @@ import (
 	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
 )
 
-// maxWords is how many words of a query are used. Further words are ignored.
+// maxWords is the maximum number of words of a query that are used. Further words are ignored.
 const maxWords = 16
 
 // The weight of a word depends on the part of the template in which the word occurs.
@@ -17,7 +17,7 @@ const (
 	weightName        = 1.0
 	weightTags        = 0.8
 	weightDescription = 0.4
-	weightInsideWord  = 0.2 // inside of another word
+	weightInsideWord  = 0.2 // within another word
 )
 
 // Search returns the templates that a tenant sees and that match words of the query, the most relevant first. Equally
@@ -39,7 +39,6 @@ func (g *Gallery) Search(tenantID, query string) []*wasmagentv1.TemplateHit {
 	return hits
 }
 
-// words splits a text into its words, in lower case.
 func words(text string) []string {
 	return strings.FieldsFunc(strings.ToLower(text), func(r rune) bool { return !unicode.IsLetter(r) && !unicode.IsDigit(r) })
 }

@@ -14,7 +14,6 @@ import (
 // Guests is the prefix of the import paths of the shipped guests.
 const Guests = "github.com/sluice-mesh/sluice/sdk/guests/"
 
-// modules caches built modules, by build mode and package.
 var modules sync.Map
 
 // Module builds the guest in a Go package. Each test program builds a package only once.
@@ -53,11 +52,11 @@ func build(t testing.TB, pkg, mode string) []byte {
 	return text
 }
 
-// programsDir is the name of the environment variable that contains the folder for built programs. Package stack of the
-// end-to-end tests sets the variable.
+// programsDir is the name of the environment variable that contains the directory for built programs. Package stack of
+// the end-to-end tests sets the variable.
 const programsDir = "SLUICE_TEST_PROGRAMS"
 
-// programDir is the temporary folder of the worker program; empty if it has not been created.
+// programDir is the temporary directory of the worker program. It is empty if it has not been created.
 var programDir string
 
 // program builds the worker program without the race detector, because compiling a guest with the race detector takes

@@ -30,7 +30,7 @@ func Concat(parts ...Code) (out Code) {
 	return out
 }
 
-// Answer returns the instruction with which a step returns the envelope at an address.
+// Answer returns the instruction that pushes the result of a step: the address and the size of an envelope.
 func Answer(address, bytes uint32) Code { return I64(int64(address)<<32 | int64(bytes)) }
 
 // HandMade describes a guest that is encoded by hand. It contains the code of alloc and step, sections that replace the

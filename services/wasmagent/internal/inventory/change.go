@@ -8,22 +8,21 @@ import (
 	"github.com/go-json-experiment/json"
 )
 
-// changeFormat is the version of the format of changes.
 const changeFormat = "sluice-agent-stored-1"
 
 // ErrChange means that a change is invalid, or can't be applied to the previous list. Compare with errors.Is.
 var ErrChange = errors.New("the change can't be applied to the previous list")
 
-// A Basis names the list to which a change is applied.
+// Basis is the list to which a change is applied.
 type Basis string
 
 const (
-	// BasisPrevious means the list that results from all previous changes in the journal.
+	// BasisPrevious is the list that results from all previous changes in the journal.
 	BasisPrevious Basis = ""
-	// BasisCreated means the empty list, because the agent was just created. The change lists all parts.
+	// BasisCreated is the empty list of an agent that was just created. The change lists all parts.
 	BasisCreated Basis = "made"
-	// BasisFound means the empty list, because the journal was begun by a release that did not record lists. The change
-	// lists all parts, and the journal does not record how they were created.
+	// BasisFound is the empty list of an agent whose journal was begun by a release that did not record lists. The
+	// change lists all parts, and the journal does not record how they were created.
 	BasisFound Basis = "found"
 )
 
@@ -34,7 +33,7 @@ type change struct {
 	// State is the SHA-256 of the stored state, and Record is the SHA-256 of the record's JSON. Both are in hexadecimal.
 	State  string `json:"state"`
 	Record string `json:"record"`
-	// The other fields are the difference from the previous list. A nil value means that the part was removed.
+	// Each of the other fields is a difference from the previous list. A nil value means that the part was removed.
 	Files    map[string]*string `json:"files,omitempty"`
 	Todos    []splice           `json:"todos,omitempty"`
 	Messages []splice           `json:"messages,omitempty"`
@@ -113,7 +112,7 @@ func listChange(before, now []entry) (out []splice) {
 // Covered is the result of applying the changes in a journal. The zero value is the result for a journal without
 // changes.
 type Covered struct {
-	// List is the list that the journal records; nil if the journal contains no change. [Covered.Apply] modifies it.
+	// List is the list that the journal records, or nil if the journal contains no change. [Covered.Apply] modifies it.
 	List *Inventory
 	// State and Record are the digests in the newest change.
 	State, Record string

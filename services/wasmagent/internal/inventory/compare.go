@@ -90,7 +90,7 @@ func orNothing(value string) string {
 	return value
 }
 
-// NotCovered returns the names of the parts with values whose creation the journal does not record.
+// NotCovered returns the names of the parts that contain values whose creation the journal does not record.
 func (i *Inventory) NotCovered() (out []string) {
 	isFound := func(e entry) bool { return e.found }
 	fields := func(all map[string]entry) bool { return slices.ContainsFunc(slices.Collect(maps.Values(all)), isFound) }

@@ -124,7 +124,6 @@ func (i *Inventory) Size() int {
 	return n
 }
 
-// difference returns a difference with a human-readable message.
 func difference(part, name, format string, args ...any) *wasmagentv1.StoredDifference {
 	return &wasmagentv1.StoredDifference{Part: part, Name: name, Message: fmt.Sprintf(format, args...)}
 }

@@ -1,5 +1,5 @@
-// Package manifest decides which calls the manifest and the grants of an agent allow. All other calls are denied. The
-// gateway checks policy in addition. Package agent uses the package.
+// Package manifest checks calls against the manifest and the grants of an agent. Calls that no right allows are denied.
+// The gateway checks policy in addition. Package agent uses the package.
 package manifest
 
 import (
@@ -27,8 +27,8 @@ const (
 	// maxArguments is the maximum size of arguments to which conditions are applied, in bytes. No condition is satisfied
 	// by larger arguments. The bound limits the duration of a check, because each condition searches all arguments.
 	maxArguments = 64 << 10
-	// maxNumber is the maximum length of a number in a comparison, in bytes. maxExponent bounds the absolute value of the
-	// number's decimal exponent. Numbers beyond the bound are infinite or zero as a float64.
+	// maxNumber is the maximum length of a number in a comparison, in bytes. maxExponent bounds the absolute value of
+	// the number's decimal exponent. As a float64, a number beyond the bound is infinite or zero.
 	maxNumber   = 64
 	maxExponent = 400
 )
@@ -55,11 +55,11 @@ type part struct {
 
 // A Match is a right that allows a call.
 type Match struct {
-	// Grant is the id of the grant that contains the right; empty if the manifest contains it. Index is the index of the
-	// right in the grant or manifest, counted from 0.
+	// Grant is the id of the grant that contains the right, or empty if the manifest contains it. Index is the index of
+	// the right in the grant or manifest, counted from 0.
 	Grant string
 	Index int
-	// MaxUses is the maximum number of uses of the right; 0 means that there is no maximum.
+	// MaxUses is the maximum number of uses of the right. 0 means that there is no maximum.
 	MaxUses int64
 }
 
@@ -77,7 +77,6 @@ func New(m *wasmagentv1.Manifest, grants ...*wasmagentv1.RightsGrant) *Rights {
 	return r
 }
 
-// unexpired returns the parts that have not expired.
 func (r *Rights) unexpired(now time.Time) []part {
 	return slices.DeleteFunc(slices.Clone(r.parts), func(p part) bool { return !p.until.IsZero() && !now.Before(p.until) })
 }
@@ -101,7 +100,6 @@ func (r *Rights) Union(now time.Time) *wasmagentv1.Manifest {
 	return out
 }
 
-// addSaturating returns a + b, capped at the largest int32.
 func addSaturating(a, b int32) int32 { return int32(min(int64(a)+int64(b), math.MaxInt32)) }
 
 // MatchTool returns the rights that allow a tool call. The call may be made if at least one of these rights is not used
@@ -142,8 +140,8 @@ func (r *Rights) NamesTool(server, tool string, now time.Time) bool {
 // A ModelMatch is a right that allows questions to a model.
 type ModelMatch struct {
 	Match
-	// Tokens bounds the number of tokens, and Nanos the cost in billionths of a US dollar; -1 means that there is no
-	// bound.
+	// Tokens is the maximum number of tokens, and Nanos is the maximum cost in billionths of a US dollar. -1 means that
+	// there is no maximum.
 	Tokens, Nanos int64
 }
 
@@ -209,9 +207,8 @@ func matches(glob, name string) bool {
 	return strings.HasSuffix(name, parts[len(parts)-1])
 }
 
-// conditionsHold reports whether the arguments satisfy every condition.
 func conditionsHold(conditions []*wasmagentv1.ArgumentCondition, arguments []byte) bool {
-	// JSON with a duplicate name is not valid.
+	// JSON with a duplicate name is not valid
 	if len(conditions) > 0 && (len(arguments) > maxArguments || !jsontext.Value(arguments).IsValid()) {
 		return false
 	}
@@ -271,8 +268,8 @@ func valueAt(text []byte, pointer string) jsontext.Value {
 	return value
 }
 
-// memberOf returns the member of an object or the element of an array, or nil if it does not exist. It also returns nil
-// if the object has another member whose name differs only in case, because servers may use either member.
+// memberOf returns the member of an object or the element of an array, or nil if it does not exist. If the object has
+// another member whose name differs only in case, memberOf returns nil, because servers may use either member.
 func memberOf(value jsontext.Value, token string) jsontext.Value {
 	dec := jsontext.NewDecoder(bytes.NewReader(value))
 	begin, err := dec.ReadToken()

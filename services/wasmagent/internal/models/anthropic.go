@@ -10,7 +10,7 @@ import (
 )
 
 const (
-	// anthropicURL is the base URL of the provider's API. anthropicVersion is the API version that requests name.
+	// anthropicURL is the base URL of the provider's API. anthropicVersion is the API version in requests.
 	anthropicURL     = "https://api.anthropic.com/"
 	anthropicVersion = "2023-06-01"
 )
@@ -30,7 +30,6 @@ func newAnthropic(p Provider, client *http.Client) (anthropic, error) {
 	return anthropic{base, tokenLimit(p.MaxTokens)}, err
 }
 
-// anthropicRequest is the body of a question.
 type anthropicRequest struct {
 	Model     string             `json:"model"`
 	MaxTokens int64              `json:"max_tokens"`
@@ -45,7 +44,6 @@ type anthropicMessage struct {
 	Content []anthropicBlock `json:"content"`
 }
 
-// anthropicBlock is a block of a message: text, tool_use or tool_result.
 type anthropicBlock struct {
 	Type      string           `json:"type"`
 	Text      *string          `json:"text,omitempty"`
@@ -72,7 +70,6 @@ type anthropicUsage struct {
 	Output      int64 `json:"output_tokens"`
 }
 
-// anthropicEvent is an event in the stream of an answer.
 type anthropicEvent struct {
 	Type    string `json:"type"`
 	Index   int    `json:"index"`
@@ -138,7 +135,7 @@ type anthropicAnswer struct {
 	tell   func(string)
 }
 
-// add adds an event of the stream. It reports whether the stream has ended.
+// add adds an event of the stream. end is true if the stream has ended.
 func (a *anthropicAnswer) add(_ string, event []byte) (end bool, err error) {
 	var e anthropicEvent
 	if err := json.Unmarshal(event, &e); err != nil {

@@ -20,8 +20,8 @@ type api struct {
 	header http.Header
 }
 
-// newAPI returns the endpoint at a path below the base URL configured, or below the URL standard if configured is
-// empty.
+// newAPI returns the endpoint at a path below the base URL configured. If configured is empty, the base URL is
+// standard.
 func newAPI(client *http.Client, configured, standard, path string, header http.Header) (api, error) {
 	base := configured
 	if base == "" {
@@ -55,7 +55,7 @@ func (a api) stream(ctx context.Context, question any, add func(kind string, eve
 		if err != nil {
 			return hasBegun, transportError(ctx, err, hasBegun)
 		}
-		if event.Data == "" || event.Type == "ping" { // only keeps the connection open
+		if event.Data == "" || event.Type == "ping" { // keeps the connection open
 			continue
 		}
 		if isErrorEvent([]byte(event.Data)) {

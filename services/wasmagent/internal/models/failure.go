@@ -33,18 +33,18 @@ var (
 // maxMessageBytes is the maximum length of the provider's message in an error, in bytes.
 const maxMessageBytes = 300
 
-// FailureError says why a question has no answer. It wraps its Kind.
+// FailureError is the reason why a question has no answer. It wraps its Kind.
 type FailureError struct {
 	Kind error
-	// Status is the HTTP status of the provider's response; 0 if there was no response.
+	// Status is the HTTP status of the provider's response, or 0 if there was no response.
 	Status int
-	// Message is the provider's message; it may be empty. It does not contain the key.
+	// Message is the provider's message. It may be empty, and does not contain the key.
 	Message string
-	// Tries is the number of tries that were made.
+	// Tries is the number of times that the question was sent.
 	Tries int
-	// RetryAfter is the wait that the provider requests; 0 if the provider requests no wait.
+	// RetryAfter is the delay that the provider requests, or 0 if it requests no delay.
 	RetryAfter time.Duration
-	// MayBeCharged is true if the provider may charge for the question. In that case, [Models.Ask] returns the counted or
+	// MayBeCharged is true if the provider may charge for the question. [Models.Ask] then returns the counted or
 	// estimated tokens and cost.
 	MayBeCharged bool
 
@@ -52,7 +52,7 @@ type FailureError struct {
 	isRetryable bool
 }
 
-// Error returns the text of the kind, followed by the provider's status and message.
+// Error returns the message of the kind, followed by the provider's status and message.
 func (f *FailureError) Error() string {
 	out := f.Kind.Error()
 	if f.Status != 0 {
@@ -80,8 +80,8 @@ type errorObject struct {
 	Message string `json:"message"`
 }
 
-// parseErrorObject parses the error object in a body or an event. It returns the zero value if the text contains no
-// error object.
+// parseErrorObject parses the error object in a body or an event. It returns the zero value if there is no error
+// object.
 func parseErrorObject(text []byte) errorObject {
 	var body struct {
 		Error any `json:"error"`
@@ -113,11 +113,10 @@ func oneLine(message string) string {
 	return text
 }
 
-// quotaCodes contains the error codes of a status 429 that mean that the account has no credit left. Retrying would not
-// help.
+// quotaCodes contains the error codes of a status 429 that mean that the account has no credit left, so that retries
+// are useless.
 var quotaCodes = map[string]bool{"insufficient_quota": true, "billing_not_active": true}
 
-// statusFailure returns the failure for a response with an HTTP status of 300 or more.
 func statusFailure(status int, header http.Header, body []byte, now time.Time) *FailureError {
 	reason := parseErrorObject(body)
 	f := &FailureError{Kind: ErrRejected, Status: status, Message: reason.Message, RetryAfter: retryAfter(status, header, now)}

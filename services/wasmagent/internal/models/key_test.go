@@ -13,8 +13,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/models"
 )
 
-// A provider's key is removed from streamed answers, the names and arguments of calls, and errors. The key is also
-// removed in encoded forms in which a program may echo it.
+// A provider echoes its key in streamed answers, in the names and arguments of calls, and in errors. The key is removed
+// from all of them, also in encoded forms.
 func TestAsk_RemovesKeyFromAnswersAndErrors(t *testing.T) {
 	t.Parallel()
 	const key = `sk-live_4f/9+Zq"77-tail`

@@ -28,9 +28,9 @@ const (
 	// defaultTokens is the maximum number of tokens in an answer if neither the question nor the configuration sets a
 	// maximum.
 	defaultTokens = 8192
-	// bytesPerToken is how many bytes an estimate counts as one token.
+	// bytesPerToken is the number of bytes that an estimate counts as one token.
 	bytesPerToken = 4
-	// defaultAnswerTime is how long a provider may take to begin its answer, by default.
+	// defaultAnswerTime is the default maximum time until a provider begins its answer.
 	defaultAnswerTime = 2 * time.Minute
 )
 
@@ -64,9 +64,9 @@ type driver interface {
 type Provider struct {
 	// Kind is `openai` for any server that implements OpenAI's Chat Completions API, or `anthropic`.
 	Kind string
-	// URL is the base URL of the API; empty means the standard URL of the kind.
+	// URL is the base URL of the API. If it is empty, the standard URL of the kind is used.
 	URL string
-	// Key is the secret key of the API; it may be empty.
+	// Key is the secret key of the API. It may be empty.
 	Key string
 	// MaxTokens is the maximum number of tokens in an answer if the question sets no maximum. 0 means 8,192.
 	MaxTokens int
@@ -79,7 +79,7 @@ type Provider struct {
 // Price is the price of a model, in US dollars per million tokens, as decimal digits with an optional fraction.
 type Price struct{ Input, Output string }
 
-// minScrubbedKey is the minimum length of a provider key for the key to be removed from answers, in bytes.
+// minScrubbedKey is the minimum length of a provider's key, in bytes. Shorter keys are not removed from answers.
 const minScrubbedKey = 16
 
 // Models is the set of configured models. It is safe for concurrent use.
@@ -88,7 +88,8 @@ type Models struct {
 	retries         map[string]Retry
 	answerScrubbers map[string]*redact.Redactor
 	// errorScrubbers removes keys from the error messages of providers, including keys shorter than minScrubbedKey.
-	// Answers keep these short keys, because a short key may be a placeholder for a local model and also an ordinary word.
+	// Answers may contain these short keys, because a short key may be a placeholder for a local model and also an
+	// ordinary word.
 	errorScrubbers map[string]*redact.Redactor
 	prices         map[string]price
 }
@@ -96,8 +97,8 @@ type Models struct {
 // price contains prices in billionths of a US dollar per million tokens.
 type price struct{ input, output int64 }
 
-// New returns the models of the providers and the built-in model `script`. The keys of providers are their names.
-// answerTime is how long a provider may take to begin its answer. 0 means 2 min.
+// New returns the models of the providers and the built-in model `script`. The map's keys are the names of the
+// providers. answerTime is the maximum time until a provider begins its answer. 0 means 2 min.
 func New(providers map[string]Provider, answerTime time.Duration) (*Models, error) {
 	m := &Models{drivers: map[string]driver{"script": script{}}, retries: make(map[string]Retry), answerScrubbers: map[string]*redact.Redactor{"script": redact.New(nil, nil)}, errorScrubbers: map[string]*redact.Redactor{"script": redact.New(nil, nil)}, prices: make(map[string]price)}
 	for name, p := range providers {
@@ -135,7 +136,6 @@ func New(providers map[string]Provider, answerTime time.Duration) (*Models, erro
 	return m, nil
 }
 
-// parseDollars converts an amount of dollars to billionths of a dollar.
 func parseDollars(text string) (int64, error) {
 	d, _, err := apd.NewFromString(text)
 	if err != nil || d.Negative || d.Form != apd.Finite {
@@ -166,7 +166,7 @@ func (m *Models) Has(model string) bool {
 	return ok && name != "" && m.drivers[provider] != nil
 }
 
-// HasPrice reports whether a price of the model is configured.
+// HasPrice reports whether a price is configured for the model.
 func (m *Models) HasPrice(model string) bool {
 	_, ok := m.prices[model]
 	return ok

@@ -36,7 +36,7 @@ func question(model string) *wasmagentv1.AskModelRequest {
 	}
 }
 
-// fakeProvider is a local provider that records the newest question.
+// fakeProvider is a local provider that records the last question.
 type fakeProvider struct {
 	*httptest.Server
 	path, key string
@@ -56,7 +56,6 @@ func newFakeProvider(t *testing.T, answer func(w http.ResponseWriter)) *fakeProv
 	return f
 }
 
-// events returns a handler that answers with server-sent events.
 func events(lines ...string) func(w http.ResponseWriter) {
 	return func(w http.ResponseWriter) {
 		w.Header().Set("Content-Type", "text/event-stream")
@@ -155,8 +154,8 @@ func TestAsk_UsesFormatOfProvider(t *testing.T) {
 	}
 }
 
-// Each failure of a provider produces an error of the right kind. A question is retried only if the provider refused
-// it.
+// Each failure of a provider is returned as an error of the right kind. A question is retried only if the provider
+// refused it.
 func TestAsk_ReturnsKindOfFailure(t *testing.T) {
 	t.Parallel()
 	status := func(code int) func(w http.ResponseWriter) {
@@ -228,7 +227,6 @@ func TestAsk_ReturnsKindOfFailure(t *testing.T) {
 	}
 }
 
-// truncated returns the events of an answer that has reached its maximum number of tokens.
 func truncated(whole []string) (out []string) {
 	for _, line := range whole {
 		out = append(out, strings.NewReplacer(`"finish_reason":"tool_calls"`, `"finish_reason":"length"`, `"stop_reason":"tool_use"`, `"stop_reason":"max_tokens"`).Replace(line))
@@ -275,7 +273,7 @@ func TestNew_RefusesInvalidPrices(t *testing.T) {
 	}
 }
 
-// Servers differ in how they send calls: without an index, as a whole, or in small pieces. All forms are accepted.
+// Providers send calls without an index, as a whole, or in small pieces. All of these forms are accepted.
 func TestAsk_AcceptsCallsInAllForms(t *testing.T) {
 	t.Parallel()
 	openAI := func(calls ...string) (out []string) {
@@ -328,7 +326,8 @@ func TestAsk_AcceptsCallsInAllForms(t *testing.T) {
 	}
 }
 
-// An error event in a stream produces a failure of the right kind, in each form in which servers send error events.
+// Providers send error events in several forms. For each form, the error event is returned as a failure of the right
+// kind.
 func TestAsk_ReturnsErrorsInStreams(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {

@@ -10,7 +10,6 @@ import (
 	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
 )
 
-// openAIURL is the base URL of OpenAI's API.
 const openAIURL = "https://api.openai.com/v1/"
 
 // openAI is the driver for OpenAI's Chat Completions API (API reference: Chat Completions, Create; Streaming).
@@ -28,7 +27,6 @@ func newOpenAI(p Provider, client *http.Client) (openAI, error) {
 	return openAI{base, tokenLimit(p.MaxTokens)}, err
 }
 
-// openAIRequest is the body of a question.
 type openAIRequest struct {
 	Model         string              `json:"model"`
 	MaxTokens     int64               `json:"max_completion_tokens"`
@@ -71,7 +69,6 @@ type openAIFunction struct {
 	Parameters  json.RawMessage `json:"parameters,omitempty"`
 }
 
-// openAIPiece is an event in the stream of an answer.
 type openAIPiece struct {
 	Choices []struct {
 		Index int `json:"index"`
@@ -121,7 +118,7 @@ type openAIAnswer struct {
 	finish        string
 	text          strings.Builder
 	calls         []*answerBlock
-	// latest maps each index to the call that most recently began at that index.
+	// latest maps each index to the newest call with that index.
 	latest map[int]*answerBlock
 	tell   func(string)
 }
@@ -143,7 +140,7 @@ func (a *openAIAnswer) add(_ string, event []byte) (end bool, err error) {
 	if err := json.Unmarshal(event, &piece); err != nil {
 		return false, malformed("an event of the stream can't be parsed")
 	}
-	// Some servers send the usage with each piece. Each one replaces the previous usage.
+	// Some servers send the usage with each piece. The newest usage applies.
 	if u := piece.Usage; u.Prompt > 0 || u.Completion > 0 {
 		a.input, a.output = u.Prompt, u.Completion
 	}
@@ -189,7 +186,6 @@ func (a *openAIAnswer) addCall(piece openAICall) error {
 	return nil
 }
 
-// maxCalls is the maximum number of calls in one answer.
 const maxCalls = 1000
 
 func openAIMessageOf(m *wasmagentv1.ModelMessage) openAIMessage {

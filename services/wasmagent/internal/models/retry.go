@@ -14,11 +14,12 @@ import (
 const (
 	// DefaultTries is the default for [Retry].Tries.
 	DefaultTries = 5
-	// DefaultBackoff is the default wait before the second try. The wait doubles with each further try, up to maxBackoff.
+	// DefaultBackoff is the default delay before the second try. The delay doubles with each further try, up to
+	// maxBackoff.
 	DefaultBackoff = time.Second
 	maxBackoff     = 30 * time.Second
-	// maxRetryAfter is the longest wait that a provider may request. If the provider requests a longer wait, the question
-	// fails.
+	// maxRetryAfter is the maximum delay that a provider may request. If the provider requests a longer delay, the
+	// question fails.
 	maxRetryAfter = 5 * time.Minute
 )
 
@@ -26,14 +27,14 @@ const (
 type Retry struct {
 	// Tries is the maximum number of tries, including the first. 0 means [DefaultTries], and 1 means no retries.
 	Tries int
-	// Backoff is the wait before the second try, unless the provider requests a wait; 0 means [DefaultBackoff].
+	// Backoff is the delay before the second try, unless the provider requests a delay. 0 means [DefaultBackoff].
 	Backoff time.Duration
 }
 
-// wait returns how long to wait after a number of attempts. The backoff doubles with each attempt. If the provider
-// requests a wait, the result is the requested wait plus up to a quarter of the backoff, chosen at random. Otherwise
-// the result is the backoff minus up to a half of it, chosen at random. The random part spreads the retries of callers
-// that were refused at the same time.
+// wait returns the delay after a number of attempts. The backoff doubles with each attempt. If the provider requests a
+// delay, the result is the requested delay plus a random part of up to a quarter of the backoff. Otherwise the result
+// is the backoff minus a random part of up to a half of it. The random part spreads the retries of callers that were
+// refused at the same time.
 func (r Retry) wait(attempts int, after time.Duration) time.Duration {
 	most := min(time.Duration(float64(r.Backoff)*math.Pow(2, float64(attempts-1))), maxBackoff)
 	jitter := time.Duration(rand.Float64() * float64(most) / 2) //nolint:gosec // not a secret
@@ -43,8 +44,8 @@ func (r Retry) wait(attempts int, after time.Duration) time.Duration {
 	return most - jitter
 }
 
-// run calls the function once until it succeeds, or fails with an error that can't be retried, or the maximum number of
-// tries is reached. If the next wait would exceed the context's deadline, run returns the error without waiting.
+// run calls the function once until it succeeds, fails with an error that can't be retried, or has failed the maximum
+// number of times. If the next delay would exceed the context's deadline, run returns the error without waiting.
 func (r Retry) run(ctx context.Context, progress func(string), once func() error) error {
 	for attempts := 1; ; attempts++ {
 		err := once()
@@ -77,9 +78,9 @@ func (f *FailureError) shortText() string {
 	return fmt.Sprintf("%s: status %d", f.Kind, f.Status)
 }
 
-// retryAfter returns the wait that a response requests, or 0 if the response requests no wait. It reads Retry-After
+// retryAfter returns the delay that a response requests, or 0 if the response requests no delay. It reads Retry-After
 // (RFC 9110, section 10.2.3), OpenAI's Retry-After-Ms and X-Ratelimit-Reset fields, and Anthropic's Anthropic-Ratelimit
-// fields. A wait that exceeds the range of Duration becomes the maximum Duration.
+// fields. A delay that exceeds the range of Duration becomes the maximum Duration.
 func retryAfter(status int, header http.Header, now time.Time) time.Duration {
 	if d, ok := parseUnits(header.Get("Retry-After-Ms"), time.Millisecond); ok {
 		return d
@@ -115,7 +116,7 @@ func retryAfter(status int, header http.Header, now time.Time) time.Duration {
 	return wait
 }
 
-// parseUnits parses a number of units, which may have a fraction. It returns false if the text is not a non-negative
+// parseUnits parses a number of units, which may have a fraction. It returns false if the string is not a non-negative
 // number.
 func parseUnits(text string, unit time.Duration) (time.Duration, bool) {
 	n, err := strconv.ParseFloat(strings.TrimSpace(text), 64)

@@ -43,8 +43,8 @@ func TestRetryAfter_ParsesFormsOfProviders(t *testing.T) {
 	}
 }
 
-// A wait is at least as long as the provider requests. If the provider requests no wait, the wait grows with each try.
-// Each wait is reported as progress, and no wait exceeds the deadline.
+// A delay is at least as long as the provider requests. If the provider requests no delay, the delay grows with each
+// try. Each delay is reported as progress, and no delay exceeds the deadline.
 func TestRetry_WaitsWithinTheDeadline(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

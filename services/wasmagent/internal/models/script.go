@@ -12,7 +12,7 @@ import (
 )
 
 // script is a built-in model that needs no network. It processes the user's newest message line by line. The line `call
-// TOOL {…}` requests a tool call, and `say TEXT` adds a text to the answer. All other lines, and the results of tool
+// TOOL {…}` requests a tool call, and `say TEXT` adds TEXT to the answer. All other lines, and the results of tool
 // calls, are also added to the answer. Each word counts as one token.
 type script struct{}
 
@@ -64,13 +64,13 @@ func (script) ask(_ context.Context, _ string, req *wasmagentv1.AskModelRequest,
 
 func quoted(text string) string {
 	out, err := json.Marshal(text)
-	if err != nil { // the text is not UTF-8
+	if err != nil { // the content is not UTF-8
 		return `""`
 	}
 	return string(out)
 }
 
-// countWords sets the token counts of an answer to numbers of words.
+// countWords counts each word of the question and of the answer as one token.
 func countWords(out Answer, req *wasmagentv1.AskModelRequest) Answer {
 	for _, m := range req.GetMessages() {
 		out.Input += int64(len(strings.Fields(m.GetContent())))

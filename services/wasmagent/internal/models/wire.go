@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// maxErrorBody is how much of the body of an error response is read, in bytes.
+// maxErrorBody is the maximum size of the part of an error response's body that is read, in bytes.
 const maxErrorBody = 16 << 10
 
 // transport returns the HTTP transport to providers. answer is the timeout for the header of a response.
@@ -23,7 +23,7 @@ func transport(answer time.Duration) *http.Transport {
 	}
 }
 
-// boundedTransport limits how much of a response is read. It converts every response with a status of 300 or more to a
+// boundedTransport limits the size of responses. It converts every response with a status of 300 or more to a
 // [FailureError].
 type boundedTransport struct{ inner http.RoundTripper }
 
@@ -34,7 +34,7 @@ func (w boundedTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	if resp.StatusCode >= http.StatusMultipleChoices {
-		body, _ := io.ReadAll(io.LimitReader(resp.Body, maxErrorBody)) // an empty body is fine: the status says enough
+		body, _ := io.ReadAll(io.LimitReader(resp.Body, maxErrorBody)) // on an error, the status is sufficient
 		_ = resp.Body.Close()
 		return nil, statusFailure(resp.StatusCode, resp.Header, body, time.Now())
 	}
@@ -42,7 +42,6 @@ func (w boundedTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// errCutOff means that the connection failed while a response was being read.
 var errCutOff = errors.New("the connection failed")
 
 type boundedBody struct {
@@ -63,8 +62,8 @@ func (b *boundedBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// transportError converts an error of a connection or of its stream to an error of this package. hasBegun is true if
-// the answer had begun.
+// transportError converts an error from a connection or from its stream to an error of this package. hasBegun is true
+// if the answer had begun.
 func transportError(ctx context.Context, err error, hasBegun bool) error {
 	failure, found := errors.AsType[*FailureError](err)
 	timeout, isNet := errors.AsType[net.Error](err)
@@ -79,7 +78,7 @@ func transportError(ctx context.Context, err error, hasBegun bool) error {
 		return failure
 	case errors.Is(err, errCutOff) && hasBegun:
 		return &FailureError{Kind: ErrInterrupted, MayBeCharged: true}
-	case isNet && timeout.Timeout() && (!isOp || dial.Op != "dial"): // the provider got the question and may charge for it
+	case isNet && timeout.Timeout() && (!isOp || dial.Op != "dial"): // the provider may charge for the question
 		return &FailureError{Kind: ErrUnreachable, Message: "it did not answer in time", MayBeCharged: true}
 	case untrusted:
 		return &FailureError{Kind: ErrUnreachable, Message: "its certificate is not trusted"}
@@ -95,7 +94,7 @@ func malformed(reason string) *FailureError {
 
 func rejected(reason string) *FailureError { return &FailureError{Kind: ErrRejected, Message: reason} }
 
-// missingEndError returns the error for a stream that ended before the end of the answer.
+// missingEndError returns the error for a stream that ended before its answer was complete.
 func missingEndError(hasBegun bool) *FailureError {
 	if hasBegun {
 		return &FailureError{Kind: ErrInterrupted, MayBeCharged: true}

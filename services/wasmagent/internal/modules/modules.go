@@ -1,6 +1,5 @@
-// Package modules provides the modules of guests. These are the shipped modules, which `make build` embeds into the
-// program, and the modules that the configuration lists. Agents run no other modules. The wasmagent service uses the
-// package.
+// Package modules provides the modules of guests: the shipped modules, which `make build` embeds into the program, and
+// the modules that the configuration lists. Agents run no other modules. The wasmagent service uses the package.
 package modules
 
 import (
@@ -34,17 +33,16 @@ var (
 // maxModule is the maximum size of a listed module, in bytes. Larger modules can't be compiled.
 const maxModule = 16 << 20
 
-// shippedNames lists the names of the shipped guests.
 var shippedNames = []string{"agent", "echo", "script"}
 
-// Listed is a guest in the configuration.
+// Listed describes a guest that the configuration lists.
 type Listed struct {
 	// Path is the path of the module file. SHA256 is the file's digest, in 64 hexadecimal digits.
 	Path, SHA256 string
 }
 
-// shipped maps the names of the shipped guests to the digests of their modules. It does not contain guests that were
-// not built.
+// shipped returns the digests of the modules of the shipped guests, by the guests' names. It omits guests that were not
+// built.
 var shipped = sync.OnceValue(func() map[string]string {
 	digests := make(map[string]string)
 	for _, name := range shippedNames {

@@ -13,16 +13,16 @@ import (
 	"strings"
 )
 
-// tempPrefix is the file name prefix of files that are being written. A file that a crash leaves behind is listed and
-// deleted like an object.
+// tempPrefix is the prefix of the names of files that are being written. If a crash leaves such a file behind, it is
+// listed and deleted like an object.
 const tempPrefix = ".writing-"
 
-// folder is a bucket in a folder of the file system. The first part of a key names a subfolder, and the second part a
-// file.
+// folder is a bucket in a directory of the file system. The first part of a key is the name of a subdirectory, and the
+// second part is the name of a file in it.
 type folder struct{ root *os.Root }
 
-// OpenFolder returns a bucket in a folder. If create is set, it creates a missing folder, which only the current user
-// can read.
+// OpenFolder returns a bucket in a directory. If create is set and the directory does not exist, OpenFolder creates the
+// directory. Only the current user can read the new directory.
 func OpenFolder(path string, create bool) (Bucket, error) {
 	if create {
 		if err := os.MkdirAll(path, 0o700); err != nil {
@@ -42,7 +42,7 @@ func (f folder) Write(_ context.Context, key string, data []byte) (err error) {
 	if !ok || strings.HasPrefix(name, tempPrefix) {
 		return fmt.Errorf("object %q: its key is not of the form FIRST/SECOND", key)
 	}
-	for range 10 { // retry, because another call may delete the subfolder with its last object
+	for range 10 { // retry, because another call may remove the subdirectory together with its last object
 		if err = f.write(dir, name, data); !errors.Is(err, fs.ErrNotExist) {
 			break
 		}
@@ -61,15 +61,14 @@ func (f folder) write(dir, name string, data []byte) error {
 		err = f.root.Rename(part, filepath.Join(dir, name))
 	}
 	if err != nil {
-		_ = f.root.Remove(part) // if this fails, the file is deleted together with the subfolder's objects
+		_ = f.root.Remove(part) // if this fails, the file is deleted together with the subdirectory's objects
 		return err
 	}
-	// The bucket's folder is synced, too, because the subfolder may be new. Even an existing subfolder may not be synced
-	// yet, if the process that created it crashed.
+	// The bucket's directory is synced, too, because the subdirectory may be new. If the process that created the
+	// subdirectory crashed, even an existing subdirectory may not be synced yet.
 	return errors.Join(f.sync(dir), f.sync("."))
 }
 
-// create writes a new file and syncs it to disk.
 func (f folder) create(name string, data []byte) error {
 	file, err := f.root.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
@@ -82,7 +81,6 @@ func (f folder) create(name string, data []byte) error {
 	return errors.Join(err, file.Close())
 }
 
-// sync syncs the entries of a folder to disk.
 func (f folder) sync(name string) error {
 	dir, err := f.root.Open(name)
 	if err != nil {
@@ -127,12 +125,13 @@ func (f folder) List(_ context.Context, first string) iter.Seq2[Object, error] {
 // Close implements [Bucket].
 func (f folder) Close() error { return f.root.Close() }
 
-// Delete implements [Bucket]. It also removes the subfolder if the object was the last object in it.
+// Delete implements [Bucket]. If the object was the last object in its subdirectory, Delete also removes the
+// subdirectory.
 func (f folder) Delete(_ context.Context, key string) error {
 	if err := f.root.Remove(filepath.FromSlash(key)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	dir, _, _ := strings.Cut(key, "/")
-	_ = f.root.Remove(dir) // fails if the subfolder has other objects
+	_ = f.root.Remove(dir) // fails if the subdirectory has other objects
 	return nil
 }

@@ -1,4 +1,4 @@
-// Package objects stores objects by key in a folder or in an S3 bucket. Package store uses the package to store the
+// Package objects stores objects by key in a directory or in an S3 bucket. Package store uses the package to store the
 // states of agents.
 package objects
 
@@ -16,8 +16,8 @@ import (
 )
 
 // Open returns the bucket with this URL. The URL is s3://NAME?region=REGION as in [OpenS3], or file:///PATH for a
-// folder, which several processes may share. The folder must exist, because it may be a mount point. With the option
-// create_dir=true, Open creates the folder.
+// directory, which several processes may share. The directory must exist, because it may be a mount point. With the
+// option create_dir=true, Open creates the directory.
 func Open(text string) (Bucket, error) {
 	u, err := url.Parse(text)
 	if err != nil {
@@ -44,14 +44,15 @@ var ErrNotFound = errors.New("no such object")
 // Object describes an object.
 type Object struct {
 	Key string
-	// Modified is when the object was written.
+	// Modified is the time at which the object was written.
 	Modified time.Time
 }
 
 // Bucket is a set of objects. A key consists of two parts that are separated by a slash. A Bucket is safe for
 // concurrent use.
 type Bucket interface {
-	// Write writes an object completely, or not at all. In a folder, the object is on disk when Write returns.
+	// Write writes an object completely, or not at all. If the bucket is a directory, the object is on disk when Write
+	// returns.
 	Write(ctx context.Context, key string, data []byte) error
 	// Read opens an object. Errors: [ErrNotFound].
 	Read(ctx context.Context, key string) (io.ReadCloser, error)

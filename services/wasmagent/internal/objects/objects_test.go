@@ -41,7 +41,6 @@ func startS3(t *testing.T) string {
 	return server.URL
 }
 
-// eachBucket runs a test with a bucket of each kind.
 func eachBucket(t *testing.T, test func(t *testing.T, b objects.Bucket)) {
 	t.Helper()
 	for name, open := range map[string]func(t *testing.T) (objects.Bucket, error){
@@ -135,7 +134,6 @@ func TestBucket_WriteReadListDelete(t *testing.T) {
 	})
 }
 
-// Objects in the same folder can be written, read and deleted concurrently.
 func TestBucket_ConcurrentUse(t *testing.T) {
 	t.Parallel()
 	eachBucket(t, func(t *testing.T, b objects.Bucket) {
@@ -253,7 +251,7 @@ func TestS3_FailuresAreNotMissingObjects(t *testing.T) {
 	}
 }
 
-// Without credentials, no request is sent, and the error says what to set.
+// Without credentials, no request is sent, and the error names the variables to set.
 func TestS3_SendsNothingWithoutCredentials(t *testing.T) {
 	for _, name := range []string{"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"} {
 		t.Setenv(name, "")

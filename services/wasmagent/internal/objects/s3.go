@@ -19,22 +19,21 @@ import (
 	"github.com/minio/minio-go/v7/pkg/credentials"
 )
 
-// maxTries is how often a request is sent while the object store can't be reached or answers with a server error.
+// maxTries is the maximum number of times that a request is sent if the object store can't be reached or answers with a
+// server error.
 const maxTries = 3
 
-// awsEndpoint is the default endpoint of a bucket.
 const awsEndpoint = "https://s3.amazonaws.com"
 
-// credentialChain gets credentials from several providers, which it tries in order. If no provider has credentials,
-// credentialChain returns an error, because the client would otherwise send unsigned requests. It implements
-// [credentials.Provider]. Its methods are not called concurrently.
+// credentialChain gets credentials from several providers, which it tries in order. If no provider has credentials, it
+// returns an error, because the client would otherwise send unsigned requests. It implements [credentials.Provider].
+// Its methods are not called concurrently.
 type credentialChain struct {
 	providers []credentials.Provider
-	// current is the provider that returned the credentials in use; nil if no credentials are in use.
+	// current is the provider that returned the credentials in use, or nil if no credentials are in use.
 	current credentials.Provider
 }
 
-// errNoCredentials means that no provider has credentials.
 var errNoCredentials = errors.New("there are no credentials for the bucket: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or give the machine a role")
 
 // Retrieve implements [credentials.Provider].
@@ -60,7 +59,6 @@ func (i *credentialChain) RetrieveWithCredContext(with *credentials.CredContext)
 // IsExpired implements [credentials.Provider].
 func (i *credentialChain) IsExpired() bool { return i.current == nil || i.current.IsExpired() }
 
-// bucket is a bucket in an S3 object store.
 type bucket struct {
 	client *minio.Client
 	name   string
@@ -122,7 +120,8 @@ func OpenS3(text string) (Bucket, error) {
 func (b bucket) Write(ctx context.Context, key string, data []byte) error {
 	_, err := b.client.PutObject(ctx, b.name, key, bytes.NewReader(data), int64(len(data)), minio.PutObjectOptions{
 		ContentType: "application/octet-stream", DisableMultipart: true,
-		DisableContentSha256: len(data) == 0, // otherwise empty objects are sent without Content-Length, which some stores require
+		// Otherwise the client sends empty objects without Content-Length, which some stores require.
+		DisableContentSha256: len(data) == 0,
 	})
 	return err
 }

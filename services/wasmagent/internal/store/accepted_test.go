@@ -16,7 +16,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/store"
 )
 
-// storeWithOldSchema stores a template with the schema of an earlier release, which had only the first two migrations.
+// storeWithOldSchema stores a template with the schema of an earlier release, which has only the first two migrations.
 func storeWithOldSchema(t *testing.T, cfg store.Config, template *wasmagentv1.Template) {
 	t.Helper()
 	files := fstest.MapFS{}
@@ -50,8 +50,8 @@ func storeWithOldSchema(t *testing.T, cfg store.Config, template *wasmagentv1.Te
 	}
 }
 
-// A template that was stored by a release without acceptance digests stays unchanged. Its id counts as accepted, so
-// that the next template with the same id is quarantined.
+// A release without acceptance digests has stored a template. The migration does not change the template, and its id
+// counts as accepted. Therefore the next template with the same id is quarantined.
 func TestMigration_QuarantinesReplacedOldTemplates(t *testing.T) {
 	t.Parallel()
 	for name, source := range map[string]string{"SQLite": sqlstore.SQLite, "PostgreSQL": ""} {

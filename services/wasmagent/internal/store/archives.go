@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	// archiveLifetime is how long an archive is stored after the last request for it.
+	// archiveLifetime is the time that an archive is stored after the last request for it.
 	archiveLifetime = 10 * time.Minute
 	// maxArchives is the maximum number of stored archives in total, and maxOwnArchives is the maximum number per person.
 	maxArchives    = 16
@@ -27,7 +27,7 @@ const (
 
 // Errors of archives, for [errors.Is].
 var (
-	// ErrArchiveUnknown means that the archive is not stored completely.
+	// ErrArchiveUnknown means that the archive is not stored, or not stored completely.
 	ErrArchiveUnknown = errors.New("there is no such archive: it was created more than 10 min ago, or not at all")
 	// ErrArchivesFull means that the maximum number of archives is stored.
 	ErrArchivesFull = fmt.Errorf("too many archives in transfer: at most %d of one caller and %d in all, each for %s after its last part", maxOwnArchives, maxArchives, archiveLifetime)
@@ -58,8 +58,8 @@ type ArchiveKey struct {
 
 // Archive is the state of a stored archive.
 type Archive struct {
-	// Size is the size of the whole archive. Stored is how much of the archive is stored, counted from its beginning. Both
-	// are in bytes.
+	// Size is the size of the whole archive. Stored is the size of the stored part, which begins at the start of the
+	// archive. Both are in bytes.
 	Size, Stored int64
 	// AgentID is the id of the agent that was created from the archive, and ExportedID is the id of the agent that was
 	// exported. Both are empty before the import.
@@ -152,8 +152,7 @@ func (s *Store) AddArchivePart(ctx context.Context, key ArchiveKey, size, offset
 	return archive, content, err
 }
 
-// SetArchiveMade records the id of the agent that was created from an archive, made, and the id of the exported agent,
-// origin.
+// SetArchiveMade records that the agent made was created from an archive of the agent origin.
 func (s *Store) SetArchiveMade(ctx context.Context, key ArchiveKey, made, origin string) error {
 	return s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		found, err := lookUpArchive(ctx, tx, key)
@@ -182,7 +181,7 @@ func (k ArchiveKey) args() []any {
 }
 
 // findArchive returns an archive and extends its lifetime. If the archive does not exist, findArchive creates an
-// archive of this size. If size is 0, findArchive returns [ErrArchiveUnknown] instead.
+// archive of this size, or returns [ErrArchiveUnknown] if size is 0.
 func findArchive(ctx context.Context, tx *sqlstore.Tx, key ArchiveKey, size int64) (*Archive, error) {
 	if _, err := tx.ExecContext(ctx, "DELETE FROM archives WHERE until <= $1", sqlstore.Micros(tx.Now)); err != nil {
 		return nil, err
@@ -289,7 +288,7 @@ func hasBytes(ctx context.Context, tx *sqlstore.Tx, id string, offset int64, wan
 
 // ArchiveKeys returns the key that signs this installation's archives, and the public keys of all keys that have signed
 // its archives. The first process of an installation stores its own key as the signing key. known is true if own may
-// have signed archives before. In that case, the public key of own is stored, too.
+// have signed archives before. In that case, ArchiveKeys also stores the public key of own.
 func (s *Store) ArchiveKeys(ctx context.Context, own ed25519.PrivateKey, known bool) (signs ed25519.PrivateKey, all []ed25519.PublicKey, err error) {
 	public, _ := own.Public().(ed25519.PublicKey)
 	err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {

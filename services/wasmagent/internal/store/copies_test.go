@@ -35,7 +35,7 @@ func oldMigrations(t *testing.T) fs.FS {
 	return files
 }
 
-// The migration adds up the counters of an agent and of its fork.
+// The counters of an agent and of its fork are separate. The migration adds them up.
 func TestMigration_AddsUpCountersOfCopies(t *testing.T) {
 	t.Parallel()
 	for name, source := range map[string]string{"SQLite": sqlstore.SQLite, "PostgreSQL": ""} {
@@ -92,7 +92,7 @@ func TestMigration_AddsUpCountersOfCopies(t *testing.T) {
 	}
 }
 
-// All processes sign with the key of the first process. Archives that other keys have signed before are still accepted.
+// All processes sign with the key of the first process. Archives that were signed with other keys are still accepted.
 func TestArchiveKeys_AllProcessesSignWithFirstKey(t *testing.T) {
 	t.Parallel()
 	eachStore(t, func(t *testing.T, open func(string) *store.Store) {
@@ -108,7 +108,8 @@ func TestArchiveKeys_AllProcessesSignWithFirstKey(t *testing.T) {
 	})
 }
 
-// An archive is returned when it is complete. A part that differs from the stored bytes, or leaves a gap, is refused.
+// AddArchivePart returns an archive when it is complete. It refuses a part that differs from the stored bytes, and a
+// part that leaves a gap.
 func TestAddArchivePart_RefusesOtherBytesAndGaps(t *testing.T) {
 	t.Parallel()
 	eachStore(t, func(t *testing.T, open func(string) *store.Store) {

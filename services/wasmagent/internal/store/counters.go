@@ -28,7 +28,7 @@ type Budget struct {
 	JournalID string
 }
 
-// A UseRequest requests one use of an agent's rights. The use is counted for the first right in Matches that is not
+// A UseRequest requests one use of an agent's rights. The use counts against the first right in Matches that is not
 // used up.
 type UseRequest struct {
 	Budget
@@ -41,7 +41,8 @@ type CountedUse struct {
 	manifest.Match
 }
 
-// CountUses counts one use for each request, or nothing if a request can't be met. Errors: [manifest.ErrSpent].
+// CountUses counts one use for each request. If one request can't be met, nothing is counted. Errors:
+// [manifest.ErrSpent].
 func (s *Store) CountUses(ctx context.Context, requests []UseRequest) (counted []CountedUse, err error) {
 	err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		counted = nil
@@ -72,7 +73,7 @@ func countUse(ctx context.Context, tx *sqlstore.Tx, request UseRequest) (Counted
 	return CountedUse{}, manifest.ErrSpent
 }
 
-// UncountUses subtracts uses from their counters.
+// UncountUses undoes the counting of uses.
 func (s *Store) UncountUses(ctx context.Context, uses []CountedUse) error {
 	return s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		for _, u := range uses {
@@ -85,8 +86,8 @@ func (s *Store) UncountUses(ctx context.Context, uses []CountedUse) error {
 	})
 }
 
-// A ModelUse is the tokens and the cost of a question to a model. It is counted for the first right that is not used
-// up.
+// A ModelUse contains the tokens and the cost of a question to a model. They count against the first right in Matches
+// that is not used up.
 type ModelUse struct {
 	Budget
 	Matches       []manifest.ModelMatch
@@ -123,7 +124,7 @@ func firstUnspent(ctx context.Context, tx *sqlstore.Tx, budget Budget, found []m
 	return nil, nil //nolint:nilnil // nil if there is none
 }
 
-// CountModelUse counts the tokens and the cost of questions. A question may exceed the bound of its right, because the
+// CountModelUse counts the tokens and the cost of questions. A question may exceed the bound of its right, because its
 // tokens are known only after the answer.
 func (s *Store) CountModelUse(ctx context.Context, spends []ModelUse) error {
 	return s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
@@ -152,14 +153,13 @@ func addToCounter(ctx context.Context, tx *sqlstore.Tx, budget Budget, grant, wh
 	return err
 }
 
-// dayOf returns the number of days from 1970-01-01 UTC to now.
 func dayOf(now time.Time) int64 { return now.Unix() / int64(24*time.Hour/time.Second) }
 
-// counterDays is for how many days after their last use counters are kept when the agent and all of its copies have
+// counterDays is the number of days that counters are kept after their last use if the agent and all of its copies have
 // been removed. If an archive of the agent is imported within these days, the imported agent continues the counters.
 const counterDays = 7
 
-// RemoveUnusedCounters removes the counters of agents that were removed, counterDays after their last use.
+// RemoveUnusedCounters removes the counters of removed agents, counterDays after their last use.
 func (s *Store) RemoveUnusedCounters(ctx context.Context) error {
 	return s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		_, err := tx.ExecContext(ctx, `DELETE FROM used WHERE day < $1

@@ -61,7 +61,7 @@ func (s *Store) Create(ctx context.Context, c Change, from string, limits AgentL
 		}
 		return appendEvents(ctx, tx, c.ID, c.FirstPosition, c.Events)
 	})
-	if err != nil && !errors.Is(err, ErrUnavailable) { // after ErrUnavailable the agent may have been stored
+	if err != nil && !errors.Is(err, ErrUnavailable) { // after ErrUnavailable, the agent may have been stored
 		err = errors.Join(err, s.states.removeExcept(ctx, c.ID, nil))
 	}
 	return made, err

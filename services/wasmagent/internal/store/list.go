@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/sqlstore"
 )
 
-// CountDescendants returns the number of agents that have a principal in their chain, at any depth.
+// CountDescendants returns the number of agents that have the principal in their chain, at any depth.
 func (s *Store) CountDescendants(ctx context.Context, tenant, subject string) (n int, err error) {
 	err = s.db.DoUnqueued(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		n, err = countDescendants(ctx, tx, tenant, subject)
@@ -38,8 +38,8 @@ type Filter struct {
 	Limit  int
 }
 
-// where returns an SQL condition for the filter without Before, and the condition's parameters, which are numbered from
-// $3.
+// where returns an SQL condition for all fields of the filter except Before, and the condition's parameters, which are
+// numbered from $3.
 func (f Filter) where() (text string, params []any) {
 	text, params = "tenant = $3", []any{f.Tenant}
 	if f.Principal != nil {
@@ -67,7 +67,8 @@ func (s *Store) List(ctx context.Context, f Filter) (page []*Row, count int, err
 		page = nil
 		holder, now := s.leaseParams(tx)
 		args := append([]any{holder, now}, params...)
-		// The condition on the first two parameters is always true. It tells PostgreSQL their types.
+		// This condition on the first two parameters is always true. PostgreSQL infers the types of the parameters from
+		// it.
 		if err := tx.QueryRowContext(ctx, "SELECT count(*) FROM agents WHERE CAST($1 AS TEXT) <> '' AND CAST($2 AS BIGINT) >= 0 AND "+where, args...).Scan(&count); err != nil {
 			return err
 		}
@@ -86,7 +87,7 @@ func (s *Store) List(ctx context.Context, f Filter) (page []*Row, count int, err
 	return page, count, err
 }
 
-// AbandonedTurns returns the ids of the agents that have a turn which no other process runs.
+// AbandonedTurns returns the ids of the agents that have a turn that no other process runs.
 func (s *Store) AbandonedTurns(ctx context.Context) (ids []string, err error) {
 	return s.ids(ctx, func(tx *sqlstore.Tx) (string, []any) {
 		holder, now := s.leaseParams(tx)

@@ -12,12 +12,12 @@ import (
 // Amount is an amount of model usage: the number of tokens, and the cost in billionths of a US dollar.
 type Amount struct{ Tokens, Nanos int64 }
 
-// ReserveDay adds an amount to a person's model usage on a day, if the usage so far is below the bound. The bound on
-// cost applies only if the amount has a cost. ReserveDay returns the usage so far, and whether the amount was added.
+// ReserveDay adds an amount to a person's model usage on a day, if the usage before is below the bound. The bound on
+// the cost applies only if the amount has a cost. ReserveDay returns the usage before, and whether it added the amount.
 // Days are counted from 1970-01-01 UTC.
 func (s *Store) ReserveDay(ctx context.Context, person principal.Key, day int64, amount, bound Amount) (used Amount, ok bool, err error) {
 	err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
-		// The first statement locks the row until the transaction ends.
+		// This statement locks the row until the transaction ends.
 		if _, err := tx.ExecContext(ctx, `INSERT INTO model_days (tenant, person, day, tokens, nanos) VALUES ($1, $2, $3, 0, 0)
 			ON CONFLICT (tenant, person, day) DO UPDATE SET tokens = model_days.tokens`, person.Tenant, person.Subject, day); err != nil {
 			return err

@@ -15,10 +15,10 @@ import (
 )
 
 const (
-	// moduleDays is for how many days an unused module is kept after the last day on which it was the current module of
-	// its guest.
+	// moduleDays is the number of days that an unused module is kept after the last day on which it was the current
+	// module of its guest.
 	moduleDays = 7
-	// modulePage is how many agents are read at a time to find the modules in use.
+	// modulePage is the number of agents that are read at a time to find the modules in use.
 	modulePage = 200
 )
 

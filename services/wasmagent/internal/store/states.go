@@ -20,15 +20,15 @@ import (
 // maxState is the maximum size of an encoded state, in bytes.
 const maxState = 128 << 20
 
-// recentAge is the minimum age at which an unused state is removed. A younger state may belong to a change that is not
+// recentAge is the minimum age of an unused state that is removed. A younger state may belong to a change that is not
 // committed yet.
 const recentAge = 10 * time.Minute
 
-// states stores the states of agents in a folder or in a bucket. The key of a state is the agent's id followed by a
+// states stores the states of agents in a directory or in a bucket. The key of a state is the agent's id followed by a
 // name.
 type states struct{ objects.Bucket }
 
-// openStates opens the bucket url, or the folder if url is empty.
+// openStates opens the bucket url, or the directory folder if url is empty.
 func openStates(url, folder string) (states, error) {
 	if url != "" {
 		bucket, err := objects.Open(url)
@@ -84,8 +84,8 @@ func (s states) get(ctx context.Context, id, name, digest string) (*wasmstorev1.
 	return out, nil
 }
 
-// removeExcept removes the states of an agent, except for the states whose names are in but. If but is not empty, it
-// also keeps recent states, because another process may be about to commit a record that refers to them.
+// removeExcept removes the states of an agent, except for the states whose names are in but. If but is not empty,
+// removeExcept also keeps recent states, because another process may be about to commit a record that refers to them.
 func (s states) removeExcept(ctx context.Context, id string, but map[string]bool) error {
 	for found, err := range s.List(ctx, id) {
 		if err != nil {
@@ -101,10 +101,10 @@ func (s states) removeExcept(ctx context.Context, id string, but map[string]bool
 	return nil
 }
 
-// remove removes a state of an agent. Errors are ignored.
+// remove removes a state of an agent. It ignores errors.
 func (s states) remove(ctx context.Context, id, name string) {
 	_ = s.Delete(ctx, id+"/"+name) // if this fails, the state is removed together with the agent
 }
 
-// unavailableError adds [ErrUnavailable] to an error of the bucket.
+// unavailableError adds [ErrUnavailable] to an error from the bucket.
 func unavailableError(err error) error { return fmt.Errorf("%w: %w", ErrUnavailable, err) }

@@ -1,6 +1,6 @@
-// Package store stores agents. Records, journals and counters of rights are in SQLite or PostgreSQL; states are in a
-// folder or an object store. A change is stored completely or not at all, and an acknowledged change survives a crash.
-// The wasmagent service uses the package.
+// Package store stores agents. Records, journals and counters of rights are in SQLite or PostgreSQL. States are in a
+// directory or an object store. A change is stored completely or not at all, and an acknowledged change survives a
+// crash. The wasmagent service uses the package.
 package store
 
 import (
@@ -41,11 +41,12 @@ var (
 type Config struct {
 	// Source is `sqlite`, or the URL of a PostgreSQL database. File is the path of the SQLite file.
 	Source, File string
-	// Bucket is the URL of a bucket for states, for example s3://NAME. If it is empty, states are stored in Folder.
+	// Bucket is the URL of a bucket for states, for example s3://NAME. If it is empty, states are stored in the
+	// directory Folder.
 	Bucket, Folder string
-	// Holder identifies this process among the processes that share the store; required.
+	// Holder identifies this process among the processes that share the store. Required.
 	Holder string
-	// Log receives log records about migrations; required.
+	// Log receives log records about migrations. Required.
 	Log *slog.Logger
 }
 
@@ -85,7 +86,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 // Close closes the store.
 func (s *Store) Close() error { return errors.Join(s.db.Close(), s.states.Close()) }
 
-// Turn says whether an agent has a running turn, and of which kind.
+// Turn is the kind of an agent's running turn.
 type Turn int64
 
 const (
@@ -97,7 +98,8 @@ const (
 	DetachedTurn
 )
 
-// Lease is the time after which a process that does not renew its leases is assumed to have ended.
+// Lease is the duration of a lease on a running turn. If a process does not renew its lease in this time, it is assumed
+// to have ended.
 const Lease = 15 * time.Second
 
 // Row is a stored agent.
@@ -112,7 +114,7 @@ type Row struct {
 	HeldElsewhere bool
 }
 
-// A Change is a change of an agent, which is stored completely or not at all. It is stored only if the row has this
+// A Change is a change to an agent, which is stored completely or not at all. It is stored only if the row has this
 // Version and the journal ends directly before Events. Otherwise the error is [ErrStale].
 type Change struct {
 	ID      string
@@ -203,7 +205,6 @@ func (s *Store) putState(ctx context.Context, c *Change) error {
 	return nil
 }
 
-// hasSnapshotState reports whether a snapshot in the record has the state with this key.
 func hasSnapshotState(r *wasmstorev1.Record, key string) bool {
 	for _, k := range r.GetKept() {
 		if k.GetStateKey() == key {
@@ -231,7 +232,6 @@ func size(r *wasmstorev1.Record) int64 {
 
 const columns = "record, made, version, turn, CASE WHEN turn > 0 AND holder <> $1 AND held > $2 THEN 1 ELSE 0 END"
 
-// scanner is implemented by sql.Row and sql.Rows.
 type scanner interface{ Scan(into ...any) error }
 
 func scan(from scanner) (*Row, error) {
@@ -307,7 +307,7 @@ func (s *Store) RemoveUnusedStates(ctx context.Context, r *wasmstorev1.Record) e
 }
 
 // TakeOverTurn takes over the turn of another process and returns the agent. The other process can then no longer store
-// changes of the agent. Errors: [ErrUnknown].
+// changes to the agent. Errors: [ErrUnknown].
 func (s *Store) TakeOverTurn(ctx context.Context, id string) (row *Row, err error) {
 	err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		if _, err := tx.ExecContext(ctx, "UPDATE agents SET version = version + 1, holder = $2, held = $3 WHERE id = $1", id, s.holder, sqlstore.Micros(tx.Now.Add(Lease))); err != nil {

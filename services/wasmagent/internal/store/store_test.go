@@ -33,7 +33,6 @@ func TestMain(m *testing.M) {
 	os.Exit(sqlstoretest.Main(m))
 }
 
-// startS3 starts a fake object store and returns the URL of its bucket.
 func startS3(t *testing.T) string {
 	t.Helper()
 	backend := s3mem.New()
@@ -45,7 +44,6 @@ func startS3(t *testing.T) string {
 	return "s3://states?use_path_style=true&region=us-east-1&endpoint=" + server.URL
 }
 
-// eachStore runs a test with each combination of database and state storage.
 func eachStore(t *testing.T, test func(t *testing.T, open func(holder string) *store.Store)) {
 	t.Helper()
 	for name, config := range map[string]func(t *testing.T) store.Config{
@@ -282,7 +280,7 @@ func TestCountUses_CountsAllOrNone(t *testing.T) {
 	})
 }
 
-// While a process holds the lease on a turn, AbandonedTurns does not return the agent in other processes, but they can
+// While a process holds the lease on a turn, AbandonedTurns does not return the agent to other processes, but they can
 // take over the turn. If the store is not shared, the next process finds the turn at once.
 func TestLease_HidesTurnUntilSeized(t *testing.T) {
 	t.Parallel()

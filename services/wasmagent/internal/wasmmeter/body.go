@@ -11,11 +11,11 @@ type bodyWriter struct {
 	scope
 	// budget is the index of the local that contains the budget. temp is the index of the first of two temporary locals.
 	budget, temp uint32
-	// frame is the size of the function's stack frame, in units.
+	// frame is the size of the function's stack frame, in units of stackUnit bytes.
 	frame int64
-	// savedGlobals contains, for each global in which locals are saved, the index of its kind in savedKinds. These globals
-	// follow the fuel global. numbers contains the indexes of the globals, by kind. Globals are added only as functions
-	// need them, because the engine reloads all globals after each call.
+	// savedGlobals describes the globals in which locals are saved, which follow the fuel global. Each element is the
+	// index of the global's kind in savedKinds. numbers contains the indexes of the globals, by kind. Globals are added
+	// only as functions need them, because the engine reloads all globals after each call.
 	savedGlobals []int
 	numbers      [len(savedKinds)][]uint32
 	// code is the code of the body before charges are added. marks contains the positions in code at which control flow
@@ -28,8 +28,7 @@ type bodyWriter struct {
 	// for each loop.
 	needsTemps, usesStack bool
 	values                int64
-	// kinds contains the types of the function's first locals.
-	kinds []ValueType
+	kinds                 []ValueType
 
 	points  []chargePoint
 	frames  []int
@@ -45,8 +44,7 @@ type flowMark struct {
 	op byte
 	// takesValues is true if op begins a loop that has parameters.
 	takesValues bool
-	// cost is the cost of the code between this mark and the next one.
-	cost int64
+	cost        int64
 }
 
 // A chargePoint is a mark at which fuel is charged. A point with the op opReturn charges nothing. It is directly before
@@ -66,7 +64,6 @@ const (
 	unreachable = -1
 )
 
-// putBodies encodes the bodies of all functions. minSeparate is minSeparateCharge, except in tests.
 func (b *bodyWriter) putBodies(minSeparate int64) ([]byte, error) {
 	var out []byte
 	for i := range b.m.bodies {
@@ -199,7 +196,7 @@ func (b *bodyWriter) putInstruction(i *instruction) {
 		b.code, b.needsTemps = b.putByteCharge(b.code), true
 	case i.op == opMemoryGrow:
 		b.code, b.needsTemps = b.putGrow(b.code), true
-		return // grow has written the instruction
+		return // putGrow has written the instruction
 	}
 	b.code = append(b.code, i.text...)
 	if i.op == opCall || i.op == opCallIndirect {
@@ -235,9 +232,10 @@ func asMalformed(err error) error {
 	return fmt.Errorf("%w: %w", ErrMalformed, err)
 }
 
-// placePoints decides at which points costs are charged. call is the cost of calling the function. The cost of the code
-// between two marks is charged where the code begins, or at an earlier point. An earlier point can be used if every
-// execution of the code passes that point exactly once, for example a point before a branch or a block.
+// placePoints chooses the points at which costs are charged. call is the cost of calling the function. The cost of the
+// code between two marks is charged where the code begins, or at an earlier point. An earlier point can be used if
+// every execution of the code passes that point exactly once. Examples are a point before a branch and a point before a
+// block.
 //
 // Each loop has a charge point that checks the fuel. The entry of a function also has a charge point, unless the
 // function begins with a loop.
@@ -291,7 +289,6 @@ func (b *bodyWriter) putBudget(out []byte) []byte {
 	return out
 }
 
-// putCharge writes the code of a charge point.
 func (b *bodyWriter) putCharge(out []byte, p chargePoint) []byte {
 	if p.op == opReturn {
 		return b.putBudget(out)

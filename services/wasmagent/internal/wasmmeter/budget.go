@@ -8,8 +8,8 @@ import (
 // The budget is a single number that contains the remaining fuel and the remaining stack. Each function of the guest
 // takes the budget as an additional last parameter, and returns it as an additional last result. Therefore the engine
 // can keep the budget in a register, and need not load it from memory after each call. Functions that the guest imports
-// or exports do not have this parameter. Each of these functions has a wrapper, which moves the fuel between the budget
-// and a global.
+// or exports do not have this parameter. Each of them has a wrapper, which moves the fuel between the budget and a
+// global.
 const (
 	// stackBits is the number of low bits of the budget that contain the remaining stack, in units. The highest of these
 	// bits is set if the stack is used up. The bits above contain the remaining fuel as a signed number.
@@ -18,8 +18,7 @@ const (
 	stackWhole = stackSpent - 1
 	stackUnit  = MaxStack / stackSpent
 	// fuelSpent is the sign bit, which is set if the fuel is used up.
-	fuelSpent = math.MinInt64
-	// addedParams is how many parameters the meter adds to each function of the guest.
+	fuelSpent   = math.MinInt64
 	addedParams = 1
 )
 
@@ -32,8 +31,7 @@ func frameOf(values int64, code int) int64 {
 
 // A layout computes the indexes of types, functions and globals in a metered module.
 type layout struct {
-	m *Module
-	// fuel is the index of the fuel global.
+	m    *Module
 	fuel uint32
 	// hostCallable lists the functions of the guest that the host can call, without duplicates.
 	hostCallable []uint32
@@ -59,9 +57,11 @@ func layoutOf(m *Module) layout {
 
 func (l layout) imports() uint32 { return uint32(len(l.m.Imports)) }
 
-// A metered module has these types, in this order: first the guest's types, then the type of the refill function. Then,
-// for each of the guest's types, the type with the budget as an additional parameter and result. Finally, for each of
-// the guest's types, the type of a block that returns the results of the guest's type.
+// A metered module has these types, in this order:
+//   - the guest's types;
+//   - the type of the refill function;
+//   - for each of the guest's types, the type with the budget as an additional parameter and result;
+//   - for each of the guest's types, the type of a block that returns the results of the guest's type.
 
 func (l layout) refillType() uint32      { return uint32(len(l.m.types)) }
 func (l layout) passing(t uint32) uint32 { return l.refillType() + 1 + t }
@@ -87,7 +87,7 @@ func (l layout) putTypes(out []byte) []byte {
 
 func (l layout) refill() uint32 { return l.imports() }
 
-// guestIndex returns the index with which the guest's code calls a function: the wrapper of an import, or the guest's
+// guestIndex returns the index of a function for calls by the guest's code: the wrapper of an import, or the guest's
 // own function.
 func (l layout) guestIndex(f uint32) uint32 {
 	if f < l.imports() {
@@ -96,11 +96,10 @@ func (l layout) guestIndex(f uint32) uint32 {
 	return f + 1
 }
 
-// refillWrapper returns the index of the wrapper of the refill function.
 func (l layout) refillWrapper() uint32 { return 1 + uint32(len(l.m.typeOf)) + l.imports() }
 
-// hostIndex returns the index of a function without the budget: an import itself, or the wrapper with which the host
-// calls a function of the guest.
+// hostIndex returns the index of a function for calls without the budget: an import itself, or the wrapper for calls by
+// the host.
 func (l layout) hostIndex(f uint32) uint32 {
 	if f < l.imports() {
 		return f
@@ -125,7 +124,7 @@ func (l layout) putFunctions(out []byte) []byte {
 }
 
 // putWrappers encodes the bodies of the wrappers. The fuel global is 0 while the guest runs. Therefore a guest that
-// traps is charged for all fuel that it got.
+// traps is charged for all fuel that it received.
 func (l layout) putWrappers(out []byte) []byte {
 	for i, f := range l.m.Imports {
 		n := len(f.Type.Params)

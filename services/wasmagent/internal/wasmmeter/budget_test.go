@@ -11,7 +11,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/wasmmeter"
 )
 
-// TestMetered_TrapUsesAllFuel checks that a guest that traps or recurses endlessly is charged for all fuel that it got.
+// TestMetered_TrapUsesAllFuel checks that a guest that traps or recurses endlessly is charged for all fuel that it
+// received.
 func TestMetered_TrapUsesAllFuel(t *testing.T) {
 	t.Parallel()
 	run := parts{7: {1, 3, 'r', 'u', 'n', 0, 0}}

@@ -54,23 +54,19 @@ const (
 	opMemoryFill = 11
 )
 
-// A scope contains the numbers that are needed to parse the code of one function.
 type scope struct {
 	layout
 	// locals is the number of the function's locals, including its parameters. params is the number of its parameters.
 	locals, params uint32
 }
 
-// An instruction is a parsed instruction.
 type instruction struct {
 	op byte
 	// sub is the second opcode of opBulk and opVector.
 	sub uint32
 	// values is the number of parameters and results of a call or a block.
 	values int
-	// local is the index of the local that is read or set.
-	local uint32
-	// number is the value of an i32.const.
+	local  uint32
 	number uint32
 	// takesValues is true if a block has parameters. hasNoValues is true if a block has neither parameters nor results.
 	takesValues, hasNoValues bool
@@ -234,7 +230,7 @@ func vector(r *reader, sub uint32, out []byte) []byte {
 	switch {
 	case sub <= 11, sub == 92, sub == 93: // loads and stores
 		return putU32(putU32(out, r.u32()), r.u32())
-	case sub == 12, sub == 13: // a constant; a shuffle
+	case sub == 12, sub == 13: // a constant, a shuffle
 		return append(out, r.bytes(16)...)
 	case sub >= 21 && sub <= 34: // lanes
 		return append(out, r.byte())

@@ -11,7 +11,6 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/wasmmeter"
 )
 
-// features contains the WebAssembly features that guests may use.
 const features = api.CoreFeaturesV2 &^ api.CoreFeatureReferenceTypes
 
 var (
@@ -19,7 +18,6 @@ var (
 	errStack = errors.New("the stack is spent")
 )
 
-// An engine runs plain and metered modules.
 type engine struct {
 	wazero.Runtime
 	// each is the fuel per refill, most is the maximum fuel of all refills together, and granted is the fuel that was
@@ -68,7 +66,6 @@ func meterAt(t testing.TB, text []byte, minSeparate int64) []byte {
 	return out
 }
 
-// callFunction calls a function of a module.
 func callFunction(ctx context.Context, in api.Module, f api.Function, args ...uint64) ([]uint64, error) {
 	return f.Call(ctx, args...)
 }

@@ -25,9 +25,9 @@ type (
 		// back lists the jumps that go back, each from one part to another.
 		back [][2]int
 	}
-	// jump sets a local to a number and branches to the dispatcher. It is in the part from, inside this number of blocks.
-	// A jump that goes back, or that sets a local other than the dispatcher's, is made only as often as the dispatcher's
-	// counter allows. Every other jump is made if cond is not 0, or always if cond is nil.
+	// jump sets a local to a number and branches to the dispatcher. It is in the part from, inside this number of
+	// blocks. The dispatcher's counter limits a jump that goes back, and a jump that sets another local than the
+	// dispatcher's. Every other jump is taken if cond is not 0, or always if cond is nil.
 	jump struct {
 		to     *dispatcher
 		sets   uint32
@@ -102,11 +102,11 @@ func (d *dispatcher) put(b []byte) []byte {
 	return append(b, 0x0b)
 }
 
-// isCounted reports whether the dispatcher counts how often the jump is made.
+// isCounted reports whether the dispatcher's counter limits the jump.
 func (j jump) isCounted() bool { return j.sets != j.to.number || j.to.part(j.number) <= j.from }
 
-// isDirect reports whether the meter must replace the jump with a direct branch. This is so if the jump goes forward,
-// does not enter a loop from outside, and leaves no values on the operand stack.
+// isDirect reports whether the meter must replace the jump with a direct branch. It must do so if the jump goes
+// forward, does not enter a loop from outside, and leaves no values on the operand stack.
 func (j jump) isDirect() bool {
 	to := j.to.part(j.number)
 	return !j.isCounted() && len(j.to.reads) == 0 && !slices.ContainsFunc(j.to.back, func(back [2]int) bool {

@@ -10,9 +10,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/wasmmeter"
 )
 
-// TestMetered_ComputesSameResults checks that generated programs compute the same results as plain modules, as metered
-// modules, and in this test's interpreter. If minSeparate is 0, the counted fuel must be exact. With the default, it
-// must not be lower. The size of the refills must make no difference.
+// Generated programs compute the same results as plain modules, as metered modules, and in this test's interpreter. If
+// minSeparate is 0, the counted fuel must be exact. With the default, it must not be lower. The size of the refills
+// must make no difference.
 func TestMetered_ComputesSameResults(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {
@@ -47,7 +47,6 @@ type programResult struct {
 	fuel    int64
 }
 
-// A testFailer is a *testing.T or a *rapid.T.
 type testFailer interface {
 	Fatal(args ...any)
 	Fatalf(format string, args ...any)

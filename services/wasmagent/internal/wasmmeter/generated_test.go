@@ -17,7 +17,6 @@ const (
 	maxInstructions = 200_000
 )
 
-// A machine interprets a program.
 type machine struct {
 	functions []function
 	globals   [globals]int32
@@ -38,19 +37,17 @@ type function struct {
 	body   []node
 }
 
-// A signal says how a node ended: 0 means normally, n above 0 means with a branch out of n blocks, and leaveFunction
-// means by leaving the function.
+// A signal is the way in which a node ended: normally (0), with a branch out of n blocks (n above 0), or by leaving the
+// function (leaveFunction).
 type signal int
 
 const leaveFunction signal = -1
 
-// A node is an instruction or a block of a program.
 type node interface {
 	run(*frame) signal
 	put([]byte) []byte
 }
 
-// An expr is an expression whose value is a number.
 type expr interface {
 	value(*frame) int32
 	put([]byte) []byte
@@ -368,14 +365,12 @@ func wasm(functions []function) []byte {
 	return b
 }
 
-// A generator generates programs at random.
 type generator struct {
 	t      *rapid.T
 	fn     int
 	locals uint32
-	// labels says for each open block, from the outermost to the innermost, whether a branch may leave the block.
-	labels []bool
-	// dispatchers contains the open dispatchers, from the outermost to the innermost.
+	// labels specifies for each open block, from the outermost to the innermost, whether a branch may leave the block.
+	labels      []bool
 	dispatchers []openDispatcher
 	nodesLeft   int
 }

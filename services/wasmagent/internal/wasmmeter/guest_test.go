@@ -17,7 +17,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/wasmmeter"
 )
 
-// workloads contains the functions of the test guest. With its argument, each function runs for some ten milliseconds.
+// workloads contains the functions of the test guest. With its argument, each function runs for some tens of
+// milliseconds.
 var workloads = []struct {
 	name string
 	n    uint64
@@ -28,7 +29,6 @@ func guestModule(t testing.TB) []byte {
 	return guesttest.Module(t, "./testdata/guest")
 }
 
-// compile compiles a module.
 func (e *engine) compile(t testing.TB, text []byte) wazero.CompiledModule {
 	t.Helper()
 	c, err := e.CompileModule(t.Context(), text)
@@ -38,7 +38,6 @@ func (e *engine) compile(t testing.TB, text []byte) wazero.CompiledModule {
 	return c
 }
 
-// start starts an instance of a compiled module.
 func (e *engine) start(t testing.TB, c wazero.CompiledModule) api.Module {
 	t.Helper()
 	in, err := e.InstantiateModule(t.Context(), c, wazero.NewModuleConfig().WithName("").WithStartFunctions("_initialize"))

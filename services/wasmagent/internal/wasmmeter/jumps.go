@@ -16,7 +16,6 @@ package wasmmeter
 // A dispatcher is a loop that selects the next part of its code by a number. The start of the loop opens a block for
 // each part. Each part begins after the end of one of these blocks.
 type dispatcher struct {
-	// id is the index of the dispatcher in its function.
 	id int
 	// frame is the index of the loop among the open blocks. inner is the index of the innermost block that is opened at
 	// the start of the loop.
@@ -25,40 +24,37 @@ type dispatcher struct {
 	// last element is the part for all other numbers.
 	local uint32
 	parts []int
-	// part is the part to which the current code belongs; none before the first part.
+	// part is the part to which the current code belongs, or none before the first part.
 	part int
 }
 
-// jumps describes the dispatchers of a function.
 type jumps struct {
 	// frames has one element per open block. If the block is a dispatcher, the element is the dispatcher's index in
 	// around. Otherwise it is -1.
 	frames []int
 	around []dispatcher
-	// back contains, for each part of each dispatcher, the last part from which a jump goes back to the part; none if no
-	// jump goes back. partLoops computes loops from back after all code was read. loops contains, for each part of each
-	// dispatcher, the first part of the innermost loop around the part.
+	// back contains, for each part of each dispatcher, the last part from which a jump goes back to the part, or none
+	// if no jump goes back. partLoops computes loops from back after all code was read. loops contains, for each part
+	// of each dispatcher, the first part of the innermost loop around the part.
 	back, loops [][]int
-	// next is the id of the next dispatcher.
-	next int
+	next        int
 	lastInstructions
 }
 
-// lastInstructions describes the instructions that were read last.
 type lastInstructions struct {
-	// loopStart is the index of a loop if only the starts of blocks were read after the start of the loop; otherwise none.
-	// readsLocal is true if the last instruction is the first one after these block starts and reads a local.
+	// loopStart is the index of a loop if only the starts of blocks were read after the start of the loop. Otherwise
+	// loopStart has the value none. readsLocal is true if the last instruction is the first one after these block
+	// starts and reads a local.
 	loopStart  int
 	readsLocal bool
 	// isConstant is true if the last instruction is a constant, and number is its value. setsLocal is true if the last two
 	// instructions set a local to the constant number.
 	isConstant, setsLocal bool
 	number                uint32
-	// local is the local that was read or set.
-	local uint32
+	local                 uint32
 }
 
-// none means no block, part or dispatcher, in place of an index.
+// none is used instead of an index if there is no block, part or dispatcher.
 const none = -1
 
 // begin prepares for reading a function. loops is nil in the first pass, and the result of partLoops in the second

@@ -21,7 +21,6 @@ const (
 	// times for code that only grows memory, and up to 200 times for loops that only change many locals.
 	maxMetered = 48 << 20
 	maxNesting = 16_384
-	// maxTargets is the maximum number of targets of a br_table.
 	maxTargets = 65_536
 	// maxPages is the maximum initial memory of a guest in pages, which is 256 MiB. The limit of an instance may be lower.
 	maxPages = 4096

@@ -19,9 +19,9 @@ const (
 	// remaining fuel, and its result is the fuel with which the module continues. Both are i64 values with an absolute
 	// value below 2^46.
 	RefillName = "refill"
-	// FuelGlobal is the exported global with the remaining fuel, an i64. It is valid while the guest calls the host, and
-	// after the guest has returned. While the guest itself runs, the global is 0. Therefore a guest that traps is charged
-	// for all fuel that it got.
+	// FuelGlobal is the exported global with the remaining fuel, an i64. It is valid while the guest calls the host,
+	// and after the guest has returned. While the guest itself runs, the global is 0. Therefore a guest that traps is
+	// charged for all fuel that it received.
 	FuelGlobal = ownPrefix + "fuel"
 	// StackSpent is the argument of [RefillName] if the stack is used up. In that case, the refill function must not
 	// return.
@@ -46,8 +46,8 @@ const (
 	// minSeparateCharge is the minimum cost of the code after a branch for the code to be charged separately, where it
 	// begins. A lower cost is charged before the branch.
 	minSeparateCharge = 4
-	// bytesPerFuel is how many bytes are filled or copied per unit of fuel. fuelPerPage is the fuel per page by which the
-	// memory grows. Both are base-2 logarithms.
+	// bytesPerFuel is the number of bytes that are filled or copied per unit of fuel. fuelPerPage is the fuel per page
+	// by which the memory grows. Both are base-2 logarithms.
 	bytesPerFuel, fuelPerPage = 3, 13
 )
 
@@ -100,7 +100,6 @@ func (m *Module) metered(minSeparate int64) ([]byte, error) {
 	return w.out, nil
 }
 
-// putImports encodes the guest's imports and the refill function.
 func (l layout) putImports(out []byte) []byte {
 	for i, f := range l.m.Imports {
 		out = append(putName(putName(out, f.Module), f.Name), byte(Func))
@@ -185,7 +184,6 @@ func (m *Module) StateGlobals() []string {
 	return out
 }
 
-// A writer writes the sections of a metered module.
 type writer struct {
 	m   *Module
 	out []byte

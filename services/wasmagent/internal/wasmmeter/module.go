@@ -35,10 +35,9 @@ const (
 // A FuncType contains the parameter types and result types of a function.
 type FuncType struct{ Params, Results []ValueType }
 
-// values returns the number of parameters and results.
 func (t FuncType) values() int { return len(t.Params) + len(t.Results) }
 
-// An Import is a function that the host has to supply.
+// An Import is a function that the host must supply.
 type Import struct {
 	Module, Name string
 	Type         FuncType
@@ -76,7 +75,7 @@ type Module struct {
 	Digest  string
 	Imports []Import
 	Exports []Export
-	// Memory contains the limits of the memory, in pages of 64 KiB; nil if the module has no memory.
+	// Memory contains the limits of the memory, in pages of 64 KiB, or nil if the module has no memory.
 	Memory *Size
 
 	types    []FuncType
@@ -88,8 +87,8 @@ type Module struct {
 	bodies   []body
 	data     []data
 	names    []functionName
-	// dataCount is the number of data segments according to the data count section, which memory.init requires; nil if the
-	// module has no data count section.
+	// dataCount is the number of data segments according to the data count section, which memory.init requires. It is
+	// nil if the module has no data count section.
 	dataCount *uint32
 }
 
@@ -122,7 +121,6 @@ type body struct {
 	code   *reader
 }
 
-// A localRun is a sequence of locals of the same type.
 type localRun struct {
 	n    uint32
 	kind ValueType

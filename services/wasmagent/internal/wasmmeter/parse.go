@@ -32,7 +32,7 @@ var order = [...]int{
 	exportSection: 7, startSection: 8, elementSection: 9, dataCountSection: 10, codeSection: 11, dataSection: 12,
 }
 
-// Parse parses a module. It does not check the types of operands, so the engine still has to validate the result. The
+// Parse parses a module. It does not check the types of operands, so the engine must still validate the result. The
 // caller must not modify text afterwards. Errors: [ErrMalformed], [ErrUnsupported], [ErrLimitExceeded].
 func Parse(text []byte) (*Module, error) {
 	if len(text) > maxSize {
@@ -174,8 +174,8 @@ func (r *reader) funcType() (t FuncType) {
 	return t
 }
 
-// size reads the limits of a memory or a table. maxInitial bounds the initial size, and formatMax is the largest
-// maximum size that the format allows.
+// size reads the limits of a memory or a table. maxInitial bounds the initial size, and formatMax bounds the maximum
+// size.
 func (r *reader) size(what string, maxInitial, formatMax uint32) (s Size) {
 	s.HasMax = r.flag()
 	if s.Min = r.u32(); s.Min > maxInitial {
@@ -267,7 +267,7 @@ func (m *Module) export(r *reader) {
 }
 
 // element reads an active segment, which fills a table when the module starts. Other kinds of segments are useful only
-// with instructions that guests may not use.
+// together with instructions that guests may not use.
 func (m *Module) element(r *reader) (e element) {
 	switch form := r.u32(); form {
 	case 0:

@@ -12,7 +12,6 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/wasmmeter"
 )
 
-// parts contains the sections of a module, by id.
 type parts map[byte][]byte
 
 // build encodes a module. By default, the module has one memory, one global, and one function with this code and
@@ -32,8 +31,7 @@ func build(code []byte, over parts) []byte {
 	return out
 }
 
-// TestParse_RefusesUnsupportedModules checks that malformed modules, and modules that use features that guests may not
-// use, are refused with the reason.
+// Malformed modules, and modules that use features that guests may not use, are refused with the reason.
 func TestParse_RefusesUnsupportedModules(t *testing.T) {
 	t.Parallel()
 	end := []byte{0x0b}
@@ -97,8 +95,7 @@ func TestParse_RefusesUnsupportedModules(t *testing.T) {
 	}
 }
 
-// TestMetered_KeepsFunctionNames checks that a stack trace of a metered module contains the names of the guest's
-// functions.
+// A stack trace of a metered module contains the names of the guest's functions.
 func TestMetered_KeepsFunctionNames(t *testing.T) {
 	t.Parallel()
 	text := build([]byte{0x00, 0x0b}, parts{7: {1, 3, 'r', 'u', 'n', 0, 0}})

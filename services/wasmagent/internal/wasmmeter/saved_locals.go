@@ -2,8 +2,8 @@ package wasmmeter
 
 import "math/bits"
 
-// maxSavedLocals is how many locals a function may save in globals while it calls the refill function, and
-// maxSavedPerKind is how many of each kind. Only the first locals of a function are saved.
+// maxSavedLocals is the maximum number of locals that a function saves in globals while it calls the refill function,
+// and maxSavedPerKind is the maximum number of locals of each kind. Only the first locals of a function are saved.
 const maxSavedLocals, maxSavedPerKind = 64, 16
 
 // savedKinds contains the kinds of locals that are saved, and their zero values.

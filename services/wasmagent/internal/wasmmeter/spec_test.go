@@ -27,7 +27,7 @@ type scriptCommand struct {
 	Filename string
 	Name     string
 	As       string
-	// Text says why a module is invalid.
+	// Text is the reason why a module is invalid.
 	Text       string
 	ModuleType string `json:"module_type"`
 	Action     struct {
@@ -37,7 +37,6 @@ type scriptCommand struct {
 	Expected []scriptValue
 }
 
-// A scriptValue is a value in a script.
 type scriptValue struct {
 	Type     string
 	LaneType string `json:"lane_type"`
@@ -117,7 +116,7 @@ func (w scriptValue) words() int {
 	return 1
 }
 
-// engineTests returns the folder of the specification's tests in the source code of the engine.
+// engineTests returns the directory of the specification's tests in the source code of the engine.
 func engineTests(t *testing.T) string {
 	t.Helper()
 	out, err := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", "github.com/tetratelabs/wazero").Output()
@@ -159,7 +158,6 @@ func TestMetered_PassesSpecificationTests(t *testing.T) {
 	}
 }
 
-// testCounts counts the modules and calls of the test suite.
 type testCounts struct {
 	// Metered is the number of modules that ran. NotOffered is the number of modules that use features that guests may not
 	// use. Refused is the number of invalid modules.
@@ -169,7 +167,6 @@ type testCounts struct {
 	Returned, Trapped, Passed int
 }
 
-// A runner runs a script.
 type runner struct {
 	*testCounts
 	t      *testing.T
@@ -181,12 +178,11 @@ type runner struct {
 	last  api.Module
 	named map[string]api.Module
 	n     int
-	// shared is true if modules may share state. unknown is true if a module has not run since then, so that the shared
+	// shared is true if modules may share state. unknown is true if a module was skipped since then, so that the shared
 	// state is unknown.
 	shared, unknown bool
 }
 
-// provideImports provides the imports of scripts.
 func (r *runner) provideImports() {
 	r.named = make(map[string]api.Module)
 	b := r.engine.NewHostModuleBuilder("spectest")

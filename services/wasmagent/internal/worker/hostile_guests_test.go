@@ -22,8 +22,8 @@ import (
 )
 
 const (
-	// wellBehavedGuests is the number of well-behaved guests, each of which pauses after each turn. hostileGuests is the
-	// number of hostile guests, which is how many guests one caller can run at the same time.
+	// wellBehavedGuests is the number of well-behaved guests, each of which pauses after each turn. hostileGuests is
+	// the number of hostile guests. It is the maximum number of guests that one caller can run at the same time.
 	wellBehavedGuests = 4
 	hostileGuests     = 6
 	pause             = 5 * time.Millisecond
@@ -33,12 +33,10 @@ const (
 	// memoryMargin is the memory that a worker may use in addition to its limit, in bytes.
 	memoryMargin = 64 * mib
 	// workerMemory is the memory limit of the worker, in bytes.
-	workerMemory = 512 * mib
-	// hostileDeadline is the deadline of a hostile guest's turn.
+	workerMemory    = 512 * mib
 	hostileDeadline = 200 * time.Millisecond
 )
 
-// hostileModules returns the modules of hostile guests, by name of the case.
 func hostileModules() map[string]guesttest.HandMade {
 	loop := func(body ...guesttest.Code) guesttest.Code {
 		return guesttest.Concat(guesttest.Code{0x03, 0x40}, guesttest.Concat(body...), guesttest.Code{0x0c, 0, 0x0b, 0x00})
@@ -65,8 +63,8 @@ var computingGuest = guesttest.HandMade{
 }
 
 // TestStep_IsFastNextToHostileGuests runs well-behaved guests next to hostile guests, and alternately next to guests
-// that only compute. It checks that each turn of a well-behaved guest ends as it should, and that the worker stays
-// within its memory limit.
+// that only compute. It checks that no turn of a well-behaved guest fails, and that the worker stays within its memory
+// limit.
 //
 // The environment variable SLUICE_NEIGHBOURS sets the duration of one run. If the variable is set, the test also fails
 // if turns are too slow next to hostile guests. Otherwise the test only logs slow turns.
@@ -117,7 +115,7 @@ func TestStep_IsFastNextToHostileGuests(t *testing.T) {
 }
 
 // turnsNextTo runs turns of well-behaved guests for the duration lasts, next to guests with the module others. It
-// returns how long each turn took, and how many steps of the other guests ended.
+// returns the duration of each turn, and the number of steps of the other guests.
 func turnsNextTo(t *testing.T, s *worker.Supervisor, digest, others string, lasts time.Duration) (took []time.Duration, ended int64) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), lasts)
@@ -211,7 +209,7 @@ func maxResident(t *testing.T, s *worker.Supervisor) int {
 	return 0
 }
 
-// BenchmarkDeadline measures how long after its deadline a hostile step ends.
+// BenchmarkDeadline measures the time between the deadline of a hostile step and the end of the step.
 func BenchmarkDeadline(b *testing.B) {
 	s := supervisor(b)
 	for _, name := range []string{"W1 an endless loop", "W3 a storm of memory.fill", "W7 a flood of calls"} {

@@ -14,7 +14,6 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/engine"
 )
 
-// closeTimeout is the timeout for closing an instance.
 const closeTimeout = 10 * time.Second
 
 // Instance is a guest that runs in a worker. At most one goroutine may use it at a time.
@@ -86,12 +85,12 @@ func (i *Instance) Step(ctx context.Context, envelope []byte, fuel int64, within
 	return resp.GetEnvelope(), resp.GetFuel(), nil
 }
 
-// LastDuration returns how long the newest step ran in the worker. [Instance.Step] may take longer, because it pauses
-// after a large answer or a failure.
+// LastDuration returns the duration of the newest step in the worker. [Instance.Step] may take longer, because it
+// pauses after a large answer or a failure.
 func (i *Instance) LastDuration() time.Duration { return i.lastDuration }
 
-// Printed returns the output of the guest in the newest step, or at the start: at most the last [engine.MaxPrinted]
-// bytes. [PrintedOf] returns the output of a failed step.
+// Printed returns the output of the guest in the newest step, or at the start. It returns at most the last
+// [engine.MaxPrinted] bytes. [PrintedOf] returns the output of a failed step.
 func (i *Instance) Printed() string { return i.printed }
 
 // Snapshot returns the whole state of the instance.

@@ -20,7 +20,6 @@ import (
 	wasmworkerv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmworker/v1"
 )
 
-// A process is a running worker.
 type process struct {
 	cmd        *exec.Cmd
 	conn       *grpc.ClientConn
@@ -122,7 +121,7 @@ func (p *process) watch() {
 	}
 }
 
-// workerError converts an error of a call to [ErrWorkerLost] if the worker has ended, or to [ErrBusy] if the instance
+// workerError converts an error from a call to [ErrWorkerLost] if the worker has ended, or to [ErrBusy] if the instance
 // is busy. It returns other errors unchanged.
 func (p *process) workerError(ctx context.Context, err error) error {
 	if ctx.Err() != nil {

@@ -21,12 +21,12 @@ const (
 	// exceeds the timeout is killed.
 	healthInterval = time.Second
 	healthTimeout  = 5 * time.Second
-	// firstPause and longestPause bound the pause before a worker is restarted that has ended without starting an
-	// instance. The pause doubles each time.
+	// firstPause and longestPause are the minimum and the maximum delay before a restart of a worker that has ended
+	// without starting an instance. The delay doubles each time.
 	firstPause, longestPause = 50 * time.Millisecond, 5 * time.Second
 	// capacityPollInterval is the interval at which a waiting call checks for capacity while all workers are full.
 	capacityPollInterval = 10 * time.Millisecond
-	// maxStderr is how much of the end of a worker's standard error is logged, in bytes.
+	// maxStderr is the maximum size of the end of a worker's standard error that is logged, in bytes.
 	maxStderr = 8 << 10
 )
 
@@ -45,7 +45,7 @@ var (
 type Config struct {
 	// Program is the path of the program that is started as a worker.
 	Program string
-	// Cache is the folder for compiled modules.
+	// Cache is the directory for compiled modules.
 	Cache string
 	// Workers is the maximum number of workers, at least 1. A further worker is started when all running workers have
 	// guests. Workers are not stopped when they become idle. Guests is the maximum number of guests in each worker, at
@@ -74,7 +74,7 @@ type Supervisor struct {
 // A workerSlot holds at most one running worker.
 type workerSlot struct {
 	process *process
-	// next is the earliest time at which a worker may be started. pause is the length of the previous pause.
+	// next is the earliest time at which a worker may be started. pause is the length of the previous delay.
 	next  time.Time
 	pause time.Duration
 }
@@ -108,8 +108,8 @@ func (s *Supervisor) acquireWorker(ctx context.Context) (*process, error) {
 }
 
 // leastLoaded returns the worker with the fewest instances. If every running worker has instances, leastLoaded starts a
-// new worker, provided that the limit allows it. If all workers are full, leastLoaded returns how long to wait before
-// the next try.
+// new worker, provided that the limit allows it. If all workers are full, leastLoaded returns the delay before the next
+// try.
 func (s *Supervisor) leastLoaded(ctx context.Context) (*process, time.Duration, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -163,7 +163,6 @@ func (slot *workerSlot) delayStart() {
 	slot.next = time.Now().Add(slot.pause)
 }
 
-// ended reports whether the worker of this slot has ended.
 func (slot *workerSlot) ended() bool {
 	if slot.process == nil {
 		return false
@@ -226,7 +225,7 @@ func (s *Supervisor) HasModule(digest string) bool {
 }
 
 // ensureProgram makes sure that a worker has loaded a program. The worker reads the compiled module from the cache
-// folder.
+// directory.
 func (s *Supervisor) ensureProgram(ctx context.Context, p *process, digest string) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -31,11 +31,10 @@ import (
 // contain snapshots.
 const maxMessage = 128 << 20
 
-// workerArgument is the command line argument with which the program is started as a worker.
 const workerArgument = "wasm-worker"
 
-// Main runs the worker and never returns if the program was started as a worker. Otherwise it returns at once. The main
-// function must call Main first.
+// Main returns at once, unless the program was started as a worker. In that case, Main runs the worker and never
+// returns. The main function of the program must call Main first.
 func Main() {
 	if len(os.Args) != 4 || os.Args[1] != workerArgument {
 		return
@@ -64,8 +63,8 @@ func runWorker(cache, memory string) error {
 	return Serve(context.Background(), conn, cache)
 }
 
-// Serve serves one connection until it is closed. cache is the folder for compiled modules. If cache is empty, compiled
-// modules are not cached.
+// Serve serves one connection until it is closed. cache is the directory for compiled modules. If cache is empty,
+// compiled modules are not cached.
 func Serve(ctx context.Context, conn net.Conn, cache string) error {
 	e, err := engine.New(ctx, cache)
 	if err != nil {
@@ -113,7 +112,6 @@ func (l *onlyListener) Close() error {
 // Addr implements net.Listener.
 func (l *onlyListener) Addr() net.Addr { return l.conn.LocalAddr() }
 
-// watchedConn is a connection that calls ended when it is closed.
 type watchedConn struct {
 	net.Conn
 	ended func()

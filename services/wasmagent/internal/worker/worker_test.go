@@ -18,7 +18,7 @@ import (
 const (
 	plentyFuel = 2_000_000_000
 	mib        = 1 << 20
-	// stepTimeout is a timeout that is much longer than any step takes.
+	// stepTimeout is much longer than any step takes.
 	stepTimeout = 20 * time.Second
 )
 
@@ -26,13 +26,11 @@ var limits = engine.Limits{Memory: 32 * mib, Envelope: mib}
 
 func TestMain(m *testing.M) { os.Exit(guesttest.Main(m)) }
 
-// scriptModule returns the module of the shipped guest script.
 func scriptModule(t testing.TB) []byte {
 	t.Helper()
 	return guesttest.Module(t, guesttest.Guests+"script")
 }
 
-// supervisor returns a supervisor that runs the worker program of package guesttest.
 func supervisor(t testing.TB, change ...func(*worker.Config)) *worker.Supervisor {
 	t.Helper()
 	cfg := worker.Config{Program: guesttest.Program(t), Cache: t.TempDir(), Workers: 1, Guests: 18, Memory: 512 * mib, CompileTime: stepTimeout, CompileMemory: 1024 * mib}
@@ -51,7 +49,6 @@ func supervisor(t testing.TB, change ...func(*worker.Config)) *worker.Supervisor
 	return s
 }
 
-// compileScript compiles the module of the guest script and returns its digest.
 func compileScript(t testing.TB, s *worker.Supervisor) string {
 	t.Helper()
 	digest, err := s.Compile(t.Context(), scriptModule(t))
@@ -115,8 +112,7 @@ func TestRestore_ContinuesAfterWorkerWasKilled(t *testing.T) {
 	}
 }
 
-// TestStep_ReturnsErrWorkerLostWhenWorkerIsKilled checks that a step returns [worker.ErrWorkerLost] if its worker is
-// killed while the step runs.
+// A step returns [worker.ErrWorkerLost] if its worker is killed while the step runs.
 func TestStep_ReturnsErrWorkerLostWhenWorkerIsKilled(t *testing.T) {
 	t.Parallel()
 	s := supervisor(t)
@@ -136,8 +132,7 @@ func TestStep_ReturnsErrWorkerLostWhenWorkerIsKilled(t *testing.T) {
 	}
 }
 
-// TestStart_DistributesGuestsOverWorkers checks that a further worker is started only when all running workers have
-// guests, and that only the guests of a worker are lost when the worker ends.
+// A further worker is started only when all running workers have guests. If a worker ends, only its guests are lost.
 func TestStart_DistributesGuestsOverWorkers(t *testing.T) {
 	t.Parallel()
 	s := supervisor(t, func(c *worker.Config) { c.Workers = 3 })
@@ -186,8 +181,7 @@ func TestStart_DistributesGuestsOverWorkers(t *testing.T) {
 	}
 }
 
-// TestStart_WaitsWhileWorkersAreFull checks that guests beyond the maximum wait until another guest ends, or until
-// their callers give up.
+// If all workers are full, the start of a guest waits until another guest ends, or until its caller gives up.
 func TestStart_WaitsWhileWorkersAreFull(t *testing.T) {
 	t.Parallel()
 	s := supervisor(t, func(c *worker.Config) { c.Workers, c.Guests = 2, 2 })
@@ -216,11 +210,10 @@ func TestStart_WaitsWhileWorkersAreFull(t *testing.T) {
 	step(t, <-results, startEnvelope)
 }
 
-// endless is a guest whose step never ends.
 var endless = guesttest.HandMade{Step: guesttest.Endless}.Module()
 
-// TestStep_EndsNextToEndlessSteps checks that steps end even while other guests run endless steps. The endless steps
-// end at their deadlines, when their fuel is used up, or when their callers give up.
+// A step ends even if other guests run endless steps. The endless steps end at their deadlines, when their fuel is used
+// up, or when their callers give up.
 func TestStep_EndsNextToEndlessSteps(t *testing.T) {
 	t.Parallel()
 	s := supervisor(t)
@@ -288,7 +281,6 @@ func TestCompile_RefusesModulesThatTakeTooMuch(t *testing.T) {
 	}
 }
 
-// TestSnapshot_IsRefusedWhileStepRuns checks that an instance refuses a snapshot while a step runs.
 func TestSnapshot_IsRefusedWhileStepRuns(t *testing.T) {
 	t.Parallel()
 	s := supervisor(t)

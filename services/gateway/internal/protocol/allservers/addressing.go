@@ -15,8 +15,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// aggregated is the addressing of one of many servers at one URL. The field Aggregate of the request is the
-// aggregate session.
+// aggregated is the addressing for one of many servers at one URL. The field Aggregate of the request is the aggregate
+// session.
 type aggregated struct{ *protocol.Request }
 
 func (aggregated) IsShared() bool { return true }
@@ -33,7 +33,7 @@ func (x aggregated) Rename(method string, raw []byte, others []jsonrpc.Edit) ([]
 	return editsOutside(names, others), err
 }
 
-// editsOutside returns the edits in names that are not within an edit in others, because edits in others remove the
+// editsOutside returns the edits in names that are not inside an edit in others, because the edits in others remove the
 // bytes of their spans.
 func editsOutside(names, others []jsonrpc.Edit) []jsonrpc.Edit {
 	holes := slices.Clone(others)
@@ -53,15 +53,15 @@ func (x aggregated) RenameRequest(req upstream.Request) ([]jsonrpc.Edit, error) 
 	return append(edits, names...), err
 }
 
-// Event removes the id of the event, because the events of many servers have no common order. So a client cannot
-// continue the stream after one of them.
+// Event removes the id of the event, because the events of different servers have no common order. Clients therefore
+// cannot resume the stream after an event.
 func (aggregated) Event(e upstream.Event) upstream.Event {
 	e.ID, e.Retry = "", ""
 	return e
 }
 
-// Forwards excludes the acknowledgement of a subscription, because the gateway has sent its own, and changes of the
-// list of tools, because the client reads the gateway's own list.
+// Forwards excludes the acknowledgement of a subscription, because the gateway has sent its own. It also excludes
+// changes to the list of tools, because the client reads the gateway's own list.
 func (aggregated) Forwards(notification string) bool {
 	return notification != mcp.MethodAcknowledged && notification != mcp.MethodToolsChanged
 }

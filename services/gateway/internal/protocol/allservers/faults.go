@@ -6,7 +6,6 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 )
 
-// unreadableList returns the refusal of a list that can't be read, and records the reason as a fault.
 func (s *Accessible) unreadableList(field string, code commonv1.Code, why string) *refusal.Refusal {
 	s.part.LeftOut = nil
 	s.Server.SetFaults(field, []aggregate.LeftOut{{Why: "the list can't be read: " + why}})

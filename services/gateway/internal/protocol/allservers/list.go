@@ -27,39 +27,40 @@ import (
 )
 
 const (
-	// DiscoveryTimeout is how long a list waits for the discovery of servers that were never discovered, or whose
-	// last discovery is outdated.
+	// DiscoveryTimeout is the maximum time for which a list waits for the discovery of servers that were never discovered,
+	// or whose last discovery is outdated.
 	DiscoveryTimeout = 3 * time.Second
-	// maxGreeting is the maximum size of a server's greeting that is read for the aggregate, in bytes.
+	// maxGreeting is the maximum size of a server's answer to initialize that is used for all servers, in bytes.
 	maxGreeting = 256 << 10
-	// gatherTimeout is how long one server may take to return all pages of a list, of which maxGatheredPages are read.
+	// gatherTimeout is the maximum time for one server to return all pages of a list. At most maxGatheredPages pages are
+	// read.
 	gatherTimeout    = 10 * time.Second
 	maxGatheredPages = 20
-	// MaxConcurrent is how many servers are asked at once.
+	// MaxConcurrent is the maximum number of servers to which requests are sent concurrently.
 	MaxConcurrent = 8
-	// maxServerBytes is how much one server may add to a gathered list, in bytes. Each element counts elementOverhead
-	// bytes in addition to its size.
+	// maxServerBytes is the maximum size of the elements from one server in a gathered list, in bytes. Each element counts
+	// elementOverhead bytes in addition to its size.
 	maxServerBytes  = 4 << 20
 	elementOverhead = 64
 )
 
-// Accessible is a server on which policy may allow the caller something.
+// Accessible is a server on which policy may allow calls of the caller.
 type Accessible struct {
 	Member
 
 	Allowed visibility.Access
-	// Found is the last discovery of the server, however old; nil if there is none. greeting is the answer to
-	// initialize in it.
+	// Found is the last discovery of the server, regardless of its age, or nil if there is none. greeting is the answer to
+	// initialize in Found.
 	Found    *discovery.Result
 	greeting *jsonrpc.Answer
-	// part is what the server adds to a list, and memory its memory budget.
+	// part contains the server's elements of a list, and memory is their memory budget.
 	part   aggregate.Part
 	memory *limits.Memory
-	// unrecorded reports whether the outcome of a request to the server is not on record yet.
+	// unrecorded reports whether the journal does not contain the outcome of a request to the server yet.
 	unrecorded bool
 }
 
-// Accessible returns the servers on which policy may allow the caller something, sorted by name. It waits at most 3 s
+// Accessible returns the servers on which policy may allow calls of the caller, sorted by name. It waits at most 3 s
 // for servers that were never discovered.
 func (x All) Accessible(ctx context.Context) ([]*Accessible, *refusal.Refusal) {
 	if err := x.Slot.Admit(ctx); err != nil {
@@ -79,7 +80,8 @@ func (x All) Accessible(ctx context.Context) ([]*Accessible, *refusal.Refusal) {
 		if !s.Allowed.MayCall {
 			continue
 		}
-		if aggregate.FieldOf(x.Message.Method) == "" { // otherwise the server itself is asked, and that request is counted
+		// For other methods the gateway sends a request to the server, and counts that request.
+		if aggregate.FieldOf(x.Message.Method) == "" {
 			if refused := x.Pipeline.CountExempt(pipeline.ExemptMessage{Principal: x.Principal, Server: server, Method: x.Message.Method}); refused != nil {
 				return nil, refused
 			}
@@ -91,10 +93,10 @@ func (x All) Accessible(ctx context.Context) ([]*Accessible, *refusal.Refusal) {
 	return out, nil
 }
 
-// discover sets Found to the gateway's discovery of the server. It does not start a program that is not in use. If the
+// discover sets Found to the gateway's discovery of the server. It does not start a program that is not running. If the
 // server does not answer now, its last discovery is used, because calls to the server report the problem.
 func (s *Accessible) discover(ctx context.Context) {
-	s.part.Missing = &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_UNAVAILABLE} // stays if the discovery panics
+	s.part.Missing = &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_UNAVAILABLE} // remains set if the discovery panics
 	var err error
 	source := s.Protocol.DiscoveryOf(s.Server)
 	if s.Found = source.Last(); s.Found == nil || !s.Server.IsProgram() {
@@ -107,7 +109,7 @@ func (s *Accessible) discover(ctx context.Context) {
 	if s.Found == nil {
 		return
 	}
-	if len(s.Found.Greeting.Raw) > maxGreeting { // every client's initialize would have to read it
+	if len(s.Found.Greeting.Raw) > maxGreeting { // the gateway would parse it for the initialize request of every client
 		s.Found, s.part.Missing = nil, &refusal.Refusal{Code: commonv1.Code_CODE_BODY_TOO_LARGE}
 		return
 	}
@@ -120,14 +122,14 @@ func (s *Accessible) discover(ctx context.Context) {
 	}
 }
 
-// listTools answers tools/list with what the caller may see of the gateway's own list of each server. It opens no
-// sessions with servers.
+// listTools answers tools/list with the tools that the caller may see in the gateway's own lists of all servers. It
+// opens no sessions with servers.
 func (x All) listTools(ctx context.Context) dispatch.Response {
 	if x.Message.Cursor != "" {
 		return x.Refuse(ctx, noCursor())
 	}
 	now := x.ListState(ctx)
-	// The client is notified of later changes.
+	// The client is notified of changes after this list.
 	x.Session.Members.UpdateListState(func(before string) string { return aggregate.MarkToolsRead(before, now) })
 	servers, refused := x.Accessible(ctx)
 	if refused != nil {
@@ -149,12 +151,11 @@ func (x All) listTools(ctx context.Context) dispatch.Response {
 	return x.joinLists("tools", parts)
 }
 
-// noCursor returns the refusal of a cursor. Lists of all servers have one page.
+// noCursor returns the refusal of a request with a cursor. Lists of all servers have only one page.
 func noCursor() *refusal.Refusal {
 	return &refusal.Refusal{Code: commonv1.Code_CODE_PARAMS_INVALID, Message: "the cursor was not given in this session."}
 }
 
-// selectTools sets the server's part to the tools that the caller may see.
 func (s *Accessible) selectTools(ctx context.Context) *refusal.Refusal {
 	seen, err := s.Visibility.View(ctx, s.Viewer(), s.Found, s.Allowed.Revision)
 	if err != nil {
@@ -180,7 +181,7 @@ func (s *Accessible) selectTools(ctx context.Context) *refusal.Refusal {
 		return seen.Hides(t) || !one
 	}
 	for _, f := range s.Found.Faults {
-		if f.AggregateOnly && seen.Visible[f.Tool] { // a hidden tool is not named
+		if f.AggregateOnly && seen.Visible[f.Tool] { // do not name a hidden tool
 			s.part.LeftOut = append(s.part.LeftOut, aggregate.LeftOut{Server: s.ServerName, Name: f.Tool, Why: f.Why})
 		}
 	}
@@ -202,14 +203,13 @@ func (s *Accessible) selectTools(ctx context.Context) *refusal.Refusal {
 	return nil
 }
 
-// keepElements returns the edits that remove everything except the elements of an array.
+// keepElements returns the edits that remove all bytes except for the elements of an array.
 func keepElements(raw []byte, array jsonrpc.Span) []jsonrpc.Edit {
 	return []jsonrpc.Edit{{Span: jsonrpc.Span{End: array.Start + 1}}, {Span: jsonrpc.Span{Start: array.End - 1, End: len(raw)}}}
 }
 
-// gatherList answers a list whose method needs a rule. Each server that declares the capability for the list is
-// asked in the caller's name.
-// A server whose rules do not allow the list is left out.
+// gatherList answers a request for a list whose method needs a rule. It requests the list, on behalf of the caller,
+// from each server that declares the capability. It omits servers whose rules do not allow the list.
 func (x All) gatherList(ctx context.Context) dispatch.Response {
 	var params struct {
 		Cursor jsontext.Value `json:"cursor"`
@@ -235,7 +235,7 @@ func (x All) gatherList(ctx context.Context) dispatch.Response {
 		slots <- struct{}{}
 		x.Go(&all, func() {
 			defer func() { <-slots }()
-			s.part.Missing = &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_UNAVAILABLE} // stays if the request panics
+			s.part.Missing = &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_UNAVAILABLE} // remains set if the request panics
 			s.memory = x.Slot.Answer.Sibling()
 			if s.part.Missing = s.gatherPages(ctx, field, &size); s.part.Missing != nil {
 				size.Add(-int64(s.part.Size))
@@ -257,14 +257,13 @@ func (x All) gatherList(ctx context.Context) dispatch.Response {
 	return out
 }
 
-// Offers reports whether the server declared a capability.
+// Offers reports whether the server has declared a capability.
 func (s *Accessible) Offers(capability string) bool {
 	var capabilities map[string]jsontext.Value
 	err := json.Unmarshal(s.greeting.Capabilities.Of(s.greeting.Raw), &capabilities)
 	return err == nil && capabilities[capability].Kind() == '{'
 }
 
-// isDenial reports whether a code means that policy denies something to the caller, which is not a fault of the server.
 func isDenial(code commonv1.Code) bool {
 	switch code { //nolint:exhaustive // all others are faults
 	case commonv1.Code_CODE_DENIED_BY_RULE, commonv1.Code_CODE_DENIED_BY_DEFAULT, commonv1.Code_CODE_METHOD_DENIED, commonv1.Code_CODE_TOOL_UNKNOWN:
@@ -275,11 +274,11 @@ func isDenial(code commonv1.Code) bool {
 }
 
 // gatherPages requests the server's list page by page, each page as a request of the caller. It adds the size of the
-// elements to size, which is the total of all servers in bytes.
+// elements to size, which is the total size for all servers in bytes.
 func (s *Accessible) gatherPages(ctx context.Context, field string, size *atomic.Int64) *refusal.Refusal {
 	ctx, cancel := context.WithTimeout(ctx, gatherTimeout)
 	defer cancel()
-	// The server can't send requests to the client meanwhile, and the list does not wait for approvers.
+	// During this request the server cannot send requests to the client, and the list does not wait for approvers.
 	s.ClientCtx, s.Sink, s.Cleanup, s.Hold = ctx, new(dispatch.Callback), &s.OwnCleanup, new(time.Duration)
 	defer s.OwnCleanup.Run()
 	deadline := time.Now().Add(gatherTimeout)
@@ -310,7 +309,7 @@ func (s *Accessible) gatherPages(ctx context.Context, field string, size *atomic
 			s.Server.SetFaults(field, s.part.LeftOut)
 			return nil
 		}
-		if given[next] { // otherwise the server could continue without end
+		if given[next] { // without this check a server could send pages without end
 			return s.unreadableList(field, commonv1.Code_CODE_UPSTREAM_UNAVAILABLE, "a page has a cursor that was given before")
 		}
 		given[next] = true
@@ -321,7 +320,7 @@ func (s *Accessible) gatherPages(ctx context.Context, field string, size *atomic
 	return s.unreadableList(field, commonv1.Code_CODE_BODY_TOO_LARGE, fmt.Sprintf("it has more than %d pages", maxGatheredPages))
 }
 
-// addElements adds elements to the server's part. It returns false if they do not fit.
+// addElements adds elements to the server's part. It returns false if an element exceeds a limit.
 func (s *Accessible) addElements(items []jsontext.Value, size *atomic.Int64) bool {
 	for _, item := range items {
 		more := len(item) + elementOverhead
@@ -335,7 +334,7 @@ func (s *Accessible) addElements(items []jsontext.Value, size *atomic.Int64) boo
 	return true
 }
 
-// joinLists answers with one list made of the parts of all servers.
+// joinLists answers with one list that contains the parts of all servers.
 func (x All) joinLists(field string, parts []*aggregate.Part) dispatch.Response {
 	members := ""
 	if x.ResultType != "" {
@@ -344,7 +343,6 @@ func (x All) joinLists(field string, parts []*aggregate.Part) dispatch.Response 
 	return dispatch.Response{Body: aggregate.Join(x.ID(), members, field, parts)}
 }
 
-// partsOf returns the parts of the servers.
 func partsOf(servers []*Accessible) (out []*aggregate.Part) {
 	for _, s := range servers {
 		out = append(out, &s.part)

@@ -16,14 +16,14 @@ import (
 )
 
 const (
-	// MinRelistenDelay is how long after its end a server's stream is opened again for the first time.
+	// MinRelistenDelay is the delay after which an ended stream of a server is reopened for the first time.
 	MinRelistenDelay = time.Second
-	// MaxRelistenDelay is the longest delay. The delay doubles each time.
+	// MaxRelistenDelay is the maximum delay. The delay doubles after each attempt.
 	MaxRelistenDelay = time.Minute
 )
 
-// Listen forwards what the servers of the session send, until ctx or the client's stream ends. It also notifies the
-// client when a list has changed since the client was last notified.
+// Listen forwards the messages from the servers of the session, until ctx or the client's stream ends. It also notifies
+// the client of changes to lists.
 func (x All) Listen(ctx context.Context) dispatch.Response {
 	out := x.NewRelay()
 	ctx, cancel := context.WithCancel(ctx)
@@ -32,7 +32,7 @@ func (x All) Listen(ctx context.Context) dispatch.Response {
 	defer cancel()
 	out.Open()
 	all.Go(func() { out.KeepOpen(ctx, cancel) })
-	// A client that has not listed yet is notified of changes from now on.
+	// A client that has not read a list yet is notified of changes from now on.
 	x.Session.Members.SetListState(cmp.Or(x.Session.Members.SetListState(""), x.ListState(ctx)))
 	tick := time.NewTicker(dispatch.KeepAliveInterval) // policy may have changed
 	defer tick.Stop()
@@ -63,7 +63,7 @@ func (x All) Listen(ctx context.Context) dispatch.Response {
 	}
 }
 
-// HasOpened reports whether the session with the member's server is open, so that the server can send something.
+// HasOpened reports whether the session with the member's server is open, so that the server can send messages.
 func (x All) HasOpened(server, id string) bool {
 	sess, done, err := x.Sessions.Use(id, protocol.SessionKey(x.Caller, server))
 	if err != nil {
@@ -73,7 +73,7 @@ func (x All) HasOpened(server, id string) bool {
 	return sess.Upstream.IsOpen()
 }
 
-// ListState returns the state of the lists of all servers for the caller; empty if policy is unavailable.
+// ListState returns the state of the lists of all servers for the caller, or "" if policy is unavailable.
 func (x All) ListState(ctx context.Context) string {
 	var servers []aggregate.ServerLists
 	for _, server := range slices.Sorted(maps.Keys(x.Servers)) {
@@ -91,7 +91,7 @@ func (x All) ListState(ctx context.Context) string {
 	return aggregate.State(servers)
 }
 
-// Go runs do in a goroutine and logs its panic. net/http recovers in the goroutines of requests only.
+// Go runs do in a goroutine and logs a panic of do. net/http recovers only panics in the goroutines of requests.
 func (x All) Go(all *sync.WaitGroup, do func()) {
 	all.Go(func() {
 		defer func() {
@@ -103,8 +103,8 @@ func (x All) Go(all *sync.WaitGroup, do func()) {
 	})
 }
 
-// listen forwards what one server sends to the client's stream. It opens the server's stream again after it has
-// ended.
+// listen forwards the messages from one server to the client's stream. It reopens the server's stream when the stream
+// has ended.
 func (x Member) listen(ctx context.Context, end context.CancelFunc, id string) {
 	sess, ctx, done, err := x.Sessions.Listen(ctx, id, protocol.SessionKey(x.Caller, x.ServerName), true)
 	if err != nil {
@@ -136,7 +136,7 @@ func (x Member) listenOnce(ctx context.Context, out *dispatch.Relay, passed func
 		return err
 	}
 	defer x.Slot.End()
-	defer out.Settle() // cancels the server's requests that arrived on the stream
+	defer out.Settle() // cancels requests that the server has sent on the stream
 	return x.Session.Upstream.Listen(ctx, upstream.Listener{
 		Room: &x.Slot.Answer, Opened: func() {},
 		Event: func(event upstream.Event) error {

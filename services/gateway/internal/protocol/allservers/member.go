@@ -13,8 +13,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/visibility"
 )
 
-// Begin counts the message as a request to its server, and puts the message into the member session with that server.
-// The caller must call release when the message is done.
+// Begin counts the message as a request to its server, and assigns it to the member session with that server. The
+// caller must call release after the message was handled.
 func (x Member) Begin(ctx context.Context) (release func(), refused *refusal.Refusal) {
 	x.Server.Touch()
 	slot, err := x.InFlight.Begin(x.Principal, x.ServerName)
@@ -32,8 +32,8 @@ func (x Member) Begin(ctx context.Context) (release func(), refused *refusal.Ref
 	return func() { done(); slot.End() }, nil
 }
 
-// joinSession puts the message into the member session with its server. If there is none yet, it creates one; the
-// server's own session is opened with the first request.
+// joinSession assigns the message to the member session with its server. If there is none yet, it creates one. The
+// session with the server itself is opened with the first request.
 func (x Member) joinSession(ctx context.Context) (done func(), refused *refusal.Refusal) {
 	key := protocol.SessionKey(x.Caller, x.ServerName)
 	use := func(id string) error {
@@ -44,7 +44,7 @@ func (x Member) joinSession(ctx context.Context) (done func(), refused *refusal.
 		}
 		return err
 	}
-	// Before Members.Use: this may have to ask policy, and other requests must not wait for that.
+	// Access may have to ask policy. It is called before Members.UseMember, so that other requests do not wait for policy.
 	access, err := x.Access(ctx)
 	if err != nil {
 		return nil, dispatch.PolicyUnavailable()
@@ -67,7 +67,7 @@ func (x Member) joinSession(ctx context.Context) (done func(), refused *refusal.
 	}
 }
 
-// newMember returns a member session of the aggregate session. Records contain the digest of the aggregate session
+// newMember returns a new member session of the aggregate session. Records contain the digest of the aggregate session
 // instead of the digest of the member session.
 func (x Member) newMember(key session.Key, access visibility.Access) *session.Session {
 	parent := x.Aggregate
@@ -80,7 +80,8 @@ func (x Member) newMember(key session.Key, access visibility.Access) *session.Se
 	return sess
 }
 
-// useExistingSession puts the message into the member session with its server. It returns false if there is none.
+// useExistingSession assigns the message to the member session with its server. It returns false if there is no such
+// session.
 func (x Member) useExistingSession() (done func(), ok bool) {
 	id, known := x.Aggregate.Members.IDs()[x.ServerName]
 	if !known {

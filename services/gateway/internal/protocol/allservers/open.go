@@ -17,7 +17,6 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
 )
 
-// initializeResponse is the answer to initialize at the URL of all servers.
 type initializeResponse struct {
 	Version string         `json:"jsonrpc"`
 	ID      jsontext.Value `json:"id"`
@@ -29,7 +28,7 @@ type initializeResponse struct {
 	} `json:"result"`
 }
 
-// Open opens an aggregate session. A server is not contacted before it is used.
+// Open opens an aggregate session. It contacts no server, because servers are contacted when they are used.
 func (x All) Open(ctx context.Context) dispatch.Response {
 	done, err := x.Sessions.BeginOpen(x.Slot.Owner.Accounts)
 	if err != nil {
@@ -65,8 +64,8 @@ func (x All) newSession(version string) *session.Session {
 	return sess
 }
 
-// SharedAbilities returns the client's capabilities that all servers may use together. It excludes the context in
-// sampling, because a model would see there what other servers have sent.
+// SharedAbilities returns the client's capabilities that all servers may use. It excludes the context in sampling,
+// because that context would show a model the messages of other servers.
 func (x All) SharedAbilities() []mcp.Ability {
 	out := x.Abilities()
 	for i, a := range out {
@@ -75,7 +74,6 @@ func (x All) SharedAbilities() []mcp.Ability {
 	return out
 }
 
-// greeting returns the answer to initialize.
 func (x All) greeting(sess *session.Session, servers []*Accessible) ([]byte, error) {
 	out := initializeResponse{Version: "2.0", ID: x.ID()}
 	r := &out.Result
@@ -88,7 +86,7 @@ func (x All) greeting(sess *session.Session, servers []*Accessible) ([]byte, err
 	return json.Marshal(out, json.Deterministic(true))
 }
 
-// Greetings returns what the servers declare about themselves, as far as it is known.
+// Greetings returns the servers' known answers to initialize.
 func Greetings(servers []*Accessible) (out []aggregate.Greeting) {
 	for _, s := range servers {
 		out = append(out, aggregate.Greeting{Server: s.ServerName, Answer: s.greeting, Allowed: protocol.MayUse(s.Allowed)})

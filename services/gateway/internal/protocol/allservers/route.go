@@ -1,7 +1,7 @@
-// Package allservers answers messages at /mcp, the URL of all servers, where the servers appear as one. A message names
-// its server in a prefix of the names of tools, prompts and resources. It is rewritten with the server's own names, and
-// handled as a message to that server, in a member session that belongs to the client's session. Lists of all servers
-// are joined.
+// Package allservers answers messages at /mcp, the URL of all servers, at which the servers appear as one server. A
+// message names its server in a prefix of the names of tools, prompts and resources. The message is rewritten with the
+// server's own names, and handled as a message to that server, in a member session that belongs to the client's
+// session. Lists of all servers are joined.
 package allservers
 
 import (
@@ -26,10 +26,10 @@ import (
 // All is a message to the URL of all servers.
 type All struct{ *protocol.Request }
 
-// New returns the message as one to all servers.
+// New returns the request as a message to all servers.
 func New(x *protocol.Request) All { return All{Request: x} }
 
-// Member is a message to the URL of all servers, as it is sent to one of the servers.
+// Member is a message to the URL of all servers, in the form in which it is sent to one of the servers.
 type Member struct{ *protocol.Request }
 
 // Route handles a message to all servers.
@@ -59,7 +59,6 @@ func (x All) Answer(ctx context.Context) dispatch.Response {
 	return do(ctx)
 }
 
-// ownAnswer returns the function with which the gateway answers the request; nil if a server answers it.
 func (x All) ownAnswer() func(context.Context) dispatch.Response {
 	switch m := x.Message; {
 	case m.Method == mcp.MethodToolsList:
@@ -73,7 +72,6 @@ func (x All) ownAnswer() func(context.Context) dispatch.Response {
 	}
 }
 
-// sendToServer sends a request to the server that it names.
 func (x All) sendToServer(ctx context.Context) dispatch.Response {
 	server, edits, why := x.resolveTarget(ctx)
 	if why != nil {
@@ -99,7 +97,7 @@ func (x All) sendToServer(ctx context.Context) dispatch.Response {
 }
 
 // resolveTarget returns the server that the request names, and the edits that replace the combined names by the
-// server's own.
+// server's own names.
 func (x All) resolveTarget(ctx context.Context) (server string, edits []jsonrpc.Edit, why *refusal.Refusal) {
 	server, edits, err := aggregate.ResolveTarget(x.Message.Method, x.Message.Raw)
 	if err == nil && x.IsAbsent(ctx, x.Caller, server) {
@@ -119,7 +117,6 @@ func (x All) resolveTarget(ctx context.Context) (server string, edits []jsonrpc.
 	return server, edits, nil
 }
 
-// noServerNamed returns the refusal of a request that names no server.
 func noServerNamed(method string, err error) *refusal.Refusal {
 	why := strings.TrimSuffix(err.Error(), ".")
 	switch method {
@@ -149,8 +146,8 @@ func (x All) ForServer(server string) Member {
 	return Member{member}
 }
 
-// rewriteFor returns the message, addressed to one of the servers, after these edits. The edited message is parsed as
-// strictly as a client's.
+// rewriteFor applies the edits, and returns the message addressed to one of the servers. The edited message is parsed
+// as strictly as a message from a client.
 func (x All) rewriteFor(server string, edits ...jsonrpc.Edit) (Member, *refusal.Refusal) {
 	raw, err := jsonrpc.ApplyEdits(x.Message.Raw, edits...)
 	if err != nil {
@@ -171,7 +168,8 @@ func (x All) rewriteFor(server string, edits ...jsonrpc.Edit) (Member, *refusal.
 	return member, nil
 }
 
-// respond sends a client's answer to the server of the request. An answer that no request waits for is dropped.
+// respond sends a client's answer to the server of the request. If no request waits for the answer, the answer is
+// dropped.
 func (x All) respond(ctx context.Context) dispatch.Response {
 	server, id, ok := aggregate.SplitID(x.ID())
 	if _, configured := x.Servers[server]; ok && configured {
@@ -193,7 +191,6 @@ func (x All) respond(ctx context.Context) dispatch.Response {
 	return dispatch.Accepted()
 }
 
-// notify sends a notification to the servers that it concerns.
 func (x All) notify(ctx context.Context) dispatch.Response {
 	m := x.Message
 	roots := m.Method == mcp.MethodRootsChanged && slices.Contains(dispatch.MethodsOf(x.Session.Members.Abilities), mcp.MethodRoots)
@@ -227,7 +224,6 @@ func (x All) notify(ctx context.Context) dispatch.Response {
 	return dispatch.Accepted()
 }
 
-// notifyAll sends the notification to every server that the session has used.
 func (x All) notifyAll(ctx context.Context) {
 	var all sync.WaitGroup
 	defer all.Wait()

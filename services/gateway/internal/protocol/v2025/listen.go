@@ -71,8 +71,8 @@ func (x Message) Listen(method string) (resp dispatch.Response, exists bool) {
 	return x.endpoint().listen(ctx, after)
 }
 
-// resumeAnswer continues the stream of an answer after the event with this id, until the answer. The messages were
-// decided and sent before, so they are sent again to the same session without a decision.
+// resumeAnswer continues the stream of an answer after the event with the id after, until the answer. Policy has
+// already evaluated these messages for the session, so they are sent again without an evaluation.
 func (x Message) resumeAnswer(after string, release func()) dispatch.Response {
 	if x.Stale {
 		return x.Refuse(x.ClientCtx, refusal.ProtocolError(commonv1.Code_CODE_POLICY_UNAVAILABLE, ""))
@@ -102,8 +102,8 @@ func (x Message) resumeAnswer(after string, release func()) dispatch.Response {
 	return dispatch.Response{Unrecorded: stream.IsUnrecorded()}
 }
 
-// mayListen refuses a stream if the policy service can't be asked. exists is false if the caller may use nothing of the
-// server.
+// mayListen refuses a stream if the policy service is unavailable. exists is false if policy allows the caller no call
+// to the server.
 func (x Message) mayListen(ctx context.Context) (refused *refusal.Refusal, exists bool) {
 	access, err := x.Access(ctx)
 	if err != nil {
@@ -112,8 +112,8 @@ func (x Message) mayListen(ctx context.Context) (refused *refusal.Refusal, exist
 	return nil, access.MayCall
 }
 
-// listen forwards what the server sends until its stream or the client's ends. It returns false if the server has no
-// stream.
+// listen forwards the messages from the server until the server's or the client's stream ends. exists is false if the
+// server has no stream.
 func (x Message) listen(ctx context.Context, after string) (resp dispatch.Response, exists bool) {
 	out := x.NewRelay()
 	defer out.Settle()
@@ -139,7 +139,7 @@ func (x Message) listen(ctx context.Context, after string) (resp dispatch.Respon
 		return dispatch.Response{}, true
 	}
 	x.Log.DebugContext(ctx, "server has no stream", "server", x.ServerName, "error", upstream.ForLog(err))
-	if ctx.Err() != nil { // the session has just ended, so the server was not asked
+	if ctx.Err() != nil { // the session has just ended, so no request was sent to the server
 		return x.Refuse(context.WithoutCancel(ctx), protocol.UnknownSession()), true
 	}
 	if errors.Is(err, upstream.ErrNoStream) {

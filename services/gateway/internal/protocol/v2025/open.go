@@ -22,8 +22,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// open opens a session of the client with the gateway, and one with the server, if policy may allow the caller
-// something there.
+// open opens a session of the client with the gateway. If policy may allow calls of the caller, it also opens a session
+// with the server.
 func (x Message) open(ctx context.Context) dispatch.Response {
 	access, err := x.Access(ctx)
 	if err != nil {
@@ -72,9 +72,9 @@ func (x Message) open(ctx context.Context) dispatch.Response {
 	return out
 }
 
-// initializeServer returns the server's answer to initialize. If policy can allow the caller nothing, initializeServer
-// returns the answer that the server has given to the gateway itself. The session with the server is then opened when
-// policy allows the caller something.
+// initializeServer returns the server's answer to initialize. If no rule can allow the caller a call, initializeServer
+// returns the server's answer to the gateway itself. The session with the server is then opened after policy allows
+// calls of the caller.
 func (x Message) initializeServer(ctx context.Context, access visibility.Access) (*upstream.Session, upstream.Answer, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), x.Timeout)
 	defer cancel()
@@ -114,8 +114,8 @@ func completeInitialize(ctx context.Context, up *upstream.Session, answer *jsonr
 	return nil
 }
 
-// negotiatedVersion returns the revision of a session: the revision in the server's answer or, if the server was not
-// asked for this client, the revision in the client's request.
+// negotiatedVersion returns the revision of a session. It is the revision in the server's answer or, if the gateway has
+// sent no request to the server for this client, the revision in the client's request.
 func (x Message) negotiatedVersion(answer *jsonrpc.Answer, access visibility.Access) string {
 	if !access.MayCall && mcp.IsSupported(x.Message.Version) {
 		return x.Message.Version
@@ -123,14 +123,13 @@ func (x Message) negotiatedVersion(answer *jsonrpc.Answer, access visibility.Acc
 	return jsonrpc.Unquote(answer.ProtocolVersion.Of(answer.Raw))
 }
 
-// editGreeting returns the edits of the server's answer to initialize for the client.
 func editGreeting(answer *jsonrpc.Answer, version string, access visibility.Access) []jsonrpc.Edit {
 	edits := answer.Clean(nil)
 	if at := answer.ProtocolVersion; at.Present() {
 		edits = append(edits, jsonrpc.Edit{Span: at, With: []byte(strconv.Quote(version))})
 	}
 	if at := answer.Capabilities; at.Present() {
-		// The capabilities are replaced as a whole, so edits within them are dropped.
+		// The capabilities are replaced as a whole, so edits inside them are dropped.
 		edits = slices.DeleteFunc(edits, func(e jsonrpc.Edit) bool { return e.Span.Start >= at.Start && e.Span.End <= at.End })
 		edits = append(edits, jsonrpc.Edit{Span: at, With: protocol.ServerCapabilities(answer, access)})
 	}

@@ -32,20 +32,18 @@ import (
 // [New] creates it. One goroutine handles a Message.
 type Message struct{ *protocol.Request }
 
-// endpoint is what differs between the URL of one server and the URL of all servers.
+// endpoint implements the differences between the URL of one server and the URL of all servers.
 type endpoint interface {
-	// open opens a session.
 	open(ctx context.Context) dispatch.Response
-	// Route carries out a message in a session.
+	// Route executes a message in a session.
 	Route(ctx context.Context) dispatch.Response
-	// mayListen refuses a stream. exists is false if there is no stream for the caller.
+	// mayListen returns a refusal if the stream is refused. exists is false if there is no stream for the caller.
 	mayListen(ctx context.Context) (refused *refusal.Refusal, exists bool)
-	// listen forwards the events of a session's stream that follow the event with the id after; all events if after is
+	// listen forwards the events of a session's stream that follow the event with the id after, or all events if after is
 	// empty. exists is false if there is no stream.
 	listen(ctx context.Context, after string) (resp dispatch.Response, exists bool)
 }
 
-// endpoint returns the endpoint to which the message was sent.
 func (x Message) endpoint() endpoint {
 	if x.IsForAllServers() {
 		return allServers{x}
@@ -53,7 +51,6 @@ func (x Message) endpoint() endpoint {
 	return x
 }
 
-// allServers is the URL of all servers.
 type allServers struct{ Message }
 
 func (x allServers) open(ctx context.Context) dispatch.Response {
@@ -64,7 +61,7 @@ func (x allServers) Route(ctx context.Context) dispatch.Response {
 	return allservers.New(x.Request).Route(ctx)
 }
 
-// mayListen refuses nothing, because each server's stream is decided when the server sends something.
+// mayListen refuses no stream, because policy is checked for each server when the server sends a message.
 func (allServers) mayListen(context.Context) (*refusal.Refusal, bool) { return nil, true }
 
 func (x allServers) listen(ctx context.Context, _ string) (dispatch.Response, bool) {
@@ -74,7 +71,7 @@ func (x allServers) listen(ctx context.Context, _ string) (dispatch.Response, bo
 // New returns the handler of a message.
 func New(x *protocol.Request) Message { return Message{x} }
 
-// Post handles a message that opens a session, or one in a session.
+// Post handles a message that opens a session, or a message in a session.
 func (x Message) Post(ctx context.Context) dispatch.Response {
 	x.ClientCapabilities, x.AsksOnStreams = x.Message.Capabilities.Of(x.Message.Raw), true
 	if x.Message.Kind == jsonrpc.Request && x.Message.Method == mcp.MethodInitialize {
@@ -110,10 +107,10 @@ func (x Message) findSession() *refusal.Refusal {
 func (x Message) SetTerms(sess *session.Session) {
 	x.Version, x.SessionDigest, x.ClientName, x.Offer, x.AsksOnStreams = sess.Version, sess.Digest, sess.Client.Name, sess.Client.Offer, true
 	x.Offer.Aggregated = x.Addressing.IsShared()
-	if x.Message.Meta.Capabilities.Present() { // a server could act on capabilities in a request
+	if x.Message.Meta.Capabilities.Present() { // a server could use the capabilities in a request
 		x.DeclaredToServer = []byte(mcp.CapabilitiesJSON(sess.Client.Offer.Abilities))
 	}
-	// Clients of older revisions mistake the event that begins a resumable stream for a broken one.
+	// Clients of older revisions treat the event that begins a resumable stream as a malformed event.
 	x.Resumable = nil
 	if x.Message.Kind != jsonrpc.Invalid && x.Sink.HasClient() && sess.Version == mcp.Supported()[0] {
 		x.Resumable = x.Addressing.Resumable(sess)
@@ -162,7 +159,7 @@ func (x Message) Prepare(_ context.Context, call attempt.Call, _ *session.Call, 
 // TranslatesRevisions implements [dispatch.Era].
 func (x Message) TranslatesRevisions() bool { return x.Server.IsStateless() }
 
-// Pending implements [dispatch.Era]: a call that waits is refused with a ticket.
+// Pending implements [dispatch.Era]: a call that waits is refused with the id of its approval.
 func (Message) Pending(context.Context, pipeline.Result) (dispatch.Response, bool) {
 	return dispatch.Response{}, false
 }
@@ -173,7 +170,8 @@ func (x Message) Answer(ctx context.Context, result pipeline.Result) dispatch.Re
 		return x.RefusedResponse(ctx, refused)
 	}
 	if upstream.HasCode(result.Answer, mcp.CodeHeaderMismatch) && x.Server.IsStateless() {
-		x.Server.Own().RefreshInBackground(servers.RenewAfter) // the arguments that must be repeated in headers may have changed
+		// The arguments that must be repeated in headers may have changed.
+		x.Server.Own().RefreshInBackground(servers.RenewAfter)
 	}
 	edits, _, refused := x.FilterResult(ctx, result.Answer)
 	if refused != nil {
@@ -199,7 +197,7 @@ func (Message) DiscoveryOf(server *servers.Server) *discovery.Server { return se
 // ForMember implements [protocol.Protocol].
 func (Message) ForMember(member *protocol.Request) protocol.Protocol { return Message{member} }
 
-// Restore implements [protocol.Protocol]: in sessions the gateway gives clients nothing to restore.
+// Restore implements [protocol.Protocol]: in sessions the gateway translates no values for clients.
 func (Message) Restore(context.Context) *refusal.Refusal { return nil }
 
 // MemberKey implements [protocol.Protocol]: there is one member session for each server.

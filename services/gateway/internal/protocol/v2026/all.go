@@ -21,9 +21,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/visibility"
 )
 
-// handleAllServers handles a message of 2026-07-28 to all servers together. Its headers contain the combined names, as
-// the body does, so they are checked before the body is rewritten for a server. The caller's state for this client has
-// member sessions, as an aggregate session has.
+// handleAllServers handles a message of 2026-07-28 to the URL of all servers. Its headers and its body contain the
+// combined names, so the headers are checked before the body is rewritten for a server. Like an aggregate session, the
+// caller's state for this client has member sessions.
 func (x *message) handleAllServers(ctx context.Context) dispatch.Response {
 	if len(x.Header[mcp.HeaderSession]) > 0 { // a client with a session has agreed on another revision
 		return x.Refuse(ctx, x.UnsupportedVersion(mcp.Modern))
@@ -48,8 +48,8 @@ func (x *message) handleAllServers(ctx context.Context) dispatch.Response {
 	return allservers.New(x.Request).Answer(ctx)
 }
 
-// discoverAll answers server/discover with what all servers offer together, as far as the caller may use it. It
-// contacts no server.
+// discoverAll answers server/discover with the capabilities of all servers that the caller may use. It contacts no
+// server.
 func (x *message) discoverAll(ctx context.Context) dispatch.Response {
 	servers, refused := allservers.New(x.Request).Accessible(ctx)
 	if refused != nil {
@@ -93,8 +93,8 @@ func (x *message) ForMember(member *protocol.Request) protocol.Protocol {
 	return &message{Request: member, Protocol: x.Protocol}
 }
 
-// MemberKey finds out in which revision the message is sent to its server, and asks the server if that is not known.
-// There are no tasks at the URL of all servers, because a request about a task does not name its server.
+// MemberKey determines the revision in which the gateway sends the message to its server, and asks the server if that
+// is not known. There are no tasks at the URL of all servers, because a request for a task does not name its server.
 func (x *message) MemberKey(ctx context.Context, access visibility.Access) (string, *refusal.Refusal) {
 	speaks, known := x.Server.Stateless()
 	if !known {
@@ -108,7 +108,7 @@ func (x *message) MemberKey(ctx context.Context, access visibility.Access) (stri
 	}
 	x.setTarget(speaks)
 	x.setCapabilities(access, x.FilterAbilities(x.Aggregate.Members.Abilities, access))
-	if x.translates { // another session is used if the server's revisions or the declared capabilities change
+	if x.translates { // if the server's revisions or the declared capabilities change, another session is used
 		return x.ServerName + capabilitySeparator + mcp.CapabilitiesJSON(x.capabilities), nil
 	}
 	return x.ServerName, nil
@@ -118,6 +118,6 @@ func (x *message) OpenMember(sess *session.Session, _ visibility.Access) {
 	sess.Upstream = x.Server.Upstream.OpenLater(x.upstreamOpener(), x.Aggregate.Members.Opened.Notify)
 }
 
-// capabilitySeparator separates, in the key of a member session through which requests of 2026-07-28 reach a server
-// with sessions, the server's name from the client's capabilities as the server knows them.
+// capabilitySeparator separates the server's name from the declared capabilities of the client in the key of a member
+// session. Through such a session, requests of 2026-07-28 are sent to a server with sessions.
 const capabilitySeparator = "|"

@@ -24,8 +24,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// Protocol is what all messages of 2026-07-28 share. [New] creates it. It is safe for concurrent use after
-// [Protocol.Attach].
+// Protocol contains the data that all messages of 2026-07-28 share. [New] creates it. It is safe for concurrent use
+// after [Protocol.Attach].
 type Protocol struct {
 	front   *protocol.Router
 	states  stateIDs
@@ -33,7 +33,7 @@ type Protocol struct {
 	taskIDs *tasks.IDs
 }
 
-// New returns the protocol. secret is a secret of this gateway that stays the same after a restart.
+// New returns the protocol. secret is a secret of this gateway that does not change when the gateway restarts.
 func New(secret []byte) (*Protocol, error) {
 	s := &Protocol{states: newStateIDs()}
 	var err error
@@ -44,8 +44,7 @@ func New(secret []byte) (*Protocol, error) {
 	return s, err
 }
 
-// Attach sets the router through which the protocol makes the calls of tasks. It is called once, before messages are
-// handled.
+// Attach sets the router that executes the calls of tasks. It must be called once, before messages are handled.
 func (p *Protocol) Attach(front *protocol.Router) { p.front = front }
 
 // Handler returns the handler of a message.
@@ -53,9 +52,9 @@ func (p *Protocol) Handler(x *protocol.Request) protocol.Handler {
 	return &message{Request: x, Protocol: p}
 }
 
-// stateIDs makes the ids under which the state of callers without sessions is stored. An id is an HMAC of caller,
-// server and client, with a secret of this gateway: no table is needed, and two callers never share an id. It is safe
-// for concurrent use.
+// stateIDs returns the ids under which the state of callers without sessions is stored. An id is an HMAC of caller,
+// server and client with a secret of this gateway. Therefore no table is needed, and two callers never share an id.
+// stateIDs is safe for concurrent use.
 type stateIDs struct {
 	mu     sync.Mutex // held while a state is created
 	secret []byte
@@ -69,9 +68,10 @@ func (s *stateIDs) idFor(key []byte) string {
 	return hex.EncodeToString(mac.Sum(nil))
 }
 
-// enterState puts the message into the state that takes the place of a session, which 2026-07-28 does not have: what
-// the gateway remembers of a caller on a server, for each set of attributes that policy distinguishes. No client can
-// name the state, and creating it contacts no server. x.releaseState releases it.
+// enterState assigns the message to a state. In 2026-07-28, which has no sessions, a state takes the place of a
+// session: it contains the gateway's data about a caller on a server, for each set of attributes that policy
+// distinguishes. No client can refer to a state by its id. enterState contacts no server. x.releaseState releases the
+// state.
 func (x *message) enterState(ctx context.Context) *refusal.Refusal {
 	key, identity := protocol.SessionKey(x.Caller, x.ServerName), visibility.AppendKey(nil, x.Principal, x.ServerName)
 	identity = append(visibility.AppendPart(identity, key.Tenant), 0)

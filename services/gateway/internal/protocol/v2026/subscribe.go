@@ -18,10 +18,10 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// maxResources is how many resources one subscription may name, because each is decided.
+// maxResources is the maximum number of resources in one subscription. It is limited because policy evaluates each of
+// them.
 const maxResources = 100
 
-// notificationFilter is the notifications that a client subscribes to.
 type notificationFilter struct {
 	Tools     bool     `json:"toolsListChanged,omitzero"`
 	Prompts   bool     `json:"promptsListChanged,omitzero"`
@@ -29,7 +29,6 @@ type notificationFilter struct {
 	URIs      []string `json:"resourceSubscriptions,omitempty"`
 }
 
-// readSubscription returns the notifications that the request subscribes to.
 func (x *message) readSubscription() (notificationFilter, *refusal.Refusal) {
 	if !x.Sink.Accepts() {
 		return notificationFilter{}, &refusal.Refusal{Code: commonv1.Code_CODE_PARAMS_INVALID, Message: "a subscription needs a client that accepts text/event-stream."}
@@ -49,9 +48,9 @@ func tooManySubscriptions() *refusal.Refusal {
 	return &refusal.Refusal{Code: commonv1.Code_CODE_ABUSE_LIMITED, Message: "this caller has too many subscriptions here, or its state was just removed; end some of them, or subscribe again."}
 }
 
-// subscribe opens a stream of the changes that the client has subscribed to, as far as policy allows (MCP 2026-07-28,
-// Subscriptions). The gateway sends its own request with the client's id to the server. The stream ends when
-// the client disconnects, its token is revoked, or the gateway stops.
+// subscribe opens a stream of the notifications that the client has subscribed to and policy allows (MCP 2026-07-28,
+// Subscriptions). The gateway sends its own request to the server, with the id of the client's request. The stream ends
+// when the client disconnects, its token is revoked, or the gateway stops.
 func (x *message) subscribe(ctx context.Context) dispatch.Response {
 	requested, refused := x.readSubscription()
 	if refused == nil && !x.access.MayCall {
@@ -75,14 +74,14 @@ func (x *message) subscribe(ctx context.Context) dispatch.Response {
 	return x.forward(listening, wants)
 }
 
-// allowedResources returns the URIs to whose changes policy lets the client subscribe. Each is decided as
-// resources/subscribe, and counted as a message that needs no rule. Otherwise one message could cause a hundred
-// decisions without being limited.
+// allowedResources returns the URIs to which policy allows the client to subscribe. Policy evaluates each URI as a
+// resources/subscribe request, which also counts as a message that needs no rule. Otherwise one message could cause a
+// hundred evaluations without a limit.
 func allowedResources(ctx context.Context, x *protocol.Request, uris []string) (out []string) {
 	for _, uri := range uris {
 		params, err := json.Marshal(map[string]string{"uri": uri})
 		if err != nil || uri == "" {
-			continue // no resource has an empty URI, or one that is not valid UTF-8
+			continue // no resource has a URI that is empty or not valid UTF-8
 		}
 		m, err := jsonrpc.Parse([]byte(`{"jsonrpc":"2.0","id":`+string(x.ID())+`,"method":"`+mcp.MethodSubscribe+`","params":`+string(params)+`}`), x.Limits)
 		counted := pipeline.ExemptMessage{Principal: x.Principal, Server: x.ServerName, Method: mcp.MethodListen, Bytes: len(uri)}
@@ -119,7 +118,7 @@ func (x *message) forward(ctx context.Context, wants upstream.Wanted) dispatch.R
 	switch {
 	case err == nil:
 		refused = x.CheckInputRequests(ctx, answer.Message)
-	case !ended: // by its client, its token or the gateway
+	case !ended: // the client, its token or the gateway has not ended the stream
 		refused = x.ServerFailed(ctx, answer, err)
 	}
 	switch {

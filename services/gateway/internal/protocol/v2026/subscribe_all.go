@@ -18,10 +18,11 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// subscribeAll opens a stream on which the servers send the changes that the client has subscribed to, as far as policy
-// allows (MCP 2026-07-28, Subscriptions). It subscribes at the servers of the named resources and, for changes of
-// lists, at the servers that the client uses: a client that only lists opens no sessions. The stream ends
-// when the client disconnects, its token is revoked, the gateway stops, or the caller's state is evicted.
+// subscribeAll opens a stream of the servers' notifications that the client has subscribed to and policy allows (MCP
+// 2026-07-28, Subscriptions). It subscribes to notifications from the servers of the named resources. For changes to
+// lists it subscribes to notifications from the servers that the client uses, so that a client that only lists opens no
+// sessions. The stream ends when the client disconnects, its token is revoked, the gateway stops, or the caller's state
+// is evicted.
 func (x *message) subscribeAll(ctx context.Context) dispatch.Response {
 	all := allservers.New(x.Request)
 	requested, refused := x.readSubscription()
@@ -43,7 +44,7 @@ func (x *message) subscribeAll(ctx context.Context) dispatch.Response {
 	var streams sync.WaitGroup
 	defer streams.Wait()
 	defer end()
-	before := all.ListState(ctx) // before the client learns of its subscription and lists again
+	before := all.ListState(ctx) // before the client receives the acknowledgement and reads the lists again
 	subscriptions, granted := x.grantSubscription(ctx, servers, requested)
 	notifications, err := json.Marshal(granted)
 	if err != nil || out.SendMessage(fmt.Appendf(nil, `{"jsonrpc":"2.0","method":"%s","params":{"_meta":{"%s":%s},"notifications":%s}}`, mcp.MethodAcknowledged, mcp.MetaSubscription, x.ID(), notifications)) != nil {
@@ -81,9 +82,9 @@ func (x *message) subscribeAll(ctx context.Context) dispatch.Response {
 	}
 }
 
-// grantSubscription returns the subscription at each server, and the subscription at all of them together. Each
-// contains what the server offers and policy allows the caller. Each resource is decided. A server whose revision is
-// not known in time is left out.
+// grantSubscription returns the subscription at each server, and the combined subscription. Each contains the
+// notifications that the server offers and policy allows. Policy evaluates each resource. A server is omitted if its
+// revision is not known before the timeout.
 func (x *message) grantSubscription(ctx context.Context, servers []*allservers.Accessible, requested notificationFilter) (subscriptions []*serverSubscription, all notificationFilter) {
 	byServer := make(map[string][]string)
 	for _, uri := range requested.URIs {
@@ -125,7 +126,6 @@ func (x *message) grantSubscription(ctx context.Context, servers []*allservers.A
 	return subscriptions, all
 }
 
-// serverSubscription is the subscription at one of the servers.
 type serverSubscription struct {
 	upstream.Wanted
 
@@ -133,8 +133,9 @@ type serverSubscription struct {
 	server string
 }
 
-// canBegin reports whether to subscribe at the server now. A subscription to resources begins at once. A subscription
-// to lists begins when the client uses the server in one of the sessions, whose keys begin with the names of servers.
+// canBegin reports whether to subscribe to the server now. A subscription to resources begins immediately. A
+// subscription to lists begins when the client uses the server in one of the sessions, whose keys begin with the names
+// of servers.
 func (h *serverSubscription) canBegin(sessions map[string]string) bool {
 	if len(h.URIs) > 0 {
 		return true
@@ -148,8 +149,8 @@ func (h *serverSubscription) canBegin(sessions map[string]string) bool {
 	return false
 }
 
-// run forwards what the server sends, on the client's stream. When the server's stream has ended, run opens it
-// again, unless the server offers no stream.
+// run forwards the messages from the server to the client's stream. When the server's stream has ended, run reopens it,
+// unless the server offers no stream.
 func (h *serverSubscription) run(ctx context.Context) {
 	wait := allservers.MinRelistenDelay
 	for reopened := false; ; reopened = true {
@@ -157,7 +158,8 @@ func (h *serverSubscription) run(ctx context.Context) {
 		if !h.forwardOnce(ctx, reopened) {
 			return
 		}
-		if wait = min(2*wait, allservers.MaxRelistenDelay); time.Since(begin) > allservers.MaxRelistenDelay { // the stream was not a short one
+		// If the stream lasted longer than the maximum delay, the delay starts again at its minimum.
+		if wait = min(2*wait, allservers.MaxRelistenDelay); time.Since(begin) > allservers.MaxRelistenDelay {
 			wait = allservers.MinRelistenDelay
 		}
 		select {
@@ -168,8 +170,8 @@ func (h *serverSubscription) run(ctx context.Context) {
 	}
 }
 
-// forwardOnce forwards one stream of the server, and reports whether the stream may be opened again. If reopened is
-// set, an earlier stream has ended: the resources are decided again, and the client is notified that they may have
+// forwardOnce forwards one stream of the server, and reports whether the stream may be reopened. If reopened is true,
+// an earlier stream has ended: policy evaluates the resources again, and the client is notified that they may have
 // changed.
 func (h *serverSubscription) forwardOnce(ctx context.Context, reopened bool) bool {
 	x := h.all.ForServer(h.server)

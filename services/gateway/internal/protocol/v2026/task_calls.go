@@ -21,14 +21,15 @@ import (
 )
 
 // mayBeTask reports whether the request is a call that is answered with a task if it waits for an approval. A task
-// can't pass requests of its server on, so a call in a session whose server may send some does not become a task.
+// cannot forward requests from its server. Therefore a call in a session whose server may send requests does not become
+// a task.
 func (x *message) mayBeTask() bool {
 	return x.takesTasks && x.Message.Method == mcp.MethodToolsCall && len(x.Message.Raw) <= tasks.MaxMessage &&
 		!x.Message.InputResponses.Present() && !x.Message.RequestState.Present() && x.roundTrip == (roundTrip{}) && (!x.translates || len(x.capabilities) == 0) &&
 		x.tasks.HasCapacity(&x.Slot.Owner, string(x.owner()))
 }
 
-// answerWithTask answers a call that waits for an approval with a task, and reports whether it could.
+// answerWithTask answers a call that waits for an approval with a task. It returns false if that is not possible.
 func (x *message) answerWithTask(ctx context.Context, why *refusal.Refusal) (dispatch.Response, bool) {
 	if why.Code != commonv1.Code_CODE_APPROVAL_PENDING || why.Approval == nil {
 		return dispatch.Response{}, false
@@ -37,7 +38,7 @@ func (x *message) answerWithTask(ctx context.Context, why *refusal.Refusal) (dis
 		Owner: string(x.owner()), Server: x.ServerName, Header: make(http.Header), Message: x.Message.Raw,
 		Holder: limits.Owner{Accounts: x.Slot.Owner.Accounts, Server: x.ServerName},
 	}
-	for name, lines := range x.Header { // no credential is stored: the call is made with the credential of the client that polls
+	for name, lines := range x.Header { // no credential is stored: the call uses the credential of the client that polls
 		if name == "Content-Type" || name == "Accept" || name == "Traceparent" || strings.HasPrefix(name, "Mcp-") {
 			call.Header[name] = slices.Clone(lines)
 		}
@@ -51,7 +52,7 @@ func (x *message) answerWithTask(ctx context.Context, why *refusal.Refusal) (dis
 	return x.answerTask(ctx, state, tasks.Outcome{}), true
 }
 
-// advanceTask makes the call of a task in the background if its approval has been decided.
+// advanceTask starts the call of a task in the background if its approval has been decided.
 func (x *message) advanceTask(ctx context.Context, t *tasks.Task) {
 	approval, waits := t.AwaitedApproval()
 	if !waits {
@@ -59,10 +60,10 @@ func (x *message) advanceTask(ctx context.Context, t *tasks.Task) {
 	}
 	a, refused := x.Pipeline.Approval(ctx, x.ActingPrincipal(), approval)
 	if refused != nil && refused.Retryable() || a.GetState() == approvalv1.ApprovalState_APPROVAL_STATE_PENDING || !x.Background.Begin() {
-		return // a gateway that is stopping makes no more calls of tasks
+		return // a stopping gateway starts no calls of tasks
 	}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	if !t.Begin(cancel) { // another request makes the call
+	if !t.Begin(cancel) { // another request has already started the call
 		cancel()
 		x.Background.Done()
 		return
@@ -72,7 +73,7 @@ func (x *message) advanceTask(ctx context.Context, t *tasks.Task) {
 		defer s.front.Background.Done()
 		defer cancel()
 		defer func() {
-			if panicked := recover(); panicked != nil { // net/http recovers in the goroutines of requests only
+			if panicked := recover(); panicked != nil { // net/http recovers only panics in the goroutines of requests
 				s.front.LogPanic(ctx, panicked)
 				t.End(tasks.Failed, tasks.Outcome{Error: outcomeNotStored})
 			}
@@ -81,10 +82,9 @@ func (x *message) advanceTask(ctx context.Context, t *tasks.Task) {
 	}()
 }
 
-// outcomeNotStored is the outcome of a task whose call may have been made, and whose answer is missing.
+// outcomeNotStored is the outcome of a task whose call may have run without a stored answer.
 var outcomeNotStored = jsontext.Value(`{"code":-32603,"message":"The answer of this call could not be stored. The gateway's record says whether the call was made."}`)
 
-// makeTaskCall makes the call of a task with its approval, for the caller that owns the task.
 func (s *Protocol) makeTaskCall(ctx context.Context, caller httpserver.Caller, t *tasks.Task, approval string) {
 	caller.Stale = caller.Stale || caller.Revoked()
 	x := s.front.NewRequest(ctx, caller, t.Server, t.Header, new(dispatch.Callback))
@@ -115,12 +115,12 @@ func (s *Protocol) makeTaskCall(ctx context.Context, caller httpserver.Caller, t
 	}
 }
 
-// withdraw ends the approval of a cancelled task, unless another task waits for it.
+// withdraw cancels the approval of a cancelled task, unless another task waits for it.
 func (s *Protocol) withdraw(ctx context.Context, caller httpserver.Caller, t *tasks.Task, approval string) {
 	if s.tasks.IsAwaited(approval, t) {
 		return
 	}
-	// An open approval runs nothing by itself.
+	// If the cancellation fails, the approval stays open, but it starts no call.
 	if err := s.front.Pipeline.Withdraw(ctx, caller.Principal, approval, "its task was cancelled"); err != nil {
 		s.front.Log.WarnContext(ctx, "approval of a cancelled task was not ended", "approval_id", approval, "error", err)
 	}

@@ -17,17 +17,17 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/visibility"
 )
 
-// owner returns the key of the caller to which its tasks on the server belong. Approvals are bound to the same key.
+// owner identifies the caller and the server. Tasks and approvals are bound to this key.
 func (x *message) owner() []byte {
 	return visibility.AppendCaller(nil, x.Principal, x.ServerName)
 }
 
-// rewriteTask adds the edits that replace the id of a task in an answer by the id that the client uses. Further edits
-// remove from the task's outcome what must not go to a client. It refuses a task if the client does not accept tasks,
-// and an outcome that has a request for the client.
+// rewriteTask adds the edits that replace the id of a task in an answer by the id that the client uses. Other edits
+// remove from the task's outcome the members that clients must not receive. rewriteTask refuses a task if the client
+// does not accept tasks, and an outcome that contains a request for the client.
 func (x *message) rewriteTask(ctx context.Context, answer *jsonrpc.Answer, edits []jsonrpc.Edit) ([]jsonrpc.Edit, *refusal.Refusal) {
 	var id, kind string
-	_ = json.Unmarshal(answer.ResultType.Of(answer.Raw), &kind) // a non-string type is ignored
+	_ = json.Unmarshal(answer.ResultType.Of(answer.Raw), &kind) // ignores a type that is not a string
 	asked := strings.HasPrefix(x.Message.Method, "tasks/")
 	switch {
 	case kind == mcp.ResultTask && (!x.declaresTasks || x.Message.Method != mcp.MethodToolsCall):
@@ -63,15 +63,15 @@ func (x *message) rewriteTask(ctx context.Context, answer *jsonrpc.Answer, edits
 	return edits, nil
 }
 
-// Restore replaces what the gateway gave the client by what the server reads: it removes the gateway's own
-// requestState, and puts the server's own task id in. It returns nil if the request can be decided.
+// Restore replaces the values that the gateway has given to the client by the server's values: it removes the gateway's
+// own requestState, and restores the server's own task id. It returns nil if the request can be evaluated.
 func (x *message) Restore(ctx context.Context) *refusal.Refusal {
 	if !x.Message.RequestState.Present() && !x.Message.TaskIDValue.Present() {
 		return nil
 	}
 	end, err := x.Slot.Answer.TimesliceFor(ctx, len(x.Message.Raw))
 	if err != nil {
-		return protocol.UnreadableBody() // the caller has stopped waiting
+		return protocol.UnreadableBody() // the caller has disconnected
 	}
 	defer end()
 	if refused := x.takeRequestState(); refused != nil {
@@ -80,7 +80,8 @@ func (x *message) Restore(ctx context.Context) *refusal.Refusal {
 	return x.restoreTaskID()
 }
 
-// restoreTaskID puts the server's own task id into the request. It refuses an id that was not made for the caller.
+// restoreTaskID replaces the task id in the request by the server's own task id. It refuses an id that was not issued
+// to the caller.
 func (x *message) restoreTaskID() *refusal.Refusal {
 	if !x.Message.TaskIDValue.Present() || x.IsOwnTask() {
 		return nil
@@ -105,7 +106,7 @@ func (x *message) restoreTaskID() *refusal.Refusal {
 	return nil
 }
 
-// unknownTask refuses a request about a task that is not the caller's.
+// unknownTask returns the refusal of a request for a task that does not belong to the caller.
 func unknownTask() *refusal.Refusal {
 	return refusal.ProtocolError(commonv1.Code_CODE_PARAMS_INVALID, "there is no such task of yours, or none any more.")
 }

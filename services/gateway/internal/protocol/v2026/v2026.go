@@ -1,6 +1,6 @@
-// Package v2026 serves revision 2026-07-28 of MCP, which has no sessions: each request declares its client and its
-// revision, a server's requests come in answers, and a call that waits for a person becomes a task or a further round
-// trip.
+// Package v2026 serves revision 2026-07-28 of MCP, which has no sessions. Each request declares its client and its
+// revision, and requests from a server are contained in answers. A call that waits for a person becomes a task or
+// continues in further round trips.
 package v2026
 
 import (
@@ -30,29 +30,27 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/visibility"
 )
 
-// message is a message of 2026-07-28.
 type message struct {
 	*protocol.Request
 	*Protocol
 
-	// access is what policy may allow the caller on the server. capabilities are the client's capabilities that are
-	// declared to the server.
+	// access contains the caller's permissions on the server. capabilities are the client's capabilities that the gateway
+	// declares to the server.
 	access       visibility.Access
 	capabilities []mcp.Ability
-	// translates reports whether the server only speaks revisions with sessions, so that the gateway translates.
+	// translates reports whether the gateway translates the message, because the server only speaks revisions with
+	// sessions.
 	translates bool
 	// paramHeaders are the headers that repeat arguments.
 	paramHeaders []upstream.Header
-	// takesTasks reports whether the client accepts a task as an answer, declaresTasks whether that is declared to the
-	// server, and becomesTask whether this call becomes a task if it waits for an approval.
+	// takesTasks reports whether the client accepts a task as an answer. declaresTasks reports whether that is declared to
+	// the server. becomesTask reports whether this call becomes a task if it waits for an approval.
 	takesTasks, declaresTasks, becomesTask bool
-	// roundTrip is the round trip of a call that waits for an approval.
-	roundTrip roundTrip
-	// releaseState releases the caller's state.
-	releaseState func()
+	roundTrip                              roundTrip
+	releaseState                           func()
 }
 
-// Post handles a message of 2026-07-28. Policy decides on the body; the headers must agree with the body.
+// Post handles a message of 2026-07-28. Policy evaluates the body, and the headers must agree with the body.
 func (x *message) Post(ctx context.Context) dispatch.Response {
 	x.SetProtocol(x)
 	x.Version, x.ResultType = mcp.Modern, mcp.ResultComplete
@@ -61,18 +59,16 @@ func (x *message) Post(ctx context.Context) dispatch.Response {
 	return x.endpoint().handle(ctx)
 }
 
-// statelessEndpoint is what differs between the URL of one server and the URL of all servers.
+// statelessEndpoint implements the differences between the URL of one server and the URL of all servers.
 type statelessEndpoint interface {
-	// handle carries out a message.
 	handle(ctx context.Context) dispatch.Response
-	// connect sets how the state of the caller sends requests.
+	// connect sets the sessions through which the caller's state sends requests.
 	connect(sess *session.Session)
-	// hasManyClients reports whether one state serves all clients of a caller, because the server knows the client of a
-	// message only by the message itself.
+	// hasManyClients reports whether one state serves all clients of a caller. That is possible if each message itself
+	// tells the server about its client.
 	hasManyClients() bool
 }
 
-// endpoint returns the endpoint to which the message was sent.
 func (x *message) endpoint() statelessEndpoint {
 	if x.IsForAllServers() {
 		return statelessAll{x}
@@ -80,7 +76,6 @@ func (x *message) endpoint() statelessEndpoint {
 	return statelessOne{x}
 }
 
-// statelessOne is the URL of one server.
 type statelessOne struct{ *message }
 
 func (x statelessOne) handle(ctx context.Context) dispatch.Response { return x.handleServer(ctx) }
@@ -89,11 +84,10 @@ func (x statelessOne) connect(sess *session.Session) {
 	sess.Upstream = x.Server.Upstream.OpenLater(x.upstreamOpener(), nil)
 }
 
-// hasManyClients returns false if the server has sessions: a session has one client, which declares its capabilities
-// once.
+// hasManyClients returns false if the server has sessions, because a session has one client, which declares its
+// capabilities once.
 func (x statelessOne) hasManyClients() bool { return !x.translates }
 
-// statelessAll is the URL of all servers.
 type statelessAll struct{ *message }
 
 func (x statelessAll) handle(ctx context.Context) dispatch.Response { return x.handleAllServers(ctx) }
@@ -104,7 +98,6 @@ func (x statelessAll) connect(sess *session.Session) {
 
 func (statelessAll) hasManyClients() bool { return false }
 
-// handleServer carries out a message at the URL of one server.
 func (x *message) handleServer(ctx context.Context) dispatch.Response {
 	speaks, refused := x.isServerModern(ctx)
 	if refused != nil {
@@ -147,7 +140,8 @@ func (x *message) handleServer(ctx context.Context) dispatch.Response {
 	return x.handleAdmitted(ctx)
 }
 
-// setTarget sets the terms of a message to a server that speaks 2026-07-28 (speaks), or that needs a session.
+// setTarget configures the message for its server. speaks reports whether the server speaks 2026-07-28; otherwise it
+// needs a session.
 func (x *message) setTarget(speaks bool) {
 	x.translates, x.Discovery = !speaks, x.Server.Own()
 	if speaks {
@@ -155,7 +149,7 @@ func (x *message) setTarget(speaks bool) {
 	}
 }
 
-// setCapabilities sets the terms that depend on what policy may allow the caller on the server, and on the client's
+// setCapabilities sets the terms that depend on the caller's permissions on the server, and on the client's
 // capabilities there.
 func (x *message) setCapabilities(access visibility.Access, capabilities []mcp.Ability) {
 	x.access, x.capabilities = access, capabilities
@@ -168,8 +162,8 @@ func (x *message) setCapabilities(access visibility.Access, capabilities []mcp.A
 	}
 }
 
-// isServerModern reports whether the server speaks 2026-07-28. If that is not known, the server is asked, which counts
-// as a probe.
+// isServerModern reports whether the server speaks 2026-07-28. If that is not known, it asks the server, and the
+// request counts as a probe.
 func (x *message) isServerModern(ctx context.Context) (bool, *dispatch.Response) {
 	speaks, known := x.Server.Stateless()
 	if !speaks && len(x.Header[mcp.HeaderSession]) > 0 { // a client with a session has agreed on another revision
@@ -188,7 +182,7 @@ func (x *message) isServerModern(ctx context.Context) (bool, *dispatch.Response)
 	return speaks, nil
 }
 
-// checkRequired refuses a message that lacks a member which every request of 2026-07-28 must have. It also refuses a
+// checkRequired refuses a message without a member that every request of 2026-07-28 must have. It also refuses a
 // message whose headers disagree with its body.
 func (x *message) checkRequired() *refusal.Refusal {
 	m := x.Message
@@ -217,8 +211,8 @@ func (x *message) checkRequired() *refusal.Refusal {
 	return nil
 }
 
-// checkParamHeaders refuses a call whose headers disagree with its arguments. It refuses nothing if the tool is not in
-// the caller's list, so that the call is refused later, because its tool is unknown.
+// checkParamHeaders refuses a call whose headers disagree with its arguments. If the tool is not in the caller's list,
+// checkParamHeaders returns nil, and the call is refused later because its tool is unknown.
 func (x *message) checkParamHeaders(ctx context.Context, tools dispatch.Tools) *refusal.Refusal {
 	if tools.HidesTools {
 		if listing, err := tools.Listed(ctx); err != nil || !listing.Listed {
@@ -246,7 +240,6 @@ func (x *message) Route(ctx context.Context) dispatch.Response {
 	return x.handleAdmitted(ctx)
 }
 
-// handleAdmitted carries out a request that was admitted.
 func (x *message) handleAdmitted(ctx context.Context) dispatch.Response {
 	switch {
 	case x.Message.InputResponses.Present() && len(x.capabilities) == 0:
@@ -262,8 +255,8 @@ func (x *message) handleAdmitted(ctx context.Context) dispatch.Response {
 	}
 }
 
-// discover answers server/discover with the revisions and capabilities of the server, as far as the caller may use
-// them. A caller that may use nothing gets what the gateway itself has discovered.
+// discover answers server/discover with the revisions and capabilities of the server that the caller may use. If policy
+// allows the caller no call, the answer is the gateway's own discovery.
 func (x *message) discover(ctx context.Context) dispatch.Response {
 	out := x.NewRelay()
 	defer out.Settle()
@@ -278,7 +271,7 @@ func (x *message) discover(ctx context.Context) dispatch.Response {
 			x.Log.DebugContext(ctx, "supportedVersions of the server is not readable", "server", x.ServerName)
 		}
 		common, err := json.Marshal(slices.DeleteFunc(x.SupportedVersions(), func(version string) bool { return !slices.Contains(versions, version) }))
-		if err != nil { // impossible: they are constants
+		if err != nil { // impossible, because they are constants
 			common = []byte("[]")
 		}
 		edits = append(edits, jsonrpc.Edit{Span: at, With: common})
@@ -289,7 +282,6 @@ func (x *message) discover(ctx context.Context) dispatch.Response {
 	return x.Edited(ctx, answer, x.WithClientID(answer, dispatch.MarkPrivate(answer, edits, true)))
 }
 
-// discovered returns the server's answer to server/discover.
 func (x *message) discovered(ctx context.Context, out *dispatch.Relay) (*jsonrpc.Answer, *refusal.Refusal) {
 	if x.access.MayCall {
 		return x.AskServer(ctx, upstream.Discover(x.AsClient), out)
@@ -313,13 +305,13 @@ func (x *message) discovered(ctx context.Context, out *dispatch.Relay) (*jsonrpc
 	return greeting, nil
 }
 
-// editsOutside returns the edits outside of a span, which is replaced as a whole.
+// editsOutside returns the edits outside of a span that is replaced as a whole.
 func editsOutside(edits []jsonrpc.Edit, at jsonrpc.Span) []jsonrpc.Edit {
 	return slices.DeleteFunc(edits, func(e jsonrpc.Edit) bool { return e.Span.Start >= at.Start && e.Span.End <= at.End })
 }
 
-// statusOf returns the HTTP status of an answer of 2026-07-28: the server's, if MCP defines that status for errors,
-// otherwise 200 (MCP 2026-07-28, Transports).
+// statusOf returns the HTTP status of an answer of 2026-07-28: the server's status if MCP defines that status for
+// errors, and otherwise 200 (MCP 2026-07-28, Transports).
 func statusOf(answer *jsonrpc.Answer, status int) int {
 	if answer.Error.Present() && (status == http.StatusBadRequest || status == http.StatusNotFound) {
 		return status
@@ -348,7 +340,7 @@ func (x *message) Prepare(ctx context.Context, call attempt.Call, tracked *sessi
 	call.ParamHeaders, call.ApprovalID = x.paramHeaders, cmp.Or(x.roundTrip.approval, x.ApprovalID)
 	tracked.CancelWith(ctx)
 	tracked.SetServerRequests(x.DecideServerRequest)
-	if x.becomesTask = x.mayBeTask(); x.becomesTask { // the client gets the task at once
+	if x.becomesTask = x.mayBeTask(); x.becomesTask { // the client immediately receives the task
 		call.Hold = new(time.Duration)
 	}
 	return call, nil
@@ -368,7 +360,8 @@ func (x *message) Pending(ctx context.Context, result pipeline.Result) (dispatch
 }
 
 func (x *message) Answer(ctx context.Context, result pipeline.Result) dispatch.Response {
-	if !x.translates || !result.Answer.InputRequests.Present() { // otherwise DecideServerRequest has decided on them
+	// If the gateway translates an answer with requests, DecideServerRequest has already evaluated them.
+	if !x.translates || !result.Answer.InputRequests.Present() {
 		if refused := x.CheckInputRequests(ctx, result.Answer); refused != nil {
 			return x.RefusedResponse(ctx, refused)
 		}

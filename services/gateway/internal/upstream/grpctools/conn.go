@@ -19,13 +19,13 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/strictprotojson"
 )
 
-// JSON-RPC 2.0, section 5.1.
+// Error codes of JSON-RPC 2.0, section 5.1.
 const (
 	codeNoMethod = -32601
 	codeNoParams = -32602
 )
 
-// conn is a session. The context `all` is cancelled when the session is closed.
+// conn is a session. The context all is cancelled when the session is closed.
 type conn struct {
 	transport *Transport
 	all       context.Context //nolint:containedctx // the context of the session, which outlives its requests
@@ -55,7 +55,7 @@ func (c *conn) Request(ctx context.Context, req upstream.Request, events func([]
 // servers support no other notifications.
 func (*conn) Notify(context.Context, upstream.Request) error { return nil }
 
-// Listen implements upstream.Conn. A gRPC server sends nothing outside of calls.
+// Listen implements upstream.Conn. A gRPC server sends no messages outside of calls.
 func (*conn) Listen(context.Context, upstream.Listener) error { return upstream.ErrNoStream }
 
 // Close implements upstream.Conn.
@@ -89,7 +89,7 @@ func (c *conn) list(ctx context.Context, req upstream.Request) (upstream.Answer,
 
 func (c *conn) call(ctx context.Context, req upstream.Request, events func([]byte)) (_ upstream.Answer, err error) {
 	defer func() {
-		if panicked := recover(); panicked != nil { // this code interprets protobuf definitions of an untrusted server
+		if panicked := recover(); panicked != nil { // this code interprets protobuf definitions from an untrusted server
 			err = fmt.Errorf("%w: %s: its answer could not be read: %v", upstream.ErrNoAnswer, c.transport.cfg.Name, panicked)
 		}
 	}()
@@ -105,9 +105,11 @@ func (c *conn) call(ctx context.Context, req upstream.Request, events func([]byt
 	if len(arguments) == 0 {
 		arguments = []byte("{}")
 	}
-	// The arguments are parsed strictly by the tool's schema, so the server receives what policy judged (case T5).
+	// The arguments are parsed strictly by the tool's schema, so that the server receives what policy has evaluated (case
+	// T5).
 	in := t.in.New()
-	if err := strictprotojson.Read(arguments, in); err != nil { // the request was not sent, and the same arguments will fail every time
+	// The request was not sent, and the same arguments will fail again.
+	if err := strictprotojson.Read(arguments, in); err != nil {
 		text, err := failed("INVALID_ARGUMENT: "+err.Error(), `{"code":"INVALID_ARGUMENT","reason":"ARGUMENTS_INVALID"}`)
 		return c.toAnswer(ctx, req, text, err)
 	}
@@ -126,11 +128,11 @@ func (c *conn) toAnswer(ctx context.Context, req upstream.Request, result []byte
 	return c.transport.answer(ctx, req, result)
 }
 
-// errTooMany is the error for a stream with too many progress messages.
+// errTooMany means that a stream contained too many progress messages.
 var errTooMany = fmt.Errorf("more than %d messages came before the answer", upstream.MaxEvents)
 
-// invoke calls the method and returns its response. Progress messages that arrive before the response are passed to
-// events. Memory for the largest possible message is reserved before a message is read.
+// invoke calls the method and returns its response. It passes progress messages before the response to events. Memory
+// for the largest possible message is reserved before a message is read.
 func (c *conn) invoke(ctx context.Context, t *tool, in protoreflect.Message, req upstream.Request, events func([]byte)) (protoreflect.Message, error) {
 	ctx, cancel := context.WithCancel(c.transport.callContext(ctx, req.TraceParent))
 	defer cancel()
@@ -166,7 +168,7 @@ func (c *conn) invoke(ctx context.Context, t *tool, in protoreflect.Message, req
 			c.passProgress(ctx, progressOf(out, req.ProgressToken()), req, events)
 			continue
 		}
-		// A response counts only if the status that follows it is OK.
+		// A response counts only if the status after it is OK.
 		switch err := stream.RecvMsg(&text); {
 		case errors.Is(err, io.EOF):
 			return out, nil
@@ -179,7 +181,7 @@ func (c *conn) invoke(ctx context.Context, t *tool, in protoreflect.Message, req
 	return nil, errTooMany
 }
 
-// passProgress sends a progress notification to the client, if the client requested progress.
+// passProgress sends a progress notification to the client if the client has requested progress.
 func (c *conn) passProgress(ctx context.Context, text []byte, req upstream.Request, events func([]byte)) {
 	if events == nil || len(text) == 0 || len(req.ProgressToken()) == 0 {
 		return
@@ -192,10 +194,10 @@ func (c *conn) passProgress(ctx context.Context, text []byte, req upstream.Reque
 	events(message.Raw)
 }
 
-// errOwn marks an error that occurred in the gateway and not on the server.
+// errOwn marks an error of the gateway itself, not of the server.
 var errOwn = errors.New("the call failed in the gateway")
 
-// isOwn reports whether a status was created by the gRPC library in the gateway.
+// isOwn reports whether the gRPC library in the gateway has created a status.
 func isOwn(st *status.Status) bool {
 	return (st.Code() == codes.ResourceExhausted || st.Code() == codes.Internal) && strings.HasPrefix(st.Message(), "grpc: ")
 }
@@ -210,8 +212,8 @@ func neverSent(err error) error {
 	return err
 }
 
-// failed returns the outcome of a call that got no response. If the server returned a status, the outcome is a tool
-// result that reports an error. If it is not known what happened, the outcome is an error.
+// failed returns the outcome of a call without a response. If the server has returned a status, the outcome is a tool
+// result that reports an error. If the effect of the call is not known, the outcome is an error.
 func (c *conn) failed(ctx context.Context, req upstream.Request, err error) (upstream.Answer, error) {
 	name := c.transport.cfg.Name
 	st, fromServer := status.FromError(err)

@@ -45,8 +45,8 @@ func shown(t *testing.T, files ...*descriptorpb.FileDescriptorProto) string {
 	return lis.Addr().String()
 }
 
-// Case X1. Checks that opening a session fails if the server's protobuf definitions would need much more memory than
-// their length suggests, or declare a reserved package.
+// Case X1. Opening a session fails if the server's protobuf definitions would need much more memory than their length
+// suggests, or declare a reserved package.
 func TestOpen_RefusesContractsThatAreTooLarge(t *testing.T) {
 	t.Parallel()
 	const part = descriptorpb.FieldDescriptorProto_TYPE_MESSAGE

@@ -19,8 +19,8 @@ import (
 )
 
 const (
-	// window is how many bytes of one unread response are buffered, and allWindows is how many bytes of all unread
-	// responses on one connection are buffered.
+	// window is the maximum number of buffered bytes of one unread response. allWindows is the maximum number of buffered
+	// bytes of all unread responses on one connection.
 	window     = 64 << 10
 	allWindows = 1 << 20
 	// maxHeaders is the maximum size of a server's headers and trailers, in bytes.
@@ -28,8 +28,9 @@ const (
 )
 
 // Dial returns a connection to an external server at host:port. The connection is established on first use, and never
-// to an address that no configuration can mean, such as a link-local address. ca is a PEM file with the only trusted
-// certificates. If ca is empty, the system's certificates are trusted. Calls are never retried.
+// to an address to which no configured host may resolve, such as a link-local address. ca is the path of a PEM file.
+// Only the certificates in that file are trusted. If ca is empty, the system's certificates are trusted. Calls are
+// never retried.
 func Dial(target, ca string, plaintext bool) (*grpc.ClientConn, error) {
 	host, _, err := net.SplitHostPort(target)
 	if err != nil {

@@ -10,15 +10,15 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// maxPieces is the maximum number of fields in a response, including fields of nested messages. A field may take only
-// two bytes on the wire, but takes about a hundred bytes in memory.
+// maxPieces is the maximum number of fields in a response, including fields of nested messages. A field may have only
+// two bytes on the wire, but needs about a hundred bytes in memory.
 const maxPieces = 200_000
 
-// errPieces is the error for a response that would take much more memory than its length suggests.
+// errPieces means that a response would need much more memory than its length suggests.
 var errPieces = fmt.Errorf("the answer contains more than %d fields", maxPieces)
 
 // frames is a codec that encodes sent messages, but does not decode received messages, because they are checked before
-// decoding.
+// they are decoded.
 type frames struct{}
 
 // Marshal implements encoding.CodecV2.
@@ -44,7 +44,7 @@ func (frames) Unmarshal(data mem.BufferSlice, v any) error {
 // Name implements encoding.CodecV2.
 func (frames) Name() string { return "proto" }
 
-// message decodes a response, unless it contains too many fields.
+// message decodes a response. It returns an error if the response contains too many fields.
 func (t *tool) message(text []byte) (protoreflect.Message, error) {
 	remaining := maxPieces
 	if err := count(text, t.out.Descriptor(), &remaining); err != nil {
@@ -80,7 +80,7 @@ func count(text []byte, md protoreflect.MessageDescriptor, budget *int) error {
 					return err
 				}
 			case fd.IsPacked():
-				*budget -= len(value) / 8 // a packed number may take one byte on the wire, and takes eight in memory
+				*budget -= len(value) / 8 // a packed number may have one byte on the wire, but needs eight bytes in memory
 			}
 		}
 		text = text[n:]

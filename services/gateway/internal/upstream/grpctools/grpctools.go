@@ -28,8 +28,8 @@ import (
 // contains the JSON twice.
 const maxAnswer = 4 << 20
 
-// fresh is how long a server's tool list is used before it is requested again. stale is how long the list is used if
-// the server does not respond.
+// fresh is the time after which a server's tool list is requested again. stale is the time for which the list is used
+// if the server does not respond.
 const fresh, stale = time.Minute, 10 * time.Minute
 
 // Config describes a gRPC server.
@@ -37,7 +37,7 @@ type Config struct {
 	// Name is the server's configured name.
 	Name string
 	// Contracts is a protobuf package that is linked into this program and defines the server's tools. If it is empty, the
-	// tools are requested by server reflection.
+	// transport requests the tools by server reflection.
 	Contracts protoreflect.FullName
 	// Headers are sent with every call as metadata. They contain no unresolved references.
 	Headers map[string]string
@@ -49,8 +49,8 @@ type Config struct {
 type Deps struct {
 	// Conn is the connection to the server.
 	Conn grpc.ClientConnInterface
-	// Close closes Conn. The transport calls it once when it is closed. Close is nil if the caller shares Conn and closes
-	// it itself.
+	// Close closes Conn. The transport calls Close once when the transport is closed. Close is nil if the caller shares
+	// Conn and closes it itself.
 	Close func() error
 	Log   *slog.Logger
 }
@@ -64,7 +64,7 @@ type Transport struct {
 	clean   *redact.Redactor
 	log     *slog.Logger
 
-	// mu is held while the tools are requested from the server.
+	// mu is held while the transport requests the tools from the server.
 	mu       sync.Mutex
 	tools    *set
 	listedAt time.Time
@@ -104,7 +104,7 @@ func (*Transport) ToolsChanged() <-chan struct{} { return nil }
 // Close implements upstream.Transport. It is idempotent.
 func (t *Transport) Close() error { return t.close() }
 
-// Open implements upstream.Transport. A gRPC server has no sessions, so the transport answers initialize itself after
+// Open implements upstream.Transport. A gRPC server has no sessions, so the transport itself answers initialize after
 // it has read the server's tools.
 func (t *Transport) Open(ctx context.Context, _ principal.Key, initialize upstream.Request) (upstream.Conn, upstream.Answer, error) {
 	if initialize.Kind() != jsonrpc.Request {
@@ -122,7 +122,6 @@ func (t *Transport) Open(ctx context.Context, _ principal.Key, initialize upstre
 	return &conn{transport: t, all: all, end: end}, answer, nil
 }
 
-// currentTools returns the tools of the server.
 func (t *Transport) currentTools(ctx context.Context) (*set, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -25,8 +25,8 @@ import (
 
 var who = principal.Key{Tenant: "t", Subject: "s"}
 
-// TestList_ContainsMethodsWithTheOption checks that methods with the option are listed as tools, with schemas of their
-// messages and rules.
+// TestList_ContainsMethodsWithTheOption checks that methods with the option are listed as tools, with schemas that
+// follow their messages and validation rules.
 func TestList_ContainsMethodsWithTheOption(t *testing.T) {
 	t.Parallel()
 	conn := open(t, transport(t, newNotes(t).addr, nil))
@@ -109,8 +109,8 @@ func TestCall_InvokesTheMethod(t *testing.T) {
 	}
 }
 
-// Case T5. Checks that arguments are refused before they are sent if another parser could read them differently,
-// because policy may have judged something else.
+// Case T5. Arguments that another parser could read differently are refused before they are sent, because policy may
+// have evaluated a different meaning.
 func TestCall_RefusesAmbiguousArguments(t *testing.T) {
 	t.Parallel()
 	n := newNotes(t)
@@ -164,7 +164,7 @@ func TestCall_RefusesAmbiguousArguments(t *testing.T) {
 	}
 }
 
-// TestCall_PassesProgressBeforeTheAnswer checks that a stream of messages is treated as one call with progress.
+// TestCall_PassesProgressBeforeTheAnswer checks that a stream of messages is one call with progress.
 func TestCall_PassesProgressBeforeTheAnswer(t *testing.T) {
 	t.Parallel()
 	n := newNotes(t)
@@ -187,8 +187,8 @@ func TestCall_PassesProgressBeforeTheAnswer(t *testing.T) {
 	}
 }
 
-// TestCall_ReturnsStatusAsErrorResult checks that a status of the server becomes an error result, and that a call with
-// an unknown outcome becomes an error.
+// TestCall_ReturnsStatusAsErrorResult checks that a status from the server becomes an error result, and that a call
+// with an unknown outcome becomes an error.
 func TestCall_ReturnsStatusAsErrorResult(t *testing.T) {
 	t.Parallel()
 	rich, err := status.New(codes.NotFound, "no such note").WithDetails(&errdetails.ErrorInfo{Reason: "NOTE_UNKNOWN", Domain: "notes"})
@@ -226,14 +226,13 @@ func TestCall_ReturnsStatusAsErrorResult(t *testing.T) {
 	}
 }
 
-// TestCall_ToUnavailableServerIsNeverSent checks that a call to an unavailable server counts as never sent.
 func TestCall_ToUnavailableServerIsNeverSent(t *testing.T) {
 	t.Parallel()
 	n := newNotes(t)
 	over := transport(t, n.addr, nil)
 	conn := open(t, over)
 	n.server.Stop()
-	// A call may still be sent until the gateway notices that the connection has ended.
+	// Until the gateway notices that the connection has ended, it may still send a call.
 	eventually.Holds(t, "a call is never sent", func() bool {
 		_, err := conn.Request(within(t), call(t, "note_write", `{"noteId":"a"}`), nil)
 		return errors.Is(err, upstream.ErrNeverSent)
@@ -251,7 +250,8 @@ func TestCall_ToUnavailableServerIsNeverSent(t *testing.T) {
 	}
 }
 
-// TestCall_IsCancelledWithItsCaller checks that the gRPC call is cancelled when the caller no longer waits.
+// TestCall_IsCancelledWithItsCaller checks that the gRPC call is cancelled if the caller stops waiting or the session
+// is closed.
 func TestCall_IsCancelledWithItsCaller(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]func(cancel context.CancelFunc, conn upstream.Conn){
@@ -288,7 +288,7 @@ func TestCall_IsCancelledWithItsCaller(t *testing.T) {
 	}
 }
 
-// TestConn_AnswersOtherRequestsItself checks that the transport itself answers or refuses requests other than tool
+// TestConn_AnswersOtherRequestsItself checks that the transport itself answers or refuses all requests except tool
 // calls.
 func TestConn_AnswersOtherRequestsItself(t *testing.T) {
 	t.Parallel()
@@ -306,7 +306,7 @@ func TestConn_AnswersOtherRequestsItself(t *testing.T) {
 	}
 }
 
-// Case X1. Checks that a response that would take a hundred times its length in memory is refused.
+// Case X1. A response that would need a hundred times its length in memory is refused.
 func TestCall_RefusesAnswersWithTooManyFields(t *testing.T) {
 	t.Parallel()
 	n := newNotes(t)
@@ -323,7 +323,6 @@ func TestCall_RefusesAnswersWithTooManyFields(t *testing.T) {
 	}
 }
 
-// Case X1. Checks that a call fails if its response is too large.
 func TestCall_RefusesAnswersThatAreTooLarge(t *testing.T) {
 	t.Parallel()
 	n := newNotes(t)
@@ -347,13 +346,13 @@ func TestCall_RefusesAnswersThatAreTooLarge(t *testing.T) {
 	if _, err := conn.Request(within(t), call(t, "note_write", `{"noteId":"a"}`), nil); !errors.Is(err, upstream.ErrNoAnswer) {
 		t.Errorf("an answer of 5 MiB is %v, want no answer", err)
 	}
-	body = strings.Repeat("\x01", 3<<20) // each byte takes six bytes in JSON, which the result contains twice, once quoted
+	// Each byte becomes six bytes of JSON. The result contains the JSON twice, once quoted.
+	body = strings.Repeat("\x01", 3<<20)
 	if _, err := conn.Request(within(t), call(t, "note_write", `{"noteId":"a"}`), nil); !errors.Is(err, upstream.ErrNoAnswer) {
 		t.Errorf("an answer that is too large as JSON is %v, want no answer", err)
 	}
 }
 
-// closes counts how many times a connection is closed.
 type closes struct {
 	grpc.ClientConnInterface
 	n int
@@ -368,7 +367,7 @@ func (c *closes) Close() error {
 }
 
 // Checks that a transport does not close a connection that belongs to its caller, such as the connection to the mesh's
-// own agents. Closing that connection twice would make the gateway exit with status 1.
+// own agents. If that connection were closed twice, the gateway would exit with status 1.
 func TestClose_ClosesOnlyItsOwnConnection(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {

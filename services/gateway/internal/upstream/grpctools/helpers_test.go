@@ -29,10 +29,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream/upstreamtest"
 )
 
-// soon is much longer than a call takes.
+// soon is much longer than the duration of a call.
 const soon = 30 * time.Second
 
-// field returns a field of the test's protobuf definition.
 func field(name string, number int32, kind descriptorpb.FieldDescriptorProto_Type, more ...func(*descriptorpb.FieldDescriptorProto)) *descriptorpb.FieldDescriptorProto {
 	f := &descriptorpb.FieldDescriptorProto{
 		Name: &name, Number: &number, Type: &kind, Label: descriptorpb.FieldDescriptorProto_LABEL_OPTIONAL.Enum(),
@@ -77,7 +76,6 @@ func method(name, in, out string, streams bool, t *mcpv1.Tool) *descriptorpb.Met
 	return m
 }
 
-// contract returns the protobuf definition of an external service.
 func contract(t *testing.T) protoreflect.FileDescriptor {
 	t.Helper()
 	const (
@@ -155,7 +153,6 @@ func contract(t *testing.T) protoreflect.FileDescriptor {
 
 func int32Of(n int32) int32 { return n }
 
-// notes is a gRPC server whose responses the test sets.
 type notes struct {
 	file   protoreflect.FileDescriptor
 	server *grpc.Server
@@ -261,7 +258,6 @@ func (n *notes) serveWatch(_ any, stream grpc.ServerStream) error {
 	})
 }
 
-// transport returns a transport to the server under test.
 func transport(t *testing.T, addr string, headers map[string]string, secrets ...string) upstream.Transport {
 	t.Helper()
 	conn, err := grpctools.Dial(addr, "", true)
@@ -300,7 +296,6 @@ func open(t *testing.T, over upstream.Transport) upstream.Conn {
 	return conn
 }
 
-// request returns a message that was accepted by package jsonrpc.
 func request(t *testing.T, text string) upstream.Request {
 	t.Helper()
 	m, err := jsonrpc.Parse([]byte(text), jsonrpc.DefaultLimits())
@@ -315,7 +310,6 @@ func call(t *testing.T, tool, arguments string) upstream.Request {
 	return request(t, `{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"`+tool+`","arguments":`+arguments+`,"_meta":{"progressToken":"p"}}}`)
 }
 
-// A toolResult is the result of a tool call.
 type toolResult struct {
 	Content []struct {
 		Type, Text string

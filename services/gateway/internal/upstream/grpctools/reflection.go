@@ -68,12 +68,10 @@ func toolsByReflection(ctx context.Context, conn grpc.ClientConnInterface) (*set
 	return tools, nil
 }
 
-// A reflector sends requests on one reflection stream.
 type reflector struct {
-	stream grpc.BidiStreamingClient[reflectionv1.ServerReflectionRequest, reflectionv1.ServerReflectionResponse]
-	files  map[string]*descriptorpb.FileDescriptorProto
-	bytes  int
-	// requests is the number of requests that were sent.
+	stream   grpc.BidiStreamingClient[reflectionv1.ServerReflectionRequest, reflectionv1.ServerReflectionResponse]
+	files    map[string]*descriptorpb.FileDescriptorProto
+	bytes    int
 	requests int
 }
 
@@ -109,7 +107,6 @@ func (r *reflector) services() ([]string, error) {
 	return names, nil
 }
 
-// fetch requests files and the files that they import.
 func (r *reflector) fetch(req *reflectionv1.ServerReflectionRequest) error {
 	resp, err := r.roundTrip(req)
 	if err != nil {
@@ -146,7 +143,6 @@ func (r *reflector) fetch(req *reflectionv1.ServerReflectionRequest) error {
 	return nil
 }
 
-// isOurs reports whether a protobuf file is compiled into this program.
 func isOurs(name string) bool {
 	_, err := protoregistry.GlobalFiles.FindFileByPath(name)
 	return err == nil
@@ -187,7 +183,7 @@ func (r *reflector) linked() (*protoregistry.Files, error) {
 	if err != nil {
 		return nil, errors.Join(errors.New("the server's contracts do not fit together"), err)
 	}
-	// Packages with a special meaning may be defined only by this program's files.
+	// Only this program's files may define packages with a special meaning.
 	for name := range r.files {
 		for _, reserved := range []string{"google.protobuf", "sluice", "buf.validate"} {
 			if own := r.files[name].GetPackage(); !isOurs(name) && (own == reserved || strings.HasPrefix(own, reserved+".")) {
@@ -198,7 +194,6 @@ func (r *reflector) linked() (*protoregistry.Files, error) {
 	return files, nil
 }
 
-// linkedTools returns the tools in a protobuf package that is compiled into this program.
 func linkedTools(contracts protoreflect.FullName) (*set, error) {
 	tools := newSet()
 	var err error

@@ -48,7 +48,7 @@ const maxJSON = upstream.MaxMessage / 2
 // metaStatus is the key for the server's status in the `_meta` of a result.
 const metaStatus = "io.grpc/status"
 
-// failure encodes the status of a failed call as an error result. The text is for the model. `_meta` repeats the code,
+// failure encodes the status of a failed call as an error result. Its text is for the model. `_meta` repeats the code,
 // the reason and the metadata for programs.
 func failure(st *status.Status) ([]byte, error) {
 	code := codeName(st.Code())
@@ -78,7 +78,6 @@ func failure(st *status.Status) ([]byte, error) {
 	return failed(strings.ToValidUTF8(text, "�"), meta+"}")
 }
 
-// failed returns an error result.
 func failed(text, meta string) ([]byte, error) {
 	quoted, err := jsontext.AppendQuote(nil, text)
 	if err != nil {
@@ -92,13 +91,12 @@ func failed(text, meta string) ([]byte, error) {
 	return append(out, '}'), nil
 }
 
-// codeName returns the name of a status code as the gRPC documentation writes it.
 func codeName(c codes.Code) string {
 	return codepb.Code(c).String()
 }
 
-// progressOf returns the progress in a message as a notification with the given token. It returns nil if the message
-// contains no progress.
+// progressOf returns the progress in a message as a notification with the given token, or nil if the message contains
+// no progress.
 func progressOf(m protoreflect.Message, token []byte) []byte {
 	fields := m.Descriptor().Fields()
 	for i := range fields.Len() {
@@ -131,7 +129,6 @@ func progressOf(m protoreflect.Message, token []byte) []byte {
 	return nil
 }
 
-// isProgress reports whether a message contains progress and is therefore not the response.
 func isProgress(m protoreflect.Message) bool {
 	fields := m.Descriptor().Fields()
 	for i := range fields.Len() {

@@ -15,8 +15,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/strictprotojson"
 )
 
-// Messages are described as JSON Schemas (2020-12). A schema is never stricter than the protobuf definition. Rules that
-// JSON Schema cannot express are left to the server.
+// Messages are described as JSON Schemas (2020-12). A schema is never stricter than the protobuf definition. The server
+// itself must check rules that JSON Schema cannot express.
 
 type schema = map[string]any
 
@@ -31,13 +31,12 @@ func outputSchema(md protoreflect.MessageDescriptor, budget *int) (schema, error
 }
 
 // maxSchemas is the maximum number of properties and enum names in the schemas of one server. The number is limited
-// because nested messages can create very large schemas from few bytes.
+// because nested messages can produce very large schemas from few bytes.
 const maxSchemas = 200_000
 
 // errSchemas is the error for a server whose schemas exceed maxSchemas.
 var errSchemas = fmt.Errorf("the schemas of the server's tools have more than %d properties", maxSchemas)
 
-// schemas creates the schema of a tool's arguments or result.
 type schemas struct {
 	input bool
 	// budget points to the number of properties that may still be added to the server's schemas.
@@ -68,7 +67,8 @@ func (s *schemas) message(md protoreflect.MessageDescriptor) schema {
 	if known := wellKnown(md.FullName()); known != nil {
 		return known
 	}
-	if slices.Contains(s.above, md.FullName()) || !s.takeBudget(1+md.Fields().Len()) { // the message contains itself, or the schemas are too large
+	// The message contains itself, or the schemas are too large.
+	if slices.Contains(s.above, md.FullName()) || !s.takeBudget(1+md.Fields().Len()) {
 		return schema{"type": "object"}
 	}
 	s.above = append(s.above, md.FullName())
@@ -128,7 +128,6 @@ func isDeprecated(v protoreflect.EnumValueDescriptor) bool {
 	return options.GetDeprecated()
 }
 
-// value returns the schema of one element of a field.
 func (s *schemas) value(fd protoreflect.FieldDescriptor) schema {
 	if strictprotojson.IsJSON(fd) {
 		return schema{"type": "object"}
@@ -165,7 +164,7 @@ func (s *schemas) value(fd protoreflect.FieldDescriptor) schema {
 	return schema{"type": "string"}
 }
 
-// wellKnown returns the schema of a message that has a special JSON form; nil for any other message.
+// wellKnown returns the schema of a message with a special JSON form, or nil for any other message.
 func wellKnown(name protoreflect.FullName) schema {
 	switch name {
 	case "google.protobuf.Timestamp":
@@ -192,7 +191,7 @@ func wellKnown(name protoreflect.FullName) schema {
 	return nil
 }
 
-// bounded adds the validation rules of a field to a schema, as far as JSON Schema can express them.
+// bounded adds those validation rules of a field to a schema that JSON Schema can express.
 func bounded(out schema, rules *validatepb.FieldRules) {
 	if rules == nil {
 		return

@@ -20,10 +20,10 @@ type tool struct {
 	name string
 	// method is the full gRPC name of the method: /package.Service/Method.
 	method string
-	// streams means that the method sends several messages: progress messages, and the response as the last message.
+	// streams reports whether the method sends several messages: progress messages, and the response as the last message.
 	streams bool
 	in, out protoreflect.MessageType
-	// success means that the result gets an additional member `success` with the value true.
+	// success reports whether the result gets an additional member success with the value true.
 	success bool
 	// definition is the tool's element in the result of tools/list.
 	definition []byte
@@ -33,13 +33,13 @@ type tool struct {
 var toolName = regexp.MustCompile(`^[A-Za-z0-9_./-]{1,128}$`)
 
 const (
-	// maxTools is the maximum number of tools of a server, and maxList is the maximum total length of their
-	// definitions, in bytes.
+	// maxTools is the maximum number of tools of a server. maxList is the maximum total length of their definitions, in
+	// bytes.
 	maxTools = 10_000
 	maxList  = 8 << 20
 )
 
-// A set contains the tools of a server. Once built, it is immutable.
+// A set contains the tools of a server. It is immutable after it was built.
 type set struct {
 	// listed contains the tools in the order of their services and methods.
 	listed []*tool
@@ -51,8 +51,8 @@ type set struct {
 
 func newSet() *set { return &set{named: make(map[string]*tool), schemas: maxSchemas} }
 
-// add adds the tools of a service. The argument `types` contains the Go types of the service's messages. It is nil if
-// only descriptors are known.
+// add adds the tools of a service. types contains the Go types of the service's messages, or is nil if only descriptors
+// are known.
 func (s *set) add(service protoreflect.ServiceDescriptor, types *protoregistry.Types) error {
 	methods := service.Methods()
 	for i := range methods.Len() {
@@ -134,7 +134,6 @@ func newTool(method protoreflect.MethodDescriptor, option *mcpv1.Tool, types *pr
 	return t, err
 }
 
-// typeOf returns the Go type of a message, or a dynamic type if types is nil.
 func typeOf(md protoreflect.MessageDescriptor, types *protoregistry.Types) (protoreflect.MessageType, error) {
 	if types == nil {
 		return dynamicpb.NewMessageType(md), nil
@@ -142,7 +141,6 @@ func typeOf(md protoreflect.MessageDescriptor, types *protoregistry.Types) (prot
 	return types.FindMessageByName(md.FullName())
 }
 
-// hintsOf returns the MCP annotations that the option sets.
 func hintsOf(h *mcpv1.Hints) map[string]bool {
 	out := make(map[string]bool)
 	if h == nil {
@@ -158,7 +156,7 @@ func hintsOf(h *mcpv1.Hints) map[string]bool {
 	return out
 }
 
-// descriptionOf returns the description of a field for the model. It is empty if the protobuf definition has none.
+// descriptionOf returns the description of a field for the model, or "" if the protobuf definition has none.
 func descriptionOf(fd protoreflect.FieldDescriptor) string {
 	opts, ok := fd.Options().(*descriptorpb.FieldOptions)
 	if !ok {

@@ -37,7 +37,7 @@ func TestNew_RefusesInvalidConfigurations(t *testing.T) {
 	} {
 		cfg := good
 		edit(&cfg)
-		if _, err := stdio.New(cfg, stdio.Deps{Log: newLog(), Room: upstreamtest.Answers(), Sandbox: sandbox.Nothing(), Limiter: proclimit.NewWatching()}); err == nil {
+		if _, err := stdio.New(cfg, stdio.Deps{Log: newLog(), Room: upstreamtest.Answers(), Sandbox: sandbox.Nothing(), Limiter: proclimit.NewWatching(), Agents: upstreamtest.NoAgents}); err == nil {
 			t.Errorf("%s was accepted", name)
 		}
 	}
@@ -47,7 +47,7 @@ func TestNew_RefusesInvalidConfigurations(t *testing.T) {
 	if _, err := stdio.New(good, stdio.Deps{Log: newLog()}); err == nil {
 		t.Error("a missing memory budget was accepted")
 	}
-	srv, err := stdio.New(good, stdio.Deps{Log: newLog(), Room: upstreamtest.Answers(), Sandbox: sandbox.Nothing(), Limiter: proclimit.NewWatching()})
+	srv, err := stdio.New(good, stdio.Deps{Log: newLog(), Room: upstreamtest.Answers(), Sandbox: sandbox.Nothing(), Limiter: proclimit.NewWatching(), Agents: upstreamtest.NoAgents})
 	if err != nil {
 		t.Fatal(err)
 	}

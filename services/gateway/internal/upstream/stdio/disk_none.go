@@ -21,3 +21,6 @@ func (*disk) check(time.Time, *proclimit.Group) error { return nil }
 func (*disk) admit() error { return nil }
 
 func (*disk) makeRoom(*slog.Logger) {}
+
+// measure returns 0, because no process has left a folder.
+func measure(string, int64) (int64, error) { return 0, nil }

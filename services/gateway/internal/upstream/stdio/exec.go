@@ -18,11 +18,16 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/sandbox"
 )
 
-// prepare returns the command for a principal's process, and creates the folder of the process.
-func (s *transport) prepare(key principal.Key, used *usedProgram) (c sandbox.Command, err error) {
+// prepare returns the command for the process of a host, and creates the folder of the process.
+func (s *transport) prepare(h *host, used *usedProgram) (c sandbox.Command, err error) {
 	c.Args = s.cfg.Command
-	if c.Dir, err = s.cfg.folder(key); err != nil {
+	if c.Dir, err = s.cfg.folder(h.key); err != nil {
 		return c, err
+	}
+	if s.cfg.Dir == "" && isAgent(h.key) {
+		if err := touchMark(c.Dir, h.folderUser(), time.Now()); err != nil {
+			return c, fmt.Errorf("mark its private folder: %w", err)
+		}
 	}
 	c.Own = c.Dir
 	if err := removeFiles(c.Dir, s.cfg.Remove); err != nil {
@@ -96,11 +101,6 @@ func (c *Config) folder(key principal.Key) (string, error) {
 	dir := filepath.Join(c.WorkRoot, c.Name, name)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return "", fmt.Errorf("make its private folder: %w", err)
-	}
-	if !c.Shared && isAgent(key) {
-		if err := touchMark(dir, time.Now()); err != nil {
-			return "", fmt.Errorf("mark its private folder: %w", err)
-		}
 	}
 	return dir, nil
 }

@@ -370,7 +370,7 @@ func runGateway() {
 	self, _ := os.Executable()
 	srv, err := stdio.New(stdio.Config{
 		Name: "orphan", Command: []string{self}, Env: map[string]string{roleVariable: "stubborn"}, Dir: os.TempDir(),
-	}, stdio.Deps{Log: slog.New(slog.DiscardHandler), Room: upstreamtest.Answers(), Sandbox: sandbox.Nothing(), Limiter: proclimit.NewWatching()})
+	}, stdio.Deps{Log: slog.New(slog.DiscardHandler), Room: upstreamtest.Answers(), Sandbox: sandbox.Nothing(), Limiter: proclimit.NewWatching(), Agents: upstreamtest.NoAgents})
 	if err != nil {
 		os.Exit(8)
 	}

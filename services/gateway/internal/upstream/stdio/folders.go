@@ -8,13 +8,15 @@ import (
 	"strings"
 	"time"
 
+	"github.com/go-json-experiment/json"
+
 	"github.com/sluice-mesh/sluice/services/internal/datadir"
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
 const (
 	// agentMark is the suffix of a file next to an agent's private folder. The modification time of the file records when
-	// a process of the agent last used the folder. No process can change the file there.
+	// a process of the agent last used the folder. The file contains a [folderUser]. No process can change the file there.
 	agentMark = ".agent"
 	// endedFolder is the suffix of a folder that is being removed.
 	endedFolder = ".ended"
@@ -25,21 +27,42 @@ const (
 	sweepInterval = time.Hour
 )
 
+// Reasons for which a folder of an agent is removed.
+const (
+	unusedReason = "no process had used it for 30 days"
+	limitReason  = "the folders of this person's ended agents exceeded their limit"
+)
+
+// folderUser says for whom a private folder of an agent was made.
+type folderUser struct {
+	// Agent is the agent, and Person is the person for whom the agent works.
+	Agent, Person principal.Key
+}
+
 // touchMark records that an agent uses its private folder now.
-func touchMark(dir string, now time.Time) error {
-	mark, err := os.OpenFile(dir+agentMark, os.O_CREATE|os.O_WRONLY, 0o600)
+func touchMark(dir string, user folderUser, now time.Time) error {
+	raw, err := json.Marshal(user)
 	if err != nil {
 		return err
 	}
-	return errors.Join(mark.Close(), os.Chtimes(dir+agentMark, now, now))
+	return errors.Join(os.WriteFile(dir+agentMark, raw, 0o600), os.Chtimes(dir+agentMark, now, now))
+}
+
+// sweeper removes unused folders of agents. Only one goroutine may use it.
+type sweeper struct {
+	*transport
+
+	// sizes contains the sizes of unused folders, by path.
+	sizes map[string]folderSize
 }
 
 // sweepAlways removes unused folders of agents until the transport is closed.
 func (s *transport) sweepAlways() {
+	w := &sweeper{s, make(map[string]folderSize)}
 	tick := time.NewTicker(sweepInterval)
 	defer tick.Stop()
 	for {
-		s.sweep(time.Now())
+		w.sweep(time.Now())
 		select {
 		case <-s.closing.Done():
 			return
@@ -48,44 +71,56 @@ func (s *transport) sweepAlways() {
 	}
 }
 
-// sweep removes the private folders of agents that no process has used for [agentFolderTime].
-func (s *transport) sweep(now time.Time) {
-	root := filepath.Join(s.cfg.WorkRoot, s.cfg.Name)
+// sweep removes the private folders of agents that no process has used for [agentFolderTime], and then those that
+// exceed the limit of a person's ended agents.
+func (w *sweeper) sweep(now time.Time) {
+	root := filepath.Join(w.cfg.WorkRoot, w.cfg.Name)
 	entries, err := os.ReadDir(root)
 	if err != nil {
 		return // no process has been started yet
 	}
+	var unused []agentFolder
 	for _, e := range entries {
 		path := filepath.Join(root, e.Name())
 		if strings.HasSuffix(path, endedFolder) { // the removal was interrupted or has failed
-			s.removeFolder(path)
+			w.removeFolder(path, "an earlier removal did not end")
 		}
 		dir, isMark := strings.CutSuffix(path, agentMark)
-		if !isMark {
+		if !isMark || w.end(dir, now, unusedReason, func(used time.Time) bool { return now.Sub(used) >= agentFolderTime }) {
 			continue
 		}
-		ended, err := s.renameUnused(dir, now)
-		if err != nil {
-			s.log.WarnContext(s.closing, "the private folder of an agent can't be removed; the gateway tries again", "folder", dir, "error", err)
-		}
-		if ended != "" {
-			s.removeFolder(ended)
+		if folder, err := readMark(dir); err == nil {
+			unused = append(unused, folder)
 		}
 	}
+	w.limitEnded(now, unused)
 }
 
-// renameUnused renames an agent's private folder if it is unused, and removes its mark, so that a process that starts
-// later gets a new folder. It returns the new name, or "" if the folder is in use.
-func (s *transport) renameUnused(dir string, now time.Time) (ended string, err error) {
+// end removes an agent's private folder if no process uses it, and isOld returns true for the time at which a process
+// last used it. It reports whether the folder is being removed.
+func (w *sweeper) end(dir string, now time.Time, reason string, isOld func(used time.Time) bool) bool {
+	ended, err := w.renameUnused(dir, now, isOld)
+	if err != nil {
+		w.log.WarnContext(w.closing, "the private folder of an agent can't be removed; the gateway tries again", "folder", dir, "error", err)
+	}
+	if ended != "" {
+		w.removeFolder(ended, reason)
+	}
+	return ended != ""
+}
+
+// renameUnused renames an agent's private folder if it is unused and isOld returns true, and removes its mark, so that a
+// process that starts later gets a new folder. It returns the new name, or "" if the folder was not renamed.
+func (s *transport) renameUnused(dir string, now time.Time, isOld func(used time.Time) bool) (ended string, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for key := range s.hosts {
+	for key, h := range s.hosts {
 		if folderName(key) == filepath.Base(dir) {
-			return "", touchMark(dir, now)
+			return "", touchMark(dir, h.folderUser(), now)
 		}
 	}
 	mark, err := os.Stat(dir + agentMark)
-	if err != nil || now.Sub(mark.ModTime()) < agentFolderTime {
+	if err != nil || !isOld(mark.ModTime()) {
 		return "", err
 	}
 	if err := os.Rename(dir, dir+endedFolder); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -95,12 +130,14 @@ func (s *transport) renameUnused(dir string, now time.Time) (ended string, err e
 }
 
 // removeFolder removes a folder that no process uses.
-func (s *transport) removeFolder(dir string) {
+func (s *transport) removeFolder(dir, reason string) {
 	if err := datadir.RemoveAll(dir); err != nil {
 		s.log.WarnContext(s.closing, "the private folder of an agent can't be removed; the gateway tries again", "folder", dir, "error", err)
 		return
 	}
-	s.log.InfoContext(s.closing, "the private folder of an agent was removed, because no process had used it for 30 days", "folder", strings.TrimSuffix(filepath.Base(dir), endedFolder))
+	s.log.InfoContext(s.closing, "the private folder of an agent was removed", "reason", reason, "folder", strings.TrimSuffix(filepath.Base(dir), endedFolder))
 }
+
+func (h *host) folderUser() folderUser { return folderUser{Agent: h.key, Person: h.accounts.Root()} }
 
 func isAgent(key principal.Key) bool { return strings.HasPrefix(key.Subject, principal.Agent) }

@@ -68,6 +68,12 @@ type rig struct {
 
 func newRig(t *testing.T, role string, edit func(*stdio.Config)) *rig {
 	t.Helper()
+	return newRigWith(t, role, edit, func(*stdio.Deps) {})
+}
+
+// newRigWith is [newRig] with other dependencies.
+func newRigWith(t *testing.T, role string, edit func(*stdio.Config), editDeps func(*stdio.Deps)) *rig {
+	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
@@ -81,10 +87,12 @@ func newRig(t *testing.T, role string, edit func(*stdio.Config)) *rig {
 		edit(&cfg)
 	}
 	log := slog.New(slog.NewTextHandler(r.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
-	server, err := stdio.New(cfg, stdio.Deps{
-		Log: log, Room: r.all, Sandbox: sandbox.Nothing(), Limiter: proclimit.NewWatching(),
+	deps := stdio.Deps{
+		Log: log, Room: r.all, Sandbox: sandbox.Nothing(), Limiter: proclimit.NewWatching(), Agents: upstreamtest.NoAgents,
 		Installer: func() (*sandbox.Sandbox, *sandbox.Sandbox, error) { return sandbox.Nothing(), sandbox.Nothing(), nil },
-	})
+	}
+	editDeps(&deps)
+	server, err := stdio.New(cfg, deps)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,16 +10,68 @@ import (
 	"time"
 )
 
-// maxInstall is how long a start waits for another installation of its package. It equals the longest installation time
-// that can be configured.
-const maxInstall = 30 * time.Minute
+const (
+	// maxInstall is how long a start waits for another installation of its package. It equals the longest installation
+	// time that can be configured.
+	maxInstall = 30 * time.Minute
+	// maxInstalls is the maximum number of packages that the gateway installs at the same time. Each installation uses
+	// much of the network, the disk and the processor.
+	maxInstalls = 2
+)
 
-// Installs lets one installation of a package run at a time. Package managers that install the same package at the same
-// time break each other's caches, and each uses much of the network and the processor. The zero value is ready to use.
-// It is safe for concurrent use.
+// Installs lets one installation of a package run at a time, because package managers that install the same package at
+// the same time break each other's caches. It also limits how many packages the gateway installs at the same time. The
+// zero value is ready to use. It is safe for concurrent use.
 type Installs struct {
 	mu      sync.Mutex
 	running map[string]*install
+	// held is the number of places in use. queue contains the places that wait, the first in line first.
+	held  int
+	queue []*place
+}
+
+// A place allows one installation by the gateway. granted is closed when the installation may begin.
+type place struct{ granted chan struct{} }
+
+func (p *place) isGranted() bool {
+	select {
+	case <-p.granted:
+		return true
+	default:
+		return false
+	}
+}
+
+// enqueue returns a place, which is granted when all earlier ones are granted and fewer than maxInstalls are in use. The
+// caller must call leave.
+func (i *Installs) enqueue() *place {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	p := &place{make(chan struct{})}
+	i.queue = append(i.queue, p)
+	i.grant()
+	return p
+}
+
+// leave gives back a place, whether or not it was granted.
+func (i *Installs) leave(p *place) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if p.isGranted() {
+		i.held--
+	} else {
+		i.queue = slices.DeleteFunc(i.queue, func(other *place) bool { return other == p })
+	}
+	i.grant()
+}
+
+// grant grants the first places in line while some are free. The caller holds the lock.
+func (i *Installs) grant() {
+	for i.held < maxInstalls && len(i.queue) > 0 {
+		close(i.queue[0].granted)
+		i.queue = i.queue[1:]
+		i.held++
+	}
 }
 
 // install is the lock for installations of one package.
@@ -87,21 +139,44 @@ var packageFlags = []string{"-p", "--package", "--from", "--spec", "--with"}
 // packageOf returns the package that a command may install at its start, together with the program that installs the
 // package. It is empty if the command installs no package.
 func packageOf(command []string) string {
-	program := strings.TrimSuffix(strings.TrimSuffix(filepath.Base(command[0]), ".exe"), ".cmd")
-	forms, is := selfInstallers[program]
-	if !is {
-		return ""
-	}
-	args := command[1:]
-	for _, words := range forms {
-		if len(args) >= len(words) && slices.Equal(args[:len(words)], words) {
-			return program + " " + firstPackage(args[len(words):])
-		}
-	}
-	if forms != nil {
+	program, args := selfInstaller(command)
+	if program == "" {
 		return ""
 	}
 	return program + " " + firstPackage(args)
+}
+
+// selfInstaller returns the program of a command that may install a package at its start, and the arguments that name
+// the package. The program is empty if the command installs no package.
+func selfInstaller(command []string) (program string, args []string) {
+	program = strings.TrimSuffix(strings.TrimSuffix(filepath.Base(command[0]), ".exe"), ".cmd")
+	forms, is := selfInstallers[program]
+	if !is {
+		return "", nil
+	}
+	args = command[1:]
+	for _, words := range forms {
+		if len(args) >= len(words) && slices.Equal(args[:len(words)], words) {
+			return program, args[len(words):]
+		}
+	}
+	if forms != nil {
+		return "", nil
+	}
+	return program, args
+}
+
+// SelfInstaller returns the name of the program, such as uvx, with which a command itself installs a package at its
+// start. It is empty if the command installs no package, or installs one into the folder of a project as `uv run` does.
+func SelfInstaller(command []string) string {
+	if len(command) == 0 {
+		return ""
+	}
+	program, _ := selfInstaller(command)
+	if program == "uv" && command[1] == "run" {
+		return ""
+	}
+	return program
 }
 
 // firstPackage returns the package that the first of packageFlags in args names. Without such a flag, it returns the

@@ -41,6 +41,12 @@ type installing struct {
 
 func newInstalling(t *testing.T, npm, spec string, edit func(*stdio.Config)) installing {
 	t.Helper()
+	return newInstallingWith(t, npm, spec, edit, func(*stdio.Deps) {})
+}
+
+// newInstallingWith is [newInstalling] with other dependencies.
+func newInstallingWith(t *testing.T, npm, spec string, edit func(*stdio.Config), editDeps func(*stdio.Deps)) installing {
+	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
@@ -51,13 +57,13 @@ func newInstalling(t *testing.T, npm, spec string, edit func(*stdio.Config)) ins
 	if err := os.WriteFile(file, []byte(strings.NewReplacer("TALLY", in.tally, "SELF", self).Replace(npm)), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	in.rig = newRig(t, "good", func(c *stdio.Config) {
+	in.rig = newRigWith(t, "good", func(c *stdio.Config) {
 		c.Command = []string{"npx", "-y", spec}
 		c.Install = &stdio.Install{Command: npx.Command{Package: spec}, Folder: npx.Folder(in.folder), Digest: "d", NPM: file, Env: map[string]string{}}
 		if edit != nil {
 			edit(c)
 		}
-	})
+	}, editDeps)
 	return in
 }
 
@@ -197,5 +203,47 @@ func age(t *testing.T, folders []string) {
 		if err := os.Chtimes(filepath.Join(dir, "program.json"), old, old); err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+// heldInstall is the source of a program that replaces npm, and waits for the file TALLY.go before it installs anything.
+const heldInstall = `#!/bin/sh
+echo begun > TALLY.begun
+while [ ! -e TALLY.go ]; do sleep 0.02; done
+` + installs
+
+// Checks that at most two packages are installed at the same time, in the order in which their servers were needed. The
+// refusal of a caller whose server waits says so.
+func TestInstall_TwoPackagesAtATimeInOrder(t *testing.T) {
+	t.Parallel()
+	shared := new(stdio.Installs)
+	var all sync.WaitGroup
+	defer all.Wait()
+	var servers []installing
+	begun := func(in installing) bool { return exists(t, in.tally+".begun") }
+	waits := func(in installing) bool {
+		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+		defer cancel()
+		_, _, err := in.Open(ctx, ben, hello(1))
+		cause := upstream.CauseOf(err)
+		return cause != nil && cause.Text == "the server is still starting: its package is installed after those of other servers" && cause.RetryAfter > 0
+	}
+	for i := range 5 {
+		in := newInstallingWith(t, heldInstall, fmt.Sprintf("server%d@1.0.0", i), nil, func(d *stdio.Deps) { d.Installs = shared })
+		servers = append(servers, in)
+		all.Go(func() { in.open(t, ana) })
+		eventually.Holds(t, "the installation has begun, or has its place", func() bool { return i < 2 && begun(in) || i >= 2 && waits(in) })
+	}
+	for next := 2; next < 5; next++ {
+		for i, in := range servers {
+			if i < next != begun(in) || i >= next != waits(in) {
+				t.Errorf("after %d installations, installation %d has begun: %v, and waits: %v", next-2, i, begun(in), waits(in))
+			}
+		}
+		put(t, os.WriteFile(servers[next-2].tally+".go", nil, 0o600))
+		eventually.Holds(t, "the next installation begins", func() bool { return begun(servers[next]) })
+	}
+	for _, in := range servers {
+		put(t, os.WriteFile(in.tally+".go", nil, 0o600))
 	}
 }

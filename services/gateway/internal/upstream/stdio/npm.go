@@ -34,14 +34,28 @@ type npmError struct {
 
 func (e *npmError) Error() string { return fmt.Sprintf("npm ended, %s: %s", e.state, e.reason) }
 
-// install waits until no other server installs the same package, and then installs the package.
-func (p *program) install() (*npx.Installed, error) {
+// install waits until no other server installs the same package and a place is free, and then installs the package.
+func (p *program) install(run *installing) (*npx.Installed, error) {
 	s := p.server
 	done, err := s.installs.wait(s.closing, s.installed)
 	if err != nil {
 		return nil, err
 	}
 	defer done()
+	place := s.installs.enqueue()
+	defer s.installs.leave(place)
+	run.place.Store(place)
+	select {
+	case <-place.granted:
+	case <-s.closing.Done():
+		return nil, context.Cause(s.closing)
+	}
+	return p.installNow()
+}
+
+// installNow installs the package.
+func (p *program) installNow() (*npx.Installed, error) {
+	s := p.server
 	ctx, cancel := context.WithTimeoutCause(s.closing, max(installLimit, s.cfg.Start), fmt.Errorf("it did not end within %s", max(installLimit, s.cfg.Start)))
 	defer cancel()
 	installer, scripts, err := p.boxes()
@@ -208,7 +222,13 @@ func (r *npmRun) listen(ctx context.Context) {
 const maxReasons = 8
 
 // ignoredLines are texts that identify those lines of npm's errors that do not say why npm failed.
-var ignoredLines = []string{"A complete log of this run", "Log files were not written", "Note that you can also install from a", "tarball, folder, http url, or git folder"}
+var ignoredLines = []string{
+	"A complete log of this run", "Log files were not written", "Note that you can also install from a", "tarball, folder, http url, or git folder", "tarball, folder, http url, or git url",
+}
+
+func isIgnored(line string) bool {
+	return slices.ContainsFunc(ignoredLines, func(words string) bool { return strings.Contains(line, words) })
+}
 
 // note stores a line if npm has printed in it why it failed.
 func (r *npmRun) note(line string) {
@@ -217,8 +237,7 @@ func (r *npmRun) note(line string) {
 		text, is = strings.CutPrefix(line, "npm ERR! ") // npm 9 and earlier
 	}
 	text = strings.TrimSpace(text)
-	says := func(words string) bool { return strings.Contains(text, words) }
-	if is && text != "" && text != "404" && len(r.reasons) < maxReasons && !slices.ContainsFunc(ignoredLines, says) {
+	if is && text != "" && text != "404" && len(r.reasons) < maxReasons && !isIgnored(text) {
 		r.reasons = append(r.reasons, text)
 	}
 }

@@ -89,7 +89,7 @@ type ending struct {
 
 // launch starts the process of a host.
 func (s *transport) launch(h *host, used *usedProgram) (*process, error) {
-	command, err := s.prepare(h.key, used)
+	command, err := s.prepare(h, used)
 	if err != nil {
 		return nil, err
 	}

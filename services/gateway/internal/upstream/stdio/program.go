@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/npx"
@@ -75,6 +76,8 @@ type usedProgram struct {
 // installing is one installation in progress. Its error is set before done is closed.
 type installing struct {
 	begun time.Time
+	// place is the place of the installation in the queue of all installations; nil until it has one.
+	place atomic.Pointer[place]
 	done  chan struct{}
 	err   error
 }
@@ -158,7 +161,7 @@ func (i *installing) await(missing bool) {
 
 // finish installs the package and records the result.
 func (p *program) finish(run *installing) {
-	installed, err := p.install()
+	installed, err := p.install(run)
 	p.mu.Lock()
 	old := p.newest
 	p.underWay = nil
@@ -239,12 +242,24 @@ func (p *program) remove(old *usedProgram) {
 	}
 }
 
-// isInstalling reports whether processes wait for an installation.
-func (p *program) isInstalling() bool {
+// progress returns what the start of a process waits for, or "" if it does not wait for an installation.
+func (p *program) progress() string {
 	if p == nil {
-		return false
+		return ""
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.underWay != nil && p.newest == nil
+	switch {
+	case p.underWay == nil || p.newest != nil:
+		return ""
+	case p.underWay.isWaiting():
+		return ": its package is installed after those of other servers"
+	default:
+		return ": its package is being installed"
+	}
+}
+
+func (i *installing) isWaiting() bool {
+	place := i.place.Load()
+	return place != nil && !place.isGranted()
 }

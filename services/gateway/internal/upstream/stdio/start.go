@@ -154,11 +154,7 @@ const startAgain = 5 * time.Second
 // stillStarting returns the error for a caller whose deadline is reached while the process is being started. The
 // caller's request was not sent to the process, only the greeting was. The start continues.
 func (s *transport) stillStarting() error {
-	text := "the server is still starting"
-	if s.program.isInstalling() {
-		text += ": its package is being installed"
-	}
 	return fmt.Errorf("%w: %w", upstream.ErrNeverSent, &upstream.CauseError{
-		Text: text, RetryAfter: startAgain, Err: fmt.Errorf("server %q is still starting", s.cfg.Name),
+		Text: "the server is still starting" + s.program.progress(), RetryAfter: startAgain, Err: fmt.Errorf("server %q is still starting", s.cfg.Name),
 	})
 }

@@ -87,16 +87,21 @@ func (t *stderrTail) last() string {
 	return `; it wrote last: "` + strings.Join(t.lines, `" "`) + `"`
 }
 
-// line returns the last line that is not blank, or "" if there is none.
-func (t *stderrTail) line() string {
+// line returns the last line that is neither blank nor one of [ignoredLines]. If all lines are, it returns the last line
+// that is not blank, or "" if there is none.
+func (t *stderrTail) line() (last string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, line := range slices.Backward(t.lines) {
-		if strings.TrimSpace(line) != "" {
+		switch {
+		case strings.TrimSpace(line) == "":
+		case !isIgnored(line):
 			return line
+		case last == "":
+			last = line
 		}
 	}
-	return ""
+	return last
 }
 
 // rate allows at most max units per period. It must be used by one goroutine at a time.

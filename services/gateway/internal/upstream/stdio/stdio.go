@@ -53,7 +53,7 @@ type Config struct {
 	Shared bool
 	// Dir is the absolute path of the working directory. If Dir is empty, each process has a private folder below
 	// WorkRoot, which later processes of the same principal reuse. The folder of an agent of the mesh is removed when no
-	// process has used it for 30 days.
+	// process has used it for 30 days, or earlier if the person for whom the agent works has too many ended agents.
 	Dir string
 	// WorkRoot is the absolute path of the folder in which private folders are created. It is not needed if Dir is set.
 	WorkRoot string
@@ -100,6 +100,8 @@ type Deps struct {
 	Installer func() (installer, scripts *sandbox.Sandbox, err error)
 	// Limiter enforces the limits of the processes.
 	Limiter *proclimit.Limiter
+	// Agents returns the subjects of the agents of a tenant that have not ended, or that can still be restored.
+	Agents func(ctx context.Context, tenant string) (map[string]bool, error)
 	// Installs lets only one installation of a package run at a time, across all servers that share the same Installs. If
 	// it is nil, the server has an Installs of its own.
 	Installs *Installs
@@ -129,8 +131,8 @@ type Deps struct {
 // Errors of sessions may quote the process's standard error, which may contain data of other sessions. They are for
 // operators, not for clients.
 func New(cfg Config, deps Deps) (upstream.Transport, error) {
-	if deps.Log == nil || deps.Room == nil || deps.Sandbox == nil || deps.Limiter == nil {
-		return nil, errors.New("stdio: a log, a memory budget for answers, a sandbox and a limiter are required")
+	if deps.Log == nil || deps.Room == nil || deps.Sandbox == nil || deps.Limiter == nil || deps.Agents == nil {
+		return nil, errors.New("stdio: a log, a memory budget for answers, a sandbox, a limiter and the agents are required")
 	}
 	if !groupsWork {
 		return nil, fmt.Errorf("server %q: stdio servers run only on Unix; connect to it over http", cfg.Name)
@@ -163,6 +165,7 @@ func New(cfg Config, deps Deps) (upstream.Transport, error) {
 		log:              deps.Log.With("server", cfg.Name),
 		box:              deps.Sandbox,
 		limit:            deps.Limiter,
+		agents:           deps.Agents,
 		clean:            redact.New(cfg.Env, cfg.Secrets),
 		operatorScrubber: redact.NewForAllForms(slices.AppendSeq(slices.Clone(cfg.Secrets), maps.Values(cfg.Env))),
 		room:             deps.Room,
@@ -225,6 +228,8 @@ type transport struct {
 	log   *slog.Logger
 	box   *sandbox.Sandbox
 	limit *proclimit.Limiter
+	// agents is Deps.Agents.
+	agents func(ctx context.Context, tenant string) (map[string]bool, error)
 	// program is the package that the gateway installs. It is nil if the gateway installs no package.
 	program *program
 	clean   *redact.Redactor

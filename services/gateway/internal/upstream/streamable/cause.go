@@ -21,8 +21,8 @@ import (
 )
 
 const (
-	// maxShownHost, maxShownPath and maxShownSegment are the maximum lengths of the shown parts of an address that a
-	// server names, in bytes. A longer path segment could be a credential, or text for the model that reads it.
+	// maxShownHost, maxShownPath and maxShownSegment are the maximum lengths of the parts of an address from a server that
+	// are shown, in bytes. A longer path segment could be a credential, or instructions for the model that reads it.
 	maxShownHost, maxShownPath, maxShownSegment = 100, 100, 16
 	// cut replaces parts that are not shown.
 	cut = "…"
@@ -48,8 +48,8 @@ func (s *Transport) withCause(resp *http.Response, err error) error {
 	return &upstream.CauseError{Text: text, Lasts: lasts, Err: err}
 }
 
-// cause returns why a response cannot be used, and whether later responses will have the same fault. text is empty if
-// the response does not show the reason.
+// cause returns the reason for which a response cannot be used, and whether later responses will have the same fault.
+// text is empty if the response does not show the reason.
 func (s *Transport) cause(resp *http.Response) (text string, lasts bool) {
 	key := "servers." + s.name + ".http"
 	coding := strings.ToLower(strings.TrimSpace(resp.Header.Get("Content-Encoding")))
@@ -114,8 +114,8 @@ func (s *Transport) shownPath(at *url.URL) string {
 	return out.String()
 }
 
-// connectError wraps err in a CauseError that says why no connection was established and what to do, as far as callers
-// may know.
+// connectError wraps err in a CauseError that contains the reason for the missing connection and advice, as far as
+// callers may read them.
 func (s *Transport) connectError(err error) error {
 	key := "servers." + s.name + ".http"
 	text, lasts := "", false
@@ -137,7 +137,7 @@ func (s *Transport) connectError(err error) error {
 	return &upstream.CauseError{Text: text, Detail: upstream.Network(err), Lasts: lasts, Err: err}
 }
 
-// untrusted returns why a certificate was not trusted, and what to do about it.
+// untrusted returns the reason for which a certificate was not trusted, with advice.
 func untrusted(err error, key string) string {
 	if _, ok := errors.AsType[x509.HostnameError](err); ok {
 		return "it is for another host"

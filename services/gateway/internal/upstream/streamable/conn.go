@@ -14,29 +14,28 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// maxSession is the maximum length of a session id that is accepted from a server, in bytes. Some servers put a token
-// into the id.
+// maxSession is the maximum accepted length of a session id from a server, in bytes. The ids of some servers contain a
+// token.
 const maxSession = 4 << 10
 
-// Reasons why a session cannot be used.
+// Reasons for which a session cannot be used.
 var (
-	// errForgotten means that the server answered with status 404 to a request in a session. According to MCP
-	// 2025-11-25, Session Management, the server has then ended the session and has not read the request.
+	// errForgotten means that the server has answered a request in a session with status 404. According to MCP 2025-11-25,
+	// Session Management, the server has then ended the session and has not read the request.
 	errForgotten = errors.New("the server no longer knows the session")
-	// errDoubtful means that the server sent no usable answer to a request in a session, but a status that some servers
-	// use for an unknown session.
+	// errDoubtful means that the server has sent no usable answer to a request in a session, but a status that some
+	// servers use for an unknown session.
 	errDoubtful = errors.New("the server may no longer know the session")
 	errSession  = errors.New("the server's session id is too long, or contains a character that MCP does not allow")
 )
 
-// conn is a session with a server.
 type conn struct {
 	server     *Transport
 	initialize upstream.Request
 	// state is the result of the last handshake.
 	state atomic.Pointer[negotiated]
 	// reopening is a lock for the request that opens a new session, so that only one session is opened if several requests
-	// find that theirs is lost. It is a channel, so that other requests stop waiting when their contexts end.
+	// find that their session is lost. It is a channel, so that other requests stop waiting when their contexts end.
 	reopening chan struct{}
 	// probed is the time at which the gateway last checked whether the server still knows the session. It is guarded by
 	// reopening.
@@ -47,16 +46,16 @@ type conn struct {
 
 // negotiated is the result of a handshake. It is immutable.
 type negotiated struct {
-	// session is the server's Mcp-Session-Id. It is empty if the server has no sessions.
+	// session is the server's Mcp-Session-Id, or empty if the server has no sessions.
 	session string
-	// version is the negotiated protocol revision; empty if the gateway does not know it.
+	// version is the negotiated protocol revision, or empty if the gateway does not know it.
 	version string
-	// closed means that nothing more may be sent. lost means that the session is closed because the server has forgotten
-	// it.
+	// closed reports whether messages can no longer be sent. lost reports whether the session is closed because the server
+	// has forgotten it.
 	closed, lost bool
-	// opening means that the session is not open yet.
+	// opening reports whether the session is not open yet.
 	opening bool
-	// cookies contains the session's cookies. It is nil if there is no session.
+	// cookies contains the session's cookies, or is nil if there is no session.
 	cookies *cookies
 }
 
@@ -87,8 +86,8 @@ func (c *conn) handshake(ctx context.Context, memory *limits.Memory) (*negotiate
 	return state, upstream.Answer{Message: message, Status: resp.StatusCode}, nil
 }
 
-// versionOf returns the protocol revision in an answer to initialize, without resolving escapes. It is empty if the
-// answer contains no revision.
+// versionOf returns the protocol revision in an answer to initialize, without resolving escapes, or "" if the answer
+// contains no revision.
 func versionOf(a *jsonrpc.Answer) string {
 	raw := a.ProtocolVersion.Of(a.Raw)
 	if len(raw) < 2 || raw[0] != '"' {
@@ -103,7 +102,7 @@ func isSession(name string) bool {
 	return len(name) <= maxSession && !strings.ContainsFunc(name, func(r rune) bool { return r < 0x21 || r > 0x7e })
 }
 
-// reopen opens a new session in place of the session `old`, unless another request has already done so.
+// reopen replaces the session old by a new session, unless another request has already done so.
 func (c *conn) reopen(ctx context.Context, old *negotiated, memory *limits.Memory) (*negotiated, error) {
 	select {
 	case c.reopening <- struct{}{}:
@@ -128,8 +127,8 @@ func (c *conn) reopen(ctx context.Context, old *negotiated, memory *limits.Memor
 	return fresh, nil
 }
 
-// replaceSession sends notifications/initialized to the server in the session `fresh`, and then makes `fresh` the
-// session of the connection.
+// replaceSession sends notifications/initialized to the server in the session fresh, and then makes fresh the session
+// of the connection.
 func (c *conn) replaceSession(ctx context.Context, old, fresh *negotiated) error {
 	if fresh.version != old.version { // the client has negotiated the old revision
 		return fmt.Errorf("the server now speaks %q instead of %q", fresh.version, old.version)
@@ -138,13 +137,13 @@ func (c *conn) replaceSession(ctx context.Context, old, fresh *negotiated) error
 		return err
 	}
 	if !c.state.CompareAndSwap(old, fresh) {
-		return upstream.ErrClosed // Close was called; nothing else replaces the state while reopening is held
+		return upstream.ErrClosed // Close was called; while reopening is held, no other function replaces the state
 	}
 	return nil
 }
 
 // Notify implements upstream.Conn. It sends no cancellation to a server without sessions, because that server cannot
-// know whose request is meant.
+// identify the cancelled request.
 func (c *conn) Notify(ctx context.Context, req upstream.Request) error {
 	state := c.state.Load()
 	if req.Method() == mcp.MethodCancelled && state.session == "" && !state.closed {
@@ -154,7 +153,7 @@ func (c *conn) Notify(ctx context.Context, req upstream.Request) error {
 }
 
 func (c *conn) notify(ctx context.Context, req upstream.Request, state *negotiated) error {
-	if state.modern() { // without sessions, there is no notification that a server could use
+	if state.modern() { // without sessions, a server cannot use any notification
 		return nil
 	}
 	resp, err := c.post(ctx, req, state)
@@ -171,7 +170,6 @@ func (c *conn) Close(ctx context.Context) error {
 	return c.end(ctx, c.state.Swap(&negotiated{closed: true}))
 }
 
-// end sends the server a DELETE for a session.
 func (c *conn) end(ctx context.Context, state *negotiated) error {
 	if state.session == "" {
 		return nil

@@ -14,11 +14,11 @@ import (
 )
 
 const (
-	// maxCookies is the maximum number of cookies that are stored for a session, and maxCookie is the maximum length of
-	// a line that sets a cookie, in bytes (RFC 6265, section 6.1, asks for at least 50 cookies of 4096 bytes).
+	// maxCookies is the maximum number of cookies that are stored for a session. maxCookie is the maximum length of a
+	// Set-Cookie line, in bytes (RFC 6265, section 6.1, requires at least 50 cookies of 4096 bytes).
 	maxCookies = 16
 	maxCookie  = 4 << 10
-	// maxOld is the maximum number of replaced values that are remembered.
+	// maxOld is the maximum number of remembered replaced values.
 	maxOld = 4
 )
 
@@ -31,18 +31,17 @@ type cookies struct {
 
 	mu       sync.Mutex
 	current  []*http.Cookie // the oldest first
-	replaced []string       // the last replaced values, which may still appear in an answer
+	replaced []string       // the last replaced values, which answers may still contain
 	// clean redacts the server's secrets and the values of the cookies, which may be credentials.
 	clean *redact.Redactor
 }
 
-// newCookies returns an empty cookie store for a session with the server.
 func (s *Transport) newCookies() *cookies {
 	return &cookies{at: s.url, secrets: s.secrets, clean: s.clean}
 }
 
 // store stores the cookies that an answer sets. Like a browser, it ignores cookies for other hosts or paths, and Secure
-// cookies that arrive without TLS.
+// cookies from a response without TLS.
 func (c *cookies) store(answer http.Header) {
 	if c == nil || len(answer["Set-Cookie"]) == 0 {
 		return
@@ -84,7 +83,6 @@ func (c *cookies) values() []string {
 	return out
 }
 
-// containsValue reports whether a text contains the value of a cookie.
 func (c *cookies) containsValue(text string) bool {
 	if c == nil {
 		return false
@@ -94,14 +92,14 @@ func (c *cookies) containsValue(text string) bool {
 	return slices.ContainsFunc(c.values(), func(value string) bool { return len(value) >= minSearched && strings.Contains(text, value) })
 }
 
-// minSearched is the minimum length of a value for which containsValue searches, in bytes. Shorter values occur in
-// ordinary text, too.
+// minSearched is the minimum length of a value for which containsValue searches, in bytes. Shorter values may occur by
+// chance.
 const minSearched = 6
 
 // maxAge is the maximum lifetime of a cookie, in seconds. It is longer than any session.
 const maxAge = 365 * 24 * 60 * 60
 
-// isFor reports whether a cookie is meant for the configured address (RFC 6265, sections 5.1.3, 5.1.4 and 5.3).
+// isFor reports whether a cookie is for the configured address (RFC 6265, sections 5.1.3, 5.1.4 and 5.3).
 func (c *cookies) isFor(set *http.Cookie) bool {
 	host, domain := strings.ToLower(c.at.Hostname()), strings.ToLower(strings.TrimPrefix(set.Domain, "."))
 	path, at := set.Path, cmp.Or(c.at.EscapedPath(), "/")
@@ -129,7 +127,6 @@ func (c *cookies) field(configured string) httpclient.Field {
 	return out
 }
 
-// scrubber returns the scrubber for answers in the session.
 func (c *cookies) scrubber() *redact.Redactor {
 	c.mu.Lock()
 	defer c.mu.Unlock()

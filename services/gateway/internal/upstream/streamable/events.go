@@ -20,12 +20,12 @@ import (
 
 // readEvents reads Server-Sent Events (HTML Standard, section 9.2.6) until the answer to req arrives, and returns that
 // answer. It passes notifications and requests to their receivers. It drops answers to other requests, because these
-// requests were not sent on this stream. If the stream ends before the answer arrives and the last event had an id, the
-// stream is resumed after that event (MCP 2025-11-25, Transports, Resumability and Redelivery).
+// requests were not sent on this stream. If the stream ends before the answer and its last event had an id, readEvents
+// resumes the stream after that event (MCP 2025-11-25, Transports, Resumability and Redelivery).
 func readEvents(ctx context.Context, body io.ReadCloser, clean *redact.Redactor, req upstream.Request, to receivers) (*jsonrpc.Answer, error) {
 	stream := eventReader{data: bodyreader.New(ctx, req.Room, upstream.MaxMessage)}
 	stream.continueWith(body)
-	if req.Method() == mcp.MethodListen { // the stream of a subscription is not meant to end
+	if req.Method() == mcp.MethodListen { // the stream of a subscription has no end
 		stream.begun = time.Now()
 	}
 	for {
@@ -66,16 +66,16 @@ func readEvents(ctx context.Context, body io.ReadCloser, clean *redact.Redactor,
 
 var errEnded = errors.New("the stream ended before the answer")
 
-// receivers contains the receivers of a server's messages. All except events and resume are required.
+// receivers contains the receivers of messages from a server. All except events and resume are required.
 type receivers struct {
-	// resume waits for the duration `wait`, and then continues the stream after the event with the id `last`. It is nil if
-	// the stream cannot be resumed.
+	// resume waits for the duration wait, and then continues the stream after the event with the id last. It is nil if the
+	// stream cannot be resumed.
 	resume func(last string, wait time.Duration) (io.ReadCloser, error)
-	// events receives the messages that belong to the current request. It is nil if no receiver wants them.
+	// events receives the messages that belong to the current request. It is nil if the request has no receiver for them.
 	events func([]byte)
-	// reply answers a request of the server that no client accepts.
+	// reply answers a request from the server that no client accepts.
 	reply func(*jsonrpc.Answer)
-	// changed is called when the server reports that its tool list changed.
+	// changed is called when the server reports a change of its tool list.
 	changed func()
 }
 
@@ -96,11 +96,11 @@ func (to receivers) deliver(m *jsonrpc.Answer, token []byte) {
 	}
 }
 
-// replyTimeout is how long a server may take to accept the gateway's response to its request. It is short because
-// nothing is read from the server while the gateway sends the response.
+// replyTimeout is the maximum time for a server to accept the gateway's response to its request. It is short because
+// the gateway reads nothing from the server while it sends the response.
 const replyTimeout = 5 * time.Second
 
-// reply answers a request of the server that no client accepts. It does nothing before there is a session.
+// reply answers a request from the server that no client accepts. It does nothing before the session is open.
 func (c *conn) reply(ctx context.Context, m *jsonrpc.Answer, state *negotiated) {
 	if state.opening {
 		return
@@ -116,8 +116,7 @@ func (c *conn) reply(ctx context.Context, m *jsonrpc.Answer, state *negotiated) 
 	}
 }
 
-// eventBuffer is the number of bytes of a stream that are buffered. The field name of every line must fit into the
-// buffer.
+// eventBuffer is the number of buffered bytes of a stream. The field name of every line must fit into the buffer.
 const eventBuffer = 8 << 10
 
 // eventReader reads the events of a stream one at a time. It stores only the data of the current event, in a single
@@ -125,29 +124,28 @@ const eventBuffer = 8 << 10
 type eventReader struct {
 	in   *bufio.Reader
 	data *bodyreader.Memory
-	// all is the number of bytes that were read, and events is the number of events. If begun is set, both count only
-	// from the start of the current minute.
+	// all is the number of bytes read, and events is the number of events. If begun is set, both count only from the start
+	// of the current minute.
 	all, events int
 	begun       time.Time
-	// seen is the size of the current event, and lines is the number of its data lines. other means that the event's type
-	// is neither message nor wanted.
+	// seen is the size of the current event, and lines is the number of its data lines. other reports whether the event's
+	// type is neither message nor wanted.
 	seen, lines int
 	other       bool
-	// kind is the type of the current event. It is empty for the default type. wanted is an additional type whose data is
-	// read.
+	// kind is the type of the current event, or "" for the default type. wanted is an additional type whose data is read.
 	kind, wanted string
-	// id and retry are fields of the current event. They are empty if the field is too long, and retry also if it does
-	// not consist of digits.
+	// id and retry are fields of the current event. They are empty if the field is too long. retry is also empty if it
+	// contains other characters than digits.
 	id, retry string
-	// hasID means that the event has an id, which may be empty. cr means that the last line ended with CR, so that an LF
-	// may follow. begins means that the beginning of the stream was read.
+	// hasID reports whether the event has an id, which may be empty. cr reports whether the last line ended with CR, so
+	// that an LF may follow. begins reports whether the beginning of the stream was read.
 	hasID, cr, begins bool
-	// last is the id of the last event that had an id, and wait is the last retry time that the server has sent.
+	// last is the id of the last event that had an id, and wait is the last retry time from the server.
 	last string
 	wait time.Duration
 }
 
-// continueWith makes the reader continue with another body. It drops an incomplete event.
+// continueWith continues with another body. It drops an incomplete event.
 func (e *eventReader) continueWith(body io.ReadCloser) {
 	e.data.Drop()
 	e.cr, e.begins = false, false
@@ -159,15 +157,15 @@ func (e *eventReader) continueWith(body io.ReadCloser) {
 	e.in.Reset(from)
 }
 
-// maxField is the maximum length of an event's id, in bytes. The length is limited because a client sends the id back
-// in a header.
+// maxField is the maximum length of an event's id, in bytes. The length is limited because a client returns the id in a
+// header.
 const maxField = 256
 
-// maxRetry is the maximum number of digits of a retry. Eight digits are enough for a day, which has 86,400,000 ms.
+// maxRetry is the maximum number of digits of a retry time. Eight digits are enough for a day, which has 86,400,000 ms.
 const maxRetry = 8
 
-// next reads one event and returns its data, which is valid until the next call. The data is empty for events of other
-// types than message, such as pings.
+// next reads one event and returns its data, which is valid until the next call. For events of other types than
+// message, such as pings, the data is empty.
 func (e *eventReader) next() ([]byte, error) {
 	if !e.begun.IsZero() && time.Since(e.begun) >= time.Minute {
 		e.begun, e.all, e.events = time.Now(), 0, 0
@@ -198,8 +196,8 @@ func (e *eventReader) next() ([]byte, error) {
 	}
 }
 
-// line reads a line and reports whether it is blank. The end of the stream is an error, because an event is complete
-// only after a blank line.
+// line reads a line and reports whether it is blank. It returns an error at the end of the stream, because an event is
+// complete only after a blank line.
 func (e *eventReader) line() (blank bool, err error) {
 	part, more, err := e.readPart()
 	if err != nil {
@@ -235,8 +233,8 @@ func (e *eventReader) line() (blank bool, err error) {
 	return false, err
 }
 
-// eventField returns the text of a field that is forwarded to a client. It returns false if the text contains anything
-// but visible ASCII or is longer than maxField bytes.
+// eventField returns the value of a field that is forwarded to a client. It returns false if the value contains other
+// characters than visible ASCII or is longer than maxField bytes.
 func eventField(value []byte) (string, bool) {
 	if len(value) > maxField || !isSession(string(value)) {
 		return "", false
@@ -244,7 +242,6 @@ func eventField(value []byte) (string, bool) {
 	return string(value), true
 }
 
-// dataLine adds a data line that begins with `value` to the event.
 func (e *eventReader) dataLine(value []byte) error {
 	if e.lines++; e.lines > 1 {
 		if err := e.data.Add([]byte("\n")); err != nil {
@@ -285,7 +282,8 @@ func (e *eventReader) skip() error {
 		err = e.discard(1)
 	}
 	if !e.begins && next[0] == jsonrpc.ByteOrderMark[0] {
-		if mark, _ := e.in.Peek(len(jsonrpc.ByteOrderMark)); string(mark) == jsonrpc.ByteOrderMark { // otherwise the line is shorter than the mark
+		// If Peek fails, the line is shorter than the mark.
+		if mark, _ := e.in.Peek(len(jsonrpc.ByteOrderMark)); string(mark) == jsonrpc.ByteOrderMark {
 			err = e.discard(len(mark))
 		}
 	}
@@ -293,7 +291,6 @@ func (e *eventReader) skip() error {
 	return err
 }
 
-// lineEnd returns the position of the first CR or LF, or -1 if there is none.
 func lineEnd(text []byte) int {
 	end := bytes.IndexByte(text, '\n')
 	if end >= 0 {
@@ -305,7 +302,7 @@ func lineEnd(text []byte) int {
 	return end
 }
 
-// discard skips bytes that were returned by Peek. They stay valid until more is read.
+// discard skips bytes that Peek has returned. They stay valid until the next read.
 func (e *eventReader) discard(n int) error {
 	_, _ = e.in.Discard(n) // the bytes are buffered
 	e.all, e.seen = e.all+n, e.seen+n

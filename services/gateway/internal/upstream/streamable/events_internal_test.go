@@ -14,7 +14,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/redact"
 )
 
-// written returns a request for a message, as the gateway creates it.
+// written parses a message and returns the request for it, as the gateway does.
 func written(text string) upstream.Request {
 	m, err := jsonrpc.Parse([]byte(text), jsonrpc.DefaultLimits())
 	if err != nil {
@@ -23,13 +23,12 @@ func written(text string) upstream.Request {
 	return upstream.Request{Message: m}
 }
 
-// asking returns a request with a progress token.
 func asking() upstream.Request {
 	return written(`{"jsonrpc":"2.0","id":1,"method":"m","params":{"_meta":{"progressToken":1}}}`)
 }
 
-// FuzzReadEvents checks that for any stream, the answer is a single response with the request's id, and that only
-// requests and notifications that belong to the request are forwarded before the answer. Case U1.
+// Case U1. FuzzReadEvents checks that for any stream, the answer is a single response with the request's id. Before the
+// answer, only requests and notifications that belong to the request are forwarded.
 func FuzzReadEvents(f *testing.F) {
 	for _, seed := range []string{
 		"data: {\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{}}\n\n",

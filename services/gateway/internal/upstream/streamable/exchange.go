@@ -25,20 +25,20 @@ const (
 )
 
 const (
-	// drainTimeout is how long a server may take to end a response after its answer was read.
+	// drainTimeout is the maximum time for a server to end a response after its answer was read.
 	drainTimeout = 50 * time.Millisecond
 	// maxDrain is the maximum number of bytes that are read from a response after its answer.
 	maxDrain = 4 << 10
 )
 
 // Request implements upstream.Conn. If the server has forgotten the session, Request opens a new session and sends the
-// request once more. This applies to tools/call, too, because a server that restarts forgets all sessions. Without the
+// request once more. This also applies to tools/call, because a server that restarts forgets all sessions. Without the
 // second attempt, the first call in each session would have an unknown outcome and could not be repeated.
 //
-// In MCP, status 404 means that the session was gone before the request arrived. A server that answers with 404 to
-// calls that it has executed gains nothing, because it knows the arguments and can repeat a call as often as it likes.
-// The first attempt counts as sent, regardless of the result of the second attempt. A request with
-// [upstream.Request.Once] is not sent again.
+// In MCP, status 404 means that the session had ended before the request arrived. A server that answers calls with 404
+// after it has executed them gains nothing, because it has the arguments and can itself repeat a call. The first
+// attempt counts as sent, regardless of the result of the second attempt. A request with [upstream.Request.Once] is not
+// sent again.
 func (c *conn) Request(ctx context.Context, req upstream.Request, events func([]byte)) (upstream.Answer, error) {
 	state := c.state.Load()
 	answer, err := c.exchange(ctx, req, state, events)
@@ -54,17 +54,16 @@ func (c *conn) Request(ctx context.Context, req upstream.Request, events func([]
 		return answer, fmt.Errorf("%w: %s forgot the session", upstream.ErrNoAnswer, c.server.name)
 	}
 	state, err = c.reopen(ctx, state, req.Room)
-	if err != nil { // err describes another message, and bytes of this request have been sent
+	if err != nil { // err describes another message, and bytes of this request were sent
 		return answer, upstream.WithClass(upstream.ErrNoAnswer, c.server.name+" forgot the session, and there is no new one", err)
 	}
 	answer, err = c.exchange(ctx, req, state, events)
-	if errors.Is(err, upstream.ErrNeverSent) { // bytes of the first attempt have been sent
+	if errors.Is(err, upstream.ErrNeverSent) { // bytes of the first attempt were sent
 		err = fmt.Errorf("%w: %s", upstream.ErrNoAnswer, err) //nolint:errorlint // the class of err is that of the second attempt only
 	}
 	return answer, err
 }
 
-// exchange sends a request in a session and reads the answer.
 func (c *conn) exchange(ctx context.Context, req upstream.Request, state *negotiated, events func([]byte)) (upstream.Answer, error) {
 	resp, err := c.post(ctx, req, state)
 	if err != nil {
@@ -81,24 +80,23 @@ func (c *conn) exchange(ctx context.Context, req upstream.Request, state *negoti
 	return upstream.Answer{Message: message, Status: resp.StatusCode}, err
 }
 
-// appendFields appends the headers that requests in a session have. No header is copied from a client's request.
+// appendFields appends the headers of requests in a session. It copies no header from a client's request.
 func (state *negotiated) appendFields(fields []httpclient.Field, req upstream.Request) []httpclient.Field {
 	fields = append(fields, httpclient.Field{Name: headerSession, Value: state.session}, httpclient.Field{Name: headerVersion, Value: state.version}, httpclient.Field{Name: headerTrace, Value: req.TraceParent})
 	switch {
 	case state.modern():
 		fields = append(fields, bodyHeaders(req)...)
-	case req.Message != nil && (req.Method() == mcp.MethodInitialize || req.Method() == mcp.MethodInitialized): // servers without sessions may read the revision
+	// Servers without sessions may read the revision.
+	case req.Message != nil && (req.Method() == mcp.MethodInitialize || req.Method() == mcp.MethodInitialized):
 		fields = append(fields, httpclient.Field{Name: headerMethod, Value: req.Method()})
 	}
 	return fields
 }
 
-// fields appends the headers that requests in a session have, including the cookies.
 func (c *conn) fields(fields []httpclient.Field, state *negotiated, req upstream.Request) []httpclient.Field {
 	return append(state.appendFields(fields, req), state.cookies.field(c.server.cookie))
 }
 
-// scrubberFor returns the scrubber for answers in a session.
 func (c *conn) scrubberFor(state *negotiated) *redact.Redactor {
 	if state.cookies == nil {
 		return c.server.clean
@@ -106,7 +104,7 @@ func (c *conn) scrubberFor(state *negotiated) *redact.Redactor {
 	return state.cookies.scrubber()
 }
 
-// post sends one message. The error says whether any byte of the message may have been sent.
+// post sends one message. The error wraps [upstream.ErrNeverSent] if no byte of the message can have been sent.
 func (c *conn) post(ctx context.Context, req upstream.Request, state *negotiated) (*http.Response, error) {
 	if state.lost {
 		return nil, fmt.Errorf("%w: %s: %w", upstream.ErrNeverSent, c.server.name, upstream.ErrSessionLost)
@@ -132,7 +130,6 @@ func (c *conn) post(ctx context.Context, req upstream.Request, state *negotiated
 	}
 }
 
-// neverSent classifies the error of a message that was not sent.
 func (s *Transport) neverSent(err error) error {
 	err = s.connectError(err)
 	if errors.Is(err, httpclient.ErrUnreached) {
@@ -146,7 +143,7 @@ func (s *Transport) neverSent(err error) error {
 func (c *conn) answer(ctx context.Context, resp *http.Response, req upstream.Request, state *negotiated, events func([]byte)) (message *jsonrpc.Answer, err error) {
 	defer func() {
 		if err != nil {
-			req.Room.Settle(0) // frees the memory for the data that was read
+			req.Room.Settle(0) // releases the memory for the data that was read
 			message, err = nil, c.answerError(resp, err)
 		}
 	}()
@@ -185,7 +182,6 @@ func (c *conn) answer(ctx context.Context, resp *http.Response, req upstream.Req
 	}
 }
 
-// methodOf returns a function that maps the id of req to its method, and any other id to "".
 func methodOf(req upstream.Request) func(id []byte) string {
 	return func(id []byte) string {
 		if jsonrpc.SameID(id, req.ID()) || jsonrpc.SameID(jsonrpc.NumberIn(id), req.ID()) {
@@ -195,7 +191,6 @@ func methodOf(req upstream.Request) func(id []byte) string {
 	}
 }
 
-// contentType returns the media type of a response without parameters.
 func contentType(resp *http.Response) string {
 	given := resp.Header.Get("Content-Type")
 	if given == typeJSON {
@@ -205,7 +200,7 @@ func contentType(resp *http.Response) string {
 	return kind
 }
 
-// answerError classifies the error of a request whose answer cannot be used. No status proves that the server did not
+// answerError classifies the error of a request whose answer cannot be used. No status proves that the server has not
 // read the request. For example, a tool may forward the status 429 of another service.
 func (c *conn) answerError(resp *http.Response, err error) error {
 	what := upstream.ErrNoAnswer
@@ -215,11 +210,11 @@ func (c *conn) answerError(resp *http.Response, err error) error {
 	return c.server.withCause(resp, fmt.Errorf("%w: %s answered %d: %w", what, c.server.name, resp.StatusCode, err))
 }
 
-// closer returns a function that closes a body. Closing ends any read of the body.
+// closer returns a function that closes a body and thereby ends any read of the body.
 func closer(body io.Closer) func() { return func() { _ = body.Close() } }
 
 // closeBody closes a response. It first reads a small rest of the body, so that the connection can be reused. If the
-// server leaves the response open, the connection is closed after drainTimeout.
+// server does not end the response before drainTimeout, the connection is closed.
 func closeBody(resp *http.Response) {
 	if body, ok := resp.Body.(interface{ Ended() bool }); ok && body.Ended() || resp.Body == http.NoBody {
 		return

@@ -16,8 +16,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// Case U1. Checks, for each way of sending a request, that a server's endless output before or instead of the answer is
-// cut off at a limit.
+// Case U1. A server sends endless output before or instead of the answer. Checks, for each way of sending a request,
+// that the request fails at a limit.
 func TestRequest_CutsOffEndlessOutput(t *testing.T) {
 	t.Parallel()
 	const (
@@ -75,7 +75,7 @@ func TestRequest_CutsOffEndlessOutput(t *testing.T) {
 	}
 }
 
-// endless is a server that answers every request with `begin`, followed by endless repetitions of `again`. It counts
+// endless starts a server that answers every request with begin, followed by endless repetitions of again. It counts
 // the sent bytes.
 func endless(t *testing.T, begin, repeated string) (url string, sent *atomic.Int64) {
 	t.Helper()

@@ -15,7 +15,6 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// newEvents returns an eventReader for a stream.
 func newEvents(t *testing.T, stream io.Reader) *eventReader {
 	t.Helper()
 	all, err := limits.NewBudget(limits.AnswerQuotas())
@@ -27,8 +26,8 @@ func newEvents(t *testing.T, stream io.Reader) *eventReader {
 	return e
 }
 
-// event is an event that was read. It contains the data, the event's id, the last id of the stream, and the retry time
-// in milliseconds.
+// event is the result of reading an event: the data, the event's id, the last id of the stream, and the retry time in
+// milliseconds.
 type event struct {
 	data, id, last string
 	wait           int64
@@ -92,7 +91,7 @@ func TestEventReader_DoesNotWaitAfterCR(t *testing.T) {
 			close(read)
 		}()
 		for _, piece := range []string{"data: a\r\r", "data: b\r\n\r", "\ndata: c\n\r"} {
-			_, _ = w.Write([]byte(piece)) // the pipe has a reader
+			_, _ = w.Write([]byte(piece)) // the reader reads until the end of the pipe
 			synctest.Wait()
 			select {
 			case data := <-read:

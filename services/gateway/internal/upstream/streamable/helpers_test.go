@@ -24,32 +24,28 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// soon is much less than the timeout of a call in these tests, and much longer than a call takes.
+// soon is much shorter than the timeout of a call in these tests, and much longer than the duration of a call.
 const soon = 5 * time.Second
 
-// webPost is one received POST.
 type webPost struct {
 	method, id, session, version string
 	header                       http.Header
 	body                         []byte
 }
 
-// webReply writes the response to one POST.
 type webReply func(w http.ResponseWriter, r *http.Request, p webPost)
 
 // web is a Streamable HTTP server whose answers the test sets.
 type web struct {
 	*httptest.Server
 
-	mu      sync.Mutex
-	posts   []webPost
-	deletes []string
-	// connections counts the connections that were accepted.
+	mu          sync.Mutex
+	posts       []webPost
+	deletes     []string
 	connections atomic.Int64
 	replies     map[string]webReply
 }
 
-// newWeb starts a server that opens sessions and answers every request.
 func newWeb(t *testing.T) *web {
 	t.Helper()
 	s := &web{replies: map[string]webReply{"initialize": greet("first", "2025-11-25")}}
@@ -67,14 +63,12 @@ func newWeb(t *testing.T) *web {
 	return s
 }
 
-// on sets the reply to requests with a method.
 func (s *web) on(method string, reply webReply) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.replies[method] = reply
 }
 
-// got returns the POSTs with a method, or all POSTs if method is empty.
 func (s *web) got(method string) []webPost {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -87,7 +81,6 @@ func (s *web) got(method string) []webPost {
 	return out
 }
 
-// ended returns the sessions that were deleted.
 func (s *web) ended() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -128,7 +121,6 @@ func (s *web) serve(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// greet returns a reply to initialize with a session and a revision.
 func greet(session, version string) webReply {
 	return func(w http.ResponseWriter, r *http.Request, p webPost) {
 		if session != "" {
@@ -138,7 +130,7 @@ func greet(session, version string) webReply {
 	}
 }
 
-// plain returns a reply with the given body, in which ID is replaced with the request's id.
+// plain returns a reply with the given body. ID in the body is replaced by the request's id.
 func plain(status int, kind, body string) webReply {
 	return func(w http.ResponseWriter, _ *http.Request, p webPost) {
 		w.Header().Set("Content-Type", kind)
@@ -173,7 +165,6 @@ func inTurn(replies ...webReply) webReply {
 	}
 }
 
-// newHTTP returns the transport under test.
 func newHTTP(t *testing.T, url string) *streamable.Transport {
 	t.Helper()
 	s, err := streamable.New(streamable.Config{Name: "web", URL: url, Headers: map[string]string{"Authorization": "Bearer ours"}}, slog.New(slog.DiscardHandler))
@@ -184,7 +175,7 @@ func newHTTP(t *testing.T, url string) *streamable.Transport {
 	return s
 }
 
-// message returns a request for raw JSON, as the pipeline creates it.
+// message returns a request as the pipeline creates it, or a notification if id is empty.
 func message(method, id string) upstream.Request {
 	body := `{"jsonrpc":"2.0","id":` + id + `,"method":"` + method + `"}`
 	if id == "" {
@@ -198,13 +189,12 @@ func message(method, id string) upstream.Request {
 	return upstream.Request{Message: m}
 }
 
-// spanOf returns the span of a text in a message.
+// spanOf returns the span of a part of a message.
 func spanOf(body, part string) jsonrpc.Span {
 	start := strings.Index(body, part)
 	return jsonrpc.Span{Start: start, End: start + len(part)}
 }
 
-// withProgress adds a progress token to a request.
 func withProgress(r upstream.Request, token string) upstream.Request {
 	m := *r.Message
 	m.Raw = []byte(strings.TrimSuffix(string(m.Raw), "}") + `,"params":{"_meta":{"progressToken":` + token + `}}}`)
@@ -213,17 +203,15 @@ func withProgress(r upstream.Request, token string) upstream.Request {
 	return upstream.Request{Message: &m}
 }
 
-// sizes contains message sizes for which the client uses different ways of sending.
+// sizes contains a message size for each of the two ways in which the client sends a request.
 var sizes = map[string]int{"small": 0, "large": 100 << 10}
 
-// padded appends spaces to a message.
 func padded(r upstream.Request, blanks int) upstream.Request {
 	m := *r.Message
 	m.Raw = append(slices.Clip(m.Raw), bytes.Repeat([]byte(" "), blanks)...)
 	return upstream.Request{Message: &m}
 }
 
-// openHTTP opens a session with the server at a URL.
 func openHTTP(t *testing.T, url string) upstream.Conn {
 	t.Helper()
 	return openOver(t, newHTTP(t, url))

@@ -34,7 +34,6 @@ func (s *Transport) openLegacy(ctx context.Context, initialize upstream.Request,
 	return c, answer, nil
 }
 
-// open opens a stream and a session on it.
 func (c *legacy) open(ctx context.Context, memory *limits.Memory) (*link, upstream.Answer, error) {
 	l, err := c.server.dial(ctx, memory)
 	if err != nil {
@@ -79,7 +78,8 @@ func (c *legacy) ensureStream(ctx context.Context, memory *limits.Memory) (*link
 	if err != nil {
 		return nil, err
 	}
-	if answer.Message.Error.Present() || *fresh.version.Load() != *old.version.Load() { // the client has negotiated the old revision
+	// The new session must have the revision that the client has negotiated.
+	if answer.Message.Error.Present() || *fresh.version.Load() != *old.version.Load() {
 		fresh.end(errLost)
 		return nil, fmt.Errorf("the server now speaks %q instead of %q, or refuses a session", *fresh.version.Load(), *old.version.Load())
 	}
@@ -88,7 +88,7 @@ func (c *legacy) ensureStream(ctx context.Context, memory *limits.Memory) (*link
 		return nil, err
 	}
 	c.now.Store(fresh)
-	if c.closed.Load() { // Close was called while the stream was opened
+	if c.closed.Load() { // Close was called while the stream was being opened
 		fresh.end(upstream.ErrClosed)
 		return nil, upstream.ErrClosed
 	}
@@ -154,7 +154,7 @@ func (c *legacy) Listen(ctx context.Context, to upstream.Listener) error {
 	}
 }
 
-// Close implements upstream.Conn. It ends the stream and thereby the session.
+// Close implements upstream.Conn. It ends the stream and therefore the session.
 func (c *legacy) Close(context.Context) error {
 	c.closed.Store(true)
 	c.now.Load().end(upstream.ErrClosed)

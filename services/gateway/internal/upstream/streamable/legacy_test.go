@@ -29,9 +29,9 @@ import (
 type legacyServer struct {
 	*httptest.Server
 
-	// place is the endpoint that the server names.
+	// place is the endpoint in the server's first event.
 	place string
-	// said receives a posted message and returns the messages for the stream. A nil result sends no message.
+	// said receives a posted message and returns the messages for the stream. If it returns nil, no message is sent.
 	said func(body string) []string
 
 	mu      sync.Mutex
@@ -97,7 +97,6 @@ func (s *legacyServer) post(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// idOf returns the raw id of a message.
 func idOf(message string) string {
 	var m struct {
 		ID json.RawMessage `json:"id"`
@@ -106,21 +105,18 @@ func idOf(message string) string {
 	return string(m.ID)
 }
 
-// say sends a message on the newest stream.
 func (s *legacyServer) say(text string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.streams[len(s.streams)-1] <- text
 }
 
-// hangUp ends the newest stream.
 func (s *legacyServer) hangUp() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	close(s.streams[len(s.streams)-1])
 }
 
-// posted waits until the given number of messages was posted, and returns the messages.
 func (s *legacyServer) posted(n int) []string {
 	for {
 		s.mu.Lock()
@@ -204,7 +200,7 @@ func TestLegacy_AnswersReachTheirRequests(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		says []string
-		want string // empty means that there is no usable answer
+		want string // empty if there is no usable answer
 	}{
 		"the answer":                  {[]string{result}, strings.Replace(result, "ID", `"a"`, 1)},
 		"after another's":             {[]string{strings.Replace(result, "ID", "99", 1), result}, strings.Replace(result, "ID", `"a"`, 1)},
@@ -254,7 +250,7 @@ func TestLegacy_EndpointMustBeOnTheSameHost(t *testing.T) {
 	}
 }
 
-// Checks that when a stream ends, the requests that wait on it end with an unknown outcome, and later requests open
+// A stream ends. Checks that the requests that wait on it end with an unknown outcome, and that later requests open
 // another stream.
 func TestLegacy_RequestsEndWithTheStream(t *testing.T) {
 	t.Parallel()
@@ -298,8 +294,8 @@ func TestLegacy_CallEndsWithItsTimeout(t *testing.T) {
 	}
 }
 
-// Case U1. Checks that a late answer to an abandoned request is not mistaken for the answer to another request with the
-// same client id, and that a cancellation contains the id that the server knows.
+// Case U1. Checks that a late answer to an abandoned request is not taken for the answer to another request with the
+// same client id, and that a cancellation contains the id that the server received.
 func TestLegacy_LateAnswerReachesNoOtherRequest(t *testing.T) {
 	t.Parallel()
 	var s *legacyServer
@@ -331,7 +327,7 @@ func TestLegacy_LateAnswerReachesNoOtherRequest(t *testing.T) {
 	}
 }
 
-// Checks that an answer and a request of the server are accepted even if they arrive before the POST has ended, or if
+// Checks that an answer and a request from the server are accepted even if they arrive before the POST has ended, or if
 // the POST never ends.
 func TestLegacy_AnswerMayArriveBeforeThePostEnds(t *testing.T) {
 	t.Parallel()
@@ -352,10 +348,10 @@ func TestLegacy_AnswerMayArriveBeforeThePostEnds(t *testing.T) {
 }
 
 // Case X3. Checks that messages for clients that do not read are charged to the principal's memory budget, and are
-// dropped when the budget is exhausted.
+// dropped when the budget is used up.
 func TestLegacy_WaitingMessagesAreLimited(t *testing.T) {
 	t.Parallel()
-	const size, each, requests, patience = 200 << 10, 24, 5, time.Minute // 72 MB in all
+	const size, each, requests, patience = 200 << 10, 24, 5, time.Minute // 72 MB in total
 	all, key := upstreamtest.Answers(), principal.Key{Tenant: "t", Subject: "s"}
 	var done sync.WaitGroup
 	var took atomic.Int64
@@ -404,8 +400,8 @@ func TestLegacy_WaitingMessagesAreLimited(t *testing.T) {
 	}
 }
 
-// Checks that after a temporary error, the server is not considered to lack HTTP+SSE, and the next attempt is made
-// immediately.
+// A server answers with a temporary error. Checks that the gateway does not conclude that the server lacks HTTP+SSE,
+// and that it retries immediately.
 func TestLegacy_TemporaryErrorIsRetried(t *testing.T) {
 	t.Parallel()
 	s := newOlder(t, func(string) []string { return []string{result} })

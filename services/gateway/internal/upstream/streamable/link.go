@@ -21,7 +21,7 @@ import (
 )
 
 const (
-	// endpointTimeout is how long a server may take to send the endpoint for messages, which must be in its first
+	// endpointTimeout is the maximum time for a server to send the endpoint for messages, which must be in its first
 	// event.
 	endpointTimeout = 5 * time.Second
 	// maxEndpoint is the maximum length of an endpoint, in bytes.
@@ -32,24 +32,23 @@ const (
 	maxQueued = 256 << 10
 )
 
-// A link is one HTTP+SSE stream of a server, together with the requests whose answers the stream will carry. The server
+// A link is one HTTP+SSE stream of a server, together with the requests whose answers arrive on the stream. The server
 // sends all its messages on the stream, and the gateway posts all its messages (MCP 2024-11-05, Transports, HTTP with
 // SSE). A link is safe for concurrent use.
 type link struct {
 	server *Transport
-	// end ends the stream and cancels the context `all`. ended is closed when the stream is no longer read.
+	// end ends the stream and cancels the context all. ended is closed when the stream is no longer read.
 	all   context.Context //nolint:containedctx // the context of the stream, which outlives requests
 	end   context.CancelCauseFunc
 	ended chan struct{}
 	// post is the head of the requests that post messages.
-	post *httpclient.Head
-	// cookies are the cookies of the session.
+	post    *httpclient.Head
 	cookies *cookies
 	// has is the memory budget for the message that is being read.
 	has *limits.Memory
-	// version is the negotiated revision. It is nil until a revision was negotiated.
+	// version is the negotiated revision, or nil before a revision was negotiated.
 	version atomic.Pointer[string]
-	// replies contains the gateway's responses to requests of the server until they are posted.
+	// replies contains the gateway's responses to requests from the server until they are posted.
 	replies chan upstream.Request
 
 	mu            sync.Mutex
@@ -91,7 +90,7 @@ func (s *Transport) dial(ctx context.Context, memory *limits.Memory) (*link, err
 		l.end(err)
 		l.has.Close()
 		why := errNoSSE
-		if ctx.Err() != nil { // the caller has given up, so nothing is known about the server
+		if ctx.Err() != nil { // the caller no longer waits, so the error does not show whether the server speaks HTTP+SSE
 			why = upstream.ErrNoStream
 		}
 		return nil, errors.Join(fmt.Errorf("%w: %w: %s names no endpoint for messages: %w", upstream.ErrNeverSent, why, s.name, err), resp.Body.Close())
@@ -107,17 +106,17 @@ func (s *Transport) dial(ctx context.Context, memory *limits.Memory) (*link, err
 	return l, nil
 }
 
-// errNoSSE means that a server does not speak HTTP+SSE, or not in a usable way.
+// errNoSSE means that a server does not speak HTTP+SSE, or not in a usable form.
 var errNoSSE = errors.New("the server has no HTTP+SSE stream")
 
-// serve sets the negotiated revision and starts posting the gateway's responses.
+// serve sets the negotiated revision and starts the goroutine that posts the gateway's responses.
 func (l *link) serve(version string) {
 	l.version.Store(&version)
 	l.server.links.Go(l.answer)
 }
 
 // endpoint returns the head of the requests that post messages to the endpoint that a server names. The endpoint must
-// have the scheme, host and port of the configured address, because a server must not send the gateway's credentials to
+// have the scheme, host and port of the configured address, because the gateway's credentials must not be sent to
 // another address.
 func (s *Transport) endpoint(place string) (*httpclient.Head, error) {
 	at, err := s.url.Parse(place)
@@ -127,13 +126,13 @@ func (s *Transport) endpoint(place string) (*httpclient.Head, error) {
 	return head(http.MethodPost, &url.URL{Scheme: at.Scheme, Host: s.url.Host, Path: at.Path, RawPath: at.RawPath, RawQuery: at.RawQuery}, s.headers)
 }
 
-// hostOf returns the host of a URL in lower case with the port. The port is included even if it is the default port.
+// hostOf returns the host of a URL in lower case with the port, even if it is the default port.
 func hostOf(u *url.URL) string {
 	port := cmp.Or(u.Port(), map[string]string{"http": "80", "https": "443"}[u.Scheme])
 	return strings.ToLower(u.Hostname()) + ":" + port
 }
 
-// read handles the server's messages until the stream ends. It returns why the stream ended.
+// read handles the server's messages until the stream ends. It returns the reason for the end.
 func (l *link) read(stream *eventReader) error {
 	for {
 		data, err := stream.next()
@@ -153,7 +152,7 @@ func (l *link) read(stream *eventReader) error {
 			if l.dropped++; l.dropped == 1 {
 				l.server.log.InfoContext(l.all, "server message dropped because it can't be read; later ones are only counted", "server", l.server.name)
 			}
-		case m.Kind == jsonrpc.Response && l.deliverAnswer(m): // answers to requests do not count towards the limits
+		case m.Kind == jsonrpc.Response && l.deliverAnswer(m): // answers to requests do not count against the limits
 			stream.events, stream.all = stream.events-1, stream.all-stream.seen
 		default:
 			l.take(m)
@@ -179,13 +178,13 @@ func (l *link) take(m *jsonrpc.Answer) {
 	}
 }
 
-// refuse answers a request of the server that no client accepts.
+// refuse answers a request from the server that no client accepts.
 func (l *link) refuse(m *jsonrpc.Answer) {
 	l.reply(upstream.Refused(m.ID.Of(m.Raw), mcp.CodeMethodUnknown, upstream.NoClientForRequest))
 }
 
-// reply queues a response of the gateway. The response is dropped if the server sends requests faster than it accepts
-// responses.
+// reply queues a response from the gateway. If the server sends requests faster than it accepts responses, the response
+// is dropped.
 func (l *link) reply(own upstream.GatewayMessage) {
 	select {
 	case l.replies <- own.Request("", nil):
@@ -193,7 +192,6 @@ func (l *link) reply(own upstream.GatewayMessage) {
 	}
 }
 
-// answer posts the queued responses until the stream ends.
 func (l *link) answer() {
 	for {
 		select {
@@ -209,7 +207,7 @@ func (l *link) answer() {
 	}
 }
 
-// send posts one message. The error says whether any byte of the message may have been sent.
+// send posts one message. The error wraps [upstream.ErrNeverSent] if no byte of the message can have been sent.
 func (l *link) send(ctx context.Context, req upstream.Request, body []byte) error {
 	if req.Kind() == jsonrpc.Invalid {
 		return fmt.Errorf("%w: %s: there is no message", upstream.ErrNeverSent, l.server.name)

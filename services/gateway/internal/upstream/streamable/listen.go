@@ -15,7 +15,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// openTimeout is how long a server may take to answer whether it has a stream.
+// openTimeout is the maximum time for a server to answer whether it has a stream.
 const openTimeout = 30 * time.Second
 
 // Listen implements upstream.Conn. It opens the stream of a session (MCP 2025-11-25, Transports, Listening for Messages
@@ -54,8 +54,8 @@ func (c *conn) Listen(ctx context.Context, to upstream.Listener) error {
 	}
 }
 
-// stream opens the stream of a session after the event with the id `after`. If `after` is empty, the stream begins with
-// new events.
+// stream opens the stream of a session after the event with the id after. If after is empty, the stream begins with new
+// events.
 func (c *conn) stream(ctx context.Context, state *negotiated, after string) (io.ReadCloser, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	late := time.AfterFunc(openTimeout, cancel)
@@ -74,8 +74,8 @@ func (c *conn) stream(ctx context.Context, state *negotiated, after string) (io.
 
 // noStream classifies the status of a server that opens no stream. MCP requires status 405 from a server without a
 // stream, but not every server complies. Therefore every status means that there is no stream, except for temporary
-// errors and errors of the caller. Status 404 means that the session is forgotten if the server has opened a stream for
-// it earlier; otherwise the server may not support GET.
+// errors and errors of the caller. If the server has opened a stream for the session earlier, status 404 means that the
+// session is forgotten. Otherwise the server may not support GET.
 func (c *conn) noStream(status int) error {
 	switch {
 	case status == http.StatusNotFound && c.listened.Load():
@@ -88,7 +88,7 @@ func (c *conn) noStream(status int) error {
 	}
 }
 
-// streamBody is a body whose Close ends its request.
+// streamBody is a body whose Close also ends its request.
 type streamBody struct {
 	io.ReadCloser
 
@@ -101,15 +101,15 @@ func (b streamBody) Close() error {
 	return b.ReadCloser.Close()
 }
 
-// leastWait and mostWait limit the time after which a stream is resumed if its server sends a retry time. leastRetry is
-// the minimum retry time that is forwarded to clients.
+// leastWait and mostWait limit the delay after which a stream is resumed, for any retry time from its server.
+// leastRetry is the minimum retry time that is forwarded to clients.
 const (
 	leastWait  = 100 * time.Millisecond
 	mostWait   = 30 * time.Second
 	leastRetry = 500 * time.Millisecond
 )
 
-// resume continues a stream that has ended, after the time that its server has requested.
+// resume continues a stream that has ended, after the delay that its server has requested.
 func (c *conn) resume(ctx context.Context, state *negotiated, last string, wait time.Duration) (io.ReadCloser, error) {
 	later := time.NewTimer(max(leastWait, min(wait, mostWait)))
 	defer later.Stop()
@@ -121,13 +121,13 @@ func (c *conn) resume(ctx context.Context, state *negotiated, last string, wait 
 	}
 }
 
-// handleEvent handles one event.
 func (c *conn) handleEvent(ctx context.Context, to upstream.Listener, data []byte, stream *eventReader, state *negotiated) error {
 	event := upstream.Event{ID: stream.id, Retry: stream.retry}
-	if event.Retry != "" && stream.wait < leastRetry { // otherwise clients would reconnect all the time
+	if event.Retry != "" && stream.wait < leastRetry { // with a shorter time clients would reconnect too often
 		event.Retry = strconv.FormatInt(leastRetry.Milliseconds(), 10)
 	}
-	if c.server.clean.Log(event.ID) != event.ID || state.cookies.containsValue(event.ID) { // the id contains a secret, which no client may get
+	// The id contains a secret, which no client may receive.
+	if c.server.clean.Log(event.ID) != event.ID || state.cookies.containsValue(event.ID) {
 		event.ID = ""
 	}
 	if len(data) > 0 {

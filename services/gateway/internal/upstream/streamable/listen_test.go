@@ -30,7 +30,6 @@ type streamServer struct {
 	posts []string
 }
 
-// newStation starts a server that accepts all POSTs. answer writes the response to a GET.
 func newStation(t *testing.T, answer func(w http.ResponseWriter)) *streamServer {
 	t.Helper()
 	s := new(streamServer)
@@ -91,7 +90,6 @@ const stop = `{"jsonrpc":"2.0","method":"notifications/stop"}`
 
 var errStop = errors.New("enough was heard")
 
-// streaming returns a function that writes the given bytes as an event stream.
 func streaming(text string) func(http.ResponseWriter) {
 	return func(w http.ResponseWriter) {
 		w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
@@ -99,8 +97,7 @@ func streaming(text string) func(http.ResponseWriter) {
 	}
 }
 
-// Checks that messages on the stream arrive unchanged, together with the event ids that are needed to resume the
-// stream.
+// Checks that messages on the stream arrive unchanged, with the event ids for resuming the stream.
 func TestListen_MessagesArriveUnchanged(t *testing.T) {
 	t.Parallel()
 	updated := `{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":"a:b","n":9007199254740993}}`
@@ -132,8 +129,8 @@ func TestListen_EventsContainNoSecrets(t *testing.T) {
 	}
 }
 
-// Checks that a server without a stream is distinguished from a server that is temporarily unavailable, and that
-// neither case opens a session.
+// Checks that a server without a stream is distinguished from a server that is temporarily unavailable, and that no
+// session is opened in either case.
 func TestListen_ReportsServerWithoutStream(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -167,7 +164,7 @@ func TestListen_ReportsServerWithoutStream(t *testing.T) {
 	}
 }
 
-// Checks that the gateway listens in a new session if the server has opened a stream and later forgets the session.
+// The server opens a stream and later forgets the session. Checks that the gateway listens in a new session.
 func TestListen_OpensANewSessionWhenForgotten(t *testing.T) {
 	t.Parallel()
 	asked := 0
@@ -193,7 +190,7 @@ func TestListen_OpensANewSessionWhenForgotten(t *testing.T) {
 	}
 }
 
-// Case U1. Checks that a stream ends if a message is invalid, if its listener stops, or if the server sends too much.
+// Case U1. Checks that a stream ends if a message is invalid, if its listener stops, or if the server exceeds a limit.
 func TestListen_EndsWhenAMessageBreaksTheRules(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -216,7 +213,6 @@ func TestListen_EndsWhenAMessageBreaksTheRules(t *testing.T) {
 	}
 }
 
-// Checks that the stream and its connection end when the listener stops.
 func TestListen_StoppingEndsTheConnection(t *testing.T) {
 	t.Parallel()
 	disconnected := make(chan struct{})
@@ -241,8 +237,8 @@ func TestListen_StoppingEndsTheConnection(t *testing.T) {
 	<-disconnected
 }
 
-// Checks that a stream that the server ends before the answer is resumed after its last event. Without an event id, or
-// without further events, the request gets no answer. The request itself is sent only once.
+// The server ends a stream before the answer. Checks that the stream is resumed after its last event. Without an event
+// id, or without further events, the request gets no answer. The request itself is sent only once.
 func TestRequest_ResumesTheStreamOfAnAnswer(t *testing.T) {
 	t.Parallel()
 	answer := "data: {\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{\"ran\":1}}\n\n"

@@ -20,8 +20,8 @@ const (
 // modern reports whether the negotiated revision has no sessions.
 func (state *negotiated) modern() bool { return state.version == mcp.Modern }
 
-// discover sends server/discover to find out whether a server speaks 2026-07-28. This revision has no handshake: the
-// answer opens nothing, and later requests do not depend on the answer.
+// discover sends server/discover to determine whether a server speaks 2026-07-28. This revision has no handshake: the
+// answer opens no session, and later requests do not depend on it.
 func (c *conn) discover(ctx context.Context, memory *limits.Memory) (*negotiated, upstream.Answer, error) {
 	state, hello := &negotiated{version: mcp.Modern}, c.initialize
 	hello.Room = memory
@@ -44,7 +44,7 @@ func (c *conn) discover(ctx context.Context, memory *limits.Memory) (*negotiated
 	}
 }
 
-// errNotNow means that a server did not answer whether it speaks the revision.
+// errNotNow means that a server has not answered whether it speaks the revision.
 var errNotNow = errors.New("it did not answer which revisions it speaks")
 
 // bodyHeaders returns the headers that repeat parts of a request's body.

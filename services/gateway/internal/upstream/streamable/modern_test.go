@@ -15,7 +15,6 @@ import (
 
 const discovered = `{"jsonrpc":"2.0","id":ID,"result":{"supportedVersions":["2026-07-28"],"capabilities":{}}}`
 
-// discover opens a connection to a server without a session.
 func discover(t *testing.T, url string) (upstream.Conn, error) {
 	t.Helper()
 	hello := upstream.Discover(&upstream.Client{Name: "c", Version: "1"}).Request("", nil)
@@ -23,7 +22,7 @@ func discover(t *testing.T, url string) (upstream.Conn, error) {
 	return conn, err
 }
 
-// judged returns a request with a text that package jsonrpc accepts.
+// judged parses a message and returns the request for it.
 func judged(t *testing.T, text string) upstream.Request {
 	t.Helper()
 	m, err := jsonrpc.Parse([]byte(text), jsonrpc.DefaultLimits())
@@ -33,8 +32,8 @@ func judged(t *testing.T, text string) upstream.Request {
 	return upstream.Request{Message: m}
 }
 
-// Checks that without sessions, the gateway adds headers that repeat parts of the body to every request, and sends
-// nothing to the server when the connection is closed.
+// Checks that without sessions, every request has headers that repeat parts of the body, and that no request is sent to
+// the server when the connection is closed.
 func TestModern_HeadersRepeatTheBody(t *testing.T) {
 	t.Parallel()
 	s := newWeb(t)
@@ -76,8 +75,9 @@ func TestModern_HeadersRepeatTheBody(t *testing.T) {
 	}
 }
 
-// Case U1. Checks that requests of a server on the stream of a connection without sessions are passed to the receiver,
-// and that the server gets no response to them. In that revision, a server may send requests only in its answers.
+// Case U1. A server sends requests on the stream of a connection without sessions. Checks that the requests are passed
+// to the receiver, and that the server gets no response to them. In that revision, a server may send requests only in
+// its answers.
 func TestModern_RequestsOnAStreamGetNoResponse(t *testing.T) {
 	t.Parallel()
 	s := newWeb(t)

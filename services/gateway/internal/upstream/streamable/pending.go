@@ -16,18 +16,17 @@ import (
 )
 
 // pendingRequest is a request without an answer. On the stream, number replaces the request's id and progress token, so
-// that a late message for one request is not mistaken for a message for another request.
+// that a late message for one request is not taken for a message for another request.
 type pendingRequest struct {
 	number int64
 	method string
-	// client and token are the raw id and progress token that the client sent. token is empty if the request has none.
+	// client and token are the raw id and progress token from the client. token is empty if the request has none.
 	client, token []byte
 	room          *limits.Memory
 	events        *queue // nil if the request has no receiver for events
 	answer        chan answered
 }
 
-// id returns number as JSON.
 func (w *pendingRequest) id() []byte { return strconv.AppendInt(nil, w.number, 10) }
 
 // queue contains the messages that wait for one receiver, within the receiver's memory budget.
@@ -54,10 +53,8 @@ func (q *queue) put(message []byte) bool {
 	}
 }
 
-// release frees the memory of a message that was received.
 func (q *queue) release(message []byte) { q.has.Drop(len(message)) }
 
-// answered is the result of a request.
 type answered struct {
 	message *jsonrpc.Answer
 	err     error
@@ -86,7 +83,6 @@ func (w *pendingRequest) hasID(id []byte) bool {
 	return bytes.Equal(id, w.id()) || bytes.Equal(jsonrpc.NumberIn(id), w.id())
 }
 
-// methodOf returns the method of the request with the given id, or "" if there is none.
 func (l *link) methodOf(id []byte) string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -98,7 +94,7 @@ func (l *link) methodOf(id []byte) string {
 	return ""
 }
 
-// failUnreadable ends the request to which an unreadable message seems to belong, and reports whether there is such a
+// failUnreadable fails the request to which an unreadable message seems to belong, and reports whether there is such a
 // request.
 func (l *link) failUnreadable(data []byte, err error) bool {
 	s, is := jsonrpc.SketchOf(data)
@@ -112,8 +108,8 @@ func (l *link) failUnreadable(data []byte, err error) bool {
 	return l.failByLooseID(s)
 }
 
-// failByLooseID handles an answer whose id matches no request. A request fails if the id is another spelling of the
-// request's id. If the answer is an error without an id and only one request waits, that request fails. failByLooseID
+// failByLooseID handles an answer whose id matches no request. If the id is another spelling of a request's id, that
+// request fails. If the answer is an error without an id and only one request waits, that request fails. failByLooseID
 // reports whether a request has failed.
 func (l *link) failByLooseID(s jsonrpc.Sketch) bool {
 	why := upstream.ErrOtherID
@@ -135,7 +131,7 @@ func (l *link) failByLooseID(s jsonrpc.Sketch) bool {
 	return true
 }
 
-// remove removes and returns the first waiting request for which `is` returns true. It returns nil if there is none.
+// remove removes and returns the first waiting request that matches the predicate is, or returns nil if there is none.
 func (l *link) remove(is func(*pendingRequest) bool) *pendingRequest {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -149,9 +145,9 @@ func (l *link) remove(is func(*pendingRequest) bool) *pendingRequest {
 }
 
 // deliver queues a message for its receiver, and reports whether that succeeded. Progress is delivered to its request.
-// Any other message does not say to which request it belongs. If only one request receives events, the message is
-// delivered to that request. Otherwise it is delivered to the listener or, if there is no listener, to the first
-// request that receives events.
+// Other messages do not specify their request. If only one request receives events, the message is delivered to that
+// request. Otherwise it is delivered to the listener or, if there is no listener, to the first request that receives
+// events.
 func (l *link) deliver(m *jsonrpc.Answer) bool {
 	if m.Method == mcp.MethodProgress {
 		return l.deliverProgress(m)
@@ -172,7 +168,7 @@ func (l *link) deliver(m *jsonrpc.Answer) bool {
 	return to != nil && to.put(message)
 }
 
-// deliverProgress queues progress for its request, with the token that the client sent.
+// deliverProgress queues progress for its request, with the token from the client.
 func (l *link) deliverProgress(m *jsonrpc.Answer) bool {
 	number, err := strconv.ParseInt(string(m.ProgressToken.Of(m.Raw)), 10, 64)
 	if err != nil {
@@ -189,8 +185,8 @@ func (l *link) deliverProgress(m *jsonrpc.Answer) bool {
 	return false
 }
 
-// close refuses the server's requests that are left in the queue q, and frees the memory of q. The caller must make
-// sure that no more messages are added to q.
+// close refuses the server's requests that remain in the queue q, and releases the memory of q. The caller must ensure
+// that no more messages are added to q.
 func (l *link) close(q *queue) {
 	if q == nil {
 		return
@@ -208,7 +204,6 @@ func (l *link) close(q *queue) {
 	}
 }
 
-// fail ends all waiting requests with an error.
 func (l *link) fail(err error) {
 	for w := l.remove(anyRequest); w != nil; w = l.remove(anyRequest) {
 		w.answer <- answered{err: err}
@@ -288,7 +283,6 @@ func (l *link) result(w *pendingRequest, a answered) (upstream.Answer, error) {
 	return upstream.Answer{Message: a.message, Status: http.StatusOK}, nil
 }
 
-// body returns the body of a request to post, with number as its id and progress token.
 func (w *pendingRequest) body(req upstream.Request) ([]byte, error) {
 	edits := []jsonrpc.Edit{{Span: req.Message.ID, With: w.id()}}
 	if len(w.token) > 0 {
@@ -301,8 +295,8 @@ func (w *pendingRequest) body(req upstream.Request) ([]byte, error) {
 	return body, nil
 }
 
-// notify posts a notification, or the response to a request of the server. In a cancellation, the number of the request
-// replaces the client's id. If the request has ended, the cancellation is dropped.
+// notify posts a notification, or the response to a request from the server. In a cancellation, the number of the
+// request replaces the client's id. If the request has ended, the cancellation is dropped.
 func (l *link) notify(ctx context.Context, req upstream.Request) error {
 	body := req.Body()
 	if req.Method() == mcp.MethodCancelled {
@@ -325,7 +319,6 @@ func (l *link) notify(ctx context.Context, req upstream.Request) error {
 	return l.send(ctx, req, body)
 }
 
-// wait registers a request before it is sent.
 func (l *link) wait(w *pendingRequest) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()

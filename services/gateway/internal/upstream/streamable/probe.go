@@ -14,14 +14,14 @@ import (
 )
 
 const (
-	// probeEvery is the minimum time between two checks whether a server still knows a session. probeTimeout is the
+	// probeEvery is the minimum interval between checks whether a server still knows a session. probeTimeout is the
 	// timeout of one check.
 	probeEvery   = time.Minute
 	probeTimeout = 10 * time.Second
 )
 
-// mayMeanLost reports whether some servers use the status for an unknown session. The status 404, which MCP 2025-11-25,
-// Session Management, requires, is handled by [errForgotten], because only 404 means that the request was not read.
+// mayMeanLost reports whether some servers use the status for an unknown session. [errForgotten] handles the status
+// 404, which MCP 2025-11-25, Session Management, requires, because only 404 means that the request was not read.
 func mayMeanLost(status int) bool {
 	switch status {
 	case http.StatusBadRequest, http.StatusUnauthorized, http.StatusForbidden, http.StatusGone:
@@ -31,12 +31,12 @@ func mayMeanLost(status int) bool {
 	}
 }
 
-// probe checks whether a server still knows a session, after an answer whose status may mean that it does not. why is
-// the error of the answered request. probe returns why, and adds [upstream.ErrSessionLost] if the session is lost. The
-// session counts as lost if the server opens another session now, because a server that refuses the gateway would not
-// do so. The request is never sent again, because the server may have executed it. The session that the check has
-// opened is closed. The client has to open a new session itself, so that it learns that the server has lost the state
-// of its session.
+// probe checks whether a server still knows a session. It is called after an answer whose status may mean that the
+// session is lost; why is the error of that request. probe returns why, and adds [upstream.ErrSessionLost] if the
+// session is lost. The session counts as lost if the server now opens another session, because a server that refuses
+// the gateway would not do so. probe closes the session that the check has opened. It never sends the request again,
+// because the server may have executed it. The client itself must open a new session, so that it learns that the state
+// of its session is lost.
 func (c *conn) probe(ctx context.Context, old *negotiated, memory *limits.Memory, why error) error {
 	select {
 	case c.reopening <- struct{}{}:

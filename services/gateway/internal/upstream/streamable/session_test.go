@@ -16,13 +16,12 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// forgotten is the reply of a server to requests in a session that the server has ended.
+// forgotten is the reply to requests in a session that the server has ended.
 var forgotten = plain(404, "application/json", `{"jsonrpc":"2.0","id":null,"error":{"code":-32001,"message":"Session not found"}}`)
 
-// fine is a usable reply.
 var fine = plain(200, "application/json", `{"jsonrpc":"2.0","id":ID,"result":{}}`)
 
-// Checks that if a server has forgotten a session after a restart, one new session is opened and the request is sent
+// A server has forgotten a session after a restart. Checks that one new session is opened and the request is sent
 // again, because the server has not read it.
 func TestRequest_OpensAForgottenSessionAgain(t *testing.T) {
 	t.Parallel()
@@ -73,7 +72,6 @@ func TestRequest_OpensOneSessionForAllWaitingRequests(t *testing.T) {
 	}
 }
 
-// Checks that a request is sent again only if the server provably did not read it.
 func TestRequest_IsRepeatedOnlyIfItWasNotRead(t *testing.T) {
 	t.Parallel()
 	read := plain(404, "application/json", `{"jsonrpc":"2.0","id":ID,"error":{"code":-32601,"message":"x"}}`)
@@ -111,8 +109,8 @@ func TestRequest_IsRepeatedOnlyIfItWasNotRead(t *testing.T) {
 	}
 }
 
-// Case R2. Checks that after a request was answered with 404, the error is never [upstream.ErrNeverSent], regardless of
-// the second attempt, because bytes of the request have been sent.
+// Case R2. A request was answered with 404. Checks that the error is never [upstream.ErrNeverSent], regardless of the
+// second attempt, because bytes of the request were sent.
 func TestRequest_RepeatedRequestNeverCountsAsUnsent(t *testing.T) {
 	t.Parallel()
 	s := newWeb(t)
@@ -158,7 +156,6 @@ func TestOpen_CopiesInitialize(t *testing.T) {
 	}
 }
 
-// Checks that a request that waits for a new session ends when its own timeout expires.
 func TestRequest_WaitsForANewSessionNoLongerThanItsCaller(t *testing.T) {
 	t.Parallel()
 	s := newWeb(t)
@@ -183,7 +180,6 @@ func TestRequest_WaitsForANewSessionNoLongerThanItsCaller(t *testing.T) {
 	<-patient
 }
 
-// Checks that a closed session does not open a new session with the server.
 func TestClose_SessionIsNotReopened(t *testing.T) {
 	t.Parallel()
 	s := newWeb(t)
@@ -237,8 +233,8 @@ func TestClose_DuringReopeningLeavesNoSession(t *testing.T) {
 	}
 }
 
-// Checks that no cancellation is sent to a server without sessions, because the server cannot know whose request is
-// meant.
+// Checks that no cancellation is sent to a server without sessions, because the server cannot identify the cancelled
+// request.
 func TestNotify_SendsCancellationsOnlyInASession(t *testing.T) {
 	t.Parallel()
 	s := newWeb(t)
@@ -274,8 +270,8 @@ func TestOpen_RefusesInvalidHandshakes(t *testing.T) {
 	}
 }
 
-// Checks that the revision in a header is always a revision that the gateway knows, and never arbitrary text from the
-// server.
+// Checks that the revision in a header is always a revision that the gateway knows, and never an arbitrary string from
+// the server.
 func TestRequest_SendsOnlyKnownRevisions(t *testing.T) {
 	t.Parallel()
 	s := newWeb(t)

@@ -1,5 +1,5 @@
-// Package streamable connects to MCP servers over Streamable HTTP (MCP 2025-11-25, Transports). It uses HTTP+SSE (MCP
-// 2024-11-05) for servers that support nothing else.
+// Package streamable connects to MCP servers over Streamable HTTP (MCP 2025-11-25, Transports). For servers that
+// support only HTTP+SSE (MCP 2024-11-05), it uses that transport.
 package streamable
 
 import (
@@ -34,12 +34,14 @@ type Config struct {
 	URL string
 	// Headers are sent with every request. They contain no unresolved references.
 	Headers map[string]string
-	// Proxy is the http or https URL of the proxy for an https server, including credentials. It is empty for no proxy.
+	// Proxy is the http or https URL of the proxy for an https server, including credentials. It is empty if no proxy is
+	// used.
 	Proxy string
-	// CA is a PEM file with the only trusted certificates. If it is empty, the system's certificates are trusted.
+	// CA is the path of a PEM file. Only the certificates in that file are trusted. If CA is empty, the system's
+	// certificates are trusted.
 	CA string
-	// ProxyHint is added to the error if an https server cannot be reached, and says that a proxy may be needed. It may be
-	// empty.
+	// ProxyHint is appended to the error if an https server cannot be reached. It suggests that a proxy may be necessary.
+	// It may be empty.
 	ProxyHint string
 	// Secrets are values that an answer must not contain. Values of at least 8 bytes are redacted.
 	Secrets []string
@@ -56,24 +58,23 @@ const (
 // Transport connects to one server. Its configured headers contain no client data.
 type Transport struct {
 	name string
-	// hint says what to do if the server cannot be reached. It may be empty.
+	// hint is appended to the error if the server cannot be reached. It may be empty.
 	hint string
 	// post is the head of requests that send messages. remove is the head of requests that end sessions. get is the head
 	// of requests for streams.
 	post, remove, get *httpclient.Head
-	// url and headers are the configured values. They are used for the endpoints that servers with HTTP+SSE name.
+	// url and headers are the configured values. They are used for the endpoints of servers with HTTP+SSE.
 	url     *url.URL
 	headers http.Header
 	clean   *redact.Redactor
-	// secrets are the values that clean redacts. cookie is the configured value of the header Cookie, which may be
-	// empty.
+	// secrets are the values that clean redacts. cookie is the configured value of the header Cookie, which may be empty.
 	secrets []string
 	cookie  string
-	// addressScrubber redacts the shown parts of a server's redirect address.
+	// addressScrubber redacts the parts of a server's redirect address that are shown.
 	addressScrubber *redact.Redactor
 	// links counts the goroutines of HTTP+SSE streams. speaksSSE reports whether the server speaks HTTP+SSE.
 	links sync.WaitGroup
-	// all is the context of everything that the transport does. stop cancels it when the transport is closed.
+	// all is the context of all operations of the transport. stop cancels it when the transport is closed.
 	all       context.Context //nolint:containedctx // the context of the transport
 	stop      context.CancelFunc
 	speaksSSE atomic.Bool
@@ -82,7 +83,7 @@ type Transport struct {
 	// notSSESince is the Unix time, in nanoseconds, at which the gateway last found that the server does not speak
 	// HTTP+SSE.
 	notSSESince atomic.Int64
-	// client follows no redirects, because addresses may come only from the configuration.
+	// client follows no redirects, because only the configuration may set addresses.
 	client *httpclient.Client
 	log    *slog.Logger
 	upstream.ListChanged
@@ -111,7 +112,7 @@ func New(cfg Config, log *slog.Logger) (*Transport, error) {
 	for _, own := range []string{headerSession, headerVersion, headerTrace, headerLast, headerMethod, headerName} {
 		headers.Del(own)
 	}
-	cookie := headers.Get("Cookie") // sent as one header together with the cookies that the server sets
+	cookie := headers.Get("Cookie") // one header contains this cookie and the cookies that the server sets
 	headers.Del("Cookie")
 	way, err := cfg.newClient(u)
 	if err != nil {
@@ -160,14 +161,14 @@ func (c *Config) newClient(u *url.URL) (*httpclient.Client, error) {
 	return httpclient.New(u, opts)
 }
 
-// head returns the encoded head of requests to a server with one HTTP method.
+// head returns the encoded head of requests to a server with the given HTTP method.
 func head(method string, u *url.URL, headers http.Header) (*httpclient.Head, error) {
 	return httpclient.NewHead(&http.Request{
 		Method: method, URL: u, Host: strings.TrimSuffix(u.Host, ":"), Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, Header: headers,
 	})
 }
 
-// isHeader reports whether a header with this name and value can be sent (RFC 9110, section 5).
+// isHeader reports whether a header with the given name and value can be sent (RFC 9110, section 5).
 func isHeader(name, value string) bool {
 	const token = "!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ" //nolint:gosec // the characters of an RFC 9110 token, not a credential
 	return name != "" && strings.Trim(name, token) == "" &&
@@ -225,12 +226,13 @@ func (s *Transport) Open(ctx context.Context, _ principal.Key, hello upstream.Re
 		s.notSSESince.Store(time.Now().UnixNano())
 	}
 	s.log.DebugContext(ctx, "server refuses a session, and has no HTTP+SSE stream", "server", s.name, "error", upstream.ForLog(failed))
-	if upstream.CauseOf(failed) != nil && upstream.CauseOf(err) == nil { // the error of the attempt with HTTP+SSE contains a cause
+	// The error of the attempt with HTTP+SSE contains a cause.
+	if upstream.CauseOf(failed) != nil && upstream.CauseOf(err) == nil {
 		return nil, answer, upstream.WithClass(upstream.ClassOf(err), s.name, failed)
 	}
 	return nil, answer, err
 }
 
-// sseRetryAfter is how long the gateway waits before it again requests a stream from a server that does not speak
+// sseRetryAfter is the delay after which the gateway again requests a stream from a server that does not speak
 // HTTP+SSE.
 const sseRetryAfter = time.Minute

@@ -68,8 +68,8 @@ func TestRequest_ReturnsTheAnswer(t *testing.T) {
 	}
 }
 
-// Case U1. Checks that progress before an answer is forwarded only if it belongs to the request, and that all other
-// notifications are passed to the receiver, which decides on them.
+// Case U1. Checks that progress before an answer is forwarded only if it belongs to the request. All other
+// notifications are passed to the receiver, which checks them.
 func TestRequest_PassesOnItsOwnProgress(t *testing.T) {
 	t.Parallel()
 	notify := func(method, params string) string {
@@ -207,7 +207,7 @@ func TestRequest_ErrorSaysWhatIsKnown(t *testing.T) {
 	}
 }
 
-// trickle endlessly sends one byte at a time.
+// trickle sends comments at short intervals without an end.
 func trickle(w http.ResponseWriter, r *http.Request, _ webPost) {
 	w.Header().Set("Content-Type", "text/event-stream")
 	tick := time.NewTicker(5 * time.Millisecond)
@@ -223,7 +223,6 @@ func trickle(w http.ResponseWriter, r *http.Request, _ webPost) {
 	}
 }
 
-// cutOff closes the connection without an answer.
 func cutOff(w http.ResponseWriter) {
 	conn, _, err := http.NewResponseController(w).Hijack()
 	if err == nil {
@@ -231,7 +230,7 @@ func cutOff(w http.ResponseWriter) {
 	}
 }
 
-// Case U1. Checks that answers and events that are too large are refused.
+// Case U1.
 func TestRequest_LimitsAnswers(t *testing.T) {
 	t.Parallel()
 	big := strings.Repeat("x", upstream.MaxMessage)
@@ -265,7 +264,7 @@ func TestRequest_LimitsAnswers(t *testing.T) {
 	}
 }
 
-// Case U1. Checks that a server that leaves its stream open after the answer does not delay requests.
+// Case U1. A server leaves its stream open after the answer. Checks that this does not delay requests.
 func TestRequest_DoesNotWaitForTheEndOfAStream(t *testing.T) {
 	t.Parallel()
 	s := newWeb(t)
@@ -286,7 +285,7 @@ func TestRequest_DoesNotWaitForTheEndOfAStream(t *testing.T) {
 	}
 }
 
-// Checks that the next request reuses the connection of a stream that has ended with the answer.
+// Checks that the next request reuses the connection of a response that has ended.
 func TestRequest_ReusesConnections(t *testing.T) {
 	t.Parallel()
 	for name, reply := range map[string]webReply{
@@ -313,7 +312,6 @@ func TestRequest_ReusesConnections(t *testing.T) {
 	}
 }
 
-// Checks that a request that cannot be sent counts as never sent.
 func TestRequest_UnsentRequestCountsAsNeverSent(t *testing.T) {
 	t.Parallel()
 	t.Run("the port is closed", func(t *testing.T) {
@@ -325,7 +323,7 @@ func TestRequest_UnsentRequestCountsAsNeverSent(t *testing.T) {
 			t.Fatal(err)
 		}
 		_ = s.Listener.Close()
-		_ = up.Close() // closes its idle connections
+		_ = up.Close() // closes the idle connections
 		if _, err := conn.Request(within(t, soon), message("tools/call", "1"), nil); !errors.Is(err, upstream.ErrNeverSent) {
 			t.Errorf("got %v, want %v", err, upstream.ErrNeverSent)
 		}
@@ -341,8 +339,8 @@ func TestRequest_UnsentRequestCountsAsNeverSent(t *testing.T) {
 	})
 }
 
-// Checks that a POST is not silently sent again if the server closes the connection, because the server may have read
-// the POST.
+// The server closes the connection after a POST. Checks that the POST is not sent again, because the server may have
+// read it.
 func TestRequest_IsNotRepeatedOnAStaleConnection(t *testing.T) {
 	t.Parallel()
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
@@ -392,7 +390,7 @@ func serveOnce(conn net.Conn, calls *atomic.Int64) {
 	}
 }
 
-// Case S2. Checks that an error contains the server's name and not its URL, which may contain a secret.
+// Case S2. Checks that an error contains the server's name but not its URL, which may contain a secret.
 func TestErrors_ContainNoSecrets(t *testing.T) {
 	t.Parallel()
 	s := newWeb(t)
@@ -413,7 +411,7 @@ func TestErrors_ContainNoSecrets(t *testing.T) {
 	}
 }
 
-// Case S1. Checks that answers and events contain no secret, even if the server echoes what it has received.
+// Case S1. Checks that answers and events contain no secret, even if the server returns the data that it has received.
 func TestRequest_RedactsSecretsInAnswers(t *testing.T) {
 	t.Parallel()
 	const secret = "ours-and-nobody-else's"

@@ -54,7 +54,6 @@ func nextID(in *bufio.Reader) (id string, ok bool) {
 	return id, err == nil
 }
 
-// raw returns an HTTP response whose JSON-RPC result contains the given bytes.
 func raw(id, result string) string {
 	body := `{"jsonrpc":"2.0","id":` + id + `,"result":` + result + `}`
 	return fmt.Sprintf("HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
@@ -62,7 +61,7 @@ func raw(id, result string) string {
 
 const greeting = `{"protocolVersion":"2025-11-25","capabilities":{}}`
 
-// Checks that bytes that a server sends after an answer are not mistaken for the answer to the next request.
+// A server sends bytes after an answer. Checks that they are not taken for the answer to the next request.
 func TestRequest_IgnoresBytesBeforeTheRequest(t *testing.T) {
 	t.Parallel()
 	url := rawServer(t, func(_ int, conn net.Conn, in *bufio.Reader) {
@@ -136,7 +135,7 @@ func TestRequest_IsNotLostOnClosedConnections(t *testing.T) {
 					_ = conn.Close()
 				}
 				closed <- struct{}{}
-				_, _ = nextID(in) // the server reads no more from this connection
+				_, _ = nextID(in) // the server reads no further request from this connection
 			})
 			conn := openHTTP(t, url)
 			for range 5 {

@@ -23,6 +23,9 @@ func Holder(key principal.Key) *limits.Owner {
 	return &limits.Owner{Accounts: principal.AccountsOfKey(key), Server: "test"}
 }
 
+// NoAgents returns no agents, as if all agents of the mesh had ended.
+func NoAgents(context.Context, string) (map[string]bool, error) { return map[string]bool{}, nil }
+
 // Roomy is a transport that gives each request a memory budget for its answer, as the gateway's HTTP endpoint does.
 type Roomy struct {
 	upstream.Transport

@@ -1,4 +1,4 @@
-// Command guest is a guest for tests and benchmarks of the meter. Each of its functions does another kind of work.
+// Command guest is a guest for tests and benchmarks of the meter. Each of its functions does a different kind of work.
 package main
 
 import (

@@ -1,0 +1,126 @@
+package stdio
+
+import (
+	"context"
+	"maps"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/go-json-experiment/json"
+
+	"github.com/sluice-mesh/sluice/services/internal/principal"
+)
+
+const (
+	// maxEndedFolders is the maximum number of private folders of one person's ended agents that are kept for one server.
+	maxEndedFolders = 200
+	// maxEndedDisk is the maximum size of these folders together, as a multiple of [Limits.Disk].
+	maxEndedDisk = 2
+)
+
+// agentFolder is a private folder of an agent.
+type agentFolder struct {
+	folderUser
+
+	dir string
+	// used is when a process last used the folder.
+	used time.Time
+}
+
+// folderSize is the size of a folder in bytes, measured when a process had last used the folder at the time used.
+type folderSize struct {
+	used  time.Time
+	bytes int64
+}
+
+// readMark returns an agent's private folder as its mark describes it. The user is empty if an earlier release wrote the
+// mark, or if writing it was interrupted.
+func readMark(dir string) (agentFolder, error) {
+	f := agentFolder{dir: dir}
+	info, err := os.Stat(dir + agentMark)
+	if err != nil {
+		return f, err
+	}
+	f.used = info.ModTime()
+	raw, err := os.ReadFile(dir + agentMark)
+	if err != nil || json.Unmarshal(raw, &f.folderUser) != nil {
+		f.folderUser = folderUser{}
+	}
+	return f, err
+}
+
+// limitEnded removes the private folders with which one person's ended agents exceed their limit, the least recently
+// used first. Folders of agents that have not ended, or that can be restored, do not count.
+func (w *sweeper) limitEnded(now time.Time, unused []agentFolder) {
+	byPerson := make(map[principal.Key][]agentFolder)
+	for _, f := range unused {
+		if f.Person != (principal.Key{}) {
+			byPerson[f.Person] = append(byPerson[f.Person], f)
+		}
+	}
+	maps.DeleteFunc(w.sizes, func(dir string, _ folderSize) bool {
+		return !slices.ContainsFunc(unused, func(f agentFolder) bool { return f.dir == dir })
+	})
+	for person, folders := range byPerson {
+		if len(w.excess(folders)) == 0 {
+			continue
+		}
+		ended, err := w.ended(folders)
+		if err != nil {
+			w.log.WarnContext(w.closing, "private folders of ended agents exceed their limit, but it is not known which agents have ended; the gateway tries again in an hour",
+				"person", person.Subject, "error", err)
+			continue
+		}
+		for _, f := range w.excess(ended) {
+			w.end(f.dir, now, limitReason, func(used time.Time) bool { return used.Equal(f.used) })
+		}
+	}
+}
+
+// excess returns those of a person's folders that exceed the limit, after it has sorted the folders by their last use.
+func (w *sweeper) excess(folders []agentFolder) []agentFolder {
+	if len(folders) <= maxEndedDisk { // no folder is larger than Limits.Disk
+		return nil
+	}
+	slices.SortFunc(folders, func(a, b agentFolder) int { return b.used.Compare(a.used) })
+	var bytes int64
+	for i, f := range folders {
+		if bytes += w.size(f); i == maxEndedFolders || bytes > maxEndedDisk*w.cfg.Limits.Disk {
+			return folders[i:]
+		}
+	}
+	return nil
+}
+
+// size returns the size of an unused folder. A folder that cannot be measured counts with the largest size.
+func (w *sweeper) size(f agentFolder) int64 {
+	if known, ok := w.sizes[f.dir]; ok && known.used.Equal(f.used) {
+		return known.bytes
+	}
+	bytes, err := measure(f.dir, w.cfg.Limits.Disk)
+	if err != nil {
+		bytes = w.cfg.Limits.Disk
+	}
+	w.sizes[f.dir] = folderSize{f.used, bytes}
+	return bytes
+}
+
+// ended returns the folders of agents that have ended and can't be restored.
+func (w *sweeper) ended(folders []agentFolder) (out []agentFolder, err error) {
+	ctx, cancel := context.WithTimeout(w.closing, time.Minute)
+	defer cancel()
+	alive := make(map[string]map[string]bool)
+	for _, f := range folders {
+		tenant := f.Agent.Tenant
+		if alive[tenant] == nil {
+			if alive[tenant], err = w.agents(ctx, tenant); err != nil {
+				return nil, err
+			}
+		}
+		if !alive[tenant][f.Agent.Subject] {
+			out = append(out, f)
+		}
+	}
+	return out, nil
+}

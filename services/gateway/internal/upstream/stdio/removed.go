@@ -1,0 +1,134 @@
+package stdio
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/sluice-mesh/sluice/services/internal/datadir"
+)
+
+const (
+	// unusedMark is the suffix of a file next to the folder of a server that uses no private folders. The modification
+	// time of the file is the time since which no process of the server can have used its folder.
+	unusedMark = ".unused"
+	// serverFolderTime is how long the private folders of a server are kept after the server was removed from the
+	// configuration.
+	serverFolderTime = 30 * 24 * time.Hour
+)
+
+// A WorkRoot is the absolute path of the folder in which private folders are created. Each server has a folder in it.
+// No link in that folder is followed.
+type WorkRoot string
+
+// EndUnused renames the folder of each server for which used returns false, if no process has used the folder for
+// 30 days. That time begins when EndUnused is first called with such a function used. [WorkRoot.RemoveEnded] removes the
+// renamed folders. EndUnused may be called only while no process of these servers is started.
+func (r WorkRoot) EndUnused(ctx context.Context, log *slog.Logger, used func(server string) bool, now time.Time) error {
+	root, entries, err := r.open()
+	if root == nil {
+		return err
+	}
+	var errs []error
+	for _, e := range entries {
+		server, isMark := strings.CutSuffix(e.Name(), unusedMark)
+		switch {
+		case !serverName.MatchString(server):
+		case isMark && (used(server) || isMissing(root, server)):
+			errs = append(errs, ignoreMissing(root.Remove(e.Name())))
+		case isMark, !e.IsDir(), used(server):
+		default:
+			errs = append(errs, r.endUnused(ctx, log, root, server, now))
+		}
+	}
+	return errors.Join(append(errs, root.Close())...)
+}
+
+// open returns the folder and its entries. It returns nil if the folder does not exist or cannot be opened.
+func (r WorkRoot) open() (*os.Root, []fs.DirEntry, error) {
+	root, err := os.OpenRoot(string(r))
+	if err != nil {
+		return nil, nil, ignoreMissing(err)
+	}
+	entries, err := fs.ReadDir(root.FS(), ".")
+	if err != nil {
+		return nil, nil, errors.Join(err, root.Close())
+	}
+	return root, entries, nil
+}
+
+// endUnused marks a server's folder as unused. If it was marked long ago, endUnused renames it, unless a process that
+// has outlived an earlier gateway still uses it.
+func (r WorkRoot) endUnused(ctx context.Context, log *slog.Logger, root *os.Root, server string, now time.Time) error {
+	mark := server + unusedMark
+	info, err := root.Lstat(mark)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		log.InfoContext(ctx, "private folders are removed in 30 days unless their server is configured again", "server", server, "folder", filepath.Join(string(r), server))
+		return errors.Join(root.WriteFile(mark, nil, 0o600), root.Chtimes(mark, now, now))
+	case err != nil:
+		return err
+	case now.Sub(info.ModTime()) < serverFolderTime:
+		return nil
+	case datadir.InUse(filepath.Join(string(r), server)):
+		return root.Chtimes(mark, now, now)
+	}
+	if err := root.Rename(server, server+endedFolder); err != nil {
+		return fmt.Errorf("rename the folder of server %s: %w", server, err)
+	}
+	return root.Remove(mark)
+}
+
+// RemoveEnded removes the folders that [WorkRoot.EndUnused] has renamed. If ctx ends earlier, the next call removes the
+// rest.
+func (r WorkRoot) RemoveEnded(ctx context.Context, log *slog.Logger) error {
+	root, entries, err := r.open()
+	if root == nil {
+		return err
+	}
+	var errs []error
+	for _, e := range entries {
+		server, ended := strings.CutSuffix(e.Name(), endedFolder)
+		if !ended || !serverName.MatchString(server) || !e.IsDir() {
+			continue
+		}
+		err := removeParts(ctx, root, e.Name())
+		if errs = append(errs, err); err == nil {
+			log.InfoContext(ctx, "private folders were removed, because their server has not been configured for 30 days", "server", server)
+		}
+	}
+	return errors.Join(append(errs, root.Close())...)
+}
+
+// removeParts removes a folder, which may be large, entry by entry until ctx ends.
+func removeParts(ctx context.Context, root *os.Root, folder string) error {
+	parts, _ := fs.ReadDir(root.FS(), folder) // RemoveAllIn reports the error
+	for _, part := range parts {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if err := datadir.RemoveAllIn(root, path.Join(folder, part.Name())); err != nil {
+			return err
+		}
+	}
+	return datadir.RemoveAllIn(root, folder)
+}
+
+func isMissing(root *os.Root, name string) bool {
+	_, err := root.Lstat(name)
+	return errors.Is(err, fs.ErrNotExist)
+}
+
+func ignoreMissing(err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}

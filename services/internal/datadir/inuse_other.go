@@ -1,0 +1,6 @@
+//go:build !linux
+
+package datadir
+
+// InUse returns false, because there is no portable way to find the processes that use a folder.
+func InUse(string) bool { return false }
