@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"google.golang.org/protobuf/types/known/durationpb"
 
@@ -20,7 +21,7 @@ import (
 // unpackCall converts the call in a request. If an operator names a tool without a definition, unpackCall uses the
 // tool's newest definition.
 func (s *Service) unpackCall(ctx context.Context, set *activeSet, c *policyv1.Call, subject engine.Subject) engine.Call {
-	call := engine.Call{Method: c.GetMethod(), Server: c.GetServer(), Tool: c.GetName(), Ref: c.GetRef(), Params: c.GetParamsJson(), Subject: subject}
+	call := engine.Call{Method: c.GetMethod(), Server: c.GetServer(), Tool: c.GetName(), Ref: c.GetRef(), Params: c.GetParamsJson(), Subject: subject, Now: time.Now()}
 	if !call.OfTool() {
 		call.Facts = set.catalog.servers[c.GetServer()].ServerFacts()
 		return call
@@ -151,13 +152,16 @@ func packExplanation(set *activeSet, e engine.Explanation, f *engine.Facts) *pol
 	return out
 }
 
-// withholdRules removes from an explanation the rules that did not match, and the patterns of the rules that matched.
-// Otherwise people of other tenants could learn the installation's documents by asking about many calls.
+// withholdRules removes from an explanation the rules that did not match, and the patterns and conditions of the rules
+// that matched. Otherwise people of other tenants could learn the installation's documents by asking about many calls.
 func withholdRules(e *policyv1.ExplainCallResponse) {
 	e.Rules = slices.DeleteFunc(e.GetRules(), func(r *policyv1.ConsideredRule) bool { return !r.GetMatched() })
 	for _, r := range e.GetRules() {
 		for _, c := range r.GetChecks() {
 			c.Want = ""
+			if slices.Contains([]string{"when", "otherwise", "grant.where"}, c.GetName()) {
+				c.Got = "" // it quotes the condition
+			}
 		}
 	}
 }

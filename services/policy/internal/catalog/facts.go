@@ -50,6 +50,7 @@ func (s *Server) Facts(name string, digest []byte, set Settings) engine.Facts {
 	if category, risk := nameOf(engine.Categories(), int(c.Category)), nameOf(engine.Risks(), int(c.Risk)); category != "" && risk != "" {
 		f.Category, f.Risk, f.Tags = category, risk, c.Tags
 	}
+	f.Arguments = c.Arguments
 	f.Sure = c.Confidence >= classify.Unsure || t.Override != nil && (t.Override.Category != 0 || t.Override.Risk != 0)
 	f.Believed = set.Trusted || t.Override != nil && t.Override.Risk != 0 || d != nil && d.State == Accepted && d.DecidedBy != ""
 	if set.Trusted && d != nil {
@@ -123,7 +124,7 @@ func (s *Server) Sum(set Settings, classifier int) [sha256.Size]byte {
 		slices.SortFunc(accepted, func(a, b Definition) int { return bytes.Compare(a.Digest[:], b.Digest[:]) })
 		for i := range accepted {
 			c := accepted[i].Class
-			part(fmt.Sprintf("%x %t %d %d %q %v", accepted[i].Digest, accepted[i].DecidedBy != "", c.Category, c.Risk, c.Tags, c.Hints))
+			part(fmt.Sprintf("%x %t %d %d %q %v %q", accepted[i].Digest, accepted[i].DecidedBy != "", c.Category, c.Risk, c.Tags, c.Hints, c.Arguments))
 		}
 	}
 	return sha256.Sum256(b)

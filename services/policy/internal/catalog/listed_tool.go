@@ -50,7 +50,7 @@ func Classify(text string, trusted bool) Class {
 		return Class{}
 	}
 	c := classify.Classify(tool, trusted)
-	class := Class{Category: c.GetCategory(), Risk: c.GetRisk(), Confidence: c.GetConfidence(), Tags: c.GetTags()}
+	class := Class{Category: c.GetCategory(), Risk: c.GetRisk(), Confidence: c.GetConfidence(), Tags: c.GetTags(), Arguments: argumentNames(text)}
 	if len(tool.Hints) > 0 {
 		class.Hints = tool.Hints
 	}

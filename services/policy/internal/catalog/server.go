@@ -104,6 +104,9 @@ type Class struct {
 	Tags       []string       `json:"tags,omitempty"`
 	// Hints are the annotations in the definition.
 	Hints map[string]bool `json:"hints,omitempty"`
+	// Arguments are the names of the arguments that the definition's schema allows, sorted. It is empty if the schema may
+	// allow any name.
+	Arguments []string `json:"arguments,omitempty"`
 }
 
 // An Override is an operator's classification, which replaces the catalog's classification.

@@ -30,9 +30,9 @@ type Input struct {
 	// Args is the value of args. If ArgsError is not nil, args has no value for that reason.
 	Args      Arguments
 	ArgsError error
-	// Properties are the names of arguments that the tool's schema allows. A nil map means that the schema allows any
-	// name, or that the tool has no schema.
-	Properties map[string]bool
+	// Properties are the names of arguments that the tool's schema allows, sorted. It is empty if the schema allows any
+	// name, or if the tool has no schema.
+	Properties []string
 	// Server, Tool, Method and URI are the values of call.server, call.tool, call.method and call.uri.
 	Server, Tool, Method, URI string
 	// Caller contains the values of the variables of the caller, and Chain the values of caller.chain.

@@ -92,7 +92,7 @@ func TestEvaluate_UnknownVariablesLeaveTheResultOpenOnlyIfItDependsOnThem(t *tes
 
 func TestEvaluate_FailsForArgumentsThatTheSchemaDoesNotHave(t *testing.T) {
 	t.Parallel()
-	in := condition.Input{Args: arguments(t, `{"amount":5,"note":"x"}`), Properties: map[string]bool{"amount": true}}
+	in := condition.Input{Args: arguments(t, `{"amount":5,"note":"x"}`), Properties: []string{"amount"}}
 	c := compile(t, `args.amount == 5`)
 	if got, err := c.Evaluate(&in); got != condition.Failed || !strings.Contains(errorText(err), `the tool's schema has no argument "note"`) {
 		t.Errorf("%s, %v", results[got], err)

@@ -3,6 +3,7 @@ package condition
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode"
@@ -88,13 +89,14 @@ func (s *shape) checkObject(o object, left *int) error {
 }
 
 // checkProperties returns an error if the arguments contain a name that is not in properties. It accepts all names if
-// properties is nil.
-func checkProperties(arguments ref.Val, properties map[string]bool) error {
-	if properties == nil {
+// properties is empty.
+func checkProperties(arguments ref.Val, properties []string) error {
+	if len(properties) == 0 {
 		return nil
 	}
 	for it := arguments.(object).Iterator(); it.HasNext() == types.True; {
-		if name := string(it.Next().(types.String)); !properties[name] {
+		name := string(it.Next().(types.String))
+		if _, found := slices.BinarySearch(properties, name); !found {
 			return fmt.Errorf("the tool's schema has no argument %s", strconv.Quote(clip(name)))
 		}
 	}

@@ -201,6 +201,8 @@ func (s *Set) why(d Decision, v verdict, call *Call) string {
 	switch {
 	case d.Code == ToolChanged, d.Code == ToolQuarantined, d.Code == ToolUnknown && v.action < ActionDeny:
 		return fmt.Sprintf("The strictest action of the rules that match is %s, but the catalog allows no call of the tool with this definition: it is %s.", v.action, facts.Status)
+	case d.Code == TypeError:
+		return fmt.Sprintf("Rule %s concerns %s, but its condition can't be evaluated for this call, which counts against the caller.", d.Rule, whose)
 	case v.rule != nil && v.rule.ref.Rule == byRiskName:
 		return fmt.Sprintf("No rule with an action matches %s; the strictest default of the documents for the server is by_risk, in %s, and the tool's risk is %s.%s",
 			whose, v.rule.ref.Document, cmp.Or(facts.Risk, "unknown"), uncertaintyNote(facts))

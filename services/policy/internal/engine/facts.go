@@ -22,9 +22,9 @@ type Facts struct {
 	// Believed reports whether the classification is confirmed: the server is trusted, or an operator has accepted the
 	// definition or set the class. Otherwise the classification rests on the server's statements alone.
 	Believed bool
-	// Arguments are the names of arguments that the definition's schema allows. It is nil if the schema allows any name,
-	// or if there is no schema.
-	Arguments map[string]bool
+	// Arguments are the names of arguments that the definition's schema allows, sorted. It is empty if the schema allows
+	// any name, or if there is no schema.
+	Arguments []string
 	// Sure reports whether the class is certain enough, or was set by an operator. If it is false, `default: by_risk`
 	// requires approval regardless of the risk.
 	Sure bool
