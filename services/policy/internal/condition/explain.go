@@ -1,6 +1,7 @@
 package condition
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -180,7 +181,8 @@ func (t *tracedEvaluation) failure(e ast.Expr) string {
 	case strings.Contains(failed.Error(), "no such overload"):
 		return t.text(e) + " does not accept " + t.operands(parts)
 	default:
-		return t.text(e) + ": " + strings.TrimPrefix(failed.Error(), "decimal: ")
+		_, why, _ := strings.Cut(failed.Error(), ": ") // without the name of the function
+		return t.text(e) + ": " + strings.ReplaceAll(cmp.Or(why, failed.Error()), "the text one of", "one of")
 	}
 }
 
