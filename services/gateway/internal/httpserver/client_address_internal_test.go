@@ -6,6 +6,7 @@ import (
 	"testing"
 )
 
+// Case I2.
 func TestClientAddr_OnlyTrustedProxiesForward(t *testing.T) {
 	t.Parallel()
 	s := &Server{cfg: Config{Proxies: []netip.Prefix{netip.MustParsePrefix("10.0.0.7/32"), netip.MustParsePrefix("10.1.0.0/16"), netip.MustParsePrefix("fd00::/8")}}}

@@ -119,6 +119,7 @@ var duplicateNames = []refusal{
 	{"the empty key", `{"jsonrpc":"2.0","id":1,"method":"ping","params":{"":1,"":2}}`, dup},
 	{"a key outside of ASCII, once as a surrogate pair", `{"jsonrpc":"2.0","id":1,"method":"ping","params":{"😀":1,"\ud83d\ude00":2}}`, dup}}
 
+// Case P1.
 func TestParse_DuplicateKeysAreRefused(t *testing.T) {
 	t.Parallel()
 	refused(t, duplicateNames)
@@ -209,6 +210,7 @@ var batches = []refusal{
 	{"a batch in a batch", "[[" + toolCall(`{}`) + "]]", batch},
 	{"cut off", "[", batch}}
 
+// Case P5.
 func TestParse_BatchesAreRefused(t *testing.T) {
 	t.Parallel()
 	refused(t, batches)

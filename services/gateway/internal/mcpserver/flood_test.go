@@ -71,6 +71,7 @@ func TestConnections_SlowRequestsAreClosed(t *testing.T) {
 	}
 }
 
+// Case N2.
 func TestConnections_IdleOnesAreClosed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -88,7 +88,7 @@ type verdict struct {
 	// with the condition.
 	failed     error
 	failedRule *rule
-	// hint is a rule whose reason is shown if a default refuses the call; nil if there is none.
+	// hint is a rule whose reason is shown if a default refuses the call, or nil.
 	hint *rule
 	// inexact is a rule with ActionRequireApproval. The rule matches the call only because a server could interpret the
 	// call's URI as a URI that the rule names. It is set if no rule admits the call.
@@ -141,8 +141,7 @@ func (s *Set) applyDefault(v *verdict, rules []*rule, call *Call) {
 	}
 }
 
-// failedAllow returns a rule that would allow the call for a principal if its condition could be evaluated; nil if there
-// is none.
+// failedAllow returns a rule that would allow the call for a principal if its condition could be evaluated, or nil.
 func (c *Call) failedAllow(rules []*rule, i int) *rule {
 	at := slices.IndexFunc(rules, func(r *rule) bool {
 		return r.Action == ActionAllow && r.matchesPrincipal(c.Subject.at(i)) && c.failure(r, i) != nil
@@ -153,7 +152,7 @@ func (c *Call) failedAllow(rules []*rule, i int) *rule {
 	return rules[at]
 }
 
-// hint returns a rule that applies to a principal and only has a reason; nil if there is none.
+// hint returns a rule that applies to a principal and only has a reason, or nil.
 func (c *Call) hint(rules []*rule, i int) *rule {
 	at := slices.IndexFunc(rules, func(r *rule) bool {
 		return r.Action == ActionNone && r.Reason != "" && c.applies(r, i) && c.failure(r, i) == nil

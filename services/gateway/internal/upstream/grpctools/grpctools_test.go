@@ -323,6 +323,7 @@ func TestCall_RefusesAnswersWithTooManyFields(t *testing.T) {
 	}
 }
 
+// Case X1.
 func TestCall_RefusesAnswersThatAreTooLarge(t *testing.T) {
 	t.Parallel()
 	n := newNotes(t)
