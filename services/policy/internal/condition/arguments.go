@@ -5,12 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
-	"slices"
 
 	"cel.dev/cel-go/common/types"
 	"cel.dev/cel-go/common/types/ref"
-	"cel.dev/cel-go/common/types/traits"
 	"github.com/go-json-experiment/json/jsontext"
 )
 
@@ -32,7 +29,7 @@ type Arguments struct {
 // [maxNumberBytes] or an enormous exponent, and if the params are longer than [MaxParamsBytes].
 func ParseArguments(params string) (Arguments, error) {
 	if params == "" {
-		return Arguments{values: newObject(nil)}, nil
+		return Arguments{values: new(object)}, nil
 	}
 	if len(params) > MaxParamsBytes {
 		return Arguments{}, fmt.Errorf("the params are longer than %d bytes", MaxParamsBytes)
@@ -48,11 +45,11 @@ func ParseArguments(params string) (Arguments, error) {
 	if _, err := dec.ReadToken(); !errors.Is(err, io.EOF) {
 		return Arguments{}, errors.New("the params are followed by more text")
 	}
-	arguments, there := all.(object).Find(types.String("arguments"))
+	arguments, there := all.(*object).Find(types.String("arguments"))
 	if !there || arguments == types.NullValue {
-		return Arguments{values: newObject(nil), bytes: len(params)}, nil
+		return Arguments{values: new(object), bytes: len(params)}, nil
 	}
-	if _, ok := arguments.(object); !ok {
+	if _, ok := arguments.(*object); !ok {
 		return Arguments{}, errors.New("the arguments are not a JSON object")
 	}
 	return Arguments{values: arguments, bytes: len(params)}, nil
@@ -80,19 +77,22 @@ func read(dec *jsontext.Decoder) (ref.Val, error) {
 }
 
 func readObject(dec *jsontext.Decoder) (ref.Val, error) {
-	out := make(map[string]ref.Val)
+	out := new(object)
 	for dec.PeekKind() != '}' {
 		name, err := dec.ReadToken() // the decoder refuses repeated names
 		if err != nil {
 			return nil, err
 		}
-		key := name.String()
-		if out[key], err = read(dec); err != nil {
+		key := types.String(name.String())
+		value, err := read(dec)
+		if err != nil {
 			return nil, err
 		}
+		out.members = append(out.members, member{key, value})
 	}
+	out.sort()
 	_, err := dec.ReadToken()
-	return newObject(out), err
+	return out, err
 }
 
 func readArray(dec *jsontext.Decoder) (ref.Val, error) {
@@ -107,26 +107,3 @@ func readArray(dec *jsontext.Decoder) (ref.Val, error) {
 	_, err := dec.ReadToken()
 	return types.NewRefValList(types.DefaultTypeAdapter, out), err
 }
-
-// object is a map that is iterated in the order of its keys. In Go's random order, the result of a condition could
-// differ from one evaluation to the next.
-type object struct {
-	traits.Mapper
-
-	keys ref.Val
-}
-
-func newObject(values map[string]ref.Val) object {
-	keys := slices.Sorted(maps.Keys(values))
-	generic := make(map[ref.Val]ref.Val, len(values))
-	for key, value := range values {
-		generic[types.String(key)] = value
-	}
-	return object{
-		Mapper: types.NewRefValMap(types.DefaultTypeAdapter, generic),
-		keys:   types.NewStringList(types.DefaultTypeAdapter, keys),
-	}
-}
-
-// Iterator implements traits.Iterable.
-func (o object) Iterator() traits.Iterator { return o.keys.(traits.Lister).Iterator() }

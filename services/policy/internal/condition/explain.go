@@ -283,7 +283,7 @@ func shown(value ref.Val) string {
 		return clipTo(value.value.String(), maxShown)
 	case types.Timestamp:
 		return value.UTC().Format("2006-01-02T15:04:05Z")
-	case object:
+	case *object:
 		return "an object"
 	case traits.Lister:
 		return fmt.Sprintf("a list of %v elements", value.Size().Value())

@@ -164,11 +164,12 @@ func (c *Caller) value(field string) ref.Val {
 func chainValue(chain []Caller) ref.Val {
 	out := make([]ref.Val, len(chain))
 	for i := range chain {
-		fields := make(map[string]ref.Val, len(callerFields))
+		fields := new(object)
 		for _, name := range callerFields {
-			fields[name] = chain[i].value(name)
+			fields.members = append(fields.members, member{types.String(name), chain[i].value(name)})
 		}
-		out[i] = newObject(fields)
+		fields.sort()
+		out[i] = fields
 	}
 	return types.NewRefValList(types.DefaultTypeAdapter, out)
 }

@@ -53,7 +53,7 @@ func (s *shape) check(value ref.Val, left *int) error {
 		return nil
 	}
 	switch value := value.(type) {
-	case object:
+	case *object:
 		return s.checkObject(value, left)
 	case traits.Lister:
 		for it := value.Iterator(); s.each != nil && it.HasNext() == types.True; {
@@ -68,21 +68,23 @@ func (s *shape) check(value ref.Val, left *int) error {
 	return nil
 }
 
-func (s *shape) checkObject(o object, left *int) error {
-	for it := o.Iterator(); it.HasNext() == types.True; {
+func (s *shape) checkObject(o *object, left *int) error {
+	for _, m := range o.members {
 		if *left--; *left < 0 {
 			return errTooManyKeys
 		}
-		key := it.Next()
-		name := string(key.(types.String))
+		name := string(m.name)
 		below, read := s.keys[name]
-		if known, alike := s.byFolded[fold(name)]; alike && !read {
-			return fmt.Errorf("the key %s may be read as %s, which the condition reads", strconv.Quote(clip(name)), strconv.Quote(known))
-		}
-		for _, deeper := range []*shape{below, s.each} {
-			if err := deeper.check(o.Get(key), left); err != nil {
-				return err
+		if !read && len(s.keys) > 0 {
+			if known, alike := s.byFolded[fold(name)]; alike {
+				return fmt.Errorf("the key %s may be read as %s, which the condition reads", strconv.Quote(clip(name)), strconv.Quote(known))
 			}
+		}
+		if err := below.check(m.value, left); err != nil {
+			return err
+		}
+		if err := s.each.check(m.value, left); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -94,8 +96,8 @@ func checkProperties(arguments ref.Val, properties []string) error {
 	if len(properties) == 0 {
 		return nil
 	}
-	for it := arguments.(object).Iterator(); it.HasNext() == types.True; {
-		name := string(it.Next().(types.String))
+	for _, m := range arguments.(*object).members {
+		name := string(m.name)
 		if _, found := slices.BinarySearch(properties, name); !found {
 			return fmt.Errorf("the tool's schema has no argument %s", strconv.Quote(clip(name)))
 		}
