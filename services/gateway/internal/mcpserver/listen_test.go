@@ -6,6 +6,7 @@ import (
 	"maps"
 	"net/http"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -383,6 +384,39 @@ func TestStream_EndsBeforeTheServerOpensIt(t *testing.T) {
 		}
 		if got := <-ended; got.status != http.StatusNotFound || got.code() != "session_unknown" {
 			t.Errorf("the stream of the ended session got %d %s", got.status, got.body)
+		}
+	})
+}
+
+// A request for a stream does not count as a use of its server, because some clients ask for a stream again and again.
+// Otherwise the program of an unused server would be started for each listing.
+func TestStream_RequestDoesNotStartAnUnusedProgram(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := prepareTestGateway(t, "stdio")
+		w.revision = "r1"
+		var lists atomic.Int64
+		discovery := w.answerDiscovery
+		w.answerDiscovery = func(r upstream.Request) (upstream.Answer, error) {
+			if r.Method() == "tools/list" {
+				lists.Add(1)
+			}
+			return discovery(r)
+		}
+		w.build()
+		ctx, cancel := context.WithCancel(t.Context())
+		var discovers sync.WaitGroup
+		defer discovers.Wait()
+		defer cancel()
+		discovers.Go(func() { _ = w.mcp.Discover(ctx) })
+		for range 20 {
+			time.Sleep(10 * time.Minute)
+			if got := w.do("GET", "/mcp/files", "", nil); got.status != http.StatusMethodNotAllowed {
+				t.Fatalf("%d %s", got.status, got.body)
+			}
+		}
+		if n := lists.Load(); n != 1 {
+			t.Errorf("the program was listed %d times", n)
 		}
 	})
 }
