@@ -14,7 +14,8 @@ type Addressing interface {
 	// ClientID translates a server's request id or progress token for the client. raw and the result are raw JSON.
 	ClientID(raw []byte) []byte
 	// Rename returns the edits that replace the server's names by the client's names in a message from the server. The
-	// returned edits don't overlap the edits in others, which are applied to the same message.
+	// returned edits don't overlap the edits in others, which are applied to the same message. Rename may wait for a time
+	// slice of the caller, so the calling goroutine must not hold one.
 	Rename(method string, raw []byte, others []jsonrpc.Edit) ([]jsonrpc.Edit, error)
 	// RenameRequest returns the edits that replace the server's names by the client's names in a request from the server.
 	RenameRequest(req upstream.Request) ([]jsonrpc.Edit, error)

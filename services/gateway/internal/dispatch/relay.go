@@ -2,6 +2,7 @@ package dispatch
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -65,22 +66,21 @@ func (o *Relay) Deliver(event upstream.Event) error {
 	return o.sendEvent(event, nil)
 }
 
-// parseMessage parses a message from a server. Large messages are parsed in one of the caller's time slices.
-// parseMessage returns the message and the bytes to forward; both are nil if raw contains no message.
+// parseMessage parses a server's message. It returns the message and the bytes to forward; both are nil if raw contains
+// no message. Parsing and renaming each use a time slice of the caller if the message is large. The first time slice
+// ends before the second one begins, because a goroutine must not hold two.
 func (x *Exchange) parseMessage(raw []byte) (*jsonrpc.Answer, [][]byte, error) {
 	if raw == nil {
 		return nil, nil, nil
 	}
-	end, err := x.Slot.Answer.TimesliceFor(x.Uncancelled(x.ClientCtx), len(raw))
-	if err != nil {
-		return nil, nil, err // the caller has disconnected, or too many of its messages wait for a time slice
-	}
-	defer end()
-	m, err := jsonrpc.ReadAnswer(raw, jsonrpc.AnswerLimits())
-	if err != nil {
-		return nil, nil, nil // impossible, because package upstream has already parsed the message
+	m, err := x.readServerMessage(raw)
+	if err != nil { // always ErrUnread, because package upstream has already parsed the message
+		return nil, nil, err
 	}
 	edits, err := x.addNameEdits(m, m.Method, m.Clean(nil))
+	if errors.Is(err, ErrUnread) {
+		return nil, nil, err
+	}
 	var clean [][]byte
 	if err == nil {
 		clean, err = jsonrpc.PlanEdits(raw, edits...)
@@ -90,6 +90,17 @@ func (x *Exchange) parseMessage(raw []byte) (*jsonrpc.Answer, [][]byte, error) {
 		return nil, nil, nil
 	}
 	return m, clean, nil
+}
+
+// readServerMessage parses a server's message in a time slice of the caller. It returns [ErrUnread] if the caller has
+// disconnected, or waits for too many messages.
+func (x *Exchange) readServerMessage(raw []byte) (*jsonrpc.Answer, error) {
+	end, err := x.Slot.Answer.TimesliceFor(x.Uncancelled(x.ClientCtx), len(raw))
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrUnread, err)
+	}
+	defer end()
+	return jsonrpc.ReadAnswer(raw, jsonrpc.AnswerLimits())
 }
 
 // mayReceive reports whether the client may receive a notification that MCP defines. Progress and the acknowledgement

@@ -3,6 +3,7 @@ package mcpserver_test
 import (
 	"context"
 	"fmt"
+	"runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -213,4 +214,34 @@ func TestAllServers_MemberGetsTheCapabilitiesThatPolicyAllows(t *testing.T) {
 			t.Errorf("%d sessions were opened with it", len(w.notes.opened))
 		}
 	})
+}
+
+// Case X1. Large messages of a server reach the client, although their parsing and their renaming each need a time
+// slice, and a caller has only one at a time. Other callers' large messages are not delayed either.
+func TestAllServers_LargeServerMessagesAreForwarded(t *testing.T) { // not parallel, because it changes GOMAXPROCS
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(2)) // one time slice at a time
+	large := strings.Repeat("x", 100<<10)
+	for name, message := range map[string]string{
+		"notification": `{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":"` + large + `"}}`,
+		"request":      `{"jsonrpc":"2.0","id":7,"method":"sampling/createMessage","params":{"maxTokens":1,"messages":[],"systemPrompt":"` + large + `"}}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newAllServers(t)
+				w.request = func(_ context.Context, r upstream.Request, events func([]byte)) (upstream.Answer, error) {
+					events([]byte(message))
+					return answer(r, `{"content":[]}`), nil
+				}
+				h := w.connectAs(initializeWithAll)
+				call := strings.Replace(toolCall, `"name":"safe"`, `"name":"files__safe","arguments":{"x":"`+large+`"}`, 1)
+				if got := w.do("POST", "/mcp", call, h); !strings.Contains(got.body, large) || !strings.Contains(got.body, `"content":[]`) {
+					t.Errorf("the client got %d %.200s", got.status, got.body)
+				}
+				h["Authorization"] = []string{"Bearer " + benToken}
+				if got := w.do("POST", "/mcp", call, h); got.code() != "session_unknown" {
+					t.Errorf("another caller got %d %.200s", got.status, got.body)
+				}
+			})
+		})
+	}
 }

@@ -13,11 +13,14 @@ import (
 	"testing"
 	"time"
 
+	"buf.build/go/protovalidate"
 	"go.opentelemetry.io/otel/metric/noop"
 	"go.opentelemetry.io/otel/propagation"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	grpcstatus "google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
 	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
@@ -190,7 +193,7 @@ func (w *testGateway) build() {
 		if of != nil {
 			up, err := upstream.New((*server)(of), counts)
 			must(err)
-			targets[name] = servers.Config{Upstream: up, Timeout: time.Minute}
+			targets[name] = servers.Config{Upstream: up, Timeout: time.Minute, Identity: "sha256:" + name}
 		}
 	}
 	e, err := mcpserver.New(mcpserver.Config{HTTP: httpserver.Config{Hosts: []string{"mcp.example"}, Origins: []string{"https://app.example"}}}, mcpserver.Deps{
@@ -249,6 +252,9 @@ func (w *testGateway) logged() string {
 }
 
 func (w *testGateway) DecideCall(ctx context.Context, r *policyv1.DecideCallRequest, _ ...grpc.CallOption) (*policyv1.DecideCallResponse, error) {
+	if err := w.validate(r); err != nil {
+		return nil, err
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.digests = append(w.digests, r.GetCall().GetDefinitionDigest())
@@ -257,10 +263,16 @@ func (w *testGateway) DecideCall(ctx context.Context, r *policyv1.DecideCallRequ
 }
 
 func (w *testGateway) FilterTools(_ context.Context, r *policyv1.FilterToolsRequest, _ ...grpc.CallOption) (*policyv1.FilterToolsResponse, error) {
+	if err := w.validate(r); err != nil {
+		return nil, err
+	}
 	return w.filter(r)
 }
 
 func (w *testGateway) FilterNames(ctx context.Context, r *policyv1.FilterNamesRequest, _ ...grpc.CallOption) (*policyv1.FilterNamesResponse, error) {
+	if err := w.validate(r); err != nil {
+		return nil, err
+	}
 	if w.beforeNames != nil {
 		w.beforeNames(ctx)
 	}
@@ -278,6 +290,9 @@ func (w *testGateway) FilterNames(ctx context.Context, r *policyv1.FilterNamesRe
 }
 
 func (w *testGateway) CheckServer(_ context.Context, req *policyv1.CheckServerRequest, _ ...grpc.CallOption) (*policyv1.CheckServerResponse, error) {
+	if err := w.validate(req); err != nil {
+		return nil, err
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.access == nil {
@@ -290,6 +305,19 @@ func (w *testGateway) CheckServer(_ context.Context, req *policyv1.CheckServerRe
 		}
 	}
 	return resp, nil
+}
+
+// validate checks a request against the contract of the policy service, which refuses a request that breaks it. It does
+// nothing in benchmarks, because the check is no work of the gateway.
+func (w *testGateway) validate(req proto.Message) error {
+	if _, isBenchmark := w.t.(*testing.B); isBenchmark {
+		return nil
+	}
+	if err := protovalidate.Validate(req); err != nil {
+		w.t.Errorf("a request breaks the contract of the policy service: %T: %v", req, err)
+		return grpcstatus.Error(codes.InvalidArgument, err.Error())
+	}
+	return nil
 }
 
 // decidedDigests returns the definition digests of the calls that policy has evaluated.

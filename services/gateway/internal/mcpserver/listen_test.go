@@ -6,6 +6,8 @@ import (
 	"maps"
 	"net/http"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -335,6 +337,86 @@ func TestRootsChanged_ReachesServersThatMayListRoots(t *testing.T) {
 			if len(w.notified) != tt.want || tt.want > 0 && string(w.notified[0].Body()) != `{"jsonrpc":"2.0","method":"notifications/roots/list_changed"}` {
 				t.Errorf("%s: the server heard %d", name, len(w.notified))
 			}
+		}
+	})
+}
+
+// A stream may end before the server has opened its own. If the session has ended, the client has to open another one.
+// Otherwise the stream ends without a refusal, because a client opens another session if its session is unknown (MCP
+// 2025-11-25, Transports, Session Management).
+func TestStream_EndsBeforeTheServerOpensIt(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newTestGateway(t)
+		var opens atomic.Bool
+		w.listen = func(ctx context.Context, to upstream.Listener) error {
+			if opens.Load() {
+				to.Opened()
+			}
+			<-ctx.Done()
+			return ctx.Err()
+		}
+		h := w.connect()
+		h["Accept"] = []string{"text/event-stream"}
+		listen := func() <-chan httpResponse {
+			got := make(chan httpResponse, 1)
+			go func() { got <- w.do("GET", "/mcp/files", "", h) }()
+			synctest.Wait()
+			return got
+		}
+		replaced := listen()
+		opens.Store(true)
+		_, hangUp := w.openStream(h)
+		if got := <-replaced; got.status != http.StatusOK || got.header.Get("Content-Type") != "text/event-stream" || got.body != "" {
+			t.Errorf("the replaced stream got %d %s", got.status, got.body)
+		}
+		if got := w.do("POST", "/mcp/files", ping, h); got.status != http.StatusOK || got.code() != "" {
+			t.Errorf("in the session, a ping got %d %s", got.status, got.body)
+		}
+		hangUp()
+		if refused := w.recordsOf(journal.KindRefusal); len(refused) != 0 {
+			t.Errorf("refusals are on record: %+v", refused)
+		}
+		opens.Store(false)
+		ended := listen()
+		if got := w.do("DELETE", "/mcp/files", "", h); got.status != http.StatusNoContent {
+			t.Fatalf("the end of the session: %d", got.status)
+		}
+		if got := <-ended; got.status != http.StatusNotFound || got.code() != "session_unknown" {
+			t.Errorf("the stream of the ended session got %d %s", got.status, got.body)
+		}
+	})
+}
+
+// A request for a stream does not count as a use of its server, because some clients ask for a stream again and again.
+// Otherwise the program of an unused server would be started for each listing.
+func TestStream_RequestDoesNotStartAnUnusedProgram(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := prepareTestGateway(t, "stdio")
+		w.revision = "r1"
+		var lists atomic.Int64
+		discovery := w.answerDiscovery
+		w.answerDiscovery = func(r upstream.Request) (upstream.Answer, error) {
+			if r.Method() == "tools/list" {
+				lists.Add(1)
+			}
+			return discovery(r)
+		}
+		w.build()
+		ctx, cancel := context.WithCancel(t.Context())
+		var discovers sync.WaitGroup
+		defer discovers.Wait()
+		defer cancel()
+		discovers.Go(func() { _ = w.mcp.Discover(ctx) })
+		for range 20 {
+			time.Sleep(10 * time.Minute)
+			if got := w.do("GET", "/mcp/files", "", nil); got.status != http.StatusMethodNotAllowed {
+				t.Fatalf("%d %s", got.status, got.body)
+			}
+		}
+		if n := lists.Load(); n != 1 {
+			t.Errorf("the program was listed %d times", n)
 		}
 	})
 }

@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
@@ -81,6 +82,31 @@ func TestResume_ClientReconnectsWhenTheServerDetaches(t *testing.T) {
 		}
 		if got := w.resumeStream(h, "sluice-1-0"); !strings.Contains(got.body, `"code":"outcome_unknown"`) {
 			t.Errorf("it came back to %d %s", got.status, got.body)
+		}
+	})
+}
+
+// A client that has lost the stream of an answer that the gateway itself has made at the URL of all servers can resume
+// the stream, as long as it may use one of the servers.
+func TestResume_OwnAnswerAtTheURLOfAllServersIsContinued(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newAllServers(t)
+		h := w.connect()
+		ask := maps.Clone(h)
+		ask["Accept"] = []string{"text/event-stream"}
+		first := w.do("POST", "/mcp", `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`, ask)
+		if !strings.HasPrefix(first.body, "id: sluice-1-0\n") || !strings.Contains(first.body, "files__safe") {
+			t.Fatalf("%d %s", first.status, first.body)
+		}
+		back := maps.Clone(h)
+		back["Accept"], back["Last-Event-Id"] = []string{"text/event-stream"}, []string{"sluice-1-0"}
+		if got := w.do("GET", "/mcp", "", back); !strings.Contains(got.body, "files__safe") {
+			t.Errorf("the stream continues with %d %q", got.status, got.body)
+		}
+		w.setAccess(new(policyv1.CheckServerResponse))
+		if got := w.do("GET", "/mcp", "", back); strings.Contains(got.body, "files") {
+			t.Errorf("a caller that may use no server any more got %d %q", got.status, got.body)
 		}
 	})
 }

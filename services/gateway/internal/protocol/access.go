@@ -17,11 +17,26 @@ import (
 // MayReceive reports whether the caller may currently receive messages from the server of the request.
 func (x *Request) MayReceive(ctx context.Context) bool { return x.MayReceiveFrom(ctx, x.ServerName) }
 
-// MayReceiveFrom reports whether the caller may currently receive messages from a server.
+// MayReceiveFrom reports whether the caller may currently receive messages from a server. An empty name means the
+// gateway's own answers at the URL of all servers, which the caller may receive as long as it may use one of the
+// servers.
 func (x *Request) MayReceiveFrom(ctx context.Context, server string) bool {
 	if x.Stale || x.Revoked() {
 		return false
 	}
+	if server != "" {
+		return x.mayCall(ctx, server)
+	}
+	for name := range x.Servers {
+		if x.mayCall(ctx, name) {
+			return true
+		}
+	}
+	return false
+}
+
+// mayCall reports whether policy could allow the caller a call to a server.
+func (x *Request) mayCall(ctx context.Context, server string) bool {
 	access, err := x.Visibility.Access(ctx, x.Principal, server)
 	return err == nil && access.MayCall
 }

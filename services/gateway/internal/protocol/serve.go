@@ -77,6 +77,9 @@ func (x *Request) readMessage(from io.Reader, size int64) *refusal.Refusal {
 	if refused := x.Resolve(); refused != nil {
 		return refused
 	}
+	if x.Server != nil {
+		x.Server.Touch()
+	}
 	if !isJSON(x.Header) {
 		return refusal.ProtocolError(commonv1.Code_CODE_MEDIA_TYPE, "")
 	}
@@ -111,7 +114,6 @@ func (x *Request) Resolve() *refusal.Refusal {
 	}
 	x.Server = x.Servers[x.ServerName]
 	x.Timeout, x.Discovery = x.Server.Timeout, x.Server.Own()
-	x.Server.Touch()
 	return nil
 }
 

@@ -139,11 +139,24 @@ func (x Message) listen(ctx context.Context, after string) (resp dispatch.Respon
 		return dispatch.Response{}, true
 	}
 	x.Log.DebugContext(ctx, "server has no stream", "server", x.ServerName, "error", upstream.ForLog(err))
-	if ctx.Err() != nil { // the session has just ended, so no request was sent to the server
-		return x.Refuse(context.WithoutCancel(ctx), protocol.UnknownSession()), true
+	if ctx.Err() != nil {
+		return x.endUnopened(ctx, out), true
 	}
 	if errors.Is(err, upstream.ErrNoStream) {
 		return dispatch.Response{}, false
 	}
 	return x.Refuse(context.WithoutCancel(ctx), refusal.ProtocolError(commonv1.Code_CODE_UPSTREAM_UNAVAILABLE, "")), true
+}
+
+// endUnopened returns the response to a stream that has ended before the server has opened its own. If the session has
+// ended, the client has to open another one. Otherwise a new stream has replaced this one, the client has disconnected,
+// or the gateway stops: the stream ends like one that was open.
+func (x Message) endUnopened(ctx context.Context, out *dispatch.Relay) dispatch.Response {
+	_, done, err := x.Sessions.Use(x.Session.ID, x.Session.Key)
+	if err != nil {
+		return x.Refuse(context.WithoutCancel(ctx), protocol.UnknownSession())
+	}
+	done()
+	out.Open()
+	return dispatch.Response{}
 }
