@@ -1,0 +1,131 @@
+package gatewaytest
+
+import (
+	"context"
+	"slices"
+	"sync"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
+	"github.com/sluice-mesh/sluice/services/internal/authn"
+)
+
+// Approvals is a fake approval service with at most one approval, which belongs to ana.
+type Approvals struct {
+	approvalv1.ApprovalServiceClient
+
+	// Claim answers a claim. If it is nil, claims fail with an error that leaves open whether the claim was made.
+	Claim func(*approvalv1.ClaimApprovalRequest) *approvalv1.ClaimApprovalResponse
+
+	mu        sync.Mutex
+	approval  *approvalv1.Approval
+	changed   chan struct{} // closed when the approval changes
+	cancelled []string
+}
+
+// Set sets the approval; nil removes it. Watches receive the approval.
+func (a *Approvals) Set(approval *approvalv1.Approval) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.approval = approval
+	if a.changed != nil {
+		close(a.changed)
+		a.changed = nil
+	}
+}
+
+// SetState sets the state of the approval.
+func (a *Approvals) SetState(state approvalv1.ApprovalState) {
+	approval, _ := a.get()
+	approval = proto.CloneOf(approval)
+	approval.State = state
+	a.Set(approval)
+}
+
+// Cancelled returns the ids of the approvals that were cancelled.
+func (a *Approvals) Cancelled() []string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return slices.Clone(a.cancelled)
+}
+
+// get returns the approval, and a channel that is closed when the approval changes.
+func (a *Approvals) get() (*approvalv1.Approval, <-chan struct{}) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.changed == nil {
+		a.changed = make(chan struct{})
+	}
+	return a.approval, a.changed
+}
+
+// GetApproval implements approvalv1.ApprovalServiceClient.
+func (a *Approvals) GetApproval(ctx context.Context, r *approvalv1.GetApprovalRequest, _ ...grpc.CallOption) (*approvalv1.GetApprovalResponse, error) {
+	approval, _ := a.get()
+	if approval == nil || r.GetApprovalId() != approval.GetId() || authn.PrincipalOf(ctx).GetSubject() != "ana" {
+		return nil, status.Error(codes.NotFound, "APPROVAL_UNKNOWN")
+	}
+	return &approvalv1.GetApprovalResponse{Approval: approval, View: &approvalv1.View{Server: "files", Name: approval.GetName(), Params: "{}"}}, nil
+}
+
+// RequestApproval implements approvalv1.ApprovalServiceClient.
+func (a *Approvals) RequestApproval(context.Context, *approvalv1.RequestApprovalRequest, ...grpc.CallOption) (*approvalv1.RequestApprovalResponse, error) {
+	approval, _ := a.get()
+	return &approvalv1.RequestApprovalResponse{Result: &approvalv1.RequestApprovalResponse_Asked{Asked: &approvalv1.Asked{Approval: approval}}}, nil
+}
+
+// ClaimApproval implements approvalv1.ApprovalServiceClient.
+func (a *Approvals) ClaimApproval(_ context.Context, r *approvalv1.ClaimApprovalRequest, _ ...grpc.CallOption) (*approvalv1.ClaimApprovalResponse, error) {
+	if a.Claim == nil {
+		return nil, status.Error(codes.Internal, "x")
+	}
+	return a.Claim(r), nil
+}
+
+// CompleteClaim implements approvalv1.ApprovalServiceClient.
+func (*Approvals) CompleteClaim(context.Context, *approvalv1.CompleteClaimRequest, ...grpc.CallOption) (*approvalv1.CompleteClaimResponse, error) {
+	return nil, status.Error(codes.Internal, "x")
+}
+
+// ReleaseClaim implements approvalv1.ApprovalServiceClient.
+func (*Approvals) ReleaseClaim(context.Context, *approvalv1.ReleaseClaimRequest, ...grpc.CallOption) (*approvalv1.ReleaseClaimResponse, error) {
+	return nil, status.Error(codes.Internal, "x")
+}
+
+// CancelApproval implements approvalv1.ApprovalServiceClient.
+func (a *Approvals) CancelApproval(_ context.Context, r *approvalv1.CancelApprovalRequest, _ ...grpc.CallOption) (*approvalv1.CancelApprovalResponse, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.cancelled = append(a.cancelled, r.GetApprovalId())
+	return new(approvalv1.CancelApprovalResponse), nil
+}
+
+// WatchApprovals implements approvalv1.ApprovalServiceClient.
+func (a *Approvals) WatchApprovals(ctx context.Context, _ *approvalv1.WatchApprovalsRequest, _ ...grpc.CallOption) (grpc.ServerStreamingClient[approvalv1.WatchApprovalsResponse], error) {
+	_, changed := a.get()
+	return &approvalStream{ctx: ctx, of: a, changed: changed}, nil
+}
+
+type approvalStream struct {
+	grpc.ClientStream
+
+	ctx     context.Context //nolint:containedctx // the stream's context
+	of      *Approvals
+	changed <-chan struct{}
+}
+
+// Recv implements grpc.ServerStreamingClient.
+func (s *approvalStream) Recv() (*approvalv1.WatchApprovalsResponse, error) {
+	select {
+	case <-s.ctx.Done():
+		return nil, s.ctx.Err()
+	case <-s.changed:
+	}
+	var approval *approvalv1.Approval
+	approval, s.changed = s.of.get()
+	return &approvalv1.WatchApprovalsResponse{Approval: approval}, nil
+}
