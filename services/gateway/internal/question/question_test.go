@@ -265,7 +265,7 @@ func TestCheck_URLsAreUnambiguous(t *testing.T) {
 		"a.example":                    invalid,
 		"https://a.example@b.example/": invalid,
 		"https://u:p@a.example/":       invalid,
-		"https:\\\\\\\\a.example":      invalid,
+		"https://a.example/x\\\\y":     invalid,
 		"https://a.example /":          invalid,
 		"https://аpple.example/":       invalid,
 		"https://a.example/%zz":        invalid,
