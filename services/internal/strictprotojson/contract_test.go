@@ -42,7 +42,7 @@ message_type {
   field { name: "single" number: 8 type: TYPE_FLOAT label: LABEL_OPTIONAL }
   field { name: "number" number: 9 type: TYPE_DOUBLE label: LABEL_OPTIONAL }
   field { name: "some_text" number: 10 type: TYPE_STRING label: LABEL_OPTIONAL }
-  field { name: "data" number: 11 type: TYPE_BYTES label: LABEL_OPTIONAL }
+  field { name: "data" number: 11 type: TYPE_BYTES label: LABEL_OPTIONAL options { [sluice.mcp.v1.json]: true } }
   field { name: "kind" number: 12 type: TYPE_ENUM type_name: ".t.Kind" label: LABEL_OPTIONAL }
   field { name: "color" number: 13 type: TYPE_ENUM type_name: ".t.Color" label: LABEL_OPTIONAL }
   field { name: "object" number: 14 type: TYPE_STRING label: LABEL_OPTIONAL options { [sluice.mcp.v1.json]: true } }
@@ -82,6 +82,7 @@ message_type {
   field { name: "none" number: 5 type: TYPE_MESSAGE type_name: ".google.protobuf.Empty" label: LABEL_OPTIONAL }
   field { name: "values" number: 6 type: TYPE_MESSAGE type_name: ".google.protobuf.StringValue" label: LABEL_REPEATED }
 }
+message_type { name: "Steps" field { name: "steps" number: 1 type: TYPE_MESSAGE type_name: ".sluice.mcp.v1.Progress" label: LABEL_REPEATED } }
 message_type { name: "Nothing" field { name: "progress" number: 1 type: TYPE_MESSAGE type_name: ".sluice.mcp.v1.Progress" label: LABEL_OPTIONAL } }
 message_type {
   name: "Numbered"
