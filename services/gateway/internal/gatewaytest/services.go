@@ -150,8 +150,8 @@ func (p *Policy) CheckServer(_ context.Context, r *policyv1.CheckServerRequest, 
 
 // Journal is a fake journal. It keeps the records in memory.
 type Journal struct {
-	// OutcomeError is the error of each outcome that is recorded.
-	OutcomeError error
+	// Errors are the errors with which records of these kinds fail. They are kept nevertheless.
+	Errors map[journal.Kind]error
 
 	mu      sync.Mutex
 	records []journal.Record
@@ -172,49 +172,44 @@ func (j *Journal) Refusals() (codes []string) {
 	return codes
 }
 
-func (j *Journal) write(kind journal.Kind, r *journal.Record) {
+func (j *Journal) write(kind journal.Kind, r *journal.Record) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	rec := *r
 	rec.Kind = kind
 	j.records = append(j.records, rec)
+	return j.Errors[kind]
 }
 
 // Intent implements attempt.Journal.
 func (j *Journal) Intent(_ context.Context, r *journal.Record) error {
-	j.write(journal.KindIntent, r)
-	return nil
+	return j.write(journal.KindIntent, r)
 }
 
 // Outcome implements attempt.Journal.
 func (j *Journal) Outcome(_ context.Context, r *journal.Record) error {
-	j.write(journal.KindOutcome, r)
-	return j.OutcomeError
+	return j.write(journal.KindOutcome, r)
 }
 
 // Refusal implements attempt.Journal.
 func (j *Journal) Refusal(_ context.Context, r *journal.Record) error {
-	j.write(journal.KindRefusal, r)
-	return nil
+	return j.write(journal.KindRefusal, r)
 }
 
 // Claim implements attempt.Journal.
 func (j *Journal) Claim(_ context.Context, r *journal.Record) error {
-	j.write(journal.KindClaim, r)
-	return nil
+	return j.write(journal.KindClaim, r)
 }
 
 // Settled implements attempt.Journal.
 func (j *Journal) Settled(_ context.Context, r *journal.Record) error {
-	j.write(journal.KindSettled, r)
-	return nil
+	return j.write(journal.KindSettled, r)
 }
 
 // Passed implements attempt.Journal.
 func (j *Journal) Passed(_ context.Context, r *journal.Record) error {
-	j.write(journal.KindPassed, r)
-	return nil
+	return j.write(journal.KindPassed, r)
 }
 
 // HMAC implements attempt.Journal.
-func (*Journal) HMAC([]byte) string { return "hmac" }
+func (*Journal) HMAC(b []byte) string { return "hmac of " + string(b) }
