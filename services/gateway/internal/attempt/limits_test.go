@@ -198,6 +198,44 @@ func TestReserve_RefusesWhileTwoInstancesAnswer(t *testing.T) {
 	}
 }
 
+// A late answer of an instance that was replaced is not an answer of a second instance, because its request was sent
+// before the replacement.
+func TestReserve_IgnoresLateAnswersOfAReplacedInstance(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		client, late := f.client(t), make(chan struct{})
+		granted := func(instance string) func() (*ratelimitv1.ReserveLimitsResponse, error) {
+			return func() (*ratelimitv1.ReserveLimitsResponse, error) {
+				return &ratelimitv1.ReserveLimitsResponse{Instance: instance, Result: &ratelimitv1.ReserveLimitsResponse_Lease{Lease: new(ratelimitv1.Lease)}}, nil
+			}
+		}
+		reserve := func() {
+			time.Sleep(time.Millisecond)
+			if _, refused := client.Reserve(t.Context(), decided(newAttempt(t, callText), limited(limitOf(policyv1.SessionKey_SESSION_KEY_RUN))), "key"); refused != nil {
+				t.Errorf("refused as %+v", refused)
+			}
+		}
+		f.limiter.reserve = granted("old")
+		reserve()
+		f.limiter.reserve = func() (*ratelimitv1.ReserveLimitsResponse, error) {
+			<-late
+			return granted("old")()
+		}
+		ended := make(chan struct{})
+		go func() { defer close(ended); reserve() }()
+		time.Sleep(time.Second)
+		f.limiter.reserve = granted("new")
+		reserve()
+		close(late)
+		<-ended
+		reserve()
+		if client.IsMiscounting() {
+			t.Error("a restart counts as two instances")
+		}
+	})
+}
+
 func TestReleaseLease_GivesBackWhatWasNeverSent(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)

@@ -4,13 +4,16 @@ import (
 	"context"
 	"slices"
 	"sync"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 )
 
@@ -128,4 +131,17 @@ func (s *approvalStream) Recv() (*approvalv1.WatchApprovalsResponse, error) {
 	var approval *approvalv1.Approval
 	approval, s.changed = s.of.get()
 	return &approvalv1.WatchApprovalsResponse{Approval: approval}, nil
+}
+
+// RequireApproval makes policy require an approval for each call, and sets a pending approval with the id a-1 for calls
+// of this tool.
+func (g *Gateway) RequireApproval(tool string) {
+	terms := &policyv1.ApprovalTerms{Quorum: 1}
+	g.Policy.Change(func() {
+		g.Policy.Decision = &policyv1.Decision{Effect: policyv1.Effect_EFFECT_REQUIRE_APPROVAL, Approval: terms}
+	})
+	g.Approvals.Set(&approvalv1.Approval{
+		Id: "a-1", State: approvalv1.ApprovalState_APPROVAL_STATE_PENDING, Server: "files", Method: "tools/call", Name: tool, Terms: terms,
+		DecideBefore: timestamppb.New(time.Now().Add(time.Hour)),
+	})
 }

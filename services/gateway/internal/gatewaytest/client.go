@@ -195,6 +195,16 @@ func (s *Stream) End() (reply Reply, exists bool) {
 	return s.reply, s.exists
 }
 
+// Ended reports whether the message is handled.
+func (s *Stream) Ended() bool {
+	select {
+	case <-s.ended:
+		return true
+	default:
+		return false
+	}
+}
+
 // Lines returns the lines of the stream that have arrived.
 func (s *Stream) Lines() []string {
 	s.mu.Lock()
