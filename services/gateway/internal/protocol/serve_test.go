@@ -10,6 +10,7 @@ import (
 	"testing"
 	"testing/iotest"
 	"testing/synctest"
+	"time"
 
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 
@@ -327,6 +328,58 @@ func TestServe_TrustedParentContinuesTheTraceOfTheClient(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A server's request to the client is handled in another goroutine, and belongs to the trace of the client's message.
+func TestServe_ServersRequestsAreInTheTraceOfTheMessage(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g := gatewaytest.Start(t)
+		g.Files().Request = func(_ context.Context, r upstream.Request, events func([]byte)) (upstream.Answer, error) {
+			events([]byte(`{"jsonrpc":"2.0","id":3,"method":"roots/list"}`))
+			g.Files().Notified(1)
+			return gatewaytest.Result(r, `{"content":[]}`), nil
+		}
+		g.Do(gatewaytest.Call("safe", "").In(g.Connect("files")))
+		traces := make(map[string]string)
+		for _, span := range g.Spans.Ended() {
+			traces[span.Name()] = span.SpanContext().TraceID().String()
+		}
+		if traces["roots/list"] == "" || traces["roots/list"] != traces["tools/call safe"] {
+			t.Errorf("the traces are %v", traces)
+		}
+	})
+}
+
+// A program is listed again only if it was used since it was listed.
+func TestServe_MessageToAProgramMakesTheGatewayListItAgain(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g := gatewaytest.New(t)
+		g.Policy.Revision, g.Files().Transport = "rev", "stdio"
+		lists, own := 0, g.Files().Discovery
+		g.Files().Discovery = func(r upstream.Request) (upstream.Answer, error) {
+			if r.Method() == "tools/list" {
+				lists++
+			}
+			return own(r)
+		}
+		g.Start()
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error)
+		go func() { ended <- g.MCP.Discover(ctx) }()
+		time.Sleep(time.Hour)
+		if lists != 1 {
+			t.Errorf("a program that is not used was listed %d times", lists)
+		}
+		g.Do(gatewaytest.Message{Server: "files", Body: ping})
+		time.Sleep(time.Hour)
+		if lists == 1 {
+			t.Error("a program that was used was not listed again")
+		}
+		cancel()
+		<-ended
+	})
 }
 
 func TestTooMuchInFlight_NamesTheQuota(t *testing.T) {
