@@ -83,10 +83,13 @@ func (a *Approvals) RequestApproval(context.Context, *approvalv1.RequestApproval
 
 // ClaimApproval implements approvalv1.ApprovalServiceClient.
 func (a *Approvals) ClaimApproval(_ context.Context, r *approvalv1.ClaimApprovalRequest, _ ...grpc.CallOption) (*approvalv1.ClaimApprovalResponse, error) {
-	if a.Claim == nil {
+	a.mu.Lock()
+	claim := a.Claim
+	a.mu.Unlock()
+	if claim == nil {
 		return nil, status.Error(codes.Internal, "x")
 	}
-	return a.Claim(r), nil
+	return claim(r), nil
 }
 
 // CompleteClaim implements approvalv1.ApprovalServiceClient.
@@ -144,4 +147,16 @@ func (g *Gateway) RequireApproval(tool string) {
 		Id: "a-1", State: approvalv1.ApprovalState_APPROVAL_STATE_PENDING, Server: "files", Method: "tools/call", Name: tool, Terms: terms,
 		DecideBefore: timestamppb.New(time.Now().Add(time.Hour)),
 	})
+}
+
+// Approve sets the approval to approved. Claims succeed, and a call of the tool runs with these params.
+func (g *Gateway) Approve(params string) {
+	g.Approvals.mu.Lock()
+	g.Approvals.Claim = func(*approvalv1.ClaimApprovalRequest) *approvalv1.ClaimApprovalResponse {
+		approval, _ := g.Approvals.get()
+		bound := &approvalv1.BoundCall{Call: &policyv1.Call{Method: approval.GetMethod(), ParamsJson: params}}
+		return &approvalv1.ClaimApprovalResponse{Result: &approvalv1.ClaimApprovalResponse_Claimed{Claimed: &approvalv1.Claimed{Approval: approval, Bound: bound}}}
+	}
+	g.Approvals.mu.Unlock()
+	g.Approvals.SetState(approvalv1.ApprovalState_APPROVAL_STATE_APPROVED)
 }
