@@ -34,8 +34,10 @@ type Policy struct {
 	// DeniedNotifications are the notifications of MCP that policy denies. AllowedMethods are the methods that MCP does
 	// not define and that policy allows.
 	DeniedNotifications, AllowedMethods []string
-	// Decision is the decision on each call; nil fails the request.
+	// Decision is the decision on each call; nil fails the request. Decide returns the decision on a call; nil uses
+	// Decision for all calls.
 	Decision *policyv1.Decision
+	Decide   func(*policyv1.Call) *policyv1.Decision
 	// Filter answers FilterTools.
 	Filter func(*policyv1.FilterToolsRequest) (*policyv1.FilterToolsResponse, error)
 	// HidesName reports whether the name of a prompt or resource is hidden. If it is nil, FilterNames fails.
@@ -99,10 +101,14 @@ func (p *Policy) DecideCall(ctx context.Context, r *policyv1.DecideCallRequest, 
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.decided = append(p.decided, Decided{r.GetCall(), authn.PrincipalOf(ctx)})
-	if p.Decision == nil {
+	decision := p.Decision
+	if p.Decide != nil {
+		decision = p.Decide(r.GetCall())
+	}
+	if decision == nil {
 		return nil, errNoPolicy
 	}
-	return &policyv1.DecideCallResponse{Decision: p.Decision}, nil
+	return &policyv1.DecideCallResponse{Decision: decision}, nil
 }
 
 // FilterTools implements policyv1.PolicyServiceClient.

@@ -219,6 +219,31 @@ func TestListen_EndsWithItsSessionAndItsToken(t *testing.T) {
 	})
 }
 
+// A session without requests and streams is ended after an hour.
+func TestListen_KeepsTheSessionUntilItEnds(t *testing.T) {
+	t.Parallel()
+	forEachAddress(t, func(t *testing.T, server, _ string) {
+		g := gatewaytest.Start(t)
+		say(g.Files())
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error)
+		go func() { ended <- g.Sessions.Run(ctx) }()
+		stream := g.Listen(gatewaytest.Message{Server: server}.In(g.Connect(server)), http.MethodGet)
+		time.Sleep(3 * time.Hour)
+		if g.Sessions.Len() != 1 {
+			t.Error("the session was ended while its client listens")
+		}
+		stream.HangUp()
+		stream.End()
+		time.Sleep(3 * time.Hour)
+		if g.Sessions.Len() != 0 {
+			t.Error("the session was not ended after its stream")
+		}
+		cancel()
+		<-ended
+	})
+}
+
 // Only an event that was sent on the session's stream can be continued after.
 func TestListen_ContinuesAfterAnEventOfTheSession(t *testing.T) {
 	t.Parallel()

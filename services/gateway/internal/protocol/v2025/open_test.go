@@ -1,6 +1,7 @@
 package v2025_test
 
 import (
+	"context"
 	"errors"
 	"net/http"
 	"strings"
@@ -9,7 +10,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gatewaytest"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
@@ -158,10 +161,57 @@ func TestInitialize_OfACallerWithoutAccessContactsNoServer(t *testing.T) {
 		if got := g.Do(gatewaytest.Call("safe", "").In(session)); got.Text != `{"jsonrpc":"2.0","id":1,"result":{"content":[]}}` {
 			t.Errorf("a call: %s", got.Text)
 		}
+		g.Do(message("files", initialized, session)) // once more, because the client can't know that the server was contacted
 		if notified := g.Files().Notified(1); len(notified) != 1 || notified[0] != initialized {
 			t.Errorf("the server was notified of %q", notified)
 		}
 		g.Files().Open = open
+	})
+}
+
+// A server that was contacted later was told of no capability, so that it may use none.
+func TestInitialize_OfACallerWithoutAccessOffersNothing(t *testing.T) {
+	t.Parallel()
+	forEachAddress(t, func(t *testing.T, server, prefix string) {
+		g := gatewaytest.Start(t)
+		g.Policy.Access.CouldAllow, g.Policy.Access.Methods = false, []string{"roots/list"}
+		g.Policy.Decision = &policyv1.Decision{Effect: policyv1.Effect_EFFECT_DENY}
+		session := g.ConnectAs(gatewaytest.Message{Server: server, Body: gatewaytest.InitializeAll})
+		call := gatewaytest.Call(prefix+"safe", "").To(server).In(session)
+		if got := g.Do(call); got.Code() != "denied_by_default" {
+			t.Errorf("without access: %s", got.Text)
+		}
+		g.Policy.Change(func() {
+			g.Policy.Access.CouldAllow, g.Policy.Decision = true, &policyv1.Decision{Effect: policyv1.Effect_EFFECT_ALLOW}
+		})
+		g.Files().Request = func(_ context.Context, r upstream.Request, events func([]byte)) (upstream.Answer, error) {
+			events([]byte(`{"jsonrpc":"2.0","id":3,"method":"roots/list"}`))
+			g.Files().Notified(2) // notifications/initialized, and the refusal
+			return gatewaytest.Result(r, `{"content":[]}`), nil
+		}
+		if got := g.Do(call); len(got.Events) != 0 || got.Code() != "" {
+			t.Errorf("with access: %q, %s", got.Events, got.Text)
+		}
+		if got := g.Files().Notified(2)[1]; !strings.Contains(got, `"id":3,"error":{"code":-32601`) {
+			t.Errorf("the server got %s", got)
+		}
+	})
+}
+
+func TestInitialize_IsCountedAndLimited(t *testing.T) {
+	t.Parallel()
+	forEachAddress(t, func(t *testing.T, server, _ string) {
+		g := gatewaytest.Start(t)
+		open := gatewaytest.Message{Server: server, Body: gatewaytest.Initialize}
+		g.Do(open)
+		if passed := g.Passed(); passed["initialize"] == 0 {
+			t.Errorf("counted are %v", passed)
+		}
+		for g.Pipeline.CountExempt(pipeline.ExemptMessage{Principal: gatewaytest.Caller("ana").Principal, Method: "ping"}) == nil { // until the quota is used up
+		}
+		if got := g.Do(open); got.Code() != "abuse_limited" || got.Response.Session != "" || g.Sessions.Len() != 1 {
+			t.Errorf("%d %s", got.Status, got.Text)
+		}
 	})
 }
 

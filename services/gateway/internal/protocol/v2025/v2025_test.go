@@ -305,6 +305,58 @@ func TestCall_HeaderErrorMakesTheGatewayListAServerWithoutSessions(t *testing.T)
 	}
 }
 
+// The gateway lists a server without sessions in its own revision, whatever the client speaks.
+func TestListTools_AreReportedInTheRevisionOfTheServer(t *testing.T) {
+	t.Parallel()
+	for want, server := range map[string]func(testing.TB) *gatewaytest.Server{"2025-06-18": gatewaytest.NewServer, "2026-07-28": gatewaytest.NewModernServer} {
+		t.Run(want, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				g := gatewaytest.New(t)
+				g.Servers["files"] = server(t)
+				g.Start()
+				if own := g.Files().Open; want != "2026-07-28" {
+					g.Files().Open = func(r upstream.Request) (upstream.Answer, error) {
+						if r.Method() == "server/discover" {
+							return own(r)
+						}
+						return gatewaytest.Result(r, `{"protocolVersion":"2025-06-18","capabilities":{"tools":{}}}`), nil
+					}
+				}
+				session := g.ConnectAs(initialize("files", "2025-06-18", "{}"))
+				g.Files().Respond(`{"tools":[{"name":"new","inputSchema":{"type":"object"}}],"resultType":"complete"}`)
+				if got := g.Do(gatewaytest.Plain("tools/list", "{}").In(session)); !strings.Contains(got.Text, `"name":"new"`) {
+					t.Fatalf("%s", got.Text)
+				}
+				reports := g.Catalog.Reports()
+				if got := reports[len(reports)-1].Head.GetProtocolVersion(); got != want {
+					t.Errorf("the list is reported in %s", got)
+				}
+			})
+		})
+	}
+}
+
+// At the URL of all servers, a request of a server must name the server, and gets no context of other servers.
+func TestServerRequest_AtAllServersIsCheckedForOneOfMany(t *testing.T) {
+	t.Parallel()
+	forEachAddress(t, func(t *testing.T, server, prefix string) {
+		g := gatewaytest.Start(t)
+		g.Policy.Allow(gatewaytest.Methods()...)
+		session := g.ConnectAs(initialize(server, "2025-11-25", `{"elicitation":{},"sampling":{}}`))
+		g.Files().Request = func(_ context.Context, r upstream.Request, events func([]byte)) (upstream.Answer, error) {
+			events([]byte(`{"jsonrpc":"2.0","id":3,"method":"elicitation/create","params":{"requestedSchema":{}}}`))
+			events([]byte(`{"jsonrpc":"2.0","id":4,"method":"sampling/createMessage","params":{"messages":[],"includeContext":"thisServer"}}`))
+			synctest.Wait()
+			return gatewaytest.Result(r, `{"content":[]}`), nil
+		}
+		got := strings.Join(g.Do(gatewaytest.Call(prefix+"safe", "").To(server).In(session)).Events, "\n")
+		if all := server == ""; strings.Contains(got, `"elicitation/create"`) == all || strings.Contains(got, `"includeContext":"none"`) != all {
+			t.Errorf("the client got %s", got)
+		}
+	})
+}
+
 // Case U1. Clients of sessions may act on requests in an answer, although no revision with sessions has them.
 func TestAnswer_WithRequestsForTheClientIsNotPassedOn(t *testing.T) {
 	t.Parallel()
