@@ -27,6 +27,7 @@ type Approvals struct {
 	mu        sync.Mutex
 	approval  *approvalv1.Approval
 	changed   chan struct{} // closed when the approval changes
+	requests  []*approvalv1.RequestApprovalRequest
 	cancelled []string
 }
 
@@ -47,6 +48,13 @@ func (a *Approvals) SetState(state approvalv1.ApprovalState) {
 	approval = proto.CloneOf(approval)
 	approval.State = state
 	a.Set(approval)
+}
+
+// Requests returns the requests for approvals.
+func (a *Approvals) Requests() []*approvalv1.RequestApprovalRequest {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return slices.Clone(a.requests)
 }
 
 // Cancelled returns the ids of the approvals that were cancelled.
@@ -76,7 +84,10 @@ func (a *Approvals) GetApproval(ctx context.Context, r *approvalv1.GetApprovalRe
 }
 
 // RequestApproval implements approvalv1.ApprovalServiceClient.
-func (a *Approvals) RequestApproval(context.Context, *approvalv1.RequestApprovalRequest, ...grpc.CallOption) (*approvalv1.RequestApprovalResponse, error) {
+func (a *Approvals) RequestApproval(_ context.Context, r *approvalv1.RequestApprovalRequest, _ ...grpc.CallOption) (*approvalv1.RequestApprovalResponse, error) {
+	a.mu.Lock()
+	a.requests = append(a.requests, r)
+	a.mu.Unlock()
 	approval, _ := a.get()
 	return &approvalv1.RequestApprovalResponse{Result: &approvalv1.RequestApprovalResponse_Asked{Asked: &approvalv1.Asked{Approval: approval}}}, nil
 }
