@@ -281,7 +281,7 @@ func TestGather_NamesServersWhoseListCannotBeRead(t *testing.T) {
 		asked int
 	}{
 		"no list":            {one, []string{`"content":[]`}, `"code":"upstream_unavailable","why":"its list can't be read: the answer has no list."`, 1},
-		"a cursor twice":     {func(int) string { return "1" }, []string{`"prompts":[]`}, `"code":"upstream_unavailable","why":"its list can't be read: a page has a cursor that was given before."`, 2},
+		"a cursor twice":     {func(int) string { return "1" }, []string{`"prompts":[7]`, `"prompts":[]`}, `"code":"upstream_unavailable","why":"its list can't be read: a page has a cursor that was given before."`, 2},
 		"too many pages":     {func(page int) string { return fmt.Sprint(page + 1) }, []string{`"prompts":[]`}, `"code":"body_too_large","why":"its list can't be read: it has more than 20 pages."`, 20},
 		"too many bytes":     {one, []string{long}, `"code":"body_too_large"`, 1},
 		"requests to answer": {one, []string{`"prompts":[],"inputRequests":{"a":{"method":"roots/list"}}`}, `"code":"outcome_unknown"`, 1},
@@ -298,6 +298,9 @@ func TestGather_NamesServersWhoseListCannotBeRead(t *testing.T) {
 				}
 				if n := len(c.Servers["notes"].Requests()); n != tt.asked {
 					t.Errorf("notes was asked %d times", n)
+				}
+				if faults := c.MCP.Faults("notes"); strings.Contains(tt.want, "can't be read") && (len(faults) != 1 || !strings.Contains(faults[0].GetWhy(), "the list can't be read")) {
+					t.Errorf("the faults of notes are %v", faults)
 				}
 			})
 		})
