@@ -55,7 +55,7 @@ func runAttackerRole(role string) int {
 	return 0
 }
 
-// serveMCP serves MCP on standard input and output, with the tools `fine`, `pid` and `attack`.
+// serveMCP serves MCP on standard input and output, with the tools `fine` and `attack`.
 func serveMCP() {
 	in := bufio.NewScanner(os.Stdin)
 	for in.Scan() {

@@ -289,15 +289,11 @@ func (s *Accessible) gatherPages(ctx context.Context, field string, size *atomic
 	defer release()
 	given := make(map[string]bool)
 	for range maxGatheredPages {
-		if s.Timeout = min(s.Timeout, time.Until(deadline)); s.Timeout <= 0 || ctx.Err() != nil {
-			return &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_TIMEOUT}
+		answer, refused := s.requestPage(ctx, deadline)
+		if refused != nil {
+			return refused
 		}
-		response := protocol.Copy(s.Protocol.Route(ctx))
-		s.unrecorded = s.unrecorded || response.Unrecorded
-		if response.Refusal != nil {
-			return response.Refusal
-		}
-		items, next, err := aggregate.Elements(response.Joined, field)
+		items, next, err := aggregate.Elements(answer, field)
 		if err != nil {
 			return s.unreadableList(field, commonv1.Code_CODE_UPSTREAM_UNAVAILABLE, "the answer has no list")
 		}
@@ -320,7 +316,22 @@ func (s *Accessible) gatherPages(ctx context.Context, field string, size *atomic
 	return s.unreadableList(field, commonv1.Code_CODE_BODY_TOO_LARGE, fmt.Sprintf("it has more than %d pages", maxGatheredPages))
 }
 
-// addElements adds elements to the server's part. It returns false if an element exceeds a limit.
+// requestPage requests one page of the server's list, and returns the server's answer. A request that is not answered
+// before the deadline of the whole list is refused as a timeout, whichever timer has ended it.
+func (s *Accessible) requestPage(ctx context.Context, deadline time.Time) ([]byte, *refusal.Refusal) {
+	late := &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_TIMEOUT}
+	if s.Timeout = min(s.Timeout, time.Until(deadline)); s.Timeout <= 0 || ctx.Err() != nil {
+		return nil, late
+	}
+	response := protocol.Copy(s.Protocol.Route(ctx))
+	s.unrecorded = s.unrecorded || response.Unrecorded
+	if response.Refusal != nil && time.Until(deadline) <= 0 {
+		return nil, late
+	}
+	return response.Joined, response.Refusal
+}
+
+// addElements adds elements to the server's part. It returns false if they do not fit.
 func (s *Accessible) addElements(items []jsontext.Value, size *atomic.Int64) bool {
 	for _, item := range items {
 		more := len(item) + elementOverhead

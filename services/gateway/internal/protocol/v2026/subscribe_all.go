@@ -33,12 +33,12 @@ func (x *message) subscribeAll(ctx context.Context) dispatch.Response {
 	if refused != nil {
 		return x.Refuse(ctx, refused)
 	}
-	_, ctx, done, err := x.Sessions.Listen(ctx, x.Session.ID, x.Session.Key, true)
+	_, listening, done, err := x.Sessions.Listen(ctx, x.Session.ID, x.Session.Key, true)
 	if err != nil {
 		return x.Refuse(ctx, tooManySubscriptions())
 	}
 	defer done()
-	ctx, end := context.WithCancel(ctx)
+	ctx, end := context.WithCancel(listening)
 	x.ClientCtx = ctx
 	out := x.NewRelay()
 	var streams sync.WaitGroup

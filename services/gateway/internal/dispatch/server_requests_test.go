@@ -1,0 +1,311 @@
+package dispatch_test
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/gatewaytest"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+	"github.com/sluice-mesh/sluice/services/internal/journal"
+)
+
+const roots = `{"jsonrpc":"2.0","id":3,"method":"roots/list"}`
+
+// startAsking returns a gateway whose server sends messages before it answers a call, and a call in a session of a
+// client with all capabilities. Policy denies no method.
+func startAsking(t *testing.T, ask func(ctx context.Context, g *gatewaytest.Gateway, say func(string))) (*gatewaytest.Gateway, gatewaytest.Message) {
+	t.Helper()
+	g := gatewaytest.Start(t)
+	g.Policy.Allow(gatewaytest.Methods()...)
+	g.Files().Request = func(ctx context.Context, r upstream.Request, events func([]byte)) (upstream.Answer, error) {
+		ask(ctx, g, func(message string) { events([]byte(message)) })
+		if ctx.Err() != nil {
+			return upstream.Answer{}, fmt.Errorf("%w: %w", upstream.ErrTimeout, context.Cause(ctx))
+		}
+		return gatewaytest.Result(r, `{"content":[]}`), nil
+	}
+	return g, gatewaytest.Call("safe", "").In(g.ConnectAs(gatewaytest.Message{Server: "files", Body: gatewaytest.InitializeAll}))
+}
+
+// reply returns a message in the session of another message.
+func reply(to gatewaytest.Message, body string) gatewaytest.Message {
+	to.Body = body
+	return to
+}
+
+// The request of the server and the client's answer are forwarded byte for byte, without keys of the gateway, and
+// recorded as a request of the server.
+func TestServerRequest_IsForwardedAsItWasDecided(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g, call := startAsking(t, func(_ context.Context, g *gatewaytest.Gateway, say func(string)) {
+			say(`{"jsonrpc":"2.0","id":3,"method":"sampling/createMessage","params":{"maxTokens":9007199254740993,"x":[1e2],"_meta":{"dev.sluice/x":1,"progressToken":"p"}}}`)
+			g.Files().Notified(2)
+		})
+		stream := g.Stream(call)
+		if got := stream.Next(); got != `{"jsonrpc":"2.0","id":3,"method":"sampling/createMessage","params":{"maxTokens":9007199254740993,"x":[1e2],"_meta":{"progressToken":"p"}}}` {
+			t.Errorf("the client got %s", got)
+		}
+		for _, body := range []string{
+			`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":"q","progress":1}}`,
+			`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":"p","progress":1.50}}`,
+			`{"jsonrpc":"2.0","id":3,"result":{"n":12345678901234567890,"_meta":{"dev.sluice/x":1,"y":2}}}`,
+			`{"jsonrpc":"2.0","id":3,"result":{"late":1}}`,
+		} {
+			if got := g.Do(reply(call, body)); got.Status != http.StatusAccepted {
+				t.Errorf("%s: %d %s", body, got.Status, got.Text)
+			}
+		}
+		want := []string{`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":"p","progress":1.50}}`, `{"jsonrpc":"2.0","id":3,"result":{"n":12345678901234567890,"_meta":{"y":2}}}`}
+		if diff := cmp.Diff(want, g.Files().Notified(2)); diff != "" {
+			t.Errorf("the server got (-want +got):\n%s", diff)
+		}
+		if got := stream.Next(); !strings.Contains(got, `"content":[]`) {
+			t.Errorf("the call is answered %s", got)
+		}
+		stream.End()
+		outcomes := g.Journal.Records(journal.KindOutcome)
+		if len(outcomes) != 2 || !outcomes[0].FromServer || outcomes[0].Method != "sampling/createMessage" || outcomes[0].ResultClass != journal.ResultOK || outcomes[1].FromServer {
+			t.Errorf("on record is %+v", outcomes)
+		}
+	})
+}
+
+// Case U1. A request that the server must not send reaches no client. The server learns the id of the refusal, and no
+// more of the policy.
+func TestServerRequest_ThatIsNotAllowedIsAnsweredWithAnError(t *testing.T) {
+	t.Parallel()
+	large := `{"jsonrpc":"2.0","id":3,"method":"roots/list","params":{"x":"` + strings.Repeat("x", 4<<20) + `"}}`
+	for name, tt := range map[string]struct {
+		ask, code, answer string
+		change            func(*gatewaytest.Gateway)
+	}{
+		"policy denies it": {roots, "denied_by_default", `"code":-31403`, func(g *gatewaytest.Gateway) {
+			g.Policy.Decision = &policyv1.Decision{Effect: policyv1.Effect_EFFECT_DENY}
+		}},
+		"policy is away":          {roots, "policy_unavailable", `"code":-31403`, func(g *gatewaytest.Gateway) { g.Policy.Decision = nil }},
+		"what clients send":       {strings.Replace(gatewaytest.Call("safe", "").Body, `"id":1`, `"id":3`, 1), "method_denied", `"code":-32601`, nil},
+		"a task of the server":    {`{"jsonrpc":"2.0","id":3,"method":"sampling/createMessage","params":{"task":{}}}`, "method_denied", `"code":-32602`, nil},
+		"a URL that is not https": {`{"jsonrpc":"2.0","id":3,"method":"elicitation/create","params":{"message":"m","mode":"form","url":"http://a.example"}}`, "method_invalid", `"code":-32602`, nil},
+		"another spelling":        {`{"jsonrpc":"2.0","id":3,"method":"Roots/List"}`, "method_invalid", `"code":-31403`, nil},
+		"two readings":            {`{"jsonrpc":"2.0","id":3,"method":"roots/list","x":1}`, "jsonrpc_invalid", `"code":-31403`, nil},
+		"a large request":         {large, "body_too_large", `"code":-31403`, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				g, call := startAsking(t, func(_ context.Context, g *gatewaytest.Gateway, say func(string)) {
+					if tt.change != nil {
+						g.Policy.Change(func() { tt.change(g) })
+					}
+					say(tt.ask)
+					g.Files().Notified(1)
+				})
+				got := g.Do(call)
+				if len(got.Events) != 0 || !strings.Contains(got.Text, `"content":[]`) {
+					t.Errorf("the client got %q, %s", got.Events, got.Text)
+				}
+				records := g.Journal.Records(journal.KindRefusal)
+				if len(records) != 1 || records[0].Code != tt.code || !records[0].FromServer || records[0].Subject != "ana" {
+					t.Fatalf("on record is %+v", records)
+				}
+				if sent := g.Files().Notified(1)[0]; !strings.Contains(sent, `"id":3,`) || !strings.Contains(sent, tt.answer) || !strings.Contains(sent, records[0].DecisionID) {
+					t.Errorf("the server got %s", sent)
+				}
+			})
+		})
+	}
+}
+
+// A server can neither have many open requests nor flood the client.
+func TestServerRequest_IsLimited(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g, call := startAsking(t, func(ctx context.Context, g *gatewaytest.Gateway, say func(string)) {
+			for id := range 700 {
+				say(fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"roots/list"}`, id+100))
+			}
+			say(`{"jsonrpc":"2.0","id":100,"method":"roots/list"}`)
+			<-ctx.Done()
+		})
+		stream := g.Stream(call)
+		synctest.Wait()
+		asked := 0
+		for _, line := range stream.Lines() {
+			if strings.Contains(line, `"method":"roots/list"`) {
+				asked++
+			}
+		}
+		if asked != 16 {
+			t.Errorf("the client got %d requests", asked)
+		}
+		if answered := len(g.Files().Notified(0)); answered != 600-16 { // those beyond 600 in a minute are not answered
+			t.Errorf("the server got %d answers", answered)
+		}
+		stream.HangUp()
+		time.Sleep(2 * gatewaytest.ServerTimeout)
+		stream.End()
+	})
+}
+
+// While the client answers a request of the server, the time of the call does not run. A client may take ten minutes.
+func TestServerRequest_PausesTheTimeoutOfTheCall(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		after time.Duration
+		want  string
+	}{
+		"nine minutes":   {9 * time.Minute, `{"jsonrpc":"2.0","id":3,"result":{"roots":[]}}`},
+		"eleven minutes": {11 * time.Minute, `{"jsonrpc":"2.0","id":3,"error":{"code":-32603,"message":"The client gave no answer."}}`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				g, call := startAsking(t, func(_ context.Context, g *gatewaytest.Gateway, say func(string)) {
+					say(roots)
+					g.Files().Notified(1)
+				})
+				stream := g.Stream(call)
+				stream.Next()
+				time.Sleep(tt.after)
+				g.Do(reply(call, `{"jsonrpc":"2.0","id":3,"result":{"roots":[]}}`))
+				answer, _ := stream.End()
+				if got := g.Files().Notified(1); got[0] != tt.want || !strings.Contains(answer.Text, `"content":[]`) {
+					t.Errorf("the server got %s, and the client %s", got, answer.Text)
+				}
+				if withdrawn := strings.Contains(answer.Text, `"method":"notifications/cancelled","params":{"requestId":3,`); withdrawn != (tt.after > 10*time.Minute) {
+					t.Errorf("the client got %s", answer.Text)
+				}
+			})
+		})
+	}
+}
+
+// The server gets an error when no answer can come any more.
+func TestServerRequest_EndsWithItsCall(t *testing.T) {
+	t.Parallel()
+	for name, end := range map[string]func(g *gatewaytest.Gateway, s *gatewaytest.Stream, call gatewaytest.Message){
+		"the client disconnects": func(_ *gatewaytest.Gateway, s *gatewaytest.Stream, _ gatewaytest.Message) { s.HangUp() },
+		"the client cancels its call": func(g *gatewaytest.Gateway, _ *gatewaytest.Stream, call gatewaytest.Message) {
+			g.Do(reply(call, `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`))
+		},
+		"the session ends": func(g *gatewaytest.Gateway, _ *gatewaytest.Stream, call gatewaytest.Message) {
+			_ = g.Sessions.End(call.Header.Get("Mcp-Session-Id"), g.Sessions.List(gatewaytest.Tenant)[0].Key)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				g, call := startAsking(t, func(_ context.Context, g *gatewaytest.Gateway, say func(string)) {
+					say(roots)
+					time.Sleep(time.Minute / 2)
+				})
+				stream := g.Stream(call)
+				stream.Next()
+				end(g, stream, call)
+				time.Sleep(time.Second)
+				found := false
+				for _, sent := range g.Files().Notified(0) {
+					found = found || strings.Contains(sent, `"id":3,"error":{"code":-32603`)
+				}
+				if !found && name != "the session ends" { // nothing is sent in a session that has ended
+					t.Errorf("the server got %q", g.Files().Notified(0))
+				}
+				time.Sleep(time.Minute)
+				stream.End()
+				outcomes := g.Journal.Records(journal.KindOutcome)
+				if len(outcomes) != 2 || !outcomes[0].FromServer || outcomes[0].ResultClass != journal.ResultUnknown {
+					t.Errorf("on record is %+v", outcomes)
+				}
+			})
+		})
+	}
+}
+
+// A server withdraws its request by its id. The client is told, and the server gets no answer.
+func TestServerRequest_CanBeWithdrawnByTheServer(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g, call := startAsking(t, func(_ context.Context, g *gatewaytest.Gateway, say func(string)) {
+			say(roots)
+			synctest.Wait()
+			say(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":4}}`)
+			say(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":3}}`)
+			synctest.Wait()
+		})
+		got := g.Do(call)
+		want := []string{roots, `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":3,"reason":"no request waits for the answer any longer"}}`}
+		if diff := cmp.Diff(want, got.Events); diff != "" {
+			t.Errorf("the client got (-want +got):\n%s", diff)
+		}
+	})
+}
+
+// Case N2. A request is answered only in its own session.
+func TestServerRequest_IsAnsweredOnlyInItsSession(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g, call := startAsking(t, func(_ context.Context, g *gatewaytest.Gateway, say func(string)) {
+			say(roots)
+			g.Files().Notified(1)
+		})
+		stream := g.Stream(call)
+		stream.Next()
+		other := call.In(g.ConnectAs(gatewaytest.Message{Server: "files", Body: gatewaytest.InitializeAll}))
+		g.Do(reply(other, `{"jsonrpc":"2.0","id":3,"result":{"of":"another"}}`))
+		stale := reply(call, `{"jsonrpc":"2.0","id":3,"result":{"of":"a stale token"}}`)
+		stale.Caller = gatewaytest.Caller("ana")
+		stale.Caller.Stale = true
+		g.Do(stale)
+		synctest.Wait()
+		if got := g.Files().Notified(0); len(got) != 0 {
+			t.Errorf("the server got %q", got)
+		}
+		g.Do(reply(call, `{"jsonrpc":"2.0","id":3,"result":{"of":"the session"}}`))
+		if got := g.Files().Notified(1)[0]; !strings.Contains(got, `"of":"the session"`) {
+			t.Errorf("the server got %s", got)
+		}
+		stream.End()
+	})
+}
+
+func TestServerRequest_PanicIsLogged(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g, call := startAsking(t, func(_ context.Context, g *gatewaytest.Gateway, say func(string)) {
+			g.Policy.Change(func() { g.Policy.Decide = func(*policyv1.Call) *policyv1.Decision { panic("oh") } })
+			say(roots)
+			synctest.Wait()
+			g.Policy.Change(func() { g.Policy.Decide = nil })
+		})
+		if got := g.Do(call); !strings.Contains(got.Text, `"content":[]`) || !strings.Contains(g.Logged(), "request panicked") {
+			t.Errorf("the client got %s", got.Text)
+		}
+	})
+}
+
+// Clients can't send the requests that only servers send.
+func TestHandle_RefusesRequestsOfServersFromClients(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g := gatewaytest.Start(t)
+		g.Policy.Allow(gatewaytest.Methods()...)
+		session := g.Connect("files")
+		for _, method := range []string{"elicitation/create", "roots/list", "sampling/createMessage"} {
+			if got := g.Do(gatewaytest.Plain(method, "{}").In(session)); got.Code() != "method_denied" || !strings.Contains(got.Text, "only servers send this request") {
+				t.Errorf("%s: %s", method, got.Text)
+			}
+		}
+		if len(g.Files().Requests()) != 0 || len(g.Policy.Decided()) != 0 {
+			t.Errorf("the server got %q", g.Files().Requests())
+		}
+	})
+}

@@ -1,0 +1,504 @@
+package dispatch_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/gatewaytest"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/toolreport/toolreporttest"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+)
+
+func tool(name string) string { return `{"name":"` + name + `","inputSchema":{"type":"object"}}` }
+
+// lists makes the server answer tools/list in clients' sessions with these tools, and the members more.
+func lists(s *gatewaytest.Server, tools, more string) {
+	own := s.Request
+	s.Request = func(ctx context.Context, r upstream.Request, events func([]byte)) (upstream.Answer, error) {
+		if r.Method() == "tools/list" {
+			return gatewaytest.Result(r, `{"tools":[`+tools+`]`+more+`}`), nil
+		}
+		return own(ctx, r, events)
+	}
+}
+
+// ownLists makes the server answer the gateway's own tools/list with these tools.
+func ownLists(s *gatewaytest.Server, tools string) {
+	own := s.Discovery
+	s.Discovery = func(r upstream.Request) (upstream.Answer, error) {
+		if r.Method() == "tools/list" {
+			return gatewaytest.Result(r, `{"tools":[`+tools+`]}`), nil
+		}
+		return own(r)
+	}
+}
+
+// list returns the request for the list of tools in a session.
+func list(params string) gatewaytest.Message { return gatewaytest.Plain("tools/list", params) }
+
+// A list has the tools that the caller may see, without keys of the gateway that the server has written.
+func TestListTools_ShowsWhatTheCallerMaySee(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g := gatewaytest.Start(t)
+		lists(g.Files(), tool("a")+` , `+tool("secret")+`, {"name":"b","_meta":{"dev.sluice/x":1,"y":2}}, `+tool("c")+","+tool("c"), `,"x":1`)
+		got := g.Do(list("{}").In(g.Connect("files")))
+		want := `{"jsonrpc":"2.0","id":1,"result":{"tools":[` + tool("a") + ` , {"name":"b","_meta":{"y":2}}],"x":1}}`
+		if diff := cmp.Diff(want, got.Text); diff != "" {
+			t.Errorf("(-want +got):\n%s", diff)
+		}
+		if sent := g.Files().Requests(); len(sent) != 1 || strings.Contains(sent[0], `"id":1,`) {
+			t.Errorf("the server got %q", sent)
+		}
+	})
+}
+
+// A cursor is a text of the server. Only the cursors that the session has received are sent back to the server.
+func TestListTools_AcceptsCursorsOfTheSession(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g := gatewaytest.Start(t)
+		lists(g.Files(), tool("a"), `,"nextCursor":"n"`)
+		first, second := g.Connect("files"), g.Connect("files")
+		next := list(`{"cursor":"n"}`)
+		if got := g.Do(next.In(first)); got.Code() != "params_invalid" || len(g.Files().Requests()) != 0 {
+			t.Errorf("before it was given: %s", got.Text)
+		}
+		g.Do(list("{}").In(first))
+		if got := g.Do(next.In(first)); got.Code() != "" || !strings.Contains(g.Files().Requests()[1], `"cursor":"n"`) {
+			t.Errorf("after it was given: %s", got.Text)
+		}
+		if got := g.Do(next.In(second)); got.Code() != "params_invalid" {
+			t.Errorf("in another session: %s", got.Text)
+		}
+	})
+}
+
+// The gateway's own tool is on the last page, once the session has seen a tool whose calls all need an approval.
+func TestListTools_HasTheWaitToolOnTheLastPage(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g := gatewaytest.Start(t)
+		needs := map[string]bool{"a": true}
+		g.Policy.Filter = func(r *policyv1.FilterToolsRequest) (*policyv1.FilterToolsResponse, error) {
+			resp, err := gatewaytest.FilterSecrets(r)
+			for _, tool := range resp.GetTools() {
+				if needs[tool.GetName()] {
+					tool.Code = commonv1.Code_CODE_APPROVAL_REQUIRED
+				}
+			}
+			return resp, err
+		}
+		session := g.Connect("files")
+		for _, tt := range []struct {
+			name, tools, more, params string
+			want                      bool
+		}{
+			{"a tool without approvals", tool("b"), "", "{}", false},
+			{"a page that is not the last", tool("a"), `,"nextCursor":"n"`, "{}", false},
+			{"the last page", tool("b"), "", `{"cursor":"n"}`, true},
+			{"another list", "", "", "{}", true},
+		} {
+			lists(g.Files(), tt.tools, tt.more)
+			if got := g.Do(list(tt.params).In(session)); strings.Contains(got.Text, "sluice_approval_wait") != tt.want {
+				t.Errorf("%s: %s", tt.name, got.Text)
+			}
+		}
+		needs = map[string]bool{"secret": true}
+		other := g.Connect("files")
+		lists(g.Files(), tool("secret"), "")
+		if got := g.Do(list("{}").In(other)); strings.Contains(got.Text, "sluice_approval_wait") {
+			t.Errorf("for a hidden tool: %s", got.Text)
+		}
+	})
+}
+
+func TestListTools_IsRefusedIfItCannotBeFiltered(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		change func(*gatewaytest.Gateway)
+		want   string
+	}{
+		"no list": {func(g *gatewaytest.Gateway) { g.Files().Respond(`{"content":[]}`) }, "upstream_unavailable"},
+		"no answer": {func(g *gatewaytest.Gateway) {
+			g.Files().Request = func(context.Context, upstream.Request, func([]byte)) (upstream.Answer, error) {
+				return upstream.Answer{}, upstream.ErrNoAnswer
+			}
+		}, "upstream_unavailable"},
+		"no answer in time": {func(g *gatewaytest.Gateway) {
+			g.Files().Request = func(context.Context, upstream.Request, func([]byte)) (upstream.Answer, error) {
+				return upstream.Answer{}, upstream.ErrTimeout
+			}
+		}, "upstream_timeout"},
+		"requests to answer": {func(g *gatewaytest.Gateway) {
+			g.Files().Respond(`{"tools":[],"inputRequests":{"a":{"method":"roots/list"}}}`)
+		}, "outcome_unknown"},
+		"the filter fails": {func(g *gatewaytest.Gateway) {
+			g.Policy.Filter = func(*policyv1.FilterToolsRequest) (*policyv1.FilterToolsResponse, error) {
+				return nil, errors.New("away")
+			}
+		}, "policy_unavailable"},
+		"the catalog is away": {func(g *gatewaytest.Gateway) { lists(g.Files(), tool("new"), ""); g.Catalog.Fail(errors.New("away")) }, "policy_unavailable"},
+		"policy is away":      {func(g *gatewaytest.Gateway) { g.Policy.Access = nil }, "policy_unavailable"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				g := gatewaytest.Start(t)
+				session := g.Connect("files")
+				g.Do(gatewaytest.Call("safe", "").In(session)) // the server is known
+				g.Policy.Change(func() { tt.change(g) })
+				if got := g.Do(list("{}").In(session)); got.Code() != tt.want || strings.Contains(got.Text, `"tools"`) {
+					t.Errorf("%s", got.Text)
+				}
+			})
+		})
+	}
+}
+
+// An error of the server is the client's to read.
+func TestListTools_PassesErrorsOfTheServer(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g := gatewaytest.Start(t)
+		session := g.Connect("files")
+		g.Files().Request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+			return gatewaytest.ErrorAnswer(r, `{"code":-32601,"message":"no"}`), nil
+		}
+		if got := g.Do(list("{}").In(session)); got.Text != `{"jsonrpc":"2.0","id":1,"error":{"code":-32601,"message":"no"}}` {
+			t.Errorf("%s", got.Text)
+		}
+	})
+}
+
+// A list has no effects, so that it is cancelled for a client that has disconnected, and after the server's timeout.
+func TestListTools_EndsWithItsClientAndItsTimeout(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g := gatewaytest.Start(t)
+		session := g.Connect("files")
+		g.Do(gatewaytest.Call("safe", "").In(session))
+		ended := make(chan time.Duration, 1)
+		g.Files().Request = func(ctx context.Context, _ upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+			begin := time.Now()
+			<-ctx.Done()
+			ended <- time.Since(begin)
+			return upstream.Answer{}, fmt.Errorf("%w: %w", upstream.ErrTimeout, ctx.Err())
+		}
+		g.Do(list("{}").In(session))
+		if took := <-ended; took != gatewaytest.ServerTimeout {
+			t.Errorf("a slow list ended after %v", took)
+		}
+		stream := g.Stream(list("{}").In(session))
+		synctest.Wait()
+		stream.HangUp()
+		if took := <-ended; took != 0 {
+			t.Errorf("the list of a client that has gone ended after %v", took)
+		}
+		stream.End()
+	})
+}
+
+// A caller that may use nothing of the server gets the gateway's own list, as one page.
+func TestListTools_OfACallerWithoutAccessContactsNoServer(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g := gatewaytest.Start(t)
+		session := g.Connect("files")
+		ownLists(g.Files(), tool("a")+","+tool("secret"))
+		g.Policy.Access.CouldAllow = false
+		if got := g.Do(list("{}").In(session)); got.Text != `{"jsonrpc":"2.0","id":1,"result":{"tools":[`+tool("a")+`]}}` || len(g.Files().Requests()) != 0 {
+			t.Errorf("%s", got.Text)
+		}
+		g.Files().Discovery = func(r upstream.Request) (upstream.Answer, error) {
+			return gatewaytest.Result(r, gatewaytest.Initialized), nil
+		}
+		time.Sleep(time.Hour)
+		if got := g.Do(list("{}").In(session)); got.Code() != "upstream_unavailable" || !strings.Contains(got.Text, "the list of tools can't be read: the answer has no list of tools.") {
+			t.Errorf("a list that cannot be read: %s", got.Text)
+		}
+	})
+}
+
+// lastDigest returns the definition digest of the last call that was decided.
+func lastDigest(g *gatewaytest.Gateway) string {
+	all := g.Policy.Decided()
+	return string(all[len(all)-1].Call.GetDefinitionDigest())
+}
+
+// Case A4. A call is decided by the definition that its session has listed, otherwise by the one in the gateway's own
+// list.
+func TestCall_IsDecidedByTheDefinitionThatTheCallerKnows(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g := gatewaytest.Start(t)
+		const changed = `{"name":"safe","description":"other","inputSchema":{"type":"object"}}`
+		first, second := g.Connect("files"), g.Connect("files")
+		lists(g.Files(), changed, "")
+		g.Do(list("{}").In(first))
+		for name, tt := range map[string]struct {
+			session    string
+			definition string
+		}{"listed": {first.Get("Mcp-Session-Id"), changed}, "not listed": {second.Get("Mcp-Session-Id"), tool("safe")}} {
+			g.Do(gatewaytest.Call("safe", "").With("Mcp-Session-Id", tt.session))
+			if got := lastDigest(g); got != string(toolreporttest.Digest(tt.definition)) {
+				t.Errorf("a tool that was %s was decided by the digest %x", name, got)
+			}
+		}
+		g.Do(gatewaytest.Call("unknown", "").In(first))
+		if got := lastDigest(g); got != "" {
+			t.Errorf("a tool that no one lists was decided by the digest %x", got)
+		}
+		g.Do(gatewaytest.Plain("prompts/get", `{"name":"safe"}`).In(first))
+		if got := lastDigest(g); got != "" {
+			t.Errorf("a prompt was decided by the digest %x", got)
+		}
+	})
+}
+
+// unknownUntilDefined makes policy deny calls of tools without a known definition as unknown.
+func unknownUntilDefined(g *gatewaytest.Gateway) {
+	g.Policy.Decide = func(c *policyv1.Call) *policyv1.Decision {
+		if len(c.GetDefinitionDigest()) == 0 {
+			return &policyv1.Decision{Effect: policyv1.Effect_EFFECT_DENY, Code: commonv1.Code_CODE_TOOL_UNKNOWN}
+		}
+		return &policyv1.Decision{Effect: policyv1.Effect_EFFECT_ALLOW}
+	}
+}
+
+// pages makes the server list one tool on each page. next returns the cursor of the page after a page.
+func pages(s *gatewaytest.Server, next func(page int) string) {
+	own := s.Request
+	s.Request = func(ctx context.Context, r upstream.Request, events func([]byte)) (upstream.Answer, error) {
+		if r.Method() != "tools/list" {
+			return own(ctx, r, events)
+		}
+		page := 0
+		if cursor := r.Message.Cursor; cursor != "" {
+			_, _ = fmt.Sscan(cursor, &page)
+		}
+		more := ""
+		if cursor := next(page); cursor != "" {
+			more = `,"nextCursor":"` + cursor + `"`
+		}
+		return gatewaytest.Result(r, `{"tools":[`+tool(fmt.Sprint("t", page))+`]`+more+`}`), nil
+	}
+}
+
+// lookups returns how many pages of its list the server was asked for.
+func lookups(s *gatewaytest.Server) (n int) {
+	for _, r := range s.Requests() {
+		if strings.Contains(r, `"method":"tools/list"`) {
+			n++
+		}
+	}
+	return n
+}
+
+// A tool that neither the session nor the gateway has listed is looked for in the server's list, in the session of the
+// call. A list without the tool is not read again at once.
+func TestCall_LooksForToolsThatAreNotKnown(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		tool  string
+		next  func(page int) string
+		code  string
+		pages int
+		// again is how many pages are read for another call, 20 s later and 40 s later.
+		again, later int
+	}{
+		"on the third page":  {"t2", func(page int) string { return fmt.Sprint(page + 1) }, "", 3, 0, 0},
+		"on no page":         {"none", func(page int) string { return []string{"1", ""}[page] }, "tool_unknown", 2, 0, 2},
+		"a cursor twice":     {"none", func(int) string { return "1" }, "upstream_unavailable", 2, 2, 2},
+		"a list without end": {"none", func(page int) string { return fmt.Sprint(page + 1) }, "upstream_unavailable", 100, 100, 100},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				g := gatewaytest.Start(t)
+				unknownUntilDefined(g)
+				pages(g.Files(), tt.next)
+				call := gatewaytest.Call(tt.tool, "").In(g.Connect("files"))
+				before := 0
+				for i, want := range []int{tt.pages, tt.again, tt.later} {
+					if got := g.Do(call); got.Code() != tt.code {
+						t.Errorf("call %d: %s", i, got.Text)
+					}
+					if n := lookups(g.Files()) - before; n != want {
+						t.Errorf("call %d: %d pages were read, want %d", i, n, want)
+					}
+					before = lookups(g.Files())
+					time.Sleep(20 * time.Second)
+				}
+			})
+		})
+	}
+}
+
+func TestCall_IsRefusedIfTheServerCannotBeListed(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		change func(*gatewaytest.Gateway)
+		want   string
+	}{
+		"no list": {func(g *gatewaytest.Gateway) { g.Files().Respond(`{"content":[]}`) }, "upstream_unavailable"},
+		"an error": {func(g *gatewaytest.Gateway) {
+			g.Files().Request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+				return gatewaytest.ErrorAnswer(r, `{"code":-32603,"message":"no"}`), nil
+			}
+		}, "upstream_unavailable"},
+		"no answer": {func(g *gatewaytest.Gateway) {
+			g.Files().Request = func(context.Context, upstream.Request, func([]byte)) (upstream.Answer, error) {
+				return upstream.Answer{}, upstream.ErrNoAnswer
+			}
+		}, "upstream_unavailable"},
+		"the catalog is away": {func(g *gatewaytest.Gateway) { g.Catalog.Fail(errors.New("away")) }, "policy_unavailable"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				g := gatewaytest.Start(t)
+				unknownUntilDefined(g)
+				session := g.Connect("files")
+				tt.change(g)
+				if got := g.Do(gatewaytest.Call("new", "").In(session)); got.Code() != tt.want {
+					t.Errorf("%s", got.Text)
+				}
+			})
+		})
+	}
+}
+
+// Case X9. If policy hides tools of the server, a call needs a tool that the caller can see: in the list of its session,
+// or in the gateway's own list.
+func TestCall_NeedsAVisibleToolIfToolsAreHidden(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g := gatewaytest.Start(t)
+		g.Policy.Access.HidesNone = false
+		ownLists(g.Files(), tool("safe")+","+tool("secret"))
+		session := g.Connect("files")
+		call := func(name string) string { return g.Do(gatewaytest.Call(name, "").In(session)).Code() }
+		if safe, secret, missing := call("safe"), call("secret"), call("missing"); safe != "" || secret != "tool_unknown" || missing != "tool_unknown" {
+			t.Errorf("a visible tool: %q, a hidden one: %q, a missing one: %q", safe, secret, missing)
+		}
+		for _, d := range g.Policy.Decided() {
+			if d.Call.GetName() != "safe" {
+				t.Errorf("policy was asked about %s", d.Call.GetName())
+			}
+		}
+		ownLists(g.Files(), tool("safe")+","+tool("missing"))
+		if got := call("missing"); got != "tool_unknown" {
+			t.Errorf("a new tool, at once: %q", got)
+		}
+		time.Sleep(time.Minute)
+		if got := call("missing"); got != "" {
+			t.Errorf("a new tool, a minute later: %q", got)
+		}
+		lists(g.Files(), tool("other"), "")
+		g.Do(list("{}").In(session))
+		if got := call("other"); got != "" {
+			t.Errorf("a tool that the session has listed: %q", got)
+		}
+	})
+}
+
+func TestCall_IsRefusedIfVisibilityIsNotKnown(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		change func(*gatewaytest.Gateway)
+		want   string
+	}{
+		"the server is away": {func(g *gatewaytest.Gateway) {
+			g.Files().Discovery = func(upstream.Request) (upstream.Answer, error) { return upstream.Answer{}, upstream.ErrNeverSent }
+		}, "upstream_unavailable"},
+		"the catalog is away": {func(g *gatewaytest.Gateway) { g.Catalog.Fail(errors.New("away")) }, "policy_unavailable"},
+		"the filter fails": {func(g *gatewaytest.Gateway) {
+			g.Policy.Filter = func(*policyv1.FilterToolsRequest) (*policyv1.FilterToolsResponse, error) {
+				return nil, errors.New("away")
+			}
+		}, "policy_unavailable"},
+		"policy is away": {func(g *gatewaytest.Gateway) { g.Policy.Access = nil }, "policy_unavailable"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				g := gatewaytest.Start(t)
+				g.Policy.Access.HidesNone = false
+				session := g.Connect("files")
+				tt.change(g)
+				if got := g.Do(gatewaytest.Call("safe", "").In(session)); got.Code() != tt.want || len(g.Files().Requests()) != 0 {
+					t.Errorf("%s", got.Text)
+				}
+			})
+		})
+	}
+}
+
+// A definition that differs from the accepted one in one session blocks the tool for all, so that the server is listed
+// again.
+func TestListTools_ChangedDefinitionMakesTheGatewayListTheServer(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g := gatewaytest.Start(t)
+		g.Policy.Filter = func(r *policyv1.FilterToolsRequest) (*policyv1.FilterToolsResponse, error) {
+			resp, err := gatewaytest.FilterSecrets(r)
+			for i, ref := range r.GetTools() {
+				if ref.GetName() == "safe" && string(ref.GetDefinitionDigest()) != string(toolreporttest.Digest(tool("safe"))) {
+					resp.Tools[i] = &policyv1.ToolVisibility{Name: "safe", Code: commonv1.Code_CODE_TOOL_CHANGED}
+				}
+			}
+			return resp, err
+		}
+		session := g.Connect("files")
+		g.Do(list("{}").In(session))
+		count, own := 0, g.Files().Discovery
+		g.Files().Discovery = func(r upstream.Request) (upstream.Answer, error) { count++; return own(r) }
+		time.Sleep(3 * time.Second)
+		lists(g.Files(), `{"name":"safe","description":"changed","inputSchema":{"type":"object"}}`, "")
+		if got := g.Do(list("{}").In(session)); strings.Contains(got.Text, "safe") || count == 0 {
+			t.Errorf("%s; the server was asked %d times", got.Text, count)
+		}
+		g.Do(gatewaytest.Call("safe", "").In(session))
+		if got := lastDigest(g); got != string(toolreporttest.Digest(`{"name":"safe","description":"changed","inputSchema":{"type":"object"}}`)) {
+			t.Errorf("a call was decided by the digest %x", got)
+		}
+	})
+}
+
+// A session that is translated lists the server in the revision that the server speaks.
+func TestListTools_ReportsTheRevisionOfTheServer(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		server func(testing.TB) *gatewaytest.Server
+		want   string
+	}{"with sessions": {gatewaytest.NewServer, "2025-11-25"}, "without sessions": {gatewaytest.NewModernServer, "2026-07-28"}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				g := gatewaytest.New(t)
+				g.Servers["files"] = tt.server(t)
+				g.Start()
+				session := g.Connect("files")
+				lists(g.Files(), tool("new"), `,"resultType":"complete"`)
+				if got := g.Do(list("{}").In(session)); !strings.Contains(got.Text, tool("new")) {
+					t.Fatalf("%s", got.Text)
+				}
+				reports := g.Catalog.Reports()
+				last := reports[len(reports)-1]
+				if last.Head.GetProtocolVersion() != tt.want || last.Head.GetServer() != "files" || last.To.GetSubject() != "ana" {
+					t.Errorf("reported is %+v for %v", last.Head, last.To)
+				}
+			})
+		})
+	}
+}

@@ -1,0 +1,173 @@
+package gatewaytest
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/internal/authn"
+)
+
+// Approvals is a fake approval service with at most one approval, which belongs to ana.
+type Approvals struct {
+	approvalv1.ApprovalServiceClient
+
+	// Claim answers a claim. If it is nil, claims fail with an error that leaves open whether the claim was made.
+	Claim func(*approvalv1.ClaimApprovalRequest) *approvalv1.ClaimApprovalResponse
+
+	mu        sync.Mutex
+	approval  *approvalv1.Approval
+	changed   chan struct{} // closed when the approval changes
+	requests  []*approvalv1.RequestApprovalRequest
+	cancelled []string
+}
+
+// Set sets the approval; nil removes it. Watches receive the approval.
+func (a *Approvals) Set(approval *approvalv1.Approval) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.approval = approval
+	if a.changed != nil {
+		close(a.changed)
+		a.changed = nil
+	}
+}
+
+// SetState sets the state of the approval.
+func (a *Approvals) SetState(state approvalv1.ApprovalState) {
+	approval, _ := a.get()
+	approval = proto.CloneOf(approval)
+	approval.State = state
+	a.Set(approval)
+}
+
+// Requests returns the requests for approvals.
+func (a *Approvals) Requests() []*approvalv1.RequestApprovalRequest {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return slices.Clone(a.requests)
+}
+
+// Cancelled returns the ids of the approvals that were cancelled.
+func (a *Approvals) Cancelled() []string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return slices.Clone(a.cancelled)
+}
+
+// get returns the approval, and a channel that is closed when the approval changes.
+func (a *Approvals) get() (*approvalv1.Approval, <-chan struct{}) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.changed == nil {
+		a.changed = make(chan struct{})
+	}
+	return a.approval, a.changed
+}
+
+// GetApproval implements approvalv1.ApprovalServiceClient.
+func (a *Approvals) GetApproval(ctx context.Context, r *approvalv1.GetApprovalRequest, _ ...grpc.CallOption) (*approvalv1.GetApprovalResponse, error) {
+	approval, _ := a.get()
+	if approval == nil || r.GetApprovalId() != approval.GetId() || authn.PrincipalOf(ctx).GetSubject() != "ana" {
+		return nil, status.Error(codes.NotFound, "APPROVAL_UNKNOWN")
+	}
+	return &approvalv1.GetApprovalResponse{Approval: approval, View: &approvalv1.View{Server: "files", Name: approval.GetName(), Params: "{}"}}, nil
+}
+
+// RequestApproval implements approvalv1.ApprovalServiceClient.
+func (a *Approvals) RequestApproval(_ context.Context, r *approvalv1.RequestApprovalRequest, _ ...grpc.CallOption) (*approvalv1.RequestApprovalResponse, error) {
+	a.mu.Lock()
+	a.requests = append(a.requests, r)
+	a.mu.Unlock()
+	approval, _ := a.get()
+	return &approvalv1.RequestApprovalResponse{Result: &approvalv1.RequestApprovalResponse_Asked{Asked: &approvalv1.Asked{Approval: approval}}}, nil
+}
+
+// ClaimApproval implements approvalv1.ApprovalServiceClient.
+func (a *Approvals) ClaimApproval(_ context.Context, r *approvalv1.ClaimApprovalRequest, _ ...grpc.CallOption) (*approvalv1.ClaimApprovalResponse, error) {
+	a.mu.Lock()
+	claim := a.Claim
+	a.mu.Unlock()
+	if claim == nil {
+		return nil, status.Error(codes.Internal, "x")
+	}
+	return claim(r), nil
+}
+
+// CompleteClaim implements approvalv1.ApprovalServiceClient.
+func (*Approvals) CompleteClaim(context.Context, *approvalv1.CompleteClaimRequest, ...grpc.CallOption) (*approvalv1.CompleteClaimResponse, error) {
+	return nil, status.Error(codes.Internal, "x")
+}
+
+// ReleaseClaim implements approvalv1.ApprovalServiceClient.
+func (*Approvals) ReleaseClaim(context.Context, *approvalv1.ReleaseClaimRequest, ...grpc.CallOption) (*approvalv1.ReleaseClaimResponse, error) {
+	return nil, status.Error(codes.Internal, "x")
+}
+
+// CancelApproval implements approvalv1.ApprovalServiceClient.
+func (a *Approvals) CancelApproval(_ context.Context, r *approvalv1.CancelApprovalRequest, _ ...grpc.CallOption) (*approvalv1.CancelApprovalResponse, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.cancelled = append(a.cancelled, r.GetApprovalId())
+	return new(approvalv1.CancelApprovalResponse), nil
+}
+
+// WatchApprovals implements approvalv1.ApprovalServiceClient.
+func (a *Approvals) WatchApprovals(ctx context.Context, _ *approvalv1.WatchApprovalsRequest, _ ...grpc.CallOption) (grpc.ServerStreamingClient[approvalv1.WatchApprovalsResponse], error) {
+	_, changed := a.get()
+	return &approvalStream{ctx: ctx, of: a, changed: changed}, nil
+}
+
+type approvalStream struct {
+	grpc.ClientStream
+
+	ctx     context.Context //nolint:containedctx // the stream's context
+	of      *Approvals
+	changed <-chan struct{}
+}
+
+// Recv implements grpc.ServerStreamingClient.
+func (s *approvalStream) Recv() (*approvalv1.WatchApprovalsResponse, error) {
+	select {
+	case <-s.ctx.Done():
+		return nil, s.ctx.Err()
+	case <-s.changed:
+	}
+	var approval *approvalv1.Approval
+	approval, s.changed = s.of.get()
+	return &approvalv1.WatchApprovalsResponse{Approval: approval}, nil
+}
+
+// RequireApproval makes policy require an approval for each call, and sets a pending approval with the id a-1 for calls
+// of this tool.
+func (g *Gateway) RequireApproval(tool string) {
+	terms := &policyv1.ApprovalTerms{Quorum: 1}
+	g.Policy.Change(func() {
+		g.Policy.Decision = &policyv1.Decision{Effect: policyv1.Effect_EFFECT_REQUIRE_APPROVAL, Approval: terms}
+	})
+	g.Approvals.Set(&approvalv1.Approval{
+		Id: "a-1", State: approvalv1.ApprovalState_APPROVAL_STATE_PENDING, Server: "files", Method: "tools/call", Name: tool, Terms: terms,
+		DecideBefore: timestamppb.New(time.Now().Add(time.Hour)),
+	})
+}
+
+// Approve sets the approval to approved. Claims succeed, and a call of the tool runs with these params.
+func (g *Gateway) Approve(params string) {
+	g.Approvals.mu.Lock()
+	g.Approvals.Claim = func(*approvalv1.ClaimApprovalRequest) *approvalv1.ClaimApprovalResponse {
+		approval, _ := g.Approvals.get()
+		bound := &approvalv1.BoundCall{Call: &policyv1.Call{Method: approval.GetMethod(), ParamsJson: params}}
+		return &approvalv1.ClaimApprovalResponse{Result: &approvalv1.ClaimApprovalResponse_Claimed{Claimed: &approvalv1.Claimed{Approval: approval, Bound: bound}}}
+	}
+	g.Approvals.mu.Unlock()
+	g.Approvals.SetState(approvalv1.ApprovalState_APPROVAL_STATE_APPROVED)
+}

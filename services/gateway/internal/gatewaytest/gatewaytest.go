@@ -1,0 +1,211 @@
+// Package gatewaytest provides a gateway for tests. Its routing, dispatch, pipeline, visibility and sessions are the
+// real ones. Fakes stand for the other services and for the MCP servers. No network is used, so a gateway works in a
+// synctest bubble.
+package gatewaytest
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"sync"
+	"testing"
+	"time"
+
+	"go.opentelemetry.io/otel/metric/noop"
+	"go.opentelemetry.io/otel/propagation"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+	"go.opentelemetry.io/otel/trace"
+
+	ratelimitv1 "github.com/sluice-mesh/sluice/gen/sluice/ratelimit/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/approvals"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/decisioncache"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/limits"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/mcpserver"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/meters"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/servers"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/toolreport"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/toolreport/toolreporttest"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+	"github.com/sluice-mesh/sluice/services/internal/authn"
+	"github.com/sluice-mesh/sluice/services/internal/journal"
+)
+
+// ServerTimeout is the timeout of requests to the servers of a [Gateway].
+const ServerTimeout = time.Minute
+
+// Patient is the name of the clients whose calls are held for 35 s while they wait for approvers. The calls of other
+// clients are not held.
+const Patient = "patient"
+
+// Gateway is a gateway with fakes around it. A test sets its exported fields before [Gateway.Start].
+type Gateway struct {
+	// Policy, Approvals, Journal and Catalog are the fakes of what the gateway uses.
+	Policy    *Policy
+	Approvals *Approvals
+	Journal   *Journal
+	Catalog   *toolreporttest.Catalog
+	// Servers are the MCP servers by their configured names.
+	Servers map[string]*Server
+	// Config configures the gateway.
+	Config mcpserver.Config
+	// MaxSessions is how many sessions a principal may have.
+	MaxSessions int
+
+	// The fields below are set by [Gateway.Start]. MCP contains the router.
+	MCP      *mcpserver.Server
+	Pipeline *pipeline.Pipeline
+	Sessions *session.Store
+	// Spans contains the spans that have begun and ended.
+	Spans *tracetest.SpanRecorder
+
+	t      testing.TB
+	log    logBuffer
+	tracer trace.Tracer
+	meters *meters.Meters
+}
+
+// New returns a gateway that is not started yet. Its policy allows every call, and it has the server files.
+func New(t testing.TB) *Gateway {
+	return &Gateway{
+		Policy: NewPolicy(), Approvals: new(Approvals), Journal: new(Journal), Catalog: new(toolreporttest.Catalog),
+		Servers: map[string]*Server{"files": NewServer(t)}, MaxSessions: 10, t: t,
+	}
+}
+
+// Start returns a gateway that is started. It must be called inside a synctest bubble.
+func Start(t testing.TB) *Gateway {
+	t.Helper()
+	g := New(t)
+	g.Start()
+	return g
+}
+
+// StartModern is like [Start], with a server that speaks only 2026-07-28, and with a policy that does not deny these
+// methods.
+func StartModern(t testing.TB, methods ...string) *Gateway {
+	t.Helper()
+	g := New(t)
+	g.Servers["files"] = NewModernServer(t)
+	g.Policy.Access.Methods = methods
+	g.Start()
+	return g
+}
+
+// Files returns the server files.
+func (g *Gateway) Files() *Server { return g.Servers["files"] }
+
+// Start builds the gateway. It ends the sessions at the end of the test.
+func (g *Gateway) Start() {
+	g.t.Helper()
+	log := slog.New(slog.NewTextHandler(&g.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	g.Spans = tracetest.NewSpanRecorder()
+	g.tracer = sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(g.Spans)).Tracer("test")
+	var err error
+	g.meters, err = meters.New(noop.Meter{})
+	g.check(err)
+	g.Sessions, err = session.NewStore(session.Config{Idle: time.Hour, MaxPerPrincipal: g.MaxSessions, Ended: func(*session.Session) {}}, log)
+	g.check(err)
+	g.t.Cleanup(func() {
+		ctx, cancel := context.WithCancel(context.Background())
+		cancel()
+		_ = g.Sessions.Run(ctx) // the error is that of ctx
+	})
+	g.Pipeline = g.newPipeline(log)
+	g.MCP, err = mcpserver.New(g.Config, g.deps(log))
+	g.check(err)
+}
+
+// deps returns the dependencies of the gateway's MCP server.
+func (g *Gateway) deps(log *slog.Logger) mcpserver.Deps {
+	g.t.Helper()
+	tokens, err := authn.NewTokens(nil) // callers are given, not authenticated
+	g.check(err)
+	catalog, err := toolreport.New(g.Catalog, log)
+	g.check(err)
+	memory, err := limits.NewBudget(limits.AnswerQuotas())
+	g.check(err)
+	nothing := func() []string { return nil }
+	return mcpserver.Deps{
+		Tokens: tokens, Policy: g.Policy, Revision: g.revision, Pipeline: g.Pipeline, Sessions: g.Sessions, Servers: g.targets(),
+		Catalogue: catalog, AnswerMemory: memory, Secret: []byte("secret"), Admission: func(string, string) {}, Ready: nothing, Degraded: nothing,
+		Tracer: g.tracer, Meters: g.meters, Propagator: propagation.TraceContext{}, Log: log,
+	}
+}
+
+func (g *Gateway) newPipeline(log *slog.Logger) *pipeline.Pipeline {
+	g.t.Helper()
+	holds := []approvals.ClientHold{{Name: Patient, Hold: 35 * time.Second}}
+	waiting, err := approvals.NewClient(approvals.Config{MaxPending: 5, Execute: 5 * time.Minute, Holder: "gateway", ClientHolds: holds}, g.Approvals, g.meters, log)
+	g.check(err)
+	decisions, err := decisioncache.New(decisioncache.Deps{Policy: g.Policy, Meters: g.meters, Log: log}, false)
+	g.check(err)
+	out, err := pipeline.New(pipeline.Deps{
+		Policy: g.Policy, Decisions: decisions, Limiter: limiter{}, Journal: g.Journal, Approvals: waiting, Tracer: g.tracer, Meters: g.meters, Log: log,
+	})
+	g.check(err)
+	return out
+}
+
+// check ends the test if err is not nil.
+func (g *Gateway) check(err error) {
+	g.t.Helper()
+	if err != nil {
+		g.t.Fatal(err)
+	}
+}
+
+// limiter is a rate limit service that is never called, because no decision has limits.
+type limiter struct {
+	ratelimitv1.RateLimitServiceClient
+}
+
+func (g *Gateway) targets() map[string]servers.Config {
+	g.t.Helper()
+	out := make(map[string]servers.Config)
+	for name, server := range g.Servers {
+		up, err := upstream.New(transport{server}, g.meters)
+		g.check(err)
+		out[name] = servers.Config{Upstream: up, Timeout: ServerTimeout}
+	}
+	return out
+}
+
+// revision returns the active policy revision.
+func (g *Gateway) revision() (revision string) {
+	g.Policy.Change(func() { revision = g.Policy.Revision })
+	return revision
+}
+
+// Passed ends the pipeline, and returns how many messages that need no rule were counted, by method.
+func (g *Gateway) Passed() map[string]int64 {
+	ctx, cancel := context.WithCancel(g.t.Context())
+	cancel()
+	_ = g.Pipeline.Run(ctx) // the error is that of ctx
+	out := make(map[string]int64)
+	for _, r := range g.Journal.Records(journal.KindPassed) {
+		out[r.Method] += r.Count
+	}
+	return out
+}
+
+// Logged returns what the gateway has logged.
+func (g *Gateway) Logged() string {
+	g.log.mu.Lock()
+	defer g.log.mu.Unlock()
+	return g.log.text.String()
+}
+
+type logBuffer struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+// Write implements io.Writer.
+func (l *logBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}

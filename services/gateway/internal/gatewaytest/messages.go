@@ -1,0 +1,84 @@
+package gatewaytest
+
+import (
+	"net/http"
+)
+
+const (
+	// Initialize is the initialize request of a client that declares sampling.
+	Initialize = `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{"sampling":{}},"clientInfo":{"name":"c","version":"1"}}}`
+	// InitializeAll is the initialize request of a client that declares all capabilities that a server may use, and some
+	// that no server may use.
+	InitializeAll = `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{` +
+		`"sampling":{"tools":{},"x":{}},"elicitation":{"form":{}},"roots":{"listChanged":true},"tasks":{},"experimental":{"y":{}}},"clientInfo":{"name":"c","version":"1"}}}`
+	// Capabilities are the client's capabilities in the requests of [Modern].
+	Capabilities = `{"sampling":{},"elicitation":{"form":{}},"tasks":{}}`
+)
+
+// Methods returns methods of MCP that need a rule of their own, and that policy does not deny if a test says so.
+func Methods() []string {
+	return []string{
+		"completion/complete", "prompts/list", "resources/list", "resources/subscribe", "logging/setLevel",
+		"elicitation/create", "roots/list", "sampling/createMessage",
+	}
+}
+
+// Call returns a call of a tool with the id 1 and these arguments in the revisions with sessions, to the server files.
+func Call(tool, arguments string) Message {
+	if arguments == "" {
+		arguments = "{}"
+	}
+	return Message{Server: "files", Body: `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"` + tool + `","arguments":` + arguments + `}}`}
+}
+
+// Plain returns a request of the revisions with sessions with the id 1 and these params, to the server files.
+func Plain(method, params string) Message {
+	return Message{Server: "files", Body: `{"jsonrpc":"2.0","id":1,"method":"` + method + `","params":` + params + `}`}
+}
+
+// Modern returns a request of 2026-07-28 with the id 7 to the server files, with headers that agree with it. The name
+// may be empty. params are members of the params, without braces; they may be empty.
+func Modern(method, name, params string) Message {
+	meta := `"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":` + Capabilities +
+		`,"io.modelcontextprotocol/clientInfo":{"name":"c","version":"1"}}`
+	if params != "" {
+		meta += ","
+	}
+	head := http.Header{"Mcp-Protocol-Version": {"2026-07-28"}, "Mcp-Method": {method}}
+	if name != "" {
+		head["Mcp-Name"] = []string{name}
+	}
+	return Message{Server: "files", Header: head, Body: `{"jsonrpc":"2.0","id":7,"method":"` + method + `","params":{` + meta + params + `}}`}
+}
+
+// ModernCall returns a call of a tool in 2026-07-28. arguments are members of the params after the name; they may be
+// empty.
+func ModernCall(tool, arguments string) Message {
+	params := `"name":"` + tool + `"`
+	if arguments != "" {
+		params += "," + arguments
+	}
+	return Modern("tools/call", tool, params)
+}
+
+// Connect opens a session with a server, and returns the header of its messages. An empty name means all servers.
+func (g *Gateway) Connect(server string) http.Header {
+	g.t.Helper()
+	return g.ConnectAs(Message{Server: server, Body: Initialize})
+}
+
+// ConnectAs opens a session with this initialize request, and returns the header of its messages.
+func (g *Gateway) ConnectAs(initialize Message) http.Header {
+	g.t.Helper()
+	got := g.Do(initialize)
+	id := got.Header.Get("Mcp-Session-Id")
+	if got.Status != http.StatusOK || id == "" {
+		g.t.Fatalf("initialize: %d %s", got.Status, got.Text)
+	}
+	return http.Header{"Mcp-Session-Id": {id}}
+}
+
+// In returns a copy of the message in the session with these headers.
+func (m Message) In(session http.Header) Message {
+	return m.With("Mcp-Session-Id", session["Mcp-Session-Id"]...)
+}

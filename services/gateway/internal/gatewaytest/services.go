@@ -1,0 +1,221 @@
+package gatewaytest
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+
+	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/internal/authn"
+	"github.com/sluice-mesh/sluice/services/internal/journal"
+	"github.com/sluice-mesh/sluice/services/internal/mcpmethod"
+)
+
+// errNoPolicy is the error of a policy service that does not answer.
+var errNoPolicy = errors.New("policy does not answer")
+
+// Policy is a fake policy service. It hides the tools whose names begin with "secret". A test changes its fields only
+// while no message is handled, or within [Policy.Change].
+type Policy struct {
+	policyv1.PolicyServiceClient
+
+	// Revision is the active revision. If it is empty, the gateway caches nothing.
+	Revision string
+	// Access is the answer to CheckServer; nil fails the request. AccessOf returns the answer for a server; nil uses
+	// Access for all servers.
+	Access   *policyv1.CheckServerResponse
+	AccessOf func(server string) *policyv1.CheckServerResponse
+	// DeniedNotifications are the notifications of MCP that policy denies. AllowedMethods are the methods that MCP does
+	// not define and that policy allows.
+	DeniedNotifications, AllowedMethods []string
+	// Decision is the decision on each call; nil fails the request. Decide returns the decision on a call; nil uses
+	// Decision for all calls.
+	Decision *policyv1.Decision
+	Decide   func(*policyv1.Call) *policyv1.Decision
+	// Filter answers FilterTools.
+	Filter func(*policyv1.FilterToolsRequest) (*policyv1.FilterToolsResponse, error)
+	// HidesName reports whether the name of a prompt or resource is hidden. If it is nil, FilterNames fails.
+	HidesName func(name string) bool
+
+	mu      sync.Mutex
+	decided []Decided
+	checked []string
+}
+
+// Decided is a call on which the fake policy service has decided.
+type Decided struct {
+	Call      *policyv1.Call
+	Principal *identityv1.Principal
+}
+
+// NewPolicy returns a policy service that allows every call, and no method of MCP that needs a rule of its own.
+func NewPolicy() *Policy {
+	return &Policy{
+		Access:   &policyv1.CheckServerResponse{CouldAllow: true, HidesNone: true, PromptsAlike: true, ResourcesAlike: true},
+		Decision: &policyv1.Decision{Effect: policyv1.Effect_EFFECT_ALLOW},
+		Filter:   FilterSecrets,
+	}
+}
+
+// FilterSecrets hides the tools whose names begin with "secret".
+func FilterSecrets(r *policyv1.FilterToolsRequest) (*policyv1.FilterToolsResponse, error) {
+	resp := new(policyv1.FilterToolsResponse)
+	for _, tool := range r.GetTools() {
+		resp.Tools = append(resp.Tools, &policyv1.ToolVisibility{Name: tool.GetName(), Visible: !strings.HasPrefix(tool.GetName(), "secret")})
+	}
+	return resp, nil
+}
+
+// Change calls change while no request of the gateway is answered.
+func (p *Policy) Change(change func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	change()
+}
+
+// Allow makes policy deny none of these methods.
+func (p *Policy) Allow(methods ...string) { p.Change(func() { p.Access.Methods = methods }) }
+
+// Decided returns the decided calls.
+func (p *Policy) Decided() []Decided {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Clone(p.decided)
+}
+
+// Checked returns the servers for which CheckServer was called.
+func (p *Policy) Checked() []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Clone(p.checked)
+}
+
+// DecideCall implements policyv1.PolicyServiceClient.
+func (p *Policy) DecideCall(ctx context.Context, r *policyv1.DecideCallRequest, _ ...grpc.CallOption) (*policyv1.DecideCallResponse, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.decided = append(p.decided, Decided{r.GetCall(), authn.PrincipalOf(ctx)})
+	decision := p.Decision
+	if p.Decide != nil {
+		decision = p.Decide(r.GetCall())
+	}
+	if decision == nil {
+		return nil, errNoPolicy
+	}
+	return &policyv1.DecideCallResponse{Decision: decision}, nil
+}
+
+// FilterTools implements policyv1.PolicyServiceClient.
+func (p *Policy) FilterTools(_ context.Context, r *policyv1.FilterToolsRequest, _ ...grpc.CallOption) (*policyv1.FilterToolsResponse, error) {
+	p.mu.Lock()
+	filter := p.Filter
+	p.mu.Unlock()
+	return filter(r)
+}
+
+// FilterNames implements policyv1.PolicyServiceClient.
+func (p *Policy) FilterNames(_ context.Context, r *policyv1.FilterNamesRequest, _ ...grpc.CallOption) (*policyv1.FilterNamesResponse, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.HidesName == nil {
+		return nil, errNoPolicy
+	}
+	resp := new(policyv1.FilterNamesResponse)
+	for _, name := range r.GetNames() {
+		resp.Visible = append(resp.Visible, !p.HidesName(name))
+	}
+	return resp, nil
+}
+
+// CheckServer implements policyv1.PolicyServiceClient.
+func (p *Policy) CheckServer(_ context.Context, r *policyv1.CheckServerRequest, _ ...grpc.CallOption) (*policyv1.CheckServerResponse, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.checked = append(p.checked, r.GetServer())
+	access := p.Access
+	if p.AccessOf != nil {
+		access = p.AccessOf(r.GetServer())
+	}
+	if access == nil {
+		return nil, errNoPolicy
+	}
+	resp := proto.CloneOf(access)
+	for _, method := range r.GetMethods() {
+		if slices.Contains(mcpmethod.Notifications(), method) && !slices.Contains(p.DeniedNotifications, method) || slices.Contains(p.AllowedMethods, method) {
+			resp.Methods = append(resp.Methods, method)
+		}
+	}
+	return resp, nil
+}
+
+// Journal is a fake journal. It keeps the records in memory.
+type Journal struct {
+	// Errors are the errors with which records of these kinds fail. They are kept nevertheless.
+	Errors map[journal.Kind]error
+
+	mu      sync.Mutex
+	records []journal.Record
+}
+
+// Records returns the records of a kind.
+func (j *Journal) Records(kind journal.Kind) []journal.Record {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return slices.DeleteFunc(slices.Clone(j.records), func(r journal.Record) bool { return r.Kind != kind })
+}
+
+// Refusals returns the codes of the recorded refusals.
+func (j *Journal) Refusals() (codes []string) {
+	for _, r := range j.Records(journal.KindRefusal) {
+		codes = append(codes, r.Code)
+	}
+	return codes
+}
+
+func (j *Journal) write(kind journal.Kind, r *journal.Record) error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	rec := *r
+	rec.Kind = kind
+	j.records = append(j.records, rec)
+	return j.Errors[kind]
+}
+
+// Intent implements attempt.Journal.
+func (j *Journal) Intent(_ context.Context, r *journal.Record) error {
+	return j.write(journal.KindIntent, r)
+}
+
+// Outcome implements attempt.Journal.
+func (j *Journal) Outcome(_ context.Context, r *journal.Record) error {
+	return j.write(journal.KindOutcome, r)
+}
+
+// Refusal implements attempt.Journal.
+func (j *Journal) Refusal(_ context.Context, r *journal.Record) error {
+	return j.write(journal.KindRefusal, r)
+}
+
+// Claim implements attempt.Journal.
+func (j *Journal) Claim(_ context.Context, r *journal.Record) error {
+	return j.write(journal.KindClaim, r)
+}
+
+// Settled implements attempt.Journal.
+func (j *Journal) Settled(_ context.Context, r *journal.Record) error {
+	return j.write(journal.KindSettled, r)
+}
+
+// Passed implements attempt.Journal.
+func (j *Journal) Passed(_ context.Context, r *journal.Record) error {
+	return j.write(journal.KindPassed, r)
+}
+
+// HMAC implements attempt.Journal.
+func (*Journal) HMAC(b []byte) string { return "hmac of " + string(b) }

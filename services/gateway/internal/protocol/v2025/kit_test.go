@@ -1,0 +1,47 @@
+package v2025_test
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"github.com/sluice-mesh/sluice/services/gateway/internal/gatewaytest"
+)
+
+const (
+	initialized = `{"jsonrpc":"2.0","method":"notifications/initialized"}`
+	ping        = `{"jsonrpc":"2.0","id":1,"method":"ping"}`
+)
+
+// forEachAddress calls story in a subtest for the URL of one server and for the URL of all servers. prefix is the
+// prefix of the names of the server's tools at the URL.
+func forEachAddress(t *testing.T, story func(t *testing.T, server, prefix string)) {
+	t.Helper()
+	for name, at := range map[string][2]string{"one server": {"files", ""}, "all servers": {"", "files__"}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) { story(t, at[0], at[1]) })
+		})
+	}
+}
+
+// initialize returns the initialize request of a client of this revision with these capabilities.
+func initialize(server, version, capabilities string) gatewaytest.Message {
+	return gatewaytest.Message{
+		Server: server,
+		Body:   `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"` + version + `","capabilities":` + capabilities + `,"clientInfo":{"name":"c","version":"1"}}}`,
+	}
+}
+
+// message returns a message in a session.
+func message(server, body string, session http.Header) gatewaytest.Message {
+	return gatewaytest.Message{Server: server, Body: body}.In(session)
+}
+
+// declared returns the capabilities that a server has received in an initialize request.
+func declared(request string) string {
+	_, rest, _ := strings.Cut(request, `"capabilities":`)
+	capabilities, _, _ := strings.Cut(rest, `,"clientInfo"`)
+	return capabilities
+}
