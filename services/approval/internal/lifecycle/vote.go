@@ -86,7 +86,7 @@ func (r *Record) Vote(b Ballot, now time.Time) error {
 	return nil
 }
 
-// reasonSuffix returns the text that appends a reason to the name of a state. It returns "" for an empty reason.
+// reasonSuffix returns ": " and the reason, or "" if the reason is empty.
 func reasonSuffix(reason string) string {
 	if reason == "" {
 		return ""
@@ -100,7 +100,7 @@ func (r *Record) deny(vote *approvalv1.Vote, reason string, coolDown time.Durati
 	r.move(denied, now, cause{actor: vote.GetSubject(), reason: reason, vote: vote})
 }
 
-// VoteOf returns the valid vote of a person, or nil.
+// VoteOf returns the valid vote of a person, or nil if there is none.
 func (r *Record) VoteOf(voter *identityv1.Principal) *approvalv1.Vote {
 	if at := r.voteIndex(voter); at >= 0 {
 		return r.Approval.GetVotes()[at]
@@ -108,7 +108,8 @@ func (r *Record) VoteOf(voter *identityv1.Principal) *approvalv1.Vote {
 	return nil
 }
 
-// voteIndex returns the index of a person's valid vote, or -1. It ignores a vote that was cast at the agent.
+// voteIndex returns the index of a person's valid vote, or -1 if there is none. It ignores votes that were cast at the
+// agent.
 func (r *Record) voteIndex(voter *identityv1.Principal) int {
 	return slices.IndexFunc(r.Approval.GetVotes(), func(v *approvalv1.Vote) bool {
 		return v.GetSubject() == voter.GetSubject() && v.GetVoidReason() == "" && v.GetChannel() != approvalv1.VoteChannel_VOTE_CHANNEL_ELICITATION
@@ -129,8 +130,8 @@ func (b *Ballot) checkView() error {
 	}
 }
 
-// MayDecide returns the groups that allow a person to decide on this approval, which are the voter's groups that the
-// terms name. It returns nil if the terms name no groups, and an error if the person may not decide.
+// MayDecide returns an error if a person may not decide on this approval. Otherwise it returns the voter's groups that
+// the terms name, or nil if the terms name no groups.
 func (r *Record) MayDecide(voter *identityv1.Principal, ownersMay bool) ([]string, error) {
 	asked := r.Approval.GetRequester()
 	for _, who := range append([]*identityv1.Principal{asked}, asked.GetChain()...) {
